@@ -1,0 +1,57 @@
+# The one entry point for people; CI runs the same. `make help` lists the targets.
+
+SHELL := /bin/bash
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# The parts of Mend, side by side, as they are found when installed.
+PARTS := target/mend
+PREFIX ?= /usr/local
+MINUTES ?= 30
+# A soak's failure is repeated with the seed it printed.
+SEED ?= $(shell date +%s)
+SECONDS ?= 10
+RESTORER := crates/rank/restorer
+INSTALL := install -D -m 755
+
+.PHONY: help setup build demo test bench soak fuzz lint clean install
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: ## install what build, demo and tests need (quick when it is there)
+	@./tests/setup.sh
+
+build: ## build Mend's parts into target/mend
+	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-preload
+	umask 022 && cd $(RESTORER) && cargo build --release --locked --target-dir $(abspath $(TARGET))/restorer
+	@$(INSTALL) $(TARGET)/release/mend $(PARTS)/mend
+	@$(INSTALL) $(TARGET)/release/mendd $(PARTS)/mendd
+	@$(INSTALL) $(TARGET)/release/libmend_fi.so $(PARTS)/libmend-fi.so
+	@$(INSTALL) $(TARGET)/restorer/release/mend-restorer $(PARTS)/mend-restorer
+
+demo: setup build ## the main job end to end: a LAMMPS rank moves, a node dies, the result stays the same
+	@./tests/demo/demo.py
+
+test: setup build ## all tiers of tests; the last line sums them up
+	@./tests/run.py
+
+lint: setup ## format, clippy and house rules only
+	@./tests/run.py format clippy house
+
+bench: setup build ## measure what SPECIFICATION.md promises
+	@./benches/bench.py
+
+soak: setup build ## random checkpoints, moves and restarts for MINUTES (default 30)
+	@./tests/lab/events.py --minutes $(MINUTES) --seed $(SEED)
+
+fuzz: setup ## every fuzz target for SECONDS each (default 10)
+	@./fuzz/run.py --seconds $(SECONDS)
+
+install: build ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/mend/
+	$(INSTALL) $(PARTS)/mend $(DESTDIR)$(PREFIX)/bin/mend
+	$(INSTALL) $(PARTS)/mendd $(DESTDIR)$(PREFIX)/bin/mendd
+	$(INSTALL) $(PARTS)/libmend-fi.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-fi.so
+	$(INSTALL) $(PARTS)/mend-restorer $(DESTDIR)$(PREFIX)/lib/mend/mend-restorer
+
+clean: ## remove what was built; .venv stays
+	cargo clean
+	rm -rf target $(RESTORER)/target fuzz/target

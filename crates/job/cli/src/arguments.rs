@@ -1,0 +1,173 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Keeps MPI jobs running: checkpoints, migrates and restarts the ranks of unmodified MPI programs, without root.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mend",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Examples:
+  mend run -n 4 ./app                              4 ranks on this machine
+  mend run -n 4 --hosts a,b --spares c -- lmp -in in.melt
+  mend checkpoint                                  of the job that runs
+  mend migrate lmp-3f2a 3 --to c                   move rank 3 to node c
+  mend restart lmp-3f2a --hosts a,c                go on from its last checkpoint
+
+A job is named by its id or the beginning of it; where only one can be meant, by nothing.
+The nodes of --hosts run mendd (start it with `mendd`); see `mend settings` for variables."
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program on some ranks.
+    Run(Run),
+    /// List jobs.
+    Ps(Ps),
+    /// Take a checkpoint of a running job.
+    Checkpoint(Verb),
+    /// List a job's checkpoints.
+    Checkpoints(Verb),
+    /// Continue a job from a checkpoint.
+    Restart(Restart),
+    /// Move a rank to another node while the others run on.
+    Migrate(Migrate),
+    /// Show what stands in the way of saving a running job, rank by rank.
+    Explain(Verb),
+    /// End a running job.
+    Kill(Verb),
+    /// A cluster on this machine, to try things out.
+    #[command(subcommand)]
+    Lab(mend_lab::LabCommand),
+    /// Show the release and what it understands.
+    Version(Version),
+    /// Show every setting (environment variable), its range and default.
+    Settings,
+}
+
+/// `mend run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend run -n 2 ./app < input                      standard input goes to rank 0
+  mend run -n 4 --hosts a:1,b:3 ./app              1 rank on a, 3 on b
+  mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
+
+The exit code is the program's (128 + signal if a signal ended it); 75 if a node was lost and a restart can go on.")]
+pub struct Run {
+    /// Number of ranks (also -np)
+    #[arg(short = 'n', long = "np", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ranks: u32,
+    /// Hosts, NAME or NAME:RANKS with commas (also -host); default: this machine alone
+    #[arg(long, alias = "host", value_name = "LIST")]
+    pub hosts: Option<String>,
+    /// File with one host per line, NAME or NAME:RANKS
+    #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
+    pub hostfile: Option<PathBuf>,
+    /// Hosts that get no rank at first: targets of migrations
+    #[arg(long, value_name = "LIST")]
+    pub spares: Option<String>,
+    /// Environment variable for the ranks (also -env NAME VALUE)
+    #[arg(long = "env", alias = "genv", num_args = 2, value_names = ["NAME", "VALUE"], action = clap::ArgAction::Append)]
+    pub env: Vec<String>,
+    /// Working directory of the ranks (also -wdir)
+    #[arg(long, value_name = "DIR")]
+    pub wdir: Option<PathBuf>,
+    /// Directory for checkpoints, shared by all hosts; default: the job's directory in MEND_HOME
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint_dir: Option<PathBuf>,
+    /// No messages of mend itself unless something is wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// `mend ps`.
+#[derive(Debug, Args)]
+pub struct Ps {
+    /// Also jobs that ended
+    #[arg(short, long)]
+    pub all: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A verb on one job.
+#[derive(Debug, Args)]
+pub struct Verb {
+    /// The job; default: the only one there is
+    pub job: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend restart`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend restart                                     the job that ended last, from its newest checkpoint
+  mend restart lmp-3f2a --checkpoint 2
+  mend restart /data/ckpt/lmp-3f2a/2 --hosts a,c   a checkpoint's directory, on other hosts
+
+Ranks whose host is still there stay on it; the others go to the emptiest. Output that was printed before the job
+ended is not printed again, so that the outputs of run and restart can be put one after the other.")]
+pub struct Restart {
+    /// The job, or the directory of a checkpoint; default: the job that ended last
+    #[arg(value_name = "JOB|IMAGE")]
+    pub job: Option<String>,
+    /// Number of the checkpoint; default: the newest that is complete
+    #[arg(long, value_name = "N")]
+    pub checkpoint: Option<u64>,
+    /// Other hosts than before, as in `mend run`
+    #[arg(long, alias = "host", value_name = "LIST")]
+    pub hosts: Option<String>,
+    /// File with one host per line
+    #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
+    pub hostfile: Option<PathBuf>,
+    /// Print also what was printed between the checkpoint and the job's end
+    #[arg(long)]
+    pub repeat_output: bool,
+    /// No messages of mend itself unless something is wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// `mend migrate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend migrate lmp-3f2a 3 --to c                   rank 3 of that job goes to node c
+  mend migrate 3                                   rank 3 of the only job goes to a spare, or the emptiest node")]
+pub struct Migrate {
+    /// [JOB] RANK
+    #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "RANK"])]
+    pub job_and_rank: Vec<String>,
+    /// Node of the job to move to
+    #[arg(long, value_name = "NODE")]
+    pub to: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend version`.
+#[derive(Debug, Args)]
+pub struct Version {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}

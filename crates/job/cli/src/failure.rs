@@ -1,0 +1,84 @@
+//! How a command ends when it could not do what it was asked: cause, way out, exit code.
+
+use mend_controller::RunError;
+use mend_controller::client::AskError;
+use mend_controller::hosts::HostsError;
+use mend_controller::manifest::ManifestError;
+use mend_controller::record::RecordError;
+use mend_lab::LabError;
+use std::error::Error;
+
+/// A failed command. Exit codes: 1 it could not be done, 2 wrong usage (by clap), 64 bad value, 65 unusable image or
+/// checkpoint, 69 node or job not reachable, 75 node lost (a restart can go on), 126/127 as a shell for a program that
+/// cannot be started; else the job's own.
+#[derive(Debug)]
+pub struct Failure {
+    what: String,
+    hint: String,
+    code: i32,
+}
+
+impl Failure {
+    pub fn new(what: impl Into<String>, hint: impl Into<String>, code: i32) -> Self {
+        Self { what: what.into(), hint: hint.into(), code }
+    }
+
+    pub fn usage(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(what, hint, 64)
+    }
+
+    fn of(error: &dyn Error, hint: String, code: i32) -> Self {
+        let mut what = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            what.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        Self { what, hint, code }
+    }
+
+    /// Prints it and returns the exit code.
+    pub fn report(&self) -> i32 {
+        eprintln!("mend: {}", self.what);
+        if !self.hint.is_empty() {
+            eprintln!("  hint: {}", self.hint);
+        }
+        self.code
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        Self::of(&error, error.hint(), error.exit_code())
+    }
+}
+
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Self {
+        Self::of(&error, error.hint(), 69)
+    }
+}
+
+impl From<RecordError> for Failure {
+    fn from(error: RecordError) -> Self {
+        Self::of(&error, error.hint(), 69)
+    }
+}
+
+impl From<ManifestError> for Failure {
+    fn from(error: ManifestError) -> Self {
+        Self::of(&error, error.hint(), 65)
+    }
+}
+
+impl From<HostsError> for Failure {
+    fn from(error: HostsError) -> Self {
+        Self::of(&error, error.hint().to_owned(), 64)
+    }
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        Self::of(&error, error.hint().unwrap_or_default(), error.exit_code())
+    }
+}

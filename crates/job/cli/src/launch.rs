@@ -1,0 +1,93 @@
+//! `mend run` and `mend restart`.
+
+use crate::arguments::{Restart, Run};
+use crate::failure::Failure;
+use mend_controller::hosts::{Host, parse_list, read_file};
+use mend_controller::manifest::{self, Manifest, ManifestError};
+use mend_controller::{RestartSpec, RunSpec, record};
+use mend_messages::job::Program;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+fn hosts(list: Option<&str>, file: Option<&Path>) -> Result<Vec<Host>, Failure> {
+    match (list, file) {
+        (Some(list), _) => Ok(parse_list(list)?),
+        (None, Some(file)) => Ok(read_file(file)?),
+        (None, None) => Ok(Vec::new()),
+    }
+}
+
+fn text(value: OsString) -> Result<String, Failure> {
+    let refuse = |value: OsString| Failure::usage(format!("{} is not UTF-8", value.to_string_lossy()), "Mend passes on UTF-8 only");
+    value.into_string().map_err(refuse)
+}
+
+/// `mend run`.
+pub async fn run(arguments: Run) -> Result<i32, Failure> {
+    let here = std::env::current_dir().map_err(|error| Failure::new(format!("the working directory is gone: {error}"), "", 1))?;
+    let cwd = arguments.wdir.map_or_else(|| here.clone(), |directory| here.join(directory));
+    // The rest of the environment may hold anything; a variable that is not UTF-8 is not worth refusing a job for.
+    let mut env: Vec<(String, String)> =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    for pair in arguments.env.chunks_exact(2) {
+        let (name, value) = (&pair[0], &pair[1]);
+        if name.is_empty() || name.contains('=') {
+            return Err(Failure::usage(format!("`{name}` is not a variable's name"), "write -env NAME VALUE"));
+        }
+        env.retain(|(other, _)| other != name);
+        env.push((name.clone(), value.clone()));
+    }
+    let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
+    let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();
+    if hosts.is_empty() && !spares.is_empty() {
+        return Err(Failure::usage("--spares without --hosts", "name the hosts to run on with --hosts"));
+    }
+    let argv = arguments.program.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
+    let spec = RunSpec {
+        ranks: arguments.ranks,
+        hosts,
+        spares,
+        program: Program { argv, env, cwd },
+        checkpoints: arguments.checkpoint_dir,
+        quiet: arguments.quiet,
+    };
+    Ok(mend_controller::run(spec).await?)
+}
+
+/// The checkpoint that `mend restart` is to use. Without a number, the newest that is complete; damaged ones are
+/// passed over, saying so.
+fn choose(job: Option<&str>, number: Option<u64>) -> Result<(Manifest, PathBuf), Failure> {
+    if let Some(path) = job.map(Path::new).filter(|path| path.is_dir() || path.components().count() > 1) {
+        let directory = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        // A job's checkpoint directory, or one checkpoint.
+        if directory.join("manifest.json").exists() || manifest::numbers(&directory).is_empty() {
+            return Ok((manifest::load(&directory)?, directory));
+        }
+        return newest(&directory, number);
+    }
+    let (_, record) = record::find(job, false)?;
+    newest(&record.checkpoints, number)
+}
+
+fn newest(directory: &Path, number: Option<u64>) -> Result<(Manifest, PathBuf), Failure> {
+    if let Some(number) = number {
+        let directory = directory.join(number.to_string());
+        return Ok((manifest::load(&directory)?, directory));
+    }
+    for number in manifest::numbers(directory).into_iter().rev() {
+        let directory = directory.join(number.to_string());
+        match manifest::load(&directory) {
+            Ok(manifest) => return Ok((manifest, directory)),
+            Err(error) => eprintln!("mend: checkpoint {number} cannot be used: {error}"),
+        }
+    }
+    Err(ManifestError::None { path: directory.to_owned() }.into())
+}
+
+/// `mend restart`.
+pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
+    let (manifest, directory) = choose(arguments.job.as_deref(), arguments.checkpoint)?;
+    let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
+    let spec = RestartSpec { manifest, directory, hosts, repeat_output: arguments.repeat_output, quiet: arguments.quiet };
+    Ok(mend_controller::restart(spec).await?)
+}

@@ -1,0 +1,68 @@
+//! `mend`: the command people use.
+//!
+//! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
+//! running job do, `launch` what `run` and `restart` do, `report` how results are shown (text or JSON).
+
+mod arguments;
+mod failure;
+mod launch;
+mod mpiexec;
+mod report;
+mod verbs;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use failure::Failure;
+
+fn main() {
+    let arguments = match mpiexec::rewrite(std::env::args_os().collect()) {
+        Ok(arguments) => arguments,
+        Err(failure) => std::process::exit(failure.report()),
+    };
+    let arguments = Arguments::parse_from(arguments);
+    let code = match run(arguments.command) {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    };
+    // Not by returning: a thread may be blocked in a read of standard input for ever.
+    std::process::exit(code);
+}
+
+fn run(command: Command) -> Result<i32, Failure> {
+    // The lab must be entered before any thread is started.
+    if let Command::Lab(command) = command {
+        return Ok(mend_lab::run(command)?);
+    }
+    // `mend ps | grep -q …` ends like any filter. A job must outlive the reader of its output.
+    if !matches!(command, Command::Run(_) | Command::Restart(_)) {
+        mend_kernel::signal_queue::end_on_closed_pipe();
+    }
+    let filter = tracing_subscriber::EnvFilter::try_new(mend_settings::LOG.text())
+        .map_err(|error| Failure::usage(format!("{}: {error}", mend_settings::LOG.name), "write for example MEND_LOG=debug"))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start: {error}"), "", 1))?;
+    let result = runtime.block_on(async {
+        match command {
+            Command::Run(run) => launch::run(run).await,
+            Command::Restart(restart) => launch::restart(restart).await,
+            Command::Ps(ps) => verbs::ps(ps).await,
+            Command::Checkpoint(verb) => verbs::checkpoint(verb).await,
+            Command::Checkpoints(verb) => verbs::checkpoints(&verb),
+            Command::Migrate(migrate) => verbs::migrate(migrate).await,
+            Command::Explain(verb) => verbs::explain(verb).await,
+            Command::Kill(verb) => verbs::kill(verb).await,
+            Command::Version(version) => verbs::version(&version),
+            Command::Settings => {
+                print!("{}", mend_settings::reference());
+                Ok(0)
+            }
+            Command::Lab(_) => Ok(0),
+        }
+    });
+    runtime.shutdown_background();
+    result
+}

@@ -1,0 +1,264 @@
+//! The verbs on jobs.
+
+use crate::arguments::{Migrate, Ps, Verb, Version};
+use crate::failure::Failure;
+use crate::report;
+use mend_controller::client::{self, AskError};
+use mend_controller::manifest::{self, Manifest};
+use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
+use serde::Serialize;
+use std::io::IsTerminal;
+
+/// Asks and turns a refusal into a failure.
+async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
+    let (directory, record) = record::find(job, true)?;
+    ask_of(&directory, &record, what).await
+}
+
+async fn ask_of(directory: &JobDirectory, record: &JobRecord, what: Ask) -> Result<Answer, Failure> {
+    let show = std::io::stderr().is_terminal();
+    let waiting = async {
+        // Something to look at, but only where it takes long enough to wonder.
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let mut seconds = 1u64;
+        loop {
+            if show {
+                eprint!("\r{}: {seconds} s ", record.id);
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            seconds += 1;
+        }
+    };
+    let progress = |text: &str| eprintln!("mend: {text}");
+    let answer = tokio::select! {
+        answer = client::ask(directory, record, &what, progress) => answer,
+        () = waiting => Err(AskError::Ended(None)),
+    };
+    if show {
+        eprint!("\r\x1b[K");
+    }
+    match answer? {
+        Answer::Failed { error, hint } => Err(Failure::new(error, hint, 1)),
+        answer => Ok(answer),
+    }
+}
+
+fn unexpected() -> Failure {
+    Failure::new("the controller answered something else", "is it of the same release?", 1)
+}
+
+#[derive(Serialize)]
+struct Listed {
+    id: String,
+    state: String,
+    command: Vec<String>,
+    ranks: u32,
+    started: u64,
+    hosts: Vec<String>,
+    last_checkpoint: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<JobStatus>,
+}
+
+/// `mend ps`.
+pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
+    let mut jobs = Vec::new();
+    for (directory, record) in record::list()? {
+        let running = directory.is_running();
+        if !running && !arguments.all {
+            continue;
+        }
+        let status = match running {
+            true => client::ask(&directory, &record, &Ask::Status, |_| {}).await.ok(),
+            false => None,
+        };
+        let status = match status {
+            Some(Answer::Status(status)) => Some(status),
+            _ => None,
+        };
+        let state = match (&status, &record.ended) {
+            (Some(status), _) => status.state.clone(),
+            (None, _) if running => "starting".into(),
+            (None, Some((_, how))) => format!("ended: {how}"),
+            (None, None) => "ended: its controller was killed".into(),
+        };
+        jobs.push(Listed {
+            state,
+            ranks: record.size,
+            started: record.started,
+            last_checkpoint: manifest::numbers(&record.checkpoints).last().copied(),
+            id: record.id,
+            command: record.command,
+            hosts: record.hosts,
+            status,
+        });
+    }
+    if arguments.json {
+        report::json(&jobs)?;
+        return Ok(0);
+    }
+    let row = |job: &Listed| {
+        vec![
+            job.id.clone(),
+            job.state.clone(),
+            job.ranks.to_string(),
+            places(job),
+            job.last_checkpoint.map_or_else(|| "-".into(), |number| number.to_string()),
+            job.command.join(" "),
+        ]
+    };
+    report::table(&["JOB", "STATE", "RANKS", "PLACES", "CHECKPOINT", "COMMAND"], &jobs.iter().map(row).collect::<Vec<_>>());
+    Ok(0)
+}
+
+/// "a:0,1 b:2,3"
+fn places(job: &Listed) -> String {
+    let Some(status) = &job.status else { return job.hosts.join(",") };
+    let on = |host: &String| {
+        let ranks = status.ranks.iter().filter(|rank| &rank.host == host).map(|rank| rank.rank.to_string());
+        format!("{host}:{}", ranks.collect::<Vec<_>>().join(","))
+    };
+    status.hosts.iter().map(on).collect::<Vec<_>>().join(" ")
+}
+
+/// `mend checkpoint`.
+pub async fn checkpoint(arguments: Verb) -> Result<i32, Failure> {
+    let Answer::Checkpoint(done) = ask(arguments.job.as_deref(), Ask::Checkpoint).await? else { return Err(unexpected()) };
+    if arguments.json {
+        report::json(&done)?;
+    } else {
+        let stopped = report::duration(done.stopped_us);
+        println!("checkpoint {}: {} in {}", done.number, report::size(done.bytes), done.directory);
+        println!("  stopped for {stopped}: {}", report::phases(&done.phases));
+    }
+    Ok(0)
+}
+
+#[derive(Serialize)]
+struct ListedCheckpoint {
+    number: u64,
+    usable: bool,
+    problem: Option<String>,
+    taken: Option<u64>,
+    bytes: Option<u64>,
+    stopped_us: Option<u64>,
+    directory: String,
+}
+
+/// `mend checkpoints`.
+pub fn checkpoints(arguments: &Verb) -> Result<i32, Failure> {
+    let (_, record) = match &arguments.job {
+        None => record::find(None, true).or_else(|_| record::find(None, false))?,
+        job => record::find(job.as_deref(), false)?,
+    };
+    let list = |number: u64| {
+        let directory = record.checkpoints.join(number.to_string());
+        let loaded = manifest::load(&directory);
+        let bytes = |manifest: &Manifest| manifest.images.iter().map(|image| image.bytes).sum();
+        ListedCheckpoint {
+            number,
+            usable: loaded.is_ok(),
+            taken: loaded.as_ref().ok().map(|manifest| manifest.taken),
+            bytes: loaded.as_ref().ok().map(bytes),
+            stopped_us: loaded.as_ref().ok().map(|manifest| manifest.stopped_us),
+            problem: loaded.err().map(|error| error.to_string()),
+            directory: directory.to_string_lossy().into_owned(),
+        }
+    };
+    let all: Vec<ListedCheckpoint> = manifest::numbers(&record.checkpoints).into_iter().map(list).collect();
+    if arguments.json {
+        report::json(&all)?;
+        return Ok(0);
+    }
+    if all.is_empty() {
+        println!("{} has no checkpoint", record.id);
+        return Ok(0);
+    }
+    let row = |one: &ListedCheckpoint| {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        vec![
+            one.number.to_string(),
+            or_dash(one.taken.map(report::time)),
+            or_dash(one.bytes.map(report::size)),
+            or_dash(one.stopped_us.map(report::duration)),
+            one.problem.clone().unwrap_or_else(|| one.directory.clone()),
+        ]
+    };
+    println!("{}", record.id);
+    report::table(&["N", "TAKEN (UTC)", "SIZE", "STOPPED", "DIRECTORY"], &all.iter().map(row).collect::<Vec<_>>());
+    Ok(0)
+}
+
+/// `mend migrate`.
+pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
+    let (job, rank) = match &arguments.job_and_rank[..] {
+        [job, rank] => (Some(job.as_str()), rank),
+        [rank] => (None, rank),
+        _ => return Err(Failure::usage("expected JOB RANK", "")),
+    };
+    let hint = "write for example `mend migrate lmp-3f2a 3 --to c`";
+    let rank = rank.parse().map_err(|_| Failure::usage(format!("`{rank}` is not a rank"), hint))?;
+    let Answer::Migrated(done) = ask(job, Ask::Migrate { rank, to: arguments.to }).await? else { return Err(unexpected()) };
+    if arguments.json {
+        report::json(&done)?;
+    } else {
+        let (size, stopped) = (report::size(done.bytes), report::duration(done.stopped_us));
+        println!("rank {} moved from {} to {}: {size}", done.rank, done.from, done.to);
+        println!("  stopped for {stopped}: {}", report::phases(&done.phases));
+    }
+    Ok(0)
+}
+
+/// `mend explain`. Exit code 1 if something stands in the way.
+pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
+    let Answer::Explained(ranks) = ask(arguments.job.as_deref(), Ask::Explain).await? else { return Err(unexpected()) };
+    let clear = |one: &Explanation| one.inspection.as_ref().is_ok_and(|found| found.obstacles.is_empty());
+    let code = i32::from(!ranks.iter().all(clear));
+    if arguments.json {
+        report::json(&ranks)?;
+        return Ok(code);
+    }
+    for Explanation { rank, host, inspection } in &ranks {
+        match inspection {
+            Err(why) => println!("rank {rank} on {host}: cannot be saved: {why}"),
+            Ok(found) => {
+                let fabric = if found.fabric_in_use { "messages over Mend's fabric" } else { "no MPI over Mend's fabric" };
+                let what = format!("{} thread(s), {} to save, {fabric}", found.threads, report::size(found.image_bytes));
+                match found.obstacles.is_empty() {
+                    true => println!("rank {rank} on {host}: can be saved ({what})"),
+                    false => println!("rank {rank} on {host}: cannot be saved ({what})"),
+                }
+                for obstacle in &found.obstacles {
+                    println!("    {}", obstacle.what);
+                    println!("      hint: {}", obstacle.hint);
+                }
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// `mend kill`.
+pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
+    let (directory, record) = record::find(arguments.job.as_deref(), true)?;
+    let Answer::Killed = ask_of(&directory, &record, Ask::Kill).await? else { return Err(unexpected()) };
+    if arguments.json {
+        report::json(&serde_json::json!({ "killed": record.id }))?;
+    } else {
+        println!("{} is ended", record.id);
+    }
+    Ok(0)
+}
+
+/// `mend version`.
+pub fn version(arguments: &Version) -> Result<i32, Failure> {
+    let (release, protocol, manifest) = (mend_messages::RELEASE, mend_messages::PROTOCOL, manifest::FORMAT);
+    let image = mend_image::FORMAT;
+    if arguments.json {
+        report::json(&serde_json::json!({ "release": release, "protocol": protocol, "image_format": image, "manifest_format": manifest }))?;
+    } else {
+        println!("mend {release}\nprotocol {protocol}, image format {image}, manifest format {manifest}");
+    }
+    Ok(0)
+}

@@ -1,0 +1,88 @@
+//! The other side of [`crate::serve`]: how a verb reaches the controller of a running job.
+
+use crate::record::{JobDirectory, JobRecord, RecordError};
+use mend_messages::auth::Purpose;
+use mend_messages::control::{Answer, Ask};
+use mend_wire::{HandshakeError, ReceiveError, SendError, connect};
+
+/// Why a verb did not get its answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The job's directory cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// No controller.
+    #[error("job {id} is not running (its controller does not answer)")]
+    NotRunning {
+        /// Which.
+        id: String,
+    },
+    /// The controller cannot be reached.
+    #[error("cannot reach the controller of job {id} on {host}")]
+    Unreachable {
+        /// Which.
+        id: String,
+        /// Where it runs.
+        host: String,
+        /// Why.
+        source: HandshakeError,
+    },
+    /// It ended before it answered.
+    #[error("the job ended before it answered")]
+    Ended(#[source] Option<ReceiveError>),
+    /// The request could not be sent.
+    #[error("cannot send the request")]
+    Send(#[from] SendError),
+}
+
+impl AskError {
+    /// What a user can do about it; may be empty.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Record(error) => error.hint(),
+            Self::NotRunning { id } => {
+                format!("`mend ps` lists running jobs; `mend restart {id}` continues this one from its last checkpoint")
+            }
+            Self::Unreachable { host, .. } => format!("run the command on {host}"),
+            Self::Ended(_) | Self::Send(_) => String::new(),
+        }
+    }
+}
+
+/// This machine's name.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Asks the controller of a job; `progress` gets what there is to show meanwhile.
+///
+/// # Errors
+/// See [`AskError`]. A request that the controller refuses is an `Ok(Answer::Failed)`.
+pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut progress: impl FnMut(&str)) -> Result<Answer, AskError> {
+    if record.ended.is_some() {
+        return Err(AskError::NotRunning { id: record.id.clone() });
+    }
+    let secret = directory.secret()?;
+    let host = if record.controller_host == host_name() { "127.0.0.1" } else { &record.controller_host };
+    let address = tokio::net::lookup_host((host, record.controller_port)).await.ok().and_then(|mut found| found.next());
+    let not_running = || AskError::NotRunning { id: record.id.clone() };
+    let address = address.ok_or_else(not_running)?;
+    let mut connection = match connect(address, Purpose::Control, &secret).await {
+        Ok(connection) => connection,
+        Err(HandshakeError::Connect { .. }) if !directory.is_running() => return Err(not_running()),
+        Err(source) => {
+            return Err(AskError::Unreachable { id: record.id.clone(), host: record.controller_host.clone(), source });
+        }
+    };
+    connection.sender.send(ask).await?;
+    loop {
+        match connection.receiver.receive::<Answer>().await {
+            Ok(Answer::Progress(text)) => progress(&text),
+            Ok(answer) => return Ok(answer),
+            Err(ReceiveError::Closed) => return Err(AskError::Ended(None)),
+            Err(error) => return Err(AskError::Ended(Some(error))),
+        }
+    }
+}

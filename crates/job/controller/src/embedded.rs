@@ -1,0 +1,57 @@
+//! The daemon that `mend run` starts on this machine when no hosts are named. It listens on the loopback interface
+//! only and ends when its standard input does, that is with `mend run`, however that ends.
+
+use crate::error::RunError;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running embedded daemon.
+#[derive(Debug)]
+pub struct Embedded {
+    /// Where it listens.
+    pub address: SocketAddr,
+    child: Child,
+}
+
+/// Starts it under the name `name`.
+///
+/// # Errors
+/// [`RunError::Embedded`].
+pub async fn start(name: &str) -> Result<Embedded, RunError> {
+    let failed = |why: String| RunError::Embedded { why };
+    let program = mend_settings::find_part("mendd").ok_or_else(|| failed("mendd is not installed beside mend".into()))?;
+    let mut child = Command::new(&program)
+        .args(["--listen", "127.0.0.1:0", "--name", name, "--ready-fd", "1", "--until-eof"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // Ctrl-C is for mend, which tells the ranks; the daemon must live to carry that out.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| failed(format!("{}: {error}", program.display())))?;
+    let stdout = child.stdout.take().ok_or_else(|| failed("it has no standard output".into()))?;
+    let mut line = String::new();
+    match timeout(START_TIMEOUT, BufReader::new(stdout).read_line(&mut line)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => return Err(failed(error.to_string())),
+        Err(_) => return Err(failed(format!("it is not ready after {} s", START_TIMEOUT.as_secs()))),
+    }
+    let address = line.trim().parse().map_err(|_| failed("it ended at once (its message is above)".into()))?;
+    Ok(Embedded { address, child })
+}
+
+impl Embedded {
+    /// Lets it end and waits for that, at most some seconds.
+    pub async fn stop(mut self) {
+        drop(self.child.stdin.take());
+        if timeout(START_TIMEOUT, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Why a job could not be started or did not end well.
+
+use crate::hosts::HostsError;
+use crate::manifest::ManifestError;
+use crate::record::RecordError;
+use mend_coordination::placement::PlacementError;
+use mend_settings::SettingError;
+use mend_wire::HandshakeError;
+use mend_wire::secret::SecretError;
+use std::io;
+
+/// Errors of `run` and `restart`. See [`RunError::hint`] and [`RunError::exit_code`].
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// The user's secret cannot be used.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// A host name or host file cannot be used.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    /// Nowhere to run.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// The job's directory cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A host's daemon cannot be reached.
+    #[error("node {host}: no usable mendd")]
+    Node {
+        /// Name as the user gave it.
+        host: String,
+        /// Why.
+        source: HandshakeError,
+    },
+    /// A host's name has no address.
+    #[error("node {host}: no such host")]
+    NoSuchHost {
+        /// Name as the user gave it.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No host is left.
+    #[error("none of the hosts {hosts} answers")]
+    NoHostLeft {
+        /// Names, with commas.
+        hosts: String,
+    },
+    /// The daemon for this machine could not be started.
+    #[error("cannot start mendd on this machine: {why}")]
+    Embedded {
+        /// Why.
+        why: String,
+    },
+    /// A rank did not start.
+    #[error("rank {rank} on {host}: {error}")]
+    Start {
+        /// Which.
+        rank: u32,
+        /// Where.
+        host: String,
+        /// Why.
+        error: String,
+        /// Way out.
+        hint: String,
+        /// As a shell would give.
+        code: i32,
+    },
+    /// A rank could not be rebuilt; nothing runs, the checkpoint is untouched.
+    #[error("rank {rank} on {host} cannot be restored: {error}")]
+    Restore {
+        /// Which.
+        rank: u32,
+        /// Where.
+        host: String,
+        /// Why.
+        error: String,
+        /// Way out.
+        hint: String,
+    },
+    /// A node fell silent or died.
+    #[error("node {host} is lost ({why}), and with it rank(s) {ranks}; the job was stopped")]
+    NodeLost {
+        /// Which.
+        host: String,
+        /// How it showed.
+        why: String,
+        /// With commas.
+        ranks: String,
+        /// What continues it.
+        hint: String,
+    },
+    /// An address for the verbs cannot be had.
+    #[error("cannot listen for the verbs on this job")]
+    Listen(#[source] io::Error),
+    /// A daemon refuses the job.
+    #[error("node {host} refuses the job: {error}")]
+    Refused {
+        /// Which.
+        host: String,
+        /// Why.
+        error: String,
+    },
+}
+
+impl RunError {
+    /// What a user can do about it; may be empty.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Secret(error) => error.hint(),
+            Self::Node { source, .. } => source.hint().to_owned(),
+            Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
+            Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
+            Self::Embedded { .. } => "mendd, libmend-fi.so and mend-restorer must lie beside mend, or in MEND_LIBDIR".into(),
+            Self::Start { hint, .. } | Self::Restore { hint, .. } | Self::NodeLost { hint, .. } => hint.clone(),
+            Self::Record(error) => error.hint(),
+            Self::Manifest(error) => error.hint(),
+            Self::Hosts(error) => error.hint().to_owned(),
+            Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } => String::new(),
+        }
+    }
+
+    /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go
+    /// on) for a lost node, 69 (EX_UNAVAILABLE) for unreachable nodes, 65 (EX_DATAERR) for a bad image, else 1.
+    #[must_use]
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::Start { code, .. } => *code,
+            Self::NodeLost { .. } => 75,
+            Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
+            Self::Manifest(_) | Self::Restore { .. } => 65,
+            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) => 64,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! The event loop of one job. All state of the job is in [`Job`]; everything outside reaches it as an [`Event`].
+//!
+//! ```text
+//! start:    Starting ──Started──► Running ──Exited──► Exited
+//! restart:  Restoring ──Restored + FabricUp, all ranks──► Running
+//! ```
+//! The loop ends when a reason to end is known *and* every node confirmed (or is lost): until then output is printed.
+
+use crate::error::RunError;
+use crate::manifest::numbers;
+use crate::nodes::{Node, NodeEvent};
+use crate::operation::{AnswerSender, Operation};
+use crate::output::Output;
+use crate::record::{JobDirectory, JobRecord, now};
+use mend_coordination::pmi::{ClientState, Effect, PmiServer};
+use mend_messages::agent::{Reply, Request};
+use mend_messages::control::{Answer, Ask, JobStatus, Phases, RankStatus};
+use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
+use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Program, Rank};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+const TICK: Duration = Duration::from_millis(20);
+/// From the first Ctrl-C to the end of ranks that do not obey.
+const OBEY: Duration = Duration::from_secs(5);
+/// For daemons to reap the ranks at the end.
+const REAP: Duration = Duration::from_secs(10);
+/// A verb that comes before all ranks' agents spoke waits this long for them.
+const AGENTS: Duration = Duration::from_secs(10);
+
+/// Everything that reaches the loop.
+#[derive(Debug)]
+pub enum Event {
+    /// From a node's connection.
+    Node(NodeIndex, NodeEvent),
+    /// From a verb.
+    Ask(Ask, AnswerSender),
+    /// Standard input; empty at its end.
+    Stdin(Vec<u8>),
+    /// SIGINT, SIGTERM or SIGHUP to this process.
+    Signal(i32),
+}
+
+/// What a rank is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankPhase {
+    /// Asked to start.
+    Starting,
+    /// Being rebuilt; true once complete.
+    Restoring(bool),
+    /// Runs.
+    Running,
+    /// Ended.
+    Exited(ExitStatus),
+}
+
+/// One rank.
+#[derive(Debug)]
+pub struct RankState {
+    /// Where it is.
+    pub node: NodeIndex,
+    /// Grows with every move.
+    pub generation: u64,
+    /// False while it moves.
+    pub open: bool,
+    /// Its fabric's listener.
+    pub address: Option<FabricAddress>,
+    /// What it does.
+    pub phase: RankPhase,
+    /// Its agent spoke.
+    pub agent: bool,
+}
+
+/// A request that an agent has not answered.
+#[derive(Debug)]
+pub struct Pending {
+    /// Whose agent.
+    pub rank: Rank,
+    /// When it counts as failed.
+    pub deadline: Instant,
+}
+
+/// The job.
+#[derive(Debug)]
+pub struct Job {
+    pub(crate) directory: JobDirectory,
+    pub(crate) record: JobRecord,
+    pub(crate) identity: [u8; 16],
+    pub(crate) program: Program,
+    pub(crate) local: bool,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) ranks: Vec<RankState>,
+    pub(crate) pmi: PmiServer,
+    pub(crate) output: Output,
+    pub(crate) operation: Option<Operation>,
+    pub(crate) waiting: VecDeque<(Ask, AnswerSender, Instant)>,
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) next_seq: u64,
+    pub(crate) map_version: u64,
+    pub(crate) map_dirty: bool,
+    pub(crate) started: Instant,
+    pub(crate) restart: Option<Phases>,
+    pub(crate) resumed_at_us: Option<u64>,
+    pub(crate) stdin: Option<mpsc::Sender<()>>,
+    pub(crate) stdin_frozen: bool,
+    pub(crate) stdin_held: Option<Vec<u8>>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) exit_code: i32,
+    pub(crate) interrupted: Option<(i32, Instant)>,
+    pub(crate) ending: Option<(Result<i32, RunError>, Instant)>,
+}
+
+impl Job {
+    /// Runs the loop. Returns the job's exit code.
+    ///
+    /// # Errors
+    /// What ended the job early.
+    pub async fn run(mut self, mut events: mpsc::Receiver<Event>) -> Result<i32, RunError> {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(event) => self.handle(event).await,
+                    None => break,
+                },
+                _ = tick.tick() => self.tick(),
+            }
+            if let Some((_, since)) = &self.ending
+                && (self.nodes.iter().all(|node| !node.alive) || since.elapsed() > REAP)
+            {
+                break;
+            }
+        }
+        self.persist_output();
+        let result = self.ending.map_or(Ok(self.exit_code), |(result, _)| result);
+        let how = match &result {
+            Ok(code) => format!("exit code {code}"),
+            Err(error) => error.to_string(),
+        };
+        self.record.ended = Some((now(), how));
+        if let Err(error) = self.directory.write("job.json", &self.record) {
+            tracing::warn!(%error, "the end of the job is not on record");
+        }
+        self.output.finish().await;
+        result
+    }
+
+    async fn handle(&mut self, event: Event) {
+        match event {
+            Event::Node(node, NodeEvent::Message(message)) => self.message(node, message).await,
+            Event::Node(node, NodeEvent::Lost(why)) => self.node_lost(node, &why),
+            Event::Ask(ask, answers) => self.asked(ask, answers),
+            Event::Stdin(bytes) => self.feed(bytes),
+            Event::Signal(signal) => self.interrupt(signal),
+        }
+    }
+
+    async fn message(&mut self, node: NodeIndex, message: FromDaemon) {
+        let at_home = |rank: Rank, job: &Self| job.ranks.get(rank as usize).is_some_and(|state| state.node == node);
+        match message {
+            FromDaemon::Output { rank, stream, bytes } => self.output.write(rank, stream, &bytes).await,
+            FromDaemon::Pmi { rank, bytes } => {
+                let effects = self.pmi.receive(rank, &bytes);
+                self.apply(effects);
+            }
+            FromDaemon::Agent { seq, rank, reply } => {
+                if self.pending.remove(&seq).is_some() {
+                    self.replied(rank, reply);
+                }
+            }
+            FromDaemon::Started { rank } if at_home(rank, self) => self.ranks[rank as usize].phase = RankPhase::Running,
+            FromDaemon::AgentUp { rank, .. } if at_home(rank, self) => {
+                self.ranks[rank as usize].agent = true;
+                self.next_operation();
+            }
+            FromDaemon::FabricUp { rank, address } if at_home(rank, self) => {
+                self.ranks[rank as usize].address = Some(address);
+                self.map_dirty = true;
+                self.restarted_if_complete();
+                if self.ranks.iter().all(|rank| rank.address.is_some()) {
+                    self.publish_map();
+                }
+            }
+            FromDaemon::FabricUp { rank, address } => self.target_fabric_up(node, rank, address),
+            FromDaemon::Restored { rank, restart_us, .. } if at_home(rank, self) => {
+                let phases = self.restart.get_or_insert_default();
+                phases.restart_us = phases.restart_us.max(restart_us);
+                self.ranks[rank as usize].phase = RankPhase::Restoring(true);
+                self.ranks[rank as usize].agent = true;
+                self.restarted_if_complete();
+            }
+            FromDaemon::Restored { rank, restart_us, .. } => self.target_restored(node, rank, restart_us),
+            FromDaemon::RestoreFailed { rank, error, hint } if at_home(rank, self) => {
+                let host = self.nodes[node as usize].name.clone();
+                self.end(Err(RunError::Restore { rank, host, error, hint }));
+            }
+            FromDaemon::RestoreFailed { rank, error, hint } => self.target_refused(node, rank, error, hint),
+            FromDaemon::StartFailed { rank, error, hint, code } => {
+                let host = self.nodes[node as usize].name.clone();
+                self.end(Err(RunError::Start { rank, host, error, hint, code }));
+            }
+            FromDaemon::Exited { rank, status } if at_home(rank, self) => self.exited(rank, status),
+            FromDaemon::Exited { rank, .. } => {
+                self.target_refused(node, rank, "the restored process ended".into(), String::new());
+            }
+            FromDaemon::Refused { error } => {
+                let host = self.nodes[node as usize].name.clone();
+                self.end(Err(RunError::Refused { host, error }));
+            }
+            FromDaemon::StdinLeft { bytes, .. } => self.feed(bytes),
+            FromDaemon::StdinTaken { .. } => {
+                if let Some(more) = &self.stdin {
+                    let _ = more.try_send(());
+                }
+            }
+            FromDaemon::Ready { .. }
+            | FromDaemon::Pong
+            | FromDaemon::FabricInUse { .. }
+            | FromDaemon::Started { .. }
+            | FromDaemon::AgentUp { .. } => {}
+        }
+    }
+
+    /// Carries out what the PMI server wants.
+    pub(crate) fn apply(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Reply { rank, line } => self.send_to_rank(rank, ToDaemon::Pmi { rank, bytes: line.into_bytes() }),
+                Effect::Abort { rank, code } => {
+                    eprintln!("mend: rank {rank} called MPI_Abort with code {code}");
+                    self.end(Ok(code));
+                }
+                Effect::Violation { rank, text } => tracing::warn!(rank, text, "not a PMI-1 request"),
+            }
+        }
+    }
+
+    pub(crate) fn send_to_rank(&self, rank: Rank, message: ToDaemon) {
+        if let Some(node) = self.ranks.get(rank as usize).and_then(|state| self.nodes.get(state.node as usize)) {
+            node.send(message);
+        }
+    }
+
+    /// Asks a rank's agent. An answer that does not come in time counts as a failure.
+    pub(crate) fn ask_agent(&mut self, rank: Rank, request: Request) {
+        let patience = match request {
+            Request::Inspect | Request::Resume => Duration::from_secs(20),
+            Request::Suspend | Request::SuspendPeer(_) => self.drain_timeout + Duration::from_secs(5),
+            Request::Save(_) => Duration::from_secs(3600),
+        };
+        let seq = self.new_seq(rank, patience);
+        self.send_to_rank(rank, ToDaemon::Agent { seq, rank, request });
+    }
+
+    /// Number for a request whose answer is to be waited for.
+    pub(crate) fn new_seq(&mut self, rank: Rank, patience: Duration) -> u64 {
+        self.next_seq += 1;
+        self.pending.insert(self.next_seq, Pending { rank, deadline: Instant::now() + patience });
+        self.next_seq
+    }
+
+    /// Tells all nodes where every rank is.
+    pub(crate) fn publish_map(&mut self) {
+        self.map_version += 1;
+        self.map_dirty = false;
+        let entry = |(rank, state): (usize, &RankState)| MapEntry {
+            rank: rank as Rank,
+            node: state.node,
+            generation: state.generation,
+            open: state.open,
+            address: state.address.clone(),
+        };
+        let map = JobMap { version: self.map_version, entries: self.ranks.iter().enumerate().map(entry).collect() };
+        for node in self.nodes.iter().filter(|node| node.alive) {
+            node.send(ToDaemon::Map(map.clone()));
+        }
+    }
+
+    /// Lets the ranks of a restart run once all of them are complete.
+    fn restarted_if_complete(&mut self) {
+        let complete = |rank: &RankState| rank.phase == RankPhase::Restoring(true) && rank.address.is_some();
+        if !self.ranks.iter().all(complete) {
+            return;
+        }
+        self.publish_map();
+        self.resumed_at_us = Some(self.now_us());
+        for rank in 0..self.ranks.len() as Rank {
+            self.ranks[rank as usize].phase = RankPhase::Running;
+            self.ask_agent(rank, Request::Resume);
+        }
+        let effects = self.pmi.thaw();
+        self.apply(effects);
+        eprintln!("mend: all {} ranks are restored and run", self.ranks.len());
+    }
+
+    fn exited(&mut self, rank: Rank, status: ExitStatus) {
+        self.ranks[rank as usize].phase = RankPhase::Exited(status);
+        self.operation_lost(rank, "has ended");
+        let code = match status {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal(signal) => 128 + signal,
+        };
+        if code != 0 && self.exit_code == 0 {
+            self.exit_code = code;
+        }
+        if self.ending.is_some() {
+            return;
+        }
+        if let (ExitStatus::Signal(signal), None) = (status, self.interrupted) {
+            let host = &self.nodes[self.ranks[rank as usize].node as usize].name;
+            eprintln!("mend: rank {rank} on {host} was ended by signal {signal}");
+        }
+        let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.pmi.client(rank) == ClientState::Active);
+        if self.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_))) {
+            let code = self.interrupted.map_or(self.exit_code, |(signal, _)| 128 + signal);
+            self.end(Ok(code));
+        } else if fatal && self.interrupted.is_none() {
+            // The others would wait for its messages for ever.
+            self.end(Ok(code));
+        }
+    }
+
+    fn node_lost(&mut self, index: NodeIndex, why: &str) {
+        let Some(node) = self.nodes.get_mut(index as usize) else { return };
+        node.alive = false;
+        if self.ending.is_some() {
+            return;
+        }
+        let host = node.name.clone();
+        let here = |state: &RankState| state.node == index && !matches!(state.phase, RankPhase::Exited(_));
+        let lost: Vec<Rank> = (0..self.ranks.len() as Rank).filter(|&rank| here(&self.ranks[rank as usize])).collect();
+        self.target_lost(index, why);
+        if lost.is_empty() {
+            eprintln!("mend: node {host} is lost ({why}); no rank was on it");
+            return;
+        }
+        for &rank in &lost {
+            self.operation_lost(rank, "is lost with its node");
+        }
+        let id = &self.record.id;
+        let hint = match numbers(&self.record.checkpoints).last() {
+            Some(number) => format!("`mend restart {id}` continues it from checkpoint {number} on the hosts that are left"),
+            None => "it had no checkpoint; take some with `mend checkpoint` next time".to_owned(),
+        };
+        let ranks = lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        self.end(Err(RunError::NodeLost { host, why: why.to_owned(), ranks, hint }));
+    }
+
+    /// Begins the end: no rank is left on any node when it is over.
+    pub(crate) fn end(&mut self, result: Result<i32, RunError>) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.ending = Some((result, Instant::now()));
+        self.abandon_operations();
+        for node in &self.nodes {
+            node.send(ToDaemon::End);
+        }
+    }
+
+    fn interrupt(&mut self, signal: i32) {
+        if self.interrupted.is_some() {
+            return self.end(Ok(128 + signal));
+        }
+        self.interrupted = Some((signal, Instant::now()));
+        for node in &self.nodes {
+            node.send(ToDaemon::Signal(signal));
+        }
+    }
+
+    fn feed(&mut self, bytes: Vec<u8>) {
+        if self.stdin_frozen {
+            self.stdin_held = Some(bytes);
+        } else {
+            if bytes.is_empty() {
+                // From now on its processes read the end after what they had not read.
+                self.stdin = None;
+            }
+            self.send_to_rank(0, ToDaemon::Stdin { rank: 0, bytes });
+        }
+    }
+
+    /// Feeds what was held back.
+    pub(crate) fn release_stdin(&mut self) {
+        self.stdin_frozen = false;
+        if let Some(bytes) = self.stdin_held.take() {
+            self.feed(bytes);
+        }
+    }
+
+    fn tick(&mut self) {
+        if self.map_dirty {
+            self.publish_map();
+        }
+        if self.output.take_changed() && self.started.elapsed().as_millis() % 1000 < TICK.as_millis() {
+            self.persist_output();
+        }
+        let late: Vec<u64> = self.pending.iter().filter(|(_, p)| p.deadline < Instant::now()).map(|(seq, _)| *seq).collect();
+        for seq in late {
+            if let Some(pending) = self.pending.remove(&seq) {
+                let error = "its agent did not answer in time".to_owned();
+                self.replied(pending.rank, Reply::Failed { error, hint: "is the process stopped (SIGSTOP, a debugger)?".into() });
+            }
+        }
+        if let Some((signal, since)) = self.interrupted
+            && since.elapsed() > OBEY
+        {
+            self.end(Ok(128 + signal));
+        }
+        self.next_operation();
+    }
+
+    fn persist_output(&self) {
+        if let Err(error) = self.directory.write("printed.json", &self.output.seen()) {
+            tracing::warn!(%error, "how much was printed is not on record; a restart may print some of it again");
+        }
+    }
+
+    fn asked(&mut self, ask: Ask, answers: AnswerSender) {
+        match ask {
+            Ask::Status => {
+                let _ = answers.send(Answer::Status(self.status()));
+            }
+            Ask::Kill => {
+                let _ = answers.send(Answer::Killed);
+                eprintln!("mend: the job was ended by `mend kill`");
+                self.end(Ok(137));
+            }
+            ask => {
+                if self.operation.is_some() {
+                    let _ = answers.send(Answer::Progress("another operation is under way, waiting for it".into()));
+                }
+                self.waiting.push_back((ask, answers, Instant::now()));
+                self.next_operation();
+            }
+        }
+    }
+
+    /// True if operations may begin, or if waiting for more agents is no use.
+    pub(crate) fn agents_ready(&self, since: Instant) -> bool {
+        let restoring = self.ranks.iter().any(|rank| matches!(rank.phase, RankPhase::Restoring(_)));
+        !restoring && (self.ranks.iter().all(|rank| rank.agent) || since.elapsed() > AGENTS)
+    }
+
+    fn status(&self) -> JobStatus {
+        let rank_status = |(rank, state): (usize, &RankState)| RankStatus {
+            rank: rank as Rank,
+            host: self.nodes[state.node as usize].name.clone(),
+            state: match state.phase {
+                RankPhase::Starting => "starting".into(),
+                RankPhase::Restoring(_) => "restoring".into(),
+                RankPhase::Running if !state.open => "moving".into(),
+                RankPhase::Running => "running".into(),
+                RankPhase::Exited(ExitStatus::Code(code)) => format!("exited {code}"),
+                RankPhase::Exited(ExitStatus::Signal(signal)) => format!("signal {signal}"),
+            },
+        };
+        let state = match (&self.ending, &self.operation) {
+            (Some(_), _) => "ending",
+            (None, Some(operation)) => operation.name(),
+            (None, None) if self.ranks.iter().any(|rank| rank.phase == RankPhase::Starting) => "starting",
+            (None, None) => "running",
+        };
+        JobStatus {
+            id: self.record.id.clone(),
+            command: self.record.command.clone(),
+            state: state.into(),
+            uptime_s: self.started.elapsed().as_secs(),
+            hosts: self.nodes.iter().map(|node| node.name.clone()).collect(),
+            ranks: self.ranks.iter().enumerate().map(rank_status).collect(),
+            last_checkpoint: numbers(&self.record.checkpoints).last().copied(),
+            restart: self.restart,
+        }
+    }
+
+    /// Microseconds since the job began; the clock of the state machines.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    /// Where checkpoints go.
+    pub(crate) fn checkpoints(&self) -> PathBuf {
+        self.record.checkpoints.clone()
+    }
+}

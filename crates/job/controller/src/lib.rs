@@ -1,0 +1,25 @@
+//! The controller of one job: decides when and where, keeps the checkpoints, prints the output.
+//!
+//! It lives inside `mend run` and `mend restart`, one per job, and ends with the job. Reading order: [`hosts`] and
+//! [`record`] (what is asked, where it is kept), [`nodes`] (connections to the daemons), [`job`] (the event loop),
+//! [`operation`] (a checkpoint or migration under way), [`serve`] and [`client`] (the verbs' side door).
+//!
+//! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. The
+//! controller's own death ends the job (its connections are the job's lease on the nodes) and leaves every published
+//! checkpoint usable.
+
+pub mod client;
+mod embedded;
+mod error;
+pub mod hosts;
+mod job;
+pub mod manifest;
+mod nodes;
+mod operation;
+mod output;
+pub mod record;
+mod serve;
+mod start;
+
+pub use error::RunError;
+pub use start::{RestartSpec, RunSpec, restart, run};

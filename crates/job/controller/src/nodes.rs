@@ -1,0 +1,141 @@
+//! Connections to the daemons: one reader and one writer task per node, so that a slow terminal or a busy event loop
+//! never looks like a dead node. The writer pings every second; the reader counts silence only while it waits.
+
+use crate::error::RunError;
+use mend_messages::auth::Purpose;
+use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
+use mend_messages::job::{NodeIndex, Secret};
+use mend_wire::{Connection, connect};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a node's tasks report.
+#[derive(Debug)]
+pub enum NodeEvent {
+    /// A message.
+    Message(FromDaemon),
+    /// No more will come.
+    Lost(String),
+}
+
+/// A node of the job.
+#[derive(Debug)]
+pub struct Node {
+    /// Name as the user gave it.
+    pub name: String,
+    /// Its daemon.
+    pub address: SocketAddr,
+    /// False once it is lost or closed.
+    pub alive: bool,
+    sender: mpsc::UnboundedSender<ToDaemon>,
+}
+
+impl Node {
+    /// Queues a message. What is sent to a lost node is dropped: its loss is reported by the reader.
+    pub fn send(&self, message: ToDaemon) {
+        let _ = self.sender.send(message);
+    }
+}
+
+/// Addresses of the hosts' daemons. A loopback address among several hosts is replaced by this machine's address on
+/// the way to the others, because it will be told to them.
+///
+/// # Errors
+/// [`RunError::NoSuchHost`] per host.
+pub async fn resolve(names: &[String], port: u16) -> Vec<Result<SocketAddr, RunError>> {
+    let mut found = Vec::new();
+    for name in names {
+        let address = match tokio::net::lookup_host((name.as_str(), port)).await {
+            Ok(mut addresses) => addresses.next().ok_or_else(|| std::io::Error::other("its name has no address")),
+            Err(error) => Err(error),
+        };
+        found.push(address.map_err(|source| RunError::NoSuchHost { host: name.clone(), source }));
+    }
+    if found.len() > 1 {
+        let other = found.iter().flatten().find(|address| !address.ip().is_loopback()).copied();
+        if let Some(own) = other.and_then(own_address_towards) {
+            found.iter_mut().flatten().filter(|address| address.ip().is_loopback()).for_each(|address| address.set_ip(own));
+        }
+    }
+    found
+}
+
+fn own_address_towards(other: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = if other.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // connect(2) on UDP sends nothing; it only chooses the route.
+    socket.connect(other).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// A daemon that passed the handshake and does not know the job yet.
+#[derive(Debug)]
+pub struct Reached {
+    /// Name as the user gave it.
+    pub name: String,
+    /// Its daemon.
+    pub address: SocketAddr,
+    connection: Connection,
+}
+
+/// Connects to one daemon.
+///
+/// # Errors
+/// [`RunError::Node`].
+pub async fn reach(name: String, address: SocketAddr, secret: &Secret) -> Result<Reached, RunError> {
+    match connect(address, Purpose::Job, secret).await {
+        Ok(connection) => Ok(Reached { name, address, connection }),
+        Err(source) => Err(RunError::Node { host: name, source }),
+    }
+}
+
+/// Starts the tasks of a connection to the node with this index, and introduces the job. `wrap` makes an event of
+/// what the node says.
+pub fn attach<E: Send + 'static>(
+    reached: Reached,
+    index: NodeIndex,
+    introduction: JobIntroduction,
+    events: mpsc::Sender<E>,
+    wrap: impl Fn(NodeIndex, NodeEvent) -> E + Send + 'static,
+) -> Node {
+    let Reached { name, address, connection } = reached;
+    let node_timeout = Duration::from_millis(introduction.node_timeout_ms);
+    let first = ToDaemon::Introduce(Box::new(introduction));
+    let (sender, mut outgoing) = mpsc::unbounded_channel::<ToDaemon>();
+    let Connection { sender: mut to, receiver: mut from } = connection;
+    tokio::spawn(async move {
+        if to.send(&first).await.is_err() {
+            return;
+        }
+        let mut ping = interval(PING_INTERVAL);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let message = tokio::select! {
+                message = outgoing.recv() => match message { Some(message) => message, None => return },
+                _ = ping.tick() => ToDaemon::Ping,
+            };
+            if to.send(&message).await.is_err() {
+                return;
+            }
+        }
+    });
+    tokio::spawn(async move {
+        loop {
+            let event = match timeout(node_timeout, from.receive::<FromDaemon>()).await {
+                Ok(Ok(FromDaemon::Pong)) => continue,
+                Ok(Ok(message)) => NodeEvent::Message(message),
+                Ok(Err(error)) => NodeEvent::Lost(error.to_string()),
+                Err(_) => NodeEvent::Lost(format!("not a word for {} ms", node_timeout.as_millis())),
+            };
+            let last = matches!(event, NodeEvent::Lost(_));
+            if events.send(wrap(index, event)).await.is_err() || last {
+                return;
+            }
+        }
+    });
+    Node { name, address, alive: true, sender }
+}

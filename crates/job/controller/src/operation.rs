@@ -1,0 +1,457 @@
+//! Checkpoint, migration and inspection of a running job: drives the pure machines of `mend-coordination`, one at a
+//! time, and carries out what they ask for.
+
+use crate::job::{Job, RankPhase};
+use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
+use crate::record::now;
+use mend_coordination::checkpoint::{self, Checkpoint, Failure};
+use mend_coordination::migration::{self, Migration};
+use mend_coordination::placement::choose_target;
+use mend_coordination::pmi::PmiServer;
+use mend_messages::agent::{Inspection, Reply, Request};
+use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, MigrationDone};
+use mend_messages::daemon::{RestoreSource, ToDaemon};
+use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Longest time the image of one rank may take to another node.
+const STREAM_PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Where a verb's answers go. A verb that went away is not waited for.
+pub type AnswerSender = mpsc::UnboundedSender<Answer>;
+
+/// What is under way.
+#[derive(Debug)]
+pub enum Operation {
+    /// A coordinated checkpoint.
+    Checkpoint {
+        /// Its steps.
+        machine: Checkpoint,
+        /// Its number.
+        number: u64,
+        /// The directory it is written into.
+        part: PathBuf,
+        /// PMI server and output counters at the snapshot.
+        snapshot: Option<(PmiServer, BTreeMap<Rank, Printed>)>,
+        /// Who asked.
+        answers: AnswerSender,
+    },
+    /// A migration.
+    Migration {
+        /// Its steps.
+        machine: Migration,
+        /// Where from.
+        from: String,
+        /// Where to.
+        target: NodeIndex,
+        /// The restored rank's listener there.
+        address: Option<FabricAddress>,
+        /// True while something may exist on the target.
+        begun: bool,
+        /// Who asked.
+        answers: AnswerSender,
+    },
+    /// An inspection.
+    Explain {
+        /// Ranks that did not answer yet.
+        waiting: BTreeSet<Rank>,
+        /// What was found.
+        found: BTreeMap<Rank, Result<Inspection, String>>,
+        /// Who asked.
+        answers: AnswerSender,
+    },
+}
+
+impl Operation {
+    /// For `mend ps`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Checkpoint { .. } => "checkpointing",
+            Self::Migration { .. } => "migrating",
+            Self::Explain { .. } => "running",
+        }
+    }
+}
+
+fn failed(failure: Failure) -> Answer {
+    Answer::Failed { error: failure.error, hint: failure.hint }
+}
+
+impl Job {
+    /// Begins the next waiting request if nothing is under way.
+    pub(crate) fn next_operation(&mut self) {
+        if self.ending.is_some() || self.operation.is_some() {
+            return;
+        }
+        let Some((_, _, since)) = self.waiting.front() else { return };
+        if !self.agents_ready(*since) {
+            return;
+        }
+        let Some((ask, answers, _)) = self.waiting.pop_front() else { return };
+        match ask {
+            Ask::Checkpoint => self.begin_checkpoint(answers),
+            Ask::Migrate { rank, to } => self.begin_migration(rank, to.as_deref(), answers),
+            Ask::Explain => self.begin_explain(answers),
+            Ask::Status | Ask::Kill => {}
+        }
+    }
+
+    fn begin_checkpoint(&mut self, answers: AnswerSender) {
+        let ended = self.ranks.iter().position(|rank| matches!(rank.phase, RankPhase::Exited(_)));
+        if let Some(rank) = ended {
+            let error = format!("rank {rank} has ended already: a checkpoint holds all ranks or none");
+            let _ = answers.send(failed(Failure { error, hint: String::new() }));
+            return;
+        }
+        let number = manifest::numbers(&self.checkpoints()).last().copied().unwrap_or(0) + 1;
+        let part = match manifest::prepare(&self.checkpoints(), number) {
+            Ok(part) => part,
+            Err(error) => {
+                let _ = answers.send(failed(Failure { error: with_cause(&error), hint: error.hint() }));
+                return;
+            }
+        };
+        let (machine, actions) = Checkpoint::start(self.ranks.len() as u32, part.clone());
+        self.operation = Some(Operation::Checkpoint { machine, number, part, snapshot: None, answers });
+        self.do_checkpoint(actions);
+    }
+
+    fn begin_migration(&mut self, rank: Rank, to: Option<&str>, answers: AnswerSender) {
+        match self.migration_target(rank, to) {
+            Ok(target) => {
+                let running = |&rank: &Rank| !matches!(self.ranks[rank as usize].phase, RankPhase::Exited(_));
+                let ranks: Vec<Rank> = (0..self.ranks.len() as Rank).filter(running).collect();
+                let from = self.nodes[self.ranks[rank as usize].node as usize].name.clone();
+                let (machine, actions) = Migration::start(rank, ranks);
+                self.operation = Some(Operation::Migration { machine, from, target, address: None, begun: false, answers });
+                self.do_migration(actions);
+            }
+            Err(failure) => {
+                let _ = answers.send(failed(failure));
+            }
+        }
+    }
+
+    fn migration_target(&self, rank: Rank, to: Option<&str>) -> Result<NodeIndex, Failure> {
+        let refuse = |error: String, hint: String| Err(Failure { error, hint });
+        let Some(state) = self.ranks.get(rank as usize) else {
+            return refuse(format!("there is no rank {rank}"), format!("ranks are 0 to {}", self.ranks.len() - 1));
+        };
+        if matches!(state.phase, RankPhase::Exited(_)) {
+            return refuse(format!("rank {rank} has ended"), String::new());
+        }
+        let names = || self.nodes.iter().filter(|node| node.alive).map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
+        match to {
+            Some(name) => match self.nodes.iter().position(|node| node.name == name) {
+                None => refuse(
+                    format!("node {name} does not belong to this job"),
+                    format!("its nodes are {}; name more with --spares when you start it", names()),
+                ),
+                Some(node) if !self.nodes[node].alive => refuse(format!("node {name} is lost"), format!("alive: {}", names())),
+                Some(node) if node as NodeIndex == state.node => refuse(format!("rank {rank} is on {name} already"), String::new()),
+                Some(node) => Ok(node as NodeIndex),
+            },
+            None => {
+                let alive: Vec<NodeIndex> = (0..self.nodes.len() as NodeIndex).filter(|&node| self.nodes[node as usize].alive).collect();
+                let places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
+                choose_target(&places, rank, &alive).ok_or_else(|| Failure {
+                    error: "the job has no other node".into(),
+                    hint: "name spares with --spares when you start it".into(),
+                })
+            }
+        }
+    }
+
+    fn begin_explain(&mut self, answers: AnswerSender) {
+        let mut waiting = BTreeSet::new();
+        let mut found = BTreeMap::new();
+        for rank in 0..self.ranks.len() as Rank {
+            if matches!(self.ranks[rank as usize].phase, RankPhase::Exited(_)) {
+                found.insert(rank, Err("it has ended".to_owned()));
+            } else {
+                waiting.insert(rank);
+                self.ask_agent(rank, Request::Inspect);
+            }
+        }
+        self.operation = Some(Operation::Explain { waiting, found, answers });
+        self.finish_explain();
+    }
+
+    fn finish_explain(&mut self) {
+        if !matches!(&self.operation, Some(Operation::Explain { waiting, .. }) if waiting.is_empty()) {
+            return;
+        }
+        let Some(Operation::Explain { found, answers, .. }) = self.operation.take() else { return };
+        let host = |rank: Rank| self.nodes[self.ranks[rank as usize].node as usize].name.clone();
+        let explanations = found.into_iter().map(|(rank, inspection)| Explanation { rank, host: host(rank), inspection }).collect();
+        let _ = answers.send(Answer::Explained(explanations));
+    }
+
+    /// An agent answered (or its time ran out).
+    pub(crate) fn replied(&mut self, rank: Rank, reply: Reply) {
+        let now_us = self.now_us();
+        match &mut self.operation {
+            Some(Operation::Checkpoint { machine, .. }) => {
+                let actions = machine.reply(now_us, rank, reply);
+                self.do_checkpoint(actions);
+            }
+            Some(Operation::Migration { machine, .. }) => {
+                let actions = machine.reply(now_us, rank, reply);
+                self.do_migration(actions);
+            }
+            Some(Operation::Explain { waiting, found, .. }) => {
+                waiting.remove(&rank);
+                match reply {
+                    Reply::Inspected(inspection) => found.insert(rank, Ok(inspection)),
+                    Reply::Failed { error, .. } => found.insert(rank, Err(error)),
+                    _ => None,
+                };
+                self.finish_explain();
+            }
+            // A restart's ranks go on.
+            None => match (reply, self.resumed_at_us, &mut self.restart) {
+                (Reply::Failed { error, .. }, ..) => tracing::warn!(rank, error, "an agent reports a failure"),
+                (Reply::Resumed, Some(resumed), Some(phases)) => phases.reconnect_us = now_us.saturating_sub(resumed),
+                _ => {}
+            },
+        }
+    }
+
+    /// A rank ended or is lost.
+    pub(crate) fn operation_lost(&mut self, rank: Rank, why: &str) {
+        let now_us = self.now_us();
+        self.pending.retain(|_, pending| pending.rank != rank);
+        match &mut self.operation {
+            Some(Operation::Checkpoint { machine, .. }) => {
+                let actions = machine.lost(now_us, rank, why);
+                self.do_checkpoint(actions);
+            }
+            Some(Operation::Migration { machine, .. }) => {
+                let actions = machine.lost(now_us, rank, why);
+                self.do_migration(actions);
+            }
+            Some(Operation::Explain { waiting, found, .. }) => {
+                if waiting.remove(&rank) {
+                    found.insert(rank, Err(format!("it {why}")));
+                }
+                self.finish_explain();
+            }
+            None => {}
+        }
+    }
+
+    fn do_checkpoint(&mut self, actions: Vec<checkpoint::Action>) {
+        for action in actions {
+            match action {
+                checkpoint::Action::Ask { rank, request } => self.ask_agent(rank, request),
+                checkpoint::Action::FreezePmi => self.pmi.freeze(),
+                checkpoint::Action::Snapshot => {
+                    let now = (self.pmi.clone(), self.output.printed().clone());
+                    if let Some(Operation::Checkpoint { snapshot, .. }) = &mut self.operation {
+                        *snapshot = Some(now);
+                    }
+                }
+                checkpoint::Action::ThawPmi => {
+                    let effects = self.pmi.thaw();
+                    self.apply(effects);
+                }
+                checkpoint::Action::Finish(result) => {
+                    self.finish_checkpoint(result);
+                    self.next_operation();
+                }
+            }
+        }
+    }
+
+    fn finish_checkpoint(&mut self, result: Result<checkpoint::Outcome, Failure>) {
+        let Some(Operation::Checkpoint { number, part, snapshot, answers, .. }) = self.operation.take() else { return };
+        let answer = match (result, snapshot) {
+            (Ok(outcome), Some((pmi, printed))) => {
+                let host = |rank: Rank| self.nodes[self.ranks[rank as usize].node as usize].name.clone();
+                let images = outcome.saved.iter().map(|(&rank, saved)| ImageEntry {
+                    rank,
+                    host: host(rank),
+                    bytes: saved.bytes,
+                    checksum: saved.checksum,
+                });
+                let manifest = Manifest {
+                    format: FORMAT,
+                    release: mend_messages::RELEASE.into(),
+                    job: self.record.id.clone(),
+                    identity: self.identity,
+                    number,
+                    taken: now(),
+                    program: self.program.clone(),
+                    hosts: self.nodes.iter().map(|node| node.name.clone()).collect(),
+                    local: self.local,
+                    images: images.collect(),
+                    pmi,
+                    printed,
+                    phases: outcome.phases,
+                    stopped_us: outcome.stopped_us,
+                };
+                match manifest::publish(&part, &manifest) {
+                    Ok(place) => Answer::Checkpoint(CheckpointDone {
+                        number,
+                        directory: place.to_string_lossy().into_owned(),
+                        bytes: manifest.images.iter().map(|image| image.bytes).sum(),
+                        phases: outcome.phases,
+                        stopped_us: outcome.stopped_us,
+                    }),
+                    Err(error) => failed(Failure { error: with_cause(&error), hint: error.hint() }),
+                }
+            }
+            (Ok(_), None) => failed(Failure { error: "no snapshot was taken".into(), hint: String::new() }),
+            (Err(failure), _) => failed(failure),
+        };
+        if matches!(answer, Answer::Failed { .. }) {
+            manifest::discard(&part);
+        }
+        let _ = answers.send(answer);
+    }
+
+    fn do_migration(&mut self, actions: Vec<migration::Action>) {
+        for action in actions {
+            let Some(Operation::Migration { machine, target, address, begun, .. }) = &mut self.operation else { return };
+            let (rank, target) = (machine.rank(), *target);
+            let state = &mut self.ranks[rank as usize];
+            match action {
+                migration::Action::Ask { rank, request } => self.ask_agent(rank, request),
+                migration::Action::Freeze => {
+                    self.pmi.freeze();
+                    self.stdin_frozen = true;
+                }
+                migration::Action::Stream => {
+                    *begun = true;
+                    state.open = false;
+                    let token = mend_wire::random_bytes();
+                    let node = &self.nodes[target as usize];
+                    let stdin = self.stdin.is_some() && rank == 0;
+                    node.send(ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, stdin });
+                    let to = node.address;
+                    let seq = self.new_seq(rank, STREAM_PATIENCE);
+                    self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address: to, token });
+                }
+                migration::Action::Commit => {
+                    self.nodes[state.node as usize].send(ToDaemon::Discard { rank });
+                    (state.node, state.address) = (target, address.take());
+                    self.reopen(rank);
+                }
+                migration::Action::Undo => {
+                    if *begun {
+                        self.nodes[target as usize].send(ToDaemon::Discard { rank });
+                    }
+                    self.reopen(rank);
+                }
+                migration::Action::Thaw => {
+                    let effects = self.pmi.thaw();
+                    self.apply(effects);
+                    self.release_stdin();
+                }
+                migration::Action::Finish(result) => {
+                    self.finish_migration(result);
+                    self.next_operation();
+                }
+            }
+        }
+    }
+
+    fn reopen(&mut self, rank: Rank) {
+        let state = &mut self.ranks[rank as usize];
+        state.open = true;
+        state.generation += 1;
+        self.publish_map();
+    }
+
+    fn finish_migration(&mut self, result: Result<migration::Outcome, Failure>) {
+        let Some(Operation::Migration { machine, from, target, answers, .. }) = self.operation.take() else { return };
+        let rank = machine.rank();
+        let answer = match result {
+            Ok(outcome) => Answer::Migrated(MigrationDone {
+                rank,
+                from,
+                to: self.nodes[target as usize].name.clone(),
+                bytes: outcome.bytes,
+                phases: outcome.phases,
+                stopped_us: outcome.stopped_us,
+            }),
+            Err(failure) => failed(failure),
+        };
+        let _ = answers.send(answer);
+    }
+
+    /// The migration's target, if `node` is it and `rank` the one that moves there.
+    fn moving_to(&mut self, node: NodeIndex, rank: Rank) -> Option<&mut Migration> {
+        match &mut self.operation {
+            Some(Operation::Migration { machine, target, .. }) if *target == node && machine.rank() == rank => Some(machine),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn target_restored(&mut self, node: NodeIndex, rank: Rank, restart_us: u64) {
+        let now_us = self.now_us();
+        let actions = self.moving_to(node, rank).map(|machine| machine.restored(now_us, restart_us));
+        self.do_migration(actions.unwrap_or_default());
+    }
+
+    pub(crate) fn target_fabric_up(&mut self, node: NodeIndex, rank: Rank, listener: FabricAddress) {
+        let now_us = self.now_us();
+        let actions = match &mut self.operation {
+            Some(Operation::Migration { machine, target, address, .. }) if *target == node && machine.rank() == rank => {
+                *address = Some(listener);
+                machine.fabric_up(now_us)
+            }
+            _ => Vec::new(),
+        };
+        self.do_migration(actions);
+    }
+
+    pub(crate) fn target_refused(&mut self, node: NodeIndex, rank: Rank, error: String, hint: String) {
+        let now_us = self.now_us();
+        let host = self.nodes[node as usize].name.clone();
+        let failure = Failure { error: format!("rank {rank} cannot be rebuilt on {host}: {error}"), hint };
+        let actions = self.moving_to(node, rank).map(|machine| machine.target_failed(now_us, failure));
+        self.do_migration(actions.unwrap_or_default());
+    }
+
+    pub(crate) fn target_lost(&mut self, node: NodeIndex, why: &str) {
+        let Some(Operation::Migration { machine, target, .. }) = &self.operation else { return };
+        if *target == node {
+            let rank = machine.rank();
+            self.target_refused(node, rank, format!("the node is lost ({why})"), String::new());
+        }
+    }
+
+    /// The job ends: nobody is left waiting, nothing unfinished is left behind.
+    pub(crate) fn abandon_operations(&mut self) {
+        let answer = || failed(Failure { error: "the job ended first".into(), hint: String::new() });
+        match self.operation.take() {
+            Some(Operation::Checkpoint { part, answers, .. }) => {
+                manifest::discard(&part);
+                let _ = answers.send(answer());
+            }
+            Some(Operation::Migration { answers, .. } | Operation::Explain { answers, .. }) => {
+                let _ = answers.send(answer());
+            }
+            None => {}
+        }
+        for (_, answers, _) in self.waiting.drain(..) {
+            let _ = answers.send(answer());
+        }
+        self.pending.clear();
+    }
+}
+
+/// The whole chain of causes, on one line.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,303 @@
+//! A job's directory, `$MEND_HOME/jobs/ID` (0700): `job.json`, `secret` (0600), `lock`, `printed.json`, `checkpoints/N/`.
+//!
+//! Invariants: `lock` is held (flock) by the controller while the job runs, so that a second one refuses to start;
+//! every file is written beside its place and renamed.
+
+use mend_messages::job::Secret;
+use mend_wire::secret::{from_hex, to_hex};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What `job.json` holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Name people use.
+    pub id: String,
+    /// Command line.
+    pub command: Vec<String>,
+    /// Number of ranks.
+    pub size: u32,
+    /// Hosts, spares last.
+    pub hosts: Vec<String>,
+    /// Host of the controller.
+    pub controller_host: String,
+    /// Its port for the verbs.
+    pub controller_port: u16,
+    /// Its process id on that host.
+    pub controller_pid: u32,
+    /// Start (or restart), seconds since 1970.
+    pub started: u64,
+    /// End, seconds since 1970, and how; `None` while it runs or if the controller was killed.
+    pub ended: Option<(u64, String)>,
+    /// Where its checkpoints are.
+    pub checkpoints: PathBuf,
+}
+
+/// Why a job's directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Not readable or writable.
+    #[error("cannot use {}", path.display())]
+    Io {
+        /// Which file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not what was written.
+    #[error("{} is damaged", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// No job of that name.
+    #[error("there is no job {name}")]
+    NoSuchJob {
+        /// As the user gave it.
+        name: String,
+        /// All there are.
+        known: Vec<String>,
+    },
+    /// Several could be meant.
+    #[error("{name} could be any of {}", known.join(", "))]
+    Ambiguous {
+        /// As the user gave it.
+        name: String,
+        /// Candidates.
+        known: Vec<String>,
+    },
+    /// No job at all.
+    #[error("there is no job{qualifier}")]
+    None {
+        /// " that runs", or empty.
+        qualifier: &'static str,
+    },
+    /// Its controller lives.
+    #[error("job {id} is running")]
+    Running {
+        /// Which.
+        id: String,
+    },
+}
+
+impl RecordError {
+    /// What a user can do about it; may be empty.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Io { .. } => "set MEND_HOME to a directory of yours on a file system with space".into(),
+            Self::Damaged { .. } => String::new(),
+            Self::NoSuchJob { known, .. } if known.is_empty() => "`mend ps --all` lists jobs; is MEND_HOME the same?".into(),
+            Self::NoSuchJob { known, .. } => format!("known jobs: {}", known.join(", ")),
+            Self::Ambiguous { .. } => "write more of its name".into(),
+            Self::None { .. } => "start one with `mend run -n 4 PROGRAM`; is MEND_HOME the same?".into(),
+            Self::Running { id } => format!("end it with `mend kill {id}`"),
+        }
+    }
+}
+
+/// An open job directory.
+#[derive(Debug)]
+pub struct JobDirectory {
+    path: PathBuf,
+}
+
+/// Held while the job runs.
+#[derive(Debug)]
+pub struct JobLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] File);
+
+/// Seconds since 1970.
+#[must_use]
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Writes `bytes` to `path` so that it is there completely or not at all, also after a power failure.
+///
+/// # Errors
+/// Those of the file system.
+pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    sync_directory(path.parent().unwrap_or(Path::new("/")))
+}
+
+/// fsync of a directory: makes renames in it durable.
+///
+/// # Errors
+/// Those of the file system.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+impl JobDirectory {
+    fn io(&self, source: io::Error) -> RecordError {
+        RecordError::Io { path: self.path.clone(), source }
+    }
+
+    /// Makes the directory of a new job. The name is the program's with a random ending.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`].
+    pub fn create(program: &str) -> Result<(Self, String), RecordError> {
+        let jobs = jobs_directory()?;
+        let stem: String = Path::new(program).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let stem: String = stem.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(16).collect();
+        let stem = if stem.is_empty() { "job" } else { &stem };
+        loop {
+            let id = format!("{stem}-{}", to_hex(&mend_wire::random_bytes::<3>()));
+            let path = jobs.join(&id);
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok((Self { path }, id)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(RecordError::Io { path, source }),
+            }
+        }
+    }
+
+    /// The directory of job `id`, made if it is gone (a checkpoint kept elsewhere outlives it).
+    ///
+    /// # Errors
+    /// [`RecordError::Io`].
+    pub fn open(id: &str) -> Result<Self, RecordError> {
+        let path = jobs_directory()?.join(id);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(RecordError::Io { path, source: error }),
+            _ => Ok(Self { path }),
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the job's lock.
+    ///
+    /// # Errors
+    /// [`RecordError::Running`] if another controller holds it.
+    pub fn lock(&self, id: &str) -> Result<JobLock, RecordError> {
+        let path = self.path.join("lock");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(|source| RecordError::Io { path, source })?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(JobLock(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(RecordError::Running { id: id.to_owned() }),
+            Err(error) => Err(self.io(error.into())),
+        }
+    }
+
+    /// True if a controller holds the lock.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(self.lock(""), Err(RecordError::Running { .. }))
+    }
+
+    /// Keeps the job's secret.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`].
+    pub fn write_secret(&self, secret: &Secret) -> Result<(), RecordError> {
+        write_durably(&self.path.join("secret"), to_hex(&secret.0).as_bytes()).map_err(|e| self.io(e))
+    }
+
+    /// The job's secret.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`], [`RecordError::Damaged`].
+    pub fn secret(&self) -> Result<Secret, RecordError> {
+        let path = self.path.join("secret");
+        let text = fs::read_to_string(&path).map_err(|e| self.io(e))?;
+        from_hex(text.trim()).map(Secret).ok_or(RecordError::Damaged { path })
+    }
+
+    /// Writes a JSON file of the directory.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`].
+    pub fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), RecordError> {
+        let text = serde_json::to_vec_pretty(value).map_err(|e| self.io(e.into()))?;
+        write_durably(&self.path.join(name), &text).map_err(|e| self.io(e))
+    }
+
+    /// Reads a JSON file of the directory.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`], [`RecordError::Damaged`].
+    pub fn read<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<T, RecordError> {
+        let path = self.path.join(name);
+        let text = fs::read(&path).map_err(|source| RecordError::Io { path: path.clone(), source })?;
+        serde_json::from_slice(&text).map_err(|_| RecordError::Damaged { path })
+    }
+
+    /// `job.json`.
+    ///
+    /// # Errors
+    /// [`RecordError::Io`], [`RecordError::Damaged`].
+    pub fn record(&self) -> Result<JobRecord, RecordError> {
+        self.read("job.json")
+    }
+}
+
+fn jobs_directory() -> Result<PathBuf, RecordError> {
+    let home = mend_settings::home();
+    let jobs = home
+        .map_err(|error| RecordError::Io { path: "~/.mend".into(), source: io::Error::new(io::ErrorKind::NotFound, error) })?
+        .join("jobs");
+    DirBuilder::new().recursive(true).mode(0o700).create(&jobs).map_err(|source| RecordError::Io { path: jobs.clone(), source })?;
+    Ok(jobs)
+}
+
+/// All jobs on record, newest first. Damaged records are passed over.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn list() -> Result<Vec<(JobDirectory, JobRecord)>, RecordError> {
+    let jobs = jobs_directory()?;
+    let entries = fs::read_dir(&jobs).map_err(|source| RecordError::Io { path: jobs.clone(), source })?;
+    let mut found: Vec<_> = entries
+        .flatten()
+        .map(|entry| JobDirectory { path: entry.path() })
+        .filter_map(|directory| directory.record().ok().map(|record| (directory, record)))
+        .collect();
+    found.sort_by(|a, b| b.1.started.cmp(&a.1.started).then(a.1.id.cmp(&b.1.id)));
+    Ok(found)
+}
+
+/// Finds a job by its name or the beginning of it; without a name, the only (running, if asked) one, newest first.
+///
+/// # Errors
+/// [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::None`], [`RecordError::Io`].
+pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
+    let mut jobs = list()?;
+    let Some(name) = name else {
+        jobs.retain(|(directory, _)| directory.is_running() == running);
+        if running && jobs.len() > 1 {
+            let known = jobs.into_iter().map(|(_, record)| record.id).collect();
+            return Err(RecordError::Ambiguous { name: "the running job".into(), known });
+        }
+        let qualifier = if running { " that runs" } else { "" };
+        return jobs.into_iter().next().ok_or(RecordError::None { qualifier });
+    };
+    let known: Vec<String> = jobs.iter().map(|(_, record)| record.id.clone()).collect();
+    if let Some(at) = known.iter().position(|id| id == name) {
+        return Ok(jobs.swap_remove(at));
+    }
+    let matching: Vec<usize> = (0..known.len()).filter(|&at| known[at].starts_with(name)).collect();
+    match matching[..] {
+        [at] => Ok(jobs.swap_remove(at)),
+        [] => Err(RecordError::NoSuchJob { name: name.to_owned(), known }),
+        _ => {
+            let known = matching.into_iter().map(|at| known[at].clone()).collect();
+            Err(RecordError::Ambiguous { name: name.to_owned(), known })
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! How a job begins: new ([`run`]) or from a checkpoint ([`restart`]).
+
+use crate::embedded::{self, Embedded};
+use crate::error::RunError;
+use crate::hosts::{Host, check_distinct};
+use crate::job::{Event, Job, RankPhase, RankState};
+use crate::manifest::{Manifest, Printed, numbers};
+use crate::nodes::{Node, Reached, attach, reach, resolve};
+use crate::output::Output;
+use crate::record::{JobDirectory, JobRecord, now};
+use crate::{client, serve};
+use mend_coordination::checkpoint::image_name;
+use mend_coordination::placement::{place, replace};
+use mend_coordination::pmi::PmiServer;
+use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
+use mend_messages::job::{NodeIndex, Program, Rank, Secret};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::time::Instant;
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// Events that may wait before the daemons are held back.
+const WAITING_EVENTS: usize = 256;
+
+/// What `mend run` was asked for.
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    /// Number of ranks, at least 1.
+    pub ranks: u32,
+    /// Hosts; none means this machine.
+    pub hosts: Vec<Host>,
+    /// Hosts that get no rank at first.
+    pub spares: Vec<Host>,
+    /// Program, environment and working directory.
+    pub program: Program,
+    /// Where checkpoints go; `None` for the job's own directory.
+    pub checkpoints: Option<PathBuf>,
+    /// No message of ours on standard error unless something is wrong.
+    pub quiet: bool,
+}
+
+/// What `mend restart` was asked for.
+#[derive(Clone, Debug)]
+pub struct RestartSpec {
+    /// The checkpoint.
+    pub manifest: Manifest,
+    /// Where its images are.
+    pub directory: PathBuf,
+    /// Other hosts than before; none means those of the checkpoint that still answer.
+    pub hosts: Vec<Host>,
+    /// Print also what was printed before the job ended.
+    pub repeat_output: bool,
+    /// No message of ours on standard error unless something is wrong.
+    pub quiet: bool,
+}
+
+/// The hosts' daemons, or an embedded one if there are no hosts.
+async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reached>>, Option<Embedded>), RunError> {
+    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
+    if names.is_empty() {
+        let name = client::host_name();
+        let embedded = embedded::start(&name).await?;
+        let node = reach(name, embedded.address, &secret).await?;
+        return Ok((vec![Some(node)], Some(embedded)));
+    }
+    let port = mend_settings::PORT.number()? as u16;
+    let mut tasks = Vec::new();
+    for (name, address) in names.iter().cloned().zip(resolve(names, port).await) {
+        let secret = secret.clone();
+        tasks.push(tokio::spawn(async move { reach(name, address?, &secret).await }));
+    }
+    let mut reached = Vec::new();
+    for task in tasks {
+        match task.await.map_err(|error| RunError::Embedded { why: error.to_string() })? {
+            Ok(node) => reached.push(Some(node)),
+            Err(error) if skip_dead => {
+                eprintln!("mend: left out: {error}");
+                reached.push(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if reached.iter().all(Option::is_none) {
+        return Err(RunError::NoHostLeft { hosts: names.join(", ") });
+    }
+    Ok((reached, None))
+}
+
+/// Everything a new or restarted job has in common.
+struct Beginning {
+    directory: JobDirectory,
+    id: String,
+    identity: [u8; 16],
+    program: Program,
+    places: Vec<NodeIndex>,
+    phase: RankPhase,
+    pmi: PmiServer,
+    output: Output,
+    stdin: bool,
+    checkpoints: PathBuf,
+    quiet: bool,
+}
+
+async fn begin(
+    beginning: Beginning,
+    reached: Vec<Reached>,
+    embedded: Option<Embedded>,
+    first_orders: impl Fn(&Job),
+) -> Result<i32, RunError> {
+    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, quiet } = beginning;
+    let _lock = directory.lock(&id)?;
+    let secret = Secret(mend_wire::random_bytes());
+    directory.write_secret(&secret)?;
+    let (events, incoming) = mpsc::channel(WAITING_EVENTS);
+    let (more, taken) = mpsc::channel(1);
+    let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
+    let controller_port = serve::listen(bind, secret.clone(), events.clone(), Event::Ask).await.map_err(RunError::Listen)?;
+    let record = JobRecord {
+        id: id.clone(),
+        command: program.argv.clone(),
+        size: places.len() as u32,
+        hosts: reached.iter().map(|node| node.name.clone()).collect(),
+        controller_host: client::host_name(),
+        controller_port,
+        controller_pid: std::process::id(),
+        started: now(),
+        ended: None,
+        checkpoints,
+    };
+    directory.write("job.json", &record)?;
+    if !quiet {
+        eprintln!("mend: job {id}: {} rank(s) on {}", places.len(), record.hosts.join(", "));
+    }
+    let node_timeout = mend_settings::NODE_TIMEOUT.milliseconds()?;
+    let mut nodes: Vec<Node> = Vec::new();
+    for (index, node) in reached.into_iter().enumerate() {
+        let introduction = JobIntroduction {
+            id: id.clone(),
+            identity,
+            secret: secret.clone(),
+            size: places.len() as u32,
+            node: index as NodeIndex,
+            program: program.clone(),
+            node_timeout_ms: node_timeout.as_millis() as u64,
+        };
+        nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
+    }
+    let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
+    let job = Job {
+        directory,
+        record,
+        identity,
+        program,
+        local: embedded.is_some(),
+        nodes,
+        ranks: places.iter().map(rank).collect(),
+        pmi,
+        output,
+        operation: None,
+        waiting: VecDeque::new(),
+        pending: BTreeMap::new(),
+        next_seq: 0,
+        map_version: 0,
+        map_dirty: false,
+        started: Instant::now(),
+        restart: None,
+        resumed_at_us: None,
+        stdin: stdin.then_some(more),
+        stdin_frozen: false,
+        stdin_held: None,
+        drain_timeout: mend_settings::DRAIN_TIMEOUT.milliseconds()?,
+        exit_code: 0,
+        interrupted: None,
+        ending: None,
+    };
+    first_orders(&job);
+    if stdin {
+        tokio::spawn(read_stdin(events.clone(), taken));
+    }
+    watch_signals(&events);
+    drop(events);
+    let result = job.run(incoming).await;
+    if let Some(embedded) = embedded {
+        embedded.stop().await;
+    }
+    result
+}
+
+/// Reads one piece at a time; the next when the rank's pipe took the last. A piece is at most `PIPE_BUF` (pipe(7)) long,
+/// so that it is in the pipe, and in an image of the rank, completely or not at all.
+async fn read_stdin(events: mpsc::Sender<Event>, mut taken: mpsc::Receiver<()>) {
+    let mut stdin = tokio::io::stdin();
+    loop {
+        let mut bytes = vec![0; 4096];
+        let length = stdin.read(&mut bytes).await.unwrap_or(0);
+        bytes.truncate(length);
+        if events.send(Event::Stdin(bytes)).await.is_err() || length == 0 || taken.recv().await.is_none() {
+            return;
+        }
+    }
+}
+
+fn watch_signals(events: &mpsc::Sender<Event>) {
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let Ok(mut stream) = signal(kind) else { continue };
+        let events = events.clone();
+        tokio::spawn(async move {
+            while stream.recv().await.is_some() {
+                if events.send(Event::Signal(kind.as_raw_value())).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Runs a new job to its end. Returns its exit code.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
+    let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
+    check_distinct(&all)?;
+    let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
+    let (reached, embedded) = reach_all(&names, false).await?;
+    let slots: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
+    let places = place(spec.ranks, &slots)?;
+    let (directory, id) = JobDirectory::create(spec.program.argv.first().map_or("", String::as_str))?;
+    let checkpoints = match spec.checkpoints {
+        Some(base) => std::path::absolute(&base).unwrap_or(base).join(&id),
+        None => directory.path().join("checkpoints"),
+    };
+    let identity = mend_wire::random_bytes::<16>();
+    let beginning = Beginning {
+        directory,
+        id,
+        identity,
+        program: spec.program,
+        places,
+        phase: RankPhase::Starting,
+        pmi: PmiServer::new(spec.ranks, &identity),
+        output: Output::new(BTreeMap::new(), &BTreeMap::new()),
+        stdin: true,
+        checkpoints,
+        quiet: spec.quiet,
+    };
+    let start_all = |job: &Job| {
+        for rank in 0..job.ranks.len() as Rank {
+            job.send_to_rank(rank, ToDaemon::Start { rank, stdin: rank == 0 });
+        }
+    };
+    begin(beginning, reached.into_iter().flatten().collect(), embedded, start_all).await
+}
+
+/// Continues a job from a checkpoint to its end. Returns its exit code.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
+    let manifest = spec.manifest;
+    check_distinct(&spec.hosts)?;
+    let directory = JobDirectory::open(&manifest.job)?;
+    // Refused before any node is bothered; `begin` takes it for good.
+    drop(directory.lock(&manifest.job)?);
+    let wanted: Vec<String> = match spec.hosts.is_empty() {
+        // A job that ran on its own machine alone goes on that way.
+        true if manifest.local => Vec::new(),
+        true => manifest.hosts.clone(),
+        false => spec.hosts.iter().map(|host| host.name.clone()).collect(),
+    };
+    let (reached, embedded) = reach_all(&wanted, spec.hosts.is_empty()).await?;
+    let reached: Vec<Reached> = reached.into_iter().flatten().collect();
+    let size = manifest.images.len() as u32;
+    let places = if spec.hosts.iter().any(|host| host.slots > 0) {
+        place(size, &spec.hosts.iter().map(|host| host.slots).collect::<Vec<_>>())?
+    } else {
+        let same = |host: &str| reached.iter().position(|node| node.name == host).map(|node| node as NodeIndex);
+        let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
+        replace(&old, reached.len() as u32)?
+    };
+    let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
+        true => BTreeMap::new(),
+        false => directory.read("printed.json").unwrap_or_default(),
+    };
+    let checkpoints = spec.directory.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
+    if !spec.quiet {
+        let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
+        let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
+        eprintln!("mend: restarting {} from checkpoint {}{older}", manifest.job, manifest.number);
+    }
+    let beginning = Beginning {
+        id: manifest.job.clone(),
+        identity: manifest.identity,
+        program: manifest.program.clone(),
+        places,
+        phase: RankPhase::Restoring(false),
+        pmi: manifest.pmi.clone(),
+        output: Output::new(manifest.printed.clone(), &already),
+        stdin: false,
+        checkpoints,
+        quiet: spec.quiet,
+        directory,
+    };
+    let images = spec.directory.clone();
+    let restore_all = move |job: &Job| {
+        for rank in 0..job.ranks.len() as Rank {
+            let source = RestoreSource::File(images.join(image_name(rank)));
+            job.send_to_rank(rank, ToDaemon::Restore { rank, source, stdin: false });
+        }
+    };
+    begin(beginning, reached, embedded, restore_all).await
+}

@@ -1,0 +1,23 @@
+//! `mend lab` alone, as a program: for developing this crate and for its tests.
+
+use clap::Parser;
+
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: mend_lab::LabCommand,
+}
+
+fn main() {
+    let code = match mend_lab::run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            if let Some(hint) = error.hint() {
+                eprintln!("hint: {hint}");
+            }
+            error.exit_code()
+        }
+    };
+    std::process::exit(code);
+}

@@ -1,0 +1,198 @@
+//! `mend lab …`: the arguments, what is printed, the exit codes.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use clap::Subcommand;
+use mend_kernel::signal_queue::SignalQueue;
+use rustix::process::Signal;
+
+use crate::client::Lab;
+use crate::error::{LabError, doing};
+use crate::launch::{Fresh, UpOptions, up};
+use crate::plan::{Bandwidth, LabName};
+use crate::protocol::{LabStatus, NodeState, ready};
+
+const DEFAULT_NAME: &str = "lab";
+
+/// A cluster on one machine: nodes with their own network, host name, processes and files.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LabCommand {
+    /// Start a lab: `head`, and nodes `node1`, `node2`… with a daemon on each.
+    Up {
+        /// How many nodes besides `head` (1 to 64)
+        #[arg(long, default_value_t = 2)]
+        nodes: u32,
+        /// Name of the lab
+        #[arg(long, default_value = DEFAULT_NAME)]
+        name: String,
+        /// What each node's link carries in each direction, as tc writes it (1gbit, 250mbit); default: no limit
+        #[arg(long)]
+        bandwidth: Option<String>,
+        /// Stay, and end the lab with Ctrl-C
+        #[arg(long)]
+        foreground: bool,
+        /// Don't start mendd on the nodes
+        #[arg(long)]
+        no_daemons: bool,
+    },
+    /// Run a command (default: your shell) on a node, with this terminal, directory and environment.
+    Exec {
+        /// Name of the lab
+        #[arg(long, env = "MEND_LAB", default_value = DEFAULT_NAME)]
+        name: String,
+        /// `head`, `node1`, `node2`…
+        node: String,
+        /// The command and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    /// Show labs and their nodes.
+    #[command(visible_alias = "status")]
+    Ls {
+        /// Only the lab of this name
+        #[arg(long)]
+        name: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a node dead: its link goes down and all its processes are killed.
+    Kill {
+        /// Name of the lab
+        #[arg(long, env = "MEND_LAB", default_value = DEFAULT_NAME)]
+        name: String,
+        /// `head`, `node1`, `node2`…
+        node: String,
+    },
+    /// End a lab and everything in it.
+    Down {
+        /// Name of the lab
+        #[arg(long, env = "MEND_LAB", default_value = DEFAULT_NAME)]
+        name: String,
+    },
+}
+
+/// Does what the command says and returns the exit code to end with. To be called before any thread is started.
+///
+/// # Errors
+/// Everything that keeps the command from being done; see `LabError::hint` and `LabError::exit_code`.
+pub fn run(command: LabCommand) -> Result<i32, LabError> {
+    match command {
+        LabCommand::Up { nodes, name, bandwidth, foreground, no_daemons } => {
+            let options = UpOptions {
+                name: name.parse()?,
+                nodes,
+                bandwidth: bandwidth.map(|rate| rate.parse::<Bandwidth>()).transpose()?,
+                daemons: !no_daemons,
+            };
+            let fresh = up(&options)?;
+            match foreground {
+                true => stay(fresh),
+                false => {
+                    // Detached last: whoever interrupts the command before it has spoken has no lab.
+                    greet(&fresh.lab)?;
+                    fresh.detach()?;
+                    Ok(0)
+                }
+            }
+        }
+        LabCommand::Exec { name, node, command } => {
+            let argv = match command.is_empty() {
+                true => vec![env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())],
+                false => command,
+            };
+            find(&name)?.exec(&node, &argv)
+        }
+        LabCommand::Ls { name, json } => list(name, json),
+        LabCommand::Kill { name, node } => {
+            find(&name)?.kill(&node)?;
+            Ok(0)
+        }
+        LabCommand::Down { name } => {
+            find(&name)?.down()?;
+            Ok(0)
+        }
+    }
+}
+
+fn find(name: &str) -> Result<Lab, LabError> {
+    Lab::find(&name.parse::<LabName>()?)
+}
+
+/// Holds a lab in the foreground until a signal or somebody's `down` ends it.
+fn stay(fresh: Fresh) -> Result<i32, LabError> {
+    let ending = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].map(Signal::as_raw);
+    let signals = SignalQueue::new(&ending).map_err(doing("signalfd"))?;
+    greet(&fresh.lab)?;
+    say("Ctrl-C ends it.\n");
+    loop {
+        let woken = ready(&[signals.as_fd(), fresh.watch().as_fd()], None).map_err(doing("poll"))?;
+        if woken[1] {
+            say("The lab has ended.\n");
+            return Ok(0);
+        }
+        if woken[0] && signals.next().map_err(doing("signalfd"))?.is_some() {
+            fresh.lab.down()?;
+            return Ok(0);
+        }
+    }
+}
+
+fn greet(lab: &Lab) -> Result<(), LabError> {
+    let status = lab.status()?;
+    let name = match status.name.as_str() {
+        DEFAULT_NAME => String::new(),
+        name => format!("--name {name} "),
+    };
+    let nodes: Vec<&str> = status.nodes.iter().map(|node| node.name.as_str()).collect();
+    let nodes = match nodes[..] {
+        [head, first, _, .., last] => format!("{head}, {first} to {last}"),
+        _ => nodes.join(", "),
+    };
+    say(&format!(
+        "The lab `{}` is up: {nodes}; they share {}.\nTry: mend lab exec {name}head hostname\n",
+        status.name,
+        status.shared.display(),
+    ));
+    Ok(())
+}
+
+fn list(name: Option<String>, json: bool) -> Result<i32, LabError> {
+    let labs = match name {
+        Some(name) => vec![find(&name)?],
+        None => Lab::all()?,
+    };
+    let states: Vec<LabStatus> = labs.iter().map(Lab::status).collect::<Result<_, _>>()?;
+    if json {
+        let text = serde_json::to_string_pretty(&states).map_err(|error| doing("write JSON")(io::Error::from(error)))?;
+        say(&format!("{text}\n"));
+    } else if states.is_empty() {
+        say("No lab is up. `mend lab up` starts one.\n");
+    } else {
+        states.iter().for_each(|state| say(&table(state)));
+    }
+    Ok(0)
+}
+
+fn table(lab: &LabStatus) -> String {
+    let links = lab.bandwidth.map_or("unlimited".to_owned(), |rate| rate.to_string());
+    let mut text = format!("{}  holder {}  links {links}  shared {}\n", lab.name, lab.holder, lab.shared.display());
+    for node in &lab.nodes {
+        let state = match node.state {
+            NodeState::Up => "up",
+            NodeState::Dead => "dead",
+        };
+        let daemon = if node.daemon { "mendd" } else { "-" };
+        text += &format!("  {:<8} {:<14} {state:<5} {daemon}\n", node.name, node.address.to_string());
+    }
+    text
+}
+
+/// Prints; a reader that has gone away (`mend lab ls | head -1`) is no error.
+fn say(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

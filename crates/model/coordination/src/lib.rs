@@ -1,0 +1,9 @@
+//! The job's decisions as pure code: PMI server, checkpoint, migration, placement.
+//!
+//! Nothing here does I/O, reads a clock or starts a thread: events go in, commands come out, so that the same code
+//! runs in the controller and under a seeded simulation.
+
+pub mod checkpoint;
+pub mod migration;
+pub mod placement;
+pub mod pmi;

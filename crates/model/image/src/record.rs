@@ -1,0 +1,368 @@
+//! Records after the header, and the ledger that keeps a stream in order on both sides.
+
+use crate::fixed::{Fixed, fixed_record};
+use crate::{HEADER_SIZE, ImageError};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// Bytes of a record's head.
+pub const HEAD_SIZE: usize = <RecordHead as Fixed>::SIZE;
+
+/// Largest payload of a record of pages, bytes. Bounds what a reader must hold before it knows the checksum.
+pub const MAX_PAGES: u64 = 1 << 20;
+
+/// Largest payload of any other record, bytes.
+pub const MAX_TABLE: u64 = 1 << 28;
+
+/// What a record holds. Their order in the stream is that of the numbers; `Unread` may repeat, `Pages` and `Bytes` mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Texts that other records point into by offset and length.
+    Strings = 1,
+    /// [`Object`]s, which mappings and descriptors refer to by index.
+    Objects = 2,
+    /// [`Mapping`]s by ascending address.
+    Mappings = 3,
+    /// [`Thread`]s, the process's first thread first.
+    Threads = 4,
+    /// One [`Process`].
+    Process = 5,
+    /// Input that the program had not read yet; `index` is the role's number.
+    Unread = 6,
+    /// JSON for people and tools; no reader depends on it.
+    Summary = 7,
+    /// Whole pages for `address`.
+    Pages = 8,
+    /// Bytes of memory object `index` from offset `address`.
+    Bytes = 9,
+    /// [`End`].
+    End = 10,
+}
+
+impl Kind {
+    const ALL: [Kind; 10] = [
+        Kind::Strings,
+        Kind::Objects,
+        Kind::Mappings,
+        Kind::Threads,
+        Kind::Process,
+        Kind::Unread,
+        Kind::Summary,
+        Kind::Pages,
+        Kind::Bytes,
+        Kind::End,
+    ];
+
+    fn from_number(number: u32) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
+    }
+}
+
+fixed_record! {
+    /// Announces a record.
+    pub struct RecordHead {
+        /// A [`Kind`].
+        pub kind: u32,
+        /// Role or object, see [`Kind`].
+        pub index: u32,
+        /// Bytes of payload, before padding to a multiple of 8.
+        pub length: u64,
+        /// Address or offset, see [`Kind`].
+        pub address: u64,
+        /// xxh3-64 of the payload.
+        pub payload: u64,
+        /// xxh3-64 of the fields above.
+        pub own: u64,
+    }
+}
+
+impl RecordHead {
+    /// Head for a payload with this checksum.
+    #[must_use]
+    pub fn new(kind: Kind, index: u32, address: u64, length: u64, payload: u64) -> Self {
+        Self { kind: kind as u32, index, length, address, payload, own: 0 }
+    }
+
+    /// The head as bytes, its own checksum filled in.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; HEAD_SIZE] {
+        let mut bytes = [0; HEAD_SIZE];
+        // The array has the record's size, so this cannot fail.
+        let _ = self.encode(&mut bytes);
+        let own = xxh3_64(&bytes[..HEAD_SIZE - 8]);
+        bytes[HEAD_SIZE - 8..].copy_from_slice(&own.to_le_bytes());
+        bytes
+    }
+
+    /// Bytes from the head's end to the next head.
+    #[must_use]
+    pub fn padded_length(&self) -> u64 {
+        self.length.next_multiple_of(8)
+    }
+}
+
+fixed_record! {
+    /// Something that mappings and descriptors share: a file, or memory that the restorer makes anew.
+    pub struct Object {
+        /// See [`object`].
+        pub flags: u32,
+        /// Path of a file, name of a memory object: offset in the strings.
+        pub text: u32,
+        /// Bytes of that text.
+        pub text_length: u32,
+        /// Mode bits of a file.
+        pub mode: u32,
+        /// Bytes.
+        pub size: u64,
+        /// Modification time of a file, seconds.
+        pub mtime: i64,
+        /// … and nanoseconds.
+        pub mtime_ns: u64,
+        /// xxh3-64 of the first and the last 64 KiB of a file ([`object::SAMPLE`]).
+        pub sample: u64,
+    }
+}
+
+/// Flags of an [`Object`].
+pub mod object {
+    /// A file found by its path; otherwise memory made anew.
+    pub const FILE: u32 = 1;
+    /// The file is mapped shared and writable.
+    pub const WRITABLE: u32 = 2;
+    /// An ELF file: its modification time may differ (installed separately on each node).
+    pub const ELF: u32 = 4;
+    /// The restored agent needs a descriptor for it.
+    pub const KEEP: u32 = 8;
+    /// Bytes at either end of a file that are hashed.
+    pub const SAMPLE: u64 = 64 << 10;
+}
+
+fixed_record! {
+    /// One mapping of the address space.
+    pub struct Mapping {
+        /// First address, page-aligned.
+        pub start: u64,
+        /// First address after it.
+        pub end: u64,
+        /// Offset in the object.
+        pub offset: u64,
+        /// `PROT_` bits.
+        pub protection: u32,
+        /// See [`mapping`].
+        pub flags: u32,
+        /// Index of its [`Object`]; [`mapping::NO_OBJECT`] for anonymous memory.
+        pub object: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+/// Flags of a [`Mapping`].
+pub mod mapping {
+    /// `MAP_SHARED`.
+    pub const SHARED: u32 = 1;
+    /// `MAP_GROWSDOWN`.
+    pub const GROWS_DOWN: u32 = 2;
+    /// The kernel's vdso, to be moved here.
+    pub const VDSO: u32 = 4;
+    /// One of the kernel's vvar mappings, to be moved here with the vdso.
+    pub const VVAR: u32 = 8;
+    /// `MADV_HUGEPAGE`.
+    pub const HUGE: u32 = 16;
+    /// `MADV_NOHUGEPAGE`.
+    pub const NO_HUGE: u32 = 32;
+    /// `mlock`ed.
+    pub const LOCKED: u32 = 64;
+    /// `MADV_DONTDUMP`.
+    pub const NO_DUMP: u32 = 128;
+    /// `MADV_DONTFORK`.
+    pub const NO_FORK: u32 = 256;
+    /// `MADV_WIPEONFORK`.
+    pub const WIPE_ON_FORK: u32 = 512;
+    /// [`super::Mapping::object`] of anonymous memory.
+    pub const NO_OBJECT: u32 = u32::MAX;
+}
+
+fixed_record! {
+    /// One thread.
+    pub struct Thread {
+        /// Id as the process itself sees it.
+        pub tid: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Address of its [`crate::handoff::Context`] in the restored memory.
+        pub context: u64,
+        /// Base of the fs segment (TLS).
+        pub fs: u64,
+        /// Base of the gs segment.
+        pub gs: u64,
+    }
+}
+
+fixed_record! {
+    /// What the restorer sets for the process as a whole. The rest is done by the restored agent.
+    pub struct Process {
+        /// Fields of `struct prctl_mm_map`, in its order: start_code, end_code, start_data, end_data, start_brk, brk, start_stack,
+        /// arg_start, arg_end, env_start, env_end.
+        pub layout: [u64; 11],
+        /// The auxiliary vector.
+        pub auxv: [u64; 64],
+        /// Bytes used in it.
+        pub auxv_size: u64,
+        /// Address of the [`crate::handoff::Handoff`] in the restored memory.
+        pub handoff: u64,
+        /// `personality(2)`.
+        pub personality: u64,
+        /// Capabilities: effective, permitted, inheritable.
+        pub capabilities: [u64; 3],
+        /// Dynamic xstate features the program asked for (`ARCH_GET_XCOMP_PERM`).
+        pub xstate_permitted: u64,
+        /// Executable: offset in the strings.
+        pub executable: u32,
+        /// Bytes of that text.
+        pub executable_length: u32,
+    }
+}
+
+fixed_record! {
+    /// Ends a stream.
+    pub struct End {
+        /// Records, this one included.
+        pub records: u64,
+        /// Bytes of the whole stream, header and this record included.
+        pub bytes: u64,
+        /// Pages stored.
+        pub pages: u64,
+        /// xxh3-64 over the header and all heads before this record.
+        pub stream: u64,
+    }
+}
+
+/// Keeps count of a stream while it is written or read, and refuses records out of order.
+pub struct Ledger {
+    stream: Xxh3,
+    last: u32,
+    records: u64,
+    bytes: u64,
+    pages: u64,
+}
+
+impl Ledger {
+    /// Starts with the header.
+    #[must_use]
+    pub fn new(header: &[u8; HEADER_SIZE]) -> Self {
+        let mut stream = Xxh3::new();
+        stream.update(header);
+        Self { stream, last: 0, records: 0, bytes: HEADER_SIZE as u64, pages: 0 }
+    }
+
+    /// Bytes up to the next head.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Pages so far.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Accepts the next head and says what it announces.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`] if the head's checksum is wrong, [`ImageError::Inconsistent`] if it is unknown, out of order,
+    /// repeated or longer than its kind may be.
+    pub fn admit(&mut self, bytes: &[u8; HEAD_SIZE]) -> Result<(Kind, RecordHead), ImageError> {
+        let at = self.bytes;
+        let head = RecordHead::decode(bytes)?;
+        if xxh3_64(&bytes[..HEAD_SIZE - 8]) != head.own {
+            return Err(ImageError::Damaged { at });
+        }
+        let inconsistent = ImageError::Inconsistent { at };
+        let kind = Kind::from_number(head.kind).ok_or(inconsistent)?;
+        let repeats = matches!(kind, Kind::Unread | Kind::Pages | Kind::Bytes);
+        // Pages and bytes mix: each may follow the other.
+        let rank = if kind == Kind::Bytes { Kind::Pages as u32 } else { kind as u32 };
+        // Everything up to the process is there, one after the other; only `Unread`, `Summary` and content may be absent.
+        let skips =
+            rank > Kind::Process as u32 && self.last < Kind::Process as u32 || rank <= Kind::Process as u32 && rank != self.last + 1;
+        if rank < self.last || (rank == self.last && !repeats) || skips {
+            return Err(inconsistent);
+        }
+        let fits = match kind {
+            Kind::Pages => head.length <= MAX_PAGES && head.length != 0 && head.length % 4096 == 0 && head.address % 4096 == 0,
+            Kind::Bytes => head.length <= MAX_PAGES && head.length != 0,
+            Kind::Unread => head.length <= MAX_PAGES,
+            Kind::End => head.length == End::SIZE as u64,
+            _ => head.length <= MAX_TABLE,
+        };
+        if !fits || head.address.checked_add(head.length).is_none() {
+            return Err(inconsistent);
+        }
+        if kind != Kind::End {
+            self.stream.update(bytes);
+        }
+        self.last = rank;
+        self.records += 1;
+        self.bytes += HEAD_SIZE as u64 + head.padded_length();
+        if kind == Kind::Pages {
+            self.pages += head.length / 4096;
+        }
+        Ok((kind, head))
+    }
+
+    /// The end record's payload for what was admitted so far; its own head is admitted after this.
+    #[must_use]
+    pub fn end(&self) -> End {
+        End {
+            records: self.records + 1,
+            bytes: self.bytes + (HEAD_SIZE + End::SIZE) as u64,
+            pages: self.pages,
+            stream: self.stream.digest(),
+        }
+    }
+
+    /// Compares an end record with what was read; its head has been admitted.
+    ///
+    /// # Errors
+    /// [`ImageError::Inconsistent`] if the totals differ: a record was lost or swapped.
+    pub fn close(&self, end: &End) -> Result<(), ImageError> {
+        let here = End { records: self.records, bytes: self.bytes, pages: self.pages, stream: self.stream.digest() };
+        if *end == here { Ok(()) } else { Err(ImageError::Inconsistent { at: self.bytes }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Header;
+
+    #[test]
+    fn the_ledger_refuses_lost_and_misplaced_records() {
+        let mut ledger = Ledger::new(&Header::default().to_bytes());
+        let head = |kind, length| RecordHead::new(kind, 0, 0, length, 0).to_bytes();
+        assert!(ledger.admit(&head(Kind::Objects, 0)).is_err());
+        ledger.admit(&head(Kind::Strings, 3)).unwrap();
+        assert!(ledger.admit(&head(Kind::Strings, 3)).is_err());
+        assert!(ledger.admit(&head(Kind::Pages, 4096)).is_err());
+        ledger.admit(&head(Kind::Objects, 0)).unwrap();
+        ledger.admit(&head(Kind::Mappings, 0)).unwrap();
+        assert!(ledger.admit(&head(Kind::Process, 0)).is_err());
+        ledger.admit(&head(Kind::Threads, 0)).unwrap();
+        ledger.admit(&head(Kind::Process, 0)).unwrap();
+        ledger.admit(&head(Kind::Bytes, 10)).unwrap();
+        ledger.admit(&head(Kind::Pages, 8192)).unwrap();
+        ledger.admit(&head(Kind::Bytes, 10)).unwrap();
+        assert!(ledger.admit(&head(Kind::Unread, 1)).is_err());
+        assert!(ledger.admit(&head(Kind::Pages, 100)).is_err());
+        assert!(ledger.admit(&head(Kind::Pages, MAX_PAGES + 4096)).is_err());
+        let mut flipped = head(Kind::Pages, 4096);
+        flipped[9] ^= 1;
+        assert!(matches!(ledger.admit(&flipped), Err(ImageError::Damaged { .. })));
+        let end = ledger.end();
+        ledger.admit(&head(Kind::End, End::SIZE as u64)).unwrap();
+        assert_eq!(ledger.close(&end), Ok(()));
+        assert_eq!((end.records, end.pages), (9, 2));
+        assert!(ledger.close(&End { pages: 3, ..end }).is_err());
+    }
+}

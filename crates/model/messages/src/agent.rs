@@ -1,0 +1,183 @@
+//! Daemon ⇄ agent, over the daemon's unix socket.
+//!
+//! ```text
+//! agent                         daemon
+//!   ── Hello ──────────────────►
+//!   ◄───────────────── Welcome ──   identity of the rank; the fabric can open its listeners now
+//!   ── FabricUp ───────────────►
+//!   ◄───────────────────── Map ──   any number of times
+//!   ◄── Request{seq, …} ─────────   answered by Reply{seq, …}, in order
+//! ```
+//! A restored agent starts with `Restored` on the socket that its restorer inherited, gets a new `Welcome`
+//! and answers `FabricUp`; its threads stay parked until `Resume`.
+
+use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// First words of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`crate::PROTOCOL`] of the preloaded library.
+    pub protocol: u32,
+    /// Rank by its environment.
+    pub rank: Rank,
+    /// Process id as the process itself sees it.
+    pub pid: u32,
+    /// True if this is the process the daemon started, false for a descendant (a wrapper's child).
+    pub main_process: bool,
+    /// Path of the running executable.
+    pub executable: String,
+}
+
+/// What a rank needs to know about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Permanent 16-byte identity of the job; part of every endpoint name.
+    pub job: [u8; 16],
+    /// Key of the fabric's handshakes.
+    pub secret: Secret,
+    /// This rank.
+    pub rank: Rank,
+    /// Number of ranks.
+    pub size: u32,
+    /// Node this rank is on.
+    pub node: NodeIndex,
+    /// Address on which the fabric listens for ranks of other nodes.
+    pub ip: IpAddr,
+}
+
+/// One thing that stands in the way of saving a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obstacle {
+    /// What it is, by name: "socket to 10.0.0.7:443 (fd 12)".
+    pub what: String,
+    /// What a user can do about it.
+    pub hint: String,
+}
+
+/// Where an image goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SaveTarget {
+    /// A new file: written beside it under a temporary name, fsynced, renamed.
+    File(PathBuf),
+    /// The file descriptor that came with this message (SCM_RIGHTS), a connected stream.
+    Descriptor,
+}
+
+/// What a save did. Times in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Bytes written to the stream, headers included.
+    pub bytes: u64,
+    /// Pages stored.
+    pub pages: u64,
+    /// The stream's own checksum (`mend_image::record::End::stream`): covers the header and, through the heads, all content.
+    pub checksum: u64,
+    /// Parking the threads and reading the maps.
+    pub park_us: u64,
+    /// Writing the stream (and making it durable, for a file).
+    pub write_us: u64,
+}
+
+/// Facts `explain` shows about a rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inspection {
+    /// Empty if the rank can be saved.
+    pub obstacles: Vec<Obstacle>,
+    /// Threads of the process, the agent's included.
+    pub threads: u32,
+    /// Bytes that a full image would hold now.
+    pub image_bytes: u64,
+    /// True if the program uses Mend's fabric (MPI over libfabric provider `mend`).
+    pub fabric_in_use: bool,
+    /// Executable of the process.
+    pub executable: String,
+}
+
+/// What the daemon asks of an agent. Each is answered by exactly one [`Reply`] with the same `seq`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Look, touch nothing. → [`Reply::Inspected`]
+    Inspect,
+    /// Stop sending to all peers, drain every channel in both directions. → [`Reply::Suspended`]
+    ///
+    /// The agent keeps serving markers of its peers until `Save`, `Resume`.
+    Suspend,
+    /// Drain and close the channels from and to one peer that is about to move. → [`Reply::Suspended`]
+    SuspendPeer(Rank),
+    /// Park the threads and write the image. Only after `Suspend`. Threads stay parked. → [`Reply::Saved`]
+    Save(SaveTarget),
+    /// Unpark the threads, reopen the fabric. Legal after any of the above, also after a failure. → [`Reply::Resumed`]
+    Resume,
+}
+
+/// Answer to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To `Inspect`.
+    Inspected(Inspection),
+    /// To `Suspend`, `SuspendPeer`: nothing is in flight; microseconds it took.
+    Suspended {
+        /// Duration of the drain.
+        us: u64,
+    },
+    /// To `Save`.
+    Saved(Saved),
+    /// To `Resume`.
+    Resumed,
+    /// The request could not be done; the rank is as it was before it (after a failed `Save` still suspended).
+    Failed {
+        /// What went wrong, and with which file, thread or peer.
+        error: String,
+        /// What to do about it; may be empty.
+        hint: String,
+    },
+}
+
+/// Everything an agent says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromAgent {
+    /// First message of a fresh process.
+    Hello(Hello),
+    /// First message of a restored process; threads are parked.
+    Restored {
+        /// The rank that came back.
+        rank: Rank,
+        /// Reopening files and the rest after the memory was complete, in microseconds.
+        rebuild_us: u64,
+    },
+    /// The process cannot run from here on (a file vanished, a descriptor number is taken).
+    RestoreFailed {
+        /// What and why.
+        error: String,
+    },
+    /// The fabric listens. Sent after each `Welcome`.
+    FabricUp(FabricAddress),
+    /// Answer to a request.
+    Reply {
+        /// Number of the request.
+        seq: u64,
+        /// The answer.
+        reply: Reply,
+    },
+    /// The program opened a libfabric domain of ours (an MPI library started).
+    FabricInUse,
+}
+
+/// Everything a daemon says to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// Answer to `Hello` and `Restored`.
+    Welcome(Welcome),
+    /// The job map changed.
+    Map(JobMap),
+    /// Something to do.
+    Request {
+        /// Numbers requests on this connection.
+        seq: u64,
+        /// What.
+        request: Request,
+    },
+}

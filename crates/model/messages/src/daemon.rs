@@ -1,0 +1,257 @@
+//! Controller ⇄ daemon, over one authenticated connection per job and node.
+//!
+//! The connection is the job's lease on the node: when it ends, the daemon kills the job's ranks there.
+//! Both sides send [`ToDaemon::Ping`]/[`FromDaemon::Pong`] traffic at least every second; silence for longer than the
+//! `node_timeout` setting means that the other side is dead.
+//!
+//! A restore (restart or migration target) is two steps, so that a failed one hurts nobody: `Restore` builds the
+//! process with its threads parked and answers `Restored` or `RestoreFailed`; `Agent{Resume}` lets it run, `Discard` kills it.
+
+use crate::agent::{Reply, Request};
+use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Introduces a job to a daemon; first message on a job connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobIntroduction {
+    /// Name people use ("lmp-3f2a").
+    pub id: String,
+    /// Permanent identity, part of endpoint names.
+    pub identity: [u8; 16],
+    /// Key of the job's fabric and of its transfers.
+    pub secret: Secret,
+    /// Number of ranks.
+    pub size: u32,
+    /// Index of this node in the job.
+    pub node: NodeIndex,
+    /// Program, environment and working directory.
+    pub program: Program,
+    /// Milliseconds without a word from the controller after which the daemon gives the job up.
+    pub node_timeout_ms: u64,
+}
+
+/// Where an image comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RestoreSource {
+    /// A file of a checkpoint.
+    File(PathBuf),
+    /// The transfer connection on which the source daemon will present this token.
+    Transfer {
+        /// One-time random token, chosen by the controller.
+        token: [u8; 16],
+    },
+}
+
+/// Standard streams of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Everything a controller says to a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToDaemon {
+    /// First message.
+    Introduce(Box<JobIntroduction>),
+    /// Start this rank. → `Started` or `StartFailed`
+    Start {
+        /// Which.
+        rank: Rank,
+        /// True if this rank's standard input is fed by `Stdin`; otherwise it reads end of file.
+        stdin: bool,
+    },
+    /// Bytes for a rank's PMI socket.
+    Pmi {
+        /// Receiver.
+        rank: Rank,
+        /// Whole lines.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Standard input for a rank; empty means end of file.
+    Stdin {
+        /// Receiver.
+        rank: Rank,
+        /// At most 64 KiB.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// New job map for all agents of the job on this node.
+    Map(JobMap),
+    /// Relay to a rank's agent. → `Agent` with the same `seq`
+    Agent {
+        /// Number of the request.
+        seq: u64,
+        /// Whose agent.
+        rank: Rank,
+        /// What to do.
+        request: Request,
+    },
+    /// Save the (suspended) rank into a transfer connection to another daemon. → `Agent` with the same `seq`
+    SaveTo {
+        /// Number of the request.
+        seq: u64,
+        /// Whose agent.
+        rank: Rank,
+        /// The target node's daemon.
+        address: SocketAddr,
+        /// Token that the target's daemon was told in `Restore`.
+        token: [u8; 16],
+    },
+    /// Build a rank from an image, threads parked. → `Restored` or `RestoreFailed`
+    ///
+    /// Input that it had not read comes first; without `stdin` the end of file follows.
+    Restore {
+        /// Which.
+        rank: Rank,
+        /// Where its image comes from.
+        source: RestoreSource,
+        /// As in `Start`.
+        stdin: bool,
+    },
+    /// SIGKILL this rank and forget it: its exit is not reported.
+    Discard {
+        /// Which.
+        rank: Rank,
+    },
+    /// Send a signal to all ranks of the job on this node.
+    Signal(i32),
+    /// SIGKILL all ranks of the job on this node and forget it. The daemon closes the connection when all are reaped.
+    End,
+    /// Proof of life. → `Pong`
+    Ping,
+}
+
+/// How a rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitStatus {
+    /// By `exit`, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Everything a daemon says to a controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromDaemon {
+    /// Answer to `Introduce`.
+    Ready {
+        /// The node's own name.
+        name: String,
+    },
+    /// The rank's process runs the program.
+    Started {
+        /// Which.
+        rank: Rank,
+    },
+    /// The rank could not be started (no such program, no permission, …).
+    StartFailed {
+        /// Which.
+        rank: Rank,
+        /// What and why.
+        error: String,
+        /// Way out; may be empty.
+        hint: String,
+        /// Exit code as a shell would give: 127 not found, 126 not executable, else 1.
+        code: i32,
+    },
+    /// The rank's agent spoke for the first time.
+    AgentUp {
+        /// Which.
+        rank: Rank,
+        /// False when it is a descendant of the started process that speaks.
+        main_process: bool,
+        /// Its executable.
+        executable: String,
+    },
+    /// The rank's fabric listens here.
+    FabricUp {
+        /// Which.
+        rank: Rank,
+        /// Where.
+        address: FabricAddress,
+    },
+    /// The rank's MPI library uses Mend's fabric.
+    FabricInUse {
+        /// Which.
+        rank: Rank,
+    },
+    /// Bytes from a rank's PMI socket.
+    Pmi {
+        /// Sender.
+        rank: Rank,
+        /// As read.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Output of a rank.
+    Output {
+        /// Writer.
+        rank: Rank,
+        /// Which stream.
+        stream: Stream,
+        /// At most 64 KiB, as read.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Answer to `Agent` and `SaveTo`.
+    Agent {
+        /// Number of the request.
+        seq: u64,
+        /// Whose agent.
+        rank: Rank,
+        /// The answer; `Reply::Failed` also when there is no agent.
+        reply: Reply,
+    },
+    /// The rank is complete, parked, its fabric will follow with `FabricUp`.
+    Restored {
+        /// Which.
+        rank: Rank,
+        /// Reading and mapping the image, microseconds.
+        restart_us: u64,
+        /// Bytes read.
+        bytes: u64,
+    },
+    /// No process remains of the attempt.
+    RestoreFailed {
+        /// Which.
+        rank: Rank,
+        /// What and why, with file and rank.
+        error: String,
+        /// Way out; may be empty.
+        hint: String,
+    },
+    /// A rank ended by itself (or by a signal that the controller asked for). All its output came before this.
+    Exited {
+        /// Which.
+        rank: Rank,
+        /// How.
+        status: ExitStatus,
+    },
+    /// Answer to `Ping`.
+    Pong,
+    /// The daemon refuses to go on with this job.
+    Refused {
+        /// Why.
+        error: String,
+    },
+    /// One `Stdin` message has been written to the rank (or dropped, if nobody reads). A controller that keeps only a
+    /// few such messages under way bounds what the daemon holds for a rank that does not read.
+    StdinTaken {
+        /// Receiver of the bytes.
+        rank: Rank,
+    },
+    /// Instead of `StdinTaken` for a discarded rank: these bytes were not written. They belong to the rank's next process.
+    StdinLeft {
+        /// Whose.
+        rank: Rank,
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+}

@@ -1,0 +1,66 @@
+//! What a job is: its identity, its ranks, and where they are at the moment.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Index of a process in `MPI_COMM_WORLD`.
+pub type Rank = u32;
+
+/// Index of a node in the job's host list (hosts first, then spares); stable for the job's life.
+pub type NodeIndex = u32;
+
+/// A random 256-bit key shared by the parts of one job (or, for a daemon, by all that one user runs).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(pub [u8; 32]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Where a rank's fabric can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricAddress {
+    /// Listener for ranks on other nodes.
+    pub tcp: SocketAddr,
+    /// Listener for ranks on the same node: name of an abstract unix socket, without the leading NUL.
+    pub unix: String,
+}
+
+/// One rank's place in the job map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapEntry {
+    /// The rank this entry is about.
+    pub rank: Rank,
+    /// Two ranks with the same node index reach each other by shared memory.
+    pub node: NodeIndex,
+    /// Grows each time the rank moves or is restarted. A peer suspended towards generation `g` reopens its
+    /// channel when it sees an entry with `open == true`.
+    pub generation: u64,
+    /// False while the rank is moving: its peers keep their packets.
+    pub open: bool,
+    /// `None` until the rank's fabric is up.
+    pub address: Option<FabricAddress>,
+}
+
+/// Where every rank is. Replaced as a whole; `version` only grows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobMap {
+    /// Orders maps of one job.
+    pub version: u64,
+    /// One entry per rank, ascending.
+    pub entries: Vec<MapEntry>,
+}
+
+/// What the user asked to run; kept in every checkpoint's manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Command and arguments, the command resolved by the daemon's node (PATH of `env`).
+    pub argv: Vec<String>,
+    /// The complete environment of the ranks, before Mend's own variables.
+    pub env: Vec<(String, String)>,
+    /// Working directory.
+    pub cwd: PathBuf,
+}

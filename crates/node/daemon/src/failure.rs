@@ -1,0 +1,151 @@
+//! Why a rank has no process on this node: causes, exit codes and ways out.
+
+use crate::program::ProgramError;
+use crate::restore::RestoreError;
+use crate::shepherd::SpawnError;
+use crate::shepherd::order::{Launch, Step};
+use mend_messages::daemon::ExitStatus;
+use rustix::io::Errno;
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+/// See the module's head. Exit codes are those of a shell: 127 not found, 126 found but not executable, else 1.
+#[derive(Debug, thiserror::Error)]
+pub enum RankFailure {
+    /// The rank is here already.
+    #[error("rank {0} has a process on this node already")]
+    Present(u32),
+    /// The job has fewer ranks.
+    #[error("there is no rank {rank} in a job of {size}")]
+    NoSuchRank {
+        /// Asked for.
+        rank: u32,
+        /// Number of ranks.
+        size: u32,
+    },
+    /// No descriptors for pipes.
+    #[error("no pipes could be made for the rank")]
+    Channels(#[source] io::Error),
+    /// No shepherd.
+    #[error(transparent)]
+    Shepherd(#[from] SpawnError),
+    /// The program was looked at and cannot run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The kernel refused a step of the launch.
+    #[error("{} {}", describe(*step), path.display())]
+    Launch {
+        /// What was launched, or where.
+        path: PathBuf,
+        /// Which step.
+        step: Step,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The process ended before it was the rank.
+    #[error("its process {} before it was complete", ending(*.0))]
+    DiedEarly(ExitStatus),
+    /// An image could not be used.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+}
+
+fn describe(step: Step) -> &'static str {
+    match step {
+        Step::Namespaces => "no namespaces could be made for",
+        Step::Clock => "the clocks could not be set for",
+        Step::Fork => "no process could be made for",
+        Step::WorkingDirectory => "cannot change to the working directory",
+        Step::Privileges => "privileges could not be given up for",
+        Step::Execute => "cannot execute",
+    }
+}
+
+fn ending(status: ExitStatus) -> String {
+    match status {
+        ExitStatus::Code(code) => format!("exited with {code}"),
+        ExitStatus::Signal(signal) => format!("was killed by signal {signal}"),
+    }
+}
+
+/// An error and its causes in one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    text
+}
+
+impl RankFailure {
+    /// A step that the shepherd reported.
+    pub fn launch(launch: &Launch, step: Step, errno: i32) -> Self {
+        let path = if step == Step::WorkingDirectory { launch.cwd.clone() } else { launch.path.clone() };
+        Self::Launch { path, step, source: io::Error::from_raw_os_error(errno) }
+    }
+
+    /// The exit code a shell would give.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Program(error) => error.code(),
+            Self::Launch { step: Step::Execute, source, .. } => match source.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::NOENT) => 127,
+                _ => 126,
+            },
+            _ => 1,
+        }
+    }
+
+    /// What a user can do; may be empty.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Program(error) => error.hint(),
+            Self::Restore(error) => error.hint(),
+            Self::Channels(_) | Self::Shepherd(_) => "raise the limits on open files and processes (ulimit -n, ulimit -u) for mendd".into(),
+            Self::Launch { step, source, .. } => launch_hint(*step, source).into(),
+            Self::DiedEarly(_) | Self::Present(_) | Self::NoSuchRank { .. } => String::new(),
+        }
+    }
+}
+
+fn launch_hint(step: Step, source: &io::Error) -> &'static str {
+    match (step, source.raw_os_error().map(Errno::from_raw_os_error)) {
+        (Step::Execute, Some(Errno::NOEXEC)) => {
+            "it is neither a program for this machine nor a script with an interpreter line (#!/bin/sh)"
+        }
+        (Step::Execute, Some(Errno::TOOBIG)) => "arguments and environment are too long for the kernel; shorten them",
+        (Step::Execute, Some(Errno::NOENT)) => "the file exists, but the interpreter or loader it names does not",
+        (Step::Execute, Some(Errno::ACCESS)) => "check its mode, and that its file system is not mounted noexec",
+        (Step::Fork, Some(Errno::AGAIN | Errno::NOMEM)) => "raise the limit on processes (ulimit -u), or free memory on this node",
+        (Step::Fork, Some(Errno::EXIST | Errno::INVAL)) => "the saved process id cannot be had on this node (see /proc/sys/kernel/pid_max)",
+        (Step::Namespaces, Some(Errno::NOSPC)) => "raise /proc/sys/user/max_user_namespaces and max_pid_namespaces",
+        (Step::WorkingDirectory, _) => "create it on every node, or choose another with -wdir",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch_failure(step: Step, errno: Errno) -> RankFailure {
+        RankFailure::Launch { path: "/x".into(), step, source: errno.into() }
+    }
+
+    #[test]
+    fn codes_are_a_shell_s() {
+        assert_eq!(launch_failure(Step::Execute, Errno::NOENT).code(), 127);
+        assert_eq!(launch_failure(Step::Execute, Errno::NOEXEC).code(), 126);
+        assert_eq!(launch_failure(Step::WorkingDirectory, Errno::NOENT).code(), 1);
+    }
+
+    #[test]
+    fn a_chain_names_every_cause_once() {
+        let text = chain(&launch_failure(Step::Execute, Errno::ACCESS));
+        assert_eq!(text, "cannot execute /x: Permission denied (os error 13)");
+    }
+}

@@ -1,0 +1,321 @@
+//! One job on this node: the controller's connection, the ranks here, and what passes between them.
+//!
+//! ```text
+//! Introduce → Ready ─► serving ─── End ──► ending: ranks killed and reaped, output sent ─► closed
+//!                         └─ connection lost, silence, nonsense ─► lost: ranks killed and reaped
+//! ```
+//! Invariants: the connection is the job's lease: when it ends, no process of the job is left here. The loop never
+//! waits for the controller or a rank, so neither can keep it from the other.
+//! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
+
+use crate::agents::{AgentDoor, AgentEvent};
+use crate::failure::{RankFailure, chain};
+use crate::mpi::MpiCheck;
+use crate::node::Node;
+use crate::outbox::{Ordered, Outbox, Urgent, queues};
+use crate::privileges::Isolation;
+use crate::rank::{Command, News, Origin, Surroundings, live};
+use crate::relay::{Ranks, Readied, Relay, Slot};
+use crate::restore::{Restoration, Source};
+use crate::shared_memory::SharedMemory;
+use crate::start::Beginning;
+use crate::transfer::{Admitted, MeetingPlace};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
+use mend_messages::job::Rank;
+use mend_wire::Connection;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// Time to the introduction. The controller first waits for all nodes, of which some may be dead.
+const INTRODUCTION_TIME: Duration = Duration::from_secs(30);
+/// How long an earlier life of a job may take to leave; shorter than the silence that a controller bears.
+const LEAVING_TIME: Duration = Duration::from_secs(3);
+/// Bounds of the silence that a controller may ask for.
+const TIMEOUT_BOUNDS: (u64, u64) = (500, 600_000);
+/// Serves one authenticated job connection to its end.
+pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
+    let Connection { mut sender, mut receiver } = connection;
+    let introduction = match timeout(INTRODUCTION_TIME, receiver.receive::<ToDaemon>()).await {
+        Ok(Ok(ToDaemon::Introduce(introduction))) => *introduction,
+        Ok(Ok(_)) => return tracing::warn!("a controller did not introduce its job"),
+        Ok(Err(error)) => return tracing::info!(%error, "a job connection ended before its introduction"),
+        Err(_) => return tracing::warn!("a controller did not introduce its job in time"),
+    };
+    let (transfers, arrivals) = mpsc::channel(16);
+    // A controller that was killed may have left ranks here that are just being ended; its successor waits for that.
+    let refusal = Instant::now() + LEAVING_TIME;
+    let mut enlisted = node.enlist(introduction.identity, introduction.secret.clone(), transfers.clone());
+    while enlisted.is_none() && Instant::now() < refusal {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        enlisted = node.enlist(introduction.identity, introduction.secret.clone(), transfers.clone());
+    }
+    let Some(_enlisted) = enlisted else {
+        let error = format!("job {} is on this node already", introduction.id);
+        // A controller that does not listen learns it from the closed connection.
+        let _ = sender.send(&FromDaemon::Refused { error }).await;
+        return;
+    };
+    let (urgent, ordered, outbox) = queues();
+    let (door, agents) = match AgentDoor::open() {
+        Ok(opened) => opened,
+        Err(error) => {
+            let error = format!("no socket for the job's agents: {error}");
+            let _ = sender.send(&FromDaemon::Refused { error }).await;
+            return;
+        }
+    };
+    urgent.send(FromDaemon::Ready { name: node.name.clone() });
+    let sending = tokio::spawn(send_all(sender, outbox));
+    let (heard, commands) = mpsc::channel(16);
+    let receiving = tokio::spawn(async move {
+        while let Ok(message) = receiver.receive::<ToDaemon>().await {
+            if heard.send(message).await.is_err() {
+                return;
+            }
+        }
+    });
+    tracing::info!(job = introduction.id, size = introduction.size, "serving a job");
+    let (news, tidings) = mpsc::unbounded_channel();
+    let (readied, saves) = mpsc::unbounded_channel();
+    let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
+    let introduction = Arc::new(introduction);
+    let mut job = Job {
+        relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience),
+        node,
+        introduction,
+        urgent,
+        ordered,
+        door,
+        ranks: HashMap::new(),
+        attempts: 0,
+        lives: JoinSet::new(),
+        meeting: MeetingPlace::default(),
+        mpi: Arc::default(),
+        shared_memory: SharedMemory::make(),
+        news,
+        patience,
+    };
+    let end = job.run(Incoming { commands, agents, arrivals, tidings, saves }).await;
+    leave(job, end, sending).await;
+    receiving.abort();
+}
+
+/// Ends the job's processes, and the connection when the last output is sent.
+async fn leave(mut job: Job, end: End, mut sending: JoinHandle<()>) {
+    let (id, patience) = (job.introduction.id.clone(), job.patience);
+    let drained = match end {
+        End::Asked => timeout(patience, job.release()).await.is_ok(),
+        End::Lost => false,
+    };
+    if !drained {
+        // Nobody takes the output any more; without the queue's receiver no rank's task waits for it.
+        sending.abort();
+        job.release().await;
+    }
+    // With the last sender the queue ends, and with the queue the connection.
+    drop(job);
+    if drained && timeout(patience, &mut sending).await.is_err() {
+        sending.abort();
+        tracing::warn!(job = id, "the controller did not take the last output");
+    }
+    tracing::info!(job = id, ?end, "a job has left");
+}
+
+async fn send_all(mut sender: mend_wire::Sender, mut outbox: Outbox) {
+    while let Some(message) = outbox.next().await {
+        if let Err(error) = sender.send(&message).await {
+            return tracing::info!(%error, "cannot reach a controller");
+        }
+    }
+}
+
+/// Why a job leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The controller said so.
+    Asked,
+    /// The controller is dead, silent or unintelligible.
+    Lost,
+}
+
+struct Incoming {
+    commands: mpsc::Receiver<ToDaemon>,
+    agents: mpsc::Receiver<AgentEvent>,
+    arrivals: mpsc::Receiver<Admitted>,
+    tidings: mpsc::UnboundedReceiver<News>,
+    saves: mpsc::UnboundedReceiver<Readied>,
+}
+
+struct Job {
+    node: Arc<Node>,
+    introduction: Arc<JobIntroduction>,
+    urgent: Urgent,
+    ordered: Ordered,
+    door: AgentDoor,
+    relay: Relay,
+    ranks: Ranks,
+    attempts: u64,
+    lives: JoinSet<(Rank, u64)>,
+    meeting: MeetingPlace,
+    mpi: Arc<Mutex<MpiCheck>>,
+    /// Goes when all ranks are gone.
+    shared_memory: Option<SharedMemory>,
+    news: mpsc::UnboundedSender<News>,
+    patience: Duration,
+}
+
+impl Job {
+    async fn run(&mut self, mut incoming: Incoming) -> End {
+        let mut last_word = Instant::now();
+        let mut tick = interval(self.patience / 4);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                // News of a rank are sent before its agent's words that depend on them, and must be heard before them.
+                biased;
+                Some(news) = incoming.tidings.recv() => self.relay.reached(news, &mut self.ranks),
+                Some(ended) = self.lives.join_next(), if !self.lives.is_empty() => self.life_ended(ended.ok()),
+                message = incoming.commands.recv() => {
+                    last_word = Instant::now();
+                    match message {
+                        None => return End::Lost,
+                        Some(ToDaemon::End) => return End::Asked,
+                        Some(message) => self.obey(message),
+                    }
+                }
+                Some(event) = incoming.agents.recv() => self.relay.heard(event, &mut self.ranks),
+                Some(readied) = incoming.saves.recv() => self.relay.readied(readied, &mut self.ranks),
+                Some(Admitted { token, stream, .. }) = incoming.arrivals.recv() => {
+                    self.meeting.arrived(token, stream, Instant::now());
+                }
+                _ = tick.tick() => {
+                    self.meeting.tidy(Instant::now());
+                    if last_word.elapsed() > self.patience {
+                        tracing::warn!(job = self.introduction.id, ms = self.patience.as_millis(), "not a word from the controller");
+                        return End::Lost;
+                    }
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, message: ToDaemon) {
+        match message {
+            ToDaemon::Ping => self.urgent.send(FromDaemon::Pong),
+            ToDaemon::Start { rank, stdin } => {
+                let beginning = Beginning {
+                    rank,
+                    job: self.introduction.clone(),
+                    socket: self.door.name().to_owned(),
+                    isolated: matches!(self.node.isolation, Isolation::Available { .. }),
+                    library: self.node.library.clone(),
+                    mpi: self.mpi.clone(),
+                };
+                if let Err(failure) = self.admit(rank, stdin, Origin::Start(Box::new(beginning))) {
+                    let (error, hint, code) = (chain(&failure), failure.hint(), failure.code());
+                    self.urgent.send(FromDaemon::StartFailed { rank, error, hint, code });
+                }
+            }
+            ToDaemon::Restore { rank, source, stdin } => {
+                if let Err(failure) = self.restore(rank, source, stdin) {
+                    let (error, hint) = (chain(&failure), failure.hint());
+                    self.urgent.send(FromDaemon::RestoreFailed { rank, error, hint });
+                }
+            }
+            ToDaemon::Pmi { rank, bytes } => self.tell(rank, Command::Pmi(bytes)),
+            ToDaemon::Stdin { rank, bytes } => self.tell(rank, Command::Stdin(bytes)),
+            ToDaemon::Signal(signal) => {
+                for slot in self.ranks.values() {
+                    slot.tell(Command::Signal(signal));
+                }
+            }
+            ToDaemon::Discard { rank } => {
+                // Its task kills and reaps; a new process of the rank may come at once. Its agent keeps its connection
+                // until then: one that sees it end would let a saved rank run on, which goes on elsewhere.
+                if let Some(slot) = self.ranks.remove(&rank) {
+                    self.relay.abandon(rank, slot.attempt, "was discarded");
+                }
+            }
+            ToDaemon::Map(map) => self.relay.publish(map),
+            ToDaemon::Agent { seq, rank, request } => self.relay.request(seq, rank, request, &self.ranks),
+            ToDaemon::SaveTo { seq, rank, address, token } => self.relay.save_to(seq, rank, address, token, &self.ranks),
+            ToDaemon::Introduce(_) => tracing::warn!(job = self.introduction.id, "a controller introduced its job twice"),
+            // Handled by the loop.
+            ToDaemon::End => {}
+        }
+    }
+
+    fn tell(&self, rank: Rank, command: Command) {
+        match self.ranks.get(&rank) {
+            Some(slot) => slot.tell(command),
+            // It ended while this was under way.
+            None => tracing::debug!(rank, "nothing to tell a rank that is not here"),
+        }
+    }
+
+    fn restore(&mut self, rank: Rank, source: RestoreSource, stdin: bool) -> Result<(), RankFailure> {
+        if self.ranks.contains_key(&rank) {
+            return Err(RankFailure::Present(rank));
+        }
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(RankFailure::Channels)?;
+        let agent = self.door.adopt(ours.into()).map_err(RankFailure::Channels)?;
+        let restoration = Restoration {
+            rank,
+            size: self.introduction.size,
+            job: self.introduction.identity,
+            source: match source {
+                RestoreSource::File(path) => Source::File(path),
+                RestoreSource::Transfer { token } => Source::Transfer(self.meeting.expect(token, Instant::now())),
+            },
+            agent: theirs.into(),
+            isolation: self.node.isolation.clone(),
+            restorer: self.node.restorer.clone(),
+            patience: self.patience,
+        };
+        self.admit(rank, stdin, Origin::Restore(Box::new(restoration)))?;
+        self.relay.await_restored(rank, agent, &mut self.ranks);
+        Ok(())
+    }
+
+    fn admit(&mut self, rank: Rank, fed: bool, origin: Origin) -> Result<(), RankFailure> {
+        if rank >= self.introduction.size {
+            return Err(RankFailure::NoSuchRank { rank, size: self.introduction.size });
+        }
+        if self.ranks.contains_key(&rank) {
+            return Err(RankFailure::Present(rank));
+        }
+        let attempt = self.attempts;
+        self.attempts += 1;
+        let (sender, commands) = mpsc::unbounded_channel();
+        let (ordered, urgent, news) = (self.ordered.clone(), self.urgent.clone(), self.news.clone());
+        let shared_memory = self.shared_memory.as_ref().map(|own| own.path().to_owned());
+        let open_files = self.node.open_files;
+        let around = Surroundings { rank, attempt, fed, shared_memory, open_files, ordered, urgent, commands, news };
+        self.lives.spawn(async move {
+            live(around, origin).await;
+            (rank, attempt)
+        });
+        self.ranks.insert(rank, Slot::new(attempt, sender));
+        Ok(())
+    }
+
+    fn life_ended(&mut self, ended: Option<(Rank, u64)>) {
+        let Some((rank, attempt)) = ended else { return tracing::error!("the task of a rank panicked") };
+        if self.ranks.get(&rank).is_some_and(|slot| slot.attempt == attempt) {
+            self.ranks.remove(&rank);
+            self.relay.abandon(rank, attempt, "has ended");
+        }
+        self.relay.forget(rank, attempt);
+    }
+
+    /// Kills everything and sees it dead.
+    async fn release(&mut self) {
+        self.ranks.clear();
+        while self.lives.join_next().await.is_some() {}
+    }
+}

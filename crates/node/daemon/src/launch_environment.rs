@@ -1,0 +1,86 @@
+//! The environment of a rank's program: the user's, plus what makes it a rank.
+
+use crate::program::ProgramError;
+use mend_messages::job::Rank;
+use std::path::Path;
+
+/// Number of the PMI socket in a rank.
+pub const PMI_FD: i32 = 3;
+
+/// What is particular to one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Which rank.
+    pub rank: Rank,
+    /// Of how many.
+    pub size: u32,
+    /// Name of the job.
+    pub job: &'a str,
+    /// Name of the abstract socket on which the daemon waits for agents, without the leading NUL.
+    pub socket: &'a str,
+    /// `libmend-fi.so`.
+    pub library: &'a Path,
+}
+
+/// The variables of the rank's program. `MEND_RANK_PID` is added by the shepherd, which alone knows it.
+///
+/// # Errors
+/// If the library is at a path that `LD_PRELOAD` cannot express.
+pub fn rank_environment(user: &[(String, String)], place: Place<'_>) -> Result<Vec<(String, String)>, ProgramError> {
+    let unusable = || ProgramError::Unloadable { path: place.library.to_owned() };
+    // ld.so(8): a list separated by colons or spaces, without a way to escape them. FI_PROVIDER_PATH has colons.
+    let library = place.library.to_str().filter(|path| !path.contains([':', ' ', ';'])).ok_or_else(unusable)?;
+    let directory = place.library.parent().and_then(Path::to_str).ok_or_else(unusable)?;
+    let preload = match user.iter().find(|(name, _)| name == "LD_PRELOAD") {
+        Some((_, others)) if !others.is_empty() => format!("{library}:{others}"),
+        _ => library.to_owned(),
+    };
+    let ours = [
+        ("MEND_RANK", place.rank.to_string()),
+        ("MEND_SIZE", place.size.to_string()),
+        ("MEND_JOB", place.job.to_owned()),
+        // The usual notation for an abstract socket (unix(7)).
+        ("MEND_SOCKET", format!("@{}", place.socket)),
+        ("LD_PRELOAD", preload),
+        ("FI_PROVIDER_PATH", directory.to_owned()),
+        ("FI_PROVIDER", "mend".to_owned()),
+        ("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()),
+        ("PMI_FD", PMI_FD.to_string()),
+        ("PMI_RANK", place.rank.to_string()),
+        ("PMI_SIZE", place.size.to_string()),
+    ];
+    // A launcher above us (srun, mpiexec) may have left its own rank in the environment; ours wins.
+    let mut env: Vec<(String, String)> =
+        user.iter().filter(|(name, _)| name != "MEND_RANK_PID" && ours.iter().all(|(our, _)| our != name)).cloned().collect();
+    env.extend(ours.map(|(name, value)| (name.to_owned(), value)));
+    Ok(env)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(user: &[(&str, &str)], library: &str) -> Result<Vec<(String, String)>, ProgramError> {
+        let user: Vec<_> = user.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let place = Place { rank: 2, size: 4, job: "lmp-1", socket: "mend-x", library: Path::new(library) };
+        rank_environment(&user, place)
+    }
+
+    fn value<'a>(env: &'a [(String, String)], name: &str) -> Vec<&'a str> {
+        env.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    #[test]
+    fn ours_come_first_or_replace() {
+        let env = environment(&[("LD_PRELOAD", "libasan.so"), ("PMI_RANK", "77"), ("HOME", "/h")], "/opt/mend/libmend-fi.so").unwrap();
+        assert_eq!(value(&env, "LD_PRELOAD"), ["/opt/mend/libmend-fi.so:libasan.so"]);
+        assert_eq!(value(&env, "PMI_RANK"), ["2"]);
+        assert_eq!(value(&env, "FI_PROVIDER_PATH"), ["/opt/mend"]);
+        assert_eq!(value(&env, "HOME"), ["/h"]);
+    }
+
+    #[test]
+    fn paths_that_the_loader_would_split_are_refused() {
+        assert!(environment(&[], "/opt/my mend/libmend-fi.so").is_err());
+    }
+}

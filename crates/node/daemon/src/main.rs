@@ -1,0 +1,224 @@
+//! mendd: starts and watches the ranks of one node, carries PMI and output, relays between controller and agents.
+//!
+//! Where to read: [`listen`] who is let in; [`job`] what a controller can ask; [`rank`] the life of one rank's process;
+//! [`shepherd`] what stands between daemon and rank; [`relay`] and [`agents`] the rank's agent; [`restore`] and
+//! [`transfer`] how a rank comes from elsewhere.
+
+mod agents;
+mod channels;
+mod clock;
+mod failure;
+mod input;
+mod job;
+mod launch_environment;
+mod listen;
+mod mpi;
+mod node;
+mod outbox;
+mod output;
+mod privileges;
+mod program;
+mod rank;
+mod relay;
+mod restore;
+mod shared_memory;
+mod shepherd;
+mod start;
+mod transfer;
+
+use clap::Parser;
+use mend_wire::secret::SecretError;
+use node::Node;
+use privileges::Isolation;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs on every node that may run ranks. `mend` finds it there.
+#[derive(Debug, Parser)]
+#[command(name = "mendd", version, about = "Starts and watches MPI ranks on this node, for `mend run`.", after_help = EXAMPLES)]
+struct Arguments {
+    /// Address and port to listen on; port 0 takes any free one. [default: 0.0.0.0:$MEND_PORT, which is 7117]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Name of this node in messages. [default: the host name]
+    #[arg(long)]
+    name: Option<String>,
+    /// Address at which ranks of other nodes reach this node. [default: the one that the controller reached; if that is
+    /// the loopback address though mendd listens on all, the one of the default route]
+    #[arg(long, value_name = "IP")]
+    advertise: Option<IpAddr>,
+    /// Write the address that was taken, as one line, to this descriptor
+    #[arg(long, value_name = "FD")]
+    ready_fd: Option<i32>,
+    /// End when standard input does
+    #[arg(long)]
+    until_eof: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mendd                                 listen on all addresses, port 7117
+  mendd --listen 10.0.0.7:7200          one address, another port (set MEND_PORT=7200 for mend)
+  ssh node7 mendd &                     one daemon on each node; then: mend run -n 8 --hosts node7,node8 -- ./app
+
+All nodes need the same secret: a shared home directory is enough, else copy ~/.mend/secret.
+Exit codes: 0 ended as asked, 1 cannot serve, 2 wrong usage.";
+
+/// Why the daemon cannot serve.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(transparent)]
+    Setting(#[from] mend_settings::SettingError),
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error("this node's privileges cannot be tried out")]
+    Privileges(#[source] io::Error),
+    #[error("cannot listen on {address}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("the ready line cannot be written to descriptor {fd}")]
+    Ready { fd: i32, source: io::Error },
+    #[error("the runtime cannot be started")]
+    Runtime(#[source] io::Error),
+}
+
+impl ServeError {
+    fn hint(&self) -> String {
+        match self {
+            Self::Secret(error) => error.hint(),
+            Self::Listen { source, .. } => match source.kind() {
+                io::ErrorKind::AddrInUse => {
+                    "another mendd or another program has this port; end it, or choose another port with --listen and MEND_PORT".into()
+                }
+                io::ErrorKind::PermissionDenied => "ports below 1024 are root's; choose another with --listen and MEND_PORT".into(),
+                io::ErrorKind::AddrNotAvailable => "this node does not have that address; `ip addr` lists those it has".into(),
+                _ => String::new(),
+            },
+            Self::Setting(_) => "correct the variable, or leave it unset".into(),
+            Self::Ready { .. } => "pass the number of a descriptor that is open for writing".into(),
+            Self::Privileges(_) | Self::Runtime(_) => "raise the limits on processes and open files (ulimit -u, ulimit -n)".into(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    // The shepherd is this program again, told apart before anything else so that it stays a single thread.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "shepherd") {
+        return ExitCode::from(shepherd::run() as u8);
+    }
+    let arguments = Arguments::parse();
+    match serve(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mendd: {}", failure::chain(&error));
+            let hint = error.hint();
+            if !hint.is_empty() {
+                eprintln!("  hint: {hint}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(arguments: Arguments) -> Result<(), ServeError> {
+    start_log();
+    let address = match arguments.listen {
+        Some(address) => address,
+        None => SocketAddr::from(([0, 0, 0, 0], mend_settings::PORT.number()? as u16)),
+    };
+    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
+    // Bound before anything is made, so that a second daemon ends here.
+    let listener = std::net::TcpListener::bind(address).map_err(|source| ServeError::Listen { address, source })?;
+    // While there is a single thread: namespaces are entered by processes, not by threads.
+    let isolation = privileges::prepare().map_err(ServeError::Privileges)?;
+    shared_memory::sweep();
+    if let Isolation::Refused { reason } = &isolation {
+        tracing::warn!("{reason}: ranks run here, but cannot be restored here");
+    }
+    let node = Node {
+        name: arguments.name.unwrap_or_else(host_name),
+        secret,
+        advertised: arguments.advertise,
+        everywhere: address.ip().is_unspecified(),
+        open_files: raise_open_files(),
+        isolation,
+        library: mend_settings::find_part("libmend-fi.so"),
+        restorer: mend_settings::find_part("mend-restorer"),
+        jobs: Mutex::new(HashMap::new()),
+    };
+    // One thread serves everybody: the cores belong to the ranks.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Runtime)?;
+    let result = runtime.block_on(run(Arc::new(node), listener, arguments.ready_fd, arguments.until_eof));
+    // Threads that wait for a slow file system or standard input are not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+async fn run(node: Arc<Node>, listener: std::net::TcpListener, ready_fd: Option<i32>, until_eof: bool) -> Result<(), ServeError> {
+    listener.set_nonblocking(true).map_err(ServeError::Runtime)?;
+    let listener = TcpListener::from_std(listener).map_err(ServeError::Runtime)?;
+    let address = listener.local_addr().map_err(ServeError::Runtime)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Runtime)?;
+    if let Some(fd) = ready_fd {
+        announce(fd, address).map_err(|source| ServeError::Ready { fd, source })?;
+    }
+    tracing::info!(name = node.name, %address, "ready");
+    // Whatever ends the daemon, its shepherds see their sockets close and end the ranks.
+    tokio::select! {
+        () = listen::listen(node, listener) => {}
+        () = end_of_input(), if until_eof => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Writes the address to an inherited descriptor.
+fn announce(fd: i32, address: SocketAddr) -> io::Result<()> {
+    let line = format!("{address}\n");
+    if fd == 1 {
+        let mut stdout = io::stdout();
+        stdout.write_all(line.as_bytes())?;
+        return stdout.flush();
+    }
+    // By name, as nothing says that the number is ours to own.
+    std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(line.as_bytes())
+}
+
+async fn end_of_input() {
+    let mut input = tokio::io::stdin();
+    let mut rest = [0; 4096];
+    // What is written there means nothing; an error means as much as the end.
+    while matches!(input.read(&mut rest).await, Ok(length) if length > 0) {}
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_new(mend_settings::LOG.text())
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(mend_settings::LOG.default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
+
+/// A rank costs some ten descriptors, and soft limits are made for programs that use select(2): takes what the hard
+/// limit allows, and returns what was, which the ranks get back.
+fn raise_open_files() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    // Refused only if the hard limit was lowered meanwhile; then the old one has to do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    limit.current
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,463 @@
+//! The life of one rank's process on this node, as one task.
+//!
+//! ```text
+//! Start:    Launching ─ Running ─► Running ─────────────── Ended ─► drained ─► Exited
+//! Restore:  Launching ─ Running ─► Building ─ Ready, GO ─► Rebuilding ─ settle ─► Running …
+//! any state ── released (discard, end, connection lost) ──► processes killed, output drained, nothing reported
+//! Launching ── refused ──► StartFailed / RestoreFailed        Building, Rebuilding ── any failure ──► RestoreFailed
+//! ```
+//! Invariants: whatever the task reports last, no process of the rank is left by then; all output of the rank is in
+//! the queue before its exit. Faults assumed: the shepherd, the restorer or the rank is killed at any moment.
+
+use crate::channels::{OurEnds, open_channels};
+use crate::failure::{RankFailure, chain};
+use crate::input::Feed;
+use crate::outbox::{Ordered, Urgent};
+use crate::output::Pump;
+use crate::restore::{Building, Restoration, RestoreError, Word};
+use crate::shepherd::order::{Event, Launch};
+use crate::shepherd::{ShepherdLink, spawn};
+use crate::start::Beginning;
+use mend_image::launch::Role;
+use mend_messages::daemon::{ExitStatus, FromDaemon, Stream};
+use mend_messages::job::Rank;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How long descendants may go on writing after their rank ended.
+const AFTERLIFE: Duration = Duration::from_secs(1);
+
+/// How long a restored agent may take to reopen files and the like.
+const REBUILD_TIME: Duration = Duration::from_secs(60);
+
+/// What the job asks of a rank. Dropping the sender releases the rank.
+#[derive(Debug)]
+pub enum Command {
+    /// Send a signal.
+    Signal(i32),
+    /// Standard input; empty is the end.
+    Stdin(Vec<u8>),
+    /// A PMI reply.
+    Pmi(Vec<u8>),
+    /// Answer when all the rank has written is on its way.
+    Flush(oneshot::Sender<()>),
+    /// Give the rank no more input, and answer when that is so: it is about to be saved.
+    Hold(oneshot::Sender<()>),
+    /// Give it input again.
+    Feed,
+    /// The restored agent reported success: from here on the rank is as if started here.
+    Settle,
+    /// The restored agent reported this failure.
+    Abandon(String),
+}
+
+/// What the job needs to know of a rank's life; everything else goes to the controller directly.
+#[derive(Clone, Copy, Debug)]
+pub struct News {
+    /// Which rank.
+    pub rank: Rank,
+    /// Which of its processes.
+    pub attempt: u64,
+    /// What happened.
+    pub event: Milestone,
+}
+
+/// See [`News`].
+#[derive(Clone, Copy, Debug)]
+pub enum Milestone {
+    /// The controller has been told that the program runs.
+    Started,
+    /// The restorer is done; the agent will speak next.
+    Built {
+        /// Microseconds from the restorer's start.
+        us: u64,
+        /// Bytes of the image.
+        bytes: u64,
+    },
+}
+
+/// How the process comes to be.
+#[derive(Debug)]
+pub enum Origin {
+    /// The program, from its beginning.
+    Start(Box<Beginning>),
+    /// An image.
+    Restore(Box<Restoration>),
+}
+
+/// What a rank's task works with.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// Which rank.
+    pub rank: Rank,
+    /// Which of its processes on this node.
+    pub attempt: u64,
+    /// Feed standard input.
+    pub fed: bool,
+    /// What the rank sees as `/dev/shm`.
+    pub shared_memory: Option<PathBuf>,
+    /// Limit on open files for the rank.
+    pub open_files: Option<u64>,
+    /// To the controller, with the output.
+    pub ordered: Ordered,
+    /// To the controller, ahead of it.
+    pub urgent: Urgent,
+    /// From the job.
+    pub commands: mpsc::UnboundedReceiver<Command>,
+    /// To the job.
+    pub news: mpsc::UnboundedSender<News>,
+}
+
+impl Surroundings {
+    /// Tells the job. It may be gone, which the end of the commands will tell.
+    fn tell(&self, event: Milestone) {
+        let _ = self.news.send(News { rank: self.rank, attempt: self.attempt, event });
+    }
+}
+
+/// Runs the rank to its end.
+pub async fn live(mut around: Surroundings, origin: Origin) {
+    let restoring = matches!(origin, Origin::Restore(_));
+    match begin(&mut around, origin).await {
+        Ok(Some(life)) => life.run(&mut around).await,
+        Ok(None) => {}
+        Err(failure) => report_failure(&around, restoring, &failure),
+    }
+}
+
+fn report_failure(around: &Surroundings, restoring: bool, failure: &RankFailure) {
+    let (rank, error, hint, code) = (around.rank, chain(failure), failure.hint(), failure.code());
+    tracing::info!(rank, error, "no process for a rank");
+    around.urgent.send(match restoring {
+        true => FromDaemon::RestoreFailed { rank, error, hint },
+        false => FromDaemon::StartFailed { rank, error, hint, code },
+    });
+}
+
+/// Gets a shepherd going. `None` if the rank was released meanwhile.
+async fn begin(around: &mut Surroundings, origin: Origin) -> Result<Option<Life>, RankFailure> {
+    let mut held = Vec::new();
+    let preparing = async {
+        match origin {
+            Origin::Start(beginning) => Ok::<_, RankFailure>((beginning.prepare().await?, None)),
+            Origin::Restore(restoration) => {
+                let (launch, building) = restoration.prepare().await?;
+                Ok((launch, Some(building)))
+            }
+        }
+    };
+    let (mut launch, mut building) = tokio::select! {
+        prepared = preparing => prepared?,
+        () = collect(&mut around.commands, &mut held) => return Ok(None),
+    };
+    let piped = around.fed || building.as_ref().is_some_and(|building| building.uses(Role::Stdin));
+    let (ours, theirs) = open_channels(piped).map_err(RankFailure::Channels)?;
+    let files: Vec<OwnedFd> = match &mut building {
+        None => theirs.into_iter().map(|(_, end)| end).collect(),
+        Some(building) => building.descriptors(theirs).map_err(RankFailure::Channels)?,
+    };
+    launch.shared_memory.clone_from(&around.shared_memory);
+    launch.open_files = around.open_files;
+    let (link, mut events) = spawn(launch.clone(), files).await?;
+    let (sender, happenings) = mpsc::unbounded_channel();
+    let from_shepherd = sender.clone();
+    tokio::spawn(async move {
+        while let Some(event) = events.next().await {
+            if from_shepherd.send(Happening::Shepherd(event)).is_err() {
+                return;
+            }
+        }
+        let _ = from_shepherd.send(Happening::ShepherdGone);
+    });
+    let phase = Phase::Launching;
+    Ok(Some(Life { phase, launch, link, happenings, sender, building, ours: Some(ours), wires: None, held, deadline: None }))
+}
+
+/// Takes commands until the rank is released. Cancel safe: what was taken is in `held`.
+async fn collect(commands: &mut mpsc::UnboundedReceiver<Command>, held: &mut Vec<Command>) {
+    while let Some(command) = commands.recv().await {
+        held.push(command);
+    }
+}
+
+#[derive(Debug)]
+enum Happening {
+    Shepherd(Event),
+    ShepherdGone,
+    Restorer(Result<Word, RestoreError>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Launching,
+    Building,
+    Rebuilding,
+    Running,
+}
+
+/// How a life goes on after an event.
+enum Turn {
+    Continue,
+    Failed(RankFailure),
+    Ended(ExitStatus),
+    Released,
+}
+
+/// Everything that carries bytes from and to the process.
+#[derive(Debug)]
+struct Wires {
+    pumps: [Pump; 3],
+    stdin: Option<Feed>,
+    pmi: Feed,
+}
+
+#[derive(Debug)]
+struct Life {
+    phase: Phase,
+    launch: Launch,
+    link: ShepherdLink,
+    happenings: mpsc::UnboundedReceiver<Happening>,
+    sender: mpsc::UnboundedSender<Happening>,
+    building: Option<Building>,
+    ours: Option<OurEnds>,
+    wires: Option<Wires>,
+    /// Commands that wait until the process can take them.
+    held: Vec<Command>,
+    deadline: Option<Instant>,
+}
+
+impl Life {
+    async fn run(mut self, around: &mut Surroundings) {
+        let restoring = self.building.is_some();
+        loop {
+            let deadline = self.deadline;
+            let turn = tokio::select! {
+                Some(happening) = self.happenings.recv() => self.happened(around, happening),
+                command = around.commands.recv() => match command {
+                    None => Turn::Released,
+                    Some(command) => self.commanded(command).await,
+                },
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    Turn::Failed(RestoreError::AgentSilent(REBUILD_TIME).into())
+                }
+            };
+            match turn {
+                Turn::Continue => {}
+                Turn::Failed(failure) => {
+                    self.end().await;
+                    return report_failure(around, restoring, &failure);
+                }
+                Turn::Ended(status) if self.phase == Phase::Running => return self.exited(around, status).await,
+                Turn::Ended(status) => {
+                    self.end().await;
+                    return report_failure(around, restoring, &RankFailure::DiedEarly(status));
+                }
+                Turn::Released => {
+                    self.hand_back_input(around).await;
+                    return self.end().await;
+                }
+            }
+        }
+    }
+
+    fn happened(&mut self, around: &Surroundings, happening: Happening) -> Turn {
+        match (happening, self.phase) {
+            (Happening::Shepherd(Event::Running), Phase::Launching) => self.launched(around),
+            (Happening::Shepherd(Event::Failed { step, errno }), _) => Turn::Failed(RankFailure::launch(&self.launch, step, errno)),
+            (Happening::Shepherd(Event::Ended(_)), Phase::Building) => {
+                // What the restorer said last is on its way and says more than its exit code.
+                Turn::Continue
+            }
+            (Happening::Shepherd(Event::Ended(status)), _) => Turn::Ended(status),
+            (Happening::Shepherd(Event::Running), _) => Turn::Continue,
+            // Somebody killed it, and all the rank's processes with it.
+            (Happening::ShepherdGone, _) => Turn::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw())),
+            (Happening::Restorer(Err(error)), Phase::Building) => Turn::Failed(error.into()),
+            (Happening::Restorer(Ok(word)), Phase::Building) => self.restorer_said(around, word),
+            (Happening::Restorer(_), _) => Turn::Continue,
+        }
+    }
+
+    fn launched(&mut self, around: &Surroundings) -> Turn {
+        let Some(ours) = self.ours.take() else { return Turn::Continue };
+        if self.building.is_none() {
+            around.urgent.send(FromDaemon::Started { rank: around.rank });
+            around.tell(Milestone::Started);
+        }
+        match connect(around, ours) {
+            Ok(wires) => self.wires = Some(wires),
+            Err(error) => return Turn::Failed(RankFailure::Channels(error)),
+        }
+        match &mut self.building {
+            None => {
+                self.phase = Phase::Running;
+                self.deliver_held();
+            }
+            Some(building) => {
+                self.phase = Phase::Building;
+                let mut words = match building.words() {
+                    Ok(words) => words,
+                    Err(error) => return Turn::Failed(RestoreError::Control(error).into()),
+                };
+                let sender = self.sender.clone();
+                tokio::spawn(async move {
+                    loop {
+                        let word = words.next().await;
+                        let last = word.is_err();
+                        if sender.send(Happening::Restorer(word)).is_err() || last {
+                            return;
+                        }
+                    }
+                });
+            }
+        }
+        Turn::Continue
+    }
+
+    fn restorer_said(&mut self, around: &Surroundings, word: Word) -> Turn {
+        match word {
+            Word::Unread { role, bytes } => {
+                // Ahead of anything the controller sends: those commands are still held.
+                match (role, &self.wires) {
+                    (Role::Stdin, Some(Wires { stdin: Some(feed), .. })) | (Role::Pmi, Some(Wires { pmi: feed, .. })) => {
+                        feed.push_again(bytes);
+                    }
+                    _ => {}
+                }
+                Turn::Continue
+            }
+            Word::Ready { bytes, us } => {
+                // The job hears of it before the agent can speak.
+                around.tell(Milestone::Built { us, bytes });
+                if let Some(building) = &mut self.building
+                    && let Err(error) = building.go()
+                {
+                    return Turn::Failed(error.into());
+                }
+                if let Some(Wires { stdin: Some(feed), .. }) = self.wires.as_ref().filter(|_| !around.fed) {
+                    // After what it had not read there is nothing more to come.
+                    feed.push(Vec::new());
+                }
+                // The restored process has closed its end.
+                self.building = None;
+                self.phase = Phase::Rebuilding;
+                self.deadline = Some(Instant::now() + REBUILD_TIME);
+                self.deliver_held();
+                Turn::Continue
+            }
+        }
+    }
+
+    async fn commanded(&mut self, command: Command) -> Turn {
+        match command {
+            Command::Signal(signal) => self.link.signal(signal).await,
+            Command::Settle => {
+                self.phase = Phase::Running;
+                self.deadline = None;
+            }
+            Command::Abandon(error) => return Turn::Failed(RestoreError::Agent(error).into()),
+            command => {
+                self.held.push(command);
+                if matches!(self.phase, Phase::Rebuilding | Phase::Running) {
+                    self.deliver_held();
+                }
+            }
+        }
+        Turn::Continue
+    }
+
+    fn deliver_held(&mut self) {
+        let Some(wires) = &mut self.wires else { return };
+        for command in self.held.drain(..) {
+            match command {
+                Command::Stdin(bytes) => {
+                    if let Some(feed) = &wires.stdin {
+                        feed.push(bytes);
+                    }
+                }
+                Command::Pmi(bytes) => wires.pmi.push(bytes),
+                Command::Flush(done) => wires.flush(done),
+                Command::Hold(done) => wires.hold(done),
+                Command::Feed => wires.feeds().for_each(Feed::release),
+                // Carried out when they came.
+                Command::Signal(_) | Command::Settle | Command::Abandon(_) => {}
+            }
+        }
+    }
+
+    async fn exited(mut self, around: &Surroundings, status: ExitStatus) {
+        if let Some(wires) = &mut self.wires {
+            // Children that outlive the rank may finish their sentence, but not keep the job from ending.
+            let _ = timeout(AFTERLIFE, wires.ended()).await;
+        }
+        self.end().await;
+        // Fails only if the controller is gone.
+        let _ = around.ordered.send(FromDaemon::Exited { rank: around.rank, status }).await;
+    }
+
+    /// A rank that moved away had not been given these bytes: its image does not have them.
+    async fn hand_back_input(&mut self, around: &Surroundings) {
+        let Some(feed) = self.wires.as_mut().and_then(|wires| wires.stdin.take()) else { return };
+        let bytes = feed.stop().await;
+        if !bytes.is_empty() {
+            around.urgent.send(FromDaemon::StdinLeft { rank: around.rank, bytes });
+        }
+    }
+
+    /// Kills what is left and carries its last words.
+    async fn end(&mut self) {
+        self.link.release().await;
+        if let Some(wires) = &mut self.wires {
+            wires.pumps.iter().for_each(Pump::finish);
+            wires.ended().await;
+        }
+    }
+}
+
+impl Wires {
+    async fn ended(&mut self) {
+        for pump in &mut self.pumps {
+            pump.ended().await;
+        }
+    }
+
+    fn feeds(&self) -> impl Iterator<Item = &Feed> {
+        self.stdin.iter().chain([&self.pmi])
+    }
+
+    fn flush(&self, done: oneshot::Sender<()>) {
+        // A pump that ended has nothing left to flush.
+        answer_after(self.pumps.iter().map(Pump::flushed).collect(), done);
+    }
+
+    fn hold(&self, done: oneshot::Sender<()>) {
+        answer_after(self.feeds().map(Feed::hold).collect(), done);
+    }
+}
+
+fn answer_after(all: Vec<oneshot::Receiver<()>>, done: oneshot::Sender<()>) {
+    tokio::spawn(async move {
+        for one in all {
+            // An error means that there is nothing to wait for.
+            let _ = one.await;
+        }
+        // Whoever asked may have gone.
+        let _ = done.send(());
+    });
+}
+
+fn connect(around: &Surroundings, ours: OurEnds) -> std::io::Result<Wires> {
+    let rank = around.rank;
+    let output = move |stream| move |bytes| FromDaemon::Output { rank, stream, bytes };
+    let stdin = ours.stdin.map(|pipe| Feed::new(pipe, Some((around.urgent.clone(), FromDaemon::StdinTaken { rank })))).transpose()?;
+    let pmi = Feed::new(ours.pmi.try_clone()?, None)?;
+    let pumps = [
+        Pump::new(ours.stdout, around.ordered.clone(), output(Stream::Stdout))?,
+        Pump::new(ours.stderr, around.ordered.clone(), output(Stream::Stderr))?,
+        Pump::new(ours.pmi, around.ordered.clone(), move |bytes| FromDaemon::Pmi { rank, bytes })?,
+    ];
+    Ok(Wires { pumps, stdin, pmi })
+}

@@ -1,0 +1,420 @@
+//! Between the controller and the agents of one job: who speaks for which rank, and which answer belongs to which question.
+//!
+//! ```text
+//! no agent ── Hello (main process) ──► main            restore: awaited ── Restored + restorer's news ──► main
+//!     │                                 │
+//!     └── Hello (descendant) ──► descendant ◄───────── Hello (descendant): takes over the fabric; such a rank
+//!                                                      is never saved
+//! ```
+//! Invariants: every question of the controller gets exactly one answer, also when its agent dies or its rank ends;
+//! the answer to a save comes after all output that the rank wrote before it was saved.
+//! Faults assumed: agents say anything at any time; what does not fit is dropped with a line in the log.
+
+use crate::agents::{AgentEvent, AgentId, AgentLink};
+use crate::failure::chain;
+use crate::outbox::{Ordered, Urgent};
+use crate::rank::{Command, Milestone, News};
+use crate::transfer::{self, Token, TransferError};
+use mend_messages::agent::{FromAgent, Hello, Reply, Request, SaveTarget, ToAgent, Welcome};
+use mend_messages::daemon::{FromDaemon, JobIntroduction};
+use mend_messages::job::{JobMap, Rank};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// The ranks that are here.
+pub type Ranks = HashMap<Rank, Slot>;
+
+/// One rank that is here, as its job sees it.
+#[derive(Debug)]
+pub struct Slot {
+    /// Which of its processes on this node.
+    pub attempt: u64,
+    commands: mpsc::UnboundedSender<Command>,
+    main: Option<AgentId>,
+    descendant: Option<AgentId>,
+    restore: Option<Awaited>,
+    started: bool,
+    /// Agents that spoke before the controller heard of the start.
+    early: Vec<(AgentId, AgentLink, Hello)>,
+}
+
+/// A restore that is not complete.
+#[derive(Debug)]
+struct Awaited {
+    agent: AgentId,
+    built: Option<(u64, u64)>,
+}
+
+impl Slot {
+    /// A rank whose task takes these commands; dropping the slot releases it.
+    pub fn new(attempt: u64, commands: mpsc::UnboundedSender<Command>) -> Self {
+        Self { attempt, commands, main: None, descendant: None, restore: None, started: false, early: Vec::new() }
+    }
+
+    /// Passes a command on. To a task that has ended: dropped, its end is on its way.
+    pub fn tell(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+}
+
+/// A save for which everything but the agent is ready.
+#[derive(Debug)]
+pub struct Readied {
+    seq: u64,
+    rank: Rank,
+    attempt: u64,
+    target: Result<(SaveTarget, Option<OwnedFd>), TransferError>,
+}
+
+#[derive(Debug)]
+struct Agent {
+    rank: Rank,
+    attempt: u64,
+    link: AgentLink,
+    /// Its executable, if it is one.
+    descendant: Option<String>,
+    /// Its process is being killed.
+    abandoned: bool,
+}
+
+#[derive(Debug)]
+struct Question {
+    /// The controller's number.
+    seq: u64,
+    rank: Rank,
+    attempt: u64,
+    agent: AgentId,
+    save: bool,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Relay {
+    job: Arc<JobIntroduction>,
+    ip: IpAddr,
+    urgent: Urgent,
+    ordered: Ordered,
+    readied: mpsc::UnboundedSender<Readied>,
+    patience: Duration,
+    agents: HashMap<AgentId, Agent>,
+    questions: HashMap<u64, Question>,
+    asked: u64,
+    map: Option<JobMap>,
+}
+
+impl Relay {
+    /// A relay without agents. Saves that are ready come back through `readied` and are to be given to
+    /// [`Relay::readied`].
+    pub fn new(
+        job: Arc<JobIntroduction>,
+        ip: IpAddr,
+        urgent: Urgent,
+        ordered: Ordered,
+        readied: mpsc::UnboundedSender<Readied>,
+        patience: Duration,
+    ) -> Self {
+        let (agents, questions) = (HashMap::new(), HashMap::new());
+        Self { job, ip, urgent, ordered, readied, patience, agents, questions, asked: 0, map: None }
+    }
+
+    /// The map changed.
+    pub fn publish(&mut self, map: JobMap) {
+        for agent in self.agents.values().filter(|agent| !agent.abandoned) {
+            agent.link.send(&ToAgent::Map(map.clone()), None);
+        }
+        self.map = Some(map);
+    }
+
+    /// A question to a rank's agent.
+    pub fn request(&mut self, seq: u64, rank: Rank, request: Request, ranks: &Ranks) {
+        match request {
+            Request::Save(SaveTarget::Descriptor) => self.fail(seq, rank, "a save into a transfer has no transfer".into(), ""),
+            Request::Save(target) => self.ready_save(seq, rank, ranks, async { Ok((target, None)) }),
+            request => {
+                if let (Request::Resume, Some(slot)) = (&request, ranks.get(&rank)) {
+                    slot.tell(Command::Feed);
+                }
+                self.ask(seq, rank, request, None, ranks);
+            }
+        }
+    }
+
+    /// A save into a transfer: opens it, then asks.
+    pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &Ranks) {
+        let (job, patience) = (self.job.clone(), self.patience);
+        let opening = async move {
+            let socket = transfer::open(address, job.identity, &job.secret, token, patience).await?;
+            Ok((SaveTarget::Descriptor, Some(socket)))
+        };
+        self.ready_save(seq, rank, ranks, opening);
+    }
+
+    /// Gets the target, then stops the rank's input, whose state is part of the image.
+    fn ready_save(
+        &mut self,
+        seq: u64,
+        rank: Rank,
+        ranks: &Ranks,
+        target: impl Future<Output = Result<(SaveTarget, Option<OwnedFd>), TransferError>> + Send + 'static,
+    ) {
+        let (slot, attempt) = match (self.speaker(rank, true, ranks), ranks.get(&rank)) {
+            (Ok((_, attempt)), Some(slot)) => (slot, attempt),
+            (Err((error, hint)), _) => return self.fail(seq, rank, error, hint),
+            (Ok(_), None) => return,
+        };
+        let (readied, commands) = (self.readied.clone(), slot.commands.clone().downgrade());
+        tokio::spawn(async move {
+            let target = target.await;
+            if let (Ok(_), Some(commands)) = (&target, commands.upgrade()) {
+                let (done, held) = oneshot::channel();
+                // A rank that ended meanwhile is noticed by whoever gets the result.
+                let _ = commands.send(Command::Hold(done));
+                drop(commands);
+                let _ = held.await;
+            }
+            // The job may have left meanwhile.
+            let _ = readied.send(Readied { seq, rank, attempt, target });
+        });
+    }
+
+    /// A save is ready for its agent (or failed before it).
+    pub fn readied(&mut self, readied: Readied, ranks: &mut Ranks) {
+        let Readied { seq, rank, attempt, target } = readied;
+        if ranks.get(&rank).is_none_or(|slot| slot.attempt != attempt) {
+            return self.fail(seq, rank, format!("rank {rank} has ended"), "");
+        }
+        match target {
+            Ok((target, file)) => self.ask(seq, rank, Request::Save(target), file, ranks),
+            Err(error) => self.fail(seq, rank, chain(&error), error.hint()),
+        }
+    }
+
+    fn ask(&mut self, seq: u64, rank: Rank, request: Request, file: Option<OwnedFd>, ranks: &Ranks) {
+        let save = matches!(request, Request::Save(_));
+        let (agent, attempt) = match self.speaker(rank, save, ranks) {
+            Ok(speaker) => speaker,
+            Err((error, hint)) => return self.fail(seq, rank, error, hint),
+        };
+        let Some(known) = self.agents.get(&agent) else {
+            return self.fail(seq, rank, format!("rank {rank}'s agent went away"), "");
+        };
+        let number = self.asked;
+        self.asked += 1;
+        self.questions.insert(number, Question { seq, rank, attempt, agent, save });
+        known.link.send(&ToAgent::Request { seq: number, request }, file);
+    }
+
+    /// The agent to ask. For a save only the process itself will do.
+    fn speaker(&self, rank: Rank, save: bool, ranks: &Ranks) -> Result<(AgentId, u64), (String, &'static str)> {
+        let Some(slot) = ranks.get(&rank) else { return Err((format!("rank {rank} is not on this node"), "")) };
+        if slot.restore.is_some() {
+            return Err((format!("rank {rank} is being restored"), "try again in a moment"));
+        }
+        match (slot.descendant, slot.main) {
+            (Some(descendant), _) if save => {
+                let executable = self.agents.get(&descendant).and_then(|agent| agent.descendant.as_deref()).unwrap_or("a child process");
+                Err((format!("rank {rank} runs its MPI program {executable} as a child of the process that was started"), RUN_IT_DIRECTLY))
+            }
+            (Some(agent), _) | (None, Some(agent)) => Ok((agent, slot.attempt)),
+            (None, None) => Err((format!("rank {rank} has no agent: {NO_AGENT}"), NO_AGENT_HINT)),
+        }
+    }
+
+    fn fail(&self, seq: u64, rank: Rank, error: String, hint: &str) {
+        self.urgent.send(FromDaemon::Agent { seq, rank, reply: Reply::Failed { error, hint: hint.to_owned() } });
+    }
+
+    /// A rank's process on this node does not count any more.
+    pub fn abandon(&mut self, rank: Rank, attempt: u64, why: &str) {
+        for agent in self.agents.values_mut().filter(|agent| (agent.rank, agent.attempt) == (rank, attempt)) {
+            agent.abandoned = true;
+        }
+        self.answer_lost(|question| (question.rank, question.attempt) == (rank, attempt), &format!("rank {rank} {why}"));
+    }
+
+    /// Nothing of a rank's process is left.
+    pub fn forget(&mut self, rank: Rank, attempt: u64) {
+        self.agents.retain(|_, agent| (agent.rank, agent.attempt) != (rank, attempt));
+    }
+
+    fn answer_lost(&mut self, lost: impl Fn(&Question) -> bool, error: &str) {
+        let unanswered: Vec<Question> = self.questions.extract_if(|_, question| lost(question)).map(|(_, question)| question).collect();
+        for Question { seq, rank, .. } in unanswered {
+            self.fail(seq, rank, error.to_owned(), "");
+        }
+    }
+
+    /// A restore has begun; its agent will speak on this connection.
+    pub fn await_restored(&mut self, rank: Rank, agent: AgentId, ranks: &mut Ranks) {
+        if let Some(slot) = ranks.get_mut(&rank) {
+            slot.restore = Some(Awaited { agent, built: None });
+        }
+    }
+
+    /// A rank's process came further.
+    pub fn reached(&mut self, news: News, ranks: &mut Ranks) {
+        let News { rank, attempt, event } = news;
+        let Some(slot) = ranks.get_mut(&rank).filter(|slot| slot.attempt == attempt) else { return };
+        match event {
+            Milestone::Started => {
+                slot.started = true;
+                for (id, link, hello) in std::mem::take(&mut slot.early) {
+                    self.hello(id, link, hello, ranks);
+                }
+            }
+            Milestone::Built { us, bytes } => {
+                if let Some(awaited) = &mut slot.restore {
+                    awaited.built = Some((us, bytes));
+                }
+            }
+        }
+    }
+
+    /// Something came from an agent.
+    pub fn heard(&mut self, event: AgentEvent, ranks: &mut Ranks) {
+        match event {
+            AgentEvent::Message { id, link: Some(link), message } => self.first_words(id, link, *message, ranks),
+            AgentEvent::Message { id, link: None, message } => self.words(id, *message, ranks),
+            AgentEvent::Gone { id } => self.gone(id, ranks),
+        }
+    }
+
+    fn first_words(&mut self, id: AgentId, link: AgentLink, message: FromAgent, ranks: &mut Ranks) {
+        match message {
+            FromAgent::Hello(hello) => self.hello(id, link, hello, ranks),
+            FromAgent::Restored { rank, rebuild_us } => self.restored(id, link, rank, rebuild_us, ranks),
+            FromAgent::RestoreFailed { error } => {
+                let waiting = ranks.values().find(|slot| slot.restore.as_ref().is_some_and(|awaited| awaited.agent == id));
+                match waiting {
+                    Some(slot) => slot.tell(Command::Abandon(error)),
+                    None => tracing::warn!(error, "a restore failed that nobody asked for"),
+                }
+            }
+            // Dropping the link ends the connection.
+            _ => tracing::warn!("an agent did not introduce itself"),
+        }
+    }
+
+    fn hello(&mut self, id: AgentId, link: AgentLink, hello: Hello, ranks: &mut Ranks) {
+        let (protocol, rank) = (hello.protocol, hello.rank);
+        if protocol != mend_messages::PROTOCOL {
+            return tracing::warn!(rank, protocol, "libmend-fi.so is of another release than mendd; its agent is dropped");
+        }
+        let Some(slot) = ranks.get_mut(&rank).filter(|slot| slot.restore.is_none()) else {
+            return tracing::warn!(rank, "an agent of a rank that does not run here");
+        };
+        if !slot.started {
+            return slot.early.push((id, link, hello));
+        }
+        let Hello { main_process, executable, .. } = hello;
+        if main_process {
+            slot.main = Some(id);
+            // The process executed another program: what its children were is over.
+            slot.descendant = None;
+        } else {
+            slot.descendant = Some(id);
+        }
+        self.enroll(id, rank, slot.attempt, link, (!main_process).then(|| executable.clone()));
+        self.urgent.send(FromDaemon::AgentUp { rank, main_process, executable });
+    }
+
+    fn restored(&mut self, id: AgentId, link: AgentLink, rank: Rank, rebuild_us: u64, ranks: &mut Ranks) {
+        let Some(slot) = ranks.get_mut(&rank).filter(|slot| slot.restore.as_ref().is_some_and(|awaited| awaited.agent == id)) else {
+            return tracing::warn!(rank, "an agent says it is restored, which nobody waits for");
+        };
+        let Some((us, bytes)) = slot.restore.take().and_then(|awaited| awaited.built) else {
+            slot.tell(Command::Abandon("its agent spoke before its memory was complete".into()));
+            return;
+        };
+        slot.main = Some(id);
+        slot.started = true;
+        slot.tell(Command::Settle);
+        let attempt = slot.attempt;
+        self.enroll(id, rank, attempt, link, None);
+        self.urgent.send(FromDaemon::Restored { rank, restart_us: us.saturating_add(rebuild_us), bytes });
+    }
+
+    fn enroll(&mut self, id: AgentId, rank: Rank, attempt: u64, link: AgentLink, descendant: Option<String>) {
+        let welcome = Welcome {
+            job: self.job.identity,
+            secret: self.job.secret.clone(),
+            rank,
+            size: self.job.size,
+            node: self.job.node,
+            ip: self.ip,
+        };
+        link.send(&ToAgent::Welcome(welcome), None);
+        if let Some(map) = &self.map {
+            link.send(&ToAgent::Map(map.clone()), None);
+        }
+        self.agents.insert(id, Agent { rank, attempt, link, descendant, abandoned: false });
+    }
+
+    fn words(&mut self, id: AgentId, message: FromAgent, ranks: &mut Ranks) {
+        let Some(agent) = self.agents.get(&id) else { return };
+        let rank = agent.rank;
+        let Some(slot) = ranks.get(&rank).filter(|slot| slot.attempt == agent.attempt) else { return };
+        // Of a main process and its child only the child's fabric counts.
+        let speaks_for_fabric = slot.descendant.or(slot.main) == Some(id);
+        match message {
+            FromAgent::FabricUp(address) if speaks_for_fabric => self.urgent.send(FromDaemon::FabricUp { rank, address }),
+            FromAgent::FabricInUse if speaks_for_fabric => self.urgent.send(FromDaemon::FabricInUse { rank }),
+            FromAgent::FabricUp(_) | FromAgent::FabricInUse => {}
+            FromAgent::Reply { seq, reply } => self.reply(id, seq, reply, slot),
+            FromAgent::Hello(_) | FromAgent::Restored { .. } | FromAgent::RestoreFailed { .. } => {
+                tracing::warn!(rank, "an agent introduced itself twice");
+            }
+        }
+    }
+
+    fn reply(&mut self, id: AgentId, number: u64, reply: Reply, slot: &Slot) {
+        let Some(question) = self.questions.remove(&number) else {
+            return tracing::warn!("an agent answered a question that nobody asked");
+        };
+        if question.agent != id {
+            self.questions.insert(number, question);
+            return tracing::warn!("an agent answered another one's question");
+        }
+        let Question { seq, rank, save, .. } = question;
+        let message = FromDaemon::Agent { seq, rank, reply };
+        if !save {
+            return self.urgent.send(message);
+        }
+        // The rank's threads are parked: what it wrote is in the pipes, and goes first.
+        let (done, flushed) = oneshot::channel();
+        slot.tell(Command::Flush(done));
+        let ordered = self.ordered.clone();
+        tokio::spawn(async move {
+            // A rank that ended meanwhile has been flushed by its end.
+            let _ = flushed.await;
+            let _ = ordered.send(message).await;
+        });
+    }
+
+    fn gone(&mut self, id: AgentId, ranks: &mut Ranks) {
+        if let Some(slot) = ranks.values().find(|slot| slot.restore.as_ref().is_some_and(|awaited| awaited.agent == id)) {
+            // Also when its process or its restorer dies, which its own end then tells better.
+            if slot.restore.as_ref().is_some_and(|awaited| awaited.built.is_some()) {
+                slot.tell(Command::Abandon("its agent went away before it was complete".into()));
+            }
+            return;
+        }
+        for slot in ranks.values_mut() {
+            slot.early.retain(|(early, ..)| *early != id);
+        }
+        let Some(agent) = self.agents.remove(&id) else { return };
+        if let Some(slot) = ranks.get_mut(&agent.rank).filter(|slot| slot.attempt == agent.attempt) {
+            slot.main = slot.main.filter(|&main| main != id);
+            slot.descendant = slot.descendant.filter(|&descendant| descendant != id);
+        }
+        self.answer_lost(|question| question.agent == id, &format!("rank {}'s agent went away", agent.rank));
+    }
+}
+
+const NO_AGENT: &str = "the preloaded library was not loaded into it (a static or setuid program?), or it has just started";
+const NO_AGENT_HINT: &str = "use a dynamically linked program without setuid bit, or try again in a moment";
+const RUN_IT_DIRECTLY: &str = "run the program itself instead of a script or wrapper around it, or let the wrapper `exec` it";

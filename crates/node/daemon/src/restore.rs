@@ -1,0 +1,353 @@
+//! Building a rank from an image: what is checked before, what the restorer is given, what it says.
+//!
+//! The image's bytes never pass through the daemon: it looks at the header (peeking at a socket, so that the restorer
+//! still finds it there) and hands the descriptor on.
+//! Faults assumed: the image is foreign, torn or of another machine; its source stalls or dies; the restorer fails.
+
+use crate::clock;
+use crate::privileges::Isolation;
+use crate::shepherd::order::Launch;
+use crate::transfer::{TransferError, receive_header};
+use mend_image::cpu::CpuMismatch;
+use mend_image::launch::{Arguments, Failure, GO, Mode, Role, STATUS_HEAD, Status};
+use mend_image::{HEADER_SIZE, Header, ImageError, read_header};
+use mend_messages::job::Rank;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use crate::channels::RankEnds;
+
+/// Descriptor numbers in the restorer: 0 to 2 are `/dev/null`.
+const IMAGE: i32 = 3;
+const CONTROL: i32 = 4;
+const AGENT: i32 = 5;
+const FIRST_ROLE: i32 = 6;
+
+/// Why no process was built.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// This node cannot give back process ids.
+    #[error("this node cannot restore ranks: {reason}")]
+    NotHere {
+        /// What the kernel said at start.
+        reason: String,
+    },
+    /// No restorer.
+    #[error("mend-restorer is not installed beside mendd")]
+    NoRestorer,
+    /// The image file cannot be read.
+    #[error("cannot read the image {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The transfer did not come or broke.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// The image is unusable.
+    #[error("the image {from} cannot be used")]
+    Image {
+        /// File or source.
+        from: String,
+        /// Why.
+        source: ImageError,
+    },
+    /// The image is of something else.
+    #[error("the image {from} is of {found}, not of {wanted}")]
+    Foreign {
+        /// File or source.
+        from: String,
+        /// What it holds.
+        found: String,
+        /// What was asked for.
+        wanted: String,
+    },
+    /// Another processor.
+    #[error("the image was taken on {host}")]
+    Processor {
+        /// Host it was saved on.
+        host: String,
+        /// What is missing here.
+        source: CpuMismatch,
+    },
+    /// The executable is not on this node.
+    #[error("the program {program} is not on this node")]
+    NoProgram {
+        /// Its path.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The clocks cannot be turned on.
+    #[error("this node's clocks are behind the saved ones, and it has no time namespaces to make up for it")]
+    Clocks,
+    /// The restorer reported a failure.
+    #[error("{text}{}", errno_text(*errno))]
+    Refused {
+        /// What kind.
+        failure: Failure,
+        /// What exactly.
+        text: String,
+        /// Error number, or 0.
+        errno: i32,
+    },
+    /// The restorer ended without a word, or said nonsense.
+    #[error("mend-restorer ended without saying why")]
+    Speechless,
+    /// Its control socket could not be used.
+    #[error("mend-restorer could not be reached")]
+    Control(#[source] io::Error),
+    /// The restored agent did not report.
+    #[error("the restored process did not report within {} s", .0.as_secs())]
+    AgentSilent(Duration),
+    /// The restored agent cannot go on.
+    #[error("{0}")]
+    Agent(String),
+}
+
+fn errno_text(errno: i32) -> String {
+    if errno == 0 { String::new() } else { format!(": {}", io::Error::from_raw_os_error(errno)) }
+}
+
+impl RestoreError {
+    /// What a user can do; may be empty.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NotHere { .. } => "allow unprivileged user namespaces there (sysctl user.max_user_namespaces, \
+                kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or choose another node"
+                .into(),
+            Self::NoRestorer => "install mend-restorer in the directory of mendd, or set MEND_LIBDIR".into(),
+            Self::Unreadable { .. } => "checkpoints must be readable on every node that restarts ranks: use a shared directory".into(),
+            Self::Transfer(error) => error.hint().into(),
+            Self::Image { source, .. } => source.hint().into(),
+            Self::Foreign { .. } => "name a checkpoint of this job; `mend checkpoints` lists them".into(),
+            Self::Processor { .. } => "restore on a node with the same kind of processor".into(),
+            Self::NoProgram { .. } => "make the program available on this node under the same path".into(),
+            Self::Clocks => "choose a node with Linux 5.6 or newer, or one that has been up longer".into(),
+            Self::Refused { failure, .. } => failure.hint().into(),
+            Self::Agent(_) => Failure::File.hint().into(),
+            Self::Speechless | Self::Control(_) | Self::AgentSilent(_) => "look at mendd's log on that node".into(),
+        }
+    }
+}
+
+/// Where the image comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// A file.
+    File(PathBuf),
+    /// A transfer that another daemon opens.
+    Transfer(oneshot::Receiver<TcpStream>),
+}
+
+/// A restore that was asked for.
+#[derive(Debug)]
+pub struct Restoration {
+    /// Which rank.
+    pub rank: Rank,
+    /// Number of ranks of the job.
+    pub size: u32,
+    /// The job's identity.
+    pub job: [u8; 16],
+    /// The image.
+    pub source: Source,
+    /// The end of its agent's socket that the process gets.
+    pub agent: OwnedFd,
+    /// What this node can do.
+    pub isolation: Isolation,
+    /// `mend-restorer`.
+    pub restorer: Option<PathBuf>,
+    /// Longest silence of a transfer.
+    pub patience: Duration,
+}
+
+impl Restoration {
+    /// Opens the image, checks its header, and says what to launch.
+    pub async fn prepare(self) -> Result<(Launch, Building), RestoreError> {
+        let time_namespaces = match self.isolation {
+            Isolation::Available { clocks } => clocks,
+            Isolation::Refused { reason } => return Err(RestoreError::NotHere { reason }),
+        };
+        let restorer = self.restorer.ok_or(RestoreError::NoRestorer)?;
+        let (from, image, header, mode) = match self.source {
+            Source::File(path) => {
+                let (image, bytes) = read_file_header(&path).await?;
+                (path.display().to_string(), image, bytes, Mode::Restart)
+            }
+            Source::Transfer(arrival) => {
+                let (image, bytes) = receive_header(arrival, self.patience).await?;
+                ("from the other node".to_owned(), image, bytes, Mode::Migrate)
+            }
+        };
+        let header = read_header(&header).map_err(|source| RestoreError::Image { from: from.clone(), source })?;
+        check_identity(&header, from, self.job, self.rank, self.size)?;
+        check_machine(&header)?;
+        let clock = clock::offsets_for(&header, time_namespaces).map_err(|clock::Behind| RestoreError::Clocks)?;
+        let (ours, theirs) = UnixStream::pair().map_err(RestoreError::Control)?;
+        let roles: Vec<Role> = mend_image::launch::ROLES.into_iter().filter(|&role| header.uses(role)).collect();
+        let mut attach = [None; 4];
+        for (number, &role) in (FIRST_ROLE..).zip(&roles) {
+            attach[role as usize] = Some(number);
+        }
+        let arguments = Arguments { image_fd: IMAGE, control_fd: CONTROL, agent_fd: AGENT, attach, mode };
+        let launch = Launch {
+            isolated: true,
+            pid: header.pid,
+            clock,
+            shared_memory: None,
+            open_files: None,
+            path: restorer,
+            argv: std::iter::once("mend-restorer".to_owned()).chain(arguments.words()).collect(),
+            env: Vec::new(),
+            cwd: "/".into(),
+            privileged: true,
+            numbers: (0..FIRST_ROLE + roles.len() as i32).collect(),
+        };
+        Ok((launch, Building { given: Some(Given { image, control: theirs.into(), agent: self.agent }), roles, control: ours }))
+    }
+}
+
+async fn read_file_header(path: &Path) -> Result<(OwnedFd, Vec<u8>), RestoreError> {
+    let owned = path.to_owned();
+    let read = move || -> io::Result<(OwnedFd, Vec<u8>)> {
+        let file = File::open(owned)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let mut bytes = vec![0; HEADER_SIZE];
+        let mut filled = 0;
+        // Reading at an offset leaves the file position where the restorer expects it.
+        while filled < HEADER_SIZE {
+            match file.read_at(&mut bytes[filled..], filled as u64)? {
+                0 => break,
+                length => filled += length,
+            }
+        }
+        bytes.truncate(filled);
+        Ok((file.into(), bytes))
+    };
+    // File systems may be slow: not in the thread that serves everybody.
+    match tokio::task::spawn_blocking(read).await {
+        Ok(read) => read,
+        Err(_) => Err(io::ErrorKind::Other.into()),
+    }
+    .map_err(|source| RestoreError::Unreadable { path: path.to_owned(), source })
+}
+
+fn check_identity(header: &Header, from: String, job: [u8; 16], rank: Rank, size: u32) -> Result<(), RestoreError> {
+    if header.job != job {
+        return Err(RestoreError::Foreign { from, found: "another job".into(), wanted: "this one".into() });
+    }
+    if (header.rank, header.size) != (rank, size) {
+        let found = format!("rank {} of {}", header.rank, header.size);
+        return Err(RestoreError::Foreign { from, found, wanted: format!("rank {rank} of {size}") });
+    }
+    Ok(())
+}
+
+fn check_machine(header: &Header) -> Result<(), RestoreError> {
+    header
+        .cpu()
+        .runs_on(&mend_image::cpu::Cpu::detect())
+        .map_err(|source| RestoreError::Processor { host: header.host().to_owned(), source })?;
+    let program = header.executable();
+    match std::fs::metadata(program) {
+        Err(source) => Err(RestoreError::NoProgram { program: program.to_owned(), source }),
+        Ok(_) => Ok(()),
+    }
+}
+
+#[derive(Debug)]
+struct Given {
+    image: OwnedFd,
+    control: OwnedFd,
+    agent: OwnedFd,
+}
+
+/// A restorer at work.
+#[derive(Debug)]
+pub struct Building {
+    given: Option<Given>,
+    roles: Vec<Role>,
+    control: UnixStream,
+}
+
+/// What a restorer says while it works.
+#[derive(Debug)]
+pub enum Word {
+    /// Bytes that the program had not read.
+    Unread {
+        /// From where.
+        role: Role,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// Waits for [`Building::go`].
+    Ready {
+        /// Bytes read.
+        bytes: u64,
+        /// Microseconds it took.
+        us: u64,
+    },
+}
+
+impl Building {
+    /// Whether the image has something of this role.
+    pub fn uses(&self, role: Role) -> bool {
+        self.roles.contains(&role)
+    }
+
+    /// The descriptors for the restorer, in the order of the launch's numbers. Yields them once.
+    pub fn descriptors(&mut self, ends: RankEnds) -> io::Result<Vec<OwnedFd>> {
+        let Given { image, control, agent } = self.given.take().ok_or(io::ErrorKind::NotFound)?;
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let mut files = vec![null.try_clone()?.into(), null.try_clone()?.into(), null.into(), image, control, agent];
+        files.extend(ends.into_iter().filter(|(role, _)| self.uses(*role)).map(|(_, end)| end));
+        Ok(files)
+    }
+
+    /// What the restorer says.
+    pub fn words(&self) -> io::Result<Words> {
+        let stream = self.control.try_clone()?;
+        stream.set_nonblocking(true)?;
+        Ok(Words(tokio::net::UnixStream::from_std(stream)?))
+    }
+
+    /// Lets the restored process run.
+    pub fn go(&mut self) -> Result<(), RestoreError> {
+        // One byte into an empty socket: does not block.
+        io::Write::write_all(&mut self.control, &[GO]).map_err(RestoreError::Control)
+    }
+}
+
+/// The restorer's words, one by one.
+#[derive(Debug)]
+pub struct Words(tokio::net::UnixStream);
+
+impl Words {
+    /// The next. An error is the last. Not cancel safe.
+    pub async fn next(&mut self) -> Result<Word, RestoreError> {
+        let mut head = [0; STATUS_HEAD];
+        self.0.read_exact(&mut head).await.map_err(|_| RestoreError::Speechless)?;
+        let length = Status::payload_length(&head).map_err(|_| RestoreError::Speechless)?;
+        let mut payload = vec![0; length];
+        self.0.read_exact(&mut payload).await.map_err(|_| RestoreError::Speechless)?;
+        match Status::decode(&head, &payload).map_err(|_| RestoreError::Speechless)? {
+            Status::Unread { role, bytes } => Ok(Word::Unread { role, bytes: bytes.to_vec() }),
+            Status::Ready { bytes, us } => Ok(Word::Ready { bytes, us }),
+            Status::Failed { failure, errno, text } => {
+                Err(RestoreError::Refused { failure, text: String::from_utf8_lossy(text).into_owned(), errno })
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The job's own `/dev/shm` on this node: a directory in the node's, bound over it in the ranks' mount namespaces.
+//!
+//! MPI libraries leave named segments behind when their processes are killed, and find those of other jobs and users;
+//! here they vanish with the job. What a daemon left that was killed itself is removed by the next one.
+//! Invariant: a directory whose lock (flock on itself) is held is in use. Faults assumed: no `/dev/shm`, or a full one:
+//! then the ranks share the node's.
+
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{DirBuilder, File, read_dir, remove_dir_all, rename};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+const PLACE: &str = "/dev/shm";
+const PREFIX: &str = "mend-";
+
+/// The directory; removed with everything in it when this is dropped.
+#[derive(Debug)]
+pub struct SharedMemory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl SharedMemory {
+    /// Makes one. `None` if there can be none, for a reason that is logged.
+    pub fn make() -> Option<Self> {
+        let name = format!("{PREFIX}{}", mend_wire::secret::to_hex(&mend_wire::random_bytes::<8>()));
+        let path = Path::new(PLACE).join(&name);
+        // It gets the name that a sweep looks for when its lock is held.
+        let draft = Path::new(PLACE).join(format!(".{name}"));
+        let made = DirBuilder::new().mode(0o700).create(&draft).and_then(|()| File::open(&draft)).and_then(|lock| {
+            flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            rename(&draft, &path)?;
+            Ok(lock)
+        });
+        match made {
+            Ok(lock) => Some(Self { path, _lock: lock }),
+            Err(error) => {
+                tracing::info!(%error, "ranks share the node's /dev/shm");
+                None
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the next daemon.
+        let _ = remove_dir_all(&self.path);
+    }
+}
+
+/// Removes what killed daemons of this user left.
+pub fn sweep() {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in read_dir(PLACE).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX) && entry.metadata().is_ok_and(|found| found.uid() == own);
+        let Some(directory) = ours.then(|| File::open(entry.path()).ok()).flatten() else { continue };
+        if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_used_directory_survives_a_sweep_and_a_left_one_does_not() {
+        let used = SharedMemory::make().unwrap();
+        let left = SharedMemory::make().unwrap();
+        let stale = left.path().to_owned();
+        std::fs::write(stale.join("segment"), "x").unwrap();
+        // As if its daemon had been killed: the lock goes, the directory stays.
+        let SharedMemory { path: _, _lock } = &*std::mem::ManuallyDrop::new(left);
+        flock(_lock, FlockOperation::Unlock).unwrap();
+        sweep();
+        assert!(used.path().exists() && !stale.exists());
+        let path = used.path().to_owned();
+        drop(used);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,48 @@
+//! Ending all descendants of this process without a PID namespace.
+//!
+//! Faults assumed: descendants fork while they are being killed; the walk repeats until none is left. A descendant
+//! that changed its user (setuid) cannot be killed and is left after [`ROUNDS`].
+
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use std::fs;
+
+const ROUNDS: usize = 100;
+
+/// SIGKILL to every descendant, until there is none that is not a zombie. The caller reaps.
+///
+/// The caller is a child subreaper, so orphans stay descendants.
+pub(super) fn kill_descendants() {
+    for _ in 0..ROUNDS {
+        let mut found = Vec::new();
+        descendants(getpid(), &mut found);
+        found.retain(|&pid| !is_zombie(pid));
+        if found.is_empty() {
+            return;
+        }
+        for pid in found {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+fn descendants(of: Pid, found: &mut Vec<Pid>) {
+    let Ok(threads) = fs::read_dir(format!("/proc/{}/task", of.as_raw_nonzero())) else { return };
+    for thread in threads.flatten() {
+        let Ok(children) = fs::read_to_string(thread.path().join("children")) else { continue };
+        for child in children.split_whitespace().filter_map(|text| Pid::from_raw(text.parse().ok()?)) {
+            if !found.contains(&child) {
+                found.push(child);
+                descendants(child, found);
+            }
+        }
+    }
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    // The state is the first field after the parenthesised name, which may hold anything (proc_pid_stat(5)).
+    fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+        .ok()
+        .and_then(|stat| stat.rsplit(')').next().map(|rest| rest.trim_start().starts_with(['Z', 'X'])))
+        .unwrap_or(true)
+}

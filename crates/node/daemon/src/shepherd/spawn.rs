@@ -1,0 +1,110 @@
+//! The daemon's side of a shepherd.
+
+use super::order::{Event, Instruction, Launch, MAX_FILES};
+use mend_messages::frame;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::Stdio;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+
+/// Why there is no shepherd.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// More descriptors than one message carries.
+    #[error("{0} descriptors are more than the {MAX_FILES} a launch carries")]
+    TooManyFiles(usize),
+    /// The process could not be made.
+    #[error("the process that watches the rank could not be started")]
+    Process(#[source] io::Error),
+    /// It could not be told what to do.
+    #[error("the process that watches the rank could not be instructed")]
+    Control(#[source] io::Error),
+}
+
+/// A running shepherd. Dropping it ends the shepherd and all its rank's processes.
+#[derive(Debug)]
+pub struct ShepherdLink {
+    control: Option<OwnedWriteHalf>,
+    process: Child,
+}
+
+/// What a shepherd says.
+#[derive(Debug)]
+pub struct ShepherdEvents(OwnedReadHalf);
+
+/// Starts a shepherd and tells it to launch; `files` belong to the numbers in `launch`.
+///
+/// # Errors
+/// See [`SpawnError`]. That the program itself cannot be started comes as [`Event::Failed`].
+pub async fn spawn(launch: Launch, files: Vec<OwnedFd>) -> Result<(ShepherdLink, ShepherdEvents), SpawnError> {
+    if files.len() > MAX_FILES {
+        return Err(SpawnError::TooManyFiles(files.len()));
+    }
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(SpawnError::Process)?;
+    // The running file itself, also after an upgrade replaced the one at its path.
+    let process = Command::new("/proc/self/exe")
+        .arg0("mendd")
+        .arg("shepherd")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(SpawnError::Process)?;
+    send_files(&ours, &files).map_err(SpawnError::Control)?;
+    drop(files);
+    ours.set_nonblocking(true).map_err(SpawnError::Control)?;
+    let (events, control) = UnixStream::from_std(ours).map_err(SpawnError::Control)?.into_split();
+    let mut link = ShepherdLink { control: Some(control), process };
+    link.instruct(&Instruction::Launch(Box::new(launch))).await.map_err(SpawnError::Control)?;
+    Ok((link, ShepherdEvents(events)))
+}
+
+/// One byte on a new, empty socket with the descriptors: does not block.
+fn send_files(socket: &std::os::unix::net::UnixStream, files: &[OwnedFd]) -> io::Result<()> {
+    let borrowed: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !borrowed.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+impl ShepherdLink {
+    async fn instruct(&mut self, instruction: &Instruction) -> io::Result<()> {
+        match &mut self.control {
+            Some(control) => control.write_all(&frame::encode(instruction).map_err(io::Error::other)?).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a signal to the rank; one that is gone already is no error.
+    pub async fn signal(&mut self, signal: i32) {
+        // A shepherd that cannot be written to is dead, which its events tell.
+        let _ = self.instruct(&Instruction::Signal(signal)).await;
+    }
+
+    /// Lets go of the rank: all its processes die. Returns when none is left.
+    pub async fn release(&mut self) {
+        self.control = None;
+        // Fails only if somebody else reaped the shepherd, which then is gone all the same.
+        let _ = self.process.wait().await;
+    }
+}
+
+impl ShepherdEvents {
+    /// The next event; `None` when the shepherd is gone. Not cancel safe.
+    pub async fn next(&mut self) -> Option<Event> {
+        let mut prefix = [0; 4];
+        self.0.read_exact(&mut prefix).await.ok()?;
+        let mut body = vec![0; frame::body_length(prefix).ok()?];
+        self.0.read_exact(&mut body).await.ok()?;
+        frame::decode(&body).ok()
+    }
+}

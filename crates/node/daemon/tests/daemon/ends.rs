@@ -1,0 +1,168 @@
+//! No process outlives its rank's daemon or controller, and nothing of a rank's last words is lost.
+
+use crate::controller::{Daemon, User, for_each_user, marker, until_no_process_with};
+use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
+
+/// A program with a child and a detached grandchild, all marked.
+fn family(mark: &str) -> Vec<String> {
+    let script = "setsid sleep 1000 & sleep 1000 & echo up; wait";
+    ["sh", "-c", script, mark].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn a_killed_daemon_takes_its_ranks_along() {
+    for_each_user(async |user| {
+        let mut daemon = Daemon::start(user);
+        let mark = marker();
+        let family = family(&mark);
+        let mut job = daemon.job(&family.iter().map(String::as_str).collect::<Vec<_>>(), 2).await;
+        job.start(0, false).await;
+        assert_eq!(job.line(0).await, "up");
+        job.start(1, false).await;
+        assert_eq!(job.line(1).await, "up");
+        daemon.kill();
+        until_no_process_with(&mark).await;
+    });
+}
+
+#[test]
+fn a_lost_controller_ends_its_ranks() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mark = marker();
+        let mut job = daemon.job(&["sh", "-c", "echo up; while :; do echo more; done", &mark], 1).await;
+        job.start(0, false).await;
+        job.next().await;
+        drop(job);
+        until_no_process_with(&mark).await;
+    });
+}
+
+#[test]
+fn a_silent_controller_ends_its_ranks() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mark = marker();
+        let mut introduction = daemon.introduction(&["sh", "-c", "sleep 1000; true", &mark], 1);
+        introduction.node_timeout_ms = 500;
+        let connection = mend_wire::connect(daemon.address, mend_messages::auth::Purpose::Job, &daemon.secret).await.unwrap();
+        let mut job = crate::controller::Controller { connection, introduction };
+        job.introduce().await;
+        job.start(0, false).await;
+        while job.try_next().await.is_some() {}
+        until_no_process_with(&mark).await;
+    });
+}
+
+#[test]
+fn an_end_carries_the_last_words_and_leaves_nobody() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mark = marker();
+        let mut job = daemon.job(&["sh", "-c", "seq 1 5000; echo up; sleep 1000; true", &mark], 1).await;
+        job.start(0, false).await;
+        let mut output = Vec::new();
+        while !output.ends_with(b"up\n") {
+            if let FromDaemon::Output { bytes, .. } = job.next().await {
+                output.extend(bytes);
+            }
+        }
+        job.send(ToDaemon::Ping).await;
+        job.send(ToDaemon::End).await;
+        let mut pong = false;
+        while let Some(message) = job.try_next().await {
+            assert!(!matches!(message, FromDaemon::Exited { .. }));
+            pong |= message == FromDaemon::Pong;
+        }
+        assert!(pong);
+        // The connection closes after the last process: nothing to wait for.
+        until_no_process_with(&mark).await;
+    });
+}
+
+#[test]
+fn a_discarded_rank_is_not_reported_and_can_come_again() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mark = marker();
+        let mut job = daemon.job(&["sh", "-c", "echo $MEND_RANK_PID; sleep 1000; true", &mark], 1).await;
+        for _ in 0..3 {
+            job.start(0, false).await;
+            let pid = job.line(0).await;
+            assert!(pid == "1000" || user == User::Confined, "{pid}");
+            job.send(ToDaemon::Discard { rank: 0 }).await;
+        }
+        job.send(ToDaemon::End).await;
+        while let Some(message) = job.try_next().await {
+            assert!(!matches!(message, FromDaemon::Exited { .. }), "{message:?}");
+        }
+        until_no_process_with(&mark).await;
+    });
+}
+
+#[test]
+fn children_that_stay_behind_do_not_hold_up_the_exit() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mark = marker();
+        // The grandchild keeps the pipes open, and one writes all the time.
+        let script = "sh -c 'while :; do echo noise; done' \"$0\" & setsid sleep 1000 & echo done >&2; exit 4";
+        let mut job = daemon.job(&["sh", "-c", script, &mark], 1).await;
+        job.start(0, false).await;
+        let run = job.until_exit(0).await;
+        assert_eq!(run.status, Some(ExitStatus::Code(4)));
+        assert_eq!(run.stderr, b"done\n");
+        until_no_process_with(&mark).await;
+    });
+}
+
+#[test]
+fn a_signal_9_ends_all_that_a_rank_started() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mark = marker();
+        let family = family(&mark);
+        let mut job = daemon.job(&family.iter().map(String::as_str).collect::<Vec<_>>(), 1).await;
+        job.start(0, false).await;
+        assert_eq!(job.line(0).await, "up");
+        job.send(ToDaemon::Signal(9)).await;
+        assert_eq!(job.until_exit(0).await.status, Some(ExitStatus::Signal(9)));
+        until_no_process_with(&mark).await;
+    });
+}
+
+#[test]
+fn a_terminated_daemon_takes_its_ranks_along() {
+    for_each_user(async |user| {
+        let mut daemon = Daemon::start(user);
+        let mark = marker();
+        let family = family(&mark);
+        let mut job = daemon.job(&family.iter().map(String::as_str).collect::<Vec<_>>(), 1).await;
+        job.start(0, false).await;
+        assert_eq!(job.line(0).await, "up");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&daemon.child), rustix::process::Signal::TERM).unwrap();
+        assert!(daemon.child.wait().unwrap().success());
+        until_no_process_with(&mark).await;
+    });
+}
+
+#[test]
+fn a_controller_that_does_not_read_holds_its_ranks_not_the_daemon_s_memory() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mut job = daemon.job(&["sh", "-c", "head -c 100000000 /dev/zero"], 1).await;
+        job.start(0, false).await;
+        assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
+        // The daemon goes on serving others meanwhile.
+        let mut other = daemon.job(&["true"], 1).await;
+        for _ in 0..20 {
+            other.start(0, false).await;
+            other.until_exit(0).await;
+        }
+        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let peak: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        assert!(peak < 60_000, "{peak} kB");
+        assert_eq!(job.until_exit(0).await.stdout.len(), 100_000_000);
+    });
+}

@@ -1,0 +1,124 @@
+//! Restores that must fail, each with its reason, and without leaving a process.
+
+use crate::controller::{Controller, Daemon, User, for_each_isolated_user, for_each_user};
+use mend_image::cpu::Cpu;
+use mend_image::{Header, put_text};
+use mend_messages::daemon::{FromDaemon, RestoreSource, ToDaemon};
+use std::path::PathBuf;
+
+fn header(job: &Controller) -> Header {
+    let mut header = Header { rank: 0, size: 1, pid: 1000, job: job.introduction.identity, ..Header::default() };
+    header.set_cpu(&Cpu::detect());
+    put_text(&mut header.executable, b"/bin/sh");
+    put_text(&mut header.host, b"elsewhere");
+    header
+}
+
+async fn refusal(job: &mut Controller, source: RestoreSource) -> String {
+    job.send(ToDaemon::Restore { rank: 0, source, stdin: false }).await;
+    match job.next().await {
+        FromDaemon::RestoreFailed { rank: 0, error, hint } => {
+            assert!(!hint.is_empty(), "{error}");
+            error
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn without_a_restorer_it_is_named() {
+    for_each_isolated_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mut job = daemon.job(&["true"], 1).await;
+        let error = refusal(&mut job, RestoreSource::File("/no/such/image".into())).await;
+        assert_eq!(error, "mend-restorer is not installed beside mendd");
+    });
+}
+
+#[test]
+fn unusable_images_are_refused_by_name() {
+    for_each_isolated_user(async |user| {
+        let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nexit 1\n");
+        let mut job = daemon.job(&["true"], 1).await;
+        let good = header(&job);
+        let another = Header { job: [9; 16], ..header(&job) };
+        let another_rank = Header { rank: 5, size: 8, ..header(&job) };
+        let mut elsewhere = header(&job);
+        put_text(&mut elsewhere.executable, b"/no/such/program");
+        let mut stronger = header(&job);
+        stronger.cpu_features = u64::MAX;
+        let mut damaged = good.to_bytes();
+        damaged[100] ^= 1;
+        let mut newer = good.to_bytes();
+        newer[8] = 99;
+        let cases: [(&str, &[u8], &str); 8] = [
+            ("empty", b"", "incomplete"),
+            ("foreign", &[b'x'; 5000], "not an image of a rank"),
+            ("damaged", &damaged, "header is damaged"),
+            ("newer", &newer, "has format 99"),
+            ("other-job", &another.to_bytes(), "of another job"),
+            ("other-rank", &another_rank.to_bytes(), "of rank 5 of 8, not of rank 0 of 1"),
+            ("no-program", &elsewhere.to_bytes(), "/no/such/program is not on this node"),
+            ("stronger", &stronger.to_bytes(), "processor lacks"),
+        ];
+        for (name, bytes, words) in cases {
+            let path = daemon.file(name, bytes, 0o644);
+            let error = refusal(&mut job, RestoreSource::File(path.clone())).await;
+            assert!(error.contains(words), "{name}: {error}");
+            assert!(error.contains(path.to_str().unwrap()) || matches!(name, "no-program" | "stronger"), "{error}");
+        }
+        let error = refusal(&mut job, RestoreSource::File(PathBuf::from("/no/such/image"))).await;
+        assert!(error.contains("cannot read the image /no/such/image"), "{error}");
+    });
+}
+
+#[test]
+fn a_restorer_that_dies_silently_is_a_failure() {
+    for_each_isolated_user(async |user| {
+        let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nkill -9 $$\n");
+        let mut job = daemon.job(&["true"], 1).await;
+        let path = daemon.file("image", &header(&job).to_bytes(), 0o644);
+        let error = refusal(&mut job, RestoreSource::File(path)).await;
+        assert_eq!(error, "mend-restorer ended without saying why");
+        // The rank's place is free again.
+        job.start(0, false).await;
+        job.until_exit(0).await;
+    });
+}
+
+#[test]
+fn a_restorer_has_its_pid_its_clock_and_its_descriptors() {
+    for_each_isolated_user(async |user| {
+        // It tells what it finds through the image's own file, which it was given for reading only.
+        let script = "#!/bin/sh\n\
+            exec >\"${0%/*}/seen\" 2>&1\n\
+            echo pid $$; cut -d. -f1 /proc/uptime; ls -l /proc/$$/fd | grep -c 'image$'; echo \"$@\"\n";
+        let daemon = Daemon::start_with_restorer(user, script);
+        let mut job = daemon.job(&["true"], 1).await;
+        let mut saved = header(&job);
+        // Far ahead of any clock here.
+        const SECOND: u64 = 1_000_000_000;
+        (saved.pid, saved.monotonic, saved.boottime) = (4711, 500_000_000 * SECOND, 500_000_000 * SECOND);
+        saved.roles = 0b1110;
+        let path = daemon.file("image", &saved.to_bytes(), 0o644);
+        refusal(&mut job, RestoreSource::File(path)).await;
+        let seen = std::fs::read_to_string(daemon.directory.path().join("seen")).unwrap();
+        let lines: Vec<&str> = seen.lines().collect();
+        assert_eq!(lines[0], "pid 4711");
+        assert!(lines[1].parse::<u64>().unwrap() >= 500_000_000, "{seen}");
+        assert_eq!(lines[2], "1", "{seen}");
+        assert_eq!(lines[3], "--image-fd 3 --control-fd 4 --agent-fd 5 --attach stdout=6 --attach stderr=7 --attach pmi=8 --mode restart");
+    });
+}
+
+#[test]
+fn a_node_without_namespaces_says_so() {
+    for_each_user(async |user| {
+        if user == User::Confined {
+            let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nexit 1\n");
+            let mut job = daemon.job(&["true"], 1).await;
+            let error = refusal(&mut job, RestoreSource::File("/no/such/image".into())).await;
+            assert!(error.contains("this node refuses user and PID namespaces"), "{error}");
+        }
+    });
+}

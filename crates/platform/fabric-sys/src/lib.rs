@@ -1,0 +1,19 @@
+//! The libfabric provider ABI: structures, constants and operation tables, as a provider loaded through
+//! `FI_PROVIDER_PATH` needs them.
+//!
+//! Facts from the public headers of libfabric 2.5 (`include/rdma/*.h`, `include/rdma/providers/fi_prov.h`),
+//! x86-64 System V layout. The layouts are asserted at compile time against the sizes and offsets that a C
+//! compiler gives for those headers. Only what Mend provides or reads is declared; operation tables are declared
+//! whole, because a caller may index anything that `size` covers.
+
+pub mod completion;
+pub mod constants;
+pub mod info;
+pub mod objects;
+pub mod transfer;
+
+pub use completion::*;
+pub use constants::*;
+pub use info::*;
+pub use objects::*;
+pub use transfer::*;

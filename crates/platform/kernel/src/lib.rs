@@ -1,0 +1,8 @@
+//! Linux primitives that no library offers, each behind a safe function.
+
+pub mod namespaces;
+pub mod pagemap;
+pub mod program;
+pub mod raw;
+pub mod signal_queue;
+pub mod threads;

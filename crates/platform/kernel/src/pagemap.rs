@@ -1,0 +1,180 @@
+//! Which pages of a mapping hold something: `PAGEMAP_SCAN` (Linux 6.7), else reading `/proc/self/pagemap`.
+//!
+//! Source: Documentation/admin-guide/mm/pagemap.rst, include/uapi/linux/fs.h.
+
+use crate::raw::{check, syscall};
+
+const PAGE: u64 = 4096;
+const PAGEMAP_SCAN: usize = 0xc060_6610;
+
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
+
+const ENTRY_PRESENT: u64 = 1 << 63;
+const ENTRY_SWAPPED: u64 = 1 << 62;
+const ENTRY_FILE: u64 = 1 << 61;
+const ENTRY_GUARD: u64 = 1 << 58;
+
+/// A run of populated pages.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    categories: u64,
+}
+
+impl Region {
+    /// True if the pages are not in memory; reading them directly may fault (swap, but also guard markers).
+    #[must_use]
+    pub fn absent(&self) -> bool {
+        self.categories & PAGE_IS_SWAPPED != 0
+    }
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArguments {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+const _: () = assert!(size_of::<ScanArguments>() == 96 && size_of::<Region>() == 24);
+
+/// How this kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// The ioctl.
+    Scan,
+    /// One entry per page.
+    Entries,
+}
+
+/// Finds the best method for an open `/proc/self/pagemap`.
+#[must_use]
+pub fn probe(pagemap: i32) -> Method {
+    let mut arguments = ScanArguments { size: 96, return_mask: PAGE_IS_PRESENT, ..Default::default() };
+    // SAFETY: an empty range; the kernel only reads and writes `arguments`.
+    let result = unsafe { syscall(libc::SYS_ioctl, [pagemap as usize, PAGEMAP_SCAN, (&raw mut arguments) as usize, 0, 0, 0]) };
+    if result >= 0 { Method::Scan } else { Method::Entries }
+}
+
+/// Collects populated pages of `start..end` into `found`, until the range or the room ends. `own_only` leaves out pages
+/// that still are the mapped file's (or shared memory's). Returns how many regions there are and up to where the range
+/// was looked at. Allocates nothing.
+///
+/// # Errors
+/// The errno of the ioctl or the read.
+pub fn populated(pagemap: i32, method: Method, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
+    match method {
+        Method::Scan => scan(pagemap, start, end, own_only, found),
+        Method::Entries => entries(pagemap, start, end, own_only, found),
+    }
+}
+
+fn scan(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
+    let without = PAGE_IS_PFNZERO | if own_only { PAGE_IS_FILE } else { 0 };
+    let mut arguments = ScanArguments {
+        size: 96,
+        start,
+        end,
+        vec: found.as_mut_ptr() as u64,
+        vec_len: found.len() as u64,
+        category_inverted: without,
+        category_mask: without,
+        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        ..Default::default()
+    };
+    // SAFETY: the kernel writes at most `vec_len` regions into `found`, a live slice, and `arguments`.
+    let result = unsafe { syscall(libc::SYS_ioctl, [pagemap as usize, PAGEMAP_SCAN, (&raw mut arguments) as usize, 0, 0, 0]) };
+    let count = check(result)?;
+    Ok((count.min(found.len()), if count < found.len() { end } else { arguments.walk_end.clamp(start, end) }))
+}
+
+fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
+    let mut buffer = [0u64; 512];
+    let room = found.len();
+    let mut count = 0;
+    let mut at = start;
+    while at < end {
+        let wanted = (((end - at) / PAGE) as usize).min(buffer.len());
+        let offset = (at / PAGE * 8) as usize;
+        // SAFETY: reads at most `wanted` entries into `buffer`, which holds as many.
+        let got =
+            check(unsafe { syscall(libc::SYS_pread64, [pagemap as usize, buffer.as_mut_ptr() as usize, wanted * 8, offset, 0, 0]) })? / 8;
+        if got == 0 {
+            return Ok((count, end));
+        }
+        for entry in &buffer[..got] {
+            let held = entry & (ENTRY_PRESENT | ENTRY_SWAPPED) != 0 && entry & ENTRY_GUARD == 0 && !(own_only && entry & ENTRY_FILE != 0);
+            if held {
+                let categories = if entry & ENTRY_PRESENT != 0 { PAGE_IS_PRESENT } else { PAGE_IS_SWAPPED };
+                match found[..count].last_mut() {
+                    Some(last) if last.end == at && last.categories == categories => last.end += PAGE,
+                    _ if count == room => return Ok((count, at)),
+                    _ => {
+                        found[count] = Region { start: at, end: at + PAGE, categories };
+                        count += 1;
+                    }
+                }
+            }
+            at += PAGE;
+        }
+    }
+    Ok((count, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn both_methods_find_exactly_the_touched_pages() {
+        let size = 64 * PAGE as usize;
+        // SAFETY: a new private mapping at an address of the kernel's choice, unmapped below.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        assert_ne!(base, libc::MAP_FAILED);
+        let start = base as u64;
+        // SAFETY: advice on the mapping made above.
+        unsafe { libc::madvise(base, size, libc::MADV_NOHUGEPAGE) };
+        for page in [0u64, 1, 5, 63] {
+            // SAFETY: within the mapping made above.
+            unsafe { ((start + page * PAGE) as *mut u8).write_volatile(1) };
+        }
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        for method in [Method::Scan, Method::Entries] {
+            if method == Method::Scan && probe(pagemap.as_raw_fd()) != Method::Scan {
+                continue;
+            }
+            let mut found = [Region::default(); 2];
+            let (mut at, mut pages) = (start, vec![]);
+            while at < start + size as u64 {
+                let (count, next) = populated(pagemap.as_raw_fd(), method, at, start + size as u64, true, &mut found).unwrap();
+                for region in &found[..count] {
+                    pages.extend((region.start..region.end).step_by(PAGE as usize).map(|address| (address - start) / PAGE));
+                }
+                at = next;
+            }
+            assert_eq!(pages, [0, 1, 5, 63], "{method:?}");
+        }
+        // SAFETY: the mapping made above, no longer used.
+        unsafe { libc::munmap(base, size) };
+    }
+}

@@ -1,0 +1,175 @@
+//! What the kernel knows about a thread beside its registers, and how to stop one.
+//!
+//! Sources: rt_tgsigqueueinfo(2), sigaction(2), get_robust_list(2), arch_prctl(2), include/uapi/linux/rseq.h.
+//! All calls are raw: no `errno`, no locks, usable from a signal handler.
+
+use crate::raw::{check, syscall};
+
+/// The signal number that glibc keeps for itself (`SIGSETXID`): programs cannot block it through the C library.
+pub const PARK_SIGNAL: i32 = 33;
+
+/// `struct sigaction` as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disposition {
+    /// Handler, or 0 (default), 1 (ignore).
+    pub handler: usize,
+    /// `SA_` flags.
+    pub flags: u64,
+    /// Where the handler returns to.
+    pub restorer: usize,
+    /// Signals blocked while it runs.
+    pub mask: u64,
+}
+
+/// `SA_RESTORER`, which the C library's headers hide.
+pub const SA_RESTORER: u64 = 0x0400_0000;
+
+/// Reads a signal's disposition.
+///
+/// # Errors
+/// The errno; `EINVAL` for numbers outside 1..=64.
+pub fn disposition(signal: i32) -> Result<Disposition, i32> {
+    let mut old = Disposition::default();
+    // SAFETY: the kernel writes one `struct sigaction` of 32 bytes (8-byte mask) into `old`.
+    check(unsafe { syscall(libc::SYS_rt_sigaction, [signal as usize, 0, (&raw mut old) as usize, 8, 0, 0]) })?;
+    Ok(old)
+}
+
+/// Sets a signal's disposition.
+///
+/// # Safety
+/// `new.handler` must be a handler that is safe wherever the signal may arrive, and `new.restorer` its return path.
+///
+/// # Errors
+/// The errno; `EINVAL` for `SIGKILL`, `SIGSTOP` and numbers outside 1..=64.
+pub unsafe fn set_disposition(signal: i32, new: &Disposition) -> Result<(), i32> {
+    // SAFETY: the kernel reads one `struct sigaction` from `new`; the caller answers for the handler.
+    check(unsafe { syscall(libc::SYS_rt_sigaction, [signal as usize, core::ptr::from_ref(new) as usize, 0, 8, 0, 0]) }).map(drop)
+}
+
+/// Sends a signal with a value to one thread of this process (ids as the process itself sees them).
+///
+/// # Errors
+/// The errno; `ESRCH` if the thread is gone.
+pub fn queue(process: i32, thread: i32, signal: i32, value: usize) -> Result<(), i32> {
+    // siginfo_t: signo, errno, code, padding, pid, uid, value.
+    let mut info = [0u32; 32];
+    info[0] = signal as u32;
+    info[2] = -1i32 as u32; // SI_QUEUE
+    info[4] = process as u32;
+    info[6] = value as u32;
+    info[7] = (value >> 32) as u32;
+    // SAFETY: the kernel reads 128 bytes of siginfo.
+    let result =
+        unsafe { syscall(libc::SYS_rt_tgsigqueueinfo, [process as usize, thread as usize, signal as usize, info.as_ptr() as usize, 0, 0]) };
+    check(result).map(drop)
+}
+
+/// Base of the calling thread's fs segment (`gs == false`) or gs segment.
+#[must_use]
+pub fn segment_base(gs: bool) -> u64 {
+    let mut base = 0u64;
+    let code = if gs { 0x1004 } else { 0x1003 }; // ARCH_GET_GS, ARCH_GET_FS
+    // SAFETY: the kernel writes 8 bytes into `base`.
+    unsafe { syscall(libc::SYS_arch_prctl, [code, (&raw mut base) as usize, 0, 0, 0, 0]) };
+    base
+}
+
+/// The calling thread's robust futex list: head and length.
+#[must_use]
+pub fn robust_list() -> (u64, u64) {
+    let (mut head, mut length) = (0u64, 0u64);
+    // SAFETY: the kernel writes 8 bytes into each.
+    unsafe { syscall(libc::SYS_get_robust_list, [0, (&raw mut head) as usize, (&raw mut length) as usize, 0, 0, 0]) };
+    (head, length)
+}
+
+/// Where the kernel clears the calling thread's id when it ends (0 if unknown: kernel without checkpoint support).
+#[must_use]
+pub fn clear_child_tid() -> u64 {
+    let mut address = 0u64;
+    // SAFETY: PR_GET_TID_ADDRESS (40) writes 8 bytes into `address`.
+    unsafe { syscall(libc::SYS_prctl, [40, (&raw mut address) as usize, 0, 0, 0, 0]) };
+    address
+}
+
+/// Name of the calling thread, NUL-padded.
+#[must_use]
+pub fn name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    // SAFETY: PR_GET_NAME (16) writes 16 bytes into `name`.
+    unsafe { syscall(libc::SYS_prctl, [16, name.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    name
+}
+
+/// Kernel-side state of a thread that a new kernel thread has to be told again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registration {
+    /// Head of the robust list, its length.
+    pub robust: (u64, u64),
+    /// See [`clear_child_tid`].
+    pub clear_child_tid: u64,
+    /// Address of the rseq area, 0 if none is registered.
+    pub rseq: u64,
+    /// See [`name`].
+    pub name: [u8; 16],
+}
+
+impl Registration {
+    /// Of the calling thread. `rseq` is the address of its area as its C library keeps it, 0 if it has none.
+    #[must_use]
+    pub fn of_this_thread(rseq: u64) -> Self {
+        Self { robust: robust_list(), clear_child_tid: clear_child_tid(), rseq, name: name() }
+    }
+
+    /// Tells the kernel again, for the calling thread. Best effort: a failed step leaves the kernel's default.
+    ///
+    /// # Safety
+    /// The addresses must belong to the calling thread, as they did when they were read.
+    pub unsafe fn restore(&self) {
+        // SAFETY: per contract the addresses are this thread's own; the kernel checks the rest.
+        unsafe {
+            syscall(libc::SYS_set_tid_address, [self.clear_child_tid as usize, 0, 0, 0, 0, 0]);
+            if self.robust.0 != 0 {
+                syscall(libc::SYS_set_robust_list, [self.robust.0 as usize, self.robust.1 as usize, 0, 0, 0, 0]);
+            }
+            if self.rseq != 0 {
+                syscall(libc::SYS_rseq, [self.rseq as usize, 32, 0, 0x5305_3053, 0, 0]);
+            }
+            syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, self.name.as_ptr() as usize, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Waits until `word` differs from `value`, or spuriously less; at most `timeout` (None: without end).
+pub fn wait(word: &core::sync::atomic::AtomicU32, value: u32, timeout: Option<core::time::Duration>) {
+    let timespec = timeout.map(|timeout| [timeout.as_secs(), u64::from(timeout.subsec_nanos())]);
+    let pointer = timespec.as_ref().map_or(0, |timespec| timespec.as_ptr() as usize);
+    // SAFETY: FUTEX_WAIT_PRIVATE (128) reads the word and the timespec, both alive.
+    unsafe { syscall(libc::SYS_futex, [core::ptr::from_ref(word) as usize, 128, value as usize, pointer, 0, 0]) };
+}
+
+/// Wakes all that [`wait`] on `word`.
+pub fn wake(word: &core::sync::atomic::AtomicU32) {
+    // SAFETY: FUTEX_WAKE_PRIVATE (129) only uses the address.
+    unsafe { syscall(libc::SYS_futex, [core::ptr::from_ref(word) as usize, 129, i32::MAX as usize, 0, 0, 0]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_knows_itself() {
+        assert_eq!(segment_base(false) % 8, 0);
+        assert_ne!(segment_base(false), 0);
+        assert_eq!(robust_list().1, 24);
+        assert!(disposition(0).is_err());
+        assert_eq!(disposition(libc::SIGUSR2).unwrap().handler, 0);
+        // SAFETY: gettid has no demands.
+        let thread = unsafe { syscall(libc::SYS_gettid, [0; 6]) } as i32;
+        assert!(queue(std::process::id() as i32, thread, 0, 0).is_ok());
+        assert_eq!(queue(std::process::id() as i32, i32::MAX, 0, 0), Err(libc::ESRCH));
+    }
+}

@@ -1,0 +1,221 @@
+//! Every setting of Mend, declared once: name, default, range, meaning. The reference in `docs/settings.md` and
+//! the checks of values come from this table alone.
+//!
+//! A setting is read from the environment variable of its name. Flags of the commands override it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What kind of value a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A file or directory.
+    Path,
+    /// Free text.
+    Text,
+    /// A whole number within bounds, both included.
+    Number {
+        /// Least.
+        min: u64,
+        /// Greatest.
+        max: u64,
+    },
+}
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Environment variable.
+    pub name: &'static str,
+    /// Kind and range.
+    pub kind: Kind,
+    /// Used when it is not set; as text, empty for "derived, see meaning".
+    pub default: &'static str,
+    /// One sentence for the user, with the unit.
+    pub meaning: &'static str,
+}
+
+/// Base directory of a user's secret and jobs.
+pub const HOME: Setting = Setting {
+    name: "MEND_HOME",
+    kind: Kind::Path,
+    default: "",
+    meaning: "Directory of the user's secret, jobs and checkpoints, the same on all nodes; default ~/.mend.",
+};
+/// The user's secret.
+pub const SECRET_FILE: Setting = Setting {
+    name: "MEND_SECRET_FILE",
+    kind: Kind::Path,
+    default: "",
+    meaning: "File with the secret that daemons and controllers share, 64 hexadecimal digits, mode 0600; default $MEND_HOME/secret.",
+};
+/// Where the parts of Mend are.
+pub const LIBDIR: Setting = Setting {
+    name: "MEND_LIBDIR",
+    kind: Kind::Path,
+    default: "",
+    meaning: "Directory of mendd, libmend-fi.so and mend-restorer; default the directory of the running program, else ../lib/mend.",
+};
+/// Port of the daemons.
+pub const PORT: Setting = Setting {
+    name: "MEND_PORT",
+    kind: Kind::Number { min: 1, max: 65535 },
+    default: "7117",
+    meaning: "TCP port on which mendd listens and mend looks for it.",
+};
+/// Failure detection.
+pub const NODE_TIMEOUT: Setting = Setting {
+    name: "MEND_NODE_TIMEOUT_MS",
+    kind: Kind::Number { min: 500, max: 600_000 },
+    default: "5000",
+    meaning: "Milliseconds of silence after which a node (or its job's controller) counts as dead.",
+};
+/// Bound of a drain.
+pub const DRAIN_TIMEOUT: Setting = Setting {
+    name: "MEND_DRAIN_TIMEOUT_MS",
+    kind: Kind::Number { min: 100, max: 600_000 },
+    default: "20000",
+    meaning: "Milliseconds the channels of a job may take to drain before a checkpoint or migration is given up and the job runs on.",
+};
+/// Log filter.
+pub const LOG: Setting = Setting {
+    name: "MEND_LOG",
+    kind: Kind::Text,
+    default: "warn",
+    meaning: "Filter of the log on standard error: error, warn, info, debug, trace, or per module as in tracing's EnvFilter.",
+};
+
+/// All settings, in the order of the reference.
+pub const ALL: &[Setting] = &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, LOG];
+
+/// A value that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    /// Not a number, or out of range.
+    #[error("{name}={value}: expected a whole number from {min} to {max}")]
+    Number {
+        /// The variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// Least.
+        min: u64,
+        /// Greatest.
+        max: u64,
+    },
+    /// No default can be derived.
+    #[error("neither {name} nor HOME is set")]
+    NoHome {
+        /// The variable.
+        name: &'static str,
+    },
+}
+
+impl Setting {
+    /// The value as text: the environment's, else the default.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match std::env::var(self.name) {
+            Ok(value) if !value.is_empty() => value,
+            _ => self.default.to_owned(),
+        }
+    }
+
+    /// The value as a number.
+    ///
+    /// # Errors
+    /// [`SettingError::Number`] if it is none or out of the declared range.
+    pub fn number(&self) -> Result<u64, SettingError> {
+        let (min, max) = match self.kind {
+            Kind::Number { min, max } => (min, max),
+            Kind::Path | Kind::Text => (0, u64::MAX),
+        };
+        let value = self.text();
+        match value.parse() {
+            Ok(number) if (min..=max).contains(&number) => Ok(number),
+            _ => Err(SettingError::Number { name: self.name, value, min, max }),
+        }
+    }
+
+    /// The value as milliseconds.
+    ///
+    /// # Errors
+    /// As [`Setting::number`].
+    pub fn milliseconds(&self) -> Result<Duration, SettingError> {
+        self.number().map(Duration::from_millis)
+    }
+}
+
+/// `$MEND_HOME`, else `~/.mend`. Not created.
+///
+/// # Errors
+/// [`SettingError::NoHome`] if neither variable is set.
+pub fn home() -> Result<PathBuf, SettingError> {
+    let named = HOME.text();
+    if !named.is_empty() {
+        return Ok(PathBuf::from(named));
+    }
+    match std::env::var_os("HOME") {
+        Some(home) if !home.is_empty() => Ok(PathBuf::from(home).join(".mend")),
+        _ => Err(SettingError::NoHome { name: HOME.name }),
+    }
+}
+
+/// `$MEND_SECRET_FILE`, else `secret` in [`home`].
+///
+/// # Errors
+/// As [`home`].
+pub fn secret_file() -> Result<PathBuf, SettingError> {
+    let named = SECRET_FILE.text();
+    if named.is_empty() { Ok(home()?.join("secret")) } else { Ok(PathBuf::from(named)) }
+}
+
+/// The directory that holds `part` ("mendd", "libmend-fi.so", "mend-restorer"): `$MEND_LIBDIR`, else beside the
+/// running program, else `../lib/mend` from there. `None` if it is in none of them.
+#[must_use]
+pub fn find_part(part: &str) -> Option<PathBuf> {
+    let named = LIBDIR.text();
+    if !named.is_empty() {
+        return Some(PathBuf::from(named).join(part)).filter(|path| path.exists());
+    }
+    let program = std::env::current_exe().ok()?;
+    let beside = program.parent()?;
+    [beside.join(part), beside.join("../lib/mend").join(part)].into_iter().find(|path| path.exists())
+}
+
+/// The reference of all settings, as a Markdown table.
+#[must_use]
+pub fn reference() -> String {
+    let mut page = String::from("| variable | value | default | meaning |\n| --- | --- | --- | --- |\n");
+    for setting in ALL {
+        let kind = match setting.kind {
+            Kind::Path => "path".to_owned(),
+            Kind::Text => "text".to_owned(),
+            Kind::Number { min, max } => format!("{min} to {max}"),
+        };
+        let default = if setting.default.is_empty() { "see meaning" } else { setting.default };
+        page.push_str(&format!("| `{}` | {kind} | {default} | {} |\n", setting.name, setting.meaning));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_within_their_range() {
+        for setting in ALL.iter().filter(|s| matches!(s.kind, Kind::Number { .. })) {
+            let Kind::Number { min, max } = setting.kind else { continue };
+            assert!((min..=max).contains(&setting.default.parse().unwrap()), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn the_reference_names_every_setting_once() {
+        let page = reference();
+        for setting in ALL {
+            assert_eq!(page.matches(&format!("`{}`", setting.name)).count(), 1);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Authenticated, framed TCP connections between controller, daemons and CLI (tokio).
+//!
+//! A [`Connection`] exists only after both sides proved the secret ([`mend_messages::auth`]), so whatever is read
+//! from one comes from a holder of it; lengths are bounded all the same. Faults assumed: the peer stops, lies,
+//! or is a stranger. The handshake is bounded in time ([`HANDSHAKE_TIMEOUT`]); what follows is the caller's clock.
+
+mod connection;
+mod handshake;
+pub mod secret;
+
+pub use connection::{Connection, ReceiveError, Receiver, SendError, Sender};
+pub use handshake::{HANDSHAKE_TIMEOUT, HandshakeError, accept, connect, greet, prove_as_acceptor, prove_as_initiator};
+
+/// 32 random bytes from the kernel: nonces, secrets.
+///
+/// # Panics
+/// If the kernel has no randomness to give, which `getrandom(2)` excludes after boot.
+#[must_use]
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("getrandom(2) works on every kernel Mend runs on");
+    bytes
+}

@@ -1,0 +1,54 @@
+//! The agent without a fabric as a preloadable object, for this crate's tests.
+
+use mend_agent::{Frozen, Network, RankAllocator};
+use mend_messages::agent::Welcome;
+use mend_messages::job::{FabricAddress, JobMap, Rank};
+use std::time::{Duration, Instant};
+
+#[global_allocator]
+static ALLOCATOR: RankAllocator = RankAllocator;
+
+/// A fabric that nobody uses.
+struct Nobody;
+
+impl Network for Nobody {
+    fn listen(&self, identity: &Welcome) -> Result<FabricAddress, String> {
+        Ok(FabricAddress { tcp: (identity.ip, 1).into(), unix: String::new() })
+    }
+    fn set_map(&self, _: JobMap) {}
+    fn on_use(&self, _: fn()) {}
+    fn in_use(&self) -> bool {
+        false
+    }
+    fn suspend(&self, _: Instant) -> Result<(), String> {
+        Ok(())
+    }
+    fn suspend_peer(&self, _: Rank, _: Instant) -> Result<(), String> {
+        Ok(())
+    }
+    fn serve(&self, timeout: Duration) {
+        std::thread::sleep(timeout);
+    }
+    fn resume(&self) {}
+    fn freeze(&self) -> Box<dyn Frozen> {
+        Box::new(Still)
+    }
+}
+
+struct Still;
+
+impl Frozen for Still {
+    fn excluded_memory(&self, _: &mut dyn FnMut(usize, usize)) {}
+    fn own_descriptors(&self, _: &mut dyn FnMut(i32)) {}
+    fn rebuild(self: Box<Self>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+extern "C" fn constructor() {
+    mend_agent::start(&Nobody);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;

@@ -1,0 +1,122 @@
+//! The allocator of agent and fabric: dlmalloc on its own memory, with a lock that the agent can hold.
+//!
+//! The preloaded object must not use the program's malloc: a thread may be parked while it holds that one's lock.
+//! Before the agent parks threads it takes this allocator's lock, so no parked thread is inside; from then on it
+//! allocates alone (the lock is reentrant for its owner). While pages are written nobody allocates, so that the image
+//! holds the heap of one moment.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use dlmalloc::Dlmalloc;
+use mend_kernel::threads::{wait, wake};
+
+struct Heap(UnsafeCell<Dlmalloc>);
+// SAFETY: only touched by the holder of LOCK.
+unsafe impl Sync for Heap {}
+
+static HEAP: Heap = Heap(UnsafeCell::new(Dlmalloc::new()));
+/// 0 free, 1 held, 2 held and somebody waits.
+static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Thread pointer of the holder while the allocator is frozen, else 0.
+static FROZEN_BY: AtomicU64 = AtomicU64::new(0);
+
+/// The `#[global_allocator]` of the preloaded object.
+pub struct RankAllocator;
+
+/// Unique per thread, the same after a restore, and cheap: the thread pointer that the x86-64 ABI keeps at fs:0.
+fn this_thread() -> u64 {
+    let pointer: u64;
+    // SAFETY: the ABI's TLS layout puts the thread pointer's own value at fs:0.
+    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}
+
+fn lock() {
+    if LOCK.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while LOCK.swap(2, Ordering::Acquire) != 0 {
+            wait(&LOCK, 2, None);
+        }
+    }
+}
+
+fn unlock() {
+    if LOCK.swap(0, Ordering::Release) == 2 {
+        wake(&LOCK);
+    }
+}
+
+fn with_heap<T>(action: impl FnOnce(&mut Dlmalloc) -> T) -> T {
+    let frozen_here = FROZEN_BY.load(Ordering::Relaxed) == this_thread();
+    if !frozen_here {
+        lock();
+    }
+    // SAFETY: the lock is held, by this call or by this thread's `freeze`.
+    let result = action(unsafe { &mut *HEAP.0.get() });
+    if !frozen_here {
+        unlock();
+    }
+    result
+}
+
+/// Keeps all other threads out of the allocator until [`thaw`]. Called by the agent's thread alone, not nested.
+pub(crate) fn freeze() {
+    lock();
+    FROZEN_BY.store(this_thread(), Ordering::Relaxed);
+}
+
+/// Ends [`freeze`].
+pub(crate) fn thaw() {
+    FROZEN_BY.store(0, Ordering::Relaxed);
+    unlock();
+}
+
+// SAFETY: dlmalloc hands out disjoint blocks of the demanded size and alignment; the lock serializes it.
+unsafe impl GlobalAlloc for RankAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: size and alignment come from a valid layout.
+        with_heap(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: size and alignment come from a valid layout.
+        with_heap(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller passes a block of this allocator with its layout.
+        with_heap(|heap| unsafe { heap.free(pointer, layout.size(), layout.align()) });
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller passes a block of this allocator with its layout.
+        with_heap(|heap| unsafe { heap.realloc(pointer, layout.size(), layout.align(), size) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_freezing_thread_allocates_and_others_wait() {
+        let layout = Layout::from_size_align(100, 8).unwrap();
+        freeze();
+        // SAFETY: a valid layout; freed with the same one.
+        unsafe {
+            let block = RankAllocator.alloc(layout);
+            assert!(!block.is_null());
+            RankAllocator.dealloc(block, layout);
+        }
+        let other = std::thread::spawn(move || {
+            // SAFETY: as above.
+            unsafe {
+                let block = RankAllocator.alloc(layout);
+                RankAllocator.dealloc(block, layout);
+            }
+        });
+        assert!(!other.is_finished());
+        thaw();
+        other.join().unwrap();
+    }
+}

@@ -1,0 +1,318 @@
+//! The agent's thread: what it says to its daemon, and what it does when asked.
+//!
+//! ```text
+//! Running ── Suspend ──► Suspended ── Save ──► Parked ── Resume ──► Running
+//!    ▲                      │  ▲                  │
+//!    └────── Resume ────────┘  └─ failed Save ────┘
+//! ```
+//! While suspended, the agent drives the fabric for its peers' sake. A restored process begins in Parked. Requests out
+//! of order are refused; nothing that fails here stops the program.
+
+use crate::attached::Attached;
+use crate::inspect::inspect;
+use crate::link::{FIRST_DESCRIPTOR, Link};
+use crate::network::{Frozen, Network};
+use crate::rebuild;
+use crate::save::{self, Outcome, Standing, Standstill, save};
+use crate::scratch::Scratch;
+use crate::target::Target;
+use mend_messages::PROTOCOL;
+use mend_messages::agent::{FromAgent, Hello, Reply, Request, SaveTarget, ToAgent, Welcome};
+use mend_messages::job::{JobMap, Rank};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the environment tells the agent.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub socket: PathBuf,
+    pub rank: Rank,
+    pub main_process: bool,
+    pub pmi: Option<i32>,
+    pub drain_limit: Duration,
+}
+
+/// Set by the thread that first uses the fabric; the agent tells the daemon.
+static USED: AtomicBool = AtomicBool::new(false);
+/// Wakes the agent for it.
+static BELL: AtomicI32 = AtomicI32::new(-1);
+
+/// Called once by the fabric, on a thread of the program.
+pub(crate) fn announce_use() {
+    USED.store(true, Ordering::Release);
+    let bell = BELL.load(Ordering::Acquire);
+    if bell >= 0 {
+        // SAFETY: the agent's descriptor, open as long as the process.
+        let _ = rustix::io::write(unsafe { rustix::fd::BorrowedFd::borrow_raw(bell) }, &1u64.to_ne_bytes());
+    }
+}
+
+enum Stage {
+    Running,
+    Suspended,
+    /// Dropped in this order: threads go on, then the fabric.
+    Parked {
+        _threads: Standstill,
+        _fabric: Option<Box<dyn Frozen>>,
+    },
+}
+
+struct Agent {
+    network: &'static dyn Network,
+    place: Place,
+    scratch: Scratch,
+    attached: Attached,
+    link: Link,
+    bell: OwnedFd,
+    identity: Option<Welcome>,
+    stage: Stage,
+    /// A map that came while the fabric was frozen.
+    held_map: Option<JobMap>,
+    told_use: bool,
+}
+
+/// The thread's whole life. Ends when the daemon is gone.
+pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()> {
+    let link = Link::connect(&place.socket)?;
+    let bell = rustix::io::fcntl_dupfd_cloexec(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?, FIRST_DESCRIPTOR)?;
+    BELL.store(bell.as_raw_fd(), Ordering::Release);
+    let attached = Attached::find(place.pmi);
+    let scratch = Scratch::new()?;
+    let mut agent =
+        Agent { network, place, scratch, attached, link, bell, identity: None, stage: Stage::Running, held_map: None, told_use: false };
+    agent.link.send(&FromAgent::Hello(Hello {
+        protocol: PROTOCOL,
+        rank: agent.place.rank,
+        pid: rustix::process::getpid().as_raw_nonzero().get() as u32,
+        main_process: agent.place.main_process,
+        executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
+    }))?;
+    let ended = agent.converse();
+    if !matches!(agent.stage, Stage::Running) {
+        // Whoever asked for silence is gone and can take it back no more. This rank may live on elsewhere already, so it must not
+        // say another word: it stays as it is until its shepherd ends it, which a daemon's death or a discard brings about.
+        std::mem::forget(agent);
+    }
+    ended
+}
+
+impl Agent {
+    fn converse(&mut self) -> io::Result<()> {
+        loop {
+            self.await_message()?;
+            match self.link.receive()? {
+                ToAgent::Welcome(welcome) => self.welcome(welcome)?,
+                ToAgent::Map(map) => match self.stage {
+                    Stage::Parked { .. } => self.held_map = Some(map),
+                    _ => self.network.set_map(map),
+                },
+                ToAgent::Request { seq, request } => self.answer(seq, request)?,
+            }
+        }
+    }
+
+    /// Until the daemon says something: serves peers if suspended, tells the daemon of the fabric's first use.
+    fn await_message(&mut self) -> io::Result<()> {
+        loop {
+            if !self.told_use && self.identity.is_some() && USED.load(Ordering::Acquire) {
+                self.told_use = true;
+                self.link.send(&FromAgent::FabricInUse)?;
+            }
+            let serving = matches!(self.stage, Stage::Suspended);
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let descriptors = &mut [PollFd::from_borrowed_fd(self.link.fd(), PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+            match poll(descriptors, serving.then_some(&at_once)) {
+                Ok(0) => self.network.serve(Duration::from_millis(1)),
+                Ok(_) => {
+                    let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
+                    if bell {
+                        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+                    }
+                    if link {
+                        return Ok(());
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn welcome(&mut self, welcome: Welcome) -> io::Result<()> {
+        let address = self.network.listen(&welcome);
+        self.identity = Some(welcome);
+        self.told_use = false;
+        match address {
+            Ok(address) => self.link.send(&FromAgent::FabricUp(address)),
+            // A program without MPI does not need it; one with MPI gets the fabric's own error.
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn answer(&mut self, seq: u64, request: Request) -> io::Result<()> {
+        let reply = match request {
+            Request::Inspect => {
+                let (mut own, mut excluded) = (self.own_descriptors(), Vec::new());
+                // Held meanwhile, so that no channel is opened between listing the fabric's descriptors and looking at all. A
+                // parked rank's fabric is held already.
+                let frozen = (!matches!(self.stage, Stage::Parked { .. })).then(|| self.network.freeze());
+                if let Some(frozen) = &frozen {
+                    frozen.own_descriptors(&mut |fd| own.push(fd));
+                    frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
+                }
+                Reply::Inspected(inspect(&self.attached, &own, &excluded, self.network.in_use(), self.place.main_process))
+            }
+            Request::Suspend => self.suspend(|network, deadline| network.suspend(deadline)),
+            Request::SuspendPeer(rank) => self.suspend_peer(rank),
+            Request::Save(target) => match self.save(target)? {
+                Some(reply) => reply,
+                // Restored: that request was answered in another life.
+                None => return Ok(()),
+            },
+            Request::Resume => self.resume(),
+        };
+        self.link.send(&FromAgent::Reply { seq, reply })
+    }
+
+    fn suspend(&mut self, drain: impl FnOnce(&dyn Network, Instant) -> Result<(), String>) -> Reply {
+        if let Stage::Parked { .. } = self.stage {
+            return refused("the rank is parked already");
+        }
+        let began = Instant::now();
+        match drain(self.network, began + self.place.drain_limit) {
+            Ok(()) => {
+                self.stage = Stage::Suspended;
+                Reply::Suspended { us: began.elapsed().as_micros() as u64 }
+            }
+            Err(error) => {
+                Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }
+            }
+        }
+    }
+
+    /// The rank keeps running: only one peer is let go.
+    fn suspend_peer(&mut self, rank: Rank) -> Reply {
+        if let Stage::Parked { .. } = self.stage {
+            return refused("the rank is parked already");
+        }
+        let began = Instant::now();
+        match self.network.suspend_peer(rank, began + self.place.drain_limit) {
+            Ok(()) => Reply::Suspended { us: began.elapsed().as_micros() as u64 },
+            Err(error) => {
+                Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }
+            }
+        }
+    }
+
+    fn resume(&mut self) -> Reply {
+        self.stage = Stage::Running;
+        if let Some(map) = self.held_map.take() {
+            self.network.set_map(map);
+        }
+        self.network.resume();
+        Reply::Resumed
+    }
+
+    fn own_descriptors(&self) -> Vec<i32> {
+        vec![self.link.raw(), self.bell.as_raw_fd()]
+    }
+
+    /// `None` in a restored process.
+    fn save(&mut self, target: SaveTarget) -> io::Result<Option<Reply>> {
+        if !matches!(self.stage, Stage::Suspended) {
+            return Ok(Some(refused("a rank is saved only while it is suspended")));
+        }
+        let target = match (target, self.link.take_descriptor()) {
+            (SaveTarget::File(path), _) => Target::File(path),
+            (SaveTarget::Descriptor, Some(descriptor)) => Target::Stream(descriptor),
+            (SaveTarget::Descriptor, None) => return Ok(Some(refused("no descriptor came with the request"))),
+        };
+        let Some(identity) = self.identity.clone() else { return Ok(Some(refused("the daemon has not welcomed this agent"))) };
+        let frozen = self.network.freeze();
+        let mut own_descriptors = self.own_descriptors();
+        frozen.own_descriptors(&mut |fd| own_descriptors.push(fd));
+        if let Target::Stream(stream) = &target {
+            own_descriptors.push(stream.as_raw_fd());
+        }
+        let (start, end) = self.scratch.range();
+        let mut excluded = vec![(start as u64, end as u64)];
+        frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
+        excluded.sort_unstable();
+        let request = save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded };
+        match save(&request, target) {
+            Ok(Outcome::Saved(saved, standstill)) => {
+                self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };
+                Ok(Some(Reply::Saved(saved)))
+            }
+            Ok(Outcome::Restored(standing)) => self.restored(*standing, frozen).map(|()| None),
+            Err(error) => Ok(Some(Reply::Failed { error: chain(&error), hint: error.hint().to_string() })),
+        }
+    }
+
+    /// The process has just come back. Its other threads are parked, its descriptors are the restorer's.
+    fn restored(&mut self, standing: Standing, frozen: Box<dyn Frozen>) -> io::Result<()> {
+        let began = Instant::now();
+        let handoff = match rebuild::handoff(&self.scratch) {
+            Ok(handoff) => handoff,
+            // Nothing is known about this process, not even how to speak to the daemon.
+            Err(_) => end_process(),
+        };
+        // The streams have new identities.
+        self.attached = Attached::behind(handoff.attach.map(|fd| (fd >= 0).then_some(fd)));
+        let result = rebuild::rebuild(&standing, &handoff).map_err(|error| chain(&error));
+        if self.link.adopt(handoff.agent_fd).is_err() {
+            end_process();
+        }
+        let result = result.and_then(|()| self.new_bell().map_err(|error| error.to_string())).and_then(|()| frozen.rebuild());
+        if let Err(error) = result {
+            self.link.send(&FromAgent::RestoreFailed { error })?;
+            // The daemon ends this process; its threads never run.
+            loop {
+                if self.link.receive().is_err() {
+                    end_process();
+                }
+            }
+        }
+        self.stage = Stage::Parked { _threads: standing.into_standstill(), _fabric: None };
+        self.held_map = None;
+        let rebuild_us = began.elapsed().as_micros() as u64;
+        self.link.send(&FromAgent::Restored { rank: self.place.rank, rebuild_us })
+    }
+
+    fn new_bell(&mut self) -> io::Result<()> {
+        let made = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(rustix::io::dup3(&made, &mut self.bell, rustix::io::DupFlags::CLOEXEC)?)
+    }
+}
+
+/// Ends a restored process that has nobody to tell. Its threads never ran.
+fn end_process() -> ! {
+    loop {
+        // SAFETY: exit_group does not return.
+        unsafe { mend_kernel::raw::syscall(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
+    }
+}
+
+fn refused(error: &str) -> Reply {
+    Reply::Failed { error: error.to_string(), hint: String::new() }
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

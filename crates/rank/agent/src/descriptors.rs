@@ -1,0 +1,464 @@
+//! The program's descriptors: what each is, and what of it is saved.
+//!
+//! Descriptors that share an open file description (dup, inheritance) share it again after a restore. What is behind
+//! a number is told by `/proc/self/fd` and `/proc/self/fdinfo` (proc(5)). What cannot be saved is named; the same code answers
+//! `explain` and refuses a save.
+
+use crate::attached::{self, Attached};
+use crate::layout::Layout;
+use crate::maps::NODE_MEMORY;
+use crate::tasks::numbers_in;
+use mend_image::launch::Role;
+use mend_image::record::object;
+use mend_kernel::raw::{check, syscall};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, Stat, fstat};
+use std::io;
+
+/// Largest unlinked file that is saved, bytes.
+const UNLINKED_LIMIT: u64 = 256 << 20;
+
+/// What is behind a descriptor.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum What {
+    /// A stream of the daemon's.
+    Attached(Role),
+    /// A regular file, directory or harmless device, found again by its path.
+    Path { path: String, kind: PathKind, size: u64 },
+    /// A counter.
+    Event { count: u64, semaphore: bool },
+    /// A timer: clock, time left and interval in (s, ns), expirations not read yet.
+    Timer { clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64 },
+    /// Signals by descriptor.
+    Signals { mask: u64 },
+    /// Watched descriptors: number, events, data.
+    Epoll { targets: Vec<(i32, u32, u64)> },
+    /// A memfd.
+    Memory { identity: (u64, u64), name: String, size: u64, seals: u32, object: Option<u32> },
+    /// One end of a pipe whose other end is here too: identity, whether this end writes, bytes in it, capacity.
+    Pipe { identity: u64, writes: bool, bytes: Vec<u8>, capacity: usize },
+}
+
+/// Kinds of things with a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathKind {
+    File,
+    Directory,
+    Device,
+}
+
+/// An open file description.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub what: What,
+    /// `O_` flags as of fcntl(F_GETFL).
+    pub flags: i32,
+    pub offset: u64,
+}
+
+/// A number and the description it refers to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descriptor {
+    pub fd: i32,
+    pub close_on_exec: bool,
+    pub open: usize,
+}
+
+/// All of the program's descriptors.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Descriptors {
+    pub opens: Vec<Open>,
+    pub descriptors: Vec<Descriptor>,
+    top: u32,
+}
+
+/// A descriptor that stands in the way.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DescriptorError {
+    #[error("{what} (fd {fd})")]
+    Unsupported { fd: i32, what: String, hint: &'static str },
+    #[error("descriptor {fd} cannot be examined: {source}")]
+    Examine { fd: i32, source: io::Error },
+    #[error("the list of descriptors cannot be read: {0}")]
+    List(io::Error),
+}
+
+impl DescriptorError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            DescriptorError::Unsupported { hint, .. } => hint,
+            _ => "the rank needs a readable /proc",
+        }
+    }
+}
+
+/// Examines everything. `own` are the agent's and the fabric's.
+pub(crate) fn capture(attached: &Attached, own: &[i32]) -> Result<Descriptors, DescriptorError> {
+    let mut errors = Vec::new();
+    let found = examine_all(attached, own, &mut errors);
+    match errors.into_iter().next() {
+        Some(error) => Err(error),
+        None => Ok(found),
+    }
+}
+
+/// As [`capture`], but goes on after what it cannot save.
+pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<DescriptorError>) -> Descriptors {
+    let mut found = Descriptors::default();
+    let numbers = match numbers_in("/proc/self/fd") {
+        Ok(numbers) => numbers,
+        Err(error) => {
+            errors.push(DescriptorError::List(error));
+            return found;
+        }
+    };
+    let mut keys: Vec<(i32, String, String)> = Vec::new();
+    for fd in numbers {
+        // SAFETY: only borrowed while examined; a number closed meanwhile gives EBADF. Threads are parked or it does not matter.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        let Ok(stat) = fstat(borrowed) else { continue };
+        found.top = found.top.max(fd as u32);
+        if own.contains(&fd) {
+            continue;
+        }
+        match look(fd, borrowed, &stat, attached) {
+            Ok((open, close_on_exec, link, info)) => {
+                let same = keys.iter().position(|(other, other_link, other_info)| {
+                    *other_link == link && same_description(*other, fd).unwrap_or(*other_info == info)
+                });
+                let index = same.map(|at| found.descriptors[at].open).unwrap_or_else(|| {
+                    found.opens.push(open);
+                    found.opens.len() - 1
+                });
+                found.descriptors.push(Descriptor { fd, close_on_exec, open: index });
+                keys.push((fd, link, info));
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    lonely_pipes(&found, errors);
+    found
+}
+
+fn lonely_pipes(found: &Descriptors, errors: &mut Vec<DescriptorError>) {
+    for descriptor in &found.descriptors {
+        if let What::Pipe { identity, writes, .. } = &found.opens[descriptor.open].what {
+            let other_end =
+                |open: &Open| matches!(&open.what, What::Pipe { identity: other, writes: end, .. } if other == identity && end != writes);
+            if !found.opens.iter().any(other_end) {
+                let what = if *writes { "pipe to another process" } else { "pipe from another process" };
+                errors.push(DescriptorError::Unsupported {
+                    fd: descriptor.fd,
+                    what: what.to_string(),
+                    hint: "start the rank's program directly, not in a pipeline",
+                });
+            }
+        }
+    }
+}
+
+type Looked = (Open, bool, String, String);
+
+fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Result<Looked, DescriptorError> {
+    let failed = |source: io::Error| DescriptorError::Examine { fd, source };
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).map_err(|errno| failed(errno.into()))?;
+    let link = String::from_utf8_lossy(link.as_bytes()).into_owned();
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map_err(failed)?;
+    // SAFETY: F_GETFL and F_GETFD only read.
+    let control = |command: i32| check(unsafe { syscall(libc::SYS_fcntl, [fd as usize, command as usize, 0, 0, 0, 0]) });
+    let flags = control(libc::F_GETFL).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))? as i32;
+    let close_on_exec = control(libc::F_GETFD).unwrap_or(0) & libc::FD_CLOEXEC as usize != 0;
+    let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
+    let identity = (stat.st_dev, stat.st_ino);
+    let what = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Fifo | FileType::Socket if attached.role(identity).is_some() => {
+            What::Attached(attached.role(identity).unwrap_or(Role::Stdin))
+        }
+        FileType::Socket => return unsupported(socket_name(borrowed), "close connections of the program's own before a checkpoint"),
+        FileType::Fifo if !link.starts_with("pipe:") => return unsupported(format!("named pipe {link}"), "use regular files"),
+        FileType::Fifo => {
+            let writes = flags & libc::O_ACCMODE == libc::O_WRONLY;
+            let bytes = if writes { Vec::new() } else { attached::unread(Role::Stdin, borrowed).map_err(failed)? };
+            let capacity = rustix::pipe::fcntl_getpipe_size(borrowed).unwrap_or(65536);
+            What::Pipe { identity: stat.st_ino, writes, bytes, capacity }
+        }
+        FileType::RegularFile if link.starts_with("/memfd:") => What::Memory {
+            identity: map_identity(identity),
+            name: link.trim_start_matches("/memfd:").trim_end_matches(" (deleted)").to_string(),
+            size: stat.st_size as u64,
+            seals: control(libc::F_GET_SEALS).unwrap_or(0) as u32,
+            object: None,
+        },
+        // POSIX shared memory: its name is this node's, so it comes back without one (see `Area::is_shared_memory`).
+        FileType::RegularFile if link.starts_with("/dev/shm/") => What::Memory {
+            identity: map_identity(identity),
+            name: link.trim_start_matches("/dev/shm/").trim_end_matches(" (deleted)").to_string(),
+            size: stat.st_size as u64,
+            seals: 0,
+            object: None,
+        },
+        FileType::RegularFile if stat.st_nlink == 0 && stat.st_size as u64 <= UNLINKED_LIMIT => What::Memory {
+            // Nobody can open it by name any more: its content in memory serves as well.
+            identity: map_identity(identity),
+            name: "unlinked".to_string(),
+            size: stat.st_size as u64,
+            seals: 0,
+            object: None,
+        },
+        FileType::RegularFile if stat.st_nlink == 0 || link.ends_with(" (deleted)") => {
+            return unsupported(format!("deleted file {link}"), "keep large files that are open until they are closed");
+        }
+        FileType::RegularFile => What::Path { path: own_proc(link.clone()), kind: PathKind::File, size: stat.st_size as u64 },
+        FileType::Directory => What::Path { path: own_proc(link.clone()), kind: PathKind::Directory, size: 0 },
+        FileType::CharacterDevice if harmless(&link) => What::Path { path: link.clone(), kind: PathKind::Device, size: 0 },
+        FileType::CharacterDevice | FileType::BlockDevice => {
+            return unsupported(format!("device {link}"), "use a build of the program without this device");
+        }
+        _ => match anonymous(&link, &info) {
+            Some(what) => what,
+            None => return unsupported(link, "this kind of descriptor cannot be saved yet"),
+        },
+    };
+    let offset = info_field(&info, "pos:").and_then(|text| text.parse().ok()).unwrap_or(0);
+    Ok((Open { what, flags, offset }, close_on_exec, link, info))
+}
+
+/// As `/proc/self/maps` writes device and inode.
+fn map_identity((device, inode): (u64, u64)) -> (u64, u64) {
+    (u64::from(rustix::fs::major(device)) << 32 | u64::from(rustix::fs::minor(device)), inode)
+}
+
+/// Files of this process in `/proc` by a name that stays true: the number there may be another in the next process.
+fn own_proc(path: String) -> String {
+    let own = rustix::fs::readlink("/proc/self", Vec::new()).ok().and_then(|link| link.into_string().ok());
+    match own.and_then(|own| path.strip_prefix(&format!("/proc/{own}/")).map(|rest| format!("/proc/self/{rest}"))) {
+        Some(path) => path,
+        None => path,
+    }
+}
+
+fn harmless(path: &str) -> bool {
+    const DEVICES: [&str; 8] =
+        ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx"];
+    DEVICES[..7].contains(&path) || path.starts_with("/dev/pts/")
+}
+
+fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// Kernel objects without a path that can be made anew.
+fn anonymous(link: &str, info: &str) -> Option<What> {
+    match link {
+        "anon_inode:[eventfd]" => Some(What::Event {
+            count: u64::from_str_radix(info_field(info, "eventfd-count:")?, 16).ok()?,
+            semaphore: info_field(info, "eventfd-semaphore:").is_some_and(|text| text != "0"),
+        }),
+        "anon_inode:[timerfd]" => Some(What::Timer {
+            clock: info_field(info, "clockid:")?.parse().ok()?,
+            value: pair(info_field(info, "it_value:")?)?,
+            interval: pair(info_field(info, "it_interval:")?)?,
+            ticks: info_field(info, "ticks:")?.parse().ok()?,
+        }),
+        "anon_inode:[signalfd]" => Some(What::Signals { mask: u64::from_str_radix(info_field(info, "sigmask:")?, 16).ok()? }),
+        "anon_inode:[eventpoll]" => Some(What::Epoll { targets: info.lines().filter_map(target).collect() }),
+        _ => None,
+    }
+}
+
+/// "(1, 500)"
+fn pair(text: &str) -> Option<(u64, u64)> {
+    let (seconds, nanoseconds) = text.trim_matches(['(', ')']).split_once(", ")?;
+    Some((seconds.parse().ok()?, nanoseconds.parse().ok()?))
+}
+
+/// "tfd:        7 events:       19 data:                7  pos:0 ino:2a sdev:d"
+fn target(line: &str) -> Option<(i32, u32, u64)> {
+    let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+    let fd = words.next()?.parse().ok()?;
+    let events = words.nth(1)?;
+    let data = words.nth(1)?;
+    Some((fd, u32::from_str_radix(events, 16).ok()?, u64::from_str_radix(data, 16).ok()?))
+}
+
+fn socket_name(fd: BorrowedFd) -> String {
+    if rustix::net::sockopt::socket_acceptconn(fd).unwrap_or(false) {
+        return match rustix::net::getsockname(fd) {
+            Ok(address) => format!("socket listening on {}", address_text(address)),
+            Err(_) => "listening socket".to_string(),
+        };
+    }
+    match rustix::net::getpeername(fd) {
+        Ok(Some(address)) => format!("socket to {}", address_text(address)),
+        _ => "socket".to_string(),
+    }
+}
+
+fn address_text(address: rustix::net::SocketAddrAny) -> String {
+    if let Ok(address) = std::net::SocketAddr::try_from(address.clone()) {
+        return address.to_string();
+    }
+    match rustix::net::SocketAddrUnix::try_from(address) {
+        Ok(unix) => match unix.path() {
+            Some(path) => path.to_string_lossy().into_owned(),
+            None => "another process (unix socket)".to_string(),
+        },
+        Err(_) => "another process".to_string(),
+    }
+}
+
+/// Whether two descriptors share one open file description; `None` if the kernel does not say.
+fn same_description(one: i32, other: i32) -> Option<bool> {
+    let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    // SAFETY: KCMP_FILE (0) compares two descriptors of this process.
+    check(unsafe { syscall(libc::SYS_kcmp, [process, process, 0, one as usize, other as usize, 0]) }).ok().map(|order| order == 0)
+}
+
+impl Descriptors {
+    /// Highest number in use, the agent's and the fabric's included.
+    pub fn top(&self) -> u32 {
+        self.top
+    }
+
+    /// Bit per role.
+    pub fn roles(&self) -> u32 {
+        self.opens.iter().fold(0, |bits, open| if let What::Attached(role) = open.what { bits | 1 << role as u32 } else { bits })
+    }
+
+    fn number_of(&self, open: usize) -> Option<i32> {
+        self.descriptors.iter().find(|descriptor| descriptor.open == open).map(|descriptor| descriptor.fd)
+    }
+
+    /// One descriptor per attached role.
+    fn by_role(&self) -> impl Iterator<Item = (Role, BorrowedFd<'_>)> {
+        self.opens.iter().enumerate().filter_map(|(index, open)| match open.what {
+            // SAFETY: an open descriptor of the program, whose threads are parked.
+            What::Attached(role) => Some((role, unsafe { BorrowedFd::borrow_raw(self.number_of(index)?) })),
+            _ => None,
+        })
+    }
+
+    /// Streams on which the program writes.
+    pub fn outputs(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.by_role().filter(|(role, _)| matches!(role, Role::Stdout | Role::Stderr)).map(|(_, fd)| fd)
+    }
+
+    /// Input that has arrived and was not read, by role.
+    pub fn unread(&self, attached: &Attached) -> Result<Vec<(Role, Vec<u8>)>, DescriptorError> {
+        let _ = attached;
+        let mut unread: Vec<(Role, Vec<u8>)> = Vec::new();
+        for (role, fd) in self.by_role() {
+            if unread.iter().any(|(known, _)| *known == role) {
+                continue;
+            }
+            let bytes = attached::unread(role, fd)
+                .map_err(|source| DescriptorError::Examine { fd: rustix::fd::AsRawFd::as_raw_fd(&fd), source })?;
+            if !bytes.is_empty() {
+                unread.push((role, bytes));
+            }
+        }
+        Ok(unread)
+    }
+
+    /// A file in `/dev/shm` that is also mapped shared is memory, not a file. (One that is only written to is the user's.)
+    fn mapped_node_memory(&mut self, index: usize, layout: &Layout) {
+        let Some(fd) = self.number_of(index) else { return };
+        let What::Path { path, kind: PathKind::File, size } = &self.opens[index].what else { return };
+        // SAFETY: an open descriptor of the program, whose threads are parked.
+        let (Some(name), Ok(stat)) = (path.strip_prefix(NODE_MEMORY), fstat(unsafe { BorrowedFd::borrow_raw(fd) })) else { return };
+        let identity = map_identity((stat.st_dev, stat.st_ino));
+        if layout.maps_memory(identity) {
+            self.opens[index].what = What::Memory { identity, name: name.to_string(), size: *size, seals: 0, object: None };
+        }
+    }
+
+    /// Tells the layout which memory objects have descriptors, and remembers their indices.
+    pub fn link_objects(&mut self, layout: &mut Layout) {
+        for index in 0..self.opens.len() {
+            self.mapped_node_memory(index, layout);
+            if let What::Memory { identity, name, size, object, .. } = &mut self.opens[index].what {
+                let index = layout.memory(*identity, name, *size);
+                // Its length is the file's, even where a mapping reaches beyond it.
+                layout.objects[index as usize].size = *size;
+                layout.objects[index as usize].flags |= object::KEEP;
+                *object = Some(index);
+            }
+        }
+    }
+
+    /// Memory objects that are read from their descriptor: index, a descriptor with an offset of its own, size.
+    pub fn held(&self) -> Result<Vec<(u32, OwnedFd, u64)>, DescriptorError> {
+        let mut held: Vec<(u32, OwnedFd, u64)> = Vec::new();
+        for (index, open) in self.opens.iter().enumerate() {
+            if let (What::Memory { size, object: Some(object), .. }, Some(fd)) = (&open.what, self.number_of(index)) {
+                if held.iter().any(|(known, ..)| known == object) {
+                    continue;
+                }
+                let file = std::fs::File::open(format!("/proc/self/fd/{fd}")).map_err(|source| DescriptorError::Examine { fd, source })?;
+                held.push((*object, file.as_fd().try_clone_to_owned().map_err(|source| DescriptorError::Examine { fd, source })?, *size));
+            }
+        }
+        Ok(held)
+    }
+
+    /// Writes what the program wrote to its files through to the disk: a restart after a node's death needs it there.
+    pub fn sync(&self) {
+        for (index, open) in self.opens.iter().enumerate() {
+            let written = open.flags & libc::O_ACCMODE != libc::O_RDONLY;
+            if let (What::Path { kind: PathKind::File, .. }, true, Some(fd)) = (&open.what, written, self.number_of(index)) {
+                // SAFETY: an open descriptor; if it was closed meanwhile this fails harmlessly.
+                let _ = rustix::fs::fdatasync(unsafe { BorrowedFd::borrow_raw(fd) });
+            }
+        }
+    }
+
+    /// For people.
+    pub fn describe(&self) -> Vec<String> {
+        self.descriptors.iter().map(|descriptor| format!("{}: {}", descriptor.fd, name_of(&self.opens[descriptor.open].what))).collect()
+    }
+}
+
+fn name_of(what: &What) -> String {
+    match what {
+        What::Attached(role) => role.name().to_string(),
+        What::Path { path, .. } => path.clone(),
+        What::Event { .. } => "eventfd".to_string(),
+        What::Timer { .. } => "timerfd".to_string(),
+        What::Signals { .. } => "signalfd".to_string(),
+        What::Epoll { targets } => format!("epoll of {}", targets.len()),
+        What::Memory { name, .. } => format!("memfd {name}"),
+        What::Pipe { .. } => "pipe".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_fdinfo() {
+        assert_eq!(target("tfd:        7 events:       19 data:         ffffffff07  pos:0 ino:2a sdev:d"), Some((7, 0x19, 0xff_ffff_ff07)));
+        assert_eq!(pair("(3, 999)"), Some((3, 999)));
+        let info = "pos:\t0\nflags:\t02\neventfd-count:               2a\neventfd-id: 3\neventfd-semaphore: 1\n";
+        assert_eq!(anonymous("anon_inode:[eventfd]", info), Some(What::Event { count: 42, semaphore: true }));
+        assert_eq!(anonymous("anon_inode:[io_uring]", info), None);
+    }
+
+    #[test]
+    fn this_process_is_described() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let twin = file.as_file().try_clone().unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&writer, b"hello").unwrap();
+        let mut errors = Vec::new();
+        let found = examine_all(&Attached::default(), &[], &mut errors);
+        let open_of = |fd: BorrowedFd| {
+            let number = rustix::fd::AsRawFd::as_raw_fd(&fd);
+            found.descriptors.iter().find(|descriptor| descriptor.fd == number).map(|descriptor| descriptor.open)
+        };
+        assert_eq!(open_of(file.as_file().as_fd()), open_of(twin.as_fd()));
+        let what = |fd: BorrowedFd| found.opens[open_of(fd).unwrap()].what.clone();
+        assert!(matches!(what(reader.as_fd()), What::Pipe { writes: false, bytes, .. } if bytes == b"hello"));
+        assert!(matches!(what(writer.as_fd()), What::Pipe { writes: true, .. }));
+    }
+}

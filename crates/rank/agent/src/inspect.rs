@@ -1,0 +1,105 @@
+//! What stands in the way of saving this process: looks, touches nothing.
+
+use crate::attached::Attached;
+use crate::conversation::chain;
+use crate::descriptors::examine_all;
+use crate::layout::Layout;
+use crate::maps::Area;
+use crate::{maps, tasks};
+use mend_messages::agent::{Inspection, Obstacle};
+
+/// Looks. What it finds may change a moment later; a save looks again.
+pub(crate) fn inspect(attached: &Attached, own: &[i32], excluded: &[(u64, u64)], fabric_in_use: bool, main_process: bool) -> Inspection {
+    let mut obstacles = Vec::new();
+    let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
+    if !main_process {
+        add(
+            "the MPI program is not the rank's first process but a child of a wrapper".to_string(),
+            "let the wrapper `exec` the program, or name the program itself on the command line",
+        );
+    }
+    let mut errors = Vec::new();
+    examine_all(attached, own, &mut errors);
+    for error in &errors {
+        add(chain(error), error.hint());
+    }
+    match maps::read() {
+        Ok(areas) => {
+            if let Some((what, hint)) = shared_with_others(&areas, excluded) {
+                add(what, hint);
+            }
+            for area in &areas {
+                if let Err(error) = Layout::plan(std::slice::from_ref(area), &maps::Advice::new(), &[]) {
+                    add(chain(&error), error.hint());
+                }
+            }
+        }
+        Err(error) => add(format!("the address space cannot be read: {error}"), "the rank needs a readable /proc"),
+    }
+    for (name, hint) in process_obstacles() {
+        add(name, hint);
+    }
+    Inspection {
+        obstacles,
+        threads: tasks::list().map_or(0, |tasks| tasks.len() as u32),
+        image_bytes: resident_bytes(),
+        fabric_in_use,
+        executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
+    }
+}
+
+/// Children, kernel timers, a first thread that has ended: what the kernel keeps and nobody can give back.
+pub(crate) fn process_obstacles() -> Vec<(String, &'static str)> {
+    let mut found = Vec::new();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if status.lines().any(|line| line.starts_with("State:") && line.contains('Z')) {
+        found.push(("the program's first thread has ended while others go on".to_string(), "let the first thread wait for the others"));
+    }
+    for task in tasks::list().unwrap_or_default() {
+        let children = std::fs::read_to_string(format!("/proc/self/task/{0}/children", task.outer)).unwrap_or_default();
+        for child in children.split_whitespace() {
+            let name = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+            found.push((format!("child process {child} ({})", name.trim_end()), "wait until the program's children have ended"));
+        }
+    }
+    let timers = std::fs::read_to_string("/proc/self/timers").unwrap_or_default();
+    let count = timers.lines().filter(|line| line.starts_with("ID:")).count();
+    if count > 0 {
+        found.push((format!("{count} POSIX timers (timer_create)"), "use timerfd or setitimer, or save before the timers are made"));
+    }
+    found
+}
+
+/// Shared memory that another process maps too, as far as this user may look: saved alone it would no longer be shared.
+pub(crate) fn shared_with_others(areas: &[Area], excluded: &[(u64, u64)]) -> Option<(String, &'static str)> {
+    let ours = |area: &&Area| area.is_shared_memory() && !excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
+    let ours: Vec<&Area> = areas.iter().filter(ours).collect();
+    if ours.is_empty() {
+        return None;
+    }
+    let own = std::fs::read_link("/proc/self").ok()?;
+    for process in tasks::numbers_in("/proc").ok()? {
+        if own.as_os_str() == process.to_string().as_str() {
+            continue;
+        }
+        let theirs = std::fs::read(format!("/proc/{process}/maps")).ok().and_then(|text| maps::parse_all(&text).ok()).unwrap_or_default();
+        let common = theirs.iter().filter(|area| area.shared).find_map(|area| ours.iter().find(|our| our.identity == area.identity));
+        if let Some(area) = common {
+            let name = if area.name.is_empty() { "anonymous memory" } else { &area.name };
+            let peer = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+            let what = format!("shared memory {name} of this and another process ({process}, {})", peer.trim_end());
+            return Some((what, "choose a setting of the MPI library that does not share memory between processes"));
+        }
+    }
+    None
+}
+
+/// Private memory in use; what a full image holds, but for zero pages.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: Vec<u64> = statm.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    match pages[..] {
+        [_, resident, shared, ..] => resident.saturating_sub(shared) * 4096,
+        _ => 0,
+    }
+}

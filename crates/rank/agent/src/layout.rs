@@ -1,0 +1,240 @@
+//! From areas to records: which mapping comes back as what, and which of its pages are stored.
+
+use crate::maps::{Advice, Area, NODE_MEMORY};
+use mend_image::record::{Mapping, Object, mapping, object};
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Which pages of a mapping the image holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// None: the file has them, or nobody needs them.
+    Nothing,
+    /// Populated pages that aren't all zero.
+    Populated,
+    /// Pages that no longer are the file's, zero or not.
+    Changed,
+    /// All that can be read, but for zero pages: its source will not exist.
+    Everything,
+    /// Populated or resident pages of shared memory.
+    Shared,
+}
+
+/// One mapping and what is stored of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub mapping: Mapping,
+    pub content: Content,
+}
+
+/// Mappings, the objects they refer to, and the texts of those.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    pub plans: Vec<Plan>,
+    pub objects: Vec<Object>,
+    pub strings: Vec<u8>,
+    by_path: HashMap<String, u32>,
+    by_identity: HashMap<(u64, u64), u32>,
+}
+
+/// A mapping that cannot be saved.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LayoutError {
+    #[error("{name} is mapped at {start:#x}: {why}")]
+    Unsupported { name: String, start: u64, why: &'static str },
+    #[error("mapped file {path} cannot be read")]
+    File { path: String, source: io::Error },
+    #[error("the address space maps Mend's own zone at {0:#x}")]
+    Zone(u64),
+}
+
+impl LayoutError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            LayoutError::Unsupported { .. } => "use a build or setting of the program that does without it",
+            LayoutError::File { .. } => "keep the files that a program maps readable",
+            LayoutError::Zone(_) => "report this program: it places memory where Mend's restorer works",
+        }
+    }
+}
+
+impl Layout {
+    /// Plans every area. `excluded` (ascending, disjoint) come back as empty private memory.
+    pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)]) -> Result<Self, LayoutError> {
+        let mut layout = Layout::default();
+        for area in areas {
+            if area.name == "[vsyscall]" {
+                continue;
+            }
+            if area.start < mend_image::ZONE.1 && area.end > mend_image::ZONE.0 {
+                return Err(LayoutError::Zone(area.start));
+            }
+            let whole = excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
+            let template =
+                if whole { Plan { mapping: layout.record(area, 0), content: Content::Nothing } } else { layout.classify(area, advice)? };
+            // Shared memory is excluded as a whole or not at all; private memory may hold an excluded part.
+            let mut at = area.start;
+            for (start, end) in excluded.iter().filter(|(start, end)| *start < area.end && *end > area.start) {
+                let (start, end) = ((*start).max(area.start), (*end).min(area.end));
+                layout.push(&template, area, at, start);
+                let empty = Mapping { flags: 0, object: mapping::NO_OBJECT, offset: 0, ..template.mapping };
+                layout.push(&Plan { mapping: empty, content: Content::Nothing }, area, start, end);
+                at = end;
+            }
+            layout.push(&template, area, at, area.end);
+        }
+        Ok(layout)
+    }
+
+    fn push(&mut self, template: &Plan, area: &Area, start: u64, end: u64) {
+        if start < end {
+            let offset = if template.mapping.object == mapping::NO_OBJECT { 0 } else { area.offset + (start - area.start) };
+            self.plans.push(Plan { mapping: Mapping { start, end, offset, ..template.mapping }, content: template.content });
+        }
+    }
+
+    fn classify(&mut self, area: &Area, advice: &Advice) -> Result<Plan, LayoutError> {
+        let mut record = self.record(area, area.flags(advice) | if area.shared { mapping::SHARED } else { 0 });
+        if area.name == "[stack]" {
+            record.flags |= mapping::GROWS_DOWN;
+        }
+        let content = if area.is_vdso() || area.is_vvar() {
+            record.flags = if area.is_vdso() { mapping::VDSO } else { mapping::VVAR };
+            Content::Nothing
+        } else if let Some(why) = unsupported(area) {
+            return Err(LayoutError::Unsupported { name: area.name.clone(), start: area.start, why });
+        } else if area.is_anonymous() {
+            Content::Populated
+        } else if area.is_shared_memory() {
+            record.object = self.memory_object(area);
+            Content::Shared
+        } else if area.deleted {
+            Content::Everything
+        } else {
+            record.object = self.file_object(area)?;
+            match (area.shared, area.protection & libc::PROT_WRITE as u32 != 0) {
+                (false, _) => Content::Changed,
+                (true, true) => Content::Populated,
+                (true, false) => Content::Nothing,
+            }
+        };
+        Ok(Plan { mapping: record, content })
+    }
+
+    fn record(&self, area: &Area, flags: u32) -> Mapping {
+        Mapping {
+            start: area.start,
+            end: area.end,
+            offset: area.offset,
+            protection: area.protection,
+            flags,
+            object: mapping::NO_OBJECT,
+            reserved: 0,
+        }
+    }
+
+    fn memory_object(&mut self, area: &Area) -> u32 {
+        let end = area.offset + (area.end - area.start);
+        if let Some(index) = self.by_identity.get(&area.identity) {
+            let object = &mut self.objects[*index as usize];
+            object.size = object.size.max(end);
+            return *index;
+        }
+        let name = [NODE_MEMORY, "/memfd:"].iter().find_map(|prefix| area.name.strip_prefix(prefix)).unwrap_or("shared");
+        self.memory(area.identity, name, end)
+    }
+
+    /// Whether something with this identity is mapped shared.
+    pub fn maps_memory(&self, identity: (u64, u64)) -> bool {
+        self.by_identity.contains_key(&identity)
+    }
+
+    /// Adds memory that the restorer makes anew, unless it is known already.
+    pub fn memory(&mut self, identity: (u64, u64), name: &str, size: u64) -> u32 {
+        if let Some(index) = self.by_identity.get(&identity) {
+            let object = &mut self.objects[*index as usize];
+            object.size = object.size.max(size);
+            return *index;
+        }
+        let (text, text_length) = self.text(name);
+        let object = Object { flags: 0, text, text_length, mode: 0, size, mtime: 0, mtime_ns: 0, sample: 0 };
+        let index = self.add(object);
+        self.by_identity.insert(identity, index);
+        index
+    }
+
+    fn file_object(&mut self, area: &Area) -> Result<u32, LayoutError> {
+        let writable = area.shared && area.protection & libc::PROT_WRITE as u32 != 0;
+        let flags = object::FILE | if writable { object::WRITABLE } else { 0 };
+        if let Some(index) = self.by_path.get(&area.name) {
+            self.objects[*index as usize].flags |= flags;
+            return Ok(*index);
+        }
+        let failed = |source| LayoutError::File { path: area.name.clone(), source };
+        let mut object = describe(&area.name).map_err(failed)?;
+        object.flags |= flags;
+        (object.text, object.text_length) = self.text(&area.name);
+        let index = self.add(object);
+        self.by_path.insert(area.name.clone(), index);
+        Ok(index)
+    }
+
+    fn add(&mut self, object: Object) -> u32 {
+        self.objects.push(object);
+        (self.objects.len() - 1) as u32
+    }
+
+    /// Stores a text; returns where it is.
+    pub fn text(&mut self, text: &str) -> (u32, u32) {
+        let at = self.strings.len() as u32;
+        self.strings.extend(text.as_bytes());
+        // Paths are handed to the kernel as they stand here.
+        self.strings.push(0);
+        (at, text.len() as u32)
+    }
+}
+
+/// Size, time and sample of a file, by which its place at a restore is checked.
+fn describe(path: &str) -> io::Result<Object> {
+    let file = std::fs::File::open(path)?;
+    let metadata = file.metadata()?;
+    let size = metadata.len();
+    let mut sample = Xxh3::new();
+    let mut piece = vec![0; object::SAMPLE.min(size) as usize];
+    file.read_exact_at(&mut piece, 0)?;
+    sample.update(&piece);
+    let elf = if piece.starts_with(b"\x7fELF") { object::ELF } else { 0 };
+    let tail = size - piece.len() as u64;
+    file.read_exact_at(&mut piece, tail)?;
+    sample.update(&piece);
+    Ok(Object {
+        flags: elf,
+        text: 0,
+        text_length: 0,
+        mode: metadata.mode(),
+        size,
+        mtime: metadata.mtime(),
+        mtime_ns: metadata.mtime_nsec() as u64,
+        sample: sample.digest(),
+    })
+}
+
+/// Why an area cannot be saved, if so.
+fn unsupported(area: &Area) -> Option<&'static str> {
+    let name = area.name.as_str();
+    if name.starts_with("/SYSV") {
+        return Some("System V shared memory belongs to several processes");
+    }
+    if name == "/anon_hugepage" {
+        return Some("pages of a huge page pool (MAP_HUGETLB) are not saved yet");
+    }
+    if name == "/[aio]" || name.starts_with("anon_inode:") || name.starts_with("socket:") || name == "[uprobes]" {
+        return Some("memory shared with the kernel cannot be saved");
+    }
+    if name.starts_with("/dev/") && name != "/dev/zero" && !name.starts_with("/dev/shm/") {
+        return Some("device memory cannot be saved");
+    }
+    None
+}

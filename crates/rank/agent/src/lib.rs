@@ -1,0 +1,35 @@
+//! The agent inside a rank: parks threads, writes the image, rebuilds the process after a restore.
+//!
+//! One thread, started by the preloaded object's constructor, that talks with the node's daemon. Reading order:
+//! [`conversation`] (what is asked), [`save`] (how an image is taken), `park`, `layout`, `writer`; for the way back
+//! `rebuild`, `reopen`, `state`.
+//!
+//! Rules: whatever fails here, the program runs on. While threads are parked nothing here calls the C library's malloc or
+//! anything that takes one of its locks.
+
+mod allocator;
+mod attached;
+mod context;
+mod conversation;
+mod descriptors;
+mod inspect;
+mod layout;
+mod link;
+mod maps;
+mod network;
+mod park;
+mod process;
+mod rebuild;
+mod reopen;
+mod rseq;
+mod save;
+mod scratch;
+mod start;
+mod state;
+mod target;
+mod tasks;
+mod writer;
+
+pub use allocator::RankAllocator;
+pub use network::{Frozen, Network};
+pub use start::start;

@@ -1,0 +1,164 @@
+//! The address space as `/proc/self/maps` and `smaps` show it.
+
+use mend_image::record::mapping;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Where named shared memory lives (shm_overview(7)).
+pub(crate) const NODE_MEMORY: &str = "/dev/shm/";
+
+/// One line of `/proc/self/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Area {
+    pub start: u64,
+    pub end: u64,
+    /// `PROT_` bits.
+    pub protection: u32,
+    pub shared: bool,
+    pub offset: u64,
+    /// Device and inode; (0, 0) for anonymous memory.
+    pub identity: (u64, u64),
+    /// Path or bracketed name, without " (deleted)".
+    pub name: String,
+    pub deleted: bool,
+}
+
+/// Advice and other flags by address: the end of the range they hold for, and bits of [`mapping`].
+pub(crate) type Advice = BTreeMap<u64, (u64, u32)>;
+
+/// All areas, ascending. Does not use the C library's malloc.
+pub(crate) fn read() -> io::Result<Vec<Area>> {
+    // Read as bytes: a path need not be UTF-8, and then it simply isn't found.
+    parse_all(&std::fs::read("/proc/self/maps")?)
+}
+
+/// All areas of the text of `/proc/self/maps`.
+pub(crate) fn parse_all(text: &[u8]) -> io::Result<Vec<Area>> {
+    String::from_utf8_lossy(text)
+        .lines()
+        .map(|line| parse(line).ok_or_else(|| io::Error::other(format!("/proc/self/maps has a line of unknown form: {line}"))))
+        .collect()
+}
+
+fn parse(line: &str) -> Option<Area> {
+    let mut rest = line;
+    let mut word = || {
+        let trimmed = rest.trim_start_matches(' ');
+        let (word, after) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
+        rest = after;
+        word
+    };
+    let (range, permissions, offset, device, inode) = (word(), word(), word(), word(), word());
+    let (start, end) = range.split_once('-')?;
+    let (major, minor) = device.split_once(':')?;
+    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+    let name = rest.trim_start_matches(' ').replace("\\012", "\n");
+    let (name, deleted) = match name.strip_suffix(" (deleted)") {
+        Some(name) => (name.to_string(), true),
+        None => (name, false),
+    };
+    let bit = |letter: char, bit: i32| if permissions.contains(letter) { bit as u32 } else { 0 };
+    Some(Area {
+        start: hexadecimal(start)?,
+        end: hexadecimal(end)?,
+        protection: bit('r', libc::PROT_READ) | bit('w', libc::PROT_WRITE) | bit('x', libc::PROT_EXEC),
+        shared: permissions.ends_with('s'),
+        offset: hexadecimal(offset)?,
+        identity: (hexadecimal(major)? << 32 | hexadecimal(minor)?, inode.parse().ok()?),
+        name,
+        deleted,
+    })
+}
+
+/// Reads what `maps` does not tell. Takes milliseconds per GiB of small pages, so it is read before threads are parked
+/// and matched by address.
+pub(crate) fn advice() -> Advice {
+    let mut advice = Advice::new();
+    let Ok(text) = std::fs::read("/proc/self/smaps") else { return advice };
+    let text = String::from_utf8_lossy(&text);
+    let mut range = None;
+    for line in text.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            let bits = flags.split_whitespace().map(flag_bit).fold(0, |bits, bit| bits | bit);
+            if let (Some((start, end)), true) = (range, bits != 0) {
+                advice.insert(start, (end, bits));
+            }
+        } else if line.as_bytes().first().is_some_and(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase()) {
+            range = parse(line).map(|area| (area.start, area.end));
+        }
+    }
+    advice
+}
+
+fn flag_bit(flag: &str) -> u32 {
+    match flag {
+        "gd" => mapping::GROWS_DOWN,
+        "hg" => mapping::HUGE,
+        "nh" => mapping::NO_HUGE,
+        "lo" => mapping::LOCKED,
+        "dd" => mapping::NO_DUMP,
+        "dc" => mapping::NO_FORK,
+        "wf" => mapping::WIPE_ON_FORK,
+        _ => 0,
+    }
+}
+
+impl Area {
+    /// The advice given for this area.
+    pub fn flags(&self, advice: &Advice) -> u32 {
+        match advice.range(..=self.start).next_back() {
+            Some((_, (end, bits))) if self.start < *end => *bits,
+            _ => 0,
+        }
+    }
+
+    /// Plain memory without a file behind it, private to the process.
+    pub fn is_anonymous(&self) -> bool {
+        !self.shared && (self.name.is_empty() || self.name.starts_with('[') || self.name == "/dev/zero")
+    }
+
+    /// The kernel's code in user space, or its data.
+    pub fn is_vdso(&self) -> bool {
+        self.name == "[vdso]"
+    }
+
+    /// The data that the vdso reads.
+    pub fn is_vvar(&self) -> bool {
+        self.name == "[vvar]" || self.name == "[vvar_vclock]"
+    }
+
+    /// Memory that lives only as long as somebody maps it or holds a descriptor of it. A named object in `/dev/shm`
+    /// counts, too: the name is this node's, and one that a restart finds there again would be stale.
+    pub fn is_shared_memory(&self) -> bool {
+        let nameless = self.deleted || self.name.is_empty() || self.name.starts_with("[anon_shmem");
+        self.shared && (nameless || self.name.starts_with("/dev/shm/"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_all_kinds() {
+        let area =
+            parse("7f0a00000000-7f0a00021000 r-xp 00001000 fd:01 1234                       /opt/with space/lib.so (deleted)").unwrap();
+        assert_eq!((area.start, area.end, area.offset), (0x7f0a_0000_0000, 0x7f0a_0002_1000, 0x1000));
+        assert_eq!((area.protection, area.shared, area.deleted), (5, false, true));
+        assert_eq!(area.name, "/opt/with space/lib.so");
+        assert_eq!(area.identity, (0xfd << 32 | 1, 1234));
+        let area = parse("7ffc0000-7ffd0000 rw-p 00000000 00:00 0 ").unwrap();
+        assert!(area.is_anonymous() && area.name.is_empty());
+        assert!(parse("1000-2000 rw-s 00000000 00:01 77 /memfd:x y (deleted)").unwrap().is_shared_memory());
+        assert!(parse("garbage").is_none());
+    }
+
+    #[test]
+    fn this_process_can_be_read() {
+        let areas = read().unwrap();
+        assert!(areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        assert!(areas.iter().any(Area::is_vdso));
+        let stack = areas.iter().find(|area| area.name == "[stack]").unwrap();
+        assert_ne!(stack.flags(&advice()) & mapping::GROWS_DOWN, 0);
+    }
+}

@@ -1,0 +1,51 @@
+//! The fabric as the agent sees it. The preloaded object wires the real one in; an agent can live without.
+
+use mend_messages::agent::Welcome;
+use mend_messages::job::{FabricAddress, JobMap, Rank};
+use std::time::{Duration, Instant};
+
+/// What the agent asks of a fabric. All but `listen` and `on_use` are called by the agent's thread alone.
+pub trait Network: Sync {
+    /// Opens (after a restore: reopens) the listeners under this identity.
+    ///
+    /// # Errors
+    /// What could not be opened, for people.
+    fn listen(&self, identity: &Welcome) -> Result<FabricAddress, String>;
+    /// A newer job map.
+    fn set_map(&self, map: JobMap);
+    /// `announce` is called, once, by the thread that first uses the fabric.
+    fn on_use(&self, announce: fn());
+    /// Whether the program uses the fabric.
+    fn in_use(&self) -> bool;
+    /// Stops sending, drains all channels.
+    ///
+    /// # Errors
+    /// Which peer did not answer in time.
+    fn suspend(&self, deadline: Instant) -> Result<(), String>;
+    /// Drains and closes the channels with one peer.
+    ///
+    /// # Errors
+    /// As `suspend`.
+    fn suspend_peer(&self, rank: Rank, deadline: Instant) -> Result<(), String>;
+    /// Serves peers for at most `timeout`, while suspended.
+    fn serve(&self, timeout: Duration);
+    /// Ends all suspensions.
+    fn resume(&self);
+    /// Stops all of the fabric's activity until the result is dropped or rebuilt: no lock of it is held by any other
+    /// thread. A save does it after `suspend`; an inspection at any time, for a moment.
+    fn freeze(&self) -> Box<dyn Frozen>;
+}
+
+/// A fabric that stands still.
+pub trait Frozen {
+    /// Memory not to be saved (first address, length): rings shared with peers. A restored process finds private zero pages there.
+    fn excluded_memory(&self, each: &mut dyn FnMut(usize, usize));
+    /// Descriptors that the fabric opened and reopens by itself.
+    fn own_descriptors(&self, each: &mut dyn FnMut(i32));
+    /// In a restored process: forget channels, listeners and excluded memory of the old one, without closing
+    /// descriptors (they aren't open here). `Network::listen` follows when the daemon has answered.
+    ///
+    /// # Errors
+    /// What could not be rebuilt, for people.
+    fn rebuild(self: Box<Self>) -> Result<(), String>;
+}

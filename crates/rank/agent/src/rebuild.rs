@@ -1,0 +1,51 @@
+//! The first steps of a restored agent, while all other threads are parked.
+
+use crate::reopen::{Inherited, ReopenError, reopen};
+use crate::save::Standing;
+use crate::scratch::Scratch;
+use crate::state::StateError;
+use mend_image::ZONE;
+use mend_image::handoff::{HANDOFF_MAGIC, Handoff};
+use mend_kernel::raw::syscall;
+use rustix::fd::{FromRawFd, OwnedFd};
+use std::time::Duration;
+
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Why a restored process cannot run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RebuildError {
+    #[error("the restorer left no valid hand-over")]
+    Handoff,
+    #[error("thread {0} did not come back")]
+    Thread(i32),
+    #[error(transparent)]
+    Reopen(#[from] ReopenError),
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// The hand-over, checked.
+pub(crate) fn handoff(scratch: &Scratch) -> Result<Handoff, RebuildError> {
+    // SAFETY: scratch memory, written by the restorer before any thread ran; any bytes are valid.
+    let handoff = unsafe { scratch.handoff().read() };
+    let inside = handoff.restorer_start >= ZONE.0 && handoff.restorer_end <= ZONE.1 && handoff.restorer_start <= handoff.restorer_end;
+    if handoff.magic == HANDOFF_MAGIC && inside { Ok(handoff) } else { Err(RebuildError::Handoff) }
+}
+
+/// Everything but the fabric and the connection to the daemon.
+pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<(), RebuildError> {
+    standing.settle(ARRIVAL_LIMIT).map_err(RebuildError::Thread)?;
+    let length = (handoff.restorer_end - handoff.restorer_start) as usize;
+    // SAFETY: the restorer's own memory, which all threads have left.
+    unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };
+    let inherited = Inherited::new(handoff, standing.descriptors.top());
+    standing.state.restore()?;
+    reopen(&standing.descriptors, &inherited)?;
+    for fd in handoff.attach.into_iter().chain(inherited.kept.iter().map(|kept| kept.fd)).filter(|fd| *fd >= 0) {
+        // SAFETY: handed over by the restorer, no longer needed; owned by nobody else.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    standing.state.restore_last();
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Whether there is an agent in this process, and its thread.
+
+use crate::conversation::{Place, announce_use, run};
+use crate::network::Network;
+use crate::rseq;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+const STACK: usize = 512 << 10;
+const DRAIN_MS: u64 = 20_000;
+
+struct Prepared {
+    network: &'static dyn Network,
+    place: Place,
+}
+
+static PREPARED: OnceLock<Prepared> = OnceLock::new();
+static STARTED: OnceLock<()> = OnceLock::new();
+
+/// Called by the constructor of the preloaded object. Does nothing outside a rank. In the rank's first process
+/// the agent starts now; in a descendant only when that uses the fabric.
+pub fn start(network: &'static dyn Network) {
+    let Some(place) = place() else { return };
+    let main_process = place.main_process;
+    rseq::find();
+    let _ = PREPARED.set(Prepared { network, place });
+    network.on_use(|| {
+        spawn_once();
+        announce_use();
+    });
+    if main_process {
+        spawn_once();
+    }
+}
+
+fn place() -> Option<Place> {
+    let number = |name: &str| std::env::var(name).ok()?.trim().parse::<u32>().ok();
+    Some(Place {
+        rank: number("MEND_RANK")?,
+        socket: std::env::var_os("MEND_SOCKET")?.into(),
+        main_process: number("MEND_RANK_PID") == Some(std::process::id()),
+        pmi: number("PMI_FD").and_then(|fd| i32::try_from(fd).ok()),
+        drain_limit: Duration::from_millis(number("MEND_DRAIN_TIMEOUT_MS").map_or(DRAIN_MS, u64::from)),
+    })
+}
+
+fn spawn_once() {
+    STARTED.get_or_init(|| {
+        // The program's signals are for the program's threads: the new thread inherits a mask that blocks all.
+        let everything = u64::MAX;
+        let mut before = 0u64;
+        let mask = |new: *const u64, old: *mut u64| {
+            // SAFETY: reads and writes one 8-byte mask each.
+            unsafe {
+                mend_kernel::raw::syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0])
+            }
+        };
+        mask(&raw const everything, &raw mut before);
+        let spawned = std::thread::Builder::new().name("mend-agent".to_string()).stack_size(STACK).spawn(|| {
+            if let Some(prepared) = PREPARED.get() {
+                // Whatever ends the conversation ends only the conversation.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(prepared.network, prepared.place.clone())));
+            }
+        });
+        mask(&raw const before, core::ptr::null_mut());
+        // Without the thread the program runs unprotected; the daemon sees that no agent speaks.
+        drop(spawned);
+    });
+}

@@ -1,0 +1,313 @@
+//! Writes the stream while all threads are parked: from the pages themselves, without a copy where that is safe.
+//!
+//! Everything here runs on the scratch stack with its state there, allocates nothing and calls nothing of the C
+//! library: each byte that it changed would be a byte of the image that changed between checksum and write. Pages that
+//! the kernel may change by itself (restartable-sequences areas) or other processes may (shared mappings) go through a copy.
+
+use crate::layout::{Content, Plan};
+use crate::scratch::Buffers;
+use mend_image::fixed::Fixed;
+use mend_image::record::{End, Kind, Ledger, MAX_PAGES, Mapping, RecordHead, mapping};
+use mend_image::{HEADER_SIZE, launch};
+use mend_kernel::pagemap::{Method, populated};
+use mend_kernel::raw::{check, syscall};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::io::IoSlice;
+use xxhash_rust::xxh3::xxh3_64;
+
+pub(crate) const PAGE: u64 = 4096;
+
+/// A peer that takes nothing for this long is dead.
+const STALL: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+/// Everything the writer needs, complete before it starts.
+pub(crate) struct Job<'a> {
+    pub out: BorrowedFd<'a>,
+    pub pagemap: BorrowedFd<'a>,
+    pub memory: BorrowedFd<'a>,
+    pub method: Method,
+    pub header: [u8; HEADER_SIZE],
+    /// Payloads of the tables, in order.
+    pub tables: [(Kind, &'a [u8]); 5],
+    pub unread: &'a [(launch::Role, Vec<u8>)],
+    pub summary: &'a [u8],
+    pub plans: &'a [Plan],
+    /// Pages (addresses, ascending) that the kernel may write to.
+    pub volatile: &'a [u64],
+    /// Memory objects whose bytes are read from a descriptor instead of a mapping: object, descriptor, size.
+    pub held: &'a [(u32, OwnedFd, u64)],
+}
+
+/// Why the stream could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WriteError {
+    #[error("writing the image failed: {0}")]
+    Out(Errno),
+    #[error("the receiver of the image took nothing for {} s", STALL.tv_sec)]
+    Stalled,
+    #[error("memory at {0:#x} cannot be read: {1}")]
+    Memory(u64, Errno),
+    #[error("page tables cannot be read: {0}")]
+    Pagemap(Errno),
+    #[error("the image would hold more than its format allows")]
+    Format,
+}
+
+/// Writes the whole stream.
+pub(crate) fn write(job: &Job, buffers: Buffers) -> Result<End, WriteError> {
+    let socket = rustix::net::sockopt::socket_type(job.out).is_ok();
+    if socket {
+        // The receiver takes pages at the speed of its page faults; a congestion control that paces by estimates would
+        // take its pauses for the line's. Not a TCP socket, or no cubic: as it is.
+        let _ = rustix::net::sockopt::set_tcp_congestion(job.out, "cubic");
+    }
+    let mut writer = Writer { job, socket, ledger: Ledger::new(&job.header), bounce: buffers.bounce };
+    writer.send(&mut [IoSlice::new(&job.header)])?;
+    for (kind, payload) in job.tables {
+        writer.record(kind, 0, 0, payload)?;
+    }
+    for (role, bytes) in job.unread {
+        for piece in bytes.chunks(launch::STATUS_PAYLOAD) {
+            writer.record(Kind::Unread, *role as u32, 0, piece)?;
+        }
+    }
+    writer.record(Kind::Summary, 0, 0, job.summary)?;
+    for plan in job.plans {
+        writer.mapping(plan, buffers.regions, buffers.residency)?;
+    }
+    for (object, descriptor, size) in job.held {
+        writer.object(*object, descriptor.as_fd(), *size)?;
+    }
+    let end = writer.ledger.end();
+    let mut payload = [0; End::SIZE];
+    end.encode(&mut payload).map_err(|_| WriteError::Format)?;
+    writer.record(Kind::End, 0, 0, &payload)?;
+    Ok(end)
+}
+
+struct Writer<'a> {
+    job: &'a Job<'a>,
+    socket: bool,
+    ledger: Ledger,
+    bounce: &'static mut [u8],
+}
+
+impl Writer<'_> {
+    fn record(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(), WriteError> {
+        let head = RecordHead::new(kind, index, address, payload.len() as u64, xxh3_64(payload));
+        let raw = head.to_bytes();
+        self.ledger.admit(&raw).map_err(|_| WriteError::Format)?;
+        let padding = (head.padded_length() - head.length) as usize;
+        self.send(&mut [IoSlice::new(&raw), IoSlice::new(payload), IoSlice::new(&[0; 8][..padding])])
+    }
+
+    fn send(&self, mut pieces: &mut [IoSlice]) -> Result<(), WriteError> {
+        loop {
+            // Also drops pieces that are empty from the start.
+            IoSlice::advance_slices(&mut pieces, 0);
+            if pieces.is_empty() {
+                return Ok(());
+            }
+            let result = if self.socket {
+                let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+                rustix::net::sendmsg(self.job.out, pieces, &mut rustix::net::SendAncillaryBuffer::default(), flags)
+            } else {
+                rustix::io::writev(self.job.out, pieces)
+            };
+            match result {
+                Ok(0) => return Err(WriteError::Out(Errno::IO)),
+                Ok(count) => IoSlice::advance_slices(&mut pieces, count),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&self.job.out, PollFlags::OUT)], Some(&STALL)) {
+                    Ok(0) => return Err(WriteError::Stalled),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(WriteError::Out(error)),
+                },
+                Err(error) => return Err(WriteError::Out(error)),
+            }
+        }
+    }
+
+    fn mapping(&mut self, plan: &Plan, regions: &mut [mend_kernel::pagemap::Region], residency: &mut [u8]) -> Result<(), WriteError> {
+        let Mapping { start, end, protection, flags, .. } = plan.mapping;
+        let readable = protection & libc::PROT_READ as u32 != 0;
+        let own_only = plan.content == Content::Changed;
+        match plan.content {
+            Content::Nothing => return Ok(()),
+            Content::Everything => return self.copied(start, end, true, true),
+            Content::Shared => return self.resident(start, end, residency),
+            Content::Populated | Content::Changed => {}
+        }
+        let mut at = start;
+        while at < end {
+            let found = populated(rustix::fd::AsRawFd::as_raw_fd(&self.job.pagemap), self.job.method, at, end, own_only, regions);
+            let (count, next) = found.map_err(|errno| WriteError::Pagemap(Errno::from_raw_os_error(errno)))?;
+            for region in &regions[..count] {
+                if region.absent() || !readable || flags & mapping::SHARED != 0 {
+                    // Readable and yet not to be read: a guard page, or nothing there any more.
+                    self.copied(region.start, region.end, !own_only, readable && region.absent())?;
+                } else {
+                    self.direct(region.start, region.end, !own_only)?;
+                }
+            }
+            at = next.max(at + PAGE);
+        }
+        Ok(())
+    }
+
+    /// Stores pages from where they are. They are present and readable, and nothing writes to them but what `volatile` lists.
+    fn direct(&mut self, start: u64, end: u64, skip_zero: bool) -> Result<(), WriteError> {
+        let mut at = start;
+        while at < end {
+            if skip_zero && is_zero(page_at(at)) {
+                at += PAGE;
+                continue;
+            }
+            let first = at;
+            if self.is_volatile(at) {
+                at += PAGE;
+                self.copied(first, at, false, false)?;
+                continue;
+            }
+            while at < end && at - first < MAX_PAGES && !self.is_volatile(at) && !(skip_zero && is_zero(page_at(at))) {
+                at += PAGE;
+            }
+            // SAFETY: populated, readable pages of this process; all other threads are parked and this one writes only to
+            // its scratch memory, which no plan covers.
+            let pages = unsafe { core::slice::from_raw_parts(first as *const u8, (at - first) as usize) };
+            self.record(Kind::Pages, 0, first, pages)?;
+        }
+        Ok(())
+    }
+
+    fn is_volatile(&self, page: u64) -> bool {
+        self.job.volatile.binary_search(&page).is_ok()
+    }
+
+    /// Stores pages through a copy made by the kernel, which fails where a direct access would end the process. `may_lack`
+    /// says that there may be nothing: behind the end of a mapped file, or a guard page.
+    fn copied(&mut self, start: u64, end: u64, skip_zero: bool, may_lack: bool) -> Result<(), WriteError> {
+        let mut at = start;
+        while at < end {
+            let length = (end - at).min(MAX_PAGES) as usize;
+            let got = loop {
+                match rustix::io::pread(self.job.memory, &mut self.bounce[..length], at) {
+                    Err(Errno::INTR) => {}
+                    other => break other,
+                }
+            };
+            let got = match got {
+                Ok(got) => got as u64 / PAGE * PAGE,
+                Err(Errno::IO | Errno::FAULT) if may_lack => 0,
+                Err(error) => return Err(WriteError::Memory(at, error)),
+            };
+            if got == 0 {
+                at += PAGE;
+                continue;
+            }
+            self.bounced(at, got as usize, skip_zero)?;
+            at += got;
+        }
+        Ok(())
+    }
+
+    /// Stores the runs of pages in the copy that begins with the page at `address`.
+    fn bounced(&mut self, address: u64, length: usize, skip_zero: bool) -> Result<(), WriteError> {
+        let page = PAGE as usize;
+        let bounce = std::mem::take(&mut self.bounce);
+        let wanted = |at: usize| !(skip_zero && is_zero(&bounce[at..at + page]));
+        let mut result = Ok(());
+        let mut at = 0;
+        while at < length && result.is_ok() {
+            let first = at;
+            while at < length && wanted(at) {
+                at += page;
+            }
+            if first < at {
+                result = self.record(Kind::Pages, 0, address + first as u64, &bounce[first..at]);
+            }
+            while at < length && !wanted(at) {
+                at += page;
+            }
+        }
+        self.bounce = bounce;
+        result
+    }
+
+    /// Stores the pages of shared memory that exist, whether this process touched them or not.
+    fn resident(&mut self, start: u64, end: u64, residency: &mut [u8]) -> Result<(), WriteError> {
+        let mut at = start;
+        while at < end {
+            let pages = ((end - at) / PAGE).min(residency.len() as u64);
+            // SAFETY: mincore writes one byte per page, `pages` of them, into `residency`.
+            let result =
+                unsafe { syscall(libc::SYS_mincore, [at as usize, (pages * PAGE) as usize, residency.as_mut_ptr() as usize, 0, 0, 0]) };
+            // Without an answer every page counts.
+            let known = check(result).is_ok();
+            let present = |index: u64| !known || residency[index as usize] & 1 != 0;
+            let mut index = 0;
+            while index < pages {
+                let first = index;
+                while index < pages && present(index) == present(first) {
+                    index += 1;
+                }
+                if present(first) {
+                    self.copied(at + first * PAGE, at + index * PAGE, true, true)?;
+                }
+            }
+            at += pages * PAGE;
+        }
+        Ok(())
+    }
+
+    /// Stores the bytes of a memory object, as far as they aren't holes.
+    fn object(&mut self, object: u32, descriptor: BorrowedFd, size: u64) -> Result<(), WriteError> {
+        let mut at = 0;
+        while at < size {
+            at = match rustix::fs::seek(descriptor, rustix::fs::SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => return Ok(()),
+                Err(error) => return Err(WriteError::Memory(at, error)),
+            };
+            let length = (size.saturating_sub(at)).min(MAX_PAGES) as usize;
+            let bounce = std::mem::take(&mut self.bounce);
+            let result = match rustix::io::pread(descriptor, &mut bounce[..length], at) {
+                Ok(0) => Ok(size),
+                Ok(got) if is_zero(&bounce[..got]) => Ok(at + got as u64),
+                Ok(got) => self.record(Kind::Bytes, object, at, &bounce[..got]).map(|()| at + got as u64),
+                Err(error) => Err(WriteError::Memory(at, error)),
+            };
+            self.bounce = bounce;
+            at = result?;
+        }
+        Ok(())
+    }
+}
+
+fn page_at(address: u64) -> &'static [u8] {
+    // SAFETY: callers pass populated, readable pages; see `direct`.
+    unsafe { core::slice::from_raw_parts(address as *const u8, PAGE as usize) }
+}
+
+/// Whether all bytes are zero. Compiles to vector instructions.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_is_zero_only_if_every_byte_is() {
+        let mut page = [0u8; 4096];
+        assert!(is_zero(&page));
+        for at in [0, 255, 256, 4095] {
+            page[at] = 1;
+            assert!(!is_zero(&page));
+            page[at] = 0;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+/* Has one thing that cannot be saved, by name; drops it when told to on standard input. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int blocked, unblock;
+
+/* Blocks what the C library never blocks. */
+static void *blocker(void *arg) {
+    unsigned long all = ~0ul, none = 0;
+    prctl(PR_SET_NAME, "stubborn");
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, 8);
+    blocked = 1;
+    while (!unblock) usleep(1000);
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, 8);
+    blocked = 0;
+    return arg;
+}
+
+static void *other(void *arg) {
+    char line[64];
+    puts("ready");
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin)) exit(1);
+    puts("OK");
+    exit(0);
+    return arg;
+}
+
+int main(int argc, char **argv) {
+    char line[64];
+    const char *what = argv[1];
+    int fd = -1, id = -1, p[2];
+    void *shm = NULL, *mapped = NULL;
+    pid_t child = 0;
+    timer_t timer;
+    if (!strcmp(what, "socket")) {
+        fd = socket(AF_INET, SOCK_STREAM, 0);
+        listen(fd, 1);
+    } else if (!strcmp(what, "child")) {
+        if ((child = fork()) == 0) pause(), _exit(0);
+    } else if (!strcmp(what, "sysv")) {
+        id = shmget(IPC_PRIVATE, 4096, 0600);
+        shm = shmat(id, NULL, 0);
+        shmctl(id, IPC_RMID, NULL);
+    } else if (!strcmp(what, "timer")) {
+        struct sigevent event = {.sigev_notify = SIGEV_NONE};
+        timer_create(CLOCK_MONOTONIC, &event, &timer);
+    } else if (!strcmp(what, "deleted")) {
+        fd = open("gone", O_RDWR | O_CREAT, 0600);
+        unlink("gone");
+        if (ftruncate(fd, 300l << 20)) return 1;
+    } else if (!strcmp(what, "first-thread")) {
+        pthread_t t;
+        pthread_create(&t, NULL, other, NULL);
+        pthread_exit(NULL);
+    } else if (!strcmp(what, "blocker")) {
+        pthread_t t;
+        pthread_create(&t, NULL, blocker, NULL);
+        while (!blocked) usleep(1000);
+    } else if (!strcmp(what, "named")) {
+        fd = shm_open(argv[2], O_RDWR | O_CREAT, 0600);
+        if (ftruncate(fd, 4096)) return 1;
+        mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    } else if (!strcmp(what, "inotify")) {
+        fd = inotify_init();
+    } else if (!strcmp(what, "pipe")) {
+        if (pipe(p)) return 1;
+        close(p[1]);
+        fd = p[0];
+    }
+    puts("ready");
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin)) return 1;
+    if (fd >= 0) close(fd);
+    if (child) kill(child, SIGKILL), waitpid(child, NULL, 0);
+    if (shm) shmdt(shm);
+    if (mapped) munmap(mapped, 4096), shm_unlink(argv[2]);
+    if (!strcmp(what, "timer")) timer_delete(timer);
+    unblock = 1;
+    while (blocked) usleep(1000);
+    puts("dropped");
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin)) return 1;
+    puts("OK");
+    return 0;
+}

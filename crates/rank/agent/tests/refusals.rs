@@ -1,0 +1,222 @@
+//! What cannot be done is refused by name, and the program runs on.
+
+mod support;
+
+use mend_image::launch::Mode;
+use mend_messages::agent::{Reply, Request, SaveTarget};
+use std::path::Path;
+use support::{Rank, Refusal, Source, compile};
+
+fn refusal(path: &Path, directory: &Path) -> String {
+    match Rank::restore(Source::File(path), Mode::Restart, directory) {
+        Err(Refusal(text)) => text,
+        Ok(_) => panic!("restored what it should refuse"),
+    }
+}
+
+#[test]
+fn obstacles_are_named_beforehand_and_at_the_save_and_go_away() {
+    let program = compile("apps/obstacle.c");
+    for (number, (kind, name)) in [
+        ("socket", "socket listening on 0.0.0.0:"),
+        ("child", "child process"),
+        ("sysv", "System V shared memory"),
+        ("timer", "POSIX timers"),
+        ("deleted", "deleted file"),
+        ("inotify", "inotify"),
+        ("pipe", "pipe from another process"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut rank = Rank::start(3000 + number as u32 * 10, &program, &[kind]);
+        rank.await_line("ready");
+        let image = rank.directory.join("image");
+        let inspection = rank.inspect();
+        assert!(inspection.obstacles.iter().any(|obstacle| obstacle.what.contains(name)), "{kind}: {inspection:?}");
+        let (error, _) = rank.try_save(&image).expect_err(kind);
+        assert!(error.contains(name), "{kind}: {error}");
+        assert!(!image.exists());
+        rank.resume();
+        rank.type_in("drop it\n");
+        rank.await_line("dropped");
+        assert_eq!(rank.inspect().obstacles, [], "{kind}");
+        rank.save(&image);
+        rank.resume();
+        rank.type_in("end\n");
+        rank.finish();
+    }
+}
+
+#[test]
+fn memory_shared_with_another_process_is_named() {
+    let program = compile("apps/obstacle.c");
+    let name = format!("/mend-agent-shared-{}", std::process::id());
+    let mut one = Rank::start(3220, &program, &["named", &name]);
+    one.await_line("ready");
+    assert_eq!(one.inspect().obstacles, []);
+    let mut other = Rank::start(3230, &program, &["named", &name]);
+    other.await_line("ready");
+    let obstacles = one.inspect().obstacles;
+    if support::as_user() {
+        // Each rank is in a user namespace of its own, and the kernel does not let one look at another.
+        return;
+    }
+    assert!(obstacles.iter().any(|obstacle| obstacle.what.contains(&name) && obstacle.what.contains("another process")), "{obstacles:?}");
+    let image = one.directory.join("image");
+    let (error, _) = one.try_save(&image).unwrap_err();
+    assert!(error.contains(&name), "{error}");
+    one.resume();
+    other.type_in("drop it\nend\n");
+    other.finish();
+    one.save(&image);
+    one.resume();
+    one.type_in("drop it\nend\n");
+    one.finish();
+}
+
+#[test]
+fn a_thread_that_does_not_stop_is_named_and_all_go_on() {
+    let mut rank = Rank::start(3200, &compile("apps/obstacle.c"), &["blocker"]);
+    rank.await_line("ready");
+    let image = rank.directory.join("image");
+    let (error, _) = rank.try_save(&image).unwrap_err();
+    assert!(error.contains("stubborn") && error.contains("did not stop"), "{error}");
+    rank.resume();
+    rank.type_in("drop it\n");
+    // The signal that was under way arrives now, and finds nothing to do.
+    rank.await_line("dropped");
+    rank.save(&image);
+    rank.resume();
+    rank.type_in("end\n");
+    rank.finish();
+}
+
+#[test]
+fn a_first_thread_that_has_ended_is_named() {
+    let mut rank = Rank::start(3210, &compile("apps/obstacle.c"), &["first-thread"]);
+    rank.await_line("ready");
+    let image = rank.directory.join("image");
+    assert!(rank.inspect().obstacles.iter().any(|obstacle| obstacle.what.contains("first thread has ended")));
+    let (error, _) = rank.try_save(&image).unwrap_err();
+    assert!(error.contains("first thread has ended"), "{error}");
+    rank.resume();
+    rank.type_in("end\n");
+    rank.finish();
+}
+
+#[test]
+fn requests_out_of_order_and_bad_targets() {
+    let mut rank = Rank::start(3100, &compile("apps/counter.c"), &["60"]);
+    let target = || SaveTarget::File("/nonexistent/directory/image".into());
+    assert!(matches!(rank.ask(Request::Save(target())), Reply::Failed { .. }));
+    assert_eq!(rank.ask(Request::Resume), Reply::Resumed);
+    let (error, _) = rank.try_save(Path::new("/nonexistent/directory/image")).unwrap_err();
+    assert!(error.contains("/nonexistent/directory/image"), "{error}");
+    assert!(matches!(rank.ask(Request::Save(SaveTarget::Descriptor)), Reply::Failed { .. }));
+    let image = rank.directory.join("image");
+    rank.save(&image);
+    // Parked: nothing but Resume makes sense now.
+    assert!(matches!(rank.ask(Request::Suspend), Reply::Failed { .. }));
+    assert!(matches!(rank.ask(Request::Save(target())), Reply::Failed { .. }));
+    rank.resume();
+    rank.finish();
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_behind() {
+    let mut rank = Rank::start(3110, &compile("apps/limited.c"), &["40"]);
+    rank.await_line("tick 3");
+    let image = rank.directory.join("image");
+    let (error, _) = rank.try_save(&image).unwrap_err();
+    assert!(error.contains("writing the image failed"), "{error}");
+    let names: Vec<_> = std::fs::read_dir(&rank.directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!names.iter().any(|name| name.to_string_lossy().contains("image")), "{names:?}");
+    rank.resume();
+    rank.finish();
+}
+
+#[test]
+fn damaged_and_incomplete_images_are_refused() {
+    let mut rank = Rank::start(3120, &compile("apps/counter.c"), &["200"]);
+    rank.await_line("tick 3");
+    let directory = rank.directory.clone();
+    let image = directory.join("image");
+    rank.save(&image);
+    rank.kill();
+    let whole = std::fs::read(&image).unwrap();
+    let verified = mend_image::verify::verify(&mut whole.as_slice()).unwrap().unwrap();
+    assert_eq!(verified.end.bytes, whole.len() as u64);
+    let broken = directory.join("broken");
+    let with = |bytes: &[u8]| {
+        std::fs::write(&broken, bytes).unwrap();
+        refusal(&broken, &directory)
+    };
+    assert!(with(&whole[..whole.len() - 1]).contains("ends"));
+    assert!(with(&whole[..whole.len() / 2]).contains("ends"));
+    assert!(with(&whole[..5000]).contains("ends"));
+    for at in [3000, 20_000, whole.len() / 2, whole.len() - 50] {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 4;
+        let text = with(&flipped);
+        assert!(text.contains("damaged") || text.contains("no sense"), "{at}: {text}");
+    }
+    assert!(with(b"hello").contains("not an image"));
+    // The undamaged one still works.
+    let mut rank = Rank::restart(&image, &directory);
+    rank.resume();
+    rank.await_line("tick 10");
+}
+
+#[test]
+fn files_that_are_gone_or_changed_are_named() {
+    let original = compile("apps/counter.c");
+    let directory = original.parent().unwrap().join("moving");
+    std::fs::create_dir_all(&directory).unwrap();
+    let program = directory.join("counter-copy");
+    std::fs::copy(&original, &program).unwrap();
+    let mut rank = Rank::start(3130, &program, &["200"]);
+    rank.await_line("tick 3");
+    let image = rank.directory.join("image");
+    rank.save(&image);
+    rank.kill();
+    let elsewhere = directory.join("elsewhere");
+    std::fs::rename(&program, &elsewhere).unwrap();
+    let text = refusal(&image, &directory);
+    assert!(text.contains("counter-copy") && text.contains("cannot be opened"), "{text}");
+    std::fs::copy(compile("apps/input.c"), &program).unwrap();
+    let text = refusal(&image, &directory);
+    assert!(text.contains("counter-copy"), "{text}");
+    std::fs::rename(&elsewhere, &program).unwrap();
+    let mut rank = Rank::restart(&image, &directory);
+    rank.resume();
+    rank.await_line("tick 10");
+}
+
+#[test]
+fn files_written_to_are_cut_back_at_a_restart_and_never_at_a_migration() {
+    let mut rank = Rank::start(3140, &compile("apps/appender.c"), &["60"]);
+    rank.await_line("tick 5");
+    let directory = rank.directory.clone();
+    let (image, log) = (directory.join("image"), directory.join("log"));
+    rank.save(&image);
+    let length = std::fs::metadata(&log).unwrap().len();
+    rank.resume();
+    rank.await_line("tick 12");
+    rank.kill();
+    let longer = std::fs::metadata(&log).unwrap().len();
+    assert!(longer > length);
+    drop(Rank::restore(Source::File(&image), Mode::Migrate, &directory).unwrap());
+    assert_eq!(std::fs::metadata(&log).unwrap().len(), longer);
+    let mut rank = Rank::restart(&image, &directory);
+    assert_eq!(std::fs::metadata(&log).unwrap().len(), length);
+    rank.resume();
+    rank.finish();
+    let lines: Vec<String> = std::fs::read_to_string(&log).unwrap().lines().map(str::to_string).collect();
+    assert_eq!(lines, (1..=60).map(|line| format!("line {line}")).collect::<Vec<_>>());
+    std::fs::write(&log, "short").unwrap();
+    let text = refusal(&image, &directory);
+    assert!(text.contains("log") && text.contains("fewer"), "{text}");
+    std::fs::remove_file(&log).unwrap();
+    assert!(refusal(&image, &directory).contains("cannot be opened again"));
+}

@@ -1,0 +1,87 @@
+//! Whole processes, saved and restored by the real agent and the real restorer. Each program finds out by itself if
+//! anything of it was lost. Run with `MEND_TEST_AS_USER=1` (as root) to do it all as an ordinary user.
+
+mod support;
+
+use mend_image::launch::Role;
+use std::path::Path;
+use support::{Rank, compile, generations};
+
+#[test]
+fn a_counter_goes_on_counting_over_three_generations() {
+    let rank = Rank::start(1234, &compile("apps/counter.c"), &["40"]);
+    let printed = generations(rank, &["tick 5", "tick 15", "tick 25"]);
+    let expected: Vec<String> = (1..=40).map(|tick| format!("tick {tick}")).chain(["OK".to_string()]).collect();
+    assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn threads_keep_ids_locks_and_waits() {
+    let rank = Rank::start(2000, &compile("apps/threads.c"), &["40"]);
+    generations(rank, &["tick 3", "tick 10", "tick 11", "tick 20"]);
+}
+
+#[test]
+fn descriptors_of_all_kinds() {
+    let rank = Rank::start(2001, &compile("apps/descriptors.c"), &["40"]);
+    generations(rank, &["tick 3", "tick 10", "tick 20"]);
+}
+
+#[test]
+fn signals_handlers_and_timers() {
+    let rank = Rank::start(2002, &compile("apps/signals.c"), &["30"]);
+    generations(rank, &["tick 3", "tick 10", "tick 20"]);
+}
+
+#[test]
+fn memory_of_all_kinds() {
+    let rank = Rank::start(2003, &compile("apps/memory.c"), &["30"]);
+    generations(rank, &["tick 3", "tick 10", "tick 20"]);
+}
+
+#[test]
+fn python_goes_on() {
+    const PROGRAM: &str = r#"
+import threading, time, queue, os, sys
+q = queue.Queue()
+seen = []
+def consume():
+    while True:
+        item = q.get()
+        if item is None: return
+        seen.append(item)
+t = threading.Thread(target=consume); t.start()
+d = {}
+for i in range(1, 41):
+    d[i] = [str(k) for k in range(i * 10)]
+    q.put(i)
+    time.sleep(0.03)
+    assert all(len(d[k]) == k * 10 for k in d)
+    print("tick", i, flush=True)
+q.put(None); t.join()
+assert seen == list(range(1, 41))
+import json, decimal, subprocess
+print(subprocess.run(["/bin/echo", "OK"], capture_output=True, text=True).stdout, end="")
+"#;
+    let rank = Rank::start(2004, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
+    generations(rank, &["tick 5", "tick 15", "tick 25"]);
+}
+
+#[test]
+fn unread_input_is_not_lost() {
+    let mut rank = Rank::start(2005, &compile("apps/input.c"), &[]);
+    rank.await_line("ready");
+    rank.type_in("one\ntwo\nthree\nfour\n");
+    rank.await_line("got one");
+    let directory = rank.directory.clone();
+    let path = directory.join("image");
+    rank.save(&path);
+    let printed = String::from_utf8(rank.kill()).unwrap();
+    assert!(!printed.contains("four"));
+    let mut rank = Rank::restart(&path, &directory);
+    assert!(matches!(&rank.unread[..], [(Role::Stdin, bytes)] if bytes.ends_with(b"four\n")));
+    rank.close_stdin();
+    rank.resume();
+    let printed = printed + &rank.finish();
+    assert_eq!(printed, "ready\ngot one\ngot two\ngot three\ngot four\nOK\n");
+}

@@ -1,0 +1,83 @@
+//! Programs that are saved and simply go on, and programs that move through a stream.
+
+mod support;
+
+use mend_image::launch::Mode;
+use mend_image::{HEADER_SIZE, read_header};
+use mend_messages::agent::{FromAgent, Reply};
+use rustix::net::RecvFlags;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use support::{Rank, Source, compile};
+
+#[test]
+fn saved_many_times_and_never_disturbed() {
+    for (number, program) in ["apps/threads.c", "apps/signals.c", "apps/memory.c", "apps/descriptors.c"].into_iter().enumerate() {
+        let mut rank = Rank::start(4000 + number as u32 * 100, &compile(program), &["25"]);
+        rank.await_line("tick 1");
+        let image = rank.directory.join("image");
+        for _ in 0..25 {
+            rank.save(&image);
+            rank.resume();
+        }
+        rank.finish();
+    }
+}
+
+#[test]
+fn a_rank_moves_through_a_stream_and_its_source_waits() {
+    let mut source = Rank::start(4500, &compile("apps/threads.c"), &["30"]);
+    source.await_line("tick 5");
+    let directory = source.directory.clone();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    source.save_into(&theirs);
+    drop(theirs);
+    // As a daemon does: look at the header without taking it.
+    let mut header = [0; HEADER_SIZE];
+    let (count, _) = rustix::net::recv(&ours, &mut header, RecvFlags::PEEK | RecvFlags::WAITALL).unwrap();
+    assert_eq!(count, HEADER_SIZE);
+    let pid = read_header(&header).unwrap().pid;
+    let mut target = Rank::restore(Source::Stream(ours.into(), pid), Mode::Migrate, &directory).unwrap();
+    assert!(matches!(source.hear(), FromAgent::Reply { reply: Reply::Saved(_), .. }));
+    source.kill();
+    target.resume();
+    target.finish();
+}
+
+#[test]
+fn a_receiver_that_dies_leaves_the_source_running() {
+    let mut source = Rank::start(4600, &compile("apps/memory.c"), &["25"]);
+    source.await_line("tick 3");
+    for bytes in [0, 1000, 100_000, 1_000_000] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        source.save_into(&theirs);
+        drop(theirs);
+        ours.read_exact(&mut vec![0; bytes]).unwrap();
+        drop(ours);
+        match source.hear() {
+            FromAgent::Reply { reply: Reply::Failed { error, .. }, .. } => assert!(error.contains("writing the image failed"), "{error}"),
+            other => panic!("after {bytes} bytes: unexpected {other:?}"),
+        }
+        source.resume();
+    }
+    source.finish();
+}
+
+#[test]
+fn a_parked_rank_whose_daemon_is_gone_never_runs_again() {
+    // It may have moved: two of it would talk to the same peers.
+    let mut rank = Rank::start(4700, &compile("apps/counter.c"), &["1000"]);
+    rank.await_line("tick 3");
+    let image = rank.directory.join("image");
+    rank.save(&image);
+    rank.hang_up();
+    // Long enough for many ticks.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let printed = String::from_utf8(rank.kill()).unwrap();
+    let ticks = printed.lines().count();
+    let mut moved = Rank::restart(&image, &image.with_file_name("."));
+    moved.resume();
+    let next = format!("tick {}", ticks + 1);
+    moved.await_line(&next);
+    assert_eq!(String::from_utf8_lossy(&moved.printed).lines().next(), Some(&next[..]));
+}

@@ -1,0 +1,455 @@
+//! Plays the daemon: starts a program with the agent preloaded, talks with the agent, restores images.
+#![allow(dead_code, missing_docs)]
+
+use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
+use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveTarget, Saved, ToAgent, Welcome};
+use mend_messages::frame;
+use mend_messages::job::Secret;
+use std::collections::HashMap;
+use std::io::{IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything; reaching it is a failure.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn here() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Directory of this test's executable: target/PROFILE/deps.
+fn build_directory() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_path_buf()
+}
+
+/// A temporary directory that an ordinary user may use too.
+fn shared_directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let directory = std::env::temp_dir().join(format!("mend-agent-test-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        // SAFETY: the handler only removes files.
+        unsafe { libc::atexit(remove_shared_directory) };
+        directory
+    })
+}
+
+extern "C" fn remove_shared_directory() {
+    let _ = std::fs::remove_dir_all(shared_directory());
+}
+
+/// Compiles a C program, once.
+pub fn compile(source: &str) -> PathBuf {
+    static DONE: OnceLock<Mutex<HashMap<String, PathBuf>>> = OnceLock::new();
+    let mut done = DONE.get_or_init(Mutex::default).lock().unwrap();
+    done.entry(source.to_string())
+        .or_insert_with(|| {
+            let output = shared_directory().join(Path::new(source).file_stem().unwrap());
+            let status = Command::new("cc")
+                .args(["-g", "-O1", "-Wall", "-pthread", "-o"])
+                .arg(&output)
+                .arg(here().join("tests").join(source))
+                .arg("-lm")
+                .status()
+                .unwrap();
+            assert!(status.success(), "{source} does not compile");
+            output
+        })
+        .clone()
+}
+
+/// The restorer, built on its own.
+pub fn restorer() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = build_directory().parent().unwrap().join("restorer");
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--release", "--manifest-path"])
+            .arg(here().join("../restorer/Cargo.toml"))
+            .arg("--target-dir")
+            .arg(&target)
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let copy = shared_directory().join("mend-restorer");
+        std::fs::copy(target.join("release/mend-restorer"), &copy).unwrap();
+        copy
+    })
+}
+
+fn preload() -> &'static Path {
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    COPY.get_or_init(|| {
+        let target = build_directory().parent().unwrap().join("agent-alone");
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--release", "--example", "agent_alone", "--manifest-path"])
+            .arg(here().join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(&target)
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let copy = shared_directory().join("libagent_alone.so");
+        std::fs::copy(target.join("release/examples/libagent_alone.so"), &copy).unwrap();
+        copy
+    })
+}
+
+/// Whether tests run as another user than the one who runs them (root only).
+pub fn as_user() -> bool {
+    std::env::var_os("MEND_TEST_AS_USER").is_some()
+}
+
+pub struct Rank {
+    child: Child,
+    agent: UnixStream,
+    pub directory: PathBuf,
+    output: UnixStream,
+    stdin: Option<UnixStream>,
+    pub printed: Vec<u8>,
+    seq: u64,
+    /// What the restorer reported.
+    pub unread: Vec<(Role, Vec<u8>)>,
+    /// Microseconds from its start to its readiness.
+    pub restorer_us: u64,
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn shepherd(keep: bool, pid: u32) -> Command {
+    let program = compile("support/shepherd.c");
+    let mut command = if as_user() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]).arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    if keep {
+        command.arg("-c");
+    }
+    command.arg(pid.to_string());
+    command
+}
+
+/// Passes descriptors on to a child under their own numbers.
+fn inherit(command: &mut Command, descriptors: Vec<i32>) {
+    // SAFETY: only fcntl between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in &descriptors {
+                if libc::fcntl(*fd, libc::F_SETFD, 0) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+pub fn read_message(stream: &mut UnixStream) -> std::io::Result<FromAgent> {
+    let mut prefix = [0; 4];
+    stream.read_exact(&mut prefix)?;
+    let mut body = vec![0; frame::body_length(prefix).unwrap()];
+    stream.read_exact(&mut body)?;
+    Ok(frame::decode(&body).unwrap())
+}
+
+fn welcome() -> ToAgent {
+    ToAgent::Welcome(Welcome { job: [7; 16], secret: Secret([9; 32]), rank: 0, size: 1, node: 0, ip: std::net::Ipv4Addr::LOCALHOST.into() })
+}
+
+/// How a restore went wrong.
+#[derive(Debug)]
+pub struct Refusal(pub String);
+
+pub enum Source<'a> {
+    File(&'a Path),
+    /// A stream and the pid of its header.
+    Stream(OwnedFd, u32),
+}
+
+impl Rank {
+    /// Starts a program under the agent with this pid.
+    pub fn start(pid: u32, program: &Path, arguments: &[&str]) -> Self {
+        Self::start_with(pid, program, arguments, &[])
+    }
+
+    pub fn start_with(pid: u32, program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let directory = shared_directory().join(format!("rank-{number}"));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let socket = directory.join("agent");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let (output, theirs) = UnixStream::pair().unwrap();
+        let (stdin, stdin_theirs) = UnixStream::pair().unwrap();
+        let mut command = shepherd(false, pid);
+        command.arg("/usr/bin/env").arg(format!("LD_PRELOAD={}", preload().display())).arg(program).args(arguments);
+        command.env("MEND_RANK", "0").env("MEND_RANK_PID", pid.to_string()).env("MEND_SOCKET", &socket);
+        command.envs(environment.iter().copied());
+        command.current_dir(&directory);
+        command.stdin(Stdio::from(OwnedFd::from(stdin_theirs)));
+        command.stdout(Stdio::from(OwnedFd::from(theirs.try_clone().unwrap()))).stderr(Stdio::from(OwnedFd::from(theirs)));
+        let child = command.spawn().unwrap();
+        drop(command);
+        let (agent, _) = listener.accept().unwrap();
+        let mut rank =
+            Self { child, agent, directory, output, stdin: Some(stdin), printed: Vec::new(), seq: 0, unread: Vec::new(), restorer_us: 0 };
+        rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
+        loop {
+            match read_message(&mut rank.agent) {
+                Ok(FromAgent::Hello(Hello { rank: 0, main_process: true, .. })) => break,
+                other => {
+                    // The wrapper `env` was the first process; the program says hello anew.
+                    let _ = other;
+                    rank.agent = listener.accept().unwrap().0;
+                    rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
+                }
+            }
+        }
+        rank.say(&welcome());
+        assert!(matches!(rank.hear(), FromAgent::FabricUp(_)));
+        rank
+    }
+
+    pub fn say(&mut self, message: &ToAgent) {
+        self.agent.write_all(&frame::encode(message).unwrap()).unwrap();
+    }
+
+    pub fn hear(&mut self) -> FromAgent {
+        read_message(&mut self.agent).unwrap_or_else(|error| panic!("the agent is gone ({error}): {}", self.drain_output()))
+    }
+
+    fn drain_output(&mut self) -> String {
+        self.output.set_nonblocking(true).unwrap();
+        let _ = self.output.read_to_end(&mut self.printed);
+        self.output.set_nonblocking(false).unwrap();
+        String::from_utf8_lossy(&self.printed).into_owned()
+    }
+
+    pub fn ask(&mut self, request: Request) -> Reply {
+        self.seq += 1;
+        let seq = self.seq;
+        self.say(&ToAgent::Request { seq, request });
+        match self.hear() {
+            FromAgent::Reply { seq: answered, reply } if answered == seq => reply,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub fn inspect(&mut self) -> Inspection {
+        match self.ask(Request::Inspect) {
+            Reply::Inspected(inspection) => inspection,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Suspends and saves; threads stay parked.
+    pub fn try_save(&mut self, path: &Path) -> Result<Saved, (String, String)> {
+        assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        match self.ask(Request::Save(SaveTarget::File(path.to_path_buf()))) {
+            Reply::Saved(saved) => Ok(saved),
+            Reply::Failed { error, hint } => Err((error, hint)),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub fn save(&mut self, path: &Path) -> Saved {
+        self.try_save(path).unwrap_or_else(|(error, hint)| panic!("save failed: {error} ({hint})"))
+    }
+
+    /// Suspends and saves into a stream.
+    pub fn save_into(&mut self, stream: &impl AsFd) {
+        assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        self.seq += 1;
+        let message = ToAgent::Request { seq: self.seq, request: Request::Save(SaveTarget::Descriptor) };
+        let bytes = frame::encode(&message).unwrap();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
+        let descriptors = [stream.as_fd()];
+        assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&descriptors)));
+        let sent = rustix::net::sendmsg(&self.agent, &[IoSlice::new(&bytes)], &mut ancillary, rustix::net::SendFlags::empty()).unwrap();
+        assert_eq!(sent, bytes.len());
+    }
+
+    pub fn resume(&mut self) {
+        assert_eq!(self.ask(Request::Resume), Reply::Resumed);
+    }
+
+    /// Reads output until this line was printed.
+    pub fn await_line(&mut self, line: &str) {
+        let began = Instant::now();
+        self.output.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        while !String::from_utf8_lossy(&self.printed).lines().any(|printed| printed == line) {
+            let mut bytes = [0; 4096];
+            match self.output.read(&mut bytes) {
+                Ok(0) => panic!("ended before {line:?}: {}", String::from_utf8_lossy(&self.printed)),
+                Ok(count) => self.printed.extend(&bytes[..count]),
+                Err(_) => assert!(began.elapsed() < LIMIT, "{line:?} never came: {}", String::from_utf8_lossy(&self.printed)),
+            }
+        }
+    }
+
+    pub fn type_in(&mut self, text: &str) {
+        self.stdin.as_ref().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Closes the connection to the agent.
+    pub fn hang_up(&mut self) {
+        self.agent.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
+    /// Kills it, as a node's death would.
+    pub fn kill(mut self) -> Vec<u8> {
+        self.child.kill().unwrap();
+        let _ = self.child.wait();
+        self.drain_output();
+        std::mem::take(&mut self.printed)
+    }
+
+    /// Waits for its end; it must have found everything in order.
+    pub fn finish(&mut self) -> String {
+        self.output.set_read_timeout(Some(LIMIT)).unwrap();
+        let began = Instant::now();
+        let mut bytes = [0; 65536];
+        loop {
+            match self.output.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(count) => self.printed.extend(&bytes[..count]),
+                Err(error) => panic!("no end after {:?} ({error}): {}", began.elapsed(), String::from_utf8_lossy(&self.printed)),
+            }
+        }
+        let status = self.child.wait().unwrap();
+        let text = String::from_utf8_lossy(&self.printed).into_owned();
+        assert_eq!((status.code(), status.signal()), (Some(0), None), "{text}");
+        assert!(text.lines().any(|line| line == "OK"), "{text}");
+        text
+    }
+
+    /// Restores from an image; the process stands parked.
+    pub fn restore(source: Source, mode: Mode, directory: &Path) -> Result<Self, Refusal> {
+        let header = match &source {
+            Source::File(path) => {
+                let mut bytes = [0; mend_image::HEADER_SIZE];
+                let mut file = std::fs::File::open(path).unwrap();
+                let got = file.read(&mut bytes).unwrap();
+                mend_image::read_header(&bytes[..got]).map_err(|error| Refusal(error.to_string()))?
+            }
+            Source::Stream(_, pid) => mend_image::Header { pid: *pid, ..Default::default() },
+        };
+        let image: OwnedFd = match source {
+            Source::File(path) => std::fs::File::open(path).unwrap().into(),
+            Source::Stream(stream, _) => stream,
+        };
+        let (control, control_theirs) = UnixStream::pair().unwrap();
+        let (agent, agent_theirs) = UnixStream::pair().unwrap();
+        let (output, theirs) = UnixStream::pair().unwrap();
+        let (stdin, stdin_theirs) = UnixStream::pair().unwrap();
+        let arguments = Arguments {
+            image_fd: image.as_raw_fd(),
+            control_fd: control_theirs.as_raw_fd(),
+            agent_fd: agent_theirs.as_raw_fd(),
+            attach: [Some(stdin_theirs.as_raw_fd()), Some(theirs.as_raw_fd()), Some(theirs.as_raw_fd()), None],
+            mode,
+        };
+        let mut command = shepherd(true, header.pid);
+        command.arg(restorer()).args(arguments.words());
+        inherit(
+            &mut command,
+            vec![image.as_raw_fd(), control_theirs.as_raw_fd(), agent_theirs.as_raw_fd(), theirs.as_raw_fd(), stdin_theirs.as_raw_fd()],
+        );
+        let child = command.spawn().unwrap();
+        drop(command);
+        drop((image, control_theirs, agent_theirs, theirs, stdin_theirs));
+        let mut rank = Self {
+            child,
+            agent,
+            directory: directory.to_path_buf(),
+            output,
+            stdin: Some(stdin),
+            printed: Vec::new(),
+            seq: 0,
+            unread: Vec::new(),
+            restorer_us: 0,
+        };
+        rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
+        rank.await_ready(control)?;
+        match read_message(&mut rank.agent) {
+            Ok(FromAgent::Restored { rank: 0, .. }) => {}
+            Ok(FromAgent::RestoreFailed { error }) => return Err(Refusal(error)),
+            other => panic!("unexpected {other:?}: {:?} {}", rank.child.try_wait(), rank.drain_output()),
+        }
+        rank.say(&welcome());
+        assert!(matches!(rank.hear(), FromAgent::FabricUp(_)));
+        Ok(rank)
+    }
+
+    fn await_ready(&mut self, mut control: UnixStream) -> Result<(), Refusal> {
+        control.set_read_timeout(Some(LIMIT)).unwrap();
+        loop {
+            let mut head = [0; STATUS_HEAD];
+            if let Err(error) = control.read_exact(&mut head) {
+                panic!("the restorer is gone ({error}): {:?}", self.child.wait());
+            }
+            let mut payload = vec![0; Status::payload_length(&head).unwrap()];
+            control.read_exact(&mut payload).unwrap();
+            match Status::decode(&head, &payload).unwrap() {
+                Status::Unread { role, bytes } => {
+                    if role == Role::Stdin {
+                        self.stdin.as_ref().unwrap().write_all(bytes).unwrap();
+                    }
+                    self.unread.push((role, bytes.to_vec()));
+                }
+                Status::Ready { us, .. } => {
+                    self.restorer_us = us;
+                    break;
+                }
+                Status::Failed { failure, errno, text } => {
+                    return Err(Refusal(format!("{failure:?} {errno}: {}", String::from_utf8_lossy(text))));
+                }
+            }
+        }
+        control.write_all(&[GO]).unwrap();
+        Ok(())
+    }
+
+    /// Restores from a file.
+    pub fn restart(path: &Path, directory: &Path) -> Self {
+        Self::restore(Source::File(path), Mode::Restart, directory).unwrap_or_else(|refusal| panic!("restore refused: {refusal:?}"))
+    }
+}
+
+/// Saves, kills and restores `generations` times, waiting for the given line before each, then lets the program finish.
+pub fn generations(mut rank: Rank, lines: &[&str]) -> String {
+    let directory = rank.directory.clone();
+    let mut printed = Vec::new();
+    for (generation, line) in lines.iter().enumerate() {
+        rank.await_line(line);
+        let path = directory.join(format!("image-{generation}"));
+        let saved = rank.save(&path);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), saved.bytes);
+        printed.extend(rank.kill());
+        rank = Rank::restart(&path, &directory);
+        rank.resume();
+    }
+    let end = rank.finish();
+    String::from_utf8_lossy(&printed).into_owned() + &end
+}

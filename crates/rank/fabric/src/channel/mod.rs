@@ -1,0 +1,173 @@
+//! Channels: ordered packets from one rank to another.
+//!
+//! A channel is simplex: the rank that sends opens it, so each pair of ranks has up to two. What is above
+//! ([`crate::links`]) knows only these traits; `shm` and `tcp` implement them.
+//!
+//! ```text
+//! sender                                      receiver
+//!   connect (unix or TCP)  ─────────────────►   accept
+//!   ◄──── keyed handshake of mend_messages::auth ────►
+//!   HELLO: job, from, to, generation, kind ───►   refused: closed
+//!   ◄─────────────────────────────────── ACCEPT   from here on packets flow
+//!   packets, then MARKER n ──────────────────►
+//!   ◄──────────────────────────────────── ACK n   all before the marker is delivered
+//! ```
+//! After the acknowledgement nothing is in flight, whatever the channel is made of. The socket of the handshake
+//! stays: it carries the acknowledgements back, and its end tells that the peer is gone.
+
+mod handshake;
+pub mod opening;
+mod ring;
+pub mod shm;
+pub mod stranger;
+pub mod tcp;
+
+pub use handshake::Hello;
+
+use crate::engine::buffers::{Payload, Segment};
+use crate::engine::packet::Header;
+use rustix::fd::BorrowedFd;
+
+/// Why a channel cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The peer closed it.
+    #[error("closed by the peer")]
+    Closed,
+    /// The system refused.
+    #[error("{0}")]
+    Io(#[from] rustix::io::Errno),
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(String),
+}
+
+/// The sending end.
+pub trait Outgoing: Send {
+    /// Hands over a packet. False: there is no room now, nothing was taken.
+    ///
+    /// # Errors
+    /// The channel is broken.
+    fn send(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError>;
+    /// True when nothing is left in this process's own buffers.
+    ///
+    /// # Errors
+    /// The channel is broken.
+    fn flush(&mut self) -> Result<bool, ChannelError>;
+    /// True while part of a packet that was taken is still in this process's own buffers: it needs a `flush`.
+    fn unsent(&self) -> bool;
+    /// Payload per packet at which long transfers flow best, bytes.
+    fn chunk(&self) -> usize;
+    /// Longest message that had better travel at once: where a round trip costs more than a copy, bytes.
+    fn eager_limit(&self) -> usize;
+    /// The latest marker the peer has acknowledged since the last call.
+    ///
+    /// # Errors
+    /// The channel is broken or the peer closed it.
+    fn acknowledged(&mut self) -> Result<Option<u64>, ChannelError>;
+    /// About to sleep while packets wait: ask for a wake-up when there is room. True if there is room already.
+    fn arm(&mut self) -> bool;
+    /// Tells a sleeping receiver that there is something, if it asked.
+    fn ring(&mut self);
+    /// The socket to watch.
+    fn socket(&self) -> BorrowedFd<'_>;
+    /// True if a full channel is announced by the socket (as writable), not by the doorbell.
+    fn full_by_socket(&self) -> bool;
+    /// Descriptors that belong to the channel.
+    fn descriptors(&self, f: &mut dyn FnMut(i32));
+    /// Mapping that belongs to the channel: address and length.
+    fn mapping(&self) -> Option<(usize, usize)>;
+    /// Forgets descriptors and mappings without touching them: in a restored process they are not there.
+    fn forget(self: Box<Self>);
+}
+
+/// What a receiving end does with a packet.
+pub type Deliver<'a> = &'a mut dyn FnMut(&Header, Payload) -> Result<(), ChannelError>;
+
+/// The receiving end.
+pub trait Incoming: Send {
+    /// Delivers packets that have arrived, at least one if there is one, and at most about `budget` bytes.
+    /// Returns how many packets.
+    ///
+    /// # Errors
+    /// The channel is broken; [`ChannelError::Closed`] only after everything the peer sent was delivered.
+    fn receive(&mut self, budget: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError>;
+    /// The socket became readable.
+    ///
+    /// # Errors
+    /// As [`Incoming::receive`].
+    fn event(&mut self) -> Result<(), ChannelError>;
+    /// Acknowledges a marker.
+    ///
+    /// # Errors
+    /// The channel is broken.
+    fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError>;
+    /// True if packets arrive without the socket becoming readable, so that one must look.
+    fn polled(&self) -> bool;
+    /// About to sleep: ask the sender for a wake-up. True if something is here already.
+    fn arm(&mut self) -> bool;
+    /// Awake again.
+    fn disarm(&mut self);
+    /// The socket to watch.
+    fn socket(&self) -> BorrowedFd<'_>;
+    /// Descriptors that belong to the channel.
+    fn descriptors(&self, f: &mut dyn FnMut(i32));
+    /// Mapping that belongs to the channel: address and length.
+    fn mapping(&self) -> Option<(usize, usize)>;
+    /// Forgets descriptors and mappings without touching them.
+    fn forget(self: Box<Self>);
+}
+
+/// Acknowledgement of a marker on the wire: magic and number.
+const ACK_MAGIC: [u8; 8] = *b"MENDdone";
+/// Bytes of an acknowledgement.
+const ACK_LENGTH: usize = 16;
+
+fn encode_ack(marker: u64) -> [u8; ACK_LENGTH] {
+    let mut bytes = [0; ACK_LENGTH];
+    bytes[..8].copy_from_slice(&ACK_MAGIC);
+    bytes[8..].copy_from_slice(&marker.to_le_bytes());
+    bytes
+}
+
+/// Collects acknowledgements from a socket that may give them in pieces.
+#[derive(Debug, Default)]
+struct AckReader {
+    have: usize,
+    bytes: [u8; ACK_LENGTH],
+}
+
+impl AckReader {
+    fn read(&mut self, socket: BorrowedFd<'_>) -> Result<Option<u64>, ChannelError> {
+        use rustix::io::Errno;
+        let mut latest = None;
+        loop {
+            match rustix::net::recv(socket, &mut self.bytes[self.have..], rustix::net::RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(ChannelError::Closed),
+                Ok((read, _)) => self.have += read,
+                Err(Errno::AGAIN) => return Ok(latest),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET | Errno::PIPE) => return Err(ChannelError::Closed),
+                Err(error) => return Err(error.into()),
+            }
+            if self.have == ACK_LENGTH {
+                self.have = 0;
+                if self.bytes[..8] != ACK_MAGIC {
+                    return Err(ChannelError::Protocol("not an acknowledgement".into()));
+                }
+                let mut number = [0; 8];
+                number.copy_from_slice(&self.bytes[8..]);
+                latest = Some(u64::from_le_bytes(number));
+            }
+        }
+    }
+}
+
+/// Sends an acknowledgement; 16 bytes on a socket that carries nothing else always fit its buffer.
+fn write_ack(socket: BorrowedFd<'_>, marker: u64) -> Result<(), ChannelError> {
+    use rustix::net::SendFlags;
+    match rustix::net::send(socket, &encode_ack(marker), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)? {
+        ACK_LENGTH => Ok(()),
+        _ => Err(ChannelError::Protocol("acknowledgements are not read".into())),
+    }
+}

@@ -1,0 +1,115 @@
+//! The receiver's side of opening a channel: a connection whose peer has not yet shown that it belongs to the job.
+
+use super::handshake::{ACCEPT, HELLO_LENGTH, Hello, Wire};
+use super::opening::nonce;
+use super::ring::Ring;
+use super::shm::ShmIncoming;
+use super::tcp::TcpIncoming;
+use super::{ChannelError, Incoming};
+use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};
+use mend_messages::job::Secret;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+#[derive(Debug)]
+enum Stage {
+    /// Our greeting is sent when theirs has come.
+    Greeting,
+    /// Greetings exchanged.
+    Proof(Greeting),
+    /// They hold the secret.
+    Hello,
+    /// They said who they are; waits for the links to agree.
+    Known(Hello),
+}
+
+/// A connection that is not yet a channel.
+#[derive(Debug)]
+pub struct Stranger {
+    wire: Wire,
+    stage: Stage,
+    ours: Greeting,
+    /// When it was accepted.
+    pub since: Instant,
+}
+
+impl Stranger {
+    /// A connection just accepted.
+    ///
+    /// # Errors
+    /// No random numbers.
+    pub fn new(socket: OwnedFd) -> Result<Self, ChannelError> {
+        let ours = Greeting::new(Purpose::Fabric, nonce()?);
+        Ok(Self { wire: Wire::new(socket), stage: Stage::Greeting, ours, since: Instant::now() })
+    }
+
+    /// Goes on as far as the peer's messages allow; who it is when that is known.
+    ///
+    /// # Errors
+    /// The peer is refused or gone.
+    pub fn advance(&mut self, secret: &Secret) -> Result<Option<Hello>, ChannelError> {
+        self.wire.flush()?;
+        self.wire.fill()?;
+        loop {
+            match &self.stage {
+                Stage::Greeting => {
+                    let Some(bytes) = self.wire.take::<GREETING_LENGTH>() else { return Ok(None) };
+                    // Ours goes out before theirs is judged, so that another release can say what is wrong.
+                    self.wire.write(&self.ours.encode())?;
+                    let theirs = Greeting::decode(&bytes, &self.ours).map_err(|error| ChannelError::Protocol(error.to_string()))?;
+                    self.stage = Stage::Proof(theirs);
+                }
+                Stage::Proof(theirs) => {
+                    let Some(proof) = self.wire.take::<PROOF_LENGTH>() else { return Ok(None) };
+                    verify(secret, Side::Initiator, theirs, &self.ours, &proof)
+                        .map_err(|error| ChannelError::Protocol(error.to_string()))?;
+                    let answer = prove(secret, Side::Acceptor, theirs, &self.ours);
+                    self.wire.write(&answer)?;
+                    self.stage = Stage::Hello;
+                }
+                Stage::Hello => {
+                    let Some(bytes) = self.wire.take::<HELLO_LENGTH>() else { return Ok(None) };
+                    if self.wire.has_more() {
+                        return Err(ChannelError::Protocol("packets before ACCEPT".into()));
+                    }
+                    self.stage = Stage::Known(Hello::decode(&bytes)?);
+                }
+                Stage::Known(hello) => return Ok(Some(*hello)),
+            }
+        }
+    }
+
+    /// Accepts: from here on packets flow.
+    ///
+    /// # Errors
+    /// What came with the HELLO is unusable, or the peer is gone.
+    pub fn admit(self, bell: BorrowedFd<'_>) -> Result<Box<dyn Incoming>, ChannelError> {
+        let Stage::Known(hello) = self.stage else { return Err(ChannelError::Protocol("not yet known".into())) };
+        let mut wire = self.wire;
+        if !hello.shared {
+            wire.write(&ACCEPT)?;
+            return Ok(Box::new(TcpIncoming::new(wire.into_parts().0)));
+        }
+        let (Some(theirs), Some(memory)) = (wire.take_descriptor(), wire.take_descriptor()) else {
+            return Err(ChannelError::Protocol("no ring or no doorbell".into()));
+        };
+        let ring = Ring::open(&memory)?;
+        wire.write_with(&ACCEPT, &[bell])?;
+        Ok(Box::new(ShmIncoming::new(ring, wire.into_parts().0, theirs)))
+    }
+
+    /// The socket to watch.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.wire.socket()
+    }
+
+    /// Descriptors that belong to it.
+    pub fn descriptors(&self, f: &mut dyn FnMut(i32)) {
+        f(self.wire.socket().as_raw_fd());
+    }
+
+    /// Forgets descriptors without closing them.
+    pub fn forget(self) {
+        self.wire.forget();
+    }
+}

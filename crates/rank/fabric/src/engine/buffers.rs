@@ -1,0 +1,221 @@
+//! Memory that the application lends to an operation, and payloads on their way.
+//!
+//! All addresses come from libfabric calls: the application promises that they stay valid until the operation's
+//! completion (fi_msg(3)), which is the invariant every copy here leans on. A process that is restored has the
+//! same memory at the same addresses, so buffers survive a checkpoint.
+
+/// A piece of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// First byte.
+    pub base: *mut u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+// SAFETY: a segment is an address lent by the application for the duration of an operation; which thread of the
+// process touches it does not matter.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// No memory.
+    pub const EMPTY: Self = Self { base: std::ptr::null_mut(), len: 0 };
+
+    /// The bytes of a slice, to read from.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { base: bytes.as_ptr().cast_mut(), len: bytes.len() }
+    }
+}
+
+/// Most segments of one operation (the provider's `iov_limit`).
+pub const MAX_SEGMENTS: usize = 32;
+
+/// The memory of one operation.
+#[derive(Clone, Debug)]
+pub enum Buffers {
+    /// The usual case.
+    One(Segment),
+    /// A gather or scatter list.
+    Many(Box<[Segment]>),
+}
+
+/// A part of some buffers as a short list, on the stack.
+pub struct Slice {
+    segments: [Segment; MAX_SEGMENTS],
+    count: usize,
+}
+
+impl Slice {
+    /// The list.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments[..self.count]
+    }
+}
+
+impl Buffers {
+    /// Total length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::One(segment) => segment.len,
+            Self::Many(segments) => segments.iter().map(|segment| segment.len).sum(),
+        }
+    }
+
+    /// True if there is no byte in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The segments.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        match self {
+            Self::One(segment) => std::slice::from_ref(segment),
+            Self::Many(segments) => segments,
+        }
+    }
+
+    /// First byte, for completions that tell where a message is.
+    #[must_use]
+    pub fn base(&self) -> *mut u8 {
+        self.segments().first().map_or(std::ptr::null_mut(), |segment| segment.base)
+    }
+
+    /// The `len` bytes from `offset` (cut at the end).
+    #[must_use]
+    pub fn slice(&self, offset: usize, len: usize) -> Slice {
+        let mut slice = Slice { segments: [Segment::EMPTY; MAX_SEGMENTS], count: 0 };
+        let (mut skip, mut left) = (offset, len);
+        for segment in self.segments() {
+            if left == 0 || slice.count == MAX_SEGMENTS {
+                break;
+            }
+            if skip >= segment.len {
+                skip -= segment.len;
+                continue;
+            }
+            let take = left.min(segment.len - skip);
+            // wrapping_add: stays inside the segment because skip < segment.len.
+            slice.segments[slice.count] = Segment { base: segment.base.wrapping_add(skip), len: take };
+            slice.count += 1;
+            left -= take;
+            skip = 0;
+        }
+        slice
+    }
+
+    /// Copies a payload to `offset`, cut at the end of the buffers. Returns the bytes copied.
+    #[inline]
+    pub fn fill(&self, offset: usize, payload: Payload) -> usize {
+        let mut at = offset;
+        for part in payload.parts {
+            match self {
+                Self::One(segment) => {
+                    let len = part.len.min(segment.len.saturating_sub(at));
+                    if len > 0 {
+                        copy(part.base, segment.base.wrapping_add(at), len);
+                        at += len;
+                    }
+                }
+                Self::Many(_) => {
+                    let mut source = part.base;
+                    for target in self.slice(at, part.len).segments() {
+                        copy(source, target.base, target.len);
+                        source = source.wrapping_add(target.len);
+                        at += target.len;
+                    }
+                }
+            }
+        }
+        at - offset
+    }
+}
+
+/// Copies payload bytes into lent memory.
+#[inline]
+fn copy(source: *mut u8, target: *mut u8, len: usize) {
+    // SAFETY: the callers cut `len` so that the target lies within memory lent for the operation (see the module's
+    // head) and the source within a ring's data area, a receive buffer or the application's memory. An application
+    // may send to itself from overlapping memory, hence `copy`.
+    unsafe { std::ptr::copy(source, target, len) };
+}
+
+/// The bytes of a packet where its channel has them: in one piece, or two where a ring wraps.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload {
+    /// The pieces in order.
+    pub parts: [Segment; 2],
+}
+
+impl Payload {
+    /// No bytes.
+    pub const EMPTY: Self = Self { parts: [Segment::EMPTY; 2] };
+
+    /// A payload in one piece.
+    #[must_use]
+    pub fn one(bytes: &[u8]) -> Self {
+        Self { parts: [Segment::of(bytes), Segment::EMPTY] }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts[0].len + self.parts[1].len
+    }
+
+    /// True if there is no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A copy of the bytes.
+    #[must_use]
+    pub fn to_vec(self) -> Vec<u8> {
+        gather(&self.parts)
+    }
+}
+
+/// A copy of the segments' bytes.
+#[must_use]
+pub fn gather(segments: &[Segment]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = Vec::with_capacity(segments.iter().map(|segment| segment.len).sum());
+    for segment in segments.iter().filter(|segment| segment.len > 0) {
+        let at = bytes.len();
+        // SAFETY: capacity was reserved for all segments; each is readable for its length. The bytes may be shared
+        // memory that changes meanwhile, so they are copied raw and only then looked at.
+        unsafe {
+            std::ptr::copy_nonoverlapping(segment.base, bytes.as_mut_ptr().add(at), segment.len);
+            bytes.set_len(at + segment.len);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn filling_scattered_memory_equals_filling_it_in_one_piece(
+            lens in prop::collection::vec(0usize..9, 1..6), offset in 0usize..20, data in prop::collection::vec(any::<u8>(), 0..40), cut in 0usize..40
+        ) {
+            let total: usize = lens.iter().sum();
+            let mut pieces: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
+            let buffers = Buffers::Many(pieces.iter_mut().map(|piece| Segment { base: piece.as_mut_ptr(), len: piece.len() }).collect());
+            let cut = cut.min(data.len());
+            let copied = buffers.fill(offset, Payload { parts: [Segment::of(&data[..cut]), Segment::of(&data[cut..])] });
+            let mut flat = vec![0; total];
+            let fits = total.saturating_sub(offset).min(data.len());
+            if fits > 0 { flat[offset..offset + fits].copy_from_slice(&data[..fits]); }
+            prop_assert_eq!(copied, fits);
+            prop_assert_eq!(pieces.concat(), flat);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Completion queues and counters as data.
+
+use std::collections::VecDeque;
+
+/// One entry of a completion queue. `error` 0 is a success.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// The application's context pointer.
+    pub context: usize,
+    /// `FI_SEND`, `FI_TAGGED`, …
+    pub flags: u64,
+    /// Bytes received; 0 for other operations.
+    pub len: u64,
+    /// Where a multi-receive message is.
+    pub buf: usize,
+    /// Remote completion data.
+    pub data: u64,
+    /// Tag of a received message.
+    pub tag: u64,
+    /// Rank and endpoint of the sender.
+    pub source: Option<(u32, u16)>,
+    /// 0, or an `FI_E…` number.
+    pub error: i32,
+    /// Bytes that did not fit.
+    pub overflow: u64,
+}
+
+/// A completion queue. Unbounded: what completes has been given memory by the application already.
+#[derive(Debug, Default)]
+pub struct Queue {
+    /// Oldest first.
+    pub entries: VecDeque<Completion>,
+    /// `fi_cq_signal` was called.
+    pub signalled: bool,
+}
+
+/// A counter.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counter {
+    /// Successes.
+    pub value: u64,
+    /// Errors.
+    pub errors: u64,
+}

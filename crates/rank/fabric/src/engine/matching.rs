@@ -1,0 +1,251 @@
+//! Receives that wait for messages and messages that wait for receives.
+//!
+//! Invariant: a message is never in `unexpected` while a receive that matches it is posted. Among receives that
+//! match, the one posted first wins; among messages of one source that match, the one that came first wins
+//! (fi_tagged(3), MPI's matching order). Both sides are kept per source so that directed receives, the usual case,
+//! do not search through what others sent.
+
+use crate::engine::buffers::Buffers;
+use crate::engine::packet::Header;
+use std::collections::VecDeque;
+
+/// A rank and one of its endpoints.
+pub type Source = (u32, u16);
+
+/// Where a receive puts its message.
+#[derive(Clone, Debug)]
+pub enum Memory {
+    /// A buffer for one message.
+    Whole(Buffers),
+    /// The multi-receive buffer of this number.
+    Multi(u64),
+}
+
+/// A receive that waits.
+#[derive(Clone, Debug)]
+pub struct Posted {
+    /// Only messages of this source, or of any.
+    pub source: Option<Source>,
+    /// Tag to match.
+    pub tag: u64,
+    /// Bits of the tag that do not count.
+    pub ignore: u64,
+    /// The application's context pointer.
+    pub context: usize,
+    /// True if a success is reported to the completion queue.
+    pub report: bool,
+    /// Where the message goes.
+    pub memory: Memory,
+}
+
+impl Posted {
+    fn matches(&self, source: Source, tag: u64) -> bool {
+        (self.tag ^ tag) & !self.ignore == 0 && self.source.is_none_or(|wanted| wanted == source)
+    }
+}
+
+/// A message that waits: whole, or announced by its RTS.
+#[derive(Clone, Debug)]
+pub struct Unexpected {
+    /// Sender.
+    pub source: Source,
+    /// The packet's header.
+    pub header: Header,
+    /// The message, if it came whole.
+    pub body: Vec<u8>,
+}
+
+/// Where in a [`Matcher`] a posted receive is; valid until the matcher changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    line: Option<usize>,
+    index: usize,
+}
+
+/// One matching space: an endpoint has one for tagged and one for plain messages.
+#[derive(Debug, Default)]
+pub struct Matcher {
+    directed: Vec<VecDeque<(u64, Posted)>>,
+    wild: VecDeque<(u64, Posted)>,
+    unexpected: Vec<VecDeque<(u64, Unexpected)>>,
+    waiting: usize,
+    clock: u64,
+}
+
+fn line<T>(lines: &mut Vec<VecDeque<T>>, rank: u32) -> &mut VecDeque<T> {
+    let at = rank as usize;
+    if lines.len() <= at {
+        lines.resize_with(at + 1, VecDeque::new);
+    }
+    &mut lines[at]
+}
+
+impl Matcher {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Adds a receive. The caller has looked for an unexpected message first.
+    pub fn post(&mut self, posted: Posted) {
+        let time = self.tick();
+        match posted.source {
+            Some((rank, _)) => line(&mut self.directed, rank).push_back((time, posted)),
+            None => self.wild.push_back((time, posted)),
+        }
+    }
+
+    /// The receive that a message of this source and tag belongs to.
+    #[must_use]
+    pub fn find_posted(&self, source: Source, tag: u64) -> Option<Place> {
+        let first = |queue: &VecDeque<(u64, Posted)>| {
+            queue.iter().enumerate().find(|(_, (_, posted))| posted.matches(source, tag)).map(|(index, (time, _))| (*time, index))
+        };
+        let directed = self.directed.get(source.0 as usize).and_then(first);
+        match (directed, first(&self.wild)) {
+            (Some((one, index)), Some((other, _))) if one < other => Some(Place { line: Some(source.0 as usize), index }),
+            (_, Some((_, index))) => Some(Place { line: None, index }),
+            (Some((_, index)), None) => Some(Place { line: Some(source.0 as usize), index }),
+            (None, None) => None,
+        }
+    }
+
+    /// The receive at a place.
+    #[must_use]
+    pub fn posted(&self, place: Place) -> Option<&Posted> {
+        let queue = match place.line {
+            Some(line) => self.directed.get(line)?,
+            None => &self.wild,
+        };
+        queue.get(place.index).map(|(_, posted)| posted)
+    }
+
+    /// Takes the receive at a place out.
+    pub fn remove(&mut self, place: Place) -> Option<Posted> {
+        let queue = match place.line {
+            Some(line) => self.directed.get_mut(line)?,
+            None => &mut self.wild,
+        };
+        queue.remove(place.index).map(|(_, posted)| posted)
+    }
+
+    /// Takes the receive of this context out.
+    pub fn cancel(&mut self, context: usize) -> Option<Posted> {
+        for queue in std::iter::once(&mut self.wild).chain(&mut self.directed) {
+            if let Some(index) = queue.iter().position(|(_, posted)| posted.context == context) {
+                return queue.remove(index).map(|(_, posted)| posted);
+            }
+        }
+        None
+    }
+
+    /// Keeps a message for a later receive.
+    pub fn keep(&mut self, message: Unexpected) {
+        let time = self.tick();
+        self.waiting += 1;
+        line(&mut self.unexpected, message.source.0).push_back((time, message));
+    }
+
+    /// Puts a message back that [`Matcher::take`] gave, before all others of its source.
+    pub fn keep_first(&mut self, message: Unexpected) {
+        self.waiting += 1;
+        line(&mut self.unexpected, message.source.0).push_front((0, message));
+    }
+
+    fn find_unexpected(&self, source: Option<Source>, tag: u64, ignore: u64) -> Option<(usize, usize)> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let first = |queue: &VecDeque<(u64, Unexpected)>| {
+            let hit =
+                |message: &Unexpected| (message.header.tag ^ tag) & !ignore == 0 && source.is_none_or(|wanted| wanted == message.source);
+            queue.iter().enumerate().find(|(_, (_, message))| hit(message)).map(|(index, (time, _))| (*time, index))
+        };
+        match source {
+            Some((rank, _)) => self.unexpected.get(rank as usize).and_then(first).map(|(_, index)| (rank as usize, index)),
+            None => {
+                let hits =
+                    self.unexpected.iter().enumerate().filter_map(|(rank, queue)| first(queue).map(|(time, index)| (time, rank, index)));
+                hits.min().map(|(_, rank, index)| (rank, index))
+            }
+        }
+    }
+
+    /// The first waiting message that a receive like this would get.
+    #[must_use]
+    pub fn peek(&self, source: Option<Source>, tag: u64, ignore: u64) -> Option<&Unexpected> {
+        let (rank, index) = self.find_unexpected(source, tag, ignore)?;
+        self.unexpected[rank].get(index).map(|(_, message)| message)
+    }
+
+    /// Takes that message out.
+    pub fn take(&mut self, source: Option<Source>, tag: u64, ignore: u64) -> Option<Unexpected> {
+        let (rank, index) = self.find_unexpected(source, tag, ignore)?;
+        self.waiting -= 1;
+        self.unexpected[rank].remove(index).map(|(_, message)| message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::packet::Kind;
+    use proptest::prelude::*;
+
+    fn posted(source: Option<u32>, tag: u64, ignore: u64, context: usize) -> Posted {
+        let memory = Memory::Multi(0);
+        Posted { source: source.map(|rank| (rank, 0)), tag, ignore, context, report: true, memory }
+    }
+
+    fn message(rank: u32, tag: u64, number: u64) -> Unexpected {
+        let mut header = Header::new(Kind::Eager);
+        header.tag = tag;
+        header.id = number;
+        Unexpected { source: (rank, 0), header, body: Vec::new() }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Post { source: Option<u32>, tag: u64, ignore: u64 },
+        Arrive { rank: u32, tag: u64 },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let post = (prop::option::of(0u32..3), 0u64..3, prop::sample::select(vec![0u64, 1, 3]))
+            .prop_map(|(source, tag, ignore)| Step::Post { source, tag, ignore });
+        let arrive = (0u32..3, 0u64..3).prop_map(|(rank, tag)| Step::Arrive { rank, tag });
+        prop::collection::vec(prop_oneof![post, arrive], 0..60)
+    }
+
+    proptest! {
+        /// The matcher pairs exactly what one flat list of receives and one of messages would pair.
+        #[test]
+        fn pairs_like_two_flat_lists(steps in steps()) {
+            let mut matcher = Matcher::default();
+            let mut receives: Vec<(usize, Option<u32>, u64, u64)> = Vec::new();
+            let mut messages: Vec<(u64, u32, u64)> = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Post { source, tag, ignore } => {
+                        let expected = messages.iter().position(|(_, rank, have)| (have ^ tag) & !ignore == 0 && source.is_none_or(|s| s == *rank));
+                        let got = matcher.take(source.map(|rank| (rank, 0)), tag, ignore).map(|m| m.header.id);
+                        prop_assert_eq!(got, expected.map(|at| messages.remove(at).0));
+                        if got.is_none() {
+                            matcher.post(posted(source, tag, ignore, number));
+                            receives.push((number, source, tag, ignore));
+                        }
+                    }
+                    Step::Arrive { rank, tag } => {
+                        let expected = receives.iter().position(|(_, s, t, ignore)| (t ^ tag) & !ignore == 0 && s.is_none_or(|s| s == rank));
+                        let got = matcher.find_posted((rank, 0), tag).and_then(|place| matcher.remove(place)).map(|p| p.context);
+                        prop_assert_eq!(got, expected.map(|at| receives.remove(at).0));
+                        if got.is_none() {
+                            matcher.keep(message(rank, tag, number as u64));
+                            messages.push((number as u64, rank, tag));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The protocol above the channels: matching, rendezvous, RMA.
+//!
+//! Pure: it takes packets ([`Engine::handle`]) and calls of the application, and gives packets to an [`Outlet`] and
+//! completions to its queues. It knows no channel, no file descriptor and no clock, so all of its state is ordinary
+//! memory that a checkpoint saves, and it runs in tests without libfabric.
+//!
+//! Faults assumed: a peer may send anything (lengths, numbers and keys are checked; a packet that cannot be obeyed is
+//! a [`Fault`], upon which its channel is closed). Packets of one peer arrive in order, each once.
+
+pub mod buffers;
+pub mod completion;
+pub mod matching;
+pub mod packet;
+mod receive;
+mod rma;
+mod send;
+pub mod slab;
+#[cfg(test)]
+mod tests;
+
+pub use receive::Receive;
+pub use rma::{Region, Transfer};
+pub use send::{EAGER_LIMIT, Message};
+
+use buffers::{Buffers, Payload, Segment};
+use completion::{Completion, Counter, Queue};
+use matching::{Matcher, Unexpected};
+use mend_messages::job::Rank;
+use packet::{Header, Kind};
+use slab::Slab;
+use std::collections::HashMap;
+
+/// A long transfer that the links cut into packets as the channel has room.
+#[derive(Debug)]
+pub struct Stream {
+    /// Header of every packet; `payload`, `address` and [`packet::flag::LAST`] are filled in per packet.
+    pub header: Header,
+    /// The source.
+    pub buffers: Buffers,
+    /// `address` of the first byte.
+    pub base: u64,
+    /// Bytes already handed to the channel.
+    pub offset: usize,
+    /// Bytes in all, never 0.
+    pub length: usize,
+    /// Operation to tell when the last byte is handed over; 0: nobody.
+    pub operation: u64,
+    /// Region the source lies in, if a peer reads it.
+    pub region: Option<u64>,
+}
+
+/// Where the engine puts what must travel.
+pub trait Outlet {
+    /// False while too much is waiting for this peer; the application is told to try again.
+    fn has_room(&self, peer: Rank) -> bool;
+    /// Longest message to this peer that had better travel at once, between [`EAGER_LIMIT`] and
+    /// [`packet::MAX_PAYLOAD`] bytes.
+    fn eager_limit(&self, peer: Rank) -> usize;
+    /// Sends a packet after all posted before to this peer. The payload is copied before this returns.
+    fn post(&mut self, peer: Rank, header: &Header, payload: &[Segment]);
+    /// Sends a long transfer, not ordered with packets.
+    fn stream(&mut self, peer: Rank, stream: Stream);
+    /// Forgets the streams that `f` picks; returns their peers and headers.
+    fn withdraw(&mut self, f: &dyn Fn(&Stream) -> bool) -> Vec<(Rank, Header)>;
+}
+
+/// A packet that cannot be obeyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Not a kind of packet.
+    #[error("unknown kind of packet {0}")]
+    Kind(u8),
+    /// Bytes beyond the end of what was announced.
+    #[error("more data than announced")]
+    Excess,
+    /// Header and payload disagree.
+    #[error("header and payload disagree")]
+    Length,
+}
+
+/// Kinds of operations that counters tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Messages out.
+    Send = 0,
+    /// Messages in.
+    Receive = 1,
+    /// RMA reads.
+    Read = 2,
+    /// RMA writes.
+    Write = 3,
+}
+
+/// How an endpoint is bound to a completion queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding {
+    /// Number of the queue.
+    pub queue: u64,
+    /// Only operations with `FI_COMPLETION` are reported.
+    pub selective: bool,
+}
+
+/// An endpoint's state.
+#[derive(Debug, Default)]
+pub struct Endpoint {
+    /// Queue of transmissions.
+    pub tx: Option<Binding>,
+    /// Queue of receives.
+    pub rx: Option<Binding>,
+    /// Counters by [`Class`].
+    pub counters: [Option<u64>; 4],
+    /// Space left in a multi-receive buffer under which it is given back, bytes.
+    pub min_multi_receive: usize,
+    pub(crate) tagged: Matcher,
+    pub(crate) plain: Matcher,
+    pub(crate) claimed: HashMap<usize, Unexpected>,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(crate) enum Operation {
+    Send(send::Sending),
+    Receive(receive::Landing),
+    Write(rma::Transfering),
+    Read(rma::Reading),
+}
+
+/// The whole protocol state of a process.
+#[derive(Debug, Default)]
+pub struct Engine {
+    /// Endpoints by the number peers know them by.
+    pub endpoints: Vec<Option<Endpoint>>,
+    /// Completion queues.
+    pub queues: Slab<Queue>,
+    /// Counters.
+    pub counters: Slab<Counter>,
+    pub(crate) operations: Slab<Operation>,
+    pub(crate) multi: Slab<receive::MultiBuffer>,
+    pub(crate) regions: HashMap<u64, Region>,
+}
+
+impl Engine {
+    /// Opens an endpoint and returns its number; `None` if there are too many.
+    pub fn open_endpoint(&mut self) -> Option<u16> {
+        let at = self.endpoints.iter().position(Option::is_none).unwrap_or(self.endpoints.len());
+        let number = u16::try_from(at).ok()?;
+        if at == self.endpoints.len() {
+            self.endpoints.push(None);
+        }
+        self.endpoints[at] = Some(Endpoint::default());
+        Some(number)
+    }
+
+    /// Closes an endpoint: its operations end without a word.
+    pub fn close_endpoint(&mut self, out: &mut impl Outlet, number: u16) {
+        let mine = self.operations.find_all(|operation| operation.endpoint() == number);
+        out.withdraw(&|stream| mine.contains(&stream.operation));
+        for id in mine {
+            self.operations.remove(id);
+        }
+        if let Some(slot) = self.endpoints.get_mut(usize::from(number)) {
+            *slot = None;
+        }
+    }
+
+    /// The endpoint of a number.
+    pub fn endpoint(&mut self, number: u16) -> Option<&mut Endpoint> {
+        self.endpoints.get_mut(usize::from(number))?.as_mut()
+    }
+
+    /// Obeys a packet.
+    ///
+    /// # Errors
+    /// [`Fault`]: the peer broke the protocol; nothing was done.
+    pub fn handle(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header, payload: Payload) -> Result<(), Fault> {
+        match header.kind().ok_or(Fault::Kind(header.kind))? {
+            Kind::Eager => self.arrived(out, peer, header, payload),
+            Kind::Rts => self.announced(out, peer, header),
+            Kind::Cts => self.cleared(out, peer, header),
+            Kind::Data => self.landed(out, peer, header, payload),
+            Kind::Ack => self.acknowledged(out, peer, header),
+            Kind::Write => self.written(out, peer, header, payload),
+            Kind::Read => self.asked(out, peer, header),
+            // The links keep markers to themselves.
+            Kind::Marker => Err(Fault::Kind(header.kind)),
+        }
+    }
+
+    /// The last byte of this operation's stream is in the channel.
+    pub fn streamed(&mut self, id: u64) {
+        let done = match self.operations.get_mut(id) {
+            Some(Operation::Send(sending)) if sending.awaits_ack => false,
+            Some(Operation::Send(_)) => true,
+            _ => false,
+        };
+        if done {
+            self.finish_send(id, 0);
+        }
+    }
+
+    /// Counts and reports the end of an operation.
+    pub(crate) fn finish(&mut self, endpoint: u16, class: Class, report: bool, completion: Completion) {
+        let Some(owner) = self.endpoints.get(usize::from(endpoint)).and_then(Option::as_ref) else { return };
+        if let Some(counter) = owner.counters[class as usize].and_then(|id| self.counters.get_mut(id)) {
+            if completion.error == 0 {
+                counter.value += 1;
+            } else {
+                counter.errors += 1;
+            }
+        }
+        let binding = if class == Class::Receive { owner.rx } else { owner.tx };
+        if (report || completion.error != 0)
+            && let Some(queue) = binding.and_then(|binding| self.queues.get_mut(binding.queue))
+        {
+            queue.entries.push_back(completion);
+        }
+    }
+
+    /// Whether an operation with these flags is reported when it succeeds.
+    pub(crate) fn reports(&self, endpoint: u16, class: Class, flags: u64) -> bool {
+        let Some(owner) = self.endpoints.get(usize::from(endpoint)).and_then(Option::as_ref) else { return false };
+        let binding = if class == Class::Receive { owner.rx } else { owner.tx };
+        binding.is_some_and(|binding| !binding.selective || flags & mend_fabric_sys::FI_COMPLETION != 0)
+    }
+
+    /// True while an operation of this endpoint waits for a peer.
+    #[must_use]
+    pub fn unfinished(&self, endpoint: u16) -> bool {
+        !self.operations.find_all(|operation| operation.endpoint() == endpoint && !matches!(operation, Operation::Receive(_))).is_empty()
+    }
+}
+
+impl Operation {
+    fn endpoint(&self) -> u16 {
+        match self {
+            Self::Send(sending) => sending.endpoint,
+            Self::Receive(landing) => landing.endpoint,
+            Self::Write(transfer) => transfer.endpoint,
+            Self::Read(reading) => reading.transfer.endpoint,
+        }
+    }
+}

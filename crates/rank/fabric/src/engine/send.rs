@@ -1,0 +1,168 @@
+//! Messages on their way out.
+
+use super::buffers::{Buffers, MAX_SEGMENTS, Segment};
+use super::completion::Completion;
+use super::packet::{Header, Kind, MAX_PAYLOAD, flag};
+use super::{Class, Engine, Fault, Operation, Outlet, Stream};
+use mend_fabric_sys::{FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EINVAL, FI_EIO, FI_EMSGSIZE, FI_MATCH_COMPLETE, FI_MSG, FI_SEND, FI_TAGGED};
+use mend_messages::job::Rank;
+
+/// Longest message that travels at once on every channel, without asking the receiver; also the provider's
+/// `inject_size`. Bytes.
+///
+/// Below it a message is copied into the channel (or the peer's queue) and the application has its buffer back; above,
+/// a round trip makes sure that the data goes straight into the receiver's buffer.
+pub const EAGER_LIMIT: usize = 16 * 1024;
+
+/// A message to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Receiver: rank and endpoint.
+    pub to: (Rank, u16),
+    /// Tag, or `None` for a plain message.
+    pub tag: Option<u64>,
+    /// Remote completion data.
+    pub data: Option<u64>,
+    /// The bytes, lent until the completion (or only for the call, if `inject`).
+    pub segments: &'a [Segment],
+    /// The application's context pointer.
+    pub context: usize,
+    /// Operation flags (`FI_COMPLETION`, `FI_DELIVERY_COMPLETE`, …).
+    pub flags: u64,
+    /// The buffer is the application's again when the call returns, and nothing is reported.
+    pub inject: bool,
+}
+
+/// A message that waits for its receiver.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    pub endpoint: u16,
+    peer: Rank,
+    context: usize,
+    report: bool,
+    flags: u64,
+    /// `Some` until the receiver has asked for the data.
+    buffers: Option<Buffers>,
+    length: usize,
+    header: Header,
+    /// Complete only when the receiver acknowledges.
+    pub awaits_ack: bool,
+}
+
+impl Engine {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// An `FI_E…` number: `FI_EAGAIN` while too much is waiting for the receiver, `FI_EINVAL`, `FI_EMSGSIZE`.
+    pub fn send(&mut self, out: &mut impl Outlet, endpoint: u16, message: &Message<'_>) -> Result<(), i32> {
+        if !out.has_room(message.to.0) {
+            return Err(FI_EAGAIN);
+        }
+        if message.segments.len() > MAX_SEGMENTS {
+            return Err(FI_EINVAL);
+        }
+        let length: usize = message.segments.iter().map(|segment| segment.len).sum();
+        if message.inject && length > EAGER_LIMIT {
+            return Err(FI_EMSGSIZE);
+        }
+        let eager = length <= EAGER_LIMIT || length <= out.eager_limit(message.to.0).min(MAX_PAYLOAD);
+        let mut header = Header::new(if eager { Kind::Eager } else { Kind::Rts });
+        header.from = endpoint;
+        header.to = message.to.1;
+        header.length = length as u64;
+        if let Some(tag) = message.tag {
+            header.flags |= flag::TAGGED;
+            header.tag = tag;
+        }
+        if let Some(data) = message.data {
+            header.flags |= flag::DATA;
+            header.data = data;
+        }
+        let kind = FI_SEND | if message.tag.is_some() { FI_TAGGED } else { FI_MSG };
+        let awaits_ack = !message.inject && message.flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0;
+        if awaits_ack {
+            header.flags |= flag::ACK;
+        }
+        let report = !message.inject && self.reports(endpoint, Class::Send, message.flags);
+        if eager {
+            header.payload = length as u32;
+            if awaits_ack {
+                let sending = Sending {
+                    endpoint,
+                    peer: message.to.0,
+                    context: message.context,
+                    report,
+                    flags: kind,
+                    buffers: None,
+                    length,
+                    header,
+                    awaits_ack,
+                };
+                header.id = self.operations.insert(Operation::Send(sending));
+            }
+            out.post(message.to.0, &header, message.segments);
+            if !awaits_ack {
+                self.finish(endpoint, Class::Send, report, Completion { context: message.context, flags: kind, ..Completion::default() });
+            }
+            return Ok(());
+        }
+        let buffers = match message.segments {
+            [one] => Buffers::One(*one),
+            many => Buffers::Many(many.into()),
+        };
+        let sending = Sending {
+            endpoint,
+            peer: message.to.0,
+            context: message.context,
+            report,
+            flags: kind,
+            buffers: Some(buffers),
+            length,
+            header,
+            awaits_ack,
+        };
+        header.id = self.operations.insert(Operation::Send(sending));
+        out.post(message.to.0, &header, &[]);
+        Ok(())
+    }
+
+    /// CTS: the receiver has a buffer.
+    pub(super) fn cleared(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) -> Result<(), Fault> {
+        let Some(Operation::Send(sending)) = self.operations.get_mut(header.id) else { return Ok(()) };
+        if sending.peer != peer || header.length > sending.length as u64 {
+            return Err(Fault::Length);
+        }
+        let Some(buffers) = sending.buffers.take() else { return Err(Fault::Excess) };
+        if header.length == 0 {
+            self.streamed(header.id);
+            return Ok(());
+        }
+        let mut data = Header::new(Kind::Data);
+        data.from = sending.header.from;
+        data.to = sending.header.to;
+        data.id = header.address;
+        let length = header.length as usize;
+        out.stream(peer, Stream { header: data, buffers, base: 0, offset: 0, length, operation: header.id, region: None });
+        Ok(())
+    }
+
+    /// ACK: the receiver (or the target of a write, or a refused read) is done.
+    pub(super) fn acknowledged(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) -> Result<(), Fault> {
+        let error = i32::try_from(header.aux).unwrap_or(FI_EIO);
+        match self.operations.get(header.id) {
+            Some(Operation::Send(sending)) if sending.peer == peer && sending.awaits_ack => self.finish_send(header.id, error),
+            Some(Operation::Write(transfer)) if transfer.peer == peer => self.finish_write(out, header.id, error),
+            Some(Operation::Read(reading)) if reading.transfer.peer == peer => self.finish_read(header.id, error),
+            // Late answers to something that has ended are harmless.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish_send(&mut self, id: u64, error: i32) {
+        if let Some(Operation::Send(sending)) = self.operations.remove(id) {
+            let completion = Completion { context: sending.context, flags: sending.flags, error, ..Completion::default() };
+            self.finish(sending.endpoint, Class::Send, sending.report, completion);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The fabric of this process, as the agent and the provider see it.
+//!
+//! Everything is under one lock ([`crate::lock`]). The fabric has no thread of its own: application threads move
+//! packets inside libfabric calls, the agent's thread moves them while a checkpoint or migration is prepared.
+
+use crate::channel::ChannelError;
+use crate::engine::Engine;
+use crate::engine::slab::Slab;
+use crate::idle::{Idle, NAP, Rest};
+use crate::links::{DrainError, Links};
+use crate::lock::{Gate, Guard};
+use crate::provider::av::AddressVector;
+use crate::report;
+use crate::watch;
+use mend_messages::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
+use rustix::thread::futex;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{LazyLock, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long a libfabric call waits for the agent to learn this rank's identity.
+const IDENTITY_TIME: Duration = Duration::from_secs(30);
+
+/// Who this rank is, from the daemon's Welcome.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Permanent identity of the job.
+    pub job: [u8; 16],
+    /// Key of the channels' handshakes.
+    pub secret: Secret,
+    /// This rank.
+    pub rank: Rank,
+    /// Number of ranks.
+    pub size: u32,
+    /// Node this rank is on now.
+    pub node: NodeIndex,
+    /// Address of the TCP listener.
+    pub ip: IpAddr,
+}
+
+/// The listeners cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("the fabric cannot listen on {ip}: {cause}")]
+pub struct FabricError {
+    ip: IpAddr,
+    cause: ChannelError,
+}
+
+impl FabricError {
+    /// What a user can do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        "the address must be one of this node's, and the limit on open files (ulimit -n) must leave room"
+    }
+}
+
+/// Everything under the lock.
+#[derive(Default)]
+pub(crate) struct State {
+    pub engine: Engine,
+    pub links: Links,
+    pub vectors: Slab<AddressVector>,
+    pub idle: Idle,
+}
+
+impl State {
+    /// One round of progress.
+    #[inline]
+    pub fn progress(&mut self) -> bool {
+        let moved = self.links.progress(&mut self.engine);
+        if moved {
+            self.idle.reset();
+        }
+        moved
+    }
+}
+
+/// The process's fabric.
+pub struct Fabric {
+    state: Gate<State>,
+    ready: AtomicU32,
+    used: AtomicBool,
+    told: AtomicBool,
+    on_use: OnceLock<fn()>,
+}
+
+static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric {
+    state: Gate::new(State::default()),
+    ready: AtomicU32::new(0),
+    used: AtomicBool::new(false),
+    told: AtomicBool::new(false),
+    on_use: OnceLock::new(),
+});
+
+/// The process-wide fabric; exists before libfabric is touched.
+#[inline]
+pub fn fabric() -> &'static Fabric {
+    &FABRIC
+}
+
+impl Fabric {
+    /// Opens the TCP and the unix listener and tells waiting calls who this rank is. Called after each Welcome.
+    ///
+    /// # Errors
+    /// [`FabricError`].
+    pub fn listen(&self, identity: Identity) -> Result<FabricAddress, FabricError> {
+        let ip = identity.ip;
+        let address = self.state.lock_first().links.listen(identity).map_err(|cause| FabricError { ip, cause })?;
+        self.ready.store(1, Ordering::Release);
+        let _ = futex::wake(&self.ready, futex::Flags::PRIVATE, u32::MAX >> 1);
+        Ok(address)
+    }
+
+    /// Takes a newer job map and wakes whoever waits.
+    pub fn set_map(&self, map: JobMap) {
+        let mut state = self.state.lock_first();
+        state.links.set_map(map);
+        let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
+        state.idle.crowded = state.links.neighbours() > processors;
+    }
+
+    /// Registers what is to happen, once, when the program first uses the provider. If it already has, `f` is called
+    /// now.
+    pub fn on_use(&self, f: fn()) {
+        let _ = self.on_use.set(f);
+        if self.in_use() {
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        if let Some(f) = self.on_use.get()
+            && !self.told.swap(true, Ordering::AcqRel)
+        {
+            f();
+        }
+    }
+
+    /// True once the program has asked for the provider.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// The program asks for the provider.
+    pub(crate) fn mark_used(&self) {
+        self.used.store(true, Ordering::Release);
+        self.tell();
+    }
+
+    /// Waits until this rank knows who it is. False after 30 seconds, with a report.
+    pub(crate) fn wait_ready(&self) -> bool {
+        let deadline = Instant::now() + IDENTITY_TIME;
+        while self.ready.load(Ordering::Acquire) == 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                report::fault(
+                    None,
+                    format_args!(
+                        "no word from mendd about this rank in {} s; the provider cannot be used (hint: start the program with `mend run`)",
+                        IDENTITY_TIME.as_secs()
+                    ),
+                );
+                return false;
+            }
+            let timeout = futex::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let _ = futex::wait(&self.ready, futex::Flags::PRIVATE, 0, Some(&timeout));
+        }
+        true
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    /// After a poll that found nothing, with the lock: rests as the circumstances ask, without the lock. True if it is
+    /// worth to poll again at once.
+    #[inline]
+    pub(crate) fn rest<'a>(&'a self, mut state: Guard<'a, State>) -> Option<Guard<'a, State>> {
+        match state.idle.empty_poll() {
+            Rest::Poll => None,
+            Rest::Yield => {
+                drop(state);
+                rustix::thread::sched_yield();
+                Some(self.lock())
+            }
+            Rest::Sleep => Some(self.sleep(state, NAP)),
+        }
+    }
+
+    /// Sleeps without the lock until woken, at most `time`.
+    pub(crate) fn sleep<'a>(&'a self, mut state: Guard<'a, State>, time: Duration) -> Guard<'a, State> {
+        let Some(set) = state.links.sleep_set() else { return state };
+        if !state.links.prepare_sleep() {
+            return state;
+        }
+        drop(state);
+        watch::sleep(set, time);
+        let mut state = self.lock();
+        state.links.awake();
+        state
+    }
+
+    /// Like [`Fabric::sleep`], for the agent.
+    fn nap_first(&self, time: Duration) {
+        let set = {
+            let mut state = self.state.lock_first();
+            match state.links.sleep_set() {
+                Some(set) if state.links.prepare_sleep() => set,
+                _ => return,
+            }
+        };
+        watch::sleep(set, time);
+        self.state.lock_first().links.awake();
+    }
+
+    /// Stops sends to all peers and drains: returns when everything this rank sent has been delivered. Peers must be
+    /// served meanwhile (by their programs or agents). No lock is kept.
+    ///
+    /// # Errors
+    /// [`DrainError`]; [`Fabric::resume`] is right after that, too.
+    pub fn suspend(&self, deadline: Instant) -> Result<(), DrainError> {
+        self.state.lock_first().links.begin_suspend();
+        loop {
+            let (draining, lost) = {
+                let mut state = self.state.lock_first();
+                state.progress();
+                (state.links.drain_step(), state.links.lost())
+            };
+            if !lost.is_empty() {
+                return Err(DrainError::Lost { ranks: lost });
+            }
+            if draining.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(DrainError::Late { ranks: draining });
+            }
+            self.nap_first(NAP);
+        }
+    }
+
+    /// Drains and closes the channel to a peer that is about to move, and serves its channel to us until it has ended
+    /// with a marker. Immediate if there is no channel.
+    ///
+    /// # Errors
+    /// [`DrainError`].
+    pub fn suspend_peer(&self, peer: Rank, deadline: Instant) -> Result<(), DrainError> {
+        self.state.lock_first().links.begin_suspend_peer(peer)?;
+        loop {
+            {
+                let mut state = self.state.lock_first();
+                state.progress();
+                state.links.drain_step();
+                if state.links.lost().contains(&peer) {
+                    return Err(DrainError::Lost { ranks: vec![peer] });
+                }
+                if state.links.peer_drained(peer) {
+                    state.links.close_peer(peer);
+                    return Ok(());
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(DrainError::Late { ranks: vec![peer] });
+            }
+            self.nap_first(NAP);
+        }
+    }
+
+    /// Moves packets (markers and acknowledgements among them) for a program that is busy; waits at most `timeout` if
+    /// there is nothing to do.
+    pub fn serve(&self, timeout: Duration) {
+        if !self.state.lock_first().progress() {
+            self.nap_first(timeout);
+            self.state.lock_first().progress();
+        }
+    }
+
+    /// Undoes [`Fabric::suspend`] and [`Fabric::suspend_peer`], also after they failed.
+    pub fn resume(&self) {
+        let mut state = self.state.lock_first();
+        state.links.resume();
+        state.progress();
+    }
+
+    /// Takes the fabric's lock: application threads that call in wait until the guard is dropped.
+    pub fn freeze(&self) -> Frozen<'_> {
+        Frozen { state: self.state.lock_first() }
+    }
+}
+
+/// The fabric at rest, while its process's image is written or put back together.
+pub struct Frozen<'a> {
+    state: Guard<'a, State>,
+}
+
+impl Frozen<'_> {
+    /// Address and length of memory that is not saved: what channels share with other processes.
+    pub fn excluded_memory(&self, f: &mut dyn FnMut(usize, usize)) {
+        self.state.links.mappings(f);
+    }
+
+    /// Descriptors that are not saved: listeners, sockets, event descriptors.
+    pub fn own_descriptors(&self, f: &mut dyn FnMut(i32)) {
+        self.state.links.descriptors(f);
+    }
+
+    /// In a restored process: forgets every descriptor and mapping of the old life without touching them. Then drop
+    /// this and call [`Fabric::listen`] with the new identity, [`Fabric::set_map`], [`Fabric::resume`].
+    pub fn rebuild(&mut self) {
+        self.state.links.forget();
+        self.state.idle.reset();
+    }
+}

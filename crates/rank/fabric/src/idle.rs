@@ -1,0 +1,112 @@
+//! When a waiting rank stops polling.
+//!
+//! MPI libraries poll for ever. A rank that waits polls for a while, because an answer that is nearly here is fastest
+//! met awake; then it sleeps until its doorbell rings. With more ranks than processors the rank it waits for may be
+//! the one it keeps from running, so it gives way almost at once.
+//!
+//! A program that computes between polls is not waiting: long gaps between polls start the clock again.
+
+use std::time::{Duration, Instant};
+
+/// Polling time before sleeping, with a processor for each rank.
+const SPIN: Duration = Duration::from_micros(60);
+/// The same when ranks share processors; before it, empty polls give the processor away.
+const SPIN_CROWDED: Duration = Duration::from_micros(30);
+/// Empty polls between two looks at the clock.
+const POLLS: u32 = 16;
+/// The same when ranks share processors.
+const POLLS_CROWDED: u32 = 4;
+/// A gap between two looks longer than this is computing.
+const GAP: Duration = Duration::from_micros(400);
+/// Longest sleep: a bound on what an unforeseen lost wake-up costs, and the pace of other progress in the MPI library.
+pub const NAP: Duration = Duration::from_millis(1);
+
+/// What to do after an empty poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Poll on.
+    Poll,
+    /// Let others run.
+    Yield,
+    /// Sleep until woken.
+    Sleep,
+}
+
+/// Watches how long nothing has happened.
+#[derive(Debug, Default)]
+pub struct Idle {
+    /// More ranks than processors on this node.
+    pub crowded: bool,
+    empty: u32,
+    since: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Idle {
+    /// Something happened.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.empty = 0;
+        self.since = None;
+    }
+
+    /// After a poll that found nothing.
+    #[inline]
+    pub fn empty_poll(&mut self) -> Rest {
+        self.empty += 1;
+        let every = if self.crowded { POLLS_CROWDED } else { POLLS };
+        if !self.empty.is_multiple_of(every) {
+            return Rest::Poll;
+        }
+        self.judge(Instant::now())
+    }
+
+    fn judge(&mut self, now: Instant) -> Rest {
+        // A restored process may find an earlier clock: differences saturate at zero.
+        let computed = self.last.is_none_or(|last| now.saturating_duration_since(last) > GAP);
+        self.last = Some(now);
+        let since = match self.since {
+            Some(since) if !computed || self.crowded => since,
+            _ => {
+                self.since = Some(now);
+                now
+            }
+        };
+        let spin = if self.crowded { SPIN_CROWDED } else { SPIN };
+        if now.saturating_duration_since(since) >= spin {
+            Rest::Sleep
+        } else if self.crowded {
+            Rest::Yield
+        } else {
+            Rest::Poll
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(idle: &mut Idle, start: Instant, micros: u64) -> Rest {
+        idle.judge(start + Duration::from_micros(micros))
+    }
+
+    #[test]
+    fn a_waiting_rank_sleeps_and_a_computing_one_does_not() {
+        let (mut idle, start) = (Idle::default(), Instant::now());
+        assert_eq!(after(&mut idle, start, 0), Rest::Poll);
+        assert_eq!(after(&mut idle, start, 30), Rest::Poll);
+        assert_eq!(after(&mut idle, start, 61), Rest::Sleep);
+        assert_eq!(after(&mut idle, start, 1000), Rest::Poll);
+        idle.reset();
+        assert_eq!(after(&mut idle, start, 1010), Rest::Poll);
+    }
+
+    #[test]
+    fn a_crowded_node_gives_way_first() {
+        let (mut idle, start) = (Idle { crowded: true, ..Idle::default() }, Instant::now());
+        assert_eq!(after(&mut idle, start, 0), Rest::Yield);
+        assert_eq!(after(&mut idle, start, 29), Rest::Yield);
+        assert_eq!(after(&mut idle, start, 31), Rest::Sleep);
+    }
+}

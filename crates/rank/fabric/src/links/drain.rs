@@ -1,0 +1,206 @@
+//! Suspending and resuming: the agent's side of the links.
+//!
+//! ```text
+//! suspend:       every Open channel: Draining, MARKER ──► … ◄── ACK: Suspended.   Openings are dropped.
+//! suspend_peer:  the same for one peer, then its channel is closed; and its own marker is waited for.
+//! resume:        Suspended → Open if the peer is still the one it was opened to, else Unknown.
+//! ```
+//! When all outbound channels are suspended nothing of this rank is in flight; when all ranks have got there,
+//! nothing of the job is. Incomplete messages are in the engine and in the peers' queues, which are memory.
+
+use super::Links;
+use crate::engine::buffers::Segment;
+use crate::engine::packet::{Header, Kind};
+use crate::peer::Outbound;
+use mend_messages::job::Rank;
+
+/// Why a drain did not end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DrainError {
+    /// These peers did not acknowledge (or, for a peer that moves, did not say their own end) in time.
+    #[error("the channels with ranks {ranks:?} did not drain in time")]
+    Late {
+        /// The peers.
+        ranks: Vec<Rank>,
+    },
+    /// These peers closed their channels with messages under way.
+    #[error("ranks {ranks:?} closed their channels with messages under way")]
+    Lost {
+        /// The peers.
+        ranks: Vec<Rank>,
+    },
+    /// No such rank.
+    #[error("there is no rank {rank}")]
+    NoSuchRank {
+        /// What was asked for.
+        rank: Rank,
+    },
+}
+
+impl DrainError {
+    /// What a user can do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Late { .. } => "a rank may be stopped, or its node overloaded or unreachable; MEND_DRAIN_TIMEOUT_MS allows more time",
+            Self::Lost { .. } => "these ranks have probably ended or crashed; look at their output",
+            Self::NoSuchRank { .. } => "",
+        }
+    }
+}
+
+impl Links {
+    /// Stops sends to all peers and begins to drain.
+    pub(crate) fn begin_suspend(&mut self) {
+        self.suspended = true;
+        self.strangers.clear();
+        for rank in 0..self.peers.len() {
+            self.begin_drain(rank);
+        }
+    }
+
+    /// Stops sends to one peer and begins to drain.
+    pub(crate) fn begin_suspend_peer(&mut self, rank: Rank) -> Result<(), DrainError> {
+        let peer = self.peers.get_mut(rank as usize).ok_or(DrainError::NoSuchRank { rank })?;
+        peer.held = true;
+        self.begin_drain(rank as usize);
+        Ok(())
+    }
+
+    fn begin_drain(&mut self, rank: usize) {
+        let peer = &mut self.peers[rank];
+        peer.outbound = match std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN) {
+            Outbound::Open(channel) => {
+                self.markers += 1;
+                Outbound::Draining { channel, marker: self.markers, sent: false }
+            }
+            Outbound::Opening(_) => Outbound::UNKNOWN,
+            other => other,
+        };
+    }
+
+    /// Sends markers that have not found room yet. Ranks whose channel is still draining.
+    pub(crate) fn drain_step(&mut self) -> Vec<Rank> {
+        let mut draining = Vec::new();
+        for rank in 0..self.peers.len() {
+            let Outbound::Draining { channel, marker, sent } = &mut self.peers[rank].outbound else { continue };
+            draining.push(rank as Rank);
+            let mut header = Header::new(Kind::Marker);
+            header.id = *marker;
+            let outcome =
+                if *sent { channel.flush().map(drop) } else { channel.send(&header, &[] as &[Segment]).map(|taken| *sent = taken) };
+            if *sent {
+                // The receiver may be asleep or computing: its doorbell also wakes its agent.
+                channel.ring();
+            }
+            if let Err(error) = outcome {
+                self.lose(rank as Rank, &error);
+            }
+        }
+        draining
+    }
+
+    /// Peers whose channel broke with packets under way.
+    pub(crate) fn lost(&self) -> Vec<Rank> {
+        let lost = |(rank, peer): (usize, &crate::peer::Peer)| matches!(peer.outbound, Outbound::Lost { .. }).then_some(rank as Rank);
+        self.peers.iter().enumerate().filter_map(lost).collect()
+    }
+
+    /// True when nothing is in flight to or from this peer: our channel to it is drained, and its channel to us, if
+    /// there is one, ended or ends with a marker.
+    pub(crate) fn peer_drained(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return true };
+        if matches!(peer.outbound, Outbound::Draining { .. }) {
+            return false;
+        }
+        match peer.inbound.and_then(|number| self.inbound.get(number as usize)).and_then(Option::as_ref) {
+            Some(inbound) => inbound.marked,
+            None => true,
+        }
+    }
+
+    /// Closes the drained channel to a peer that moves.
+    pub(crate) fn close_peer(&mut self, rank: Rank) {
+        if let Some(peer) = self.peers.get_mut(rank as usize)
+            && matches!(peer.outbound, Outbound::Suspended(_))
+        {
+            peer.outbound = Outbound::UNKNOWN;
+        }
+    }
+
+    /// Sends go on. Channels that were kept are used again if they lead to the peer that the map names.
+    pub(crate) fn resume(&mut self) {
+        self.suspended = false;
+        for rank in 0..self.peers.len() {
+            let peer = &mut self.peers[rank];
+            peer.held = false;
+            let same = peer.entry.as_ref().is_some_and(|entry| entry.generation == peer.generation);
+            peer.outbound = match std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN) {
+                Outbound::Suspended(channel) if same => Outbound::Open(channel),
+                Outbound::Suspended(_) => Outbound::UNKNOWN,
+                // The marker that is on its way is acknowledged in vain.
+                Outbound::Draining { channel, .. } => Outbound::Open(channel),
+                other => other,
+            };
+            if peer.pending() {
+                self.list(rank as Rank);
+            }
+        }
+        self.urgent = true;
+        self.accept();
+        if let Some(watch) = &self.watch {
+            watch.ring();
+        }
+    }
+
+    /// Memory that channels share with other processes.
+    pub(crate) fn mappings(&self, f: &mut dyn FnMut(usize, usize)) {
+        let outbound = self.peers.iter().filter_map(|peer| peer.outbound.channel_ref()).filter_map(|channel| channel.mapping());
+        outbound.for_each(|(address, length)| f(address, length));
+        let inbound = self.inbound.iter().flatten().filter_map(|inbound| inbound.channel.mapping());
+        inbound.for_each(|(address, length)| f(address, length));
+    }
+
+    /// Descriptors that must not be saved.
+    pub(crate) fn descriptors(&self, f: &mut dyn FnMut(i32)) {
+        if let Some(watch) = &self.watch {
+            watch.descriptors(f);
+        }
+        for peer in &self.peers {
+            if let Outbound::Opening(opening) = &peer.outbound {
+                opening.descriptors(f);
+            } else if let Some(channel) = peer.outbound.channel_ref() {
+                channel.descriptors(f);
+            }
+        }
+        self.inbound.iter().flatten().for_each(|inbound| inbound.channel.descriptors(f));
+        self.strangers.iter().flatten().for_each(|stranger| stranger.descriptors(f));
+    }
+
+    /// In a restored process: every channel, listener and descriptor of the old life is forgotten, untouched. What
+    /// waits for peers stays.
+    pub(crate) fn forget(&mut self) {
+        for (rank, peer) in self.peers.iter_mut().enumerate() {
+            let me = self.identity.as_ref().is_some_and(|identity| identity.rank as usize == rank);
+            let fresh = if me { Outbound::Loopback } else { Outbound::UNKNOWN };
+            match std::mem::replace(&mut peer.outbound, fresh) {
+                Outbound::Opening(opening) => opening.forget(),
+                Outbound::Open(channel) | Outbound::Draining { channel, .. } | Outbound::Suspended(channel) => channel.forget(),
+                Outbound::Unknown { .. } | Outbound::Lost { .. } | Outbound::Loopback => {}
+            }
+            peer.inbound = None;
+            peer.ended = None;
+            peer.used = false;
+            peer.entry = None;
+        }
+        self.inbound.drain(..).flatten().for_each(|inbound| inbound.channel.forget());
+        self.strangers.drain(..).flatten().for_each(|stranger| stranger.forget());
+        if let Some(watch) = self.watch.take() {
+            watch.forget();
+        }
+        self.polled.clear();
+        self.by_socket = 0;
+        self.sleepers = 0;
+        self.map_version = None;
+    }
+}

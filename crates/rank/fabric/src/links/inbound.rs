@@ -1,0 +1,219 @@
+//! Admitting channels and receiving.
+
+use super::Links;
+use crate::channel::stranger::Stranger;
+use crate::channel::{ChannelError, Incoming};
+use crate::engine::Engine;
+use crate::engine::packet::Kind;
+use crate::report;
+use crate::watch::{Interest, Token};
+use mend_messages::job::Rank;
+use std::time::Duration;
+
+/// Bytes received from one channel before the next has its turn.
+const BUDGET: usize = 256 * 1024;
+/// Connections that may be in their handshake at a time, beyond one per rank.
+const MAX_STRANGERS: usize = 64;
+/// Time a stranger has to show that it belongs to the job.
+const STRANGER_TIME: Duration = Duration::from_secs(10);
+
+/// A channel from a rank.
+pub struct Inbound {
+    /// Its receiving end.
+    pub channel: Box<dyn Incoming>,
+    /// The sender.
+    pub rank: Rank,
+    /// Generation of the sender.
+    pub generation: u64,
+    /// Nothing came since it was opened or since the last marker.
+    pub drained: bool,
+    /// The last thing that came was a marker (acknowledged).
+    pub marked: bool,
+}
+
+impl Links {
+    /// Receives from an inbound channel. True if something came.
+    pub(super) fn receive(&mut self, engine: &mut Engine, number: u32) -> bool {
+        let Some(mut inbound) = self.inbound.get_mut(number as usize).and_then(Option::take) else { return false };
+        let Inbound { channel, rank, drained, marked, .. } = &mut *inbound;
+        let rank = *rank;
+        let mut marker = None;
+        let outcome = channel.receive(BUDGET, &mut |header, payload| {
+            if header.kind == Kind::Marker as u8 {
+                marker = Some(header.id);
+                (*drained, *marked) = (true, true);
+                return Ok(());
+            }
+            (*drained, *marked) = (false, false);
+            engine.handle(self, rank, header, payload).map_err(|fault| ChannelError::Protocol(fault.to_string()))
+        });
+        let outcome = match (outcome, marker) {
+            (Ok(packets), Some(marker)) => channel.acknowledge(marker).map(|()| packets),
+            (outcome, _) => outcome,
+        };
+        match outcome {
+            Ok(packets) => {
+                if !inbound.channel.polled() {
+                    // Whole packets that are read already are not announced again by the socket.
+                    let listed = self.polled.iter().position(|other| *other == number);
+                    match (inbound.channel.arm(), listed) {
+                        (true, None) => self.polled.push(number),
+                        (false, Some(at)) => drop(self.polled.swap_remove(at)),
+                        _ => {}
+                    }
+                }
+                self.inbound[number as usize] = Some(inbound);
+                packets > 0
+            }
+            Err(error) => {
+                if !matches!(error, ChannelError::Closed) {
+                    report::fault(self.rank(), format_args!("the channel from rank {rank} is closed: {error}"));
+                }
+                self.drop_inbound(number, *inbound);
+                true
+            }
+        }
+    }
+
+    fn drop_inbound(&mut self, number: u32, inbound: Inbound) {
+        if let Some(watch) = &self.watch {
+            watch.remove(inbound.channel.socket());
+        }
+        self.polled.retain(|other| *other != number);
+        if !inbound.channel.polled() {
+            self.by_socket -= 1;
+        }
+        if let Some(peer) = self.peers.get_mut(inbound.rank as usize)
+            && peer.inbound == Some(number)
+        {
+            peer.inbound = None;
+            if !inbound.drained {
+                peer.ended = Some(inbound.generation);
+            }
+        }
+    }
+
+    pub(super) fn inbound_event(&mut self, engine: &mut Engine, number: u32) -> bool {
+        let Some(Some(inbound)) = self.inbound.get_mut(number as usize) else { return false };
+        if let Err(error) = inbound.channel.event() {
+            report::fault(self.rank(), format_args!("a channel is closed: {error}"));
+            if let Some(inbound) = self.inbound.get_mut(number as usize).and_then(Option::take) {
+                self.drop_inbound(number, *inbound);
+            }
+            return true;
+        }
+        self.receive(engine, number)
+    }
+
+    /// Accepts what waits at the listeners, unless this rank is suspended: then nothing new may begin.
+    pub(super) fn accept(&mut self) -> bool {
+        let mut moved = false;
+        while !self.suspended {
+            let Some(watch) = &self.watch else { break };
+            if self.strangers.iter().flatten().count() >= MAX_STRANGERS + self.peers.len() {
+                // The listeners are looked at again when one of them is through.
+                break;
+            }
+            let Some(socket) = watch.accept() else { break };
+            let Ok(stranger) = Stranger::new(socket) else { break };
+            let number = self.strangers.iter().position(Option::is_none).unwrap_or(self.strangers.len());
+            if watch.add(stranger.socket(), Token::Stranger(number as u32), Interest::Edge).is_err() {
+                continue;
+            }
+            if number == self.strangers.len() {
+                self.strangers.push(None);
+            }
+            self.strangers[number] = Some(Box::new(stranger));
+            self.greet(number as u32);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Goes on with a stranger's handshake.
+    pub(super) fn greet(&mut self, number: u32) -> bool {
+        let Some(identity) = &self.identity else { return false };
+        let Some(Some(stranger)) = self.strangers.get_mut(number as usize) else { return false };
+        let hello = match stranger.advance(&identity.secret) {
+            Ok(None) => return true,
+            Ok(Some(hello)) => hello,
+            Err(error) => {
+                if let ChannelError::Protocol(what) = error {
+                    report::fault(Some(identity.rank), format_args!("a connection is refused: {what}"));
+                }
+                self.strangers[number as usize] = None;
+                return true;
+            }
+        };
+        let Some(peer) = self
+            .peers
+            .get(hello.from as usize)
+            .filter(|_| hello.job == identity.job && hello.to == identity.rank && hello.from != identity.rank)
+        else {
+            report::fault(Some(identity.rank), format_args!("a connection of rank {} for rank {} is refused", hello.from, hello.to));
+            self.strangers[number as usize] = None;
+            return true;
+        };
+        if peer.ended.is_some_and(|generation| hello.generation <= generation) {
+            report::fault(Some(identity.rank), format_args!("rank {} reconnects, but messages of it may be lost", hello.from));
+            self.strangers[number as usize] = None;
+            return true;
+        }
+        if let Some(old) = peer.inbound {
+            match self.inbound.get_mut(old as usize) {
+                // What the old channel still holds comes first.
+                Some(Some(inbound)) if !inbound.drained => return false,
+                Some(slot) => {
+                    if let Some(inbound) = slot.take() {
+                        self.drop_inbound(old, *inbound);
+                    }
+                }
+                None => {}
+            }
+        }
+        self.admit(number, hello.from, hello.generation);
+        true
+    }
+
+    fn admit(&mut self, number: u32, rank: Rank, generation: u64) {
+        let Some(stranger) = self.strangers.get_mut(number as usize).and_then(Option::take) else { return };
+        let Some(watch) = &self.watch else { return };
+        let at = self.inbound.iter().position(Option::is_none).unwrap_or(self.inbound.len());
+        let admitted = stranger.admit(watch.bell()).and_then(|channel| {
+            watch.hand_over(channel.socket(), Token::Inbound(at as u32), Interest::Level)?;
+            Ok(channel)
+        });
+        match admitted {
+            Ok(channel) => {
+                if channel.polled() {
+                    self.polled.push(at as u32);
+                } else {
+                    self.by_socket += 1;
+                }
+                if at == self.inbound.len() {
+                    self.inbound.push(None);
+                }
+                self.inbound[at] = Some(Box::new(Inbound { channel, rank, generation, drained: true, marked: false }));
+                if let Some(peer) = self.peers.get_mut(rank as usize) {
+                    peer.inbound = Some(at as u32);
+                }
+                self.urgent = true;
+            }
+            Err(ChannelError::Protocol(what)) => report::fault(self.rank(), format_args!("a channel of rank {rank} is refused: {what}")),
+            // The peer has given its opening up, perhaps because it is being suspended; it will try again.
+            Err(ChannelError::Closed | ChannelError::Io(_)) => {}
+        }
+    }
+
+    /// Strangers that wait for an older channel to end, or that take too long.
+    pub(super) fn review_strangers(&mut self) {
+        for number in 0..self.strangers.len() {
+            let Some(stranger) = &self.strangers[number] else { continue };
+            if stranger.since.elapsed() > STRANGER_TIME {
+                self.strangers[number] = None;
+            } else {
+                self.greet(number as u32);
+            }
+        }
+    }
+}

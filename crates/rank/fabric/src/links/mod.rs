@@ -1,0 +1,344 @@
+//! All channels of a rank, and what waits for them: between the engine, which knows ranks, and the channels, which
+//! move packets.
+//!
+//! Order: packets to a peer leave in the order they were posted, whatever happens to the channel meanwhile. Long
+//! transfers ("streams") go when no packet waits, a packet of each in turn; the engine does not rely on their order.
+
+mod drain;
+mod inbound;
+mod outbound;
+#[cfg(test)]
+mod tests;
+
+pub use drain::DrainError;
+pub use inbound::Inbound;
+
+use crate::channel::opening::nonce;
+use crate::channel::stranger::Stranger;
+use crate::engine::buffers::{Payload, Segment, gather};
+use crate::engine::packet::Header;
+use crate::engine::{EAGER_LIMIT, Engine, Outlet, Stream};
+use crate::fabric::Identity;
+use crate::peer::{Outbound, Peer, Queued};
+use crate::report;
+use crate::watch::{Token, Watch};
+use mend_messages::job::{FabricAddress, JobMap, NodeIndex, Rank};
+use std::collections::VecDeque;
+use std::fmt::Write;
+
+/// Bytes that may wait for one peer before the application is told to try again.
+const QUEUE_LIMIT: usize = 4 << 20;
+/// Packets of this rank to itself that may wait before its streams pause.
+const LOOPBACK_LIMIT: usize = 16;
+/// Payload of a packet of a stream to itself, bytes.
+const LOOPBACK_CHUNK: usize = 64 * 1024;
+/// Polls between two looks at the sockets when all open channels are rings.
+const LOOK_EVERY: u32 = 64;
+/// The same when rings and sockets are mixed.
+const LOOK_EVERY_MIXED: u32 = 8;
+
+/// See the module.
+#[derive(Default)]
+pub struct Links {
+    identity: Option<Identity>,
+    generation: u64,
+    map_version: Option<u64>,
+    watch: Option<Watch>,
+    peers: Vec<Peer>,
+    busy: Vec<Rank>,
+    inbound: Vec<Option<Box<Inbound>>>,
+    /// Inbound channels to look at in every round.
+    polled: Vec<u32>,
+    /// Inbound channels that only sockets announce.
+    by_socket: usize,
+    strangers: Vec<Option<Box<Stranger>>>,
+    loopback: VecDeque<(Header, Vec<u8>)>,
+    finished: Vec<u64>,
+    tokens: Vec<Token>,
+    /// The agent suspended all peers.
+    suspended: bool,
+    markers: u64,
+    rounds: u32,
+    /// Look at the sockets in the next round.
+    urgent: bool,
+    sleepers: u32,
+}
+
+impl Links {
+    /// This rank, once it is known.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    fn rank(&self) -> Option<Rank> {
+        self.identity.as_ref().map(|identity| identity.rank)
+    }
+
+    /// Opens the listeners. Peers and what waits for them stay, if this process was restored.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn listen(&mut self, identity: Identity) -> Result<FabricAddress, crate::channel::ChannelError> {
+        let mut name = String::from("mend-");
+        for byte in identity.job[..4].iter().chain(&nonce()?[..8]) {
+            let _ = write!(name, "{byte:02x}");
+        }
+        let _ = write!(name, "-{}", identity.rank);
+        let watch = Watch::open(identity.ip, name)?;
+        let address = FabricAddress { tcp: watch.tcp_address, unix: watch.unix_name.clone() };
+        let me = identity.rank as usize;
+        while self.peers.len() < identity.size as usize {
+            let outbound = if self.peers.len() == me { Outbound::Loopback } else { Outbound::UNKNOWN };
+            self.peers.push(Peer::new(outbound));
+        }
+        self.watch = Some(watch);
+        self.identity = Some(identity);
+        self.urgent = true;
+        Ok(address)
+    }
+
+    /// Takes a newer job map. Channels to ranks that were replaced are dropped.
+    pub fn set_map(&mut self, map: JobMap) {
+        if self.map_version.is_some_and(|version| version >= map.version) {
+            return;
+        }
+        self.map_version = Some(map.version);
+        let me = self.rank();
+        for entry in map.entries {
+            let rank = entry.rank;
+            if Some(rank) == me {
+                self.generation = entry.generation;
+                if let Some(identity) = &mut self.identity {
+                    identity.node = entry.node;
+                }
+            }
+            let Some(peer) = self.peers.get_mut(rank as usize) else { continue };
+            let moved = entry.generation != peer.generation;
+            peer.entry = Some(entry);
+            let reopen = match &peer.outbound {
+                Outbound::Lost { generation } => peer.entry.as_ref().is_some_and(|entry| entry.generation > *generation),
+                Outbound::Suspended(_) => moved,
+                Outbound::Open(_) | Outbound::Draining { .. } if moved => {
+                    if peer.used {
+                        report::fault(me, format_args!("rank {rank} was replaced while messages to it were under way"));
+                    }
+                    true
+                }
+                _ => false,
+            };
+            if reopen {
+                peer.outbound = Outbound::UNKNOWN;
+                peer.used = false;
+            }
+            if let Outbound::Unknown { retry, .. } = &mut peer.outbound {
+                *retry = None;
+            }
+        }
+        self.urgent = true;
+        if let Some(watch) = &self.watch {
+            watch.ring();
+        }
+    }
+
+    /// How many ranks share this rank's node, itself included.
+    #[must_use]
+    pub fn neighbours(&self) -> usize {
+        let node: Option<NodeIndex> = self.identity.as_ref().map(|identity| identity.node);
+        self.peers.iter().filter(|peer| peer.entry.as_ref().map(|entry| entry.node) == node).count().max(1)
+    }
+
+    /// One round: receive, accept, open, send. True if anything moved.
+    pub fn progress(&mut self, engine: &mut Engine) -> bool {
+        let mut moved = false;
+        let mut at = 0;
+        while let Some(number) = self.polled.get(at).copied() {
+            moved |= self.receive(engine, number);
+            // A channel that ended has left the list; its place is another's now.
+            if self.polled.get(at) == Some(&number) {
+                at += 1;
+            }
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        let every = match (self.polled.is_empty(), self.by_socket) {
+            (true, 0) | (false, 0) => LOOK_EVERY,
+            (true, _) => 1,
+            (false, _) => LOOK_EVERY_MIXED,
+        };
+        let look = self.urgent || self.rounds.is_multiple_of(every);
+        if look {
+            self.urgent = false;
+            moved |= self.look(engine);
+        }
+        if !self.loopback.is_empty() {
+            moved |= self.turn_around(engine);
+        }
+        if !self.busy.is_empty() {
+            moved |= self.send_waiting(look);
+        }
+        while let Some(id) = self.finished.pop() {
+            engine.streamed(id);
+        }
+        moved
+    }
+
+    /// Delivers packets of this rank to itself.
+    fn turn_around(&mut self, engine: &mut Engine) -> bool {
+        let Some(me) = self.rank() else { return false };
+        for _ in 0..self.loopback.len() {
+            let Some((header, payload)) = self.loopback.pop_front() else { break };
+            if let Err(fault) = engine.handle(self, me, &header, Payload::one(&payload)) {
+                report::fault(Some(me), format_args!("a message to itself: {fault}"));
+            }
+        }
+        true
+    }
+
+    /// Looks at the sockets.
+    fn look(&mut self, engine: &mut Engine) -> bool {
+        let Some(watch) = &self.watch else { return false };
+        let mut tokens = std::mem::take(&mut self.tokens);
+        watch.events(&mut tokens);
+        let mut moved = false;
+        for token in tokens.drain(..) {
+            match token {
+                Token::Bell => {
+                    if let Some(watch) = &self.watch {
+                        watch.silence();
+                    }
+                }
+                Token::Tcp | Token::Unix => moved |= self.accept(),
+                Token::Stranger(number) => moved |= self.greet(number),
+                Token::Inbound(number) => moved |= self.inbound_event(engine, number),
+                Token::Outbound(rank) => moved |= self.outbound_event(rank),
+            }
+        }
+        self.tokens = tokens;
+        self.review_strangers();
+        moved
+    }
+
+    /// Asks everybody for a wake-up. False if there is something to do right now: do not sleep.
+    pub fn prepare_sleep(&mut self) -> bool {
+        let mut busy = !self.loopback.is_empty() || self.watch.is_none();
+        for number in &self.polled {
+            if let Some(Some(inbound)) = self.inbound.get_mut(*number as usize) {
+                busy |= inbound.channel.arm();
+            }
+        }
+        for rank in &self.busy {
+            if let Some(peer) = self.peers.get_mut(*rank as usize)
+                && let Outbound::Open(channel) = &mut peer.outbound
+            {
+                busy |= !peer.held && channel.arm();
+            }
+        }
+        if busy {
+            self.disarm();
+            return false;
+        }
+        self.sleepers += 1;
+        true
+    }
+
+    /// After a sleep that [`Links::prepare_sleep`] allowed.
+    pub fn awake(&mut self) {
+        // A process restored while a thread slept starts at 0 again.
+        self.sleepers = self.sleepers.saturating_sub(1);
+        self.urgent = true;
+        if self.sleepers == 0 {
+            self.disarm();
+        }
+    }
+
+    fn disarm(&mut self) {
+        for number in &self.polled {
+            if let Some(Some(inbound)) = self.inbound.get_mut(*number as usize) {
+                inbound.channel.disarm();
+            }
+        }
+    }
+
+    /// Number of the epoll set to sleep on.
+    #[must_use]
+    pub fn sleep_set(&self) -> Option<i32> {
+        self.watch.as_ref().map(Watch::raw)
+    }
+
+    /// Wakes whoever sleeps in this process.
+    pub fn ring(&self) {
+        if let Some(watch) = &self.watch {
+            watch.ring();
+        }
+    }
+
+    /// True while the agent holds any peer.
+    #[must_use]
+    pub fn on_hold(&self) -> bool {
+        self.suspended || self.peers.iter().any(|peer| peer.held)
+    }
+
+    /// True when nothing waits for a peer that may still take it.
+    #[must_use]
+    pub fn idle(&self) -> bool {
+        self.loopback.is_empty() && self.peers.iter().all(|peer| !peer.pending() || matches!(peer.outbound, Outbound::Lost { .. }))
+    }
+}
+
+impl Outlet for Links {
+    fn has_room(&self, peer: Rank) -> bool {
+        self.peers.get(peer as usize).is_none_or(|peer| peer.queued < QUEUE_LIMIT)
+    }
+
+    fn eager_limit(&self, peer: Rank) -> usize {
+        match self.peers.get(peer as usize).map(|peer| &peer.outbound) {
+            Some(Outbound::Open(channel)) => channel.eager_limit(),
+            _ => EAGER_LIMIT,
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, rank: Rank, header: &Header, payload: &[Segment]) {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        match &mut peer.outbound {
+            Outbound::Open(channel) if peer.queue.is_empty() && !peer.held => match channel.send(header, payload) {
+                Ok(true) => {
+                    peer.used = true;
+                    return;
+                }
+                Ok(false) => {}
+                Err(error) => self.lose(rank, &error),
+            },
+            Outbound::Loopback => {
+                self.loopback.push_back((*header, gather(payload)));
+                return;
+            }
+            _ => self.urgent = true,
+        }
+        let peer = &mut self.peers[rank as usize];
+        let payload = gather(payload);
+        peer.queued += payload.len() + crate::engine::packet::HEADER;
+        peer.queue.push_back(Queued { header: *header, payload });
+        self.list(rank);
+    }
+
+    fn stream(&mut self, rank: Rank, stream: Stream) {
+        if let Some(peer) = self.peers.get_mut(rank as usize) {
+            peer.streams.push_back(stream);
+            self.list(rank);
+        }
+    }
+
+    fn withdraw(&mut self, f: &dyn Fn(&Stream) -> bool) -> Vec<(Rank, Header)> {
+        let mut withdrawn = Vec::new();
+        for (rank, peer) in self.peers.iter_mut().enumerate() {
+            peer.streams.retain(|stream| {
+                let gone = f(stream);
+                if gone {
+                    withdrawn.push((rank as Rank, stream.header));
+                }
+                !gone
+            });
+        }
+        withdrawn
+    }
+}

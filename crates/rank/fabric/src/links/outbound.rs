@@ -1,0 +1,255 @@
+//! Opening channels and sending what waits.
+
+use super::{LOOPBACK_CHUNK, LOOPBACK_LIMIT, Links};
+use crate::channel::opening::{Opening, Step};
+use crate::channel::{ChannelError, Hello, Outgoing};
+use crate::engine::Stream;
+use crate::engine::buffers::{Buffers, Segment, gather};
+use crate::engine::packet::{Header, flag};
+use crate::peer::Outbound;
+use crate::report;
+use crate::watch::{Interest, Token};
+use mend_messages::job::Rank;
+use std::time::{Duration, Instant};
+
+/// Longest time between two attempts to open a channel.
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
+/// An opening that takes longer is given up and begun again.
+const OPENING_TIME: Duration = Duration::from_secs(10);
+/// Bytes that one stream sends before the next has its turn.
+const TURN: usize = 256 * 1024;
+
+impl Links {
+    pub(super) fn list(&mut self, rank: Rank) {
+        if let Some(peer) = self.peers.get_mut(rank as usize)
+            && !peer.listed
+        {
+            peer.listed = true;
+            self.busy.push(rank);
+        }
+    }
+
+    /// Serves the peers with something to do. Channels are opened only when `slow`.
+    pub(super) fn send_waiting(&mut self, slow: bool) -> bool {
+        let mut moved = false;
+        let mut at = 0;
+        while let Some(rank) = self.busy.get(at).copied() {
+            moved |= self.serve_peer(rank, slow);
+            let Some(peer) = self.peers.get_mut(rank as usize) else { break };
+            if peer.pending() || matches!(peer.outbound, Outbound::Opening(_)) {
+                at += 1;
+            } else {
+                peer.listed = false;
+                self.busy.swap_remove(at);
+            }
+        }
+        moved
+    }
+
+    fn serve_peer(&mut self, rank: Rank, slow: bool) -> bool {
+        let (suspended, Some(peer)) = (self.suspended, self.peers.get_mut(rank as usize)) else { return false };
+        match &mut peer.outbound {
+            Outbound::Loopback => self.feed_loopback(),
+            Outbound::Open(_) if !peer.held && !suspended => self.pump(rank),
+            Outbound::Opening(_) if slow && !peer.held && !suspended => self.advance(rank),
+            Outbound::Unknown { .. } if slow && !peer.held && !suspended => self.open(rank),
+            _ => false,
+        }
+    }
+
+    /// Hands packets to an open channel until it is full.
+    fn pump(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
+        let Outbound::Open(channel) = &mut peer.outbound else { return false };
+        let mut moved = false;
+        let outcome = loop {
+            if let Some(first) = peer.queue.front() {
+                match channel.send(&first.header, &[Segment::of(&first.payload)]) {
+                    Ok(true) => {
+                        peer.queued -= first.payload.len() + crate::engine::packet::HEADER;
+                        peer.queue.pop_front();
+                        peer.used = true;
+                        moved = true;
+                        continue;
+                    }
+                    Ok(false) => break Ok(()),
+                    Err(error) => break Err(error),
+                }
+            }
+            let Some(stream) = peer.streams.front_mut() else { break channel.flush().map(drop) };
+            match send_stream(channel.as_mut(), stream) {
+                Ok(sent) => {
+                    moved |= sent > 0;
+                    peer.used |= sent > 0;
+                    if stream.offset == stream.length {
+                        if let Some(done) = peer.streams.pop_front()
+                            && done.operation != 0
+                        {
+                            self.finished.push(done.operation);
+                        }
+                    } else if sent < TURN {
+                        break Ok(());
+                    } else {
+                        peer.streams.rotate_left(1);
+                        break Ok(());
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        if let Err(error) = outcome {
+            self.lose(rank, &error);
+        }
+        moved
+    }
+
+    /// Streams of this rank to itself.
+    fn feed_loopback(&mut self) -> bool {
+        let Some(me) = self.rank() else { return false };
+        let Some(peer) = self.peers.get_mut(me as usize) else { return false };
+        let mut moved = false;
+        while self.loopback.len() < LOOPBACK_LIMIT
+            && let Some(stream) = peer.streams.front_mut()
+        {
+            let (header, size) = next_packet(stream, LOOPBACK_CHUNK);
+            let payload = gather(stream.buffers.slice(stream.offset, size).segments());
+            stream.offset += size;
+            self.loopback.push_back((header, payload));
+            moved = true;
+            if stream.offset == stream.length
+                && let Some(done) = peer.streams.pop_front()
+                && done.operation != 0
+            {
+                self.finished.push(done.operation);
+            }
+        }
+        moved
+    }
+
+    /// Begins to open a channel, if the map says where and the last attempt is long enough ago.
+    fn open(&mut self, rank: Rank) -> bool {
+        let Some(identity) = &self.identity else { return false };
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
+        let Outbound::Unknown { retry, failures } = peer.outbound else { return false };
+        if retry.is_some_and(|retry| Instant::now() < retry) {
+            return false;
+        }
+        let Some(entry) = peer.entry.as_ref().filter(|entry| entry.open) else { return false };
+        let Some(address) = &entry.address else { return false };
+        let hello =
+            Hello { job: identity.job, from: identity.rank, to: rank, generation: self.generation, shared: entry.node == identity.node };
+        let started = Opening::start(address, hello).and_then(|opening| {
+            if let Some(watch) = &self.watch {
+                watch.add(opening.socket(), Token::Outbound(rank), Interest::Edge)?;
+            }
+            Ok(opening)
+        });
+        peer.generation = entry.generation;
+        peer.outbound = match started {
+            Ok(opening) => Outbound::Opening(Box::new(opening)),
+            Err(_) => later(failures),
+        };
+        true
+    }
+
+    /// Goes on with an opening.
+    fn advance(&mut self, rank: Rank) -> bool {
+        let (Some(identity), Some(watch), Some(peer)) = (&self.identity, &self.watch, self.peers.get_mut(rank as usize)) else {
+            return false;
+        };
+        let Outbound::Opening(opening) = std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN) else { return false };
+        let late = opening.since.elapsed() > OPENING_TIME;
+        let (outbound, moved) = match opening.advance(&identity.secret, watch.bell()) {
+            Ok(Step::Open(channel)) => {
+                peer.used = false;
+                (Outbound::Open(channel), true)
+            }
+            Ok(Step::Waiting(opening)) if !late => (Outbound::Opening(opening), false),
+            Ok(Step::Waiting(_)) => (later(0), false),
+            Err(ChannelError::Protocol(what)) => {
+                report::fault(Some(identity.rank), format_args!("no channel to rank {rank}: {what}"));
+                (later(8), false)
+            }
+            Err(_) => (later(3), false),
+        };
+        peer.outbound = outbound;
+        moved
+    }
+
+    /// The socket of an outbound channel has news: an acknowledgement, room, or the end.
+    pub(super) fn outbound_event(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
+        if matches!(peer.outbound, Outbound::Opening(_)) {
+            return !peer.held && !self.suspended && self.advance(rank) && self.serve_peer(rank, true);
+        }
+        let Some(channel) = peer.outbound.channel() else { return false };
+        match channel.acknowledged() {
+            Ok(None) => false,
+            Ok(Some(number)) => {
+                if let Outbound::Draining { marker, sent: true, .. } = &peer.outbound
+                    && *marker == number
+                    && let Outbound::Draining { channel, .. } = std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN)
+                {
+                    peer.outbound = Outbound::Suspended(channel);
+                    peer.used = false;
+                }
+                true
+            }
+            Err(error) => {
+                self.lose(rank, &error);
+                true
+            }
+        }
+    }
+
+    /// A channel broke. What waits stays; what was under way may be lost, so only a newer generation of the peer gets
+    /// a new channel then.
+    pub(super) fn lose(&mut self, rank: Rank, error: &ChannelError) {
+        let me = self.rank();
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        if let ChannelError::Closed = error {
+            if peer.pending() {
+                report::fault(me, format_args!("rank {rank} is gone; messages for it wait until it is back"));
+            }
+        } else {
+            report::fault(me, format_args!("the channel to rank {rank} broke: {error}"));
+        }
+        peer.outbound = if peer.used { Outbound::Lost { generation: peer.generation } } else { later(3) };
+        peer.used = false;
+    }
+}
+
+fn later(failures: u32) -> Outbound {
+    let pause = MAX_BACKOFF.min(Duration::from_millis(2) * (1 << failures.min(8)));
+    Outbound::Unknown { retry: Some(Instant::now() + pause), failures: failures + 1 }
+}
+
+/// Header and size of the next packet of a stream.
+fn next_packet(stream: &Stream, chunk: usize) -> (Header, usize) {
+    let size = chunk.min(stream.length - stream.offset);
+    let mut header = stream.header;
+    header.payload = size as u32;
+    header.address = stream.base + stream.offset as u64;
+    if stream.offset + size == stream.length {
+        header.flags |= flag::LAST;
+    }
+    (header, size)
+}
+
+/// Sends packets of a stream until the channel is full or its turn is over; returns the bytes.
+fn send_stream(channel: &mut dyn Outgoing, stream: &mut Stream) -> Result<usize, ChannelError> {
+    let mut total = 0;
+    while stream.offset < stream.length && total < TURN {
+        let (header, size) = next_packet(stream, channel.chunk());
+        let taken = match &stream.buffers {
+            Buffers::One(whole) => channel.send(&header, &[Segment { base: whole.base.wrapping_add(stream.offset), len: size }])?,
+            many => channel.send(&header, many.slice(stream.offset, size).segments())?,
+        };
+        if !taken {
+            break;
+        }
+        stream.offset += size;
+        total += size;
+    }
+    Ok(total)
+}

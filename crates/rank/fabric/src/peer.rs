@@ -1,0 +1,133 @@
+//! One rank as the others see it: where it is, the channel towards it, and what waits for it.
+//!
+//! ```text
+//!               something to send, map says open          ACCEPT
+//!   Unknown ───────────────────────────────► Opening ───────────► Open ◄───────────────┐
+//!      ▲  ▲ refused, aborted by a suspend      │                  │  │ suspend          │ resume
+//!      │  └────────────────────────────────────┘                  │  ▼                  │
+//!      │                                                          │ Draining ──ACK──► Suspended
+//!      │ map: newer generation                                    │  │                  │
+//!    Lost ◄─────────── closed by the peer with packets under way ─┴──┘                  │
+//!      Unknown ◄──────────────── closed by us (the peer moves) or by the peer ──────────┘
+//! ```
+//! What waits (`queue`, `streams`) stays through all of it.
+
+use crate::channel::Outgoing;
+use crate::channel::opening::Opening;
+use crate::engine::Stream;
+use crate::engine::packet::Header;
+use mend_messages::job::MapEntry;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// The channel towards a rank.
+pub enum Outbound {
+    /// None; not tried again before `retry`.
+    Unknown {
+        /// Time of the next attempt.
+        retry: Option<Instant>,
+        /// Attempts that failed in a row.
+        failures: u32,
+    },
+    /// Handshake under way.
+    Opening(Box<Opening>),
+    /// Packets flow.
+    Open(Box<dyn Outgoing>),
+    /// The marker is on its way (or not yet, if `sent` is false).
+    Draining {
+        /// The channel.
+        channel: Box<dyn Outgoing>,
+        /// Number of the marker.
+        marker: u64,
+        /// True once the channel has taken the marker.
+        sent: bool,
+    },
+    /// Nothing is in flight; the channel is kept.
+    Suspended(Box<dyn Outgoing>),
+    /// It broke with packets under way.
+    Lost {
+        /// Generation of the peer at that time.
+        generation: u64,
+    },
+    /// This rank itself.
+    Loopback,
+}
+
+impl Outbound {
+    /// No channel, try any time.
+    pub const UNKNOWN: Self = Self::Unknown { retry: None, failures: 0 };
+
+    /// The channel, in any state that has one.
+    pub fn channel(&mut self) -> Option<&mut Box<dyn Outgoing>> {
+        match self {
+            Self::Open(channel) | Self::Draining { channel, .. } | Self::Suspended(channel) => Some(channel),
+            _ => None,
+        }
+    }
+
+    /// The channel, to look at.
+    pub fn channel_ref(&self) -> Option<&dyn Outgoing> {
+        match self {
+            Self::Open(channel) | Self::Draining { channel, .. } | Self::Suspended(channel) => Some(channel.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+/// A packet that waits.
+pub struct Queued {
+    /// Its header.
+    pub header: Header,
+    /// Its payload, copied.
+    pub payload: Vec<u8>,
+}
+
+/// A rank.
+pub struct Peer {
+    /// Where it is, by the latest job map.
+    pub entry: Option<MapEntry>,
+    /// The channel towards it.
+    pub outbound: Outbound,
+    /// Generation of the peer that the channel leads to.
+    pub generation: u64,
+    /// Packets were sent since the channel was opened or last drained.
+    pub used: bool,
+    /// Packets in order.
+    pub queue: VecDeque<Queued>,
+    /// Bytes in the queue.
+    pub queued: usize,
+    /// Long transfers, served in turn after the queue.
+    pub streams: VecDeque<Stream>,
+    /// The agent suspended this peer.
+    pub held: bool,
+    /// On the list of peers with something to do.
+    pub listed: bool,
+    /// Number of the inbound channel.
+    pub inbound: Option<u32>,
+    /// The inbound channel of this generation ended without a marker: no other of the same generation is admitted.
+    pub ended: Option<u64>,
+}
+
+impl Peer {
+    /// A rank nothing is known of.
+    pub fn new(outbound: Outbound) -> Self {
+        Self {
+            entry: None,
+            outbound,
+            generation: 0,
+            used: false,
+            queue: VecDeque::new(),
+            queued: 0,
+            streams: VecDeque::new(),
+            held: false,
+            listed: false,
+            inbound: None,
+            ended: None,
+        }
+    }
+
+    /// True if anything waits, the rest of a packet that its channel took in part included.
+    pub fn pending(&self) -> bool {
+        !self.queue.is_empty() || !self.streams.is_empty() || self.outbound.channel_ref().is_some_and(Outgoing::unsent)
+    }
+}

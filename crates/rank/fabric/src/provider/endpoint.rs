@@ -1,0 +1,272 @@
+//! `fi_endpoint`: reliable datagram endpoints.
+
+use super::av::{NAME_LENGTH, Vector, copy_name, encode};
+use super::cntr::Counter;
+use super::cq::CompletionQueue;
+use super::{give, message, refuse, rma, status, tagged, transfer};
+use crate::engine::{Binding, Class};
+use crate::fabric::{State, fabric};
+use crate::idle::NAP;
+use mend_fabric_sys::*;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long closing an endpoint waits for peers to take what was sent to them.
+const FLUSH_TIME: Duration = Duration::from_secs(10);
+
+#[repr(C)]
+pub struct Endpoint {
+    fid: FidEp,
+    /// Number of the endpoint in the engine, and for peers.
+    pub number: u16,
+    /// Number of its address vector, 0 before it is bound.
+    vector: AtomicU64,
+    /// Operation flags of calls that take none.
+    pub send_flags: u64,
+    /// The same for receives.
+    pub receive_flags: u64,
+}
+
+impl Endpoint {
+    /// # Safety
+    /// `ep` was made by `open` and is not closed.
+    #[inline]
+    pub unsafe fn of<'a>(ep: *mut FidEp) -> &'a Self {
+        // SAFETY: by the caller's promise.
+        unsafe { &*ep.cast::<Self>() }
+    }
+
+    /// The peer that a number stands for.
+    #[inline]
+    pub fn peer(&self, state: &State, number: u64) -> Result<(u32, u16), i32> {
+        let vector = state.vectors.get(self.vector.load(Ordering::Relaxed)).ok_or(FI_ENOAV)?;
+        vector.resolve(number).ok_or(FI_EINVAL)
+    }
+
+    /// The source of a directed receive, `None` for any.
+    #[inline]
+    pub fn source(&self, state: &State, number: u64) -> Result<Option<(u32, u16)>, i32> {
+        if number == FI_ADDR_UNSPEC { Ok(None) } else { self.peer(state, number).map(Some) }
+    }
+}
+
+static FID_OPS: FiOps = FiOps {
+    size: size_of::<FiOps>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPS: FiOpsEp = FiOpsEp {
+    size: size_of::<FiOpsEp>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: refuse!((*mut FidEp, c_int, *mut FiTxAttr, *mut *mut FidEp, *mut c_void) -> c_int),
+    rx_ctx: refuse!((*mut FidEp, c_int, *mut FiRxAttr, *mut *mut FidEp, *mut c_void) -> c_int),
+    rx_size_left: refuse!((*mut FidEp) -> isize),
+    tx_size_left: refuse!((*mut FidEp) -> isize),
+};
+
+static CM: FiOpsCm = FiOpsCm {
+    size: size_of::<FiOpsCm>(),
+    setname: refuse!((*mut Fid, *mut c_void, usize) -> c_int),
+    getname: Some(getname),
+    getpeer: refuse!((*mut FidEp, *mut c_void, *mut usize) -> c_int),
+    connect: refuse!((*mut FidEp, *const c_void, *const c_void, usize) -> c_int),
+    listen: refuse!((*mut c_void) -> c_int),
+    accept: refuse!((*mut FidEp, *const c_void, usize) -> c_int),
+    reject: refuse!((*mut c_void, *mut Fid, *const c_void, usize) -> c_int),
+    shutdown: refuse!((*mut FidEp, u64) -> c_int),
+    join: refuse!((*mut FidEp, *const c_void, u64, *mut *mut c_void, *mut c_void) -> c_int),
+};
+
+pub unsafe extern "C" fn open(_domain: *mut FidDomain, info: *mut FiInfo, place: *mut *mut FidEp, context: *mut c_void) -> c_int {
+    status(|| {
+        if !fabric().wait_ready() {
+            return Err(FI_ETIMEDOUT);
+        }
+        // SAFETY: the caller's info, whose attributes are null or valid.
+        let (kind, send_flags, receive_flags) = unsafe {
+            let info = info.as_ref().ok_or(FI_EINVAL)?;
+            (
+                info.ep_attr.as_ref().map_or(FI_EP_UNSPEC, |attr| attr.r#type),
+                info.tx_attr.as_ref().map_or(0, |attr| attr.op_flags),
+                info.rx_attr.as_ref().map_or(0, |attr| attr.op_flags),
+            )
+        };
+        if !matches!(kind, FI_EP_UNSPEC | FI_EP_RDM) {
+            return Err(FI_EINVAL);
+        }
+        let number = fabric().lock().engine.open_endpoint().ok_or(FI_ENOMEM)?;
+        let fid = FidEp {
+            fid: Fid { fclass: FI_CLASS_EP, context, ops: &raw const FID_OPS },
+            ops: &raw const OPS,
+            cm: &raw const CM,
+            msg: &raw const message::OPS,
+            rma: &raw const rma::OPS,
+            tagged: &raw const tagged::OPS,
+            atomic: std::ptr::null(),
+            collective: std::ptr::null(),
+        };
+        // SAFETY: Endpoint starts with a FidEp; `place` is the caller's.
+        unsafe { give(Endpoint { fid, number, vector: AtomicU64::new(0), send_flags, receive_flags }, place) };
+        Ok(())
+    })
+}
+
+pub unsafe extern "C" fn open2(
+    domain: *mut FidDomain,
+    info: *mut FiInfo,
+    place: *mut *mut FidEp,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    if flags != 0 {
+        return -FI_EBADFLAGS;
+    }
+    // SAFETY: the same contract.
+    unsafe { open(domain, info, place, context) }
+}
+
+unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: an open endpoint and an open object, which starts with a Fid.
+        let (endpoint, class) = unsafe { (Endpoint::of(fid.cast()), (*other).fclass) };
+        let mut state = fabric().lock();
+        let bound = state.engine.endpoint(endpoint.number).ok_or(FI_EINVAL)?;
+        match class {
+            // SAFETY: an object of this class was made by av::open.
+            FI_CLASS_AV => endpoint.vector.store(unsafe { (*other.cast::<Vector>()).number }, Ordering::Relaxed),
+            FI_CLASS_CQ => {
+                // SAFETY: an object of this class was made by cq::open.
+                let queue = unsafe { (*other.cast::<CompletionQueue>()).number };
+                let binding = Some(Binding { queue, selective: flags & FI_SELECTIVE_COMPLETION != 0 });
+                if flags & FI_SEND != 0 {
+                    bound.tx = binding;
+                }
+                if flags & FI_RECV != 0 {
+                    bound.rx = binding;
+                }
+            }
+            FI_CLASS_CNTR => {
+                // SAFETY: an object of this class was made by cntr::open.
+                let counter = unsafe { (*other.cast::<Counter>()).number };
+                for (flag, class) in [(FI_SEND, Class::Send), (FI_RECV, Class::Receive), (FI_READ, Class::Read), (FI_WRITE, Class::Write)] {
+                    if flags & flag != 0 {
+                        bound.counters[class as usize] = Some(counter);
+                    }
+                }
+            }
+            FI_CLASS_EQ => {}
+            _ => return Err(FI_EINVAL),
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, _argument: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: an open endpoint.
+        let endpoint = unsafe { Endpoint::of(fid.cast()) };
+        match command {
+            FI_ENABLE if endpoint.vector.load(Ordering::Relaxed) == 0 => Err(FI_ENOAV),
+            FI_ENABLE => Ok(()),
+            _ => Err(FI_ENOSYS),
+        }
+    })
+}
+
+unsafe extern "C" fn getname(fid: *mut Fid, name: *mut c_void, length: *mut usize) -> c_int {
+    status(|| {
+        if !fabric().wait_ready() {
+            return Err(FI_ETIMEDOUT);
+        }
+        // SAFETY: an open endpoint.
+        let endpoint = unsafe { Endpoint::of(fid.cast()) };
+        let own: [u8; NAME_LENGTH] = {
+            let state = fabric().lock();
+            let identity = state.links.identity().ok_or(FI_EOPBADSTATE)?;
+            encode(&identity.job, (identity.rank, endpoint.number))
+        };
+        // SAFETY: the caller's buffer and its length.
+        if unsafe { copy_name(&own, name, length) } { Ok(()) } else { Err(FI_ETOOSMALL) }
+    })
+}
+
+unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
+    transfer(|| {
+        // SAFETY: an open endpoint.
+        let endpoint = unsafe { Endpoint::of(fid.cast()) };
+        fabric().lock().engine.cancel(endpoint.number, context as usize)
+    })
+}
+
+unsafe extern "C" fn getopt(fid: *mut Fid, level: c_int, name: c_int, value: *mut c_void, length: *mut usize) -> c_int {
+    status(|| {
+        if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
+            return Err(FI_ENOPROTOOPT);
+        }
+        // SAFETY: an open endpoint; the caller's buffer and its length.
+        unsafe {
+            let endpoint = Endpoint::of(fid.cast());
+            if *length < size_of::<usize>() {
+                return Err(FI_ETOOSMALL);
+            }
+            let minimum = fabric().lock().engine.endpoint(endpoint.number).ok_or(FI_EINVAL)?.min_multi_receive;
+            value.cast::<usize>().write_unaligned(minimum);
+            *length = size_of::<usize>();
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn setopt(fid: *mut Fid, level: c_int, name: c_int, value: *const c_void, length: usize) -> c_int {
+    status(|| {
+        if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
+            return Err(FI_ENOPROTOOPT);
+        }
+        if length != size_of::<usize>() {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: an open endpoint; the caller's value of this length.
+        let (endpoint, minimum) = unsafe { (Endpoint::of(fid.cast()), value.cast::<usize>().read_unaligned()) };
+        fabric().lock().engine.endpoint(endpoint.number).ok_or(FI_EINVAL)?.min_multi_receive = minimum;
+        Ok(())
+    })
+}
+
+/// Waits until what this endpoint sent is with its peers: an MPI library closes right after its last (buffered) sends.
+fn flush(number: u16) {
+    let fabric = fabric();
+    let mut deadline = Instant::now() + FLUSH_TIME;
+    let mut state = fabric.lock();
+    while !state.links.idle() || state.engine.unfinished(number) {
+        if state.links.on_hold() {
+            // A checkpoint or a migration is under way; its time does not count.
+            deadline = Instant::now() + FLUSH_TIME;
+        }
+        if Instant::now() > deadline {
+            break;
+        }
+        if !state.progress() {
+            state = fabric.sleep(state, NAP);
+        }
+    }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: made by `open`, and closed once.
+        let endpoint = unsafe { Box::from_raw(fid.cast::<Endpoint>()) };
+        flush(endpoint.number);
+        let mut state = fabric().lock();
+        let State { engine, links, .. } = &mut *state;
+        engine.close_endpoint(links, endpoint.number);
+        Ok(())
+    })
+}

@@ -1,0 +1,199 @@
+//! What a sleeping rank is woken by: the doorbell of its node's ranks, its listeners, its sockets.
+//!
+//! The doorbell is an event descriptor that ranks of the same node write when this rank has said (in a ring) that it
+//! sleeps. Everything is in one epoll set; a thread sleeps in `poll` on that set, without any lock, and looks at the
+//! events only afterwards with the lock held. A thread that was saved between the two polls a descriptor that
+//! may be another one after the restore; poll changes nothing, so that is harmless.
+
+use crate::channel::ChannelError;
+use crate::channel::tcp::tune;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// The doorbell.
+    Bell,
+    /// The TCP listener.
+    Tcp,
+    /// The unix listener.
+    Unix,
+    /// A stranger's connection.
+    Stranger(u32),
+    /// An inbound channel.
+    Inbound(u32),
+    /// The outbound channel (or opening) to a rank.
+    Outbound(u32),
+}
+
+impl Token {
+    fn encode(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Bell => (0, 0),
+            Self::Tcp => (1, 0),
+            Self::Unix => (2, 0),
+            Self::Stranger(number) => (3, number),
+            Self::Inbound(number) => (4, number),
+            Self::Outbound(number) => (5, number),
+        };
+        kind << 32 | u64::from(number)
+    }
+
+    fn decode(data: u64) -> Option<Self> {
+        let number = data as u32;
+        Some(match data >> 32 {
+            0 => Self::Bell,
+            1 => Self::Tcp,
+            2 => Self::Unix,
+            3 => Self::Stranger(number),
+            4 => Self::Inbound(number),
+            5 => Self::Outbound(number),
+            _ => return None,
+        })
+    }
+}
+
+/// How a socket is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Readable, as long as it is.
+    Level,
+    /// Readable or writable, when that changes: whoever gets the event goes on until the socket says no.
+    Edge,
+}
+
+/// The epoll set and what is always in it.
+#[derive(Debug)]
+pub struct Watch {
+    set: OwnedFd,
+    bell: OwnedFd,
+    tcp: OwnedFd,
+    unix: OwnedFd,
+    /// Where others reach the TCP listener.
+    pub tcp_address: SocketAddr,
+    /// Abstract name of the unix listener.
+    pub unix_name: String,
+}
+
+/// Connections the kernel keeps for us while we do not accept.
+const BACKLOG: i32 = 1024;
+
+impl Watch {
+    /// Opens the listeners: TCP on `ip` with a port of the system's choice, unix under the abstract name `name`.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn open(ip: IpAddr, name: String) -> Result<Self, ChannelError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let tcp = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        tune(tcp.as_fd())?;
+        rustix::net::bind(&tcp, &SocketAddr::new(ip, 0))?;
+        rustix::net::listen(&tcp, BACKLOG)?;
+        let tcp_address = SocketAddr::try_from(rustix::net::getsockname(&tcp)?)?;
+        let unix = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::bind(&unix, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        rustix::net::listen(&unix, BACKLOG)?;
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        let watch = Self { set, bell, tcp, unix, tcp_address, unix_name: name };
+        watch.add(watch.bell.as_fd(), Token::Bell, Interest::Level)?;
+        watch.add(watch.tcp.as_fd(), Token::Tcp, Interest::Edge)?;
+        watch.add(watch.unix.as_fd(), Token::Unix, Interest::Edge)?;
+        Ok(watch)
+    }
+
+    /// The doorbell, to pass to peers.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Wakes whoever sleeps in this process.
+    pub fn ring(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Silences the doorbell.
+    pub fn silence(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+
+    /// Watches a socket.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn add(&self, socket: BorrowedFd<'_>, token: Token, interest: Interest) -> Result<(), ChannelError> {
+        Ok(epoll::add(&self.set, socket, EventData::new_u64(token.encode()), flags(interest))?)
+    }
+
+    /// Watches a socket, that is already watched, for somebody else.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn hand_over(&self, socket: BorrowedFd<'_>, token: Token, interest: Interest) -> Result<(), ChannelError> {
+        Ok(epoll::modify(&self.set, socket, EventData::new_u64(token.encode()), flags(interest))?)
+    }
+
+    /// No longer watches a socket. Closing it is not enough when a forked child of the program still has it.
+    pub fn remove(&self, socket: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.set, socket);
+    }
+
+    /// Events that are there now, at most as many as fit.
+    pub fn events(&self, tokens: &mut Vec<Token>) {
+        tokens.clear();
+        let mut buffer = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 32];
+        if let Ok(count) = epoll::wait(&self.set, &mut buffer, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            tokens.extend(buffer[..count].iter().filter_map(|event| Token::decode(event.data.u64())));
+        }
+    }
+
+    /// Accepts one connection.
+    pub fn accept(&self) -> Option<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        if let Ok(socket) = rustix::net::accept_with(&self.unix, flags) {
+            return Some(socket);
+        }
+        let socket = rustix::net::accept_with(&self.tcp, flags).ok()?;
+        let _ = tune(socket.as_fd());
+        Some(socket)
+    }
+
+    /// Number of the set, for [`sleep`].
+    pub fn raw(&self) -> i32 {
+        self.set.as_raw_fd()
+    }
+
+    /// All descriptors.
+    pub fn descriptors(&self, f: &mut dyn FnMut(i32)) {
+        for fd in [&self.set, &self.bell, &self.tcp, &self.unix] {
+            f(fd.as_raw_fd());
+        }
+    }
+
+    /// Forgets the descriptors without closing them.
+    pub fn forget(self) {
+        let _ = (self.set.into_raw_fd(), self.bell.into_raw_fd(), self.tcp.into_raw_fd(), self.unix.into_raw_fd());
+    }
+}
+
+fn flags(interest: Interest) -> EventFlags {
+    match interest {
+        Interest::Level => EventFlags::IN | EventFlags::RDHUP,
+        Interest::Edge => EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET,
+    }
+}
+
+/// Sleeps until the set of this number has an event, or the time is over, or a signal comes.
+pub fn sleep(set: i32, time: Duration) {
+    // SAFETY: the descriptor is only polled. In a restored process the number may mean nothing or something else; see
+    // the module's head.
+    let set = unsafe { BorrowedFd::borrow_raw(set) };
+    let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+    let _ = rustix::event::poll(&mut [PollFd::from_borrowed_fd(set, PollFlags::IN)], Some(&timeout));
+}

@@ -1,0 +1,25 @@
+//! libmend-fi.so: agent and fabric as one shared object, preloaded into every rank.
+//!
+//! The dynamic linker runs the constructor before `main`; libfabric finds the same object in `FI_PROVIDER_PATH` and
+//! calls `fi_prov_ini`.
+
+mod network;
+
+/// Not the program's malloc: the agent must be able to hold it still.
+#[global_allocator]
+static ALLOCATOR: mend_agent::RankAllocator = mend_agent::RankAllocator;
+
+extern "C" fn construct() {
+    // A panic must not cross into the dynamic linker; without an agent the program runs unprotected.
+    let _ = std::panic::catch_unwind(|| mend_agent::start(&network::ProcessFabric));
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;
+
+/// Entry point of a libfabric provider (`fi_prov.h`).
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut mend_fabric_sys::FiProvider {
+    mend_fabric::provider()
+}

@@ -1,0 +1,78 @@
+//! The fabric, as the agent wants to see it.
+
+use mend_agent::Network;
+use mend_fabric::{Identity, fabric};
+use mend_messages::agent::Welcome;
+use mend_messages::job::{FabricAddress, JobMap, Rank};
+use std::time::{Duration, Instant};
+
+/// This process's fabric.
+pub struct ProcessFabric;
+
+/// The fabric at rest.
+struct AtRest(mend_fabric::Frozen<'static>);
+
+fn told(cause: &dyn std::fmt::Display, hint: &str) -> String {
+    if hint.is_empty() { cause.to_string() } else { format!("{cause} (hint: {hint})") }
+}
+
+impl Network for ProcessFabric {
+    fn listen(&self, identity: &Welcome) -> Result<FabricAddress, String> {
+        let identity = Identity {
+            job: identity.job,
+            secret: identity.secret.clone(),
+            rank: identity.rank,
+            size: identity.size,
+            node: identity.node,
+            ip: identity.ip,
+        };
+        fabric().listen(identity).map_err(|error| told(&error, error.hint()))
+    }
+
+    fn set_map(&self, map: JobMap) {
+        fabric().set_map(map);
+    }
+
+    fn on_use(&self, announce: fn()) {
+        fabric().on_use(announce);
+    }
+
+    fn in_use(&self) -> bool {
+        fabric().in_use()
+    }
+
+    fn suspend(&self, deadline: Instant) -> Result<(), String> {
+        fabric().suspend(deadline).map_err(|error| told(&error, error.hint()))
+    }
+
+    fn suspend_peer(&self, rank: Rank, deadline: Instant) -> Result<(), String> {
+        fabric().suspend_peer(rank, deadline).map_err(|error| told(&error, error.hint()))
+    }
+
+    fn serve(&self, timeout: Duration) {
+        fabric().serve(timeout);
+    }
+
+    fn resume(&self) {
+        fabric().resume();
+    }
+
+    fn freeze(&self) -> Box<dyn mend_agent::Frozen> {
+        Box::new(AtRest(fabric().freeze()))
+    }
+}
+
+impl mend_agent::Frozen for AtRest {
+    fn excluded_memory(&self, each: &mut dyn FnMut(usize, usize)) {
+        self.0.excluded_memory(each);
+    }
+
+    fn own_descriptors(&self, each: &mut dyn FnMut(i32)) {
+        self.0.own_descriptors(each);
+    }
+
+    fn rebuild(mut self: Box<Self>) -> Result<(), String> {
+        self.0.rebuild();
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! The descriptors that the shepherd gives: moved out of the way of the image's, everything else closed.
+
+use crate::report::{fail, set_control};
+use crate::sys;
+use core::format_args as text;
+use mend_image::launch::{Arguments, Failure};
+
+/// Lets descriptors have as high numbers as the process may use at all.
+pub fn raise_limit() {
+    let mut limit = [0u64; 2];
+    // SAFETY: RLIMIT_NOFILE (7): writes, then reads two words.
+    unsafe {
+        if sys::call(sys::PRLIMIT, [0, 7, 0, limit.as_mut_ptr() as usize, 0, 0]).is_ok() {
+            limit[0] = limit[1];
+            let _ = sys::call(sys::PRLIMIT, [0, 7, limit.as_ptr() as usize, 0, 0, 0]);
+        }
+    }
+}
+
+/// A duplicate with a number above `top`.
+pub fn above(fd: usize, top: u32) -> usize {
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    // SAFETY: plain numbers.
+    let made = unsafe { sys::call(sys::FCNTL, [fd, F_DUPFD_CLOEXEC, top as usize + 1, 0, 0, 0]) };
+    made.unwrap_or_else(|errno| {
+        fail(Failure::Launch, errno, text!("descriptor {fd} cannot be moved above {top}; the limit on open files is too low"))
+    })
+}
+
+/// Moves all inherited descriptors above `top` and closes the rest.
+pub fn move_above(arguments: Arguments, top: u32) -> Arguments {
+    let [a0, a1, a2, a3] = arguments.attach;
+    let before = [Some(arguments.image_fd), Some(arguments.control_fd), Some(arguments.agent_fd), a0, a1, a2, a3];
+    let mut after = [-1i32; 7];
+    for (old, new) in before.into_iter().zip(&mut after) {
+        let Some(old) = old else { continue };
+        *new = above(old as usize, top) as i32;
+    }
+    set_control(after[1]);
+    // Close the gaps between the kept ones.
+    let mut from = 0;
+    loop {
+        let next = after.iter().copied().filter(|fd| *fd >= from).min();
+        let until = next.map_or(u32::MAX as usize, |fd| fd as usize);
+        if until > from as usize {
+            // SAFETY: closes what nobody here uses.
+            let _ = unsafe { sys::call(sys::CLOSE_RANGE, [from as usize, if next.is_some() { until - 1 } else { until }, 0, 0, 0, 0]) };
+        }
+        match next {
+            Some(fd) => from = fd + 1,
+            None => break,
+        }
+    }
+    let given = |fd: i32| (fd >= 0).then_some(fd);
+    Arguments {
+        image_fd: after[0],
+        control_fd: after[1],
+        agent_fd: after[2],
+        attach: [given(after[3]), given(after[4]), given(after[5]), given(after[6])],
+        mode: arguments.mode,
+    }
+}

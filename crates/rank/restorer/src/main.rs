@@ -1,0 +1,252 @@
+//! `mend-restorer`: turns itself into a saved rank.
+//!
+//! Freestanding (no libc, no std, linked at an address that no program uses), because it takes its own address space
+//! apart while it runs. Started by the daemon's shepherd, as `mend_image::launch` describes:
+//!
+//! ```text
+//! mend-restorer --image-fd A --control-fd B --agent-fd C [--attach stdin|stdout|stderr|pmi=FD]… --mode restart|migrate
+//! ```
+//! * Its pid must be `Header::pid`, its PID namespace must have that image's thread ids free, and it needs
+//!   `CAP_CHECKPOINT_RESTORE` (or `CAP_SYS_ADMIN`) over that namespace. `CLOCK_MONOTONIC` must not be behind the header's.
+//! * A: the stream, read in order up to its end record. B: statuses out, the go byte in. C: becomes the agent's connection.
+//! * `--attach` hands over the program's standard streams and PMI socket; absent ones become `/dev/null`.
+//! * All other inherited descriptors are closed. Signal mask and dispositions do not matter.
+//! * Exit code 1 after `Failed`, or when B ends before the go byte; otherwise the process becomes the rank and its exit
+//!   code is the rank's.
+//!
+//! Order: read the tables and check everything that can be checked (processor, vdso, mapped files) while still whole;
+//! leave the old address space; map; fill; protect; make threads; say `Ready`; wait; jump. The stream is untrusted:
+//! lengths, addresses and order are bounded, and a checksum is compared before anything of a record is relied on. (What a
+//! valid image makes the process do is, of course, up to the image; it is readable and writable by its owner alone.)
+
+#![no_std]
+#![no_main]
+
+mod arena;
+mod image;
+mod inherited;
+mod memory;
+mod own;
+mod report;
+mod space;
+mod stream;
+mod sys;
+mod threads;
+
+use crate::image::Tables;
+use crate::own::Space;
+use crate::report::{await_go, fail, status};
+use crate::space::Building;
+use crate::stream::Stream;
+use core::format_args as text;
+use mend_image::Header;
+use mend_image::cpu::Cpu;
+use mend_image::handoff::{HANDOFF_MAGIC, Handoff, Kept, MAX_KEPT};
+use mend_image::launch::{Arguments, Failure, Mode, Role, Status};
+use mend_image::record::{Kind, MAX_PAGES, Process, RecordHead};
+use xxhash_rust::xxh3::xxh3_64;
+
+const STACK: usize = 256 << 10;
+
+#[repr(C, align(4096))]
+struct Stack(core::cell::UnsafeCell<[u8; STACK]>);
+// SAFETY: used by the first thread alone, as its stack.
+unsafe impl Sync for Stack {}
+static STACK_MEMORY: Stack = Stack(core::cell::UnsafeCell::new([0; STACK]));
+
+/// Leaves the stack that the kernel made, which is unmapped later.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _start() -> ! {
+    core::arch::naked_asm!(
+        "mov rdi, rsp",
+        "lea rsp, [rip + {stack} + {size}]",
+        "xor ebp, ebp",
+        "call {begin}",
+        "ud2",
+        stack = sym STACK_MEMORY,
+        size = const STACK,
+        begin = sym begin,
+    )
+}
+
+unsafe extern "C" fn begin(initial: *const usize) -> ! {
+    let everything = u64::MAX;
+    // SAFETY: SIG_SETMASK (2) reads 8 bytes. Nothing may interrupt what follows; each thread's own mask comes back with its frame.
+    let _ = unsafe { sys::call(sys::RT_SIGPROCMASK, [2, (&raw const everything) as usize, 0, 8, 0, 0]) };
+    // SAFETY: the kernel puts argc and argv there.
+    let words = unsafe { core::slice::from_raw_parts(initial.add(1).cast::<*const u8>(), *initial) };
+    // SAFETY: arguments are NUL-terminated.
+    let words = words.iter().skip(1).map(|word| unsafe { core::slice::from_raw_parts(*word, memory::strlen(*word)) });
+    match Arguments::parse(words) {
+        Ok(arguments) => restore(arguments),
+        Err(error) => fail(Failure::Launch, 0, text!("mend-restorer is started by mendd alone: {error}")),
+    }
+}
+
+fn restore(arguments: Arguments) -> ! {
+    let began = sys::now();
+    report::set_control(arguments.control_fd);
+    inherited::raise_limit();
+    let mut stream = Stream::new(arguments.image_fd);
+    let header = stream.header();
+    let arguments = inherited::move_above(arguments, header.top_descriptor);
+    stream.fd = arguments.image_fd;
+    let own = Space::read();
+    check_machine(&header, &own);
+
+    let room = arena::take(MAX_PAGES as usize + 8);
+    let (tables, mut next) = read_tables(&mut stream, room);
+    let process = tables.check(&stream);
+    if !own.same_shape(tables.mappings()) {
+        fail(Failure::Machine, 0, text!("this kernel places its vdso in another way than {}", header.kernel()));
+    }
+    tables.check_files(&stream, room);
+
+    own.leave();
+    let mut building = Building::map(tables, arguments.mode, header.top_descriptor, room);
+    let end = loop {
+        match next {
+            (Kind::Pages, head) => building.fill(&stream, &head),
+            (Kind::Bytes, head) => building.fill_object(&stream, &head),
+            (Kind::End, head) => break head,
+            _ => stream.inconsistent(),
+        }
+        next = stream.head();
+    };
+    let payload = stream.table(&end);
+    stream.close(payload);
+    complete(arguments, &stream, &own, tables, process, &mut building, began)
+}
+
+/// Refuses a machine on which the saved code cannot go on.
+fn check_machine(header: &Header, own: &Space) {
+    // SAFETY: no arguments.
+    let pid = unsafe { sys::call(sys::GETPID, [0; 6]) }.unwrap_or(0);
+    if pid as u32 != header.pid {
+        fail(Failure::Launch, 0, text!("the restorer has process id {pid}, the image needs {}", header.pid));
+    }
+    if let Err(error) = header.cpu().runs_on(&Cpu::detect()) {
+        fail(Failure::Machine, 0, text!("{error}"));
+    }
+    let here = own.vdso().unwrap_or_default();
+    if header.vdso_size != 0 && (here.len() as u64 != header.vdso_size || xxh3_64(here) != header.vdso) {
+        fail(Failure::Machine, 0, text!("this kernel has another vdso than the one the image was taken on ({})", header.kernel()));
+    }
+}
+
+/// Reads everything before the pages, and the head that follows it.
+fn read_tables(stream: &mut Stream, room: &mut [u8]) -> (Tables, (Kind, RecordHead)) {
+    let mut tables = Tables { strings: &[], objects: &[], mappings: &[], threads: &[], process: &[] };
+    loop {
+        let (kind, head) = stream.head();
+        match kind {
+            Kind::Strings => tables.strings = stream.table(&head),
+            Kind::Objects => tables.objects = stream.table(&head),
+            Kind::Mappings => tables.mappings = stream.table(&head),
+            Kind::Threads => tables.threads = stream.table(&head),
+            Kind::Process => tables.process = stream.table(&head),
+            Kind::Unread => {
+                let bytes = stream.passing(&head, room);
+                match Role::from_number(head.index) {
+                    Some(role) => status(&Status::Unread { role, bytes }),
+                    None => stream.inconsistent(),
+                }
+            }
+            Kind::Summary => drop(stream.table(&head)),
+            Kind::Pages | Kind::Bytes | Kind::End => return (tables, (kind, head)),
+        }
+    }
+}
+
+/// All memory is there: the rest of the process, and the jump.
+fn complete(
+    arguments: Arguments,
+    stream: &Stream,
+    own: &Space,
+    tables: Tables,
+    process: Process,
+    building: &mut Building,
+    began: u64,
+) -> ! {
+    let mut kept = [Kept::default(); MAX_KEPT];
+    let kept_count = building.finish(&mut kept) as u32;
+    own.place_kernel_group(tables.mappings());
+    set_process(&process, &tables);
+    threads::make(tables.threads(), process.capabilities);
+    let Some(first) = tables.threads().next() else { stream.inconsistent() };
+    let (restorer_start, restorer_end) = arena::range();
+    let us = (sys::now() - began) / 1000;
+    let handoff = Handoff {
+        magic: HANDOFF_MAGIC,
+        restorer_start,
+        restorer_end,
+        bytes: stream.bytes(),
+        us,
+        mode: if arguments.mode == Mode::Restart { 0 } else { 1 },
+        agent_fd: arguments.agent_fd,
+        attach: arguments.attach.map(|fd| fd.unwrap_or(-1)),
+        kept_count,
+        reserved: 0,
+        kept,
+    };
+    // SAFETY: `Tables::check` found the place within one mapping of the image, aligned; the agent keeps it writable.
+    unsafe { (process.handoff as *mut Handoff).write(handoff) };
+    status(&Status::Ready { bytes: stream.bytes(), us });
+    await_go();
+    for fd in [arguments.image_fd, arguments.control_fd] {
+        // SAFETY: not used any more.
+        let _ = unsafe { sys::call(sys::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
+    }
+    threads::go(&first, process.capabilities)
+}
+
+/// `struct prctl_mm_map`.
+#[repr(C)]
+struct MemoryMap {
+    layout: [u64; 11],
+    auxv: *const u64,
+    auxv_size: u32,
+    exe_fd: u32,
+}
+
+fn set_process(process: &Process, tables: &Tables) {
+    const PR_SET_MM: usize = 35;
+    const PR_SET_MM_MAP: usize = 14;
+    let path = tables.text(process.executable, process.executable_length);
+    // O_RDONLY | O_CLOEXEC
+    // SAFETY: `Tables::text` made sure that a NUL follows.
+    let executable = path.and_then(|path| unsafe { sys::call(sys::OPEN, [path.as_ptr() as usize, 0o2_000_000, 0, 0, 0, 0]) }.ok());
+    let mut map = MemoryMap {
+        layout: process.layout,
+        auxv: process.auxv.as_ptr(),
+        auxv_size: process.auxv_size.min(512) as u32,
+        exe_fd: executable.map_or(u32::MAX, |fd| fd as u32),
+    };
+    let set = |map: &MemoryMap| {
+        // SAFETY: reads the map and the auxiliary vector that it points to.
+        unsafe { sys::call(sys::PRCTL, [PR_SET_MM, PR_SET_MM_MAP, core::ptr::from_ref(map) as usize, size_of::<MemoryMap>(), 0, 0]) }
+    };
+    let mut result = set(&map);
+    if result.is_err() && executable.is_some() {
+        // Naming the executable takes a privilege that not every place gives; the rest does not.
+        map.exe_fd = u32::MAX;
+        result = set(&map);
+    }
+    if let Err(errno) = result {
+        fail(Failure::Kernel, errno, text!("the kernel refuses the layout of the process (prctl PR_SET_MM_MAP)"));
+    }
+    if let Some(fd) = executable {
+        // SAFETY: our own descriptor.
+        let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+    }
+    const XTILE_DATA: u64 = 18;
+    // SAFETY: plain numbers.
+    unsafe {
+        let _ = sys::call(sys::PERSONALITY, [process.personality as usize, 0, 0, 0, 0, 0]);
+        if process.xstate_permitted & 1 << XTILE_DATA != 0 {
+            // ARCH_REQ_XCOMP_PERM
+            let _ = sys::call(sys::ARCH_PRCTL, [0x1023, XTILE_DATA as usize, 0, 0, 0, 0]);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The image's address space: mapped, filled, given its final form.
+
+use crate::arena;
+use crate::image::{Tables, open_object};
+use crate::inherited;
+use crate::report::fail;
+use crate::stream::Stream;
+use crate::sys;
+use core::format_args as text;
+use mend_image::handoff::{Kept, MAX_KEPT};
+use mend_image::launch::{Failure, Mode};
+use mend_image::record::{Mapping, Object, RecordHead, mapping, object};
+
+/// Advice by flag, as madvise(2) numbers it.
+const ADVICE: [(u32, usize); 5] =
+    [(mapping::HUGE, 14), (mapping::NO_HUGE, 15), (mapping::NO_DUMP, 16), (mapping::NO_FORK, 10), (mapping::WIPE_ON_FORK, 18)];
+
+/// While it is built.
+pub struct Building {
+    tables: Tables,
+    mode: Mode,
+    /// Per mapping: 1 if it was made writable to be filled.
+    opened: &'static mut [u8],
+    /// Descriptors of memory objects, by object, plus one; 0: none.
+    memory: &'static mut [u8],
+    /// Descriptors that outlive the restorer must be above this: the program's own are made again below.
+    top: u32,
+    /// For content that has no place in memory.
+    room: &'static mut [u8],
+}
+
+impl Building {
+    /// Maps everything, empty. Descriptors of memory objects stay open.
+    pub fn map(tables: Tables, mode: Mode, top: u32, room: &'static mut [u8]) -> Self {
+        let opened = arena::take(tables.mappings().count());
+        let memory = arena::take(4 * tables.objects().count());
+        let building = Self { tables, mode, opened, memory, top, room };
+        for (index, record) in tables.objects().enumerate() {
+            if record.flags & object::FILE == 0 {
+                let fd = building.make_memory(&record);
+                building.memory[4 * index..4 * index + 4].copy_from_slice(&(fd as u32 + 1).to_le_bytes());
+            }
+        }
+        // Mappings of one file follow each other: its descriptor is kept until another is needed.
+        let mut last_file = None;
+        for record in tables.mappings() {
+            if record.flags & (mapping::VDSO | mapping::VVAR) == 0 {
+                building.map_one(&record, &mut last_file);
+            }
+        }
+        close_file(&mut last_file);
+        building
+    }
+
+    fn make_memory(&self, record: &Object) -> usize {
+        let name = self.tables.text(record.text, record.text_length).unwrap_or(b"\0");
+        const MFD_CLOEXEC_AND_SEALABLE: usize = 3;
+        // SAFETY: a NUL follows the name; names too long for the kernel (249 bytes) cannot have come from it.
+        let made = unsafe { sys::call(sys::MEMFD_CREATE, [name.as_ptr() as usize, MFD_CLOEXEC_AND_SEALABLE, 0, 0, 0, 0]) };
+        let low = made.unwrap_or_else(|errno| fail(Failure::Kernel, errno, text!("shared memory cannot be made")));
+        let fd = inherited::above(low, self.top);
+        // SAFETY: our own descriptor, just duplicated.
+        let _ = unsafe { sys::call(sys::CLOSE, [low, 0, 0, 0, 0, 0]) };
+        // SAFETY: plain numbers.
+        if let Err(errno) = unsafe { sys::call(sys::FTRUNCATE, [fd, record.size as usize, 0, 0, 0, 0]) } {
+            fail(Failure::Kernel, errno, text!("shared memory of {} bytes cannot be made", record.size));
+        }
+        fd
+    }
+
+    fn memory_of(&self, object: usize) -> Option<usize> {
+        let raw = self.memory.get(4 * object..4 * object + 4)?;
+        let fd = u32::from_le_bytes([raw[0], raw[1], raw[2], raw[3]]);
+        fd.checked_sub(1).map(|fd| fd as usize)
+    }
+
+    fn map_one(&self, record: &Mapping, last_file: &mut Option<(u32, usize)>) {
+        let shared = record.flags & mapping::SHARED != 0;
+        let mut flags = sys::MAP_FIXED_NOREPLACE | sys::MAP_NORESERVE | if shared { sys::MAP_SHARED } else { sys::MAP_PRIVATE };
+        if record.flags & mapping::GROWS_DOWN != 0 {
+            flags |= sys::MAP_GROWSDOWN;
+        }
+        let fd = if record.object == mapping::NO_OBJECT {
+            flags |= sys::MAP_ANONYMOUS;
+            usize::MAX
+        } else if let Some(fd) = self.memory_of(record.object as usize) {
+            fd
+        } else {
+            self.file_of(record.object, last_file)
+        };
+        let length = (record.end - record.start) as usize;
+        let arguments = [record.start as usize, length, record.protection as usize, flags, fd, record.offset as usize];
+        // SAFETY: MAP_FIXED_NOREPLACE: replaces nothing, neither of ours nor of the image.
+        match unsafe { sys::call(sys::MMAP, arguments) } {
+            Ok(address) if address as u64 == record.start => {}
+            Ok(_) => fail(Failure::Kernel, 0, text!("{length} bytes at {:#x} cannot be mapped there", record.start)),
+            Err(errno) => fail(Failure::Kernel, errno, text!("{length} bytes at {:#x} cannot be mapped", record.start)),
+        }
+        for (flag, advice) in ADVICE {
+            if record.flags & flag != 0 {
+                // SAFETY: advice on a mapping just made; a kernel without it is none the worse.
+                let _ = unsafe { sys::call(sys::MADVISE, [record.start as usize, length, advice, 0, 0, 0]) };
+            }
+        }
+    }
+
+    fn file_of(&self, index: u32, last_file: &mut Option<(u32, usize)>) -> usize {
+        if let Some((known, fd)) = last_file
+            && *known == index
+        {
+            return *fd;
+        }
+        close_file(last_file);
+        let record = self.tables.objects().nth(index as usize);
+        let path = record.and_then(|record| self.tables.text(record.text, record.text_length));
+        let (Some(record), Some(path)) = (record, path) else { fail(Failure::Image, 0, text!("a mapping names no object")) };
+        let shown = core::str::from_utf8(path).unwrap_or("a file");
+        let fd = open_object(path, &record).unwrap_or_else(|errno| fail(Failure::File, errno, text!("{shown} cannot be opened")));
+        *last_file = Some((index, fd));
+        fd
+    }
+
+    /// Reads a record of pages to where they belong.
+    pub fn fill(&mut self, stream: &Stream, head: &RecordHead) {
+        let Some((index, record)) = self.tables.mapping_of(head.address, head.length) else { stream.inconsistent() };
+        if record.flags & (mapping::VDSO | mapping::VVAR) != 0 {
+            stream.inconsistent();
+        }
+        let file = record.object != mapping::NO_OBJECT && self.memory_of(record.object as usize).is_none();
+        if file && record.flags & mapping::SHARED != 0 && self.mode == Mode::Migrate {
+            // The file is as the others see it; what this process wrote is in it already.
+            stream.passing(head, self.room);
+            return;
+        }
+        if record.protection as usize & sys::PROT_WRITE == 0 && self.opened[index] == 0 {
+            self.protect(&record, sys::PROT_READ | sys::PROT_WRITE);
+            self.opened[index] = 1;
+        }
+        stream.fill(head.address, head.length);
+        // SAFETY: within one mapping, which is readable as it was just filled; nobody else writes to it.
+        stream.check(unsafe { core::slice::from_raw_parts(head.address as *const u8, head.length as usize) }, head);
+    }
+
+    /// Reads a record of bytes into a memory object.
+    pub fn fill_object(&mut self, stream: &Stream, head: &RecordHead) {
+        let Some(fd) = self.memory_of(head.index as usize) else { stream.inconsistent() };
+        let mut bytes = stream.passing(head, self.room);
+        let mut at = head.address as usize;
+        while !bytes.is_empty() {
+            // SAFETY: reads `bytes`.
+            match unsafe { sys::call(sys::PWRITE, [fd, bytes.as_ptr() as usize, bytes.len(), at, 0, 0]) } {
+                Ok(count) => {
+                    bytes = &bytes[count.min(bytes.len())..];
+                    at += count;
+                }
+                Err(sys::EINTR) => {}
+                Err(errno) => fail(Failure::Kernel, errno, text!("shared memory cannot be filled")),
+            }
+        }
+    }
+
+    fn protect(&self, record: &Mapping, protection: usize) {
+        // SAFETY: changes only the protection of a mapping of the image.
+        let result =
+            unsafe { sys::call(sys::MPROTECT, [record.start as usize, (record.end - record.start) as usize, protection, 0, 0, 0]) };
+        if let Err(errno) = result {
+            fail(Failure::Kernel, errno, text!("the protection of memory at {:#x} cannot be set", record.start));
+        }
+    }
+
+    /// Gives every mapping its final protection. Returns the memory objects that the agent needs a descriptor of; closes the others.
+    pub fn finish(&mut self, kept: &mut [Kept; MAX_KEPT]) -> usize {
+        for (index, record) in self.tables.mappings().enumerate() {
+            if self.opened[index] != 0 {
+                self.protect(&record, record.protection as usize);
+            }
+            if record.flags & mapping::LOCKED != 0 {
+                // SAFETY: pins memory of the image. Refused beyond RLIMIT_MEMLOCK; then it is merely not pinned.
+                let _ = unsafe { sys::call(sys::MLOCK, [record.start as usize, (record.end - record.start) as usize, 0, 0, 0, 0]) };
+            }
+        }
+        let mut count = 0;
+        for (index, record) in self.tables.objects().enumerate() {
+            let Some(fd) = self.memory_of(index) else { continue };
+            if record.flags & object::KEEP != 0 {
+                if count == MAX_KEPT {
+                    fail(Failure::Image, 0, text!("the image has more than {MAX_KEPT} memory objects with descriptors"));
+                }
+                kept[count] = Kept { object: index as u32, fd: fd as i32 };
+                count += 1;
+            } else {
+                // SAFETY: our own descriptor; the mappings live on.
+                let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+            }
+        }
+        count
+    }
+}
+
+fn close_file(last_file: &mut Option<(u32, usize)>) {
+    if let Some((_, fd)) = last_file.take() {
+        // SAFETY: our own descriptor.
+        let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+    }
+}

@@ -1,0 +1,116 @@
+//! System calls, raw: there is no C library here.
+
+use core::arch::asm;
+
+pub const READ: usize = 0;
+pub const WRITE: usize = 1;
+pub const OPEN: usize = 2;
+pub const CLOSE: usize = 3;
+pub const FSTAT: usize = 5;
+pub const POLL: usize = 7;
+pub const MMAP: usize = 9;
+pub const MPROTECT: usize = 10;
+pub const MUNMAP: usize = 11;
+pub const RT_SIGPROCMASK: usize = 14;
+pub const PREAD: usize = 17;
+pub const PWRITE: usize = 18;
+pub const MREMAP: usize = 25;
+pub const MADVISE: usize = 28;
+pub const GETPID: usize = 39;
+pub const SETSOCKOPT: usize = 54;
+pub const FCNTL: usize = 72;
+pub const FTRUNCATE: usize = 77;
+pub const CAPGET: usize = 125;
+pub const CAPSET: usize = 126;
+pub const PERSONALITY: usize = 135;
+pub const MLOCK: usize = 149;
+pub const PRCTL: usize = 157;
+pub const ARCH_PRCTL: usize = 158;
+pub const FUTEX: usize = 202;
+pub const CLOCK_GETTIME: usize = 228;
+pub const EXIT_GROUP: usize = 231;
+pub const PRLIMIT: usize = 302;
+pub const MEMFD_CREATE: usize = 319;
+pub const CLOSE_RANGE: usize = 436;
+
+pub const EINTR: i32 = 4;
+pub const EAGAIN: i32 = 11;
+
+pub const PROT_READ: usize = 1;
+pub const PROT_WRITE: usize = 2;
+pub const MAP_SHARED: usize = 0x01;
+pub const MAP_PRIVATE: usize = 0x02;
+pub const MAP_ANONYMOUS: usize = 0x20;
+pub const MAP_GROWSDOWN: usize = 0x100;
+pub const MAP_NORESERVE: usize = 0x4000;
+pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+
+/// A system call with its result as a `Result` of value and errno.
+///
+/// # Safety
+/// As the call demands of its arguments.
+pub unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, i32> {
+    let result: isize;
+    // SAFETY: the kernel preserves all but rax, rcx, r11; the caller answers for the effects.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as usize) }
+}
+
+/// Anonymous memory at a fixed address in the restorer's zone.
+pub fn map_at(address: u64, length: usize) -> Result<(), i32> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    // SAFETY: a new mapping that replaces nothing.
+    unsafe { call(MMAP, [address as usize, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0]) }.map(drop)
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub fn now() -> u64 {
+    let mut time = [0u64; 2];
+    // SAFETY: writes two words into `time`.
+    let _ = unsafe { call(CLOCK_GETTIME, [1, time.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    time[0] * 1_000_000_000 + time[1]
+}
+
+/// Waits until something can be read, at most `milliseconds`. False if nothing came.
+pub fn readable(fd: i32, milliseconds: i32) -> bool {
+    const POLLIN: u64 = 1;
+    let mut wanted = fd as u32 as u64 | POLLIN << 32;
+    // SAFETY: poll reads and writes one `struct pollfd` of 8 bytes.
+    let ready = unsafe { call(POLL, [(&raw mut wanted) as usize, 1, milliseconds as usize, 0, 0, 0]) };
+    ready != Ok(0)
+}
+
+/// Ends the process.
+pub fn exit(code: usize) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { call(EXIT_GROUP, [code, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Writes all of `bytes`.
+pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), i32> {
+    while !bytes.is_empty() {
+        // SAFETY: reads `bytes`.
+        match unsafe { call(WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) } {
+            Ok(count) => bytes = &bytes[count.min(bytes.len())..],
+            Err(EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+"""The comparison of two LAMMPS runs masks timings and nothing else."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "demo"))
+from compare import DATA, TEXTS, differences, masked  # noqa: E402
+
+TEXT = """\
+  create_atoms CPU = 0.0{a} seconds
+   Step          Temp
+        50   1.670298{value}
+Loop time of 16.94{a} on 4 procs for 500 steps with 108000 atoms
+Performance: 1274{a}.204 tau/day, 29.512 timesteps/s, 3.187 Matom-step/s
+42.{a}% CPU use with 4 MPI tasks x 1 OpenMP threads
+Pair    | 10.35{a}     | 10.442     | 10.494     |   1.7 | 61.63
+Other   |            | 0.04{a}4     |            |       |  0.25
+Nlocal:          27000 ave       27058 max       26932 min
+Total wall time: 0:00:1{a}
+"""
+
+
+class Comparison(unittest.TestCase):
+    def setUp(self):
+        base = tempfile.TemporaryDirectory()
+        self.addCleanup(base.cleanup)
+        self.left, self.right = os.path.join(base.name, "left"), os.path.join(base.name, "right")
+        for directory, a in ((self.left, 1), (self.right, 2)):
+            os.mkdir(directory)
+            for name in TEXTS:
+                self.write(directory, name, TEXT.format(a=a, value=6))
+            for name in DATA:
+                self.write(directory, name, "atoms")
+
+    def write(self, directory, name, text):
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def test_timings_are_no_difference(self):
+        self.assertEqual(differences(self.left, self.right), [])
+
+    def test_a_digit_is(self):
+        self.write(self.right, "stdout", TEXT.format(a=2, value=7))
+        (found,) = differences(self.left, self.right)
+        self.assertIn("stdout:3:", found)
+
+    def test_a_line_more_is(self):
+        self.write(self.right, "log.lammps", TEXT.format(a=2, value=6) + "again\n")
+        self.assertTrue(differences(self.left, self.right))
+
+    def test_a_byte_of_data_is(self):
+        self.write(self.right, "final.dump", "atomz")
+        self.assertEqual(differences(self.left, self.right), ["final.dump: differs from byte 4"])
+
+    def test_nothing_is_never_equal_to_nothing(self):
+        for directory in (self.left, self.right):
+            self.write(directory, "final.dump", "")
+            self.write(directory, "stdout", "")
+            os.remove(os.path.join(directory, "trajectory.dump"))
+        self.assertEqual(len(differences(self.left, self.right)), 4)
+
+    def test_the_text_around_a_timing_counts(self):
+        self.assertNotEqual(masked("Loop time of 1.5 on 4 procs for 500 steps"), masked("Loop time of 1.5 on 4 procs for 501 steps"))
+        self.assertEqual(masked("Nlocal: 27000 ave"), "Nlocal: 27000 ave")
+
+
+if __name__ == "__main__":
+    unittest.main()

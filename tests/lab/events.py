@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Random checkpoints, migrations and restarts over real jobs, whose results must be those of undisturbed runs.
+
+    events.py [--events N] [--minutes M] [--seed S] [--scenario K]
+
+A scenario is an application (LAMMPS, IMB-MPI1, a checksummed storm of messages, compute-and-reduce), 2 or 4 ranks and
+1 to 3 nodes, all drawn from the seed. While its job runs, events come at random moments; a restart kills the job
+and continues it from its last checkpoint, on hosts drawn anew. Goes on until N events (or M minutes) are over. The seed
+and the number of the scenario are printed with every failure: with --scenario only that one is run again.
+"""
+
+import argparse
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "demo")]
+import compare  # noqa: E402
+from cluster import Failed, Lab, compile_mpi, find_imb, find_lammps  # noqa: E402
+
+KILLED = 137
+MELT = os.path.join(os.path.dirname(HERE), "demo", "in.melt")
+
+
+def last_line(prefix):
+    """The result of an application that ends with one digest line."""
+    def result(directory):
+        with open(os.path.join(directory, "stdout"), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        if len(lines) != 1 or not lines[0].startswith(prefix):
+            raise Failed(f"expected one line `{prefix}…`, got {lines[-3:]}")
+        return lines
+    return result
+
+
+def imb_rows(directory):
+    """Benchmarks, message sizes and repetitions of an IMB run; its timings are left out."""
+    with open(os.path.join(directory, "stdout"), encoding="utf-8") as file:
+        text = file.read()
+    if "All processes entering MPI_Finalize" not in text:
+        raise Failed("IMB did not reach its end")
+    return re.findall(r"^# Benchmarking .*$|^ +\d+ +\d+(?= )", text, re.MULTILINE)
+
+
+class Scenario:
+    """What is run, drawn from a seed."""
+
+    def __init__(self, seed, number, programs):
+        self.random = random.Random(f"{seed}/{number}")
+        self.ranks = self.random.choice([2, 4])
+        self.nodes = self.random.choice([1, 2, 3])
+        self.name = self.random.choice(["melt", "imb", "checksums", "iters"])
+        self.imb = None
+        if self.name == "melt":
+            self.argv = [find_lammps(), "-in", MELT, "-var", "x", "10", "-var", "y", "10", "-var", "z", "10", "-var", "steps", "4000"]
+        elif self.name == "imb":
+            self.argv = [find_imb(), "-iter", "400", "-iter_policy", "off", "-time", "60", "-msglog", "16",
+                         "PingPong", "Sendrecv", "Allreduce", "Alltoall", "Bcast"]
+        elif self.name == "checksums":
+            self.argv = [programs["checksums"], "-s", "7", "-r", "300"]
+        else:
+            self.argv = [programs["iters"], "-i", "800", "-w", "2000", "-m", "24"]
+
+    def __str__(self):
+        return f"{self.name}, {self.ranks} ranks, {self.nodes} node(s)"
+
+    def key(self):
+        return self.name, self.ranks
+
+    def differences(self, plain, shaken):
+        if self.name == "melt":
+            return compare.differences(plain, shaken)
+        result = imb_rows if self.name == "imb" else last_line(self.name)
+        a, b = result(plain), result(shaken)
+        return [] if a == b else [f"results differ: {a[-1]} / {b[-1]}"]
+
+
+class Shaker:
+    """One job under random events."""
+
+    def __init__(self, lab, scenario, directory):
+        self.lab, self.scenario, self.directory = lab, scenario, directory
+        self.random = scenario.random
+        self.all = [f"node{i + 1}" for i in range(scenario.nodes)]
+        self.hosts = self.all
+        self.done = {"checkpoint": 0, "migrate": 0, "restart": 0}
+        self.checkpoints = 0
+        self.name = None
+        self.job = None
+
+    def start(self):
+        # As many hosts get ranks as the scenario wants; all of them may be targets.
+        first = self.random.randint(1, len(self.hosts))
+        place = ["-n", str(self.scenario.ranks), "--hosts", ",".join(self.hosts[:first])]
+        if first < len(self.hosts):
+            place += ["--spares", ",".join(self.hosts[first:])]
+        self.job = self.lab.start(self.directory, "run", *place, "--", *self.scenario.argv)
+        self.name = self.lab.running(self.job)
+
+    def wait_until_running(self):
+        """Restarted close to its end, a job may be through before anybody looks."""
+        try:
+            self.lab.running(self.job)
+        except Failed:
+            if self.job.poll() != 0:
+                raise
+
+    def verb(self, *arguments):
+        """A verb that may come too late; False if the job had ended by then."""
+        done = self.lab.mend(*arguments)
+        if done.returncode == 0:
+            return True
+        if any(text in done.stderr for text in ("ended", "not running", "no job that runs", "is lost")):
+            return False
+        raise Failed(f"mend {' '.join(arguments)}: {done.stderr.strip()}")
+
+    def event(self):
+        kinds = ["checkpoint"] * 3
+        kinds += ["migrate"] * 3 if len(self.hosts) > 1 else []
+        kinds += ["restart"] * 2 if self.checkpoints else []
+        kind = self.random.choice(kinds)
+        if kind == "checkpoint":
+            happened = self.verb("checkpoint", self.name)
+            self.checkpoints += happened
+        elif kind == "migrate":
+            happened = self.verb("migrate", self.name, str(self.random.randrange(self.scenario.ranks)))
+        else:
+            # The job may end by itself just before.
+            happened = self.verb("kill", self.name) and self.job.finish(None) == KILLED
+            if happened:
+                # A restart has only the hosts it is given: later migrations go among them. Now and then they are fewer.
+                count = self.random.choice([len(self.all), len(self.all), self.random.randint(1, len(self.all))])
+                hosts = self.hosts = self.random.sample(self.all, count)
+                self.job = self.lab.start(self.directory, "restart", self.name, "--hosts", ",".join(hosts))
+                self.wait_until_running()
+        self.done[kind] += happened
+        return happened
+
+    def run(self, quota):
+        self.start()
+        while sum(self.done.values()) < quota and self.job.poll() is None:
+            time.sleep(self.random.uniform(0, 0.4))
+            if not self.event():
+                break
+        self.job.finish(0)
+
+
+def run_scenario(lab, number, seed, programs, baselines, work, quota):
+    scenario = Scenario(seed, number, programs)
+    plain = baselines.get(scenario.key())
+    if plain is None:
+        plain = os.path.join(work, "plain-{}-{}".format(*scenario.key()))
+        os.makedirs(plain)
+        lab.start(plain, "run", "-n", str(scenario.ranks), "--hosts", "node1", "--", *scenario.argv).finish(0)
+        baselines[scenario.key()] = plain
+    directory = os.path.join(work, f"scenario-{number}")
+    os.makedirs(directory)
+    shaker = Shaker(lab, scenario, directory)
+    try:
+        shaker.run(quota)
+        found = scenario.differences(plain, directory)
+        if found:
+            raise Failed("; ".join(found))
+    except Failed as error:
+        if shaker.job:
+            shaker.job.end()
+        raise Failed(f"seed {seed} scenario {number} ({scenario}), after {shaker.done}: {error}\n  files in {directory}") from None
+    shutil.rmtree(directory, ignore_errors=True)
+    return scenario, shaker.done
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--events", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=0, help="go on this long instead")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scenario", type=int, help="only this one")
+    arguments = parser.parse_args()
+    work = tempfile.mkdtemp(prefix="mend-events-")
+    programs = {
+        "checksums": compile_mpi("mpi_checksums.c", os.path.join(work, "checksums")),
+        "iters": compile_mpi("mpi_iters.c", os.path.join(work, "iters")),
+    }
+    total = {"checkpoint": 0, "migrate": 0, "restart": 0}
+    passed, failed, baselines = 0, 0, {}
+    began, number = time.monotonic(), arguments.scenario or 0
+
+    def more():
+        if arguments.minutes:
+            return time.monotonic() - began < 60 * arguments.minutes
+        return sum(total.values()) < arguments.events
+
+    with Lab(3) as lab:
+        while more():
+            quota = 12 if arguments.minutes else min(12, arguments.events - sum(total.values()))
+            try:
+                scenario, done = run_scenario(lab, number, arguments.seed, programs, baselines, work, quota)
+            except Failed as error:
+                failed += 1
+                print(f"FAILED {error}", flush=True)
+                if failed == 3:
+                    break
+            else:
+                passed += 1
+                for kind, count in done.items():
+                    total[kind] += count
+                counts = ", ".join(f"{count} {kind}" for kind, count in done.items())
+                print(f"scenario {number}: {scenario}: {counts}; equal ({sum(total.values())} events so far)", flush=True)
+            if arguments.scenario is not None:
+                break
+            number += 1
+    counts = ", ".join(f"{count} {kind}" for kind, count in total.items())
+    print(f"seed {arguments.seed}: {counts} in {time.monotonic() - began:.0f} s")
+    if not failed:
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Checkpoint and restart on this machine, and everything that can be wrong with an image, a disk or a rank."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from cluster import Machine, MEND, compile_mpi, compile_plain
+
+
+class Checkpoint(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = tempfile.mkdtemp(prefix="mend-checkpoint-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        cls.count = compile_plain("count.c", os.path.join(cls.work, "count"))
+        cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
+
+    def setUp(self):
+        # A home of its own for each test: jobs are found by "the last one".
+        self.machine = self.enterContext(Machine())
+        self.directory = tempfile.mkdtemp(dir=self.work)
+
+    def checkpointed(self, *argv, ranks="1"):
+        """A job that was killed after one checkpoint; its name and the checkpoint's directory."""
+        job = self.machine.start(self.directory, "run", "-n", ranks, *argv)
+        name = self.machine.running(job)
+        done = self.machine.verb("checkpoint", name)
+        self.assertEqual(self.machine.mend("kill", name).returncode, 0)
+        job.finish(137)
+        return name, done["directory"]
+
+    def restart(self, *arguments):
+        job = self.machine.start(self.directory, "restart", *arguments)
+        return job
+
+    def output(self):
+        with open(os.path.join(self.directory, "stdout"), encoding="utf-8") as file:
+            return file.read()
+
+    def plain_output(self, *argv):
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    def test_a_program_without_mpi_goes_on_where_it_was(self):
+        self.checkpointed(self.count, "400", "5000")
+        self.restart().finish(0)
+        self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
+
+    def test_many_cycles(self):
+        """Checkpoint, restart, checkpoint, restart …: each life is made from the last one's image."""
+        name, _ = self.checkpointed(self.iters, "-i", "400", "-w", "1000", "-m", "8", ranks="2")
+        for _ in range(3):
+            job = self.restart(name)
+            self.machine.running(job)
+            self.machine.verb("checkpoint", name)
+            self.machine.verb("checkpoint", name)
+            self.assertEqual(self.machine.mend("kill", name).returncode, 0)
+            job.finish(137)
+        self.restart(name).finish(0)
+        numbers = [one["number"] for one in self.machine.verb("checkpoints", name)]
+        self.assertEqual(numbers, list(range(1, 8)))
+        plain = tempfile.mkdtemp(dir=self.work)
+        job = self.machine.start(plain, "run", "-n", "2", self.iters, "-i", "400", "-w", "1000", "-m", "8")
+        job.finish(0)
+        self.assertEqual(self.output(), job.stdout())
+
+    def test_an_older_checkpoint_and_a_path(self):
+        job = self.machine.start(self.directory, "run", self.count, "600", "5000")
+        name = self.machine.running(job)
+        first = self.machine.verb("checkpoint")["directory"]
+        self.machine.verb("checkpoint")
+        self.machine.mend("kill")
+        job.finish(137)
+        self.restart(name, "--checkpoint", "1").finish(0)
+        self.assertEqual(self.output(), self.plain_output(self.count, "600", "0"))
+        self.restart(first, "--repeat-output").finish(0)
+        self.assertIn("counted 600", self.output())
+
+    def test_torn_flipped_missing_and_swapped_images_are_refused_by_name(self):
+        name, directory = self.checkpointed(self.iters, "-i", "100000", "-w", "100", "-m", "4", ranks="2")
+        image = os.path.join(directory, "rank-1.image")
+        with open(image, "rb") as file:
+            good = file.read()
+
+        def refused(*texts):
+            done = self.machine.mend("restart", name)
+            self.assertEqual(done.returncode, 65, done.stderr)
+            for text in ("rank 1", *texts):
+                self.assertIn(text, done.stderr)
+
+        def write(content):
+            with open(image, "wb") as file:
+                file.write(content)
+
+        write(good[: len(good) // 2])
+        self.assertIn("torn", self.machine.mend("checkpoints", name).stdout)
+        done = self.machine.mend("restart", name)
+        self.assertEqual(done.returncode, 65)
+        self.assertIn("torn", done.stderr)
+        for place in (100, 5000, len(good) // 3, len(good) // 2, len(good) - 20):
+            write(good[:place] + bytes([good[place] ^ 0x40]) + good[place + 1 :])
+            refused()
+        write(bytes(len(good)))
+        refused()
+        with open(os.path.join(directory, "rank-0.image"), "rb") as file:
+            other = file.read()
+        write(other[: len(good)].ljust(len(good), b"\0"))
+        refused()
+        os.remove(image)
+        done = self.machine.mend("restart", name)
+        self.assertIn("missing", done.stderr)
+        write(good)
+        job = self.restart(name)
+        self.machine.running(job)
+        self.assertEqual(self.machine.mend("kill", name).returncode, 0)
+        job.finish(137)
+
+    def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(self):
+        job = self.machine.start(self.directory, "run", self.count, "600", "5000")
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint")
+        newest = self.machine.verb("checkpoint")["directory"]
+        self.machine.mend("kill")
+        job.finish(137)
+        os.remove(os.path.join(newest, "rank-0.image"))
+        job = self.restart(name)
+        job.finish(0)
+        self.assertIn("checkpoint 2 cannot be used", job.stderr())
+        self.assertEqual(self.output(), self.plain_output(self.count, "600", "0"))
+
+    def test_a_full_disk_fails_the_checkpoint_and_not_the_job(self):
+        small = os.path.join(self.directory, "small")
+        os.makedirs(small)
+        inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} run --checkpoint-dir {small} {self.count} 400 5000"
+        unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+        self.machine.command = lambda *arguments: [*unshare, "sh", "-c", inside] if arguments[0] == "run" else [MEND, *arguments]
+        job = self.machine.start(self.directory, "run")
+        name = self.machine.running(job)
+        done = self.machine.mend("checkpoint", name)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("No space left", done.stderr)
+        self.assertEqual(self.machine.mend("checkpoint", name).returncode, 1)
+        job.finish(0)
+        self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
+
+    def obstacle(self, kind, *texts):
+        job = self.machine.start(self.directory, "run", self.count, "300", "5000", kind)
+        name = self.machine.running(job)
+        told = self.machine.mend("explain", name)
+        self.assertEqual(told.returncode, 1)
+        done = self.machine.mend("checkpoint", name)
+        self.assertEqual(done.returncode, 1)
+        for text in ("rank 0", *texts):
+            self.assertIn(text, told.stdout)
+            self.assertIn(text, done.stderr)
+        self.assertEqual(self.machine.verb("checkpoints", name), [])
+        job.finish(0)
+        self.assertEqual(self.output(), self.plain_output(self.count, "300", "0"))
+
+    def test_a_socket_is_named_and_the_job_runs_on(self):
+        self.obstacle("socket", "socket")
+
+    def test_a_child_process_is_named_and_the_job_runs_on(self):
+        self.obstacle("child", "child")
+
+    def test_a_static_program_is_named_and_the_job_runs_on(self):
+        static = compile_plain("count.c", os.path.join(self.directory, "count-static"), "-static")
+        job = self.machine.start(self.directory, "run", static, "2600", "5000")
+        name = self.machine.running(job)
+        done = self.machine.mend("checkpoint", name)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("static", done.stderr)
+        job.finish(0)
+
+    def test_nothing_to_restart(self):
+        done = self.machine.mend("restart")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("no job", done.stderr)
+        done = self.machine.mend("restart", "/no/such/place")
+        self.assertEqual(done.returncode, 65, done.stderr)
+
+    def test_a_running_job_is_not_restarted(self):
+        job = self.machine.start(self.directory, "run", "sleep", "600")
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint", name)
+        done = self.machine.mend("restart", name)
+        self.assertIn("is running", done.stderr)
+        self.machine.mend("kill", name)
+        job.finish(137)
+
+    def test_files_are_cut_back_to_their_length_at_the_checkpoint(self):
+        script = os.path.join(self.directory, "writer.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(
+                "import time\n"
+                "a = open('appended', 'a'); w = open('written', 'w')\n"
+                "for i in range(300):\n"
+                "    print(i, file=a, flush=True); print(i, file=w, flush=True); time.sleep(0.005)\n"
+            )
+        self.checkpointed("python3", "-S", script)
+        self.restart().finish(0)
+        expected = "".join(f"{i}\n" for i in range(300))
+        for name in ("appended", "written"):
+            with open(os.path.join(self.directory, name), encoding="utf-8") as file:
+                self.assertEqual(file.read(), expected, name)
+
+    def test_a_missing_file_refuses_the_restart_by_name(self):
+        script = os.path.join(self.directory, "reader.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write("import time\nf = open('needed')\ntime.sleep(0.5)\nprint(f.read(), end='')\n")
+        needed = os.path.join(self.directory, "needed")
+        with open(needed, "w", encoding="utf-8") as file:
+            file.write("content\n")
+        self.checkpointed("python3", "-S", script)
+        os.rename(needed, needed + ".away")
+        done = self.machine.mend("restart")
+        self.assertEqual(done.returncode, 65, done.stderr)
+        self.assertIn(needed, done.stderr)
+        os.rename(needed + ".away", needed)
+        self.restart().finish(0)
+        self.assertEqual(self.output(), "content\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,95 @@
+"""Migration between lab nodes, and everything that can keep one from happening: the job goes on either way."""
+
+import os
+import shutil
+import tempfile
+import time
+import unittest
+
+from cluster import BIN, Lab, compile_mpi
+
+
+class Migration(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.lab = cls.enterClassContext(Lab(3))
+        cls.work = tempfile.mkdtemp(prefix="mend-migration-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
+        cls.argv = [cls.program, "-i", "150", "-w", "2000", "-m", "16"]
+        cls.expected = cls.run_plain()
+
+    @classmethod
+    def run_plain(cls):
+        directory = os.path.join(cls.work, "plain")
+        os.makedirs(directory)
+        job = cls.lab.start(directory, "run", "-n", "4", "--hosts", "node1", "--", *cls.argv)
+        job.finish()
+        return job.stdout()
+
+    def start(self, *place, argv=None):
+        directory = tempfile.mkdtemp(dir=self.work)
+        job = self.lab.start(directory, "run", "-n", "4", *place, "--", *(argv or self.argv))
+        return job, self.lab.running(job)
+
+    def places(self, name):
+        status = next(job for job in self.lab.verb("ps") if job["id"] == name)["status"]
+        return [rank["host"] for rank in status["ranks"]]
+
+    def test_to_a_spare_and_back_and_all_on_one_node(self):
+        job, name = self.start("--hosts", "node1,node2", "--spares", "node3")
+        for rank, node in ((3, "node3"), (3, "node2"), (0, "node2"), (1, "node2"), (2, "node1")):
+            done = self.lab.verb("migrate", name, str(rank), "--to", node)
+            self.assertEqual(done["to"], node)
+            self.assertGreater(done["bytes"], 1 << 20)
+            self.assertEqual(self.places(name)[rank], node)
+        job.finish()
+        self.assertEqual(job.stdout(), self.expected)
+
+    def test_the_spare_is_chosen(self):
+        job, name = self.start("--hosts", "node1,node2", "--spares", "node3")
+        self.assertEqual(self.lab.verb("migrate", name, "1")["to"], "node3")
+        job.finish()
+        self.assertEqual(job.stdout(), self.expected)
+
+    def test_wrong_targets_are_named(self):
+        job, name = self.start("--hosts", "node1,node2")
+        for arguments, text in (
+            (["0", "--to", "node9"], "node9 does not belong"),
+            (["0", "--to", "node1"], "is on node1 already"),
+            (["9", "--to", "node1"], "no rank 9"),
+            (["x", "--to", "node1"], "not a rank"),
+        ):
+            done = self.lab.mend("migrate", name, *arguments)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(text, done.stderr)
+        job.finish()
+        self.assertEqual(job.stdout(), self.expected)
+
+    def test_a_target_without_memory_leaves_the_rank_where_it_is(self):
+        """The target's daemon lives under a limit of address space that the rank's image does not fit into."""
+        self.lab.on("node3", "pkill", "-KILL", "-x", "mendd")
+        limited = f"ulimit -v 400000; setsid {BIN}/mendd --listen 0.0.0.0:7117 --name node3 >$MEND_SHARED/limited.log 2>&1 &"
+        self.lab.on("node3", "sh", "-c", limited)
+        time.sleep(1)
+        try:
+            large = [self.program, "-i", "60", "-w", "2000", "-m", "500"]
+            job, name = self.start("--hosts", "node1,node2", "--spares", "node3", argv=large)
+            # The memory has to be there before it can be too much.
+            size = lambda: self.lab.verb("explain", name)[2]["inspection"]["Ok"]["image_bytes"]
+            job.wait_for(lambda: size() > 450 << 20, "rank 2 has its table")
+            done = self.lab.mend("migrate", name, "2", "--to", "node3")
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+            self.assertIn("rank 2", done.stderr)
+            self.assertEqual(self.places(name)[2], "node2")
+            job.finish()
+            self.assertIn("iters digest=", job.stdout())
+        finally:
+            self.lab.on("node3", "pkill", "-KILL", "-x", "mendd")
+            daemon = f"setsid {BIN}/mendd --listen 0.0.0.0:7117 --name node3 >$MEND_SHARED/again.log 2>&1 &"
+            self.lab.on("node3", "sh", "-c", daemon)
+            time.sleep(1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,182 @@
+"""`mend run` on this machine: mpiexec's habits, exit codes, output, input, signals, and bad input."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from cluster import Machine, compile_mpi
+
+
+class Run(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.machine = cls.enterClassContext(Machine())
+        cls.work = tempfile.mkdtemp(prefix="mend-run-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+
+    def mend(self, *arguments, **options):
+        return self.machine.mend(*arguments, cwd=self.work, **options)
+
+    def test_output_of_all_ranks_and_the_highest_good_exit_code(self):
+        done = self.mend("run", "-n", "3", "sh", "-c", "echo rank $MEND_RANK of $MEND_SIZE; echo note >&2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.split("\n")), ["", "rank 0 of 3", "rank 1 of 3", "rank 2 of 3"])
+        self.assertEqual(done.stderr.count("note"), 3)
+
+    def test_exit_code_of_the_program(self):
+        self.assertEqual(self.mend("run", "-n", "2", "sh", "-c", "exit $((MEND_RANK * 7))").returncode, 7)
+
+    def test_death_by_signal(self):
+        done = self.mend("run", "-n", "2", "sh", "-c", "[ $MEND_RANK = 0 ] || kill -SEGV $$; sleep 60")
+        self.assertEqual(done.returncode, 128 + signal.SIGSEGV)
+        self.assertIn("rank 1", done.stderr)
+
+    def test_large_output_is_complete(self):
+        done = self.mend("run", "-n", "2", "sh", "-c", "seq 200000")
+        self.assertEqual(len(done.stdout), 2 * len("".join(f"{i}\n" for i in range(1, 200001))))
+
+    def test_standard_input_goes_to_rank_0(self):
+        text = "".join(f"line {i}\n" for i in range(20000))
+        with open(os.path.join(self.work, "input"), "w+", encoding="utf-8") as file:
+            file.write(text)
+            file.seek(0)
+            done = self.mend("run", "-n", "2", "sh", "-c", "wc -c", stdin=file)
+        self.assertEqual(sorted(done.stdout.split()), sorted(["0", str(len(text))]), done.stderr)
+
+    def test_environment_and_working_directory(self):
+        os.makedirs(os.path.join(self.work, "elsewhere"), exist_ok=True)
+        done = self.mend("run", "-env", "COLOUR", "deep red", "-wdir", "elsewhere", "sh", "-c", 'echo "$COLOUR"; pwd')
+        self.assertEqual(done.stdout, f"deep red\n{os.path.realpath(self.work)}/elsewhere\n", done.stderr)
+
+    def test_no_such_program(self):
+        done = self.mend("run", "-n", "2", "no-such-program")
+        self.assertEqual(done.returncode, 127)
+        self.assertIn("no-such-program", done.stderr)
+        self.assertIn("hint", done.stderr)
+
+    def test_not_executable(self):
+        path = os.path.join(self.work, "plain.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("text")
+        self.assertEqual(self.mend("run", path).returncode, 126)
+        self.assertEqual(self.mend("run", self.work).returncode, 126)
+
+    def test_missing_working_directory(self):
+        done = self.mend("run", "-wdir", "/no/such/place", "true")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("/no/such/place", done.stderr)
+
+    def test_several_programs_are_refused(self):
+        done = self.mend("run", "-n", "1", "true", ":", "-n", "1", "true")
+        self.assertEqual(done.returncode, 64)
+        self.assertIn("not supported", done.stderr)
+
+    def test_unknown_host_and_host_without_daemon(self):
+        done = self.mend("run", "--hosts", "no-such-host.invalid", "true")
+        self.assertEqual(done.returncode, 69)
+        self.assertIn("no-such-host.invalid", done.stderr)
+        done = self.mend("run", "--hosts", "127.0.0.1", "true", env=dict(self.machine.environment, MEND_PORT="9"))
+        self.assertEqual(done.returncode, 69)
+        self.assertIn("mendd", done.stderr)
+
+    def test_bad_host_lists_and_settings(self):
+        for arguments in (["--hosts", "a,,b"], ["--hosts", "a:0"], ["--hosts", "a,a"], ["-f", "/no/such/file"], ["--spares", "c"]):
+            done = self.mend("run", *arguments, "true")
+            self.assertEqual(done.returncode, 64, f"{arguments}: {done.stderr}")
+        done = self.mend("run", "true", env=dict(self.machine.environment, MEND_NODE_TIMEOUT_MS="soon"))
+        self.assertIn("MEND_NODE_TIMEOUT_MS", done.stderr)
+
+    def test_interrupt_ends_all_ranks(self):
+        mark = "86399.25"
+        job = self.machine.start(self.work, "run", "-n", "3", "sleep", mark)
+        self.machine.running(job)
+        job.interrupt()
+        job.finish(130)
+        time.sleep(0.2)
+        self.assertEqual(subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, check=False).stdout, b"")
+
+    def test_killed_controller_leaves_no_rank(self):
+        mark = "86399.75"
+        job = self.machine.start(self.work, "run", "-n", "2", "sleep", mark)
+        self.machine.running(job)
+        job.interrupt(signal.SIGKILL)
+        job.finish(None)
+        for _ in range(100):
+            left = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, check=False).stdout
+            if not left:
+                return
+            time.sleep(0.1)
+        self.fail(f"left: {left}")
+
+    def test_ps_and_kill(self):
+        job = self.machine.start(self.work, "run", "-n", "2", "sleep", "600")
+        name = self.machine.running(job)
+        self.assertIn(name, self.mend("ps").stdout)
+        self.assertEqual(self.mend("kill", name[:-1]).returncode, 0)
+        job.finish(137)
+        self.assertNotIn(name, self.mend("ps").stdout)
+        self.assertIn(name, self.mend("ps", "--all").stdout)
+        done = self.mend("checkpoint", name)
+        self.assertEqual(done.returncode, 69)
+        self.assertIn("not running", done.stderr)
+
+    def test_help_and_version(self):
+        for verb in ("run", "ps", "checkpoint", "checkpoints", "restart", "migrate", "explain", "kill", "lab", "version"):
+            self.assertEqual(self.mend(verb, "--help").returncode, 0, verb)
+        self.assertIn("protocol", self.mend("version").stdout)
+
+
+class Mpi(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.machine = cls.enterClassContext(Machine())
+        cls.work = tempfile.mkdtemp(prefix="mend-mpi-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        cls.checksums = compile_mpi("mpi_checksums.c", os.path.join(cls.work, "checksums"))
+        cls.ring = compile_mpi("mpi_ring.c", os.path.join(cls.work, "ring"))
+
+    def test_1_2_4_and_8_ranks(self):
+        for ranks in ("1", "2", "4", "8"):
+            done = self.machine.mend("run", "-n", ranks, self.ring, cwd=self.work)
+            self.assertEqual(done.returncode, 0, f"{ranks} ranks: {done.stderr}")
+
+    def test_every_byte_of_random_traffic(self):
+        results = {self.machine.mend("run", "-n", "4", self.checksums, "-r", "40", cwd=self.work).stdout for _ in range(2)}
+        self.assertEqual(len(results), 1)
+        self.assertIn("checksums digest=", results.pop())
+
+    def test_a_wrapper_script_runs(self):
+        """The MPI process is a child of what was started."""
+        path = os.path.join(self.work, "wrapper.sh")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\n{self.ring}\necho wrapped $?\n")
+        os.chmod(path, 0o755)
+        done = self.machine.mend("run", "-n", "2", path, cwd=self.work)
+        self.assertEqual(done.stdout.count("wrapped 0"), 2, done.stderr)
+
+    def test_a_library_without_libfabric_is_refused_by_name(self):
+        fake = os.path.join(self.work, "lib")
+        os.makedirs(fake, exist_ok=True)
+        source = os.path.join(self.work, "fake.c")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("int MPI_Init(int *a, char ***b) { return 0; }\n")
+        library = os.path.join(fake, "libmpich.so.12")
+        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libmpich.so.12", "-o", library, source], check=True)
+        main = os.path.join(self.work, "main.c")
+        with open(main, "w", encoding="utf-8") as file:
+            file.write("int MPI_Init(int *, char ***); int main(void) { return MPI_Init(0, 0); }\n")
+        program = os.path.join(self.work, "ucx-only")
+        subprocess.run(["cc", "-o", program, main, library], check=True)
+        environment = dict(self.machine.environment, LD_LIBRARY_PATH=fake)
+        done = self.machine.mend("run", "-n", "2", program, cwd=self.work, env=environment)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("libfabric", done.stderr)
+        self.assertIn("libmpich.so.12", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Runs the tiers of tests in order, each to its end whatever the others said, and sums up what they counted.
+
+    run.py [TIER...]        all tiers, or those named
+    run.py --list
+
+A tier is a list of commands. What passed and failed is read from their output: cargo's "test result:" lines, unittest's
+"Ran N tests", and our own scripts' "N passed, N failed"; a command of a tier that only checks counts as one test. A
+command that fails without saying how many of its tests did counts as one failure, and so do a tier that ran no test and
+one that outlives its time. Nothing is tried twice: a test that fails now and then is a bug to be found.
+
+Each tier's output also goes to target/test-logs/TIER.log. The last line is "N passed, N failed"; exit code 0 only if
+nothing failed.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LOGS = os.path.join(ROOT, "target", "test-logs")
+AS_USER = os.path.join(ROOT, "tests", "as_user.py")
+RESTORER = "crates/rank/restorer/Cargo.toml"
+FUZZ = "fuzz/Cargo.toml"
+FUZZ_SECONDS = "5"
+
+
+@dataclass
+class Count:
+    passed: int = 0
+    failed: int = 0
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+
+
+CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;")
+OURS = re.compile(r"^(\d+) passed, (\d+) failed(?:, \d+ skipped)?$")
+UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ")
+UNITTEST_FAILED = re.compile(r"^FAILED \((?:failures=(\d+))?(?:, )?(?:errors=(\d+))?")
+
+
+def count_lines(lines):
+    """What the lines of one command's output say about tests. unittest's own count yields to a summary line of ours."""
+    count, ran, failed = Count(), 0, 0
+    for line in lines:
+        if match := CARGO.match(line) or OURS.match(line):
+            count.add(Count(int(match[1]), int(match[2])))
+        elif match := UNITTEST_RAN.match(line):
+            ran += int(match[1])
+        elif match := UNITTEST_FAILED.match(line):
+            failed += int(match[1] or 0) + int(match[2] or 0)
+    return Count(ran - failed, failed) if ran and count == Count() else count
+
+
+def judge(count, code, check):
+    """The count of one command from its output's count, its exit code, and whether it is a mere check."""
+    if check and count == Count():
+        return Count(1, 0) if code == 0 else Count(0, 1)
+    if code != 0 and count.failed == 0:
+        return Count(count.passed, 1)
+    return count
+
+
+@dataclass
+class Step:
+    """One command. `check`: it counts as one test if it counts none itself."""
+
+    command: list
+    check: bool = False
+    directory: str = ROOT
+    environment: dict = field(default_factory=dict)
+
+
+def stream(step, log, deadline):
+    """Runs a step, copies its output to ours and to the log, and returns its lines and its exit code (None: too long)."""
+    environment = {**os.environ, **step.environment}
+    process = subprocess.Popen(
+        step.command, cwd=step.directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+    late = threading.Event()
+
+    def stop():
+        late.set()
+        os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(max(1, deadline - time.monotonic()), stop)
+    timer.daemon = True
+    timer.start()
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            for sink in (sys.stdout, log):
+                sink.write(line)
+                sink.flush()
+        code = process.wait()
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+    finally:
+        timer.cancel()
+        process.stdout.close()
+    return lines, None if late.is_set() else code
+
+
+def is_root():
+    return os.geteuid() == 0
+
+
+def format_steps():
+    return [Step(["cargo", "fmt", "--check", *where], check=True)
+            for where in (["--all"], ["--manifest-path", RESTORER], ["--manifest-path", FUZZ])]
+
+
+def clippy_steps():
+    deny = ["--", "-D", "warnings"]
+    return [
+        Step(["cargo", "clippy", "--locked", "--workspace", "--all-targets", *deny], check=True),
+        Step(["cargo", "clippy", "--locked", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(RESTORER))),
+    ]
+
+
+def house_steps():
+    tests = [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests/house", "--pattern", "*.py"]
+    return [Step(["cargo", "xtask", "check"], check=True), Step(tests)]
+
+
+def unit_steps():
+    return [Step(["cargo", "test", "--locked", "--workspace", "--no-fail-fast"])]
+
+
+def user_steps():
+    """The test programs of the crates that touch the system, once more as an ordinary user."""
+    if not is_root():
+        return None
+    build = ["cargo", "test", "--locked", "--workspace", "--no-run", "--message-format=json"]
+    done = subprocess.run(build, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    steps = []
+    for line in done.stdout.splitlines():
+        artifact = json.loads(line) if line.startswith("{") else {}
+        manifest = artifact.get("manifest_path", "")
+        pure = "/crates/model/" in manifest or "/xtask/" in manifest
+        # The agent's tests build what they need and change to the user for the processes they watch.
+        agent = "/crates/rank/agent/" in manifest
+        if artifact.get("executable") and artifact["profile"]["test"] and not pure and not agent:
+            steps.append(Step([AS_USER, artifact["executable"]], directory=os.path.dirname(manifest)))
+    return [*steps, Step(["env", "MEND_TEST_AS_USER=1", "cargo", "test", "--locked", "-p", "mend-agent"])]
+
+
+def as_user(command):
+    """A command as an ordinary user, whoever runs this."""
+    return Step([AS_USER, *command])
+
+
+def lab_steps():
+    return [Step([sys.executable, "tests/lab/run.py"])]
+
+
+def lab_user_steps():
+    return [as_user([sys.executable, "tests/lab/run.py"])] if is_root() else None
+
+
+def crash_steps():
+    return [Step([sys.executable, "tests/lab/crashes.py"])]
+
+
+def event_steps():
+    return [as_user([sys.executable, "tests/lab/events.py"])]
+
+
+def fuzz_steps():
+    return [Step([sys.executable, "fuzz/run.py", "--seconds", FUZZ_SECONDS])]
+
+
+def readme_steps():
+    return [as_user([sys.executable, "tests/readme/readme.py"])]
+
+
+def demo_steps():
+    return [Step([sys.executable, "tests/demo/demo.py"], check=True)]
+
+
+@dataclass
+class Tier:
+    """`steps` returns the commands, or None where the tier makes no sense (for the reason given)."""
+
+    name: str
+    about: str
+    steps: object
+    minutes: int
+    not_here: str = ""
+
+
+TIERS = [
+    Tier("format", "rustfmt", format_steps, 2),
+    Tier("clippy", "clippy, warnings denied", clippy_steps, 20),
+    Tier("house", "house rules (cargo xtask check), tests of the tests", house_steps, 10),
+    Tier("unit", "unit, property and process tests beside the code", unit_steps, 40),
+    Tier("user", "the same as an ordinary user", user_steps, 20, "this is an ordinary user already"),
+    Tier("lab", "real jobs on this machine and on the nodes of a lab", lab_steps, 40),
+    Tier("lab-user", "the same as an ordinary user", lab_user_steps, 40, "this is an ordinary user already"),
+    Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40),
+    Tier("events", "200 random checkpoints, migrations and restarts, as an ordinary user", event_steps, 90),
+    Tier("fuzz", "every fuzz target, briefly", fuzz_steps, 15),
+    Tier("readme", "the README's commands, executed", readme_steps, 10),
+    Tier("demo", "make demo's script", demo_steps, 15),
+]
+
+
+def run_tier(tier):
+    """The tier's count, or None if it is skipped."""
+    print(f"\n=== {tier.name}: {tier.about}", flush=True)
+    steps = tier.steps()
+    if steps is None:
+        print(f"skipped: {tier.not_here}")
+        return None
+    total, deadline = Count(), time.monotonic() + 60 * tier.minutes
+    with open(os.path.join(LOGS, f"{tier.name}.log"), "w", encoding="utf-8") as log:
+        for step in steps:
+            shown = " ".join(os.path.relpath(word, ROOT) if word.startswith(ROOT + "/") else word for word in step.command)
+            print(f"--- {shown}", flush=True)
+            try:
+                lines, code = stream(step, log, deadline)
+            except OSError as error:
+                print(f"{shown}: {error}")
+                lines, code = [], 127
+            if code is None:
+                print(f"stopped: the tier's {tier.minutes} minutes are over")
+                total.add(Count(count_lines(lines).passed, count_lines(lines).failed + 1))
+                break
+            total.add(judge(count_lines(lines), code, step.check))
+    if total == Count():
+        print("no test ran: that is a failure")
+        total.failed = 1
+    return total
+
+
+def main():
+    names = [tier.name for tier in TIERS]
+    wanted = sys.argv[1:]
+    if wanted == ["--list"]:
+        print("\n".join(f"{tier.name:10} {tier.about}" for tier in TIERS))
+        return 0
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        print(f"no such tier: {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
+        return 2
+    os.umask(0o022)
+    os.makedirs(LOGS, exist_ok=True)
+    rows, total = [], Count()
+    for tier in TIERS:
+        if wanted and tier.name not in wanted:
+            continue
+        start = time.monotonic()
+        count = run_tier(tier)
+        rows.append((tier.name, count, time.monotonic() - start))
+        total.add(count or Count())
+    print("\n=== summary")
+    for name, count, seconds in rows:
+        said = f"{count.passed} passed, {count.failed} failed" if count else "skipped"
+        print(f"{name:10} {said:28} {seconds:6.0f} s")
+    print(f"{total.passed} passed, {total.failed} failed", flush=True)
+    return 1 if total.failed or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

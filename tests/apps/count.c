@@ -1,9 +1,10 @@
 // Counts to N, a step every PAUSE microseconds; the smallest program that is worth a checkpoint.
 //
-//   count N PAUSE_US [socket|child]
+//   count N PAUSE_US [FILE [socket|child]]
 //
-// Prints each tenth number and, at the end, "counted N digest=…" over a table that every step changes. With `socket` it
-// holds a TCP socket to itself, with `child` a child process: things that keep it from being saved.
+// Prints each tenth number and, at the end, "counted N digest=…" over a table that every step changes. With FILE it
+// stays in its middle until that exists. With `socket` it holds a TCP socket to itself, with `child` a child process: things
+// that keep it from being saved.
 
 #include <arpa/inet.h>
 #include <inttypes.h>
@@ -31,8 +32,8 @@ int main(int count, char **arguments) {
   if (count < 3) return 2;
   long last = atol(arguments[1]), pause = atol(arguments[2]);
   pid_t child = 0;
-  if (count > 3 && !strcmp(arguments[3], "socket")) hold_socket();
-  if (count > 3 && !strcmp(arguments[3], "child") && !(child = fork())) {
+  if (count > 4 && !strcmp(arguments[4], "socket")) hold_socket();
+  if (count > 4 && !strcmp(arguments[4], "child") && !(child = fork())) {
     pause = 0;
     for (;;) sleep(3600);
   }
@@ -43,7 +44,8 @@ int main(int count, char **arguments) {
       printf("%ld\n", i);
       fflush(stdout);
     }
-    usleep(pause);
+    do usleep(pause);
+    while (count > 3 && i == last / 2 && access(arguments[3], F_OK) != 0);
   }
   for (long j = 0; j < WORDS; j++) digest = digest * 31 + table[j];
   printf("counted %ld digest=%016" PRIx64 "\n", last, digest);

@@ -109,6 +109,11 @@ class Job:
                 raise Failed(f"still waiting after {PATIENCE} s for {what}:\n{self.stderr()}")
             time.sleep(0.03)
 
+    def let_go(self):
+        """Lets a program that stays until there is a file `go` (`-u go`) run to its end."""
+        with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):
+            pass
+
     def interrupt(self, number=signal.SIGINT):
         self.process.send_signal(number)
 

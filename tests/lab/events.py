@@ -64,7 +64,7 @@ class Scenario:
         elif self.name == "checksums":
             self.argv = [programs["checksums"], "-s", "7", "-r", "300"]
         else:
-            self.argv = [programs["iters"], "-i", "800", "-w", "2000", "-m", "24"]
+            self.argv = [programs["iters"], "-i", "120", "-w", "2000", "-m", "24", "-u", "go"]
 
     def __str__(self):
         return f"{self.name}, {self.ranks} ranks, {self.nodes} node(s)"
@@ -147,6 +147,7 @@ class Shaker:
             time.sleep(self.random.uniform(0, 0.4))
             if not self.event():
                 break
+        self.job.let_go()
         self.job.finish(0)
 
 
@@ -156,7 +157,9 @@ def run_scenario(lab, number, seed, programs, baselines, work, quota):
     if plain is None:
         plain = os.path.join(work, "plain-{}-{}".format(*scenario.key()))
         os.makedirs(plain)
-        lab.start(plain, "run", "-n", str(scenario.ranks), "--hosts", "node1", "--", *scenario.argv).finish(0)
+        undisturbed = lab.start(plain, "run", "-n", str(scenario.ranks), "--hosts", "node1", "--", *scenario.argv)
+        undisturbed.let_go()
+        undisturbed.finish(0)
         baselines[scenario.key()] = plain
     directory = os.path.join(work, f"scenario-{number}")
     os.makedirs(directory)

@@ -32,8 +32,12 @@ class Checkpoint(unittest.TestCase):
         return name, done["directory"]
 
     def restart(self, *arguments):
-        job = self.machine.start(self.directory, "restart", *arguments)
-        return job
+        return self.machine.start(self.directory, "restart", *arguments)
+
+    def let_go(self):
+        """Programs that were started with "go" run to their end."""
+        with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):
+            pass
 
     def output(self):
         with open(os.path.join(self.directory, "stdout"), encoding="utf-8") as file:
@@ -43,13 +47,14 @@ class Checkpoint(unittest.TestCase):
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
     def test_a_program_without_mpi_goes_on_where_it_was(self):
-        self.checkpointed(self.count, "400", "5000")
+        self.checkpointed(self.count, "400", "5000", "go")
+        self.let_go()
         self.restart().finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
 
     def test_many_cycles(self):
         """Checkpoint, restart, checkpoint, restart …: each life is made from the last one's image."""
-        name, _ = self.checkpointed(self.iters, "-i", "400", "-w", "1000", "-m", "8", ranks="2")
+        name, _ = self.checkpointed(self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go", ranks="2")
         for _ in range(3):
             job = self.restart(name)
             self.machine.running(job)
@@ -57,28 +62,31 @@ class Checkpoint(unittest.TestCase):
             self.machine.verb("checkpoint", name)
             self.assertEqual(self.machine.mend("kill", name).returncode, 0)
             job.finish(137)
+        self.let_go()
         self.restart(name).finish(0)
         numbers = [one["number"] for one in self.machine.verb("checkpoints", name)]
         self.assertEqual(numbers, list(range(1, 8)))
         plain = tempfile.mkdtemp(dir=self.work)
-        job = self.machine.start(plain, "run", "-n", "2", self.iters, "-i", "400", "-w", "1000", "-m", "8")
+        job = self.machine.start(plain, "run", "-n", "2", self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go")
+        job.let_go()
         job.finish(0)
         self.assertEqual(self.output(), job.stdout())
 
     def test_an_older_checkpoint_and_a_path(self):
-        job = self.machine.start(self.directory, "run", self.count, "600", "5000")
+        job = self.machine.start(self.directory, "run", self.count, "600", "5000", "go")
         name = self.machine.running(job)
         first = self.machine.verb("checkpoint")["directory"]
         self.machine.verb("checkpoint")
         self.machine.mend("kill")
         job.finish(137)
+        self.let_go()
         self.restart(name, "--checkpoint", "1").finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "600", "0"))
         self.restart(first, "--repeat-output").finish(0)
         self.assertIn("counted 600", self.output())
 
     def test_torn_flipped_missing_and_swapped_images_are_refused_by_name(self):
-        name, directory = self.checkpointed(self.iters, "-i", "100000", "-w", "100", "-m", "4", ranks="2")
+        name, directory = self.checkpointed(self.iters, "-i", "100", "-w", "100", "-m", "4", "-u", "go", ranks="2")
         image = os.path.join(directory, "rank-1.image")
         with open(image, "rb") as file:
             good = file.read()
@@ -117,13 +125,14 @@ class Checkpoint(unittest.TestCase):
         job.finish(137)
 
     def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(self):
-        job = self.machine.start(self.directory, "run", self.count, "600", "5000")
+        job = self.machine.start(self.directory, "run", self.count, "600", "5000", "go")
         name = self.machine.running(job)
         self.machine.verb("checkpoint")
         newest = self.machine.verb("checkpoint")["directory"]
         self.machine.mend("kill")
         job.finish(137)
         os.remove(os.path.join(newest, "rank-0.image"))
+        self.let_go()
         job = self.restart(name)
         job.finish(0)
         self.assertIn("checkpoint 2 cannot be used", job.stderr())
@@ -132,7 +141,7 @@ class Checkpoint(unittest.TestCase):
     def test_a_full_disk_fails_the_checkpoint_and_not_the_job(self):
         small = os.path.join(self.directory, "small")
         os.makedirs(small)
-        inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} run --checkpoint-dir {small} {self.count} 400 5000"
+        inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} run --checkpoint-dir {small} {self.count} 400 5000 go"
         unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
         self.machine.command = lambda *arguments: [*unshare, "sh", "-c", inside] if arguments[0] == "run" else [MEND, *arguments]
         job = self.machine.start(self.directory, "run")
@@ -141,11 +150,12 @@ class Checkpoint(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("No space left", done.stderr)
         self.assertEqual(self.machine.mend("checkpoint", name).returncode, 1)
+        job.let_go()
         job.finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
 
     def obstacle(self, kind, *texts):
-        job = self.machine.start(self.directory, "run", self.count, "300", "5000", kind)
+        job = self.machine.start(self.directory, "run", self.count, "300", "5000", "go", kind)
         name = self.machine.running(job)
         told = self.machine.mend("explain", name)
         self.assertEqual(told.returncode, 1)
@@ -155,6 +165,7 @@ class Checkpoint(unittest.TestCase):
             self.assertIn(text, told.stdout)
             self.assertIn(text, done.stderr)
         self.assertEqual(self.machine.verb("checkpoints", name), [])
+        job.let_go()
         job.finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "300", "0"))
 
@@ -166,11 +177,12 @@ class Checkpoint(unittest.TestCase):
 
     def test_a_static_program_is_named_and_the_job_runs_on(self):
         static = compile_plain("count.c", os.path.join(self.directory, "count-static"), "-static")
-        job = self.machine.start(self.directory, "run", static, "2600", "5000")
+        job = self.machine.start(self.directory, "run", static, "200", "5000", "go")
         name = self.machine.running(job)
         done = self.machine.mend("checkpoint", name)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("static", done.stderr)
+        job.let_go()
         job.finish(0)
 
     def test_nothing_to_restart(self):
@@ -193,12 +205,14 @@ class Checkpoint(unittest.TestCase):
         script = os.path.join(self.directory, "writer.py")
         with open(script, "w", encoding="utf-8") as file:
             file.write(
-                "import time\n"
+                "import os, time\n"
                 "a = open('appended', 'a'); w = open('written', 'w')\n"
                 "for i in range(300):\n"
                 "    print(i, file=a, flush=True); print(i, file=w, flush=True); time.sleep(0.005)\n"
+                "    while i == 150 and not os.path.exists('go'): time.sleep(0.005)\n"
             )
         self.checkpointed("python3", "-S", script)
+        self.let_go()
         self.restart().finish(0)
         expected = "".join(f"{i}\n" for i in range(300))
         for name in ("appended", "written"):
@@ -208,7 +222,7 @@ class Checkpoint(unittest.TestCase):
     def test_a_missing_file_refuses_the_restart_by_name(self):
         script = os.path.join(self.directory, "reader.py")
         with open(script, "w", encoding="utf-8") as file:
-            file.write("import time\nf = open('needed')\ntime.sleep(0.5)\nprint(f.read(), end='')\n")
+            file.write("import os, time\nf = open('needed')\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint(f.read(), end='')\n")
         needed = os.path.join(self.directory, "needed")
         with open(needed, "w", encoding="utf-8") as file:
             file.write("content\n")
@@ -218,6 +232,7 @@ class Checkpoint(unittest.TestCase):
         self.assertEqual(done.returncode, 65, done.stderr)
         self.assertIn(needed, done.stderr)
         os.rename(needed + ".away", needed)
+        self.let_go()
         self.restart().finish(0)
         self.assertEqual(self.output(), "content\n")
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import time
 import unittest
 
 from cluster import BIN, Lab, compile_mpi
@@ -16,7 +15,7 @@ class Migration(unittest.TestCase):
         cls.work = tempfile.mkdtemp(prefix="mend-migration-")
         cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
         cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
-        cls.argv = [cls.program, "-i", "150", "-w", "2000", "-m", "16"]
+        cls.argv = [cls.program, "-i", "60", "-w", "2000", "-m", "16", "-u", "go"]
         cls.expected = cls.run_plain()
 
     @classmethod
@@ -24,6 +23,7 @@ class Migration(unittest.TestCase):
         directory = os.path.join(cls.work, "plain")
         os.makedirs(directory)
         job = cls.lab.start(directory, "run", "-n", "4", "--hosts", "node1", "--", *cls.argv)
+        job.let_go()
         job.finish()
         return job.stdout()
 
@@ -43,12 +43,14 @@ class Migration(unittest.TestCase):
             self.assertEqual(done["to"], node)
             self.assertGreater(done["bytes"], 1 << 20)
             self.assertEqual(self.places(name)[rank], node)
+        job.let_go()
         job.finish()
         self.assertEqual(job.stdout(), self.expected)
 
     def test_the_spare_is_chosen(self):
         job, name = self.start("--hosts", "node1,node2", "--spares", "node3")
         self.assertEqual(self.lab.verb("migrate", name, "1")["to"], "node3")
+        job.let_go()
         job.finish()
         self.assertEqual(job.stdout(), self.expected)
 
@@ -63,17 +65,23 @@ class Migration(unittest.TestCase):
             done = self.lab.mend("migrate", name, *arguments)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(text, done.stderr)
+        job.let_go()
         job.finish()
         self.assertEqual(job.stdout(), self.expected)
 
+    def replace_daemon(self, before):
+        """Kills node3's daemon and starts another, after a shell command, in the same shell."""
+        daemon = f"setsid {BIN}/mendd --listen 0.0.0.0:7117 --name node3 >$MEND_SHARED/daemon.log 2>&1 &"
+        # Column 4 of /proc/net/tcp is the state: 0A listens; 1BCD is port 7117.
+        listening = "until grep -q ':1BCD [0:]* 0A ' /proc/net/tcp; do sleep 0.05; done"
+        gone = "while pgrep -x mendd; do sleep 0.05; done"
+        self.lab.on("node3", "sh", "-c", f"pkill -KILL -x mendd; {gone}; ({before}; {daemon}) ; {listening}")
+
     def test_a_target_without_memory_leaves_the_rank_where_it_is(self):
         """The target's daemon lives under a limit of address space that the rank's image does not fit into."""
-        self.lab.on("node3", "pkill", "-KILL", "-x", "mendd")
-        limited = f"ulimit -v 400000; setsid {BIN}/mendd --listen 0.0.0.0:7117 --name node3 >$MEND_SHARED/limited.log 2>&1 &"
-        self.lab.on("node3", "sh", "-c", limited)
-        time.sleep(1)
+        self.replace_daemon("ulimit -v 400000")
         try:
-            large = [self.program, "-i", "60", "-w", "2000", "-m", "500"]
+            large = [self.program, "-i", "40", "-w", "2000", "-m", "500", "-u", "go"]
             job, name = self.start("--hosts", "node1,node2", "--spares", "node3", argv=large)
             # The memory has to be there before it can be too much.
             size = lambda: self.lab.verb("explain", name)[2]["inspection"]["Ok"]["image_bytes"]
@@ -82,13 +90,11 @@ class Migration(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0, done.stdout)
             self.assertIn("rank 2", done.stderr)
             self.assertEqual(self.places(name)[2], "node2")
+            job.let_go()
             job.finish()
             self.assertIn("iters digest=", job.stdout())
         finally:
-            self.lab.on("node3", "pkill", "-KILL", "-x", "mendd")
-            daemon = f"setsid {BIN}/mendd --listen 0.0.0.0:7117 --name node3 >$MEND_SHARED/again.log 2>&1 &"
-            self.lab.on("node3", "sh", "-c", daemon)
-            time.sleep(1)
+            self.replace_daemon("true")
 
 
 if __name__ == "__main__":

@@ -58,10 +58,11 @@ class Strangers(unittest.TestCase):
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
 
     def test_garbage_on_every_socket_hurts_nobody(self):
-        argv = ["-n", "4", "--hosts", "node1,node2", "--", self.iters, "-i", "300", "-w", "1000", "-m", "4"]
+        argv = ["-n", "4", "--hosts", "node1,node2", "--", self.iters, "-i", "60", "-w", "1000", "-m", "4", "-u", "go"]
         with Lab(2) as lab:
             plain, abused = tempfile.mkdtemp(dir=self.work), tempfile.mkdtemp(dir=self.work)
             first = lab.start(plain, "run", *argv)
+            first.let_go()
             first.finish()
             job = lab.start(abused, "run", *argv)
             name = lab.running(job)
@@ -70,9 +71,11 @@ class Strangers(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertGreater(int(done.stdout), 0)
             lab.verb("checkpoint", name)
+            job.let_go()
             job.finish()
             self.assertEqual(job.stdout(), first.stdout())
             again = lab.start(tempfile.mkdtemp(dir=self.work), "run", *argv)
+            again.let_go()
             again.finish()
 
     def test_a_wrong_secret_is_told(self):

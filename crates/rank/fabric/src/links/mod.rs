@@ -303,6 +303,9 @@ impl Outlet for Links {
             Outbound::Open(channel) if peer.queue.is_empty() && !peer.held => match channel.send(header, payload) {
                 Ok(true) => {
                     peer.used = true;
+                    if channel.unsent() {
+                        self.list(rank);
+                    }
                     return;
                 }
                 Ok(false) => {}

@@ -102,6 +102,8 @@ pub struct Peer {
     pub held: bool,
     /// On the list of peers with something to do.
     pub listed: bool,
+    /// Kind of offers of this peer that can be read now; 0: none.
+    pub pulls: u32,
     /// Number of the inbound channel.
     pub inbound: Option<u32>,
     /// The inbound channel of this generation ended without a marker: no other of the same generation is admitted.
@@ -121,6 +123,7 @@ impl Peer {
             streams: VecDeque::new(),
             held: false,
             listed: false,
+            pulls: 0,
             inbound: None,
             ended: None,
         }

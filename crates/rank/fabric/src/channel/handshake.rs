@@ -14,8 +14,8 @@ pub const ACCEPT_LENGTH: usize = 8;
 /// The ACCEPT.
 pub const ACCEPT: [u8; ACCEPT_LENGTH] = *b"MENDgo\0\0";
 const HELLO_MAGIC: [u8; 8] = *b"MENDrank";
-/// Most descriptors one side passes: a ring and a doorbell.
-const MAX_DESCRIPTORS: usize = 2;
+/// Most descriptors one side passes: a ring, a doorbell, its memory.
+const MAX_DESCRIPTORS: usize = 3;
 /// Most bytes that a peer may have sent ahead of what was read; the whole handshake is shorter.
 const MAX_INPUT: usize = 512;
 
@@ -32,6 +32,8 @@ pub struct Hello {
     pub generation: u64,
     /// True: a ring and a doorbell come with it.
     pub shared: bool,
+    /// True: the sender's memory comes with them, to read.
+    pub readable: bool,
 }
 
 impl Hello {
@@ -44,12 +46,13 @@ impl Hello {
         bytes[28..32].copy_from_slice(&self.to.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40] = u8::from(self.shared);
+        bytes[41] = u8::from(self.readable);
         bytes
     }
 
     /// Reads the wire form.
     pub fn decode(bytes: &[u8; HELLO_LENGTH]) -> Result<Self, ChannelError> {
-        if bytes[..8] != HELLO_MAGIC || bytes[40] > 1 {
+        if bytes[..8] != HELLO_MAGIC || bytes[40] > 1 || bytes[41] > bytes[40] {
             return Err(ChannelError::Protocol("not a HELLO".into()));
         }
         let (mut job, mut word, mut long) = ([0; 16], [0; 4], [0; 8]);
@@ -59,7 +62,7 @@ impl Hello {
         word.copy_from_slice(&bytes[28..32]);
         let to = Rank::from_le_bytes(word);
         long.copy_from_slice(&bytes[32..40]);
-        Ok(Self { job, from, to, generation: u64::from_le_bytes(long), shared: bytes[40] == 1 })
+        Ok(Self { job, from, to, generation: u64::from_le_bytes(long), shared: bytes[40] == 1, readable: bytes[41] == 1 })
     }
 }
 
@@ -181,9 +184,11 @@ mod tests {
 
     #[test]
     fn a_hello_survives_its_wire_form() {
-        let hello = Hello { job: [3; 16], from: 7, to: 9, generation: 11, shared: true };
+        let hello = Hello { job: [3; 16], from: 7, to: 9, generation: 11, shared: true, readable: true };
         let mut bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes).unwrap(), hello);
+        bytes[40] = 0;
+        assert!(Hello::decode(&bytes).is_err());
         bytes[40] = 2;
         assert!(Hello::decode(&bytes).is_err());
     }

@@ -7,6 +7,7 @@
 //! ```text
 //! message ≤ eager limit        EAGER ──►                        (◄── ACK if delivery-complete was asked)
 //! longer message               RTS ──►  ◄── CTS  DATA… ──►      (◄── ACK)
+//!   that the receiver reads    RTS ──►                         ◄── ACK
 //! RMA write                    WRITE… ──►  ◄── ACK
 //! RMA read                     READ ──►  ◄── DATA…  (or REFUSE)
 //! drain (handled by the links) MARKER ──►
@@ -25,7 +26,7 @@ pub const HEADER: usize = size_of::<Header>();
 pub enum Kind {
     /// A whole message. `id` is the sender's operation if [`flag::ACK`] is set.
     Eager = 1,
-    /// Announces a message of `length` bytes. `id`: the sender's operation.
+    /// Announces a message of `length` bytes. `id`: the sender's operation. `aux` not 0: an offer ([`super::pull`]).
     Rts = 2,
     /// Asks for the first `length` bytes of an announced message. `id`: the sender's operation, `address`: the receiver's.
     Cts = 3,

@@ -7,6 +7,7 @@
 mod drain;
 mod inbound;
 mod outbound;
+mod pull;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use crate::channel::opening::nonce;
 use crate::channel::stranger::Stranger;
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::Header;
+use crate::engine::pull::{Offer, Pull};
 use crate::engine::{EAGER_LIMIT, Engine, Outlet, Stream};
 use crate::fabric::Identity;
 use crate::peer::{Outbound, Peer, Queued};
@@ -54,6 +56,12 @@ pub struct Links {
     strangers: Vec<Option<Box<Stranger>>>,
     loopback: VecDeque<(Header, Vec<u8>)>,
     finished: Vec<u64>,
+    /// Reads that were just accepted.
+    asked: Vec<(Rank, Pull)>,
+    /// Inbound channels with reads to do or under way.
+    pulling: Vec<u32>,
+    /// Operations whose read cannot be done after all.
+    failed: Vec<u64>,
     tokens: Vec<Token>,
     /// The agent suspended all peers.
     suspended: bool,
@@ -158,6 +166,9 @@ impl Links {
                 at += 1;
             }
         }
+        if !(self.pulling.is_empty() && self.asked.is_empty() && self.failed.is_empty()) {
+            moved |= self.pull_on(engine);
+        }
         self.rounds = self.rounds.wrapping_add(1);
         let every = match (self.polled.is_empty(), self.by_socket) {
             (true, 0) | (false, 0) => LOOK_EVERY,
@@ -176,7 +187,7 @@ impl Links {
             moved |= self.send_waiting(look);
         }
         while let Some(id) = self.finished.pop() {
-            engine.streamed(id);
+            engine.streamed(self, id);
         }
         moved
     }
@@ -219,7 +230,7 @@ impl Links {
 
     /// Asks everybody for a wake-up. False if there is something to do right now: do not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
-        let mut busy = !self.loopback.is_empty() || self.watch.is_none();
+        let mut busy = !self.loopback.is_empty() || self.watch.is_none() || self.pulls_wait();
         for number in &self.polled {
             if let Some(Some(inbound)) = self.inbound.get_mut(*number as usize) {
                 busy |= inbound.channel.arm();
@@ -343,5 +354,30 @@ impl Outlet for Links {
             });
         }
         withdrawn
+    }
+
+    fn offer(&mut self, rank: Rank, message: &[Segment]) -> Option<Offer> {
+        match &mut self.peers.get_mut(rank as usize)?.outbound {
+            Outbound::Open(channel) => channel.offer(message),
+            _ => None,
+        }
+    }
+
+    fn retract(&mut self, rank: Rank, ticket: u64) {
+        if let Some(channel) = self.peers.get_mut(rank as usize).and_then(|peer| peer.outbound.channel()) {
+            channel.retract(ticket);
+        }
+    }
+
+    fn pull(&mut self, rank: Rank, pull: Pull) -> bool {
+        let can = self.peers.get(rank as usize).is_some_and(|peer| peer.pulls == pull.kind);
+        if can {
+            self.asked.push((rank, pull));
+        }
+        can
+    }
+
+    fn abandon(&mut self, operations: &[u64]) {
+        self.abandon_pulls(operations);
     }
 }

@@ -136,8 +136,14 @@ impl Links {
         }
         let Some(entry) = peer.entry.as_ref().filter(|entry| entry.open) else { return false };
         let Some(address) = &entry.address else { return false };
-        let hello =
-            Hello { job: identity.job, from: identity.rank, to: rank, generation: self.generation, shared: entry.node == identity.node };
+        let hello = Hello {
+            job: identity.job,
+            from: identity.rank,
+            to: rank,
+            generation: self.generation,
+            shared: entry.node == identity.node,
+            readable: false,
+        };
         let started = Opening::start(address, hello).and_then(|opening| {
             if let Some(watch) = &self.watch {
                 watch.add(opening.socket(), Token::Outbound(rank), Interest::Edge)?;

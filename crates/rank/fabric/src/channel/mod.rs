@@ -157,6 +157,10 @@ pub trait Puller {
     fn kind(&self) -> u32;
     /// Bytes per read at which others are not kept waiting and long messages flow best.
     fn chunk(&self) -> usize;
+    /// Length from which a message flows better in packets than by reads, if its sender has nothing else to do, bytes.
+    fn share(&self) -> usize {
+        usize::MAX
+    }
     /// Reads `local.len` bytes at `remote` (an offered piece or a part of one). `token` names the message, not the
     /// read: several may be under way with the same.
     ///

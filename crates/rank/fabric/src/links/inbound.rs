@@ -195,7 +195,7 @@ impl Links {
         });
         match admitted {
             Ok(mut channel) => {
-                let pull_kind = channel.puller().map_or(0, |puller| puller.kind());
+                let (pull_kind, share) = channel.puller().map_or((0, usize::MAX), |puller| (puller.kind(), puller.share()));
                 if channel.polled() {
                     self.polled.push(at as u32);
                 } else {
@@ -215,6 +215,7 @@ impl Links {
                     pulls: VecDeque::new(),
                 }));
                 if let Some(peer) = self.peers.get_mut(rank as usize) {
+                    peer.share = share;
                     peer.inbound = Some(at as u32);
                 }
                 self.urgent = true;

@@ -56,6 +56,10 @@ pub struct Links {
     strangers: Vec<Option<Box<Stranger>>>,
     loopback: VecDeque<(Header, Vec<u8>)>,
     finished: Vec<u64>,
+    /// More ranks than processors on this node.
+    pub crowded: bool,
+    /// Messages of this rank that others may read by themselves.
+    offered: usize,
     /// Reads that were just accepted.
     asked: Vec<(Rank, Pull)>,
     /// Inbound channels with reads to do or under way.
@@ -357,20 +361,25 @@ impl Outlet for Links {
     }
 
     fn offer(&mut self, rank: Rank, message: &[Segment]) -> Option<Offer> {
-        match &mut self.peers.get_mut(rank as usize)?.outbound {
-            Outbound::Open(channel) => channel.offer(message),
-            _ => None,
-        }
+        let Outbound::Open(channel) = &mut self.peers.get_mut(rank as usize)?.outbound else { return None };
+        let offer = channel.offer(message);
+        self.offered += usize::from(offer.is_some());
+        offer
     }
 
     fn retract(&mut self, rank: Rank, ticket: u64) {
+        self.offered = self.offered.saturating_sub(1);
         if let Some(channel) = self.peers.get_mut(rank as usize).and_then(|peer| peer.outbound.channel()) {
             channel.retract(ticket);
         }
     }
 
     fn pull(&mut self, rank: Rank, pull: Pull) -> bool {
-        let can = self.peers.get(rank as usize).is_some_and(|peer| peer.pulls == pull.kind);
+        let able = self.peers.get(rank as usize).is_some_and(|peer| peer.pulls == pull.kind);
+        // When this rank sends nothing itself, the sender is probably idle: two processors that copy are faster than one.
+        let shared =
+            pull.length >= self.peers.get(rank as usize).map_or(usize::MAX, |peer| peer.share) && !self.crowded && self.offered == 0;
+        let can = able && !shared;
         if can {
             self.asked.push((rank, pull));
         }

@@ -375,11 +375,7 @@ impl Outlet for Links {
     }
 
     fn pull(&mut self, rank: Rank, pull: Pull) -> bool {
-        let able = self.peers.get(rank as usize).is_some_and(|peer| peer.pulls == pull.kind);
-        // When this rank sends nothing itself, the sender is probably idle: two processors that copy are faster than one.
-        let shared =
-            pull.length >= self.peers.get(rank as usize).map_or(usize::MAX, |peer| peer.share) && !self.crowded && self.offered == 0;
-        let can = able && !shared;
+        let can = self.peers.get(rank as usize).is_some_and(|peer| peer.pulls == pull.kind);
         if can {
             self.asked.push((rank, pull));
         }

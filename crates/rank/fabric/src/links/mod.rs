@@ -9,6 +9,8 @@ mod inbound;
 mod outbound;
 mod pull;
 #[cfg(test)]
+mod pull_tests;
+#[cfg(test)]
 mod tests;
 
 pub use drain::DrainError;

@@ -235,6 +235,12 @@ impl Reader {
         self.ring
     }
 
+    /// True if nothing is there.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail && self.ring.word64(HEAD).load(Ordering::Relaxed) == self.tail
+    }
+
     /// The next record, where it is; stays until [`Reader::advance`].
     #[inline]
     pub fn peek(&mut self) -> Result<Option<(Header, Payload)>, ChannelError> {

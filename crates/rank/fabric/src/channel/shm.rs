@@ -205,6 +205,11 @@ impl Incoming for ShmIncoming {
         Ok(packets)
     }
 
+    #[inline]
+    fn quiet(&self) -> bool {
+        self.reader.is_empty() && !self.ended
+    }
+
     fn event(&mut self) -> Result<(), ChannelError> {
         // The sender says nothing after its HELLO: readable means that it is gone. What is in the ring stays.
         let mut byte = [0u8; 1];

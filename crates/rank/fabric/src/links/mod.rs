@@ -166,7 +166,8 @@ impl Links {
         let mut moved = false;
         let mut at = 0;
         while let Some(number) = self.polled.get(at).copied() {
-            moved |= self.receive(engine, number);
+            let quiet = matches!(self.inbound.get(number as usize), Some(Some(inbound)) if inbound.channel.quiet());
+            moved |= !quiet && self.receive(engine, number);
             // A channel that ended has left the list; its place is another's now.
             if self.polled.get(at) == Some(&number) {
                 at += 1;

@@ -30,7 +30,7 @@ const SHORT: usize = 8 * 1024;
 const READ: usize = 256 * 1024;
 /// Length from which two processors that copy through the ring are faster than one that reads: beyond the second-level
 /// cache.
-const SHARE: usize = 1024 * 1024;
+const SHARE: usize = 2 * 1024 * 1024;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 const _: () = assert!(SHORT <= EAGER_LIMIT && EAGER_LIMIT <= MAX_PAYLOAD);

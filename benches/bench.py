@@ -4,7 +4,6 @@
     bench.py [--runs N] [NAME ...]
 
     lammps      LAMMPS melt, 2 ranks, time of the run's loop: mend run / stock mpiexec
-    pingpong    IMB PingPong on one node, latency at 8 B, bandwidth at 1 MiB: mend run / stock mpiexec
     crowded     IMB Allreduce of 8 B, 4 ranks on however many cores there are: mend run / stock mpiexec
     checkpoint  one rank with 256 MiB, to the temporary directory: time to write / dd bs=1M conv=fsync of as many bytes
     drain       8 ranks on two lab nodes: from the order to suspend until nothing is in flight, in heavy traffic and in a computation
@@ -67,14 +66,6 @@ def lammps(runs, work):
 
 def imb_rows(text):
     return {int(row[0]): row for row in (line.split() for line in text.splitlines()) if row and row[0].isdigit()}
-
-
-def pingpong(runs, work):
-    argv = [find_imb(), "-iter_policy", "off", "-iter", "2000", "-msglog", "3:20", "PingPong"]
-    stock, mend = stock_and_mend(2, argv, runs, work, imb_rows)
-    report("PingPong 8 B, latency", [float(r[8][2]) for r in stock], [float(r[8][2]) for r in mend], "us")
-    for size in (4096, 65536, 1 << 20):
-        report(f"PingPong {size} B, time", [float(r[size][2]) for r in stock], [float(r[size][2]) for r in mend], "us")
 
 
 def crowded(runs, work):
@@ -165,7 +156,7 @@ def migration(runs, work):
     report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "TCP  ")
 
 
-BENCHES = {"lammps": lammps, "pingpong": pingpong, "crowded": crowded, "checkpoint": checkpoint, "drain": drain, "migration": migration}
+BENCHES = {"lammps": lammps, "crowded": crowded, "checkpoint": checkpoint, "drain": drain, "migration": migration}
 
 
 def main():

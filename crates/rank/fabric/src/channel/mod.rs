@@ -101,6 +101,10 @@ pub trait Incoming: Send {
     /// # Errors
     /// The channel is broken; [`ChannelError::Closed`] only after everything the peer sent was delivered.
     fn receive(&mut self, budget: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError>;
+    /// True if there is nothing to receive, as far as one look tells: spares a `receive`.
+    fn quiet(&self) -> bool {
+        false
+    }
     /// The socket became readable.
     ///
     /// # Errors

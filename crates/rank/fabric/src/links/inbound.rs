@@ -35,6 +35,8 @@ pub struct Inbound {
     pub marker: Option<u64>,
     /// Kind of offers that the channel can use; 0: none.
     pub pull_kind: u32,
+    /// Length from which packets are better, if the sender has nothing else to do, bytes.
+    pub share: usize,
     /// Reads of the sender's memory.
     pub pulls: VecDeque<Pulling>,
 }
@@ -212,10 +214,10 @@ impl Links {
                     marked: false,
                     marker: None,
                     pull_kind,
+                    share,
                     pulls: VecDeque::new(),
                 }));
                 if let Some(peer) = self.peers.get_mut(rank as usize) {
-                    peer.share = share;
                     peer.inbound = Some(at as u32);
                 }
                 self.urgent = true;

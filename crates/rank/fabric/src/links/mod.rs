@@ -9,6 +9,8 @@ mod inbound;
 mod outbound;
 mod pull;
 #[cfg(test)]
+mod pull_tests;
+#[cfg(test)]
 mod tests;
 
 pub use drain::DrainError;
@@ -164,7 +166,8 @@ impl Links {
         let mut moved = false;
         let mut at = 0;
         while let Some(number) = self.polled.get(at).copied() {
-            moved |= self.receive(engine, number);
+            let quiet = matches!(self.inbound.get(number as usize), Some(Some(inbound)) if inbound.channel.quiet());
+            moved |= !quiet && self.receive(engine, number);
             // A channel that ended has left the list; its place is another's now.
             if self.polled.get(at) == Some(&number) {
                 at += 1;
@@ -375,11 +378,7 @@ impl Outlet for Links {
     }
 
     fn pull(&mut self, rank: Rank, pull: Pull) -> bool {
-        let able = self.peers.get(rank as usize).is_some_and(|peer| peer.pulls == pull.kind);
-        // When this rank sends nothing itself, the sender is probably idle: two processors that copy are faster than one.
-        let shared =
-            pull.length >= self.peers.get(rank as usize).map_or(usize::MAX, |peer| peer.share) && !self.crowded && self.offered == 0;
-        let can = able && !shared;
+        let can = self.peers.get(rank as usize).is_some_and(|peer| peer.pulls == pull.kind);
         if can {
             self.asked.push((rank, pull));
         }

@@ -7,25 +7,25 @@ use crate::engine::{Binding, Message, Receive};
 use mend_messages::job::{MapEntry, Secret};
 use std::net::{IpAddr, Ipv4Addr};
 
-struct Node {
-    engine: Engine,
-    links: Links,
-    queue: u64,
+pub(super) struct Node {
+    pub engine: Engine,
+    pub links: Links,
+    pub queue: u64,
 }
 
-struct World {
-    nodes: Vec<Node>,
-    entries: Vec<MapEntry>,
+pub(super) struct World {
+    pub nodes: Vec<Node>,
+    pub entries: Vec<MapEntry>,
     version: u64,
     random: u64,
 }
 
-fn identity(rank: u32, size: u32, node: u32) -> Identity {
+pub(super) fn identity(rank: u32, size: u32, node: u32) -> Identity {
     Identity { job: [1; 16], secret: Secret([2; 32]), rank, size, node, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
 }
 
 impl World {
-    fn new(nodes: &[u32], seed: u64) -> Self {
+    pub fn new(nodes: &[u32], seed: u64) -> Self {
         let size = nodes.len() as u32;
         let mut world = Self { nodes: Vec::new(), entries: Vec::new(), version: 0, random: seed };
         for (rank, node) in nodes.iter().enumerate() {
@@ -43,7 +43,7 @@ impl World {
         world
     }
 
-    fn publish(&mut self) {
+    pub fn publish(&mut self) {
         self.version += 1;
         for node in &mut self.nodes {
             node.links.set_map(JobMap { version: self.version, entries: self.entries.clone() });
@@ -57,7 +57,7 @@ impl World {
         self.random % below
     }
 
-    fn progress(&mut self) {
+    pub fn progress(&mut self) {
         for node in &mut self.nodes {
             node.links.urgent = true;
             node.links.progress(&mut node.engine);

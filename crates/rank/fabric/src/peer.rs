@@ -92,6 +92,8 @@ pub struct Peer {
     pub generation: u64,
     /// Packets were sent since the channel was opened or last drained.
     pub used: bool,
+    /// Packets given to the channel directly in one round, and which: see the links.
+    pub burst: (u32, u32),
     /// Packets in order.
     pub queue: VecDeque<Queued>,
     /// Bytes in the queue.
@@ -120,6 +122,7 @@ impl Peer {
             outbound,
             generation: 0,
             used: false,
+            burst: (0, 0),
             queue: VecDeque::new(),
             queued: 0,
             streams: VecDeque::new(),

@@ -201,6 +201,20 @@ impl Engine {
         }
     }
 
+    /// Where the payload of a packet belongs that is still on its way: memory for the next of its bytes. A message that
+    /// meets its receive here becomes data for that, by the header too. `None`: the packet must be handled whole, or in
+    /// parts if it is data or a write.
+    ///
+    /// The memory is lent by the application: it is good until the next call of this engine.
+    pub fn place(&mut self, peer: Rank, header: &mut Header) -> Option<Segment> {
+        match header.kind()? {
+            Kind::Eager => self.place_message(peer, header),
+            Kind::Data => self.place_data(peer, header),
+            Kind::Write => self.place_write(header),
+            _ => None,
+        }
+    }
+
     /// The last byte of this operation's stream is in the channel.
     pub fn streamed(&mut self, out: &mut impl Outlet, id: u64) {
         let done = match self.operations.get_mut(id) {

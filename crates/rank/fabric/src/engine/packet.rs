@@ -17,6 +17,8 @@ use std::mem::{offset_of, size_of};
 
 /// Largest payload of one packet, bytes.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
+/// Largest payload of one packet of data or of a write on a channel that delivers them in parts, bytes.
+pub const MAX_STREAMED: usize = 256 * 1024;
 /// Size of an encoded header, bytes.
 pub const HEADER: usize = size_of::<Header>();
 /// Bytes of it that say everything about a brief one, see [`Header::is_brief`].

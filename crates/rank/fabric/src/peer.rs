@@ -94,6 +94,10 @@ pub struct Peer {
     pub used: bool,
     /// Packets given to the channel directly in one round, and which: see the links.
     pub burst: (u32, u32),
+    /// Something came from it since the last message that was lent to it: it takes part.
+    pub credit: bool,
+    /// Operation of the message whose last bytes are lent to the channel.
+    pub lent: Option<u64>,
     /// Packets in order.
     pub queue: VecDeque<Queued>,
     /// Bytes in the queue.
@@ -123,6 +127,8 @@ impl Peer {
             generation: 0,
             used: false,
             burst: (0, 0),
+            credit: true,
+            lent: None,
             queue: VecDeque::new(),
             queued: 0,
             streams: VecDeque::new(),
@@ -137,6 +143,6 @@ impl Peer {
 
     /// True if anything waits, the rest of a packet that its channel took in part included.
     pub fn pending(&self) -> bool {
-        !self.queue.is_empty() || !self.streams.is_empty() || self.outbound.channel_ref().is_some_and(Outgoing::unsent)
+        !self.queue.is_empty() || !self.streams.is_empty() || self.lent.is_some() || self.outbound.channel_ref().is_some_and(Outgoing::unsent)
     }
 }

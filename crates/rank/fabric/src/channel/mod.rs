@@ -85,6 +85,10 @@ pub trait Outgoing: Send {
     /// The receiver has no more use for the offer of this ticket. Tickets of another channel (one that this one has
     /// replaced) come here, too, and must be told apart.
     fn retract(&mut self, _ticket: u64) {}
+    /// Longest message that may travel at once although it is not copied, bytes: to a peer that takes part.
+    fn lend_limit(&self) -> usize {
+        0
+    }
     /// The latest marker the peer has acknowledged since the last call.
     ///
     /// # Errors

@@ -8,9 +8,14 @@
 //! - Receiving: one call reads what is there into a small stage, out of which packets are delivered. A packet that is
 //!   longer than what came so far is received where it belongs (see [`Sink::place`]); the stage takes what follows it.
 //!
+//! - Acknowledging: Linux answers every second small segment with an empty one, and if they are less than
+//!   536 bytes together it does so inside the receiver's `recv`, before the message is seen (a microsecond and a half).
+//!   More than that it acknowledges on arrival, beside the receiver. So packets that leave alone are padded to
+//!   [`ALONE`] bytes.
+//!
 //! Memory: per channel that received lately one stage of [`STAGE`] bytes, per channel that is in the middle of a message
-//! nobody waits for that message (at most [`MAX_PAYLOAD`]), per channel with a burst or a torn packet the bytes of
-//! these (at most [`GATHER`] or [`MAX_PAYLOAD`]). A channel at rest has none of it.
+//! nobody waits for that message (at most [`MAX_STREAMED`]), per channel with a burst or a torn packet the bytes of
+//! these (at most [`GATHER`] or [`MAX_STREAMED`]). A channel at rest has none of it.
 //!
 //! Peers are not trusted: lengths are checked before anything depends on them.
 
@@ -23,13 +28,19 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use std::collections::VecDeque;
 
 /// Bytes read at a time while no packet is under way.
-const STAGE: usize = 32 * 1024;
+const STAGE: usize = 17 * 1024;
 /// Part of the stage for what follows a packet that is received in place: the next header and a small packet or two.
 const TAIL: usize = 4 * 1024;
 /// Most bytes of a burst that wait for each other.
 const GATHER: usize = 16 * 1024;
 /// Packets up to this size are copied into one piece to be sent, which is cheaper than a list of two.
 const SMALL: usize = 512;
+
+/// Least size of a packet that leaves alone: two are more than the 536 bytes of the module's head.
+const ALONE: usize = 272;
+/// Payload of a packet of a long transfer.
+const CHUNK: usize = 256 * 1024;
+const _: () = assert!(ALONE <= HEADER + SMALL && ALONE <= STAGE && CHUNK <= MAX_STREAMED);
 
 /// Settings of both ends, before or after connecting. The congestion control of a machine may be tuned for wide-area
 /// links; cubic is better between nodes and is allowed to everybody where it is loaded at all.
@@ -96,24 +107,27 @@ impl TcpOutgoing {
             return Ok(false);
         }
         let length: usize = payload.iter().map(|segment| segment.len).sum();
-        let sent = if length <= SMALL {
+        if length <= SMALL {
             let mut packet = [0; HEADER + SMALL];
-            packet[..HEADER].copy_from_slice(header.as_bytes());
             let mut end = HEADER;
             for segment in payload {
                 packet[end..end + segment.len].copy_from_slice(lent(segment));
                 end += segment.len;
             }
-            self.write(&[IoSlice::new(&packet[..end])])?
-        } else {
-            let mut parts = [IoSlice::new(&[]); MAX_SEGMENTS + 1];
-            parts[0] = IoSlice::new(header.as_bytes());
-            for (part, segment) in parts[1..].iter_mut().zip(payload) {
-                *part = IoSlice::new(lent(segment));
-            }
-            self.write(&parts[..=payload.len()])?
-        };
-        let Some(sent) = sent else { return Ok(false) };
+            let mut header = *header;
+            header.padding = ALONE.saturating_sub(end) as u16;
+            packet[..HEADER].copy_from_slice(header.as_bytes());
+            let packet = &packet[..end.max(ALONE)];
+            let Some(sent) = self.write(&[IoSlice::new(packet)])? else { return Ok(false) };
+            self.rest.extend_from_slice(&packet[sent..]);
+            return Ok(true);
+        }
+        let mut parts = [IoSlice::new(&[]); MAX_SEGMENTS + 1];
+        parts[0] = IoSlice::new(header.as_bytes());
+        for (part, segment) in parts[1..].iter_mut().zip(payload) {
+            *part = IoSlice::new(lent(segment));
+        }
+        let Some(sent) = self.write(&parts[..=payload.len()])? else { return Ok(false) };
         if sent < HEADER + length {
             self.rest.extend_from_slice(&header.as_bytes()[sent.min(HEADER)..]);
             self.lent.extend(payload);
@@ -192,6 +206,10 @@ impl Outgoing for TcpOutgoing {
     }
 
     fn chunk(&self) -> usize {
+        CHUNK
+    }
+
+    fn lend_limit(&self) -> usize {
         MAX_STREAMED
     }
 
@@ -273,8 +291,9 @@ impl TcpIncoming {
     fn header(&self) -> Result<Option<Header>, ChannelError> {
         let Some(bytes) = self.stage[self.start..self.end].first_chunk::<HEADER>() else { return Ok(None) };
         let header = Header::from_bytes(bytes);
-        let limit = if in_parts(&header) { MAX_STREAMED } else { MAX_PAYLOAD };
-        if header.payload as usize > limit {
+        let length = header.payload as usize;
+        let limit = if in_parts(&header) || header.kind == Kind::Eager as u8 { MAX_STREAMED } else { MAX_PAYLOAD };
+        if length > limit || header.padding > 0 && HEADER + length + usize::from(header.padding) > ALONE {
             return Err(ChannelError::Protocol("impossible length in a stream".into()));
         }
         Ok(Some(header))
@@ -286,14 +305,16 @@ impl TcpIncoming {
         let have = self.end - self.start;
         let Some(part) = &mut self.part else {
             let Some(mut header) = self.header()? else { return Ok(None) };
-            self.start += HEADER;
-            let length = header.payload as usize;
-            if have >= HEADER + length {
-                let body = self.start;
-                self.start += length;
+            let (body, length, padding) = (self.start + HEADER, header.payload as usize, usize::from(header.padding));
+            if have >= HEADER + length + padding {
+                self.start = body + length + padding;
                 sink.packet(&header, Payload::one(&self.stage[body..body + length]))?;
-                return Ok(Some(HEADER + length));
+                return Ok(Some(HEADER + length + padding));
             }
+            if padding > 0 {
+                return Ok(None);
+            }
+            self.start = body;
             self.part = Some(if sink.place(&mut header).is_some() || in_parts(&header) {
                 Part::Pieces(header)
             } else {
@@ -450,7 +471,7 @@ impl Incoming for TcpIncoming {
     fn arm(&mut self) -> bool {
         match (&self.part, self.header()) {
             (Some(_), _) => self.end > self.start,
-            (None, Ok(Some(header))) => self.end - self.start >= HEADER + header.payload as usize,
+            (None, Ok(Some(header))) => self.end - self.start >= HEADER + header.payload as usize + usize::from(header.padding),
             (None, Ok(None)) => false,
             (None, Err(_)) => true,
         }

@@ -58,6 +58,16 @@ pub trait Outlet {
     /// Longest message to this peer that had better travel at once, between [`EAGER_LIMIT`] and
     /// [`packet::MAX_PAYLOAD`] bytes.
     fn eager_limit(&self, peer: Rank) -> usize;
+    /// Longest message that [`Outlet::lend`] takes now, bytes.
+    fn lend_limit(&self, _peer: Rank) -> usize {
+        0
+    }
+    /// Like [`Outlet::post`] without a copy, for a message no longer than [`Outlet::lend_limit`] says just now. False: the
+    /// payload stays lent until [`Engine::streamed`] is told of `operation`. True: it is the application's again.
+    fn lend(&mut self, peer: Rank, header: &Header, payload: &[Segment], _operation: u64) -> bool {
+        self.post(peer, header, payload);
+        true
+    }
     /// Sends a packet after all posted before to this peer. The payload is copied before this returns.
     fn post(&mut self, peer: Rank, header: &Header, payload: &[Segment]);
     /// Sends a long transfer, not ordered with packets.

@@ -49,7 +49,7 @@ struct Delivery<'a> {
     links: &'a mut Links,
     engine: &'a mut Engine,
     rank: Rank,
-    pull_kind: u8,
+    pull_kind: u32,
     drained: &'a mut bool,
     marked: &'a mut bool,
     marker: &'a mut Option<u64>,
@@ -85,6 +85,11 @@ impl Links {
             Ok(packets) => {
                 if inbound.marker.is_some() {
                     self.list_pulls(number);
+                }
+                if packets > 0
+                    && let Some(peer) = self.peers.get_mut(rank as usize)
+                {
+                    peer.credit = true;
                 }
                 if !inbound.channel.polled() {
                     if packets > 0 {

@@ -240,6 +240,15 @@ impl Links {
         self.delayed
     }
 
+    /// Lets a copy of a packet wait for its turn.
+    fn enqueue(&mut self, rank: Rank, header: &Header, payload: &[Segment]) {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        let payload = gather(payload);
+        peer.queued += payload.len() + crate::engine::packet::HEADER;
+        peer.queue.push_back(Queued { header: *header, payload });
+        self.list(rank);
+    }
+
     fn delay(&mut self) {
         if !self.delayed {
             self.delayed = true;
@@ -394,11 +403,41 @@ impl Outlet for Links {
             }
             _ => self.urgent = true,
         }
-        let peer = &mut self.peers[rank as usize];
-        let payload = gather(payload);
-        peer.queued += payload.len() + crate::engine::packet::HEADER;
-        peer.queue.push_back(Queued { header: *header, payload });
-        self.list(rank);
+        self.enqueue(rank, header, payload);
+    }
+
+    fn lend_limit(&self, rank: Rank) -> usize {
+        match self.peers.get(rank as usize) {
+            // One message per sign of life bounds what a peer that waits for none of them must hold.
+            Some(peer) if peer.credit && !peer.held && peer.queue.is_empty() => match &peer.outbound {
+                Outbound::Open(channel) if !channel.unsent() => channel.lend_limit(),
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+
+    fn lend(&mut self, rank: Rank, header: &Header, payload: &[Segment], operation: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return true };
+        let Outbound::Open(channel) = &mut peer.outbound else {
+            self.enqueue(rank, header, payload);
+            return true;
+        };
+        match channel.lend(header, payload) {
+            Ok(true) => {
+                (peer.used, peer.credit) = (true, false);
+                let unsent = channel.unsent();
+                if unsent {
+                    peer.lent = Some(operation);
+                    self.list(rank);
+                }
+                return !unsent;
+            }
+            Ok(false) => {}
+            Err(error) => self.lose(rank, &error),
+        }
+        self.enqueue(rank, header, payload);
+        true
     }
 
     fn stream(&mut self, rank: Rank, stream: Stream) {
@@ -418,7 +457,7 @@ impl Outlet for Links {
                 }
                 !gone
             });
-            if withdrawn.last().is_some_and(|(last, _)| *last == rank as Rank)
+            if (peer.lent.is_some() || withdrawn.last().is_some_and(|(last, _)| *last == rank as Rank))
                 && let Some(channel) = peer.outbound.channel()
             {
                 // Part of a packet may be with the channel still, and its memory is the application's again.

@@ -78,7 +78,10 @@ impl Links {
             }
             let waited = channel.unsent();
             match channel.flush() {
-                Ok(true) => moved |= waited,
+                Ok(true) => {
+                    moved |= waited;
+                    self.finished.extend(peer.lent.take());
+                }
                 Ok(false) => break Ok(()),
                 Err(error) => break Err(error),
             }

@@ -143,6 +143,9 @@ impl Peer {
 
     /// True if anything waits, the rest of a packet that its channel took in part included.
     pub fn pending(&self) -> bool {
-        !self.queue.is_empty() || !self.streams.is_empty() || self.lent.is_some() || self.outbound.channel_ref().is_some_and(Outgoing::unsent)
+        !self.queue.is_empty()
+            || !self.streams.is_empty()
+            || self.lent.is_some()
+            || self.outbound.channel_ref().is_some_and(Outgoing::unsent)
     }
 }

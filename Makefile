@@ -40,6 +40,7 @@ lint: setup ## format, clippy and house rules only
 bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/bench.py
 	@./benches/one_node.py
+	@./benches/network.py
 
 soak: setup build ## random checkpoints, moves and restarts for MINUTES (default 30)
 	@./tests/lab/events.py --minutes $(MINUTES) --seed $(SEED)

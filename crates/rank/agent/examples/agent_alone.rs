@@ -17,6 +17,8 @@ impl Network for Nobody {
     }
     fn set_map(&self, _: JobMap) {}
     fn on_use(&self, _: fn()) {}
+    fn on_delay(&self, _: fn()) {}
+    fn catch_up(&self) {}
     fn in_use(&self) -> bool {
         false
     }

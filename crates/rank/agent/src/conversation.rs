@@ -42,9 +42,25 @@ static USED: AtomicBool = AtomicBool::new(false);
 /// Wakes the agent for it.
 static BELL: AtomicI32 = AtomicI32::new(-1);
 
+/// The fabric has put something off; see [`PATIENCE`].
+static DELAYED: AtomicBool = AtomicBool::new(false);
+/// How long what the fabric put off may wait for the program's next call.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
 /// Called once by the fabric, on a thread of the program.
 pub(crate) fn announce_use() {
     USED.store(true, Ordering::Release);
+    ring();
+}
+
+/// Called by the fabric, on a thread of the program.
+pub(crate) fn announce_delay() {
+    if !DELAYED.swap(true, Ordering::AcqRel) {
+        ring();
+    }
+}
+
+fn ring() {
     let bell = BELL.load(Ordering::Acquire);
     if bell >= 0 {
         // SAFETY: the agent's descriptor, open as long as the process.
@@ -116,17 +132,25 @@ impl Agent {
         }
     }
 
-    /// Until the daemon says something: serves peers if suspended, tells the daemon of the fabric's first use.
+    /// Until the daemon says something: serves peers if suspended, tells the daemon of the fabric's first use, catches up on
+    /// what the fabric put off.
     fn await_message(&mut self) -> io::Result<()> {
         loop {
             if !self.told_use && self.identity.is_some() && USED.load(Ordering::Acquire) {
                 self.told_use = true;
                 self.link.send(&FromAgent::FabricInUse)?;
             }
-            let serving = matches!(self.stage, Stage::Suspended);
-            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let timeout = match self.stage {
+                Stage::Suspended => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+                Stage::Running if DELAYED.load(Ordering::Acquire) => Some(PATIENCE),
+                _ => None,
+            };
             let descriptors = &mut [PollFd::from_borrowed_fd(self.link.fd(), PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
-            match poll(descriptors, serving.then_some(&at_once)) {
+            match poll(descriptors, timeout.as_ref()) {
+                Ok(0) if matches!(self.stage, Stage::Running) => {
+                    DELAYED.store(false, Ordering::Release);
+                    self.network.catch_up();
+                }
                 Ok(0) => self.network.serve(Duration::from_millis(1)),
                 Ok(_) => {
                     let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());

@@ -15,6 +15,11 @@ pub trait Network: Sync {
     fn set_map(&self, map: JobMap);
     /// `announce` is called, once, by the thread that first uses the fabric.
     fn on_use(&self, announce: fn());
+    /// `nudge` is called, by any thread, when the fabric has put something off until the program's next call: then
+    /// [`Network::catch_up`] is wanted in a while. It must be quick and call nothing of the fabric.
+    fn on_delay(&self, nudge: fn());
+    /// Does what was put off, unless the program's next call has come meanwhile.
+    fn catch_up(&self);
     /// Whether the program uses the fabric.
     fn in_use(&self) -> bool;
     /// Stops sending, drains all channels.

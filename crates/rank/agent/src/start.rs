@@ -1,6 +1,6 @@
 //! Whether there is an agent in this process, and its thread.
 
-use crate::conversation::{Place, announce_use, run};
+use crate::conversation::{Place, announce_delay, announce_use, run};
 use crate::network::Network;
 use crate::rseq;
 use std::sync::OnceLock;
@@ -28,6 +28,7 @@ pub fn start(network: &'static dyn Network) {
         spawn_once();
         announce_use();
     });
+    network.on_delay(announce_delay);
     if main_process {
         spawn_once();
     }

@@ -130,6 +130,22 @@ impl Fabric {
         }
     }
 
+    /// `nudge` is called, with the fabric's lock held, when packets of a burst start to wait for the program's next call.
+    /// Whoever sets it calls [`Fabric::catch_up`] soon after.
+    pub fn on_delay(&self, nudge: fn()) {
+        self.state.lock_first().links.on_delay(nudge);
+    }
+
+    /// Sends what still waits for a call that the program has not made. True if there was something.
+    pub fn catch_up(&self) -> bool {
+        let mut state = self.state.lock_first();
+        let delayed = state.links.delayed();
+        if delayed {
+            state.progress();
+        }
+        delayed
+    }
+
     fn tell(&self) {
         if let Some(f) = self.on_use.get()
             && !self.told.swap(true, Ordering::AcqRel)

@@ -92,6 +92,12 @@ pub struct Peer {
     pub generation: u64,
     /// Packets were sent since the channel was opened or last drained.
     pub used: bool,
+    /// Packets given to the channel directly in one round, and which: see the links.
+    pub burst: (u32, u32),
+    /// Something came from it since the last message that was lent to it: it takes part.
+    pub credit: bool,
+    /// Operation of the message whose last bytes are lent to the channel.
+    pub lent: Option<u64>,
     /// Packets in order.
     pub queue: VecDeque<Queued>,
     /// Bytes in the queue.
@@ -118,6 +124,9 @@ impl Peer {
             outbound,
             generation: 0,
             used: false,
+            burst: (0, 0),
+            credit: true,
+            lent: None,
             queue: VecDeque::new(),
             queued: 0,
             streams: VecDeque::new(),
@@ -131,6 +140,9 @@ impl Peer {
 
     /// True if anything waits, the rest of a packet that its channel took in part included.
     pub fn pending(&self) -> bool {
-        !self.queue.is_empty() || !self.streams.is_empty() || self.outbound.channel_ref().is_some_and(Outgoing::unsent)
+        !self.queue.is_empty()
+            || !self.streams.is_empty()
+            || self.lent.is_some()
+            || self.outbound.channel_ref().is_some_and(Outgoing::unsent)
     }
 }

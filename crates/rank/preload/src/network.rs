@@ -37,6 +37,14 @@ impl Network for ProcessFabric {
         fabric().on_use(announce);
     }
 
+    fn on_delay(&self, nudge: fn()) {
+        fabric().on_delay(nudge);
+    }
+
+    fn catch_up(&self) {
+        fabric().catch_up();
+    }
+
     fn in_use(&self) -> bool {
         fabric().in_use()
     }

@@ -50,12 +50,28 @@ pub trait Outgoing: Send {
     /// # Errors
     /// The channel is broken.
     fn send(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError>;
-    /// True when nothing is left in this process's own buffers.
+    /// Like `send`, for a packet that more will follow before the next `flush`: it may wait for that.
+    ///
+    /// # Errors
+    /// The channel is broken.
+    fn defer(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+        self.send(header, payload)
+    }
+    /// Like `send`, but without a copy: the payload stays lent until `unsent` is false or `keep` was called.
+    ///
+    /// # Errors
+    /// The channel is broken.
+    fn lend(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+        self.send(header, payload)
+    }
+    /// Copies what is still lent: its owner wants it back.
+    fn keep(&mut self) {}
+    /// True when nothing that was taken is left in this process.
     ///
     /// # Errors
     /// The channel is broken.
     fn flush(&mut self) -> Result<bool, ChannelError>;
-    /// True while part of a packet that was taken is still in this process's own buffers: it needs a `flush`.
+    /// True while something that was taken is still in this process: it needs a `flush`.
     fn unsent(&self) -> bool;
     /// Payload per packet at which long transfers flow best, bytes.
     fn chunk(&self) -> usize;
@@ -69,6 +85,10 @@ pub trait Outgoing: Send {
     /// The receiver has no more use for the offer of this ticket. Tickets of another channel (one that this one has
     /// replaced) come here, too, and must be told apart.
     fn retract(&mut self, _ticket: u64) {}
+    /// Longest message that may travel at once although it is not copied, bytes: to a peer that takes part.
+    fn lend_limit(&self) -> usize {
+        0
+    }
     /// The latest marker the peer has acknowledged since the last call.
     ///
     /// # Errors
@@ -90,13 +110,35 @@ pub trait Outgoing: Send {
     fn forget(self: Box<Self>);
 }
 
-/// What a receiving end does with a packet.
-pub type Deliver<'a> = &'a mut dyn FnMut(&Header, Payload) -> Result<(), ChannelError>;
+/// What a receiving end does with what arrives.
+pub trait Sink {
+    /// Takes a packet. A packet of data or of a write may come as several, each with a part of its payload.
+    ///
+    /// # Errors
+    /// The packet cannot be obeyed.
+    fn packet(&mut self, header: &Header, payload: Payload) -> Result<(), ChannelError>;
+    /// Where the payload of a packet belongs that is still on its way: memory for the next of its bytes, valid until the
+    /// next call of anything. After that the packet goes on as packets of data, by the header as it is then, payloads
+    /// at their place already. `None`: nowhere yet.
+    fn place(&mut self, header: &mut Header) -> Option<Segment>;
+}
+
+impl<F: FnMut(&Header, Payload) -> Result<(), ChannelError>> Sink for F {
+    fn packet(&mut self, header: &Header, payload: Payload) -> Result<(), ChannelError> {
+        self(header, payload)
+    }
+    fn place(&mut self, _header: &mut Header) -> Option<Segment> {
+        None
+    }
+}
+
+/// What a receiving end is given.
+pub type Deliver<'a> = &'a mut dyn Sink;
 
 /// The receiving end.
 pub trait Incoming: Send {
     /// Delivers packets that have arrived, at least one if there is one, and at most about `budget` bytes.
-    /// Returns how many packets.
+    /// Returns how many packets, or parts of them, came.
     ///
     /// # Errors
     /// The channel is broken; [`ChannelError::Closed`] only after everything the peer sent was delivered.
@@ -125,6 +167,8 @@ pub trait Incoming: Send {
     fn arm(&mut self) -> bool;
     /// Awake again.
     fn disarm(&mut self);
+    /// Nothing is expected soon: gives up buffers that are empty.
+    fn relax(&mut self) {}
     /// The socket to watch.
     fn socket(&self) -> BorrowedFd<'_>;
     /// Descriptors that belong to the channel.

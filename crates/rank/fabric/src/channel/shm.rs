@@ -189,7 +189,7 @@ impl Incoming for ShmIncoming {
         let (mut packets, mut bytes) = (0, 0);
         while bytes < budget {
             let Some((header, payload)) = self.reader.peek()? else { break };
-            let delivered = deliver(&header, payload);
+            let delivered = deliver.packet(&header, payload);
             self.reader.advance();
             delivered?;
             packets += 1;

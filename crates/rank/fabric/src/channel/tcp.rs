@@ -1,14 +1,46 @@
 //! Channels between nodes: a nonblocking TCP connection, `TCP_NODELAY`, congestion control cubic where it can be had.
+//!
+//! What costs here is system calls and copies, so there are few of either:
+//!
+//! - Sending: a packet leaves in one call, straight from the application's memory. Of a long transfer the socket may take
+//!   a part; the rest stays *lent*, not copied, until it is taken. Packets of a burst are *deferred*: they gather in
+//!   this process and leave in one call, with the `flush` that every round of progress does.
+//! - Receiving: one call reads what is there into a small stage, out of which packets are delivered. A packet that is
+//!   longer than what came so far is received where it belongs (see [`Sink::place`]); the stage takes what follows it.
+//!
+//! - Acknowledging: Linux answers every second small segment with an empty one, and if they are less than
+//!   536 bytes together it does so inside the receiver's `recv`, before the message is seen (a microsecond and a half).
+//!   More than that it acknowledges on arrival, beside the receiver. So packets that leave alone are padded to
+//!   [`ALONE`] bytes.
+//!
+//! Memory: per channel that received lately one stage of [`STAGE`] bytes, per channel that is in the middle of a message
+//! nobody waits for that message (at most [`MAX_STREAMED`]), per channel with a burst or a torn packet the bytes of
+//! these (at most [`GATHER`] or [`MAX_STREAMED`]). A channel at rest has none of it.
+//!
+//! Peers are not trusted: lengths are checked before anything depends on them.
 
 use super::{AckReader, ChannelError, Deliver, Incoming, Outgoing, write_ack};
-use crate::engine::buffers::{Payload, Segment, gather};
-use crate::engine::packet::{HEADER, Header, MAX_PAYLOAD};
+use crate::engine::buffers::{MAX_SEGMENTS, Payload, Segment};
+use crate::engine::packet::{HEADER, Header, Kind, MAX_PAYLOAD, MAX_STREAMED, flag};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::io::{Errno, IoSlice};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::collections::VecDeque;
 
-/// Receive buffer: several long packets per system call.
-const BUFFER: usize = 2 * (MAX_PAYLOAD + HEADER);
+/// Bytes read at a time while no packet is under way.
+const STAGE: usize = 8 * 1024;
+/// Part of the stage for what follows a packet that is received in place: the next header and a small packet or two.
+const TAIL: usize = 1024;
+/// Most bytes of a burst that wait for each other.
+const GATHER: usize = 16 * 1024;
+/// Packets up to this size are copied into one piece to be sent, which is cheaper than a list of two.
+const SMALL: usize = 512;
+
+/// Least size of a packet that leaves alone: two are more than the 536 bytes of the module's head.
+const ALONE: usize = 272;
+/// Payload of a packet of a long transfer.
+const CHUNK: usize = 256 * 1024;
+const _: () = assert!(ALONE <= HEADER + SMALL && ALONE <= STAGE && CHUNK <= MAX_STREAMED);
 
 /// Settings of both ends, before or after connecting. The congestion control of a machine may be tuned for wide-area
 /// links; cubic is better between nodes and is allowed to everybody where it is loaded at all.
@@ -25,73 +57,160 @@ fn gone(error: Errno) -> ChannelError {
     }
 }
 
+/// The bytes of a segment, to be sent.
+fn lent(segment: &Segment) -> &[u8] {
+    if segment.len == 0 {
+        return &[];
+    }
+    // SAFETY: the application lends the memory until the operation completes or `keep` returns it; it is only read.
+    unsafe { std::slice::from_raw_parts(segment.base, segment.len) }
+}
+
 /// Sending end.
 #[derive(Debug)]
 pub struct TcpOutgoing {
     socket: OwnedFd,
-    /// Rest of a packet that the socket took only in part; nothing else is sent before it.
+    /// What was taken and has not been sent: first these bytes from `sent` on …
     rest: Vec<u8>,
     sent: usize,
+    /// … then these.
+    lent: VecDeque<Segment>,
     acks: AckReader,
 }
 
 impl TcpOutgoing {
     /// A channel whose peer has accepted.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, rest: Vec::new(), sent: 0, acks: AckReader::default() }
+        Self { socket, rest: Vec::new(), sent: 0, lent: VecDeque::new(), acks: AckReader::default() }
+    }
+
+    /// Bytes that the socket took, `None` for none.
+    fn write(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, ChannelError> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            let outcome = match parts {
+                [one] => rustix::net::send(&self.socket, one, flags),
+                many => rustix::net::sendmsg(&self.socket, many, &mut SendAncillaryBuffer::default(), flags),
+            };
+            match outcome {
+                Ok(sent) => return Ok(Some(sent)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(gone(error)),
+            }
+        }
+    }
+
+    /// Sends a packet after what is left of others. What the socket does not take stays lent.
+    fn transmit(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+        if !self.flush()? {
+            return Ok(false);
+        }
+        let length: usize = payload.iter().map(|segment| segment.len).sum();
+        if length <= SMALL {
+            let mut packet = [0; HEADER + SMALL];
+            let mut end = HEADER;
+            for segment in payload {
+                packet[end..end + segment.len].copy_from_slice(lent(segment));
+                end += segment.len;
+            }
+            let mut header = *header;
+            header.padding = ALONE.saturating_sub(end) as u16;
+            packet[..HEADER].copy_from_slice(header.as_bytes());
+            let packet = &packet[..end.max(ALONE)];
+            let Some(sent) = self.write(&[IoSlice::new(packet)])? else { return Ok(false) };
+            self.rest.extend_from_slice(&packet[sent..]);
+            return Ok(true);
+        }
+        let mut parts = [IoSlice::new(&[]); MAX_SEGMENTS + 1];
+        parts[0] = IoSlice::new(header.as_bytes());
+        for (part, segment) in parts[1..].iter_mut().zip(payload) {
+            *part = IoSlice::new(lent(segment));
+        }
+        let Some(sent) = self.write(&parts[..=payload.len()])? else { return Ok(false) };
+        if sent < HEADER + length {
+            self.rest.extend_from_slice(&header.as_bytes()[sent.min(HEADER)..]);
+            self.lent.extend(payload);
+            self.skip(sent.saturating_sub(HEADER));
+        }
+        Ok(true)
+    }
+
+    /// Takes the first bytes off what is lent.
+    fn skip(&mut self, mut count: usize) {
+        while let Some(first) = self.lent.front_mut() {
+            if count < first.len {
+                // wrapping_add: stays inside the segment.
+                *first = Segment { base: first.base.wrapping_add(count), len: first.len - count };
+                return;
+            }
+            count -= first.len;
+            self.lent.pop_front();
+        }
     }
 }
 
 impl Outgoing for TcpOutgoing {
     fn send(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
-        if !self.flush()? {
-            return Ok(false);
+        let taken = self.transmit(header, payload)?;
+        self.keep();
+        Ok(taken)
+    }
+
+    fn defer(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+        let length: usize = payload.iter().map(|segment| segment.len).sum();
+        let waiting = self.rest.len() - self.sent;
+        if !self.lent.is_empty() || waiting + HEADER + length > GATHER {
+            return self.send(header, payload);
         }
-        let mut parts: Vec<IoSlice<'_>> = Vec::with_capacity(payload.len() + 1);
-        parts.push(IoSlice::new(header.as_bytes()));
-        for segment in payload.iter().filter(|segment| segment.len > 0) {
-            // SAFETY: the application lends the memory; the kernel only reads it.
-            parts.push(IoSlice::new(unsafe { std::slice::from_raw_parts(segment.base, segment.len) }));
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let total: usize = HEADER + payload.iter().map(|segment| segment.len).sum::<usize>();
-        let sent = loop {
-            match rustix::net::sendmsg(&self.socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
-                Ok(sent) => break sent,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(error) => return Err(gone(error)),
-            }
-        };
-        if sent < total {
-            let mut segments = vec![Segment::of(header.as_bytes())];
-            segments.extend_from_slice(payload);
-            self.rest = gather(&segments);
-            self.sent = sent;
-        }
+        self.rest.extend_from_slice(header.as_bytes());
+        payload.iter().for_each(|segment| self.rest.extend_from_slice(lent(segment)));
         Ok(true)
     }
 
-    fn flush(&mut self) -> Result<bool, ChannelError> {
-        while self.sent < self.rest.len() {
-            match rustix::net::send(&self.socket, &self.rest[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(sent) => self.sent += sent,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(error) => return Err(gone(error)),
-            }
+    fn lend(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+        self.transmit(header, payload)
+    }
+
+    fn keep(&mut self) {
+        for segment in self.lent.drain(..) {
+            self.rest.extend_from_slice(lent(&segment));
         }
-        self.rest.clear();
+    }
+
+    fn flush(&mut self) -> Result<bool, ChannelError> {
+        while self.unsent() {
+            let own = &self.rest[self.sent..];
+            let mut parts = [IoSlice::new(&[]); MAX_SEGMENTS + 1];
+            let mut count = 0;
+            for bytes in std::iter::once(own).chain(self.lent.iter().map(lent)).filter(|bytes| !bytes.is_empty()).take(MAX_SEGMENTS + 1) {
+                parts[count] = IoSlice::new(bytes);
+                count += 1;
+            }
+            let Some(sent) = self.write(&parts[..count])? else { return Ok(false) };
+            let own = sent.min(own.len());
+            self.sent += own;
+            self.skip(sent - own);
+        }
         self.sent = 0;
+        if self.rest.capacity() > GATHER {
+            self.rest = Vec::new();
+        } else {
+            self.rest.clear();
+        }
         Ok(true)
     }
 
     fn unsent(&self) -> bool {
-        self.sent < self.rest.len()
+        self.sent < self.rest.len() || !self.lent.is_empty()
     }
 
     fn chunk(&self) -> usize {
-        MAX_PAYLOAD
+        CHUNK
+    }
+
+    fn lend_limit(&self) -> usize {
+        MAX_STREAMED
     }
 
     fn eager_limit(&self) -> usize {
@@ -129,91 +248,213 @@ impl Outgoing for TcpOutgoing {
     }
 }
 
+/// A packet whose payload has come in part.
+#[derive(Debug)]
+enum Part {
+    /// Data or a write, which may be delivered in parts: the header of what is still to come.
+    Pieces(Header),
+    /// Anything else: it is put together here.
+    Whole { header: Header, body: Vec<u8>, have: usize },
+}
+
 /// Receiving end.
 #[derive(Debug)]
 pub struct TcpIncoming {
     socket: OwnedFd,
-    buffer: Vec<u8>,
+    /// Bytes that were read and not delivered are `stage[start..end]`. Empty while the channel rests.
+    stage: Vec<u8>,
     start: usize,
     end: usize,
+    part: Option<Part>,
     ended: bool,
+}
+
+/// The header of the next `size` bytes of a packet, and of the rest.
+fn cut(header: &mut Header, size: usize) -> Header {
+    let mut piece = *header;
+    piece.payload = size as u32;
+    header.payload -= size as u32;
+    header.address = header.address.wrapping_add(size as u64);
+    if header.payload > 0 {
+        piece.flags &= !flag::LAST;
+    }
+    piece
 }
 
 impl TcpIncoming {
     /// A channel that was admitted.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, buffer: vec![0; BUFFER], start: 0, end: 0, ended: false }
+        Self { socket, stage: Vec::new(), start: 0, end: 0, part: None, ended: false }
     }
 
-    /// The next whole packet in the buffer: header and where its payload is.
-    fn parse(&self) -> Result<Option<(Header, usize)>, ChannelError> {
-        let have = &self.buffer[self.start..self.end];
-        let Some(bytes) = have.first_chunk::<HEADER>() else { return Ok(None) };
+    /// The header in the stage, if it is there, with a length that a peer may say.
+    fn header(&self) -> Result<Option<Header>, ChannelError> {
+        let Some(bytes) = self.stage[self.start..self.end].first_chunk::<HEADER>() else { return Ok(None) };
         let header = Header::from_bytes(bytes);
         let length = header.payload as usize;
-        if length > MAX_PAYLOAD {
+        let limit = if in_parts(&header) || header.kind == Kind::Eager as u8 { MAX_STREAMED } else { MAX_PAYLOAD };
+        if length > limit || header.padding > 0 && HEADER + length + usize::from(header.padding) > ALONE {
             return Err(ChannelError::Protocol("impossible length in a stream".into()));
         }
-        Ok((have.len() >= HEADER + length).then_some((header, length)))
+        Ok(Some(header))
     }
 
-    /// Reads once. False: nothing there.
-    fn fill(&mut self) -> Result<bool, ChannelError> {
-        if self.start > 0 && self.buffer.len() - self.end < MAX_PAYLOAD + HEADER {
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        loop {
-            match rustix::net::recv(&self.socket, &mut self.buffer[self.end..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
-                    self.ended = true;
-                    return Ok(false);
-                }
-                Ok((read, _)) => {
-                    self.end += read;
-                    return Ok(true);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(Errno::CONNRESET) => {
-                    self.ended = true;
-                    return Ok(false);
-                }
-                Err(error) => return Err(error.into()),
+    /// Delivers from the stage: a packet, or a part of the one under way. `None`: the socket must be read. Else the bytes
+    /// that left the stage.
+    fn deliver(&mut self, sink: Deliver<'_>) -> Result<Option<usize>, ChannelError> {
+        let have = self.end - self.start;
+        let Some(part) = &mut self.part else {
+            let Some(mut header) = self.header()? else { return Ok(None) };
+            let (body, length, padding) = (self.start + HEADER, header.payload as usize, usize::from(header.padding));
+            if have >= HEADER + length + padding {
+                self.start = body + length + padding;
+                sink.packet(&header, Payload::one(&self.stage[body..body + length]))?;
+                return Ok(Some(HEADER + length + padding));
             }
+            if padding > 0 {
+                return Ok(None);
+            }
+            self.start = body;
+            self.part = Some(if sink.place(&mut header).is_some() || in_parts(&header) {
+                Part::Pieces(header)
+            } else {
+                Part::Whole { header, body: vec![0; length], have: 0 }
+            });
+            return Ok(Some(HEADER));
+        };
+        if have == 0 {
+            return Ok(None);
+        }
+        match part {
+            Part::Pieces(header) => {
+                let size = have.min(header.payload as usize);
+                let piece = cut(header, size);
+                if header.payload == 0 {
+                    self.part = None;
+                }
+                self.start += size;
+                sink.packet(&piece, Payload::one(&self.stage[self.start - size..self.start]))?;
+                Ok(Some(size))
+            }
+            Part::Whole { body, have: got, .. } => {
+                let size = have.min(body.len() - *got);
+                body[*got..*got + size].copy_from_slice(&self.stage[self.start..self.start + size]);
+                *got += size;
+                self.start += size;
+                self.complete(sink)?;
+                Ok(Some(size))
+            }
+        }
+    }
+
+    /// Delivers the packet that was put together, if it is complete.
+    fn complete(&mut self, sink: Deliver<'_>) -> Result<(), ChannelError> {
+        if let Some(Part::Whole { body, have, .. }) = &self.part
+            && *have == body.len()
+            && let Some(Part::Whole { header, body, .. }) = self.part.take()
+        {
+            sink.packet(&header, Payload::one(&body))?;
+        }
+        Ok(())
+    }
+
+    /// Reads once: the rest of the packet under way to where it belongs, what follows into the stage, of which nothing can
+    /// be delivered now. Returns the bytes, and whether the socket may have more.
+    fn read(&mut self, sink: Deliver<'_>) -> Result<(usize, bool), ChannelError> {
+        if self.stage.is_empty() {
+            self.stage.resize(STAGE, 0);
+        }
+        self.stage.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let (target, header) = match &mut self.part {
+            None => (Segment::EMPTY, None),
+            Some(Part::Whole { body, have, .. }) => (Segment { base: body[*have..].as_mut_ptr(), len: body.len() - *have }, None),
+            Some(Part::Pieces(header)) => (sink.place(header).unwrap_or(Segment::EMPTY), Some(header)),
+        };
+        let room = &mut self.stage[self.end..];
+        let asked;
+        let outcome = if target.len == 0 {
+            asked = room.len();
+            receive(|| rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT).map(|(read, _)| read))
+        } else {
+            let tail = room.len().min(TAIL);
+            asked = target.len + tail;
+            // SAFETY: memory of `body`, or lent by the application and valid until the next call of the sink; nobody else
+            // in this process touches it meanwhile.
+            let target = unsafe { std::slice::from_raw_parts_mut(target.base, target.len) };
+            let mut parts = [IoSliceMut::new(target), IoSliceMut::new(&mut room[..tail])];
+            receive(|| {
+                rustix::net::recvmsg(&self.socket, &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT)
+                    .map(|got| got.bytes)
+            })
+        };
+        let Some(read) = outcome? else { return Ok((0, false)) };
+        if read == 0 {
+            self.ended = true;
+            return Ok((0, false));
+        }
+        let placed = read.min(target.len);
+        self.end += read - placed;
+        if let Some(header) = header {
+            if placed > 0 {
+                let piece = cut(header, placed);
+                if header.payload == 0 {
+                    self.part = None;
+                }
+                sink.packet(&piece, Payload { parts: [Segment { base: target.base, len: placed }, Segment::EMPTY] })?;
+            }
+        } else if let Some(Part::Whole { have, .. }) = &mut self.part {
+            *have += placed;
+            self.complete(sink)?;
+        }
+        Ok((read, read == asked))
+    }
+}
+
+/// True for packets that may be delivered in parts.
+fn in_parts(header: &Header) -> bool {
+    header.kind == Kind::Data as u8 || header.kind == Kind::Write as u8
+}
+
+/// Reads; `None` for nothing there, 0 for the end.
+fn receive(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<Option<usize>, ChannelError> {
+    loop {
+        match call() {
+            Ok(read) => return Ok(Some(read)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::CONNRESET) => return Ok(Some(0)),
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
 impl Incoming for TcpIncoming {
-    fn receive(&mut self, budget: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError> {
-        let (mut packets, mut bytes) = (0, 0);
+    fn receive(&mut self, budget: usize, sink: Deliver<'_>) -> Result<usize, ChannelError> {
+        let (mut parts, mut bytes, mut more) = (0, 0, true);
         while bytes < budget {
-            let Some((header, length)) = self.parse()? else {
-                if self.start == self.end {
-                    (self.start, self.end) = (0, 0);
+            if let Some(taken) = self.deliver(sink)? {
+                bytes += taken;
+                parts += 1;
+            } else if self.ended {
+                return if self.start == self.end && self.part.is_none() {
+                    Err(ChannelError::Closed)
+                } else {
+                    Err(ChannelError::Protocol("the stream ends inside a packet".into()))
+                };
+            } else if more {
+                let read;
+                (read, more) = self.read(sink)?;
+                if read > 0 {
+                    parts += 1;
+                    bytes += read;
                 }
-                if self.ended {
-                    return if self.start == self.end {
-                        Err(ChannelError::Closed)
-                    } else {
-                        Err(ChannelError::Protocol("the stream ends inside a packet".into()))
-                    };
-                }
-                if !self.fill()? && !self.ended {
-                    break;
-                }
-                continue;
-            };
-            let body = self.start + HEADER;
-            let delivered = deliver(&header, Payload::one(&self.buffer[body..body + length]));
-            self.start = body + length;
-            delivered?;
-            packets += 1;
-            bytes += length + HEADER;
+            } else {
+                break;
+            }
         }
-        Ok(packets)
+        Ok(parts)
     }
 
     fn event(&mut self) -> Result<(), ChannelError> {
@@ -229,10 +470,21 @@ impl Incoming for TcpIncoming {
     }
 
     fn arm(&mut self) -> bool {
-        matches!(self.parse(), Ok(Some(_)) | Err(_))
+        match (&self.part, self.header()) {
+            (Some(_), _) => self.end > self.start,
+            (None, Ok(Some(header))) => self.end - self.start >= HEADER + header.payload as usize + usize::from(header.padding),
+            (None, Ok(None)) => false,
+            (None, Err(_)) => true,
+        }
     }
 
     fn disarm(&mut self) {}
+
+    fn relax(&mut self) {
+        if self.start == self.end {
+            (self.stage, self.start, self.end) = (Vec::new(), 0, 0);
+        }
+    }
 
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -252,40 +504,4 @@ impl Incoming for TcpIncoming {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::packet::Kind;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-    #[test]
-    fn packets_survive_partial_writes_and_a_marker_is_acknowledged() {
-        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        let (mut out, mut incoming) = (TcpOutgoing::new(a), TcpIncoming::new(b));
-        let bodies: Vec<Vec<u8>> = (0..40usize).map(|n| vec![n as u8; n * 1600 % MAX_PAYLOAD]).collect();
-        let (mut next, mut got) = (0, Vec::new());
-        while got.len() < bodies.len() {
-            while next < bodies.len() {
-                let mut header = Header::new(Kind::Eager);
-                header.id = next as u64;
-                header.payload = bodies[next].len() as u32;
-                if !out.send(&header, &[Segment::of(&bodies[next])]).unwrap() {
-                    break;
-                }
-                next += 1;
-            }
-            incoming
-                .receive(usize::MAX, &mut |header, payload| {
-                    got.push((header.id, payload.to_vec()));
-                    Ok(())
-                })
-                .unwrap();
-            let _ = out.flush().unwrap();
-        }
-        assert!(got.iter().enumerate().all(|(n, (id, body))| *id == n as u64 && *body == bodies[n]));
-        assert!(out.acknowledged().unwrap().is_none());
-        incoming.acknowledge(9).unwrap();
-        assert_eq!(out.acknowledged().unwrap(), Some(9));
-        drop(out);
-        assert!(matches!(incoming.receive(1, &mut |_, _| Ok(())), Err(ChannelError::Closed)));
-    }
-}
+mod tests;

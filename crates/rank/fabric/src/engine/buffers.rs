@@ -138,6 +138,10 @@ impl Buffers {
 /// Copies payload bytes into lent memory.
 #[inline]
 fn copy(source: *mut u8, target: *mut u8, len: usize) {
+    if source == target {
+        // Received in place.
+        return;
+    }
     // SAFETY: the callers cut `len` so that the target lies within memory lent for the operation (see the module's
     // head) and the source within a ring's data area, a receive buffer or the application's memory. An application
     // may send to itself from overlapping memory, hence `copy`.

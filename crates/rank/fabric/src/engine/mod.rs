@@ -58,6 +58,16 @@ pub trait Outlet {
     /// Longest message to this peer that had better travel at once, between [`EAGER_LIMIT`] and
     /// [`packet::MAX_PAYLOAD`] bytes.
     fn eager_limit(&self, peer: Rank) -> usize;
+    /// Longest message that [`Outlet::lend`] takes now, bytes.
+    fn lend_limit(&self, _peer: Rank) -> usize {
+        0
+    }
+    /// Like [`Outlet::post`] without a copy, for a message no longer than [`Outlet::lend_limit`] says just now. False: the
+    /// payload stays lent until [`Engine::streamed`] is told of `operation`. True: it is the application's again.
+    fn lend(&mut self, peer: Rank, header: &Header, payload: &[Segment], _operation: u64) -> bool {
+        self.post(peer, header, payload);
+        true
+    }
     /// Sends a packet after all posted before to this peer. The payload is copied before this returns.
     fn post(&mut self, peer: Rank, header: &Header, payload: &[Segment]);
     /// Sends a long transfer, not ordered with packets.
@@ -198,6 +208,20 @@ impl Engine {
             Kind::Read => self.asked(out, peer, header),
             // The links keep markers to themselves.
             Kind::Marker => Err(Fault::Kind(header.kind)),
+        }
+    }
+
+    /// Where the payload of a packet belongs that is still on its way: memory for the next of its bytes. A message that
+    /// meets its receive here becomes data for that, by the header too. `None`: the packet must be handled whole, or in
+    /// parts if it is data or a write.
+    ///
+    /// The memory is lent by the application: it is good until the next call of this engine.
+    pub fn place(&mut self, peer: Rank, header: &mut Header) -> Option<Segment> {
+        match header.kind()? {
+            Kind::Eager => self.place_message(peer, header),
+            Kind::Data => self.place_data(peer, header),
+            Kind::Write => self.place_write(header),
+            _ => None,
         }
     }
 

@@ -17,6 +17,8 @@ use std::mem::{offset_of, size_of};
 
 /// Largest payload of one packet, bytes.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
+/// Largest payload of one message, packet of data or write on a channel that need not hold it whole, bytes.
+pub const MAX_STREAMED: usize = 512 * 1024;
 /// Size of an encoded header, bytes.
 pub const HEADER: usize = size_of::<Header>();
 /// Bytes of it that say everything about a brief one, see [`Header::is_brief`].
@@ -68,8 +70,8 @@ pub struct Header {
     pub from: u16,
     /// Endpoint of the receiver.
     pub to: u16,
-    /// Padding, zero.
-    pub reserved: u16,
+    /// Bytes after the payload that mean nothing: see the tcp channel. Elsewhere 0.
+    pub padding: u16,
     /// Bytes that follow the header.
     pub payload: u32,
     /// Small argument.
@@ -94,7 +96,7 @@ impl Header {
     /// A header of this kind with every other field zero.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
-        Self { kind: kind as u8, flags: 0, from: 0, to: 0, reserved: 0, payload: 0, aux: 0, tag: 0, data: 0, length: 0, id: 0, address: 0 }
+        Self { kind: kind as u8, flags: 0, from: 0, to: 0, padding: 0, payload: 0, aux: 0, tag: 0, data: 0, length: 0, id: 0, address: 0 }
     }
 
     /// The kind, `None` for a number that is none.

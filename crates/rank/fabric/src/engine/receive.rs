@@ -301,6 +301,40 @@ impl Engine {
         }
     }
 
+    /// The place of a message whose payload is on its way: it is received like the data of an announced one.
+    pub(super) fn place_message(&mut self, peer: Rank, header: &mut Header) -> Option<Segment> {
+        let (tagged, source) = (header.has(flag::TAGGED), (peer, header.from));
+        let (endpoint, expected) = (header.to, header.payload as usize);
+        let matcher = self.endpoint(endpoint)?.matcher(tagged);
+        let place = matcher.find_posted(source, header.tag)?;
+        let Memory::Whole(buffers) = &matcher.posted(place)?.memory else { return None };
+        // What is truncated is better seen whole.
+        if header.length != u64::from(header.payload) || buffers.len() < expected {
+            return None;
+        }
+        let target = self.target(endpoint, tagged, source, header.tag, header.length)?;
+        let landing = Landing { endpoint, peer, target, announcement: *header, expected, received: 0 };
+        let mut data = Header::new(Kind::Data);
+        data.from = header.from;
+        data.to = endpoint;
+        data.payload = header.payload;
+        data.id = self.operations.insert(Operation::Receive(landing));
+        *header = data;
+        self.place_data(peer, header)
+    }
+
+    /// The place of data for a long message or a read.
+    pub(super) fn place_data(&self, peer: Rank, header: &Header) -> Option<Segment> {
+        let (buffers, limit) = match self.operations.get(header.id)? {
+            Operation::Receive(landing) if landing.peer == peer => (&landing.target.buffers, landing.expected),
+            Operation::Read(reading) => reading.room(peer)?,
+            _ => return None,
+        };
+        let (offset, length) = (usize::try_from(header.address).ok()?, header.payload as usize);
+        offset.checked_add(length).filter(|end| *end <= limit)?;
+        buffers.slice(offset, length).segments().first().copied()
+    }
+
     /// DATA: a piece of a long message or of a read.
     pub(super) fn landed(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header, payload: Payload) -> Result<(), Fault> {
         if header.payload as usize != payload.len() {

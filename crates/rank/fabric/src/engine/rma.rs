@@ -60,6 +60,13 @@ pub(crate) struct Reading {
     received: usize,
 }
 
+impl Reading {
+    /// The memory that data from this peer may fill, and how much of it.
+    pub(super) fn room(&self, peer: Rank) -> Option<(&Buffers, usize)> {
+        (self.transfer.peer == peer).then_some((&self.buffers, self.length))
+    }
+}
+
 fn buffers(segments: &[Segment]) -> Buffers {
     match segments {
         [one] => Buffers::One(*one),
@@ -149,6 +156,13 @@ impl Engine {
             return Err(FI_EACCES);
         }
         Ok(region.base.wrapping_add(address as usize))
+    }
+
+    /// The place of a write's payload.
+    pub(super) fn place_write(&self, header: &Header) -> Option<Segment> {
+        let len = header.payload as usize;
+        let base = self.region(header.tag, header.address, len as u64, FI_REMOTE_WRITE).ok()?;
+        Some(Segment { base: base as *mut u8, len })
     }
 
     /// WRITE: a peer writes here.

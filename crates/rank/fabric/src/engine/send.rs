@@ -119,6 +119,18 @@ impl Engine {
             }
             return Ok(());
         }
+        if !copied && length <= out.lend_limit(message.to.0) {
+            header.kind = Kind::Eager as u8;
+            header.payload = length as u32;
+            let (context, peer, flags) = (message.context, message.to.0, kind);
+            let sending = Sending { endpoint, peer, context, report, flags, buffers: None, length, header, awaits_ack, ticket: None };
+            let id = self.operations.insert(Operation::Send(sending));
+            header.id = if awaits_ack { id } else { 0 };
+            if out.lend(message.to.0, &header, message.segments, id) {
+                self.streamed(out, id);
+            }
+            return Ok(());
+        }
         let buffers = match message.segments {
             [one] => Buffers::One(*one),
             many => Buffers::Many(many.into()),

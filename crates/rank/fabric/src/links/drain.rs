@@ -200,6 +200,7 @@ impl Links {
             watch.forget();
         }
         self.polled.clear();
+        self.warm.clear();
         self.by_socket = 0;
         self.sleepers = 0;
         self.map_version = None;

@@ -3,9 +3,10 @@
 use super::Links;
 use super::pull::Pulling;
 use crate::channel::stranger::Stranger;
-use crate::channel::{ChannelError, Incoming};
+use crate::channel::{ChannelError, Incoming, Sink};
 use crate::engine::Engine;
-use crate::engine::packet::Kind;
+use crate::engine::buffers::{Payload, Segment};
+use crate::engine::packet::{Header, Kind};
 use crate::report;
 use crate::watch::{Interest, Token};
 use mend_messages::job::Rank;
@@ -16,6 +17,10 @@ use std::time::Duration;
 const BUDGET: usize = 256 * 1024;
 /// Connections that may be in their handshake at a time, beyond one per rank.
 const MAX_STRANGERS: usize = 64;
+/// Channels announced by sockets that keep their buffers after something came.
+const WARM: usize = 16;
+/// Most rounds in which sockets are polled between two looks at all of them.
+pub(super) const MAX_DIRECT: u32 = 7;
 /// Time a stranger has to show that it belongs to the job.
 const STRANGER_TIME: Duration = Duration::from_secs(10);
 
@@ -41,30 +46,57 @@ pub struct Inbound {
     pub pulls: VecDeque<Pulling>,
 }
 
+/// Takes what a channel delivers to the engine; markers are the links' own.
+struct Delivery<'a> {
+    links: &'a mut Links,
+    engine: &'a mut Engine,
+    rank: Rank,
+    pull_kind: u32,
+    drained: &'a mut bool,
+    marked: &'a mut bool,
+    marker: &'a mut Option<u64>,
+}
+
+impl Sink for Delivery<'_> {
+    fn packet(&mut self, header: &Header, payload: Payload) -> Result<(), ChannelError> {
+        if header.kind == Kind::Marker as u8 {
+            *self.marker = Some(header.id);
+            self.links.allow_pulls(self.rank, 0);
+            return Ok(());
+        }
+        if *self.drained || self.marker.is_some() {
+            (*self.drained, *self.marked, *self.marker) = (false, false, None);
+            self.links.allow_pulls(self.rank, self.pull_kind);
+        }
+        self.engine.handle(self.links, self.rank, header, payload).map_err(|fault| ChannelError::Protocol(fault.to_string()))
+    }
+
+    fn place(&mut self, header: &mut Header) -> Option<Segment> {
+        self.engine.place(self.rank, header)
+    }
+}
+
 impl Links {
     /// Receives from an inbound channel. True if something came.
     pub(super) fn receive(&mut self, engine: &mut Engine, number: u32) -> bool {
         let Some(mut inbound) = self.inbound.get_mut(number as usize).and_then(Option::take) else { return false };
         let Inbound { channel, rank, drained, marked, marker, pull_kind, .. } = &mut *inbound;
         let (rank, pull_kind) = (*rank, *pull_kind);
-        let outcome = channel.receive(BUDGET, &mut |header, payload| {
-            if header.kind == Kind::Marker as u8 {
-                *marker = Some(header.id);
-                self.allow_pulls(rank, 0);
-                return Ok(());
-            }
-            if *drained || marker.is_some() {
-                (*drained, *marked, *marker) = (false, false, None);
-                self.allow_pulls(rank, pull_kind);
-            }
-            engine.handle(self, rank, header, payload).map_err(|fault| ChannelError::Protocol(fault.to_string()))
-        });
+        let outcome = channel.receive(BUDGET, &mut Delivery { links: self, engine, rank, pull_kind, drained, marked, marker });
         match outcome {
             Ok(packets) => {
                 if inbound.marker.is_some() {
                     self.list_pulls(number);
                 }
+                if packets > 0
+                    && let Some(peer) = self.peers.get_mut(rank as usize)
+                {
+                    peer.credit = true;
+                }
                 if !inbound.channel.polled() {
+                    if packets > 0 {
+                        self.warm_up(number);
+                    }
                     // Whole packets that are read already are not announced again by the socket.
                     let listed = self.polled.iter().position(|other| *other == number);
                     match (inbound.channel.arm(), listed) {
@@ -92,6 +124,7 @@ impl Links {
             watch.remove(inbound.channel.socket());
         }
         self.polled.retain(|other| *other != number);
+        self.warm.retain(|other| *other != number);
         if !inbound.channel.polled() {
             self.by_socket -= 1;
         }
@@ -114,7 +147,36 @@ impl Links {
             }
             return true;
         }
-        self.receive(engine, number)
+        let hot = self.hot().contains(&Some(number));
+        let moved = self.receive(engine, number);
+        if moved && !hot {
+            // Polling a few sockets misses others: looks become more frequent again.
+            self.direct /= 2;
+        } else if moved {
+            self.direct = (self.direct + 1).min(MAX_DIRECT);
+        }
+        moved
+    }
+
+    /// The channels whose sockets are polled: those that something came from last.
+    pub(super) fn hot(&self) -> [Option<u32>; 2] {
+        let mut latest = self.warm.iter().rev().copied();
+        [latest.next(), latest.next()]
+    }
+
+    /// Something came from a channel that sockets announce.
+    fn warm_up(&mut self, number: u32) {
+        if self.warm.back() == Some(&number) {
+            return;
+        }
+        self.warm.retain(|other| *other != number);
+        self.warm.push_back(number);
+        if self.warm.len() > WARM
+            && let Some(cold) = self.warm.pop_front()
+            && let Some(Some(inbound)) = self.inbound.get_mut(cold as usize)
+        {
+            inbound.channel.relax();
+        }
     }
 
     /// Accepts what waits at the listeners, unless this rank is suspended: then nothing new may begin.

@@ -40,6 +40,11 @@ const LOOPBACK_CHUNK: usize = 64 * 1024;
 const LOOK_EVERY: u32 = 64;
 /// The same when rings and sockets are mixed.
 const LOOK_EVERY_MIXED: u32 = 8;
+/// Rounds between two polls of the latest sockets when rings and sockets are mixed.
+const POLL_EVERY_MIXED: u32 = 4;
+/// Packets to a peer between two rounds that leave at once each; more are a burst and wait for each other, until the next
+/// round. Few, so that a program seldom depends on the nudge; a call more or less does not matter to a long burst.
+const BURST: u32 = 4;
 
 /// See the module.
 #[derive(Default)]
@@ -55,6 +60,10 @@ pub struct Links {
     polled: Vec<u32>,
     /// Inbound channels that only sockets announce.
     by_socket: usize,
+    /// Those of them that something came from lately, the latest last.
+    warm: VecDeque<u32>,
+    /// Rounds between two looks in which only the latest sockets are polled: it grows while these are the right ones.
+    direct: u32,
     strangers: Vec<Option<Box<Stranger>>>,
     loopback: VecDeque<(Header, Vec<u8>)>,
     finished: Vec<u64>,
@@ -76,6 +85,11 @@ pub struct Links {
     /// Look at the sockets in the next round.
     urgent: bool,
     sleepers: u32,
+    /// In a round: what is sent now leaves at its end at the latest.
+    in_round: bool,
+    /// Something waits for the application's next round, and `nudge` was called for the case that it never comes.
+    delayed: bool,
+    nudge: Option<fn()>,
 }
 
 impl Links {
@@ -163,6 +177,8 @@ impl Links {
 
     /// One round: receive, accept, open, send. True if anything moved.
     pub fn progress(&mut self, engine: &mut Engine) -> bool {
+        self.in_round = true;
+        self.delayed = false;
         let mut moved = false;
         let mut at = 0;
         while let Some(number) = self.polled.get(at).copied() {
@@ -179,9 +195,12 @@ impl Links {
         self.rounds = self.rounds.wrapping_add(1);
         let every = match (self.polled.is_empty(), self.by_socket) {
             (true, 0) | (false, 0) => LOOK_EVERY,
-            (true, _) => 1,
+            (true, _) => 1 + self.direct,
             (false, _) => LOOK_EVERY_MIXED,
         };
+        if self.direct > 0 && (self.polled.is_empty() || self.rounds.is_multiple_of(POLL_EVERY_MIXED)) {
+            moved |= self.poll_sockets(engine);
+        }
         let look = self.urgent || self.rounds.is_multiple_of(every);
         if look {
             self.urgent = false;
@@ -196,7 +215,50 @@ impl Links {
         while let Some(id) = self.finished.pop() {
             engine.streamed(self, id);
         }
+        self.in_round = false;
         moved
+    }
+
+    /// Receives from the sockets that something came from last: one system call instead of two.
+    fn poll_sockets(&mut self, engine: &mut Engine) -> bool {
+        let mut moved = false;
+        for number in self.hot().into_iter().flatten() {
+            if !self.polled.contains(&number) && self.receive(engine, number) {
+                moved = true;
+                self.direct = (self.direct + 1).min(inbound::MAX_DIRECT);
+            }
+        }
+        moved
+    }
+
+    /// `nudge` is called when something starts to wait for the application's next round of progress: somebody else should
+    /// see to it, in a while, that there is one.
+    pub fn on_delay(&mut self, nudge: fn()) {
+        self.nudge = Some(nudge);
+    }
+
+    /// True while something waits for a round of progress that the application has not made since it was sent.
+    #[must_use]
+    pub fn delayed(&self) -> bool {
+        self.delayed
+    }
+
+    /// Lets a copy of a packet wait for its turn.
+    fn enqueue(&mut self, rank: Rank, header: &Header, payload: &[Segment]) {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        let payload = gather(payload);
+        peer.queued += payload.len() + crate::engine::packet::HEADER;
+        peer.queue.push_back(Queued { header: *header, payload });
+        self.list(rank);
+    }
+
+    fn delay(&mut self) {
+        if !self.delayed {
+            self.delayed = true;
+            if let Some(nudge) = self.nudge {
+                nudge();
+            }
+        }
     }
 
     /// Delivers packets of this rank to itself.
@@ -318,28 +380,67 @@ impl Outlet for Links {
     fn post(&mut self, rank: Rank, header: &Header, payload: &[Segment]) {
         let Some(peer) = self.peers.get_mut(rank as usize) else { return };
         match &mut peer.outbound {
-            Outbound::Open(channel) if peer.queue.is_empty() && !peer.held => match channel.send(header, payload) {
-                Ok(true) => {
-                    peer.used = true;
-                    if channel.unsent() {
-                        self.list(rank);
+            Outbound::Open(channel) if peer.queue.is_empty() && !peer.held => {
+                peer.burst = if peer.burst.0 == self.rounds { (self.rounds, peer.burst.1 + 1) } else { (self.rounds, 1) };
+                // Without somebody who would see to it, nothing may wait for a round.
+                let burst = !self.in_round && peer.burst.1 > BURST && self.nudge.is_some();
+                let taken = if self.in_round || burst { channel.defer(header, payload) } else { channel.send(header, payload) };
+                match taken {
+                    Ok(true) => {
+                        peer.used = true;
+                        if channel.unsent() {
+                            self.list(rank);
+                            if burst {
+                                self.delay();
+                            }
+                        }
+                        return;
                     }
-                    return;
+                    Ok(false) => {}
+                    Err(error) => self.lose(rank, &error),
                 }
-                Ok(false) => {}
-                Err(error) => self.lose(rank, &error),
-            },
+            }
             Outbound::Loopback => {
                 self.loopback.push_back((*header, gather(payload)));
                 return;
             }
             _ => self.urgent = true,
         }
-        let peer = &mut self.peers[rank as usize];
-        let payload = gather(payload);
-        peer.queued += payload.len() + crate::engine::packet::HEADER;
-        peer.queue.push_back(Queued { header: *header, payload });
-        self.list(rank);
+        self.enqueue(rank, header, payload);
+    }
+
+    fn lend_limit(&self, rank: Rank) -> usize {
+        match self.peers.get(rank as usize) {
+            // One message per sign of life bounds what a peer that waits for none of them must hold.
+            Some(peer) if peer.credit && !peer.held && peer.queue.is_empty() => match &peer.outbound {
+                Outbound::Open(channel) if !channel.unsent() => channel.lend_limit(),
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+
+    fn lend(&mut self, rank: Rank, header: &Header, payload: &[Segment], operation: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return true };
+        let Outbound::Open(channel) = &mut peer.outbound else {
+            self.enqueue(rank, header, payload);
+            return true;
+        };
+        match channel.lend(header, payload) {
+            Ok(true) => {
+                (peer.used, peer.credit) = (true, false);
+                let unsent = channel.unsent();
+                if unsent {
+                    peer.lent = Some(operation);
+                    self.list(rank);
+                }
+                return !unsent;
+            }
+            Ok(false) => {}
+            Err(error) => self.lose(rank, &error),
+        }
+        self.enqueue(rank, header, payload);
+        true
     }
 
     fn stream(&mut self, rank: Rank, stream: Stream) {
@@ -359,6 +460,12 @@ impl Outlet for Links {
                 }
                 !gone
             });
+            if (peer.lent.is_some() || withdrawn.last().is_some_and(|(last, _)| *last == rank as Rank))
+                && let Some(channel) = peer.outbound.channel()
+            {
+                // Part of a packet may be with the channel still, and its memory is the application's again.
+                channel.keep();
+            }
         }
         withdrawn
     }

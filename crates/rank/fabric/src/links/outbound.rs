@@ -64,7 +64,7 @@ impl Links {
         let mut moved = false;
         let outcome = loop {
             if let Some(first) = peer.queue.front() {
-                match channel.send(&first.header, &[Segment::of(&first.payload)]) {
+                match channel.defer(&first.header, &[Segment::of(&first.payload)]) {
                     Ok(true) => {
                         peer.queued -= first.payload.len() + crate::engine::packet::HEADER;
                         peer.queue.pop_front();
@@ -76,20 +76,33 @@ impl Links {
                     Err(error) => break Err(error),
                 }
             }
-            let Some(stream) = peer.streams.front_mut() else { break channel.flush().map(drop) };
+            let waited = channel.unsent();
+            match channel.flush() {
+                Ok(true) => {
+                    moved |= waited;
+                    self.finished.extend(peer.lent.take());
+                }
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+            let Some(stream) = peer.streams.front_mut() else { break Ok(()) };
+            if stream.offset == stream.length {
+                if let Some(done) = peer.streams.pop_front()
+                    && done.operation != 0
+                {
+                    self.finished.push(done.operation);
+                }
+                moved = true;
+                continue;
+            }
             match send_stream(channel.as_mut(), stream) {
                 Ok(sent) => {
                     moved |= sent > 0;
                     peer.used |= sent > 0;
-                    if stream.offset == stream.length {
-                        if let Some(done) = peer.streams.pop_front()
-                            && done.operation != 0
-                        {
-                            self.finished.push(done.operation);
-                        }
-                    } else if sent < TURN {
+                    if channel.unsent() || sent < TURN && stream.offset < stream.length {
                         break Ok(());
-                    } else {
+                    }
+                    if stream.offset < stream.length {
                         peer.streams.rotate_left(1);
                         break Ok(());
                     }
@@ -242,14 +255,15 @@ fn next_packet(stream: &Stream, chunk: usize) -> (Header, usize) {
     (header, size)
 }
 
-/// Sends packets of a stream until the channel is full or its turn is over; returns the bytes.
+/// Sends packets of a stream until the channel is full or its turn is over; returns the bytes. The channel may still
+/// refer to the last of them.
 fn send_stream(channel: &mut dyn Outgoing, stream: &mut Stream) -> Result<usize, ChannelError> {
     let mut total = 0;
-    while stream.offset < stream.length && total < TURN {
+    while stream.offset < stream.length && total < TURN && !channel.unsent() {
         let (header, size) = next_packet(stream, channel.chunk());
         let taken = match &stream.buffers {
-            Buffers::One(whole) => channel.send(&header, &[Segment { base: whole.base.wrapping_add(stream.offset), len: size }])?,
-            many => channel.send(&header, many.slice(stream.offset, size).segments())?,
+            Buffers::One(whole) => channel.lend(&header, &[Segment { base: whole.base.wrapping_add(stream.offset), len: size }])?,
+            many => channel.lend(&header, many.slice(stream.offset, size).segments())?,
         };
         if !taken {
             break;

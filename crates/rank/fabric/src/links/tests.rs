@@ -124,7 +124,7 @@ fn run(nodes: &[u32], seed: u64, rounds: usize) {
         for _ in 0..4 {
             let (from, to) = (world.draw(size as u64) as usize, world.draw(size as u64) as usize);
             let words = match world.draw(4) {
-                0 => 1 + world.draw(30_000),
+                0 => 1 + world.draw(80_000),
                 _ => 1 + world.draw(500),
             };
             let number = sent[from][to];
@@ -136,7 +136,7 @@ fn run(nodes: &[u32], seed: u64, rounds: usize) {
             let node = &mut world.nodes[from];
             if node.engine.send(&mut node.links, 0, &message).is_ok() {
                 sent[from][to] += 1;
-                let mut memory = vec![0u64; 30_001];
+                let mut memory = vec![0u64; 80_001];
                 let buffers = Buffers::One(Segment { base: memory.as_mut_ptr().cast(), len: memory.len() * 8 });
                 let context = from << 32 | number as usize;
                 let receive = Receive { tag: Some((5, 0)), source: Some((from as u32, 0)), buffers, context, flags: 0 };
@@ -234,6 +234,47 @@ fn a_packet_that_the_socket_took_in_part_is_finished_though_nothing_follows() {
         node.engine.receive(&mut node.links, 0, receive).unwrap();
         assert_eq!(node.engine.queues.get_mut(node.queue).unwrap().entries.len(), number + 1, "message {number} is missing");
     }
+}
+
+static NUDGES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+#[test]
+fn a_burst_waits_only_if_somebody_will_see_to_it() {
+    use std::sync::atomic::Ordering;
+    let mut world = World::new(&[0, 1], 4);
+    let mut packet = Header::new(crate::engine::packet::Kind::Eager);
+    world.nodes[0].links.post(1, &packet, &[]);
+    for _ in 0..1000 {
+        world.progress();
+    }
+    let mut burst = |world: &mut World| {
+        for _ in 0..2 * BURST {
+            packet.tag += 1;
+            world.nodes[0].links.post(1, &packet, &[]);
+        }
+    };
+    burst(&mut world);
+    assert!(!world.nodes[0].links.peers[1].pending());
+    world.nodes[0].links.on_delay(|| {
+        NUDGES.fetch_add(1, Ordering::Relaxed);
+    });
+    world.progress();
+    burst(&mut world);
+    assert!(world.nodes[0].links.peers[1].pending() && world.nodes[0].links.delayed());
+    assert_eq!(NUDGES.load(Ordering::Relaxed), 1);
+    world.progress();
+    assert!(!world.nodes[0].links.peers[1].pending() && !world.nodes[0].links.delayed());
+    for _ in 0..1000 {
+        world.progress();
+    }
+    for _ in 0..=4 * BURST {
+        let mut memory = [0u8; 8];
+        let buffers = Buffers::One(Segment { base: memory.as_mut_ptr(), len: 8 });
+        let node = &mut world.nodes[1];
+        node.engine.receive(&mut node.links, 0, Receive { tag: None, source: None, buffers, context: 0, flags: 0 }).unwrap();
+    }
+    let node = &mut world.nodes[1];
+    assert_eq!(node.engine.queues.get_mut(node.queue).unwrap().entries.len(), 4 * BURST as usize + 1);
 }
 
 #[test]

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Measures Mend's tcp channel between two lab nodes beside libfabric's own `tcp` provider, in one run; medians and ratios.
+
+    network.py [--runs N] [NAME ...]
+
+    pingpong    IMB PingPong, 0 B to 4 MiB: half a round trip, us; with the floor: one plain TCP connection over this link
+    sendrecv    IMB Sendrecv, both directions at once: time, us
+    uniband     IMB Uniband, a stream one way: MB/s (messages/s at 0 B)
+    rate        messages per second of 8 B, windows of 64 nonblocking sends
+    crowded     IMB Allreduce of 8 B, 4 ranks on each of 2 nodes, more than this machine may have cores: mean time, us
+    lammps      LAMMPS melt, 2 ranks on 2 nodes, time of the run's loop
+
+Both sides are the same binary under the same `mend run` on the same nodes; the other one is told to take FI_PROVIDER=tcp and
+is not preloaded. Runs alternate (A B A B …). Ratios are Mend's figure by the other's: below 1 is better for times, above 1 for
+rates.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "tests", "lab")]
+from bench import imb_rows, report  # noqa: E402
+from cluster import MEND, ROOT, Failed, Lab, compile_mpi, compile_plain, find_imb, find_lammps  # noqa: E402
+
+OTHER = ["env", "-u", "LD_PRELOAD", "FI_PROVIDER=tcp"]
+PORT = "9100"
+
+
+def run(lab, ranks, argv, other):
+    hosts = ",".join(f"{node}:{ranks // 2}" for node in ("node1", "node2"))
+    command = lab.command("run", "-q", "-n", str(ranks), "--hosts", hosts, "--", *(OTHER if other else []), *argv)
+    done = subprocess.run(command, capture_output=True, text=True, env=lab.environment, stdin=subprocess.DEVNULL, check=False, timeout=300,
+                          cwd=lab.home)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def pairs(lab, ranks, argv, runs, read):
+    """Alternating runs; (figures of libfabric's provider, Mend's figures)."""
+    figures = ([], [])
+    for _ in range(runs):
+        for kind in (0, 1):
+            figures[kind].append(read(run(lab, ranks, argv, other=kind == 0)))
+    return figures
+
+
+def imb(lab, name, runs, column, repetitions):
+    """{size: (figures of libfabric's provider, Mend's figures)}; short messages are repeated more often than long ones."""
+    table = {}
+    for logs, count in (("0:12", repetitions[0]), ("13:22", repetitions[1])):
+        argv = [find_imb(), "-iter_policy", "off", "-iter", str(count), "-time", "60", "-msglog", logs, name]
+        theirs, ours = pairs(lab, 2, argv, runs, imb_rows)
+        for size in theirs[0]:
+            if size or logs.startswith("0"):
+                table[size] = tuple([float(rows[size][column]) for rows in side] for side in (theirs, ours))
+    return table
+
+
+def print_table(title, unit, table, floor=None):
+    print(f"{title} ({unit})\n{'bytes':>9} {'tcp':>12} {'mend':>12} {'ratio':>7} (from .. to){'   floor' if floor else ''}")
+    for size, (theirs, ours) in sorted(table.items()):
+        ratios = sorted(mine / other for other, mine in zip(theirs, ours) if other)
+        if ratios:
+            low = f"{floor[size]:8.2f}" if floor and size in floor else ""
+            print(f"{size:9} {statistics.median(theirs):12.2f} {statistics.median(ours):12.2f} {statistics.median(ratios):7.3f} "
+                  f"({ratios[0]:.3f} .. {ratios[-1]:.3f}) {low}", flush=True)
+
+
+def floors(lab, work, sizes, runs):
+    """{size: median of half a round trip of a plain TCP connection, us}."""
+    program = compile_plain("socket_pingpong.c", os.path.join(work, "socket_pingpong"))
+    address = lab.on("node1", "getent", "ahostsv4", "node2").stdout.split()[0]
+    plan = [str(number) for size in sizes if size for number in (size, 4000 if size <= 4096 else 200)]
+    figures = {}
+    for _ in range(runs):
+        server = subprocess.Popen([MEND, "lab", "exec", "--name", lab.name, "node2", "--", program, PORT], stdout=subprocess.PIPE)
+        server.stdout.readline()
+        for line in lab.on("node1", program, PORT, address, *plan).stdout.splitlines():
+            size, time = line.split()
+            figures.setdefault(int(size), []).append(float(time))
+        if server.wait(30):
+            raise Failed("the plain connection's other end failed")
+    return {size: statistics.median(times) for size, times in figures.items()}
+
+
+def pingpong(lab, runs, work):
+    table = imb(lab, "PingPong", runs, 2, (4000, 200))
+    print_table("PingPong, half a round trip", "us", table, floors(lab, work, sorted(table), runs))
+
+
+def sendrecv(lab, runs, _work):
+    print_table("Sendrecv, time", "us", imb(lab, "Sendrecv", runs, 4, (4000, 200)))
+
+
+def uniband(lab, runs, _work):
+    table = imb(lab, "Uniband", runs, 2, (200, 10))
+    print_table("Uniband, bandwidth", "MB/s", {size: row for size, row in table.items() if size})
+
+
+def rate(lab, runs, work):
+    program = compile_mpi("message_rate.c", os.path.join(work, "message_rate"))
+    theirs, ours = pairs(lab, 2, [program], runs, lambda text: float(re.search(r": (\d+) messages/s", text)[1]) / 1e3)
+    report("messages of 8 B, windows of 64", theirs, ours, "k/s", "tcp  ")
+
+
+def crowded(lab, runs, _work):
+    argv = [find_imb(), "-iter_policy", "off", "-iter", "200", "-npmin", "8", "-msglog", "3:3", "Allreduce"]
+    theirs, ours = pairs(lab, 8, argv, runs, imb_rows)
+    report("Allreduce 8 B, 8 ranks on 2 nodes, mean time", [float(rows[8][4]) for rows in theirs], [float(rows[8][4]) for rows in ours],
+           "us", "tcp  ")
+
+
+def lammps(lab, runs, _work):
+    melt = os.path.join(ROOT, "tests", "demo", "in.melt")
+    argv = [find_lammps(), "-in", melt, "-var", "x", "16", "-var", "y", "16", "-var", "z", "16", "-var", "steps", "600", "-log", "none"]
+    read = lambda text: float(re.search(r"^Loop time of ([0-9.]+)", text, re.MULTILINE)[1])  # noqa: E731
+    report("LAMMPS melt, 2 ranks on 2 nodes, loop time", *pairs(lab, 2, argv, runs, read), "s", "tcp  ")
+
+
+BENCHES = {"pingpong": pingpong, "sendrecv": sendrecv, "uniband": uniband, "rate": rate, "crowded": crowded, "lammps": lammps}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(BENCHES)
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)}")
+    work = tempfile.mkdtemp(prefix="mend-bench-")
+    try:
+        with Lab(2) as lab:
+            for name in arguments.names or BENCHES:
+                BENCHES[name](lab, arguments.runs, work)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

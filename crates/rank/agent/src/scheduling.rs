@@ -83,6 +83,9 @@ pub(crate) fn restore(all: &[Scheduling]) {
             }
             if let Some(attributes) = attributes {
                 syscall(libc::SYS_sched_setattr, [id, attributes.as_ptr() as usize, 0, 0, 0, 0]);
+                // Not every policy takes the nice value with it. PRIO_PROCESS is 0.
+                let nice = i32::from_le_bytes([attributes[16], attributes[17], attributes[18], attributes[19]]);
+                syscall(libc::SYS_setpriority, [0, id, nice as usize, 0, 0, 0]);
             }
             if let Some(priority) = io_priority {
                 syscall(libc::SYS_ioprio_set, [1, id, *priority as usize, 0, 0, 0]);

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
-from cluster import Failed, Machine, ROOT, VENV
+from cluster import Failed, Lab, Machine, ROOT, VENV
 
 PROGRAMS = os.path.join(ROOT, "tests", "apps", "coverage")
 NOT_HERE = 77
@@ -36,6 +36,25 @@ def find_python():
     if not glob.glob(os.path.join(VENV, "lib", "python3*", "site-packages", "mpi4py")):
         raise Failed(f"no NumPy and mpi4py below {VENV}; run `make setup`")
     return os.path.join(VENV, "bin", "python3")
+
+
+# What refused.c holds, and the name under which it must be refused.
+OBSTACLES = {
+    "child": "child process",
+    "zombie": "child process",
+    "sysv": "System V shared memory",
+    "thread-clock": "POSIX timer 0 on the processor time of a thread",
+    "under-way": "descriptors are under way in it (SCM_RIGHTS)",
+    "packets": "pipe with unread packets",
+    "events": "inotify descriptor with unread events",
+    "far-watch": "inotify watch of a file that cannot be found",
+    "lease": "lease on a file",
+    "memory-lock": "POSIX lock on memory",
+    "uring": "io_uring",
+    "protection-key": "protection key",
+    "fifo": "named pipe",
+    "large-unlinked": "deleted file",
+}
 
 
 class Coverage(unittest.TestCase):
@@ -83,8 +102,9 @@ class Coverage(unittest.TestCase):
     def runs_alone(self, *arguments):
         """Without Mend the program must find nothing wrong either; whether this machine has what it needs."""
         directory = tempfile.mkdtemp(dir=self.work)
-        with open(os.path.join(directory, "go"), "w", encoding="utf-8"):
-            pass
+        for file in ("go", "end"):
+            with open(os.path.join(directory, file), "w", encoding="utf-8"):
+                pass
         done = subprocess.run(arguments, cwd=directory, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode == NOT_HERE:
             return False
@@ -140,10 +160,10 @@ class Coverage(unittest.TestCase):
         self.covered("exceptions.cpp")
 
     def test_numpy(self):
-        self.survives(find_python(), os.path.join(PROGRAMS, "numpy_arrays.py"))
+        self.survives(find_python(), os.path.join(PROGRAMS, "numbers.py"))
 
     def test_mpi4py(self):
-        self.survives("-n", "2", find_python(), os.path.join(PROGRAMS, "mpi4py_ranks.py"))
+        self.survives("-n", "2", find_python(), os.path.join(PROGRAMS, "ranks.py"))
 
     def test_a_terminal_that_is_gone_is_the_jobs_output(self):
         master, slave = pty.openpty()
@@ -151,6 +171,27 @@ class Coverage(unittest.TestCase):
         job = self.survives(program, os.ttyname(slave), between=lambda: (os.close(slave), os.close(master)))
         self.assertIn("on the terminal\n", job.stdout())
         self.assertIn("on standard error\n", job.stderr())
+
+    def test_what_cannot_be_saved_is_named_and_the_program_runs_on(self):
+        program = compile_program("refused.c", self.work)
+        for kind, name in OBSTACLES.items():
+            with self.subTest(kind):
+                if not self.runs_alone(program, kind):
+                    continue
+                self.directory = tempfile.mkdtemp(dir=self.work)
+                job, job_name = self.start(program, kind)
+                told = self.machine.mend("explain", job_name)
+                self.assertEqual((told.returncode, name in told.stdout), (1, True), told.stdout)
+                done = self.machine.mend("checkpoint", job_name)
+                self.assertEqual((done.returncode, name in done.stderr), (1, True), done.stderr)
+                self.assertEqual(self.machine.verb("checkpoints", job_name), [])
+                job.let_go()
+                job.wait_for(lambda: "given up" in job.stdout(), "the program gives it up")
+                self.assertEqual(self.machine.mend("explain", job_name).returncode, 0)
+                self.machine.verb("checkpoint", job_name)
+                with open(os.path.join(self.directory, "end"), "w", encoding="utf-8"):
+                    pass
+                job.finish(0)
 
     def test_a_lock_that_somebody_else_took_refuses_the_restart(self):
         program = compile_program("files.c", self.work)
@@ -165,6 +206,29 @@ class Coverage(unittest.TestCase):
         done = self.machine.mend("restart", name)
         self.assertEqual(done.returncode, 65, done.stderr)
         self.assertIn(f"lock on {path}", done.stderr)
+
+
+class Moved(unittest.TestCase):
+    """The same programs, moved from node to node and back instead of saved."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.lab = cls.enterClassContext(Lab(2))
+        cls.work = tempfile.mkdtemp(prefix="mend-moved-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+
+    def test_programs_move_whole(self):
+        for name in ("blocked.c", "signals.c", "timers.c", "mappings.c", "files.c", "channels.c", "registers.c"):
+            with self.subTest(name):
+                program, directory = compile_program(name, self.work), tempfile.mkdtemp(dir=self.work)
+                job = self.lab.start(directory, "run", "--hosts", "node1,node2", "--", program)
+                job_name = self.lab.running(job)
+                job.wait_for(lambda: "ready" in job.stdout(), "the program is ready")
+                for node in ("node2", "node1"):
+                    self.lab.verb("migrate", job_name, "0", "--to", node)
+                job.let_go()
+                code = job.finish(None)
+                self.assertEqual((code, job.stdout().splitlines()[-1]), (0, "OK"), job.stdout() + job.stderr())
 
 
 if __name__ == "__main__":

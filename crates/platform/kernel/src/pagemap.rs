@@ -182,7 +182,10 @@ mod tests {
         assert_eq!(next, start + 16 * PAGE);
         let ranges: Vec<_> = found[..count].iter().map(|region| (region.start - start, region.end - start)).collect();
         // A kernel may have them and not tell.
-        assert!(ranges == [(2 * PAGE, 5 * PAGE)] || ranges.is_empty() && (!known || probe(pagemap.as_raw_fd()) == Method::Entries), "{ranges:?}");
+        assert!(
+            ranges == [(2 * PAGE, 5 * PAGE)] || ranges.is_empty() && (!known || probe(pagemap.as_raw_fd()) == Method::Entries),
+            "{ranges:?}"
+        );
         // SAFETY: the mapping made above, no longer used.
         unsafe { libc::munmap(base, 16 * 4096) };
     }

@@ -10,8 +10,8 @@
 
 use crate::attached::Attached;
 use crate::inspect::inspect;
-use crate::locks::Due;
 use crate::link::{FIRST_DESCRIPTOR, Link};
+use crate::locks::Due;
 use crate::network::{Frozen, Network};
 use crate::rebuild;
 use crate::save::{self, Outcome, Standing, Standstill, save};
@@ -89,8 +89,19 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
     BELL.store(bell.as_raw_fd(), Ordering::Release);
     let attached = Attached::find(place.pmi);
     let scratch = Scratch::new()?;
-    let mut agent =
-        Agent { network, place, scratch, attached, link, bell, identity: None, stage: Stage::Running, held_map: None, locks: Due::default(), told_use: false };
+    let mut agent = Agent {
+        network,
+        place,
+        scratch,
+        attached,
+        link,
+        bell,
+        identity: None,
+        stage: Stage::Running,
+        held_map: None,
+        locks: Due::default(),
+        told_use: false,
+    };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
         rank: agent.place.rank,

@@ -248,14 +248,17 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
         FileType::Socket => match sockets::examine(borrowed, stat.st_ino) {
             Ok(socket) => What::Socket(socket),
             Err(Refusal::Outside(name)) => return unsupported(name, SOCKETS),
-            Err(Refusal::Other(why)) => return unsupported(format!("unix socket: {why}"), "let the program read what was sent, then try again"),
+            Err(Refusal::Other(why)) => {
+                return unsupported(format!("unix socket: {why}"), "let the program read what was sent, then try again");
+            }
             Err(Refusal::Failed(error)) => return Err(failed(error)),
         },
         FileType::Fifo if !link.starts_with("pipe:") => return unsupported(format!("named pipe {link}"), "use regular files"),
         FileType::Fifo => {
             let writes = flags & libc::O_ACCMODE == libc::O_WRONLY;
             let bytes = if writes { Vec::new() } else { attached::unread(Role::Stdin, borrowed).map_err(failed)? };
-            if flags & libc::O_DIRECT != 0 && !bytes.is_empty() {
+            // The flag is on the writing end, and so is the refusal.
+            if flags & libc::O_DIRECT != 0 && rustix::io::ioctl_fionread(borrowed).unwrap_or(0) > 0 {
                 return unsupported("pipe with unread packets (O_DIRECT)".to_string(), "let the program read them, then try again");
             }
             let capacity = rustix::pipe::fcntl_getpipe_size(borrowed).unwrap_or(65536);

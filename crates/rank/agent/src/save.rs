@@ -156,17 +156,16 @@ pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveErr
     let outputs: Vec<BorrowedFd> = descriptors.outputs().collect();
     attached::await_drained(&outputs, DRAIN_LIMIT);
     let registration = Registration::of_this_thread(rseq::area(segment_base(false)));
-    let mut standing =
-        Box::new(Standing {
-            context: Context::default(),
-            registration,
-            parked,
-            frozen,
-            descriptors,
-            state,
-            guards: Vec::new(),
-            layout: Layout::default(),
-        });
+    let mut standing = Box::new(Standing {
+        context: Context::default(),
+        registration,
+        parked,
+        frozen,
+        descriptors,
+        state,
+        guards: Vec::new(),
+        layout: Layout::default(),
+    });
     let mut sources = Sources::open()?;
     standing.guards = guards(&sources, request.scratch)?;
     let (target, mut tables) = (target.open()?, Tables::default());

@@ -340,8 +340,7 @@ fn get(fd: BorrowedFd, level: i32, name: i32) -> Result<i32, Errno> {
 
 fn get_raw(fd: BorrowedFd, level: i32, name: i32, value: &mut [u8]) -> Result<(), Errno> {
     let mut length = value.len() as u32;
-    let arguments =
-        [fd.as_raw_fd() as usize, level as usize, name as usize, value.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
+    let arguments = [fd.as_raw_fd() as usize, level as usize, name as usize, value.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
     // SAFETY: getsockopt writes at most `length` bytes into `value`.
     check(unsafe { syscall(libc::SYS_getsockopt, arguments) }).map(drop).map_err(Errno::from_raw_os_error)
 }
@@ -401,7 +400,9 @@ mod tests {
 
     #[test]
     fn a_pair_knows_its_peer_and_comes_back_with_what_had_arrived() {
-        for (kind, expected) in [(libc::SOCK_STREAM, vec!["onetwo"]), (libc::SOCK_SEQPACKET, vec!["one", "two"]), (libc::SOCK_DGRAM, vec!["one", "two"])] {
+        for (kind, expected) in
+            [(libc::SOCK_STREAM, vec!["onetwo"]), (libc::SOCK_SEQPACKET, vec!["one", "two"]), (libc::SOCK_DGRAM, vec!["one", "two"])]
+        {
             let (a, b) = made(kind);
             for text in ["one", "two"] {
                 rustix::io::write(&b, text.as_bytes()).unwrap();

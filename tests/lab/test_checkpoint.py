@@ -22,12 +22,12 @@ class Checkpoint(unittest.TestCase):
         self.machine = self.enterContext(Machine())
         self.directory = tempfile.mkdtemp(dir=self.work)
 
-    def checkpointed(self, *argv, ranks="1", once=None):
-        """A job that was killed after one checkpoint, taken once it had made a file; its name and the checkpoint's directory."""
+    def checkpointed(self, *argv, ranks="1", after=None):
+        """A job that was killed after one checkpoint (not before it made the file `after`); its name and the checkpoint's directory."""
         job = self.machine.start(self.directory, "run", "-n", ranks, *argv)
         name = self.machine.running(job)
-        if once:
-            job.wait_for(lambda: os.path.exists(os.path.join(self.directory, once)), f"there is {once}")
+        if after:
+            job.wait_for(lambda: os.path.exists(os.path.join(self.directory, after)), f"it made {after}")
         done = self.machine.verb("checkpoint", name)
         self.assertEqual(self.machine.mend("kill", name).returncode, 0)
         job.finish(137)
@@ -213,7 +213,7 @@ class Checkpoint(unittest.TestCase):
                 "    print(i, file=a, flush=True); print(i, file=w, flush=True); time.sleep(0.005)\n"
                 "    while i == 150 and not os.path.exists('go'): time.sleep(0.005)\n"
             )
-        self.checkpointed("python3", "-S", script, once="written")
+        self.checkpointed("python3", "-S", script, after="written")
         self.let_go()
         self.restart().finish(0)
         expected = "".join(f"{i}\n" for i in range(300))
@@ -224,11 +224,14 @@ class Checkpoint(unittest.TestCase):
     def test_a_missing_file_refuses_the_restart_by_name(self):
         script = os.path.join(self.directory, "reader.py")
         with open(script, "w", encoding="utf-8") as file:
-            file.write("import os, time\nf = open('needed')\nopen('opened', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint(f.read(), end='')\n")
+            file.write(
+                "import os, time\nf = open('needed')\nopen('opened', 'w').close()\n"
+                "while not os.path.exists('go'): time.sleep(0.005)\nprint(f.read(), end='')\n"
+            )
         needed = os.path.join(self.directory, "needed")
         with open(needed, "w", encoding="utf-8") as file:
             file.write("content\n")
-        self.checkpointed("python3", "-S", script, once="opened")
+        self.checkpointed("python3", "-S", script, after="opened")
         os.rename(needed, needed + ".away")
         done = self.machine.mend("restart")
         self.assertEqual(done.returncode, 65, done.stderr)

@@ -5,7 +5,7 @@ use crate::fixed::{Fixed, fixed_record};
 use crate::{ImageError, launch};
 
 /// Format number; grows whenever an older reader would misread.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Bytes of the header at the start of a stream.
 pub const HEADER_SIZE: usize = 2048;

@@ -151,8 +151,8 @@ fixed_record! {
         pub flags: u32,
         /// Index of its [`Object`]; [`mapping::NO_OBJECT`] for anonymous memory.
         pub object: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// With [`mapping::POOL`]: binary logarithm of the page size. Else zero.
+        pub page_shift: u32,
     }
 }
 
@@ -178,6 +178,18 @@ pub mod mapping {
     pub const NO_FORK: u32 = 256;
     /// `MADV_WIPEONFORK`.
     pub const WIPE_ON_FORK: u32 = 512;
+    /// The mapping may be made writable, whatever its protection is now.
+    pub const MAY_WRITE: u32 = 1024;
+    /// Pages of a huge page pool (`MAP_HUGETLB`); ordinary ones serve where the pool is empty.
+    pub const POOL: u32 = 2048;
+    /// `mlock2(MLOCK_ONFAULT)`; goes with [`LOCKED`].
+    pub const LOCK_ON_FAULT: u32 = 4096;
+    /// `MADV_MERGEABLE`.
+    pub const MERGEABLE: u32 = 8192;
+    /// `MADV_RANDOM`.
+    pub const RANDOM: u32 = 1 << 14;
+    /// `MADV_SEQUENTIAL`.
+    pub const SEQUENTIAL: u32 = 1 << 15;
     /// [`super::Mapping::object`] of anonymous memory.
     pub const NO_OBJECT: u32 = u32::MAX;
 }

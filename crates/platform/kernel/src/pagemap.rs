@@ -11,6 +11,7 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
+const PAGE_IS_GUARD: u64 = 1 << 8;
 
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
@@ -85,6 +86,30 @@ pub fn populated(pagemap: i32, method: Method, start: u64, end: u64, own_only: b
     }
 }
 
+/// Collects guard pages (`MADV_GUARD_INSTALL`) of `start..end` into `found`, as [`populated`] does populated ones. A kernel that
+/// does not know them (before Linux 6.15) has none to tell of.
+///
+/// # Errors
+/// The errno of the ioctl.
+pub fn guards(pagemap: i32, start: u64, end: u64, found: &mut [Region]) -> Result<(usize, u64), i32> {
+    let mut arguments = ScanArguments {
+        size: 96,
+        start,
+        end,
+        vec: found.as_mut_ptr() as u64,
+        vec_len: found.len() as u64,
+        category_mask: PAGE_IS_GUARD,
+        return_mask: PAGE_IS_GUARD,
+        ..Default::default()
+    };
+    // SAFETY: the kernel writes at most `vec_len` regions into `found`, a live slice, and `arguments`.
+    match check(unsafe { syscall(libc::SYS_ioctl, [pagemap as usize, PAGEMAP_SCAN, (&raw mut arguments) as usize, 0, 0, 0]) }) {
+        Err(libc::EINVAL | libc::ENOTTY) => Ok((0, end)),
+        Err(errno) => Err(errno),
+        Ok(count) => Ok((count.min(found.len()), if count < found.len() { end } else { arguments.walk_end.clamp(start, end) })),
+    }
+}
+
 fn scan(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
     let without = PAGE_IS_PFNZERO | if own_only { PAGE_IS_FILE } else { 0 };
     let mut arguments = ScanArguments {
@@ -142,6 +167,28 @@ fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Regi
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn guard_pages_are_found_where_the_kernel_has_them() {
+        const MADV_GUARD_INSTALL: i32 = 102;
+        // SAFETY: a new private mapping at an address of the kernel's choice, unmapped below.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), 16 * 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
+        let start = base as u64;
+        // SAFETY: advice on the mapping made above.
+        let known = unsafe { libc::madvise((start + 2 * PAGE) as *mut libc::c_void, 3 * 4096, MADV_GUARD_INSTALL) } == 0;
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let mut found = [Region::default(); 4];
+        let (count, next) = guards(pagemap.as_raw_fd(), start, start + 16 * PAGE, &mut found).unwrap();
+        assert_eq!(next, start + 16 * PAGE);
+        let ranges: Vec<_> = found[..count].iter().map(|region| (region.start - start, region.end - start)).collect();
+        // A kernel may have them and not tell.
+        assert!(
+            ranges == [(2 * PAGE, 5 * PAGE)] || ranges.is_empty() && (!known || probe(pagemap.as_raw_fd()) == Method::Entries),
+            "{ranges:?}"
+        );
+        // SAFETY: the mapping made above, no longer used.
+        unsafe { libc::munmap(base, 16 * 4096) };
+    }
 
     #[test]
     fn both_methods_find_exactly_the_touched_pages() {

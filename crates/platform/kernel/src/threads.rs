@@ -114,13 +114,17 @@ pub struct Registration {
     pub rseq: u64,
     /// See [`name`].
     pub name: [u8; 16],
+    /// Nanoseconds by which its timers may be late (`PR_GET_TIMERSLACK`).
+    pub timer_slack: u64,
 }
 
 impl Registration {
     /// Of the calling thread. `rseq` is the address of its area as its C library keeps it, 0 if it has none.
     #[must_use]
     pub fn of_this_thread(rseq: u64) -> Self {
-        Self { robust: robust_list(), clear_child_tid: clear_child_tid(), rseq, name: name() }
+        // SAFETY: takes and returns plain numbers.
+        let timer_slack = unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK as usize, 0, 0, 0, 0, 0]) }.max(0) as u64;
+        Self { robust: robust_list(), clear_child_tid: clear_child_tid(), rseq, name: name(), timer_slack }
     }
 
     /// Tells the kernel again, for the calling thread. Best effort: a failed step leaves the kernel's default.
@@ -138,6 +142,9 @@ impl Registration {
                 syscall(libc::SYS_rseq, [self.rseq as usize, 32, 0, 0x5305_3053, 0, 0]);
             }
             syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, self.name.as_ptr() as usize, 0, 0, 0, 0]);
+            if self.timer_slack != 0 {
+                syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, self.timer_slack as usize, 0, 0, 0, 0]);
+            }
         }
     }
 }

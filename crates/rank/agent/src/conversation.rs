@@ -11,6 +11,7 @@
 use crate::attached::Attached;
 use crate::inspect::inspect;
 use crate::link::{FIRST_DESCRIPTOR, Link};
+use crate::locks::Due;
 use crate::network::{Frozen, Network};
 use crate::rebuild;
 use crate::save::{self, Outcome, Standing, Standstill, save};
@@ -26,6 +27,9 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
+
+/// How long a rank that has moved waits for the locks of its former self.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the environment tells the agent.
 #[derive(Clone, Debug)]
@@ -89,6 +93,8 @@ struct Agent {
     stage: Stage,
     /// A map that came while the fabric was frozen.
     held_map: Option<JobMap>,
+    /// Locks on files that a rank which has moved takes when its former self is gone.
+    locks: Due,
     told_use: bool,
 }
 
@@ -99,8 +105,19 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
     BELL.store(bell.as_raw_fd(), Ordering::Release);
     let attached = Attached::find(place.pmi);
     let scratch = Scratch::new()?;
-    let mut agent =
-        Agent { network, place, scratch, attached, link, bell, identity: None, stage: Stage::Running, held_map: None, told_use: false };
+    let mut agent = Agent {
+        network,
+        place,
+        scratch,
+        attached,
+        link,
+        bell,
+        identity: None,
+        stage: Stage::Running,
+        held_map: None,
+        locks: Due::default(),
+        told_use: false,
+    };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
         rank: agent.place.rank,
@@ -234,12 +251,19 @@ impl Agent {
     }
 
     fn resume(&mut self) -> Reply {
+        let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         self.stage = Stage::Running;
         if let Some(map) = self.held_map.take() {
             self.network.set_map(map);
         }
         self.network.resume();
-        Reply::Resumed
+        match locks {
+            Ok(()) => Reply::Resumed,
+            Err((file, _)) => Reply::Failed {
+                error: format!("the rank goes on without its lock on {file}, which somebody else took while it moved"),
+                hint: String::new(),
+            },
+        }
     }
 
     fn own_descriptors(&self) -> Vec<i32> {
@@ -273,13 +297,16 @@ impl Agent {
                 self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };
                 Ok(Some(Reply::Saved(saved)))
             }
-            Ok(Outcome::Restored(standing)) => self.restored(*standing, frozen).map(|()| None),
+            Ok(Outcome::Restored(standing)) => {
+                let rings: Vec<_> = request.excluded.iter().filter(|(from, _)| *from != start as u64).copied().collect();
+                self.restored(*standing, frozen, &rings).map(|()| None)
+            }
             Err(error) => Ok(Some(Reply::Failed { error: chain(&error), hint: error.hint().to_string() })),
         }
     }
 
     /// The process has just come back. Its other threads are parked, its descriptors are the restorer's.
-    fn restored(&mut self, standing: Standing, frozen: Box<dyn Frozen>) -> io::Result<()> {
+    fn restored(&mut self, standing: Standing, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
         let began = Instant::now();
         let handoff = match rebuild::handoff(&self.scratch) {
             Ok(handoff) => handoff,
@@ -288,7 +315,7 @@ impl Agent {
         };
         // The streams have new identities.
         self.attached = Attached::behind(handoff.attach.map(|fd| (fd >= 0).then_some(fd)));
-        let result = rebuild::rebuild(&standing, &handoff).map_err(|error| chain(&error));
+        let result = rebuild::rebuild(&standing, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
         if self.link.adopt(handoff.agent_fd).is_err() {
             end_process();
         }
@@ -301,6 +328,10 @@ impl Agent {
                     end_process();
                 }
             }
+        }
+        for (start, end) in rings {
+            // SAFETY: memory of channels that the fabric has forgotten; nobody refers to it.
+            unsafe { mend_kernel::raw::syscall(libc::SYS_munmap, [*start as usize, (end - start) as usize, 0, 0, 0, 0]) };
         }
         self.stage = Stage::Parked { _threads: standing.into_standstill(), _fabric: None };
         self.held_map = None;

@@ -6,12 +6,16 @@
 
 use crate::attached::{self, Attached};
 use crate::layout::Layout;
+use crate::locks::{self, Kind, Lock};
 use crate::maps::NODE_MEMORY;
+use crate::sockets::{self, Refusal, Socket};
 use crate::tasks::numbers_in;
+use crate::watches::{self, Watch};
 use mend_image::launch::Role;
 use mend_image::record::object;
 use mend_kernel::raw::{check, syscall};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Stat, fstat};
 use std::io;
 
@@ -27,10 +31,14 @@ pub(crate) enum What {
     Path { path: String, kind: PathKind, size: u64 },
     /// A counter.
     Event { count: u64, semaphore: bool },
-    /// A timer: clock, time left and interval in (s, ns), expirations not read yet.
-    Timer { clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64 },
+    /// A timer: clock, time left (or, if `absolute`, the time of that clock) and interval in (s, ns), expirations not read yet.
+    Timer { clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64, absolute: bool },
     /// Signals by descriptor.
     Signals { mask: u64 },
+    /// Watched files.
+    Inotify { watches: Vec<Watch> },
+    /// A socket without anybody outside the rank.
+    Socket(Socket),
     /// Watched descriptors: number, events, data.
     Epoll { targets: Vec<(i32, u32, u64)> },
     /// A memfd.
@@ -45,6 +53,8 @@ pub(crate) enum PathKind {
     File,
     Directory,
     Device,
+    /// A descriptor that only names a place (`O_PATH`).
+    Place,
 }
 
 /// An open file description.
@@ -54,6 +64,9 @@ pub(crate) struct Open {
     /// `O_` flags as of fcntl(F_GETFL).
     pub flags: i32,
     pub offset: u64,
+    pub locks: Vec<Lock>,
+    /// Who is told of input by a signal, and by which: type and id of fcntl(F_GETOWN_EX), number of F_GETSIG.
+    pub told: Option<([i32; 2], i32)>,
 }
 
 /// A number and the description it refers to.
@@ -136,13 +149,60 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
             Err(error) => errors.push(error),
         }
     }
+    inotify_watches(&mut found, errors);
     lonely_pipes(&found, errors);
+    lonely_sockets(&found, errors);
     found
 }
+
+/// Looked for when the open files are known: their directories are likely places.
+fn inotify_watches(found: &mut Descriptors, errors: &mut Vec<DescriptorError>) {
+    let paths: Vec<String> = found
+        .opens
+        .iter()
+        .filter_map(|open| match &open.what {
+            What::Path { path, kind: PathKind::File | PathKind::Directory, .. } => Some(path.clone()),
+            _ => None,
+        })
+        .collect();
+    for index in 0..found.opens.len() {
+        let Some(fd) = found.number_of(index) else { continue };
+        let What::Inotify { watches } = &mut found.opens[index].what else { continue };
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        match watches::find(&info, &paths) {
+            Ok(found) => *watches = found,
+            Err(what) => errors.push(DescriptorError::Unsupported {
+                fd,
+                what: what.to_string(),
+                hint: "watch files in the working directory, beside open files or in /tmp, or save before the watches are made",
+            }),
+        }
+    }
+}
+
+fn lonely_sockets(found: &Descriptors, errors: &mut Vec<DescriptorError>) {
+    let sockets: Vec<&Socket> = found.sockets().collect();
+    for descriptor in &found.descriptors {
+        let What::Socket(socket) = &found.opens[descriptor.open].what else { continue };
+        let Some(peer) = socket.peer.filter(|peer| *peer != 0) else { continue };
+        if !sockets.iter().any(|other| other.inode == peer && other.peer == Some(socket.inode)) {
+            errors.push(DescriptorError::Unsupported {
+                fd: descriptor.fd,
+                what: "socket to another process (unix socket)".to_string(),
+                hint: SOCKETS,
+            });
+        }
+    }
+}
+
+const SOCKETS: &str = "close connections of the program's own before a checkpoint";
 
 fn lonely_pipes(found: &Descriptors, errors: &mut Vec<DescriptorError>) {
     for descriptor in &found.descriptors {
         if let What::Pipe { identity, writes, .. } = &found.opens[descriptor.open].what {
+            if nobody_else(descriptor.fd) {
+                continue;
+            }
             let other_end =
                 |open: &Open| matches!(&open.what, What::Pipe { identity: other, writes: end, .. } if other == identity && end != writes);
             if !found.opens.iter().any(other_end) {
@@ -155,6 +215,14 @@ fn lonely_pipes(found: &Descriptors, errors: &mut Vec<DescriptorError>) {
             }
         }
     }
+}
+
+/// Whether all other ends of a pipe are closed, whoever had them.
+fn nobody_else(fd: i32) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: only borrowed while it is asked; a closed number is reported as such.
+    let wanted = &mut [PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::empty())];
+    poll(wanted, Some(&now)).is_ok() && wanted[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 type Looked = (Open, bool, String, String);
@@ -171,16 +239,33 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
     let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
     let identity = (stat.st_dev, stat.st_ino);
     let what = match FileType::from_raw_mode(stat.st_mode) {
+        _ if flags & libc::O_PATH != 0 && !link.ends_with(" (deleted)") => {
+            What::Path { path: own_proc(link.clone()), kind: PathKind::Place, size: 0 }
+        }
         FileType::Fifo | FileType::Socket if attached.role(identity).is_some() => {
             What::Attached(attached.role(identity).unwrap_or(Role::Stdin))
         }
-        FileType::Socket => return unsupported(socket_name(borrowed), "close connections of the program's own before a checkpoint"),
+        FileType::Socket => match sockets::examine(borrowed, stat.st_ino) {
+            Ok(socket) => What::Socket(socket),
+            Err(Refusal::Outside(name)) => return unsupported(name, SOCKETS),
+            Err(Refusal::Other(why)) => {
+                return unsupported(format!("unix socket: {why}"), "let the program read what was sent, then try again");
+            }
+            Err(Refusal::Failed(error)) => return Err(failed(error)),
+        },
         FileType::Fifo if !link.starts_with("pipe:") => return unsupported(format!("named pipe {link}"), "use regular files"),
         FileType::Fifo => {
             let writes = flags & libc::O_ACCMODE == libc::O_WRONLY;
             let bytes = if writes { Vec::new() } else { attached::unread(Role::Stdin, borrowed).map_err(failed)? };
+            // The flag is on the writing end, and so is the refusal.
+            if flags & libc::O_DIRECT != 0 && rustix::io::ioctl_fionread(borrowed).unwrap_or(0) > 0 {
+                return unsupported("pipe with unread packets (O_DIRECT)".to_string(), "let the program read them, then try again");
+            }
             let capacity = rustix::pipe::fcntl_getpipe_size(borrowed).unwrap_or(65536);
             What::Pipe { identity: stat.st_ino, writes, bytes, capacity }
+        }
+        FileType::RegularFile if in_huge_page_pool(borrowed) => {
+            return unsupported(format!("file in a huge page pool {link}"), "use anonymous memory with MAP_HUGETLB");
         }
         FileType::RegularFile if link.starts_with("/memfd:") => What::Memory {
             identity: map_identity(identity),
@@ -214,13 +299,42 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
         FileType::CharacterDevice | FileType::BlockDevice => {
             return unsupported(format!("device {link}"), "use a build of the program without this device");
         }
+        _ if link == "anon_inode:inotify" && rustix::io::ioctl_fionread(borrowed).unwrap_or(0) > 0 => {
+            return unsupported("inotify descriptor with unread events".to_string(), "let the program read them, then try again");
+        }
         _ => match anonymous(&link, &info) {
             Some(what) => what,
             None => return unsupported(link, "this kind of descriptor cannot be saved yet"),
         },
     };
     let offset = info_field(&info, "pos:").and_then(|text| text.parse().ok()).unwrap_or(0);
-    Ok((Open { what, flags, offset }, close_on_exec, link, info))
+    let locks = match locks::parse(&info) {
+        Ok(locks) => locks,
+        Err(what) => return unsupported(format!("{what} {link}"), "let the program give it up before a checkpoint"),
+    };
+    if matches!(what, What::Memory { .. }) && locks.iter().any(|lock| lock.kind == Kind::Posix) {
+        // Reading it by a descriptor of the agent's would give up the lock.
+        return unsupported(format!("POSIX lock on memory {link}"), "use flock or an open file description lock (F_OFD_SETLK)");
+    }
+    Ok((Open { what, flags, offset, locks, told: told(fd) }, close_on_exec, link, info))
+}
+
+/// Who is told of input by a signal, if anybody.
+fn told(fd: i32) -> Option<([i32; 2], i32)> {
+    const F_GETSIG: usize = 11;
+    const F_GETOWN_EX: usize = 16;
+    let mut owner = [0i32; 2];
+    // SAFETY: F_GETOWN_EX writes two words into `owner`, F_GETSIG returns a number.
+    let (known, signal) = unsafe {
+        let known = check(syscall(libc::SYS_fcntl, [fd as usize, F_GETOWN_EX, owner.as_mut_ptr() as usize, 0, 0, 0]));
+        (known, check(syscall(libc::SYS_fcntl, [fd as usize, F_GETSIG, 0, 0, 0, 0])).unwrap_or(0) as i32)
+    };
+    (known.is_ok() && (owner[1] != 0 || signal != 0)).then_some((owner, signal))
+}
+
+fn in_huge_page_pool(fd: BorrowedFd) -> bool {
+    const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+    rustix::fs::fstatfs(fd).is_ok_and(|about| about.f_type as u64 == HUGETLBFS_MAGIC)
 }
 
 /// As `/proc/self/maps` writes device and inode.
@@ -254,16 +368,26 @@ fn anonymous(link: &str, info: &str) -> Option<What> {
             count: u64::from_str_radix(info_field(info, "eventfd-count:")?, 16).ok()?,
             semaphore: info_field(info, "eventfd-semaphore:").is_some_and(|text| text != "0"),
         }),
-        "anon_inode:[timerfd]" => Some(What::Timer {
-            clock: info_field(info, "clockid:")?.parse().ok()?,
-            value: pair(info_field(info, "it_value:")?)?,
-            interval: pair(info_field(info, "it_interval:")?)?,
-            ticks: info_field(info, "ticks:")?.parse().ok()?,
-        }),
+        "anon_inode:[timerfd]" => timer(info),
+        "anon_inode:inotify" => Some(What::Inotify { watches: Vec::new() }),
         "anon_inode:[signalfd]" => Some(What::Signals { mask: u64::from_str_radix(info_field(info, "sigmask:")?, 16).ok()? }),
         "anon_inode:[eventpoll]" => Some(What::Epoll { targets: info.lines().filter_map(target).collect() }),
         _ => None,
     }
+}
+
+fn timer(info: &str) -> Option<What> {
+    let clock: i32 = info_field(info, "clockid:")?.parse().ok()?;
+    let mut value = pair(info_field(info, "it_value:")?)?;
+    // The time of day goes on while a process rests in its image.
+    let absolute = clock == libc::CLOCK_REALTIME && info_field(info, "settime flags:")?.ends_with(['1', '3']) && value != (0, 0);
+    if absolute {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let nanoseconds = now.tv_nsec as u64 + value.1;
+        value = (now.tv_sec as u64 + value.0 + nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
+    }
+    let (interval, ticks) = (pair(info_field(info, "it_interval:")?)?, info_field(info, "ticks:")?.parse().ok()?);
+    Some(What::Timer { clock, value, interval, ticks, absolute })
 }
 
 /// "(1, 500)"
@@ -279,32 +403,6 @@ fn target(line: &str) -> Option<(i32, u32, u64)> {
     let events = words.nth(1)?;
     let data = words.nth(1)?;
     Some((fd, u32::from_str_radix(events, 16).ok()?, u64::from_str_radix(data, 16).ok()?))
-}
-
-fn socket_name(fd: BorrowedFd) -> String {
-    if rustix::net::sockopt::socket_acceptconn(fd).unwrap_or(false) {
-        return match rustix::net::getsockname(fd) {
-            Ok(address) => format!("socket listening on {}", address_text(address)),
-            Err(_) => "listening socket".to_string(),
-        };
-    }
-    match rustix::net::getpeername(fd) {
-        Ok(Some(address)) => format!("socket to {}", address_text(address)),
-        _ => "socket".to_string(),
-    }
-}
-
-fn address_text(address: rustix::net::SocketAddrAny) -> String {
-    if let Ok(address) = std::net::SocketAddr::try_from(address.clone()) {
-        return address.to_string();
-    }
-    match rustix::net::SocketAddrUnix::try_from(address) {
-        Ok(unix) => match unix.path() {
-            Some(path) => path.to_string_lossy().into_owned(),
-            None => "another process (unix socket)".to_string(),
-        },
-        Err(_) => "another process".to_string(),
-    }
 }
 
 /// Whether two descriptors share one open file description; `None` if the kernel does not say.
@@ -325,7 +423,21 @@ impl Descriptors {
         self.opens.iter().fold(0, |bits, open| if let What::Attached(role) = open.what { bits | 1 << role as u32 } else { bits })
     }
 
-    fn number_of(&self, open: usize) -> Option<i32> {
+    /// Sockets within the rank.
+    pub fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.opens.iter().filter_map(|open| if let What::Socket(socket) = &open.what { Some(socket) } else { None })
+    }
+
+    /// Files with POSIX locks, which closing any descriptor of them would give up: device and inode, and a descriptor.
+    pub fn locked_files(&self) -> Vec<((u64, u64), i32)> {
+        let locked = |open: &Open| open.locks.iter().any(|lock| lock.kind == Kind::Posix);
+        let numbers = self.opens.iter().enumerate().filter(|(_, open)| locked(open)).filter_map(|(index, _)| self.number_of(index));
+        // SAFETY: open descriptors of the program, whose threads are parked.
+        numbers.filter_map(|fd| fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok().map(|stat| ((stat.st_dev, stat.st_ino), fd))).collect()
+    }
+
+    /// One of the numbers of an open file description.
+    pub fn number_of(&self, open: usize) -> Option<i32> {
         self.descriptors.iter().find(|descriptor| descriptor.open == open).map(|descriptor| descriptor.fd)
     }
 
@@ -395,7 +507,7 @@ impl Descriptors {
                     continue;
                 }
                 let file = std::fs::File::open(format!("/proc/self/fd/{fd}")).map_err(|source| DescriptorError::Examine { fd, source })?;
-                held.push((*object, file.as_fd().try_clone_to_owned().map_err(|source| DescriptorError::Examine { fd, source })?, *size));
+                held.push((*object, file.into(), *size));
             }
         }
         Ok(held)
@@ -414,26 +526,32 @@ impl Descriptors {
 
     /// For people.
     pub fn describe(&self) -> Vec<String> {
-        self.descriptors.iter().map(|descriptor| format!("{}: {}", descriptor.fd, name_of(&self.opens[descriptor.open].what))).collect()
+        self.descriptors.iter().map(|descriptor| format!("{}: {}", descriptor.fd, self.opens[descriptor.open].what.name())).collect()
     }
 }
 
-fn name_of(what: &What) -> String {
-    match what {
-        What::Attached(role) => role.name().to_string(),
-        What::Path { path, .. } => path.clone(),
-        What::Event { .. } => "eventfd".to_string(),
-        What::Timer { .. } => "timerfd".to_string(),
-        What::Signals { .. } => "signalfd".to_string(),
-        What::Epoll { targets } => format!("epoll of {}", targets.len()),
-        What::Memory { name, .. } => format!("memfd {name}"),
-        What::Pipe { .. } => "pipe".to_string(),
+impl What {
+    /// For people.
+    pub fn name(&self) -> String {
+        match self {
+            What::Attached(role) => role.name().to_string(),
+            What::Path { path, .. } => path.clone(),
+            What::Event { .. } => "eventfd".to_string(),
+            What::Timer { .. } => "timerfd".to_string(),
+            What::Signals { .. } => "signalfd".to_string(),
+            What::Inotify { watches } => format!("inotify of {}", watches.len()),
+            What::Socket(_) => "socket".to_string(),
+            What::Epoll { targets } => format!("epoll of {}", targets.len()),
+            What::Memory { name, .. } => format!("memfd {name}"),
+            What::Pipe { .. } => "pipe".to_string(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fd::AsFd;
 
     #[test]
     fn lines_of_fdinfo() {

@@ -5,7 +5,7 @@ use crate::conversation::chain;
 use crate::descriptors::examine_all;
 use crate::layout::Layout;
 use crate::maps::Area;
-use crate::{maps, tasks};
+use crate::{maps, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle};
 
 /// Looks. What it finds may change a moment later; a save looks again.
@@ -19,7 +19,7 @@ pub(crate) fn inspect(attached: &Attached, own: &[i32], excluded: &[(u64, u64)],
         );
     }
     let mut errors = Vec::new();
-    examine_all(attached, own, &mut errors);
+    let locked = examine_all(attached, own, &mut errors).locked_files();
     for error in &errors {
         add(chain(error), error.hint());
     }
@@ -28,8 +28,9 @@ pub(crate) fn inspect(attached: &Attached, own: &[i32], excluded: &[(u64, u64)],
             if let Some((what, hint)) = shared_with_others(&areas, excluded) {
                 add(what, hint);
             }
+            let advice = maps::advice();
             for area in &areas {
-                if let Err(error) = Layout::plan(std::slice::from_ref(area), &maps::Advice::new(), &[]) {
+                if let Err(error) = Layout::plan(std::slice::from_ref(area), &advice, &[], &locked) {
                     add(chain(&error), error.hint());
                 }
             }
@@ -62,10 +63,8 @@ pub(crate) fn process_obstacles() -> Vec<(String, &'static str)> {
             found.push((format!("child process {child} ({})", name.trim_end()), "wait until the program's children have ended"));
         }
     }
-    let timers = std::fs::read_to_string("/proc/self/timers").unwrap_or_default();
-    let count = timers.lines().filter(|line| line.starts_with("ID:")).count();
-    if count > 0 {
-        found.push((format!("{count} POSIX timers (timer_create)"), "use timerfd or setitimer, or save before the timers are made"));
+    if let Some(what) = timers::obstacle() {
+        found.push((what, "use the processor time of the process, or another clock"));
     }
     found
 }

@@ -2,8 +2,11 @@
 
 use crate::maps::{Advice, Area, NODE_MEMORY};
 use mend_image::record::{Mapping, Object, mapping, object};
+use rustix::fd::FromRawFd;
 use std::collections::HashMap;
+use std::fs::{File, Metadata};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -14,6 +17,8 @@ pub(crate) enum Content {
     Nothing,
     /// Populated pages that aren't all zero.
     Populated,
+    /// The same, but they may vanish while they are written.
+    Fleeting,
     /// Pages that no longer are the file's, zero or not.
     Changed,
     /// All that can be read, but for zero pages: its source will not exist.
@@ -35,6 +40,8 @@ pub(crate) struct Layout {
     pub plans: Vec<Plan>,
     pub objects: Vec<Object>,
     pub strings: Vec<u8>,
+    /// Files that must not be opened: device and inode, a descriptor of the program's. See [`crate::locks`].
+    locked: Vec<((u64, u64), i32)>,
     by_path: HashMap<String, u32>,
     by_identity: HashMap<(u64, u64), u32>,
 }
@@ -61,9 +68,10 @@ impl LayoutError {
 }
 
 impl Layout {
-    /// Plans every area. `excluded` (ascending, disjoint) come back as empty private memory.
-    pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)]) -> Result<Self, LayoutError> {
-        let mut layout = Layout::default();
+    /// Plans every area. `excluded` (ascending, disjoint) come back as empty private memory. `locked` are files with POSIX
+    /// locks, which would be lost if the agent opened and closed them.
+    pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)], locked: &[((u64, u64), i32)]) -> Result<Self, LayoutError> {
+        let mut layout = Layout { locked: locked.to_vec(), ..Layout::default() };
         for area in areas {
             if area.name == "[vsyscall]" {
                 continue;
@@ -96,24 +104,33 @@ impl Layout {
     }
 
     fn classify(&mut self, area: &Area, advice: &Advice) -> Result<Plan, LayoutError> {
-        let mut record = self.record(area, area.flags(advice) | if area.shared { mapping::SHARED } else { 0 });
+        let advised = area.advised(advice);
+        let mut record = self.record(area, advised.flags | if area.shared { mapping::SHARED } else { 0 });
         if area.name == "[stack]" {
             record.flags |= mapping::GROWS_DOWN;
         }
         let content = if area.is_vdso() || area.is_vvar() {
             record.flags = if area.is_vdso() { mapping::VDSO } else { mapping::VVAR };
             Content::Nothing
-        } else if let Some(why) = unsupported(area) {
+        } else if let Some(why) = unsupported(area).or(advised.obstacle) {
             return Err(LayoutError::Unsupported { name: area.name.clone(), start: area.start, why });
-        } else if area.is_anonymous() {
+        } else if area.is_private_pool() {
+            record.flags |= mapping::POOL;
+            record.page_shift = advised.page_shift;
             Content::Populated
+        } else if area.is_anonymous() {
+            if advised.fleeting { Content::Fleeting } else { Content::Populated }
         } else if area.is_shared_memory() {
             record.object = self.memory_object(area);
             Content::Shared
         } else if area.deleted {
             Content::Everything
         } else {
-            record.object = self.file_object(area)?;
+            if advised.page_shift != 12 {
+                let why = "a file in a huge page pool cannot be saved";
+                return Err(LayoutError::Unsupported { name: area.name.clone(), start: area.start, why });
+            }
+            record.object = self.file_object(area, record.flags & mapping::MAY_WRITE != 0)?;
             match (area.shared, area.protection & libc::PROT_WRITE as u32 != 0) {
                 (false, _) => Content::Changed,
                 (true, true) => Content::Populated,
@@ -131,7 +148,7 @@ impl Layout {
             protection: area.protection,
             flags,
             object: mapping::NO_OBJECT,
-            reserved: 0,
+            page_shift: 0,
         }
     }
 
@@ -165,15 +182,15 @@ impl Layout {
         index
     }
 
-    fn file_object(&mut self, area: &Area) -> Result<u32, LayoutError> {
-        let writable = area.shared && area.protection & libc::PROT_WRITE as u32 != 0;
+    fn file_object(&mut self, area: &Area, may_write: bool) -> Result<u32, LayoutError> {
+        let writable = area.shared && (may_write || area.protection & libc::PROT_WRITE as u32 != 0);
         let flags = object::FILE | if writable { object::WRITABLE } else { 0 };
         if let Some(index) = self.by_path.get(&area.name) {
             self.objects[*index as usize].flags |= flags;
             return Ok(*index);
         }
         let failed = |source| LayoutError::File { path: area.name.clone(), source };
-        let mut object = describe(&area.name).map_err(failed)?;
+        let mut object = describe(&area.name, &self.locked).map_err(failed)?;
         object.flags |= flags;
         (object.text, object.text_length) = self.text(&area.name);
         let index = self.add(object);
@@ -197,9 +214,22 @@ impl Layout {
 }
 
 /// Size, time and sample of a file, by which its place at a restore is checked.
-fn describe(path: &str) -> io::Result<Object> {
-    let file = std::fs::File::open(path)?;
-    let metadata = file.metadata()?;
+fn describe(path: &str, locked: &[((u64, u64), i32)]) -> io::Result<Object> {
+    let metadata = std::fs::metadata(path)?;
+    let held = locked.iter().find(|(identity, _)| *identity == (metadata.dev(), metadata.ino()));
+    let file = match held {
+        // SAFETY: an open descriptor of the program's, whose threads are parked; never closed here.
+        Some((_, fd)) => ManuallyDrop::new(unsafe { File::from_raw_fd(*fd) }),
+        None => ManuallyDrop::new(File::open(path)?),
+    };
+    let object = sample(&file, &metadata);
+    if held.is_none() {
+        drop(ManuallyDrop::into_inner(file));
+    }
+    object
+}
+
+fn sample(file: &File, metadata: &Metadata) -> io::Result<Object> {
     let size = metadata.len();
     let mut sample = Xxh3::new();
     let mut piece = vec![0; object::SAMPLE.min(size) as usize];
@@ -226,9 +256,6 @@ fn unsupported(area: &Area) -> Option<&'static str> {
     let name = area.name.as_str();
     if name.starts_with("/SYSV") {
         return Some("System V shared memory belongs to several processes");
-    }
-    if name == "/anon_hugepage" {
-        return Some("pages of a huge page pool (MAP_HUGETLB) are not saved yet");
     }
     if name == "/[aio]" || name.starts_with("anon_inode:") || name.starts_with("socket:") || name == "[uprobes]" {
         return Some("memory shared with the kernel cannot be saved");

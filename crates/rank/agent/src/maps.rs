@@ -23,8 +23,22 @@ pub(crate) struct Area {
     pub deleted: bool,
 }
 
-/// Advice and other flags by address: the end of the range they hold for, and bits of [`mapping`].
-pub(crate) type Advice = BTreeMap<u64, (u64, u32)>;
+/// What `smaps` adds to an area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Advised {
+    end: u64,
+    /// Bits of [`mapping`].
+    pub flags: u32,
+    /// Binary logarithm of the page size.
+    pub page_shift: u32,
+    /// Holds pages that the kernel may drop when it likes (`MADV_FREE`).
+    pub fleeting: bool,
+    /// Why it cannot be saved.
+    pub obstacle: Option<&'static str>,
+}
+
+/// By the address at which it begins.
+pub(crate) type Advice = BTreeMap<u64, Advised>;
 
 /// All areas, ascending. Does not use the C library's malloc.
 pub(crate) fn read() -> io::Result<Vec<Area>> {
@@ -76,18 +90,34 @@ pub(crate) fn advice() -> Advice {
     let mut advice = Advice::new();
     let Ok(text) = std::fs::read("/proc/self/smaps") else { return advice };
     let text = String::from_utf8_lossy(&text);
-    let mut range = None;
+    let mut area: Option<(u64, Advised)> = None;
     for line in text.lines() {
-        if let Some(flags) = line.strip_prefix("VmFlags:") {
-            let bits = flags.split_whitespace().map(flag_bit).fold(0, |bits, bit| bits | bit);
-            if let (Some((start, end)), true) = (range, bits != 0) {
-                advice.insert(start, (end, bits));
+        let kibibytes = || line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        let Some((start, advised)) = &mut area else {
+            area = head(line);
+            continue;
+        };
+        if line.starts_with("KernelPageSize:") {
+            advised.page_shift = 10 + kibibytes().max(1).ilog2();
+        } else if line.starts_with("LazyFree:") {
+            advised.fleeting = kibibytes() != 0;
+        } else if line.starts_with("ProtectionKey:") && kibibytes() != 0 {
+            advised.obstacle = Some("memory under a protection key (pkey_mprotect) cannot be saved yet");
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            advised.flags = flags.split_whitespace().map(flag_bit).fold(0, |bits, bit| bits | bit);
+            if flags.split_whitespace().any(|flag| flag == "ss") {
+                advised.obstacle = Some("a shadow stack cannot be saved yet");
             }
-        } else if line.as_bytes().first().is_some_and(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase()) {
-            range = parse(line).map(|area| (area.start, area.end));
+            advice.insert(*start, *advised);
+            area = None;
         }
     }
     advice
+}
+
+/// The line that begins an area.
+fn head(line: &str) -> Option<(u64, Advised)> {
+    parse(line).map(|area| (area.start, Advised { end: area.end, page_shift: 12, ..Advised::default() }))
 }
 
 fn flag_bit(flag: &str) -> u32 {
@@ -99,17 +129,27 @@ fn flag_bit(flag: &str) -> u32 {
         "dd" => mapping::NO_DUMP,
         "dc" => mapping::NO_FORK,
         "wf" => mapping::WIPE_ON_FORK,
+        "mw" => mapping::MAY_WRITE,
+        "lf" => mapping::LOCK_ON_FAULT,
+        "mg" => mapping::MERGEABLE,
+        "rr" => mapping::RANDOM,
+        "sr" => mapping::SEQUENTIAL,
         _ => 0,
     }
 }
 
 impl Area {
-    /// The advice given for this area.
-    pub fn flags(&self, advice: &Advice) -> u32 {
+    /// What `smaps` said about this area.
+    pub fn advised(&self, advice: &Advice) -> Advised {
         match advice.range(..=self.start).next_back() {
-            Some((_, (end, bits))) if self.start < *end => *bits,
-            _ => 0,
+            Some((_, advised)) if self.start < advised.end => *advised,
+            _ => Advised { page_shift: 12, ..Advised::default() },
         }
+    }
+
+    /// Private memory from a huge page pool.
+    pub fn is_private_pool(&self) -> bool {
+        !self.shared && self.name == "/anon_hugepage"
     }
 
     /// Plain memory without a file behind it, private to the process.
@@ -159,6 +199,8 @@ mod tests {
         assert!(areas.windows(2).all(|pair| pair[0].end <= pair[1].start));
         assert!(areas.iter().any(Area::is_vdso));
         let stack = areas.iter().find(|area| area.name == "[stack]").unwrap();
-        assert_ne!(stack.flags(&advice()) & mapping::GROWS_DOWN, 0);
+        let advised = stack.advised(&advice());
+        assert_ne!(advised.flags & mapping::GROWS_DOWN, 0);
+        assert_eq!((advised.page_shift, advised.fleeting, advised.obstacle), (12, false, None));
     }
 }

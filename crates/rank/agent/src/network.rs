@@ -43,7 +43,8 @@ pub trait Network: Sync {
 
 /// A fabric that stands still.
 pub trait Frozen {
-    /// Memory not to be saved (first address, length): rings shared with peers. A restored process finds private zero pages there.
+    /// Memory not to be saved (first address, length): rings shared with peers. A restored process finds private zero pages
+    /// there, which the agent unmaps when [`Frozen::rebuild`] has forgotten them.
     fn excluded_memory(&self, each: &mut dyn FnMut(usize, usize));
     /// Descriptors that the fabric opened and reopens by itself.
     fn own_descriptors(&self, each: &mut dyn FnMut(i32));

@@ -5,14 +5,18 @@
 //!
 //! A call that the signal ended with `EINTR` although the program has no handler that ran (poll, nanosleep, futex with
 //! timeout, …) is made again: which call it was is read from `/proc` before the signal is sent, else from the
-//! instruction before it. A relative timeout starts anew, unless the call reports the time left.
+//! instruction before it. A relative timeout goes on where it was (see [`crate::deadlines`]).
+//!
+//! A parked thread can be sent on an errand by the agent: taking and sending its own signals (see [`crate::pending`]).
 //!
 //! Invariants: the handler allocates nothing, takes no lock and leaves `errno` alone. Slots outlive all handlers: they are freed
 //! only when each thread has left. A thread that does not park in time is named, and all others are let go.
 
 use crate::context::{RESTORED, capture};
+use crate::deadlines::{self, Asleep, Clocks};
+use crate::pending::Info;
 use crate::tasks::{self, Task};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use mend_image::handoff::Context;
 use mend_kernel::raw::syscall;
 use mend_kernel::threads::{
@@ -49,6 +53,63 @@ pub(crate) struct Slot {
     pub registration: Registration,
     /// Call number, arguments, stack pointer and address after the call, as `/proc` showed them before the signal.
     blocked: Option<[u64; 9]>,
+    /// Since when, where only the scheduler tells.
+    asleep: Option<Asleep>,
+    /// The same as nanoseconds of `CLOCK_MONOTONIC`; 0: unknown.
+    began: AtomicU64,
+    /// When the parking signal arrived.
+    interrupted: AtomicU64,
+    errand: Errand,
+}
+
+/// Something that a parked thread does for the agent.
+#[derive(Default)]
+struct Errand {
+    /// `IDLE`, or what is wanted.
+    state: AtomicU32,
+    signal: AtomicU32,
+    info: [AtomicU32; 32],
+    result: AtomicI32,
+}
+
+const IDLE: u32 = 0;
+const TAKE: u32 = 1;
+const SEND_THREAD: u32 = 2;
+const SEND_PROCESS: u32 = 3;
+
+impl Errand {
+    /// In the parked thread. Async-signal-safe.
+    fn run(&self, tid: i32) {
+        let wanted = self.state.load(Ordering::Acquire);
+        if wanted == IDLE {
+            return;
+        }
+        let signal = self.signal.load(Ordering::Relaxed) as usize;
+        let mut info = [0u32; 32];
+        // SAFETY: no arguments.
+        let process = unsafe { syscall(libc::SYS_getpid, [0; 6]) } as usize;
+        let result = if wanted == TAKE {
+            let (mask, now) = (1u64 << (signal - 1), [0u64; 2]);
+            let arguments = [(&raw const mask) as usize, info.as_mut_ptr() as usize, now.as_ptr() as usize, 8, 0, 0];
+            // SAFETY: reads a mask of 8 bytes and a timespec, writes a siginfo of 128 bytes.
+            let result = unsafe { syscall(libc::SYS_rt_sigtimedwait, arguments) };
+            self.info.iter().zip(info).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+            result
+        } else {
+            info.iter_mut().zip(&self.info).for_each(|(value, word)| *value = word.load(Ordering::Relaxed));
+            let at = info.as_ptr() as usize;
+            // SAFETY: both read a siginfo of 128 bytes. All signals are blocked here.
+            unsafe {
+                match wanted {
+                    SEND_THREAD => syscall(libc::SYS_rt_tgsigqueueinfo, [process, tid as usize, signal, at, 0, 0]),
+                    _ => syscall(libc::SYS_rt_sigqueueinfo, [process, signal, at, 0, 0, 0]),
+                }
+            }
+        };
+        self.result.store(result as i32, Ordering::Relaxed);
+        self.state.store(IDLE, Ordering::Release);
+        wake(&self.state);
+    }
 }
 
 impl Slot {
@@ -135,20 +196,61 @@ impl Parked {
                 self.signal(process, tid, &task)?;
             }
             if new == 0 {
+                self.date_sleeps();
                 return Ok(());
             }
             self.await_parked(deadline, limit)?;
         }
     }
 
+    /// Finds out since when threads had been blocked, while that can still be told.
+    fn date_sleeps(&self) {
+        let mut clocks = Clocks::new();
+        for slot in self.threads() {
+            if let Some(began) = slot.asleep.and_then(|asleep| clocks.began(&Task { outer: slot.outer }, &asleep)) {
+                slot.began.store(began, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn ask(&self, slot: &Slot, wanted: u32, signal: u32) -> i32 {
+        slot.errand.signal.store(signal, Ordering::Relaxed);
+        slot.errand.state.store(wanted, Ordering::Release);
+        while slot.errand.state.load(Ordering::Acquire) == wanted {
+            // It may have looked just before the order and wait only now.
+            wake(&EPOCH);
+            wait(&slot.errand.state, wanted, Some(Duration::from_millis(2)));
+        }
+        slot.errand.result.load(Ordering::Relaxed)
+    }
+
+    /// Has a parked thread take a signal that is pending for it.
+    pub fn take_own(&self, slot: &Slot, signal: u32) -> Option<Info> {
+        let taken = self.ask(slot, TAKE, signal);
+        (taken == signal as i32).then(|| core::array::from_fn(|index| slot.errand.info[index].load(Ordering::Relaxed)))
+    }
+
+    /// Has a parked thread send a signal to itself or to the process.
+    pub fn send_own(&self, slot: &Slot, info: &Info, process: bool) {
+        slot.errand.info.iter().zip(info).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+        self.ask(slot, if process { SEND_PROCESS } else { SEND_THREAD }, info[0]);
+    }
+
     fn signal(&mut self, process: i32, tid: i32, task: &Task) -> Result<(), ParkError> {
         let slot = self.slots.get_mut(self.used).ok_or(ParkError::Unstable)?;
+        let mut blocked = task.blocked_call();
+        let asleep = blocked.as_ref().and_then(|call| deadlines::asleep(task, call));
+        if asleep.is_some() && task.blocked_call() != blocked {
+            // It has moved on while it was looked at.
+            blocked = None;
+        }
         *slot = Slot {
             state: AtomicU32::new(SIGNALLED),
             epoch: self.epoch,
             tid,
             outer: task.outer,
-            blocked: task.blocked_call(),
+            asleep: asleep.filter(|_| blocked.is_some()),
+            blocked,
             ..Slot::default()
         };
         let address = core::ptr::from_ref(slot) as usize;
@@ -259,6 +361,7 @@ extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame: *mut c_voi
     let slot = address as *mut Slot;
     // SAFETY: the slot belongs to this thread alone until its state says PARKED; the agent only reads it after that.
     unsafe {
+        (*slot).interrupted.store(deadlines::monotonic(), Ordering::Relaxed);
         (*slot).segments = (segment_base(false), segment_base(true));
         (*slot).registration = Registration::of_this_thread(crate::rseq::area((*slot).segments.0));
         if capture(&raw mut (*slot).context, 0, stand, slot.cast()) == RESTORED {
@@ -267,7 +370,7 @@ extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame: *mut c_voi
             wake(&(*slot).state);
             stay(&*slot);
         }
-        call_again(&(*slot).blocked, frame.cast());
+        call_again(&*slot, frame.cast());
         (*slot).state.store(LEFT, Ordering::Release);
         // The slot may be freed from here on; waking its address is harmless.
         wake(&(*slot).state);
@@ -286,6 +389,7 @@ unsafe extern "C" fn stand(slot: *mut c_void) -> usize {
 
 fn stay(slot: &Slot) {
     while EPOCH.load(Ordering::Acquire) == slot.epoch {
+        slot.errand.run(slot.tid);
         wait(&EPOCH, slot.epoch, None);
     }
 }
@@ -294,7 +398,7 @@ fn stay(slot: &Slot) {
 ///
 /// # Safety
 /// `frame` is this handler's own signal frame.
-unsafe fn call_again(blocked: &Option<[u64; 9]>, frame: *mut libc::ucontext_t) {
+unsafe fn call_again(slot: &Slot, frame: *mut libc::ucontext_t) {
     // SAFETY: per contract.
     let (registers, mask) = unsafe { (&mut (*frame).uc_mcontext.gregs, *(&raw const (*frame).uc_sigmask).cast::<u64>()) };
     let register = |index: i32| registers[index as usize] as u64;
@@ -303,8 +407,12 @@ unsafe fn call_again(blocked: &Option<[u64; 9]>, frame: *mut libc::ucontext_t) {
     }
     let next = register(libc::REG_RIP);
     let as_seen = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9, libc::REG_RSP, libc::REG_RIP];
-    let number = match blocked {
-        Some(call) if as_seen.iter().zip(&call[1..]).all(|(index, value)| register(*index) == *value) => call[0] as i64,
+    let mut began = 0;
+    let number = match &slot.blocked {
+        Some(call) if as_seen.iter().zip(&call[1..]).all(|(index, value)| register(*index) == *value) => {
+            began = slot.began.load(Ordering::Relaxed);
+            call[0] as i64
+        }
         // SAFETY: the thread was about to execute at `next`; code right before it is mapped, as no function starts a page with 7 bytes cut.
         _ => match unsafe { number_before(next) } {
             Some(number) => number,
@@ -318,15 +426,8 @@ unsafe fn call_again(blocked: &Option<[u64; 9]>, frame: *mut libc::ucontext_t) {
     if pending & !mask != 0 || !restartable(number) {
         return;
     }
-    // Calls that report the time left go on with it.
-    let (left, wanted) = match number {
-        libc::SYS_nanosleep => (register(libc::REG_RSI), libc::REG_RDI),
-        libc::SYS_clock_nanosleep if register(libc::REG_RSI) & libc::TIMER_ABSTIME as u64 == 0 => (register(libc::REG_R10), libc::REG_RDX),
-        _ => (0, 0),
-    };
-    if left != 0 {
-        registers[wanted as usize] = left as i64;
-    }
+    // SAFETY: the frame holds the registers of the call that was interrupted.
+    unsafe { deadlines::shorten(number, registers, began, slot.interrupted.load(Ordering::Relaxed)) };
     registers[libc::REG_RAX as usize] = number;
     registers[libc::REG_RIP as usize] = (next - 2) as i64;
 }

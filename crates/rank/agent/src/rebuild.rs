@@ -1,16 +1,19 @@
 //! The first steps of a restored agent, while all other threads are parked.
 
+use crate::locks::Due;
 use crate::reopen::{Inherited, ReopenError, reopen};
 use crate::save::Standing;
 use crate::scratch::Scratch;
 use crate::state::StateError;
 use mend_image::ZONE;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff};
-use mend_kernel::raw::syscall;
+use mend_kernel::raw::{check, syscall};
 use rustix::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
+/// A process that was killed a moment ago may still have its locks.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a restored process cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -19,10 +22,24 @@ pub(crate) enum RebuildError {
     Handoff,
     #[error("thread {0} did not come back")]
     Thread(i32),
+    #[error("guard pages at {0:#x} cannot be made again: {1}")]
+    Guards(u64, rustix::io::Errno),
+    #[error("a lock on {0} cannot be taken again, somebody else has it: {1}")]
+    Lock(String, rustix::io::Errno),
     #[error(transparent)]
     Reopen(#[from] ReopenError),
     #[error(transparent)]
     State(#[from] StateError),
+}
+
+fn install_guards(guards: &[(u64, u64)]) -> Result<(), RebuildError> {
+    const MADV_GUARD_INSTALL: usize = 102;
+    for (start, end) in guards {
+        // SAFETY: the program's own guard pages; nothing is stored there.
+        check(unsafe { syscall(libc::SYS_madvise, [*start as usize, (end - start) as usize, MADV_GUARD_INSTALL, 0, 0, 0]) })
+            .map_err(|errno| RebuildError::Guards(*start, rustix::io::Errno::from_raw_os_error(errno)))?;
+    }
+    Ok(())
 }
 
 /// The hand-over, checked.
@@ -34,19 +51,27 @@ pub(crate) fn handoff(scratch: &Scratch) -> Result<Handoff, RebuildError> {
 }
 
 /// Everything but the fabric and the connection to the daemon.
-pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<(), RebuildError> {
+/// Returns the locks on files that are due when the rank resumes.
+pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<Due, RebuildError> {
     standing.settle(ARRIVAL_LIMIT).map_err(RebuildError::Thread)?;
     let length = (handoff.restorer_end - handoff.restorer_start) as usize;
     // SAFETY: the restorer's own memory, which all threads have left.
     unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };
     let inherited = Inherited::new(handoff, standing.descriptors.top());
+    install_guards(&standing.guards)?;
     standing.state.restore()?;
     reopen(&standing.descriptors, &inherited)?;
     for fd in handoff.attach.into_iter().chain(inherited.kept.iter().map(|kept| kept.fd)).filter(|fd| *fd >= 0) {
         // SAFETY: handed over by the restorer, no longer needed; owned by nobody else.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
-    standing.state.restore_last();
+    standing.restore_last()?;
     let _ = mend_kernel::slice::shorten();
-    Ok(())
+    let due = Due::of(&standing.descriptors);
+    if handoff.mode == 0 {
+        due.take(LOCK_LIMIT).map_err(|(file, errno)| RebuildError::Lock(file, rustix::io::Errno::from_raw_os_error(errno)))?;
+        return Ok(Due::default());
+    }
+    // The rank that is moving still has them.
+    Ok(due)
 }

@@ -3,7 +3,9 @@
 //! The restorer left nothing open but what it hands over, all above the numbers the program used. Each open file
 //! description is made once and duplicated to its numbers; epolls come last, their targets exist by then.
 
-use crate::descriptors::{Descriptors, Open, PathKind, What};
+use crate::descriptors::{Descriptor, Descriptors, Open, PathKind, What};
+use crate::sockets::{self, Socket};
+use crate::watches;
 use mend_image::handoff::{Handoff, Kept};
 use mend_image::launch::Role;
 use mend_kernel::raw::{check, syscall};
@@ -44,17 +46,18 @@ impl<'a> Inherited<'a> {
 
 /// Opens everything.
 pub(crate) fn reopen(descriptors: &Descriptors, inherited: &Inherited) -> Result<(), ReopenError> {
-    let mut pipes = Vec::new();
+    let mut unfinished = Unfinished { sockets: descriptors.sockets().collect(), ..Unfinished::default() };
     for (index, open) in descriptors.opens.iter().enumerate() {
-        let numbers: Vec<_> = descriptors.descriptors.iter().filter(|descriptor| descriptor.open == index).collect();
-        let Some(first) = numbers.first() else { continue };
-        let low = make(first.fd, open, inherited, &mut pipes)?;
+        let numbers: Vec<&Descriptor> = descriptors.descriptors.iter().filter(|descriptor| descriptor.open == index).collect();
+        let Some(first) = numbers.first().copied() else { continue };
+        let low = make(first.fd, open, inherited, &mut unfinished)?;
         // Out of the way first: the kernel gives the lowest free number, which may be one that is wanted now or later.
         let made = high(&low, inherited.above).map_err(|errno| ReopenError::Make { fd: first.fd, what: "descriptor", errno })?;
         drop(low);
         for descriptor in numbers {
             place(&made, descriptor.fd, descriptor.close_on_exec)?;
         }
+        tell(first.fd, open);
     }
     for (index, open) in descriptors.opens.iter().enumerate() {
         if let (What::Epoll { targets }, Some(descriptor)) =
@@ -80,11 +83,23 @@ fn place(made: &OwnedFd, fd: i32, close_on_exec: bool) -> Result<(), ReopenError
         .map_err(|errno| ReopenError::Make { fd, what: "descriptor", errno: Errno::from_raw_os_error(errno) })
 }
 
-fn make(fd: i32, open: &Open, inherited: &Inherited, pipes: &mut Vec<(u64, OwnedFd, OwnedFd)>) -> Result<OwnedFd, ReopenError> {
+/// Things with two ends, until both are placed.
+#[derive(Default)]
+struct Unfinished<'a> {
+    /// Identity, reading and writing end.
+    pipes: Vec<(u64, OwnedFd, OwnedFd)>,
+    sockets: Vec<&'a Socket>,
+    made: sockets::Made,
+}
+
+fn make(fd: i32, open: &Open, inherited: &Inherited, unfinished: &mut Unfinished) -> Result<OwnedFd, ReopenError> {
     let failed = |what| move |errno| ReopenError::Make { fd, what, errno };
     let made = match &open.what {
         What::Attached(role) => attached(*role, inherited).map_err(failed(role.name()))?,
-        What::Path { path, kind, size } => return path_again(path, *kind, *size, open, inherited.restart),
+        What::Path { path, kind, size } => match path_again(path, *kind, *size, open, inherited.restart) {
+            Err(_) if path.starts_with("/dev/pts/") || path == "/dev/tty" => terminal(open, inherited).map_err(failed("terminal"))?,
+            other => return other,
+        },
         What::Event { count, semaphore } => {
             let flags = if *semaphore { libc::EFD_SEMAPHORE as usize } else { 0 };
             let event = new_descriptor(libc::SYS_eventfd2, [0, flags, 0, 0]).map_err(failed("eventfd"))?;
@@ -93,7 +108,15 @@ fn make(fd: i32, open: &Open, inherited: &Inherited, pipes: &mut Vec<(u64, Owned
             }
             event
         }
-        What::Timer { clock, value, interval, ticks } => timer(*clock, *value, *interval, *ticks).map_err(failed("timerfd"))?,
+        What::Timer { clock, value, interval, ticks, absolute } => {
+            timer(*clock, *value, *interval, *ticks, *absolute).map_err(failed("timerfd"))?
+        }
+        What::Inotify { watches } => {
+            let made = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).map_err(failed("inotify"))?;
+            watches::watch(&made, watches).map_err(|(path, errno)| ReopenError::Open { path, errno })?;
+            made
+        }
+        What::Socket(socket) => unfinished.made.take(fd, socket, &unfinished.sockets, inherited.above)?,
         What::Signals { mask } => {
             let mask = *mask;
             new_descriptor(libc::SYS_signalfd4, [usize::MAX, (&raw const mask) as usize, 8, 0]).map_err(failed("signalfd"))?
@@ -101,6 +124,7 @@ fn make(fd: i32, open: &Open, inherited: &Inherited, pipes: &mut Vec<(u64, Owned
         What::Epoll { .. } => epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll"))?,
         What::Memory { object, seals, .. } => memory(*object, *seals, open, inherited).map_err(failed("memfd"))?,
         What::Pipe { identity, writes, bytes, capacity } => {
+            let pipes = &mut unfinished.pipes;
             let at = match pipes.iter().position(|(known, ..)| known == identity) {
                 Some(at) => at,
                 None => {
@@ -120,15 +144,31 @@ fn make(fd: i32, open: &Open, inherited: &Inherited, pipes: &mut Vec<(u64, Owned
             high(if *writes { writer } else { reader }, inherited.above).map_err(failed("pipe"))?
         }
     };
-    if matches!(
-        open.what,
-        What::Pipe { .. } | What::Attached(_) | What::Event { .. } | What::Timer { .. } | What::Signals { .. } | What::Memory { .. }
-    ) {
-        let settable = libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
+    let settable = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
+    if !matches!(open.what, What::Epoll { .. }) {
         // SAFETY: F_SETFL changes only the description made here.
         unsafe { syscall(libc::SYS_fcntl, [made.as_raw_fd() as usize, libc::F_SETFL as usize, (open.flags & settable) as usize, 0, 0, 0]) };
     }
     Ok(made)
+}
+
+/// Has input told by signals again, as it was. The signals name the number by which it was asked for.
+fn tell(fd: i32, open: &Open) {
+    const F_SETSIG: usize = 10;
+    const F_SETOWN_EX: usize = 15;
+    let Some((owner, signal)) = &open.told else { return };
+    let fd = fd as usize;
+    // SAFETY: F_SETOWN_EX reads two words from `owner`; the others take numbers.
+    unsafe {
+        syscall(libc::SYS_fcntl, [fd, F_SETSIG, *signal as usize, 0, 0, 0]);
+        if owner[1] != 0 {
+            syscall(libc::SYS_fcntl, [fd, F_SETOWN_EX, owner.as_ptr() as usize, 0, 0, 0]);
+        }
+        if open.flags & libc::O_ASYNC != 0 {
+            let flags = check(syscall(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0])).unwrap_or(0);
+            syscall(libc::SYS_fcntl, [fd, libc::F_SETFL as usize, flags | libc::O_ASYNC as usize, 0, 0, 0]);
+        }
+    }
 }
 
 fn new_descriptor(number: i64, arguments: [usize; 4]) -> Result<OwnedFd, Errno> {
@@ -149,17 +189,26 @@ fn attached(role: Role, inherited: &Inherited) -> Result<OwnedFd, Errno> {
     open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// A terminal that isn't there (on another node, in another session): its part is played by the job's own streams.
+fn terminal(saved: &Open, inherited: &Inherited) -> Result<OwnedFd, Errno> {
+    let role = if saved.flags & libc::O_ACCMODE == libc::O_RDONLY { Role::Stdin } else { Role::Stdout };
+    attached(role, inherited)
+}
+
 fn path_again(path: &str, kind: PathKind, size: u64, saved: &Open, restart: bool) -> Result<OwnedFd, ReopenError> {
     let failed = |errno| ReopenError::Open { path: path.to_string(), errno };
     // Never created, never truncated by opening: what is there decides.
     let once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY;
     let flags = OFlags::from_bits_retain((saved.flags & !once | libc::O_CLOEXEC | libc::O_NOCTTY) as u32);
     let made = open(path, flags, Mode::empty()).map_err(failed)?;
+    if kind == PathKind::Place {
+        return Ok(made);
+    }
     let stat = rustix::fs::fstat(&made).map_err(failed)?;
     let (wanted, name) = match kind {
         PathKind::File => (FileType::RegularFile, "regular file"),
         PathKind::Directory => (FileType::Directory, "directory"),
-        PathKind::Device => (FileType::CharacterDevice, "device"),
+        PathKind::Device | PathKind::Place => (FileType::CharacterDevice, "device"),
     };
     if FileType::from_raw_mode(stat.st_mode) != wanted {
         return Err(ReopenError::Kind { path: path.to_string(), kind: name });
@@ -180,13 +229,14 @@ fn path_again(path: &str, kind: PathKind, size: u64, saved: &Open, restart: bool
     Ok(made)
 }
 
-fn timer(clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64) -> Result<OwnedFd, Errno> {
+fn timer(clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64, absolute: bool) -> Result<OwnedFd, Errno> {
     let timer = new_descriptor(libc::SYS_timerfd_create, [clock as usize, 0, 0, 0])?;
     // An expiration that was not read yet is made to happen at once; the interval goes on from there.
     let value = if ticks > 0 && value == (0, 0) { (0, 1) } else { value };
     let setting = [interval.0, interval.1, value.0, value.1];
+    let flags = if absolute { libc::TFD_TIMER_ABSTIME as usize } else { 0 };
     // SAFETY: timerfd_settime reads four words from `setting`.
-    check(unsafe { syscall(libc::SYS_timerfd_settime, [timer.as_raw_fd() as usize, 0, setting.as_ptr() as usize, 0, 0, 0]) })
+    check(unsafe { syscall(libc::SYS_timerfd_settime, [timer.as_raw_fd() as usize, flags, setting.as_ptr() as usize, 0, 0, 0]) })
         .map_err(Errno::from_raw_os_error)?;
     if ticks > 0 {
         // TFD_IOC_SET_TICKS, where the kernel was built for checkpointing.

@@ -14,7 +14,7 @@ use crate::inspect::{process_obstacles, shared_with_others};
 use crate::layout::{Content, Layout, LayoutError};
 use crate::park::{ParkError, Parked, park};
 use crate::scratch::{Buffers, Scratch};
-use crate::state::State;
+use crate::state::{State, StateError};
 use crate::target::{Target, TargetError};
 use crate::writer::{self, Job, PAGE, WriteError};
 use crate::{allocator, maps, process, rseq};
@@ -108,6 +108,8 @@ pub(crate) struct Standing {
     frozen: Frozen,
     pub descriptors: Descriptors,
     pub state: State,
+    /// Guard pages within mappings (`MADV_GUARD_INSTALL`).
+    pub guards: Vec<(u64, u64)>,
     layout: Layout,
 }
 
@@ -117,6 +119,11 @@ impl Standing {
         // SAFETY: read from this very thread before it was saved.
         unsafe { self.registration.restore() };
         self.parked.await_arrival(limit)
+    }
+
+    /// What must come back last: see [`State::restore_last`].
+    pub fn restore_last(&self) -> Result<(), StateError> {
+        self.state.restore_last(&self.parked)
     }
 
     pub fn into_standstill(self) -> Standstill {
@@ -149,9 +156,18 @@ pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveErr
     let outputs: Vec<BorrowedFd> = descriptors.outputs().collect();
     attached::await_drained(&outputs, DRAIN_LIMIT);
     let registration = Registration::of_this_thread(rseq::area(segment_base(false)));
-    let mut standing =
-        Box::new(Standing { context: Context::default(), registration, parked, frozen, descriptors, state, layout: Layout::default() });
+    let mut standing = Box::new(Standing {
+        context: Context::default(),
+        registration,
+        parked,
+        frozen,
+        descriptors,
+        state,
+        guards: Vec::new(),
+        layout: Layout::default(),
+    });
     let mut sources = Sources::open()?;
+    standing.guards = guards(&sources, request.scratch)?;
     let (target, mut tables) = (target.open()?, Tables::default());
     if let Err(error) = gather_until_stable(request, &advice, &mut standing, &mut sources, &mut tables) {
         target.discard();
@@ -330,7 +346,7 @@ fn gather(
     let read = |what| move |source| SaveError::Read { what, source };
     let text = std::fs::read("/proc/self/maps").map_err(read("/proc/self/maps"))?;
     let areas = maps::parse_all(&text).map_err(read("/proc/self/maps"))?;
-    let mut layout = Layout::plan(&areas, advice, &request.excluded)?;
+    let mut layout = Layout::plan(&areas, advice, &request.excluded, &standing.descriptors.locked_files())?;
     let mut process: Process = process::read().map_err(read("/proc/self"))?;
     process.handoff = request.scratch.handoff() as u64;
     let executable = standing.state.executable.clone();
@@ -361,6 +377,25 @@ fn gather(
         std::mem::forget(text);
     }
     Ok(unchanged)
+}
+
+/// All guard pages of the process.
+fn guards(sources: &Sources, scratch: &Scratch) -> Result<Vec<(u64, u64)>, SaveError> {
+    const TOP: u64 = 0x7fff_ffff_f000;
+    let mut guards = Vec::new();
+    if pagemap::probe(sources.pagemap.as_raw_fd()) != pagemap::Method::Scan {
+        return Ok(guards);
+    }
+    // SAFETY: the writer has not begun; its buffers are borrowed nowhere else.
+    let regions = unsafe { scratch.buffers() }.regions;
+    let mut at = 0;
+    while at < TOP {
+        let (count, next) = pagemap::guards(sources.pagemap.as_raw_fd(), at, TOP, regions)
+            .map_err(|errno| WriteError::Pagemap(rustix::io::Errno::from_raw_os_error(errno)))?;
+        guards.extend(regions[..count].iter().map(|region| (region.start, region.end)));
+        at = next.max(at + PAGE);
+    }
+    Ok(guards)
 }
 
 /// Reads a `/proc` file from its start without allocating.

@@ -1,9 +1,11 @@
 //! What the kernel keeps for the process beside memory, threads and descriptors.
 
 use crate::park::Parked;
-use crate::tasks::Task;
+use crate::pending::Pending;
+use crate::scheduling::{self, Scheduling};
+use crate::timers::{self, Timer};
 use mend_kernel::raw::{check, syscall};
-use mend_kernel::threads::{Disposition, disposition, queue, set_disposition};
+use mend_kernel::threads::{Disposition, disposition, set_disposition};
 use std::io;
 
 /// Resources of getrlimit(2).
@@ -24,10 +26,9 @@ pub(crate) struct State {
     dispositions: [Disposition; 64],
     /// Interval and value of the three interval timers: seconds, microseconds.
     timers: [[u64; 4]; 3],
-    /// Signals for the process as a whole.
-    pending: u64,
-    /// Signals for single threads.
-    thread_pending: Vec<(i32, u64)>,
+    posix_timers: Vec<Timer>,
+    pending: Pending,
+    scheduling: Vec<Scheduling>,
     controls: [usize; CONTROLS.len()],
 }
 
@@ -38,6 +39,8 @@ pub(crate) enum StateError {
     Directory(String, rustix::io::Errno),
     #[error("the handler of signal {0} cannot be set (errno {1})")]
     Signal(i32, i32),
+    #[error("POSIX timer {0} cannot be made again (errno {1})")]
+    Timer(i32, i32),
 }
 
 impl State {
@@ -56,8 +59,9 @@ impl State {
             limits: [(0, 0); LIMITS],
             dispositions: [Disposition::default(); 64],
             timers: [[0; 4]; 3],
-            pending: 0,
-            thread_pending: Vec::new(),
+            posix_timers: timers::read(parked).ok_or_else(|| io::Error::other("/proc/self/timers has an unknown form"))?,
+            pending: Pending::read(parked).ok_or_else(|| io::Error::other("there are too many pending signals"))?,
+            scheduling: scheduling::read(parked.threads().map(|slot| slot.tid)),
             controls: CONTROLS.map(|(read, _)| control(read, 0).unwrap_or(0)),
         };
         for (resource, limit) in state.limits.iter_mut().enumerate() {
@@ -73,13 +77,6 @@ impl State {
         for (which, timer) in state.timers.iter_mut().enumerate() {
             // SAFETY: getitimer writes four words into `timer`.
             unsafe { syscall(libc::SYS_getitimer, [which, timer.as_mut_ptr() as usize, 0, 0, 0, 0]) };
-        }
-        for slot in parked.threads() {
-            let (own, shared) = Task { outer: slot.outer }.pending();
-            state.pending |= shared;
-            if own != 0 {
-                state.thread_pending.push((slot.tid, own));
-            }
         }
         Ok(state)
     }
@@ -105,7 +102,7 @@ impl State {
 
     /// Limits (as far as this process may have them), timers and signals. Threads are parked with all signals blocked, so
     /// nothing arrives before they go on.
-    pub fn restore_last(&self) {
+    pub fn restore_last(&self, parked: &Parked) -> Result<(), StateError> {
         for (resource, (soft, hard)) in self.limits.iter().enumerate() {
             let mut now = [0u64; 2];
             // SAFETY: prlimit64 writes two words into `now`.
@@ -124,21 +121,11 @@ impl State {
             // SAFETY: setitimer reads four words from `timer`.
             unsafe { syscall(libc::SYS_setitimer, [which, timer.as_ptr() as usize, 0, 0, 0, 0]) };
         }
-        let process = rustix::process::getpid().as_raw_nonzero().get();
-        for signal in signals(self.pending) {
-            // SAFETY: kill has no memory effects.
-            unsafe { syscall(libc::SYS_kill, [process as usize, signal as usize, 0, 0, 0, 0]) };
-        }
-        for (thread, mask) in &self.thread_pending {
-            for signal in signals(*mask) {
-                let _ = queue(process, *thread, signal, 0);
-            }
-        }
+        timers::restore(&self.posix_timers).map_err(|(number, errno)| StateError::Timer(number, errno))?;
+        self.pending.send(parked);
+        scheduling::restore(&self.scheduling);
+        Ok(())
     }
-}
-
-fn signals(mask: u64) -> impl Iterator<Item = i32> {
-    (1..=64).filter(move |signal| mask & (1 << (signal - 1)) != 0)
 }
 
 fn control(option: i32, value: usize) -> Result<usize, i32> {

@@ -1,6 +1,6 @@
 //! Threads as `/proc/self/task` shows them. No call here uses the C library's malloc: threads may be parked inside it.
 
-use rustix::fs::{Mode, OFlags, RawDir, open};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, open};
 use std::io;
 use std::mem::MaybeUninit;
 
@@ -11,18 +11,34 @@ pub(crate) struct Task {
     pub outer: i32,
 }
 
-/// The entries of a directory whose names are numbers.
-pub(crate) fn numbers_in(directory: &str) -> io::Result<Vec<i32>> {
+/// An entry of a directory.
+pub(crate) struct Entry {
+    pub name: String,
+    pub inode: u64,
+    pub directory: bool,
+}
+
+/// The entries of a directory whose names are text, but for `.` and `..`.
+pub(crate) fn entries_in(directory: &str) -> io::Result<Vec<Entry>> {
     let directory = open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut buffer = [MaybeUninit::uninit(); 8192];
     let mut entries = RawDir::new(&directory, &mut buffer);
-    let mut numbers = Vec::new();
+    let mut found = Vec::new();
     while let Some(entry) = entries.next() {
-        if let Some(number) = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
-            numbers.push(number);
+        let entry = entry?;
+        match entry.file_name().to_str() {
+            Ok("." | "..") | Err(_) => {}
+            Ok(name) => {
+                found.push(Entry { name: name.to_string(), inode: entry.ino(), directory: entry.file_type() == FileType::Directory });
+            }
         }
     }
-    Ok(numbers)
+    Ok(found)
+}
+
+/// The entries of a directory whose names are numbers.
+pub(crate) fn numbers_in(directory: &str) -> io::Result<Vec<i32>> {
+    Ok(entries_in(directory)?.iter().filter_map(|entry| entry.name.parse().ok()).collect())
 }
 
 /// All threads.
@@ -54,6 +70,16 @@ impl Task {
         (mask("SigPnd:"), mask("ShdPnd:"))
     }
 
+    /// Processor it ran on last, when it got to or left one last (nanoseconds on that one's clock), and how often it gave one
+    /// up by itself. `None` where the kernel does not tell.
+    pub fn sched(&self) -> Option<(usize, i64, u64)> {
+        let text = self.read("sched")?;
+        let stat = self.read("stat")?;
+        let processor = stat[stat.rfind(')')? + 1..].split_whitespace().nth(36)?.parse().ok()?;
+        let since = milliseconds(sched_field(&text, "se.exec_start")?)?;
+        Some((processor, since, sched_field(&text, "nr_voluntary_switches")?.parse().ok()?))
+    }
+
     /// Name, for people.
     pub fn name(&self) -> String {
         self.read("comm").unwrap_or_default().trim_end().to_string()
@@ -70,6 +96,19 @@ impl Task {
         }
         Some(call)
     }
+}
+
+/// The value of a line "name   :   value".
+pub(crate) fn sched_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+/// "12.000345" (milliseconds) as nanoseconds.
+pub(crate) fn milliseconds(text: &str) -> Option<i64> {
+    let (whole, fraction) = text.split_once('.')?;
+    (fraction.len() == 6).then_some(())?;
+    Some(whole.parse::<i64>().ok()? * 1_000_000 + fraction.parse::<i64>().ok()?)
 }
 
 #[cfg(test)]

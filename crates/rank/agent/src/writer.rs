@@ -138,16 +138,17 @@ impl Writer<'_> {
             Content::Nothing => return Ok(()),
             Content::Everything => return self.copied(start, end, true, true),
             Content::Shared => return self.resident(start, end, residency),
-            Content::Populated | Content::Changed => {}
+            Content::Populated | Content::Fleeting | Content::Changed => {}
         }
         let mut at = start;
         while at < end {
             let found = populated(rustix::fd::AsRawFd::as_raw_fd(&self.job.pagemap), self.job.method, at, end, own_only, regions);
             let (count, next) = found.map_err(|errno| WriteError::Pagemap(Errno::from_raw_os_error(errno)))?;
             for region in &regions[..count] {
-                if region.absent() || !readable || flags & mapping::SHARED != 0 {
+                let fleeting = plan.content == Content::Fleeting;
+                if region.absent() || !readable || fleeting || flags & mapping::SHARED != 0 {
                     // Readable and yet not to be read: a guard page, or nothing there any more.
-                    self.copied(region.start, region.end, !own_only, readable && region.absent())?;
+                    self.copied(region.start, region.end, !own_only, fleeting || readable && region.absent())?;
                 } else {
                     self.direct(region.start, region.end, !own_only)?;
                 }

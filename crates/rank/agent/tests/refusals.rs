@@ -21,10 +21,11 @@ fn obstacles_are_named_beforehand_and_at_the_save_and_go_away() {
         ("socket", "socket listening on 0.0.0.0:"),
         ("child", "child process"),
         ("sysv", "System V shared memory"),
-        ("timer", "POSIX timers"),
+        ("timer", "POSIX timer 0 on the processor time of a thread"),
         ("deleted", "deleted file"),
-        ("inotify", "inotify"),
+        ("inotify", "inotify descriptor with unread events"),
         ("pipe", "pipe from another process"),
+        ("pair", "socket to another process"),
     ]
     .into_iter()
     .enumerate()

@@ -5,14 +5,18 @@ use crate::sys;
 use core::format_args as text;
 use mend_image::launch::{Arguments, Failure};
 
-/// Lets descriptors have as high numbers as the process may use at all.
-pub fn raise_limit() {
-    let mut limit = [0u64; 2];
-    // SAFETY: RLIMIT_NOFILE (7): writes, then reads two words.
-    unsafe {
-        if sys::call(sys::PRLIMIT, [0, 7, 0, limit.as_mut_ptr() as usize, 0, 0]).is_ok() {
-            limit[0] = limit[1];
-            let _ = sys::call(sys::PRLIMIT, [0, 7, limit.as_ptr() as usize, 0, 0, 0]);
+/// Lets descriptors have as high numbers, and as much memory be pinned, as the process may at all.
+pub fn raise_limits() {
+    const RLIMIT_NOFILE: usize = 7;
+    const RLIMIT_MEMLOCK: usize = 8;
+    for resource in [RLIMIT_NOFILE, RLIMIT_MEMLOCK] {
+        let mut limit = [0u64; 2];
+        // SAFETY: writes, then reads two words.
+        unsafe {
+            if sys::call(sys::PRLIMIT, [0, resource, 0, limit.as_mut_ptr() as usize, 0, 0]).is_ok() {
+                limit[0] = limit[1];
+                let _ = sys::call(sys::PRLIMIT, [0, resource, limit.as_ptr() as usize, 0, 0, 0]);
+            }
         }
     }
 }

@@ -87,7 +87,7 @@ unsafe extern "C" fn begin(initial: *const usize) -> ! {
 fn restore(arguments: Arguments) -> ! {
     let began = sys::now();
     report::set_control(arguments.control_fd);
-    inherited::raise_limit();
+    inherited::raise_limits();
     let mut stream = Stream::new(arguments.image_fd);
     let header = stream.header();
     let arguments = inherited::move_above(arguments, header.top_descriptor);

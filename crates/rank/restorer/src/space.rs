@@ -12,8 +12,16 @@ use mend_image::launch::{Failure, Mode};
 use mend_image::record::{Mapping, Object, RecordHead, mapping, object};
 
 /// Advice by flag, as madvise(2) numbers it.
-const ADVICE: [(u32, usize); 5] =
-    [(mapping::HUGE, 14), (mapping::NO_HUGE, 15), (mapping::NO_DUMP, 16), (mapping::NO_FORK, 10), (mapping::WIPE_ON_FORK, 18)];
+const ADVICE: [(u32, usize); 8] = [
+    (mapping::HUGE, 14),
+    (mapping::NO_HUGE, 15),
+    (mapping::NO_DUMP, 16),
+    (mapping::NO_FORK, 10),
+    (mapping::WIPE_ON_FORK, 18),
+    (mapping::MERGEABLE, 12),
+    (mapping::RANDOM, 1),
+    (mapping::SEQUENTIAL, 2),
+];
 
 /// While it is built.
 pub struct Building {
@@ -80,18 +88,31 @@ impl Building {
         if record.flags & mapping::GROWS_DOWN != 0 {
             flags |= sys::MAP_GROWSDOWN;
         }
+        let mut reader = None;
         let fd = if record.object == mapping::NO_OBJECT {
             flags |= sys::MAP_ANONYMOUS;
             usize::MAX
         } else if let Some(fd) = self.memory_of(record.object as usize) {
-            fd
+            let writable = record.flags & mapping::MAY_WRITE != 0 || record.protection as usize & sys::PROT_WRITE != 0;
+            let kept = self.tables.objects().nth(record.object as usize).is_some_and(|object| object.flags & object::KEEP != 0);
+            if shared && kept && !writable {
+                // A mapping that could be made writable would keep the program's memory from being sealed again.
+                reader = Some(open_to_read(fd));
+            }
+            reader.unwrap_or(fd)
         } else {
             self.file_of(record.object, last_file)
         };
         let length = (record.end - record.start) as usize;
         let arguments = [record.start as usize, length, record.protection as usize, flags, fd, record.offset as usize];
+        let pool = (record.flags & mapping::POOL != 0).then(|| from_pool(record, flags)).flatten();
         // SAFETY: MAP_FIXED_NOREPLACE: replaces nothing, neither of ours nor of the image.
-        match unsafe { sys::call(sys::MMAP, arguments) } {
+        let mapped = pool.map_or_else(|| unsafe { sys::call(sys::MMAP, arguments) }, Ok);
+        if let Some(fd) = reader {
+            // SAFETY: our own descriptor; the mapping lives on.
+            let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+        }
+        match mapped {
             Ok(address) if address as u64 == record.start => {}
             Ok(_) => fail(Failure::Kernel, 0, text!("{length} bytes at {:#x} cannot be mapped there", record.start)),
             Err(errno) => fail(Failure::Kernel, errno, text!("{length} bytes at {:#x} cannot be mapped", record.start)),
@@ -175,8 +196,10 @@ impl Building {
                 self.protect(&record, record.protection as usize);
             }
             if record.flags & mapping::LOCKED != 0 {
+                let on_fault = usize::from(record.flags & mapping::LOCK_ON_FAULT != 0);
+                let range = [record.start as usize, (record.end - record.start) as usize];
                 // SAFETY: pins memory of the image. Refused beyond RLIMIT_MEMLOCK; then it is merely not pinned.
-                let _ = unsafe { sys::call(sys::MLOCK, [record.start as usize, (record.end - record.start) as usize, 0, 0, 0, 0]) };
+                let _ = unsafe { sys::call(sys::MLOCK2, [range[0], range[1], on_fault, 0, 0, 0]) };
             }
         }
         let mut count = 0;
@@ -195,6 +218,36 @@ impl Building {
         }
         count
     }
+}
+
+/// Memory of a huge page pool, if there is enough.
+fn from_pool(record: &Mapping, flags: usize) -> Option<usize> {
+    const MAP_HUGETLB: usize = 0x4_0000;
+    const SHIFT: u32 = 26;
+    // With reservation: without, an empty pool would end the process later.
+    let flags = flags & !sys::MAP_NORESERVE | MAP_HUGETLB | (record.page_shift as usize & 0x3f) << SHIFT;
+    let length = (record.end - record.start) as usize;
+    // SAFETY: MAP_FIXED_NOREPLACE: replaces nothing.
+    unsafe { sys::call(sys::MMAP, [record.start as usize, length, record.protection as usize, flags, usize::MAX, 0]) }.ok()
+}
+
+/// Another descriptor of memory, through which it cannot be written.
+fn open_to_read(fd: usize) -> usize {
+    const O_CLOEXEC: usize = 0o2_000_000;
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    let (mut digits, mut rest) = ([0u8; 10], fd);
+    let mut count = 0;
+    while count == 0 || rest > 0 {
+        digits[count] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        count += 1;
+    }
+    for index in 0..count {
+        path[14 + index] = digits[count - 1 - index];
+    }
+    // SAFETY: a NUL-terminated path.
+    let opened = unsafe { sys::call(sys::OPEN, [path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) };
+    opened.unwrap_or_else(|errno| fail(Failure::Kernel, errno, text!("shared memory cannot be opened for reading")))
 }
 
 fn close_file(last_file: &mut Option<(u32, usize)>) {

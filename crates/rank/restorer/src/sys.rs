@@ -23,7 +23,6 @@ pub const FTRUNCATE: usize = 77;
 pub const CAPGET: usize = 125;
 pub const CAPSET: usize = 126;
 pub const PERSONALITY: usize = 135;
-pub const MLOCK: usize = 149;
 pub const PRCTL: usize = 157;
 pub const ARCH_PRCTL: usize = 158;
 pub const FUTEX: usize = 202;
@@ -31,6 +30,7 @@ pub const CLOCK_GETTIME: usize = 228;
 pub const EXIT_GROUP: usize = 231;
 pub const PRLIMIT: usize = 302;
 pub const MEMFD_CREATE: usize = 319;
+pub const MLOCK2: usize = 325;
 pub const CLOSE_RANGE: usize = 436;
 
 pub const EINTR: i32 = 4;

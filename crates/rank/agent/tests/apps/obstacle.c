@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     const char *what = argv[1];
     int fd = -1, id = -1, p[2];
     void *shm = NULL, *mapped = NULL;
-    pid_t child = 0;
+    pid_t child = 0, stranger = 0;
     timer_t timer;
     if (!strcmp(what, "socket")) {
         fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
         shmctl(id, IPC_RMID, NULL);
     } else if (!strcmp(what, "timer")) {
         struct sigevent event = {.sigev_notify = SIGEV_NONE};
-        timer_create(CLOCK_MONOTONIC, &event, &timer);
+        timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer);
     } else if (!strcmp(what, "deleted")) {
         fd = open("gone", O_RDWR | O_CREAT, 0600);
         unlink("gone");
@@ -80,15 +80,26 @@ int main(int argc, char **argv) {
         mapped = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     } else if (!strcmp(what, "inotify")) {
         fd = inotify_init();
-    } else if (!strcmp(what, "pipe")) {
-        if (pipe(p)) return 1;
+        inotify_add_watch(fd, ".", IN_CREATE);
+        close(open("new", O_CREAT | O_WRONLY, 0600));
+    } else if (!strcmp(what, "pipe") || !strcmp(what, "pair")) {
+        if (what[1] == 'i' ? pipe(p) : socketpair(AF_UNIX, SOCK_STREAM, 0, p)) return 1;
+        /* Held by a process that is not a child: its parent has ended. */
+        if ((child = fork()) == 0) {
+            if ((child = fork()) == 0) close(p[0]), pause();
+            if (write(p[1], &child, sizeof child) != sizeof child) _exit(1);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+        if (read(p[0], &child, sizeof child) != sizeof child) return 1;
         close(p[1]);
-        fd = p[0];
+        fd = p[0], stranger = child, child = 0;
     }
     puts("ready");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return 1;
     if (fd >= 0) close(fd);
+    if (stranger) kill(stranger, SIGKILL);
     if (child) kill(child, SIGKILL), waitpid(child, NULL, 0);
     if (shm) shmdt(shm);
     if (mapped) munmap(mapped, 4096), shm_unlink(argv[2]);

@@ -1,0 +1,123 @@
+//! How the kernel schedules each thread: processors it may run on, policy and nice value, I/O priority.
+//!
+//! Only what differs from the first process of the rank's namespace is the program's own; the rest is the node's business, and
+//! another node may do it in another way. Bringing it back is best effort: processors may be absent, privileges too.
+
+use mend_kernel::raw::{check, syscall};
+
+/// Words of a set of processors.
+const WORDS: usize = 128;
+/// Bytes of `struct sched_attr`: size, policy, flags, nice, priority, …
+const ATTRIBUTES: usize = 56;
+/// Up to and with the priority.
+const COMPARED: usize = 24;
+
+/// One thread's.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scheduling {
+    thread: i32,
+    processors: Option<Box<[u64; WORDS]>>,
+    attributes: Option<[u8; ATTRIBUTES]>,
+    io_priority: Option<i32>,
+}
+
+/// What each thread has of its own.
+pub(crate) fn read(threads: impl Iterator<Item = i32>) -> Vec<Scheduling> {
+    let given = look(1);
+    let own = |thread| {
+        let mut found = look(thread);
+        if found.processors == given.processors {
+            found.processors = None;
+        }
+        if found.attributes.map(compared) == given.attributes.map(compared) {
+            found.attributes = None;
+        }
+        if found.io_priority == given.io_priority {
+            found.io_priority = None;
+        }
+        found
+    };
+    let differs = |found: &Scheduling| found.processors.is_some() || found.attributes.is_some() || found.io_priority.is_some();
+    threads.map(own).filter(differs).collect()
+}
+
+fn compared(attributes: [u8; ATTRIBUTES]) -> [u8; COMPARED] {
+    let mut part = [0; COMPARED];
+    part.copy_from_slice(&attributes[..COMPARED]);
+    part
+}
+
+fn look(thread: i32) -> Scheduling {
+    let (mut processors, mut attributes) = (Box::new([0u64; WORDS]), [0u8; ATTRIBUTES]);
+    let id = thread as usize;
+    // SAFETY: each call writes at most as many bytes as it is told.
+    let (set, attribute, priority) = unsafe {
+        (
+            check(syscall(libc::SYS_sched_getaffinity, [id, WORDS * 8, processors.as_mut_ptr() as usize, 0, 0, 0])),
+            check(syscall(libc::SYS_sched_getattr, [id, attributes.as_mut_ptr() as usize, ATTRIBUTES, 0, 0, 0])),
+            // IOPRIO_WHO_PROCESS
+            check(syscall(libc::SYS_ioprio_get, [1, id, 0, 0, 0, 0])),
+        )
+    };
+    const SCHED_DEADLINE: u8 = 6;
+    if attributes[4] != SCHED_DEADLINE {
+        // Length of a time slice, which the kernel may choose.
+        attributes[COMPARED..].fill(0);
+    }
+    Scheduling {
+        thread,
+        processors: set.is_ok().then_some(processors),
+        attributes: attribute.is_ok().then_some(attributes),
+        io_priority: priority.ok().map(|priority| priority as i32),
+    }
+}
+
+/// Brings it back as far as this node and this user's rights allow.
+pub(crate) fn restore(all: &[Scheduling]) {
+    for Scheduling { thread, processors, attributes, io_priority } in all {
+        let id = *thread as usize;
+        // SAFETY: the calls read as many bytes as they are told.
+        unsafe {
+            if let Some(processors) = processors {
+                syscall(libc::SYS_sched_setaffinity, [id, WORDS * 8, processors.as_ptr() as usize, 0, 0, 0]);
+            }
+            if let Some(attributes) = attributes {
+                syscall(libc::SYS_sched_setattr, [id, attributes.as_ptr() as usize, 0, 0, 0, 0]);
+                // Not every policy takes the nice value with it. PRIO_PROCESS is 0.
+                let nice = i32::from_le_bytes([attributes[16], attributes[17], attributes[18], attributes[19]]);
+                syscall(libc::SYS_setpriority, [0, id, nice as usize, 0, 0, 0]);
+            }
+            if let Some(priority) = io_priority {
+                syscall(libc::SYS_ioprio_set, [1, id, *priority as usize, 0, 0, 0]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nice_thread_stays_nice_and_others_are_left_alone() {
+        std::thread::spawn(|| {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get();
+            let given = look(thread);
+            // SAFETY: changes only this thread; PRIO_PROCESS is 0.
+            unsafe { syscall(libc::SYS_setpriority, [0, thread as usize, 7, 0, 0, 0]) };
+            let found = read([thread].into_iter());
+            assert_eq!(found.len(), 1);
+            let attributes = found[0].attributes.unwrap();
+            assert_eq!(attributes[16], 7);
+            let (sender, receiver) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let other = rustix::thread::gettid().as_raw_nonzero().get();
+                restore(&[Scheduling { thread: other, processors: given.processors, attributes: Some(attributes), io_priority: None }]);
+                sender.send(look(other).attributes.unwrap()[16]).unwrap();
+            });
+            assert_eq!(receiver.recv().unwrap(), 7);
+        })
+        .join()
+        .unwrap();
+    }
+}

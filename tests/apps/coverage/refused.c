@@ -1,0 +1,81 @@
+// refused KIND: holds one thing that cannot be saved, and gives it up when there is a file `go`.
+#include "coverage.h"
+#include <linux/io_uring.h>
+#include <sys/inotify.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+
+static int is(char **arguments, const char *kind) { return !strcmp(arguments[1], kind); }
+
+int main(int count, char **arguments) {
+  int one = -1, two = -1, pair[2], pipes[2];
+  void *memory = NULL;
+  pid_t child = 0;
+  timer_t timer;
+  NEED(count == 2);
+  if (is(arguments, "child")) {
+    NEED((child = fork()) >= 0);
+    if (!child) pause();
+  } else if (is(arguments, "zombie")) {
+    NEED((child = fork()) >= 0);
+    if (!child) _exit(0);
+  } else if (is(arguments, "sysv")) {
+    int id = shmget(IPC_PRIVATE, 4096, 0600);
+    NEED((memory = shmat(id, NULL, 0)) != (void *)-1 && !shmctl(id, IPC_RMID, NULL));
+  } else if (is(arguments, "thread-clock")) {
+    struct sigevent none = {.sigev_notify = SIGEV_NONE};
+    NEED(!timer_create(CLOCK_THREAD_CPUTIME_ID, &none, &timer));
+  } else if (is(arguments, "under-way")) {
+    // A descriptor that was sent and not received yet.
+    char byte = 'x', room[CMSG_SPACE(sizeof(int))];
+    struct iovec vector = {&byte, 1};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS, control->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(control), &(int){0}, sizeof(int));
+    NEED(sendmsg(pair[0], &message, 0) == 1);
+    one = pair[0], two = pair[1];
+  } else if (is(arguments, "packets")) {
+    NEED(!pipe2(pipes, O_DIRECT) && write(pipes[1], "packet", 6) == 6);
+    one = pipes[0], two = pipes[1];
+  } else if (is(arguments, "events")) {
+    NEED((one = inotify_init1(0)) >= 0 && inotify_add_watch(one, ".", IN_CREATE) > 0);
+    NEED((two = open("created", O_CREAT | O_WRONLY, 0600)) >= 0);
+  } else if (is(arguments, "far-watch")) {
+    NEED((one = inotify_init1(0)) >= 0 && inotify_add_watch(one, "/proc/sys/kernel/hostname", IN_MODIFY) > 0);
+  } else if (is(arguments, "lease")) {
+    NEED((one = open("leased", O_CREAT | O_RDWR, 0600)) >= 0 && !fcntl(one, F_SETLEASE, F_WRLCK));
+  } else if (is(arguments, "memory-lock")) {
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    NEED((one = memfd_create("locked", 0)) >= 0 && !fcntl(one, F_SETLK, &whole));
+  } else if (is(arguments, "uring")) {
+    struct io_uring_params parameters = {0};
+    one = (int)syscall(SYS_io_uring_setup, 4, &parameters);
+    if (one < 0) return 77;
+  } else if (is(arguments, "protection-key")) {
+    int key = pkey_alloc(0, 0);
+    if (key < 0) return 77;
+    memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(memory != MAP_FAILED && !pkey_mprotect(memory, 4096, PROT_READ | PROT_WRITE, key));
+  } else if (is(arguments, "fifo")) {
+    NEED(!mkfifo("fifo", 0600) && (one = open("fifo", O_RDWR)) >= 0);
+  } else if (is(arguments, "large-unlinked")) {
+    NEED((one = open("large", O_CREAT | O_RDWR, 0600)) >= 0 && !unlink("large") && !ftruncate(one, 300l << 20));
+  } else {
+    return 2;
+  }
+  ready();
+  await_go();
+  if (child > 0) kill(child, SIGKILL), waitpid(child, NULL, 0);
+  if (is(arguments, "sysv")) shmdt(memory);
+  else if (memory) munmap(memory, 4096);
+  if (is(arguments, "thread-clock")) timer_delete(timer);
+  if (one >= 0) close(one);
+  if (two >= 0) close(two);
+  puts("given up");
+  fflush(stdout);
+  while (access("end", F_OK) != 0) usleep(2000);
+  return verdict();
+}

@@ -12,15 +12,15 @@ pingpong  libfabric's fi_pingpong, two of its processes as two ranks
 The last line sums up, "N passed, N failed". Nothing is tried twice.
 """
 
+import glob
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
 
-from cluster import Failed, Lab, Machine, PATIENCE, VENV, compile_mpi, imb_programs, intel_environment, mpi_environment
-from test_conformance import compiled, PROGRAMS
+from cluster import Failed, Lab, Machine, PATIENCE, VENV, imb_programs, intel_environment
+from test_conformance import compiled
 
 LONG = 4 * PATIENCE
 LAYOUTS = {1: (1,), 2: (1, 2), 4: (1, 2, 4), 8: (1, 2, 4)}
@@ -68,8 +68,12 @@ def programs(count, lab, work):
 def imb(count, lab, work):
     """IMB has no exit code for wrong data: its table of defects is read."""
     plain = lab.environment
+    openmp = glob.glob(os.path.join(VENV, "conformance", "**", "libiomp5.so"), recursive=True)
+    if not openmp:
+        raise Failed(f"no libiomp5.so below {VENV}/conformance; run `make conformance`")
     for library, environment in (("MPICH", plain), ("Intel MPI", dict(plain, **intel_environment()))):
-        lab.environment = environment
+        paths = [environment["LD_LIBRARY_PATH"], os.path.dirname(openmp[0])]
+        lab.environment = dict(environment, LD_LIBRARY_PATH=os.pathsep.join(paths))
         for name, path in imb_programs().items():
             for ranks, nodes in ((2, 1), (4, 2)):
                 directory = tempfile.mkdtemp(dir=work)

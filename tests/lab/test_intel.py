@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -49,7 +50,7 @@ class Intel(unittest.TestCase):
 
     def test_lammps_is_saved_moved_and_restarted(self):
         size = [word for axis in "xyz" for word in ("-var", axis, "10")]
-        program = ["--", find_lammps(), "-in", MELT, *size, "-var", "steps", "6000"]
+        program = ["--", find_lammps(), "-in", MELT, *size, "-var", "steps", "4000"]
         plain = self.start("-n", "3", "--hosts", "node1,node2", *program)
         plain.finish()
         job = self.start("-n", "3", "--hosts", "node1:2,node2:1", "--spares", "node3", *program)
@@ -69,6 +70,8 @@ class Intel(unittest.TestCase):
         self.assertEqual(compare.differences(plain.directory, job.directory), [])
 
     def test_without_libfabric_the_reason_is_named(self):
+        if "libfabric.so.1" in subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout:
+            self.skipTest("this machine has a libfabric that every program finds")
         library = os.path.dirname(self.lab.environment["LD_LIBRARY_PATH"].split(os.pathsep)[0]) + "/lib"
         done = self.lab.mend("run", "--hosts", "node1", "-env", "LD_LIBRARY_PATH", library, "--", imb_programs()["IMB-MPI1"])
         self.assertNotEqual(done.returncode, 0)

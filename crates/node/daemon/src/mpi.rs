@@ -18,6 +18,9 @@ const MAX_LIBRARIES: usize = 300;
 /// Largest library whose bytes are searched for a built-in libfabric.
 const MAX_SCAN: u64 = 256 << 20;
 
+/// What Intel MPI opens unless it is told another path.
+const INTEL_OPENS: &str = "libfabric.so.1";
+
 /// Why a program's MPI cannot be carried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MpiError {
@@ -55,7 +58,8 @@ impl MpiError {
 pub struct MpiCheck(HashMap<(PathBuf, String), (Option<SystemTime>, Option<MpiError>)>);
 
 impl MpiCheck {
-    /// Looks at the program at `path` when run with this `LD_LIBRARY_PATH`.
+    /// Looks at the program at `path` when run with this search path: `LD_LIBRARY_PATH`, and other directories in which
+    /// its MPI library may find libfabric.
     ///
     /// # Errors
     /// See [`MpiError`].
@@ -72,6 +76,15 @@ impl MpiCheck {
         };
         answer.map_or(Ok(()), Err)
     }
+}
+
+/// Where a program with this environment may find libraries: `LD_LIBRARY_PATH`, and the libfabric that Intel MPI was told
+/// or comes with.
+pub fn search_path<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> String {
+    let named = variable("I_MPI_OFI_LIBRARY").and_then(|library| Path::new(library).parent()?.to_str()).map(str::to_owned);
+    let own = variable("I_MPI_ROOT").map(|root| format!("{root}/opt/mpi/libfabric/lib:{root}/libfabric/lib"));
+    let paths = [variable("LD_LIBRARY_PATH").map(str::to_owned), named, own];
+    paths.into_iter().flatten().collect::<Vec<_>>().join(":")
 }
 
 fn examine(program: &Path, library_path: &str) -> Result<(), MpiError> {
@@ -197,11 +210,15 @@ impl Loader {
                 None => Err(MpiError::FabricMissing { library, needed: needed.clone() }),
             };
         }
-        // It may have libfabric built in (its environment variables are then in it) or open it itself (Intel MPI).
-        let traces: [&[u8]; 2] = [b"FI_PROVIDER_PATH", b"libfabric.so"];
-        match contains_any(&library, &traces) {
-            Some(false) => Err(MpiError::NoFabric { library }),
-            Some(true) | None => Ok(()),
+        // It may have libfabric built in (its environment variables are then in it) or open it itself (Intel MPI, which
+        // reports an unknown error if it is not there).
+        let traces: [&[u8]; 3] = [b"FI_PROVIDER_PATH", b"libfabric.so", b"I_MPI_OFI_LIBRARY"];
+        match contained(&library, traces) {
+            Some([_, _, true]) if self.find(INTEL_OPENS, &dynamic.run_path).is_none() => {
+                Err(MpiError::FabricMissing { library, needed: INTEL_OPENS.to_owned() })
+            }
+            Some([false, false, _]) => Err(MpiError::NoFabric { library }),
+            Some(_) | None => Ok(()),
         }
     }
 }
@@ -216,14 +233,14 @@ fn read_cache_file() -> Vec<u8> {
 }
 
 /// `None` if the file cannot be read or is too large.
-fn contains_any(path: &Path, texts: &[&[u8]]) -> Option<bool> {
+fn contained<const N: usize>(path: &Path, texts: [&[u8]; N]) -> Option<[bool; N]> {
     let file = File::open(path).ok()?;
     if file.metadata().ok()?.len() > MAX_SCAN {
         return None;
     }
     let mut bytes = Vec::new();
     file.take(MAX_SCAN).read_to_end(&mut bytes).ok()?;
-    Some(texts.iter().any(|text| memchr::memmem::find(&bytes, text).is_some()))
+    Some(texts.map(|text| memchr::memmem::find(&bytes, text).is_some()))
 }
 
 #[cfg(test)]
@@ -252,6 +269,18 @@ mod tests {
     fn the_dynamic_section_of_a_real_program_is_read() {
         let dynamic = Dynamic::read(Path::new("/proc/self/exe")).unwrap();
         assert!(dynamic.needed.iter().any(|name| name.starts_with("libc.so")), "{dynamic:?}");
+    }
+
+    #[test]
+    fn libfabric_is_looked_for_where_intel_mpi_looks() {
+        let variables = |name: &str| match name {
+            "LD_LIBRARY_PATH" => Some("/a:/b"),
+            "I_MPI_OFI_LIBRARY" => Some("/c/libfabric.so.1"),
+            "I_MPI_ROOT" => Some("/intel"),
+            _ => None,
+        };
+        assert_eq!(search_path(variables), "/a:/b:/c:/intel/opt/mpi/libfabric/lib:/intel/libfabric/lib");
+        assert_eq!(search_path(|_| None), "");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::failure::RankFailure;
 use crate::launch_environment::{PMI_FD, Place, rank_environment};
-use crate::mpi::MpiCheck;
+use crate::mpi::{self, MpiCheck};
 use crate::program::{self, ProgramError};
 use crate::shepherd::order::Launch;
 use mend_messages::daemon::JobIntroduction;
@@ -49,7 +49,8 @@ impl Beginning {
         let name = program.argv.first().ok_or(ProgramError::Empty)?;
         let path = program::find(name, &program.cwd, variable("PATH"))?;
         // Nothing panics while it is held; a poisoned cache is still a cache.
-        self.mpi.lock().unwrap_or_else(PoisonError::into_inner).check(&path, variable("LD_LIBRARY_PATH"))?;
+        let searched = mpi::search_path(variable);
+        self.mpi.lock().unwrap_or_else(PoisonError::into_inner).check(&path, Some(&searched))?;
         let library = self.library.as_deref().ok_or(ProgramError::Incomplete { part: "libmend-fi.so" })?;
         let place = Place { rank: self.rank, size: self.job.size, job: &self.job.id, socket: &self.socket, library };
         Ok(Launch {

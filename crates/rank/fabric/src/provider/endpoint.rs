@@ -26,6 +26,8 @@ pub struct Endpoint {
     pub send_flags: u64,
     /// The same for receives.
     pub receive_flags: u64,
+    /// Receives name their source (`FI_DIRECTED_RECV` was asked for); otherwise what stands there means nothing.
+    directed: bool,
 }
 
 impl Endpoint {
@@ -47,7 +49,7 @@ impl Endpoint {
     /// The source of a directed receive, `None` for any.
     #[inline]
     pub fn source(&self, state: &State, number: u64) -> Result<Option<(u32, u16)>, i32> {
-        if number == FI_ADDR_UNSPEC { Ok(None) } else { self.peer(state, number).map(Some) }
+        if number == FI_ADDR_UNSPEC || !self.directed { Ok(None) } else { self.peer(state, number).map(Some) }
     }
 }
 
@@ -83,12 +85,13 @@ pub unsafe extern "C" fn open(_domain: *mut FidDomain, info: *mut FiInfo, place:
             return Err(FI_ETIMEDOUT);
         }
         // SAFETY: the caller's info, whose attributes are null or valid.
-        let (kind, send_flags, receive_flags) = unsafe {
+        let (kind, send_flags, receive_flags, directed) = unsafe {
             let info = info.as_ref().ok_or(FI_EINVAL)?;
             (
                 info.ep_attr.as_ref().map_or(FI_EP_UNSPEC, |attr| attr.r#type),
                 info.tx_attr.as_ref().map_or(0, |attr| attr.op_flags),
                 info.rx_attr.as_ref().map_or(0, |attr| attr.op_flags),
+                (info.caps | info.rx_attr.as_ref().map_or(0, |attr| attr.caps)) & FI_DIRECTED_RECV != 0,
             )
         };
         if !matches!(kind, FI_EP_UNSPEC | FI_EP_RDM) {
@@ -106,7 +109,7 @@ pub unsafe extern "C" fn open(_domain: *mut FidDomain, info: *mut FiInfo, place:
             collective: std::ptr::null(),
         };
         // SAFETY: Endpoint starts with a FidEp; `place` is the caller's.
-        unsafe { give(Endpoint { fid, number, vector: AtomicU64::new(0), send_flags, receive_flags }, place) };
+        unsafe { give(Endpoint { fid, number, vector: AtomicU64::new(0), send_flags, receive_flags, directed }, place) };
         Ok(())
     })
 }

@@ -198,3 +198,80 @@ unsafe fn describe(hints: Option<&FiInfo>) -> *mut FiInfo {
     all.fabric_attr = fabric;
     info
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `fi_getinfo` without hints offers, as the table of docs/providers.md.
+    fn reference() -> String {
+        let capabilities = [
+            (FI_MSG, "`FI_MSG`", "messages matched by order: MPICH's active messages (one-sided operations, partitioned messages)"),
+            (FI_TAGGED, "`FI_TAGGED`", "matching by tag with ignored bits, `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD`: MPI's messages and probes"),
+            (FI_RMA, "`FI_RMA`", "reads and writes, emulated by messages: MPI_Put, MPI_Get, large active messages"),
+            (FI_DIRECTED_RECV, "`FI_DIRECTED_RECV`", "receives name their source, so that no tag bits are spent on it"),
+            (FI_SOURCE, "`FI_SOURCE`", "completions name the sender"),
+            (FI_MULTI_RECV, "`FI_MULTI_RECV`", "one buffer takes many messages"),
+            (FI_LOCAL_COMM, "`FI_LOCAL_COMM`", "ranks of the same node, through shared memory"),
+            (FI_REMOTE_COMM, "`FI_REMOTE_COMM`", "ranks of other nodes"),
+        ];
+        // SAFETY: no hints; the result is a valid structure with valid attributes, and freed piece by piece never: a test.
+        let (all, t, e, d) = unsafe {
+            let all = describe(None).as_ref().unwrap();
+            (all, &*all.tx_attr, &*all.ep_attr, &*all.domain_attr)
+        };
+        let named: u64 = capabilities.iter().map(|(bit, ..)| bit).sum();
+        let directions = FI_READ | FI_WRITE | FI_RECV | FI_SEND | FI_REMOTE_READ | FI_REMOTE_WRITE;
+        assert_eq!(all.caps, named | directions, "a capability without a row");
+        let mut page = String::from("| capability | what for |\n| --- | --- |\n");
+        for (_, name, why) in capabilities {
+            page += &format!("| {name} | {why} |\n");
+        }
+        let limits = [
+            ("`ep_attr->type`", "FI_EP_RDM".to_owned(), "the only kind"),
+            ("`tx_attr->inject_size`", t.inject_size.to_string(), "bytes; also the length up to which a message travels at once"),
+            ("`tx_attr->iov_limit`", t.iov_limit.to_string(), "pieces of a message; receives alike"),
+            ("`tx_attr->rma_iov_limit`", t.rma_iov_limit.to_string(), "pieces at the target"),
+            ("`tx_attr->msg_order`", "FI_ORDER_SAS".to_owned(), "sends after sends: what MPI needs"),
+            ("`tx_attr->size`", t.size.to_string(), "nominal; queues grow"),
+            ("`ep_attr->max_msg_size`", e.max_msg_size.to_string(), "the library need not cut messages"),
+            ("`domain_attr->threading`", "FI_THREAD_SAFE".to_owned(), "or whatever weaker is asked for"),
+            (
+                "`domain_attr->data_progress`",
+                "FI_PROGRESS_MANUAL".to_owned(),
+                "reading a queue or counter moves packets; there is no thread",
+            ),
+            (
+                "`domain_attr->mr_mode`",
+                d.mr_mode.to_string(),
+                "no local registration, no virtual addresses, no allocated keys: keys are the caller's, addresses are offsets",
+            ),
+            ("`domain_attr->mr_key_size`", d.mr_key_size.to_string(), "bytes"),
+            ("`domain_attr->cq_data_size`", d.cq_data_size.to_string(), "bytes of remote completion data"),
+            ("`domain_attr->av_type`", "FI_AV_TABLE".to_owned(), "or FI_AV_MAP; both are indices"),
+            ("`domain_attr->max_ep_tx_ctx`", d.max_ep_tx_ctx.to_string(), "no scalable endpoints; open several plain ones"),
+        ];
+        assert_eq!((e.r#type, t.msg_order, d.threading), (FI_EP_RDM, FI_ORDER_SAS, FI_THREAD_SAFE));
+        assert_eq!((d.data_progress, d.av_type), (FI_PROGRESS_MANUAL, FI_AV_TABLE));
+        page += "\n| attribute | value | |\n| --- | --- | --- |\n";
+        for (name, value, note) in limits {
+            page += &format!("| {name} | {value} | {note} |\n");
+        }
+        page
+    }
+
+    #[test]
+    fn the_page_for_mpi_developers_says_what_is_offered() {
+        let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/providers.md");
+        let page = std::fs::read_to_string(place).unwrap();
+        let (start, end) = ("<!-- written by mend-fabric's tests -->\n", "<!-- until here -->");
+        let (before, rest) = page.split_once(start).unwrap();
+        let (found, after) = rest.split_once(end).unwrap();
+        let wanted = reference();
+        if std::env::var_os("MEND_WRITE_DOCS").is_some() {
+            std::fs::write(place, format!("{before}{start}{wanted}{end}{after}")).unwrap();
+        } else {
+            assert_eq!(found, wanted, "run this test once with MEND_WRITE_DOCS=1");
+        }
+    }
+}

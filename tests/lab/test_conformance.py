@@ -1,0 +1,86 @@
+"""Each part of MPI over the provider, on two nodes, and with checkpoints, a move and a restart in the middle.
+
+The short selection; conformance.py runs all numbers of ranks and nodes, IMB, mpi4py's tests and fi_pingpong.
+"""
+
+import os
+import shutil
+import tempfile
+import unittest
+
+from cluster import Lab, ROOT, compile_mpi
+
+SOURCES = os.path.join("tests", "apps", "conformance")
+PROGRAMS = sorted(name[:-2] for name in os.listdir(os.path.join(ROOT, SOURCES)) if name.endswith(".c"))
+
+
+def compiled(directory, names=tuple(PROGRAMS)):
+    """Paths by name of the programs, built in a directory."""
+    return {name: compile_mpi(os.path.join("conformance", f"{name}.c"), os.path.join(directory, name)) for name in names}
+
+
+class Conformance(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.lab = cls.enterClassContext(Lab(3))
+        cls.work = tempfile.mkdtemp(prefix="mend-conformance-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        cls.programs = compiled(cls.work)
+
+    def start(self, name, ranks, hosts, *arguments):
+        directory = tempfile.mkdtemp(dir=self.work)
+        return self.lab.start(directory, "run", "-n", str(ranks), "--hosts", hosts, "--spares", "node3", "--", self.programs[name], *arguments)
+
+    def test_every_program_on_two_nodes(self):
+        for name in PROGRAMS:
+            with self.subTest(name):
+                job = self.start(name, 3, "node1:2,node2:1")
+                job.finish()
+                self.assertEqual(job.stdout(), f"{name}: right with 3 ranks\n")
+
+    def test_every_program_alone(self):
+        for name in PROGRAMS:
+            with self.subTest(name):
+                job = self.start(name, 1, "node1")
+                job.finish()
+                self.assertEqual(job.stdout(), f"{name}: right with 1 ranks\n")
+
+    def place(self, identity, rank):
+        status = next(job for job in self.lab.verb("ps") if job["id"] == identity)["status"]
+        return status["ranks"][rank]["host"]
+
+    def disturb(self, name):
+        """Two checkpoints, a move to the spare and back, the end by force, a restart on other nodes, another move."""
+        job = self.start(name, 3, "node1:2,node2:1", "-u", "go")
+        identity = self.lab.running(job)
+        self.lab.verb("checkpoint", identity)
+        self.lab.verb("migrate", identity, "1", "--to", "node3")
+        self.lab.verb("checkpoint", identity)
+        self.lab.verb("migrate", identity, "1", "--to", "node2")
+        self.lab.verb("checkpoint", identity)
+        self.assertEqual(self.lab.mend("kill", identity).returncode, 0)
+        job.finish(137)
+        job = self.lab.start(job.directory, "restart", identity, "--hosts", "node2,node3")
+        self.lab.running(job)
+        moved = self.lab.verb("migrate", identity, "0", "--to", "node2" if self.place(identity, 0) == "node3" else "node3")
+        self.assertEqual(self.place(identity, 0), moved["to"])
+        self.lab.verb("checkpoint", identity)
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), f"{name}: right with 3 ranks\n")
+
+    def test_collectives_in_flight_are_saved_and_moved(self):
+        self.disturb("collectives_later")
+
+    def test_wildcard_receives_are_saved_and_moved(self):
+        self.disturb("pt2pt_probe")
+
+    def test_open_epochs_are_saved_and_moved(self):
+        self.disturb("rma_epochs")
+
+    def test_threads_are_saved_and_moved(self):
+        self.disturb("threads")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -17,7 +17,11 @@
 
 mod handshake;
 pub mod opening;
+#[cfg(not(fuzzing))]
 mod ring;
+#[cfg(fuzzing)]
+#[allow(missing_docs, reason = "for the fuzz target only")]
+pub mod ring;
 pub mod shm;
 pub mod stranger;
 pub mod tcp;

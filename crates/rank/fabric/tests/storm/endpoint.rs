@@ -109,7 +109,17 @@ impl Endpoint {
         good(unsafe {
             let base = memory.as_mut_ptr().cast();
             let access = FI_REMOTE_READ | FI_REMOTE_WRITE;
-            (*(*self.domain).mr).reg.unwrap()(&raw mut (*self.domain).fid, base, memory.len(), access, 0, key, 0, &raw mut region, null_mut())
+            (*(*self.domain).mr).reg.unwrap()(
+                &raw mut (*self.domain).fid,
+                base,
+                memory.len(),
+                access,
+                0,
+                key,
+                0,
+                &raw mut region,
+                null_mut(),
+            )
         });
     }
 
@@ -136,7 +146,11 @@ impl Endpoint {
                 return Vec::new();
             }
             assert!(got > 0, "an operation failed ({got})");
-            let done = |entry: &FiCqTaggedEntry| Done { context: entry.op_context as usize, receive: entry.flags & FI_RECV != 0, length: entry.len };
+            let done = |entry: &FiCqTaggedEntry| Done {
+                context: entry.op_context as usize,
+                receive: entry.flags & FI_RECV != 0,
+                length: entry.len,
+            };
             entries[..got as usize].iter().map(done).collect()
         }
     }

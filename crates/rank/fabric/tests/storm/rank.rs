@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Messages a sender may be ahead of its receiver's count.
@@ -81,7 +81,16 @@ struct Line {
     credit: Box<[u64; 1]>,
 }
 
+/// What the parent may ask for.
+struct Seen {
+    /// Threads that have sent and got everything.
+    finished: AtomicU32,
+    /// Messages got from each rank.
+    got: Vec<AtomicU64>,
+}
+
 struct Worker<'a> {
+    seen: &'a Seen,
     me: u32,
     thread: usize,
     settings: &'a Settings,
@@ -96,11 +105,14 @@ struct Worker<'a> {
     /// The remote access under way: target, what was written, what was read back.
     access: Option<(u32, bool, Vec<u64>)>,
     accesses: u64,
+    /// The parent knows that this thread has sent and got everything; now it only serves.
+    told: bool,
 }
 
 impl<'a> Worker<'a> {
-    fn new(me: u32, thread: usize, settings: &'a Settings, endpoint: &'a Endpoint) -> Self {
+    fn new(me: u32, thread: usize, settings: &'a Settings, endpoint: &'a Endpoint, seen: &'a Seen) -> Self {
         let mut worker = Self {
+            seen,
             me,
             thread,
             settings,
@@ -113,6 +125,7 @@ impl<'a> Worker<'a> {
             draw: Draw::new(settings.seed ^ u64::from(me) << 32 ^ (thread as u64) << 48),
             access: None,
             accesses: 0,
+            told: false,
         };
         for from in 0..settings.ranks {
             let wild = (0..settings.messages).filter(|number| message(settings.seed, thread, from, me, *number).0 == WILD).count();
@@ -189,8 +202,8 @@ impl<'a> Worker<'a> {
     }
 
     fn count(&mut self, from: u32) {
-        let line = &mut self.lines[from as usize];
-        line.got += 1;
+        self.lines[from as usize].got += 1;
+        self.seen.got[from as usize].fetch_add(1, Ordering::AcqRel);
     }
 
     fn done(&mut self, done: Done) {
@@ -238,10 +251,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Tells a sender how far we are.
+    /// Tells a sender how far we are, as long as it waits for that.
     fn give_credit(&mut self, to: u32) {
         let line = &mut self.lines[to as usize];
-        let due = line.got >= line.counted + WINDOW / 4;
+        let due = line.got >= line.counted + WINDOW / 4 && line.counted + WINDOW < self.settings.messages;
         if due && self.endpoint.send(bytes(&[line.got]), to, tag(self.thread, CREDIT), 0, true) {
             line.counted = line.got;
         }
@@ -305,7 +318,7 @@ impl<'a> Worker<'a> {
             0..20 => self.send(peer),
             20..30 => self.post(peer),
             30..36 => self.give_credit(peer),
-            36 if self.access.is_none() => self.begin_access(),
+            36 if self.access.is_none() && !self.told => self.begin_access(),
             // The program computes: its agent alone serves the peers.
             37 if self.draw.below(200) == 0 => std::thread::sleep(Duration::from_millis(self.draw.below(8))),
             _ => {}
@@ -353,7 +366,7 @@ fn up(settings: &Settings, rank: u32, node: u32) -> String {
 }
 
 /// Does what the storm's parent says, until it says no more.
-fn obey(settings: &Settings, rank: u32, socket: UnixStream, finished: &AtomicU32, over: &AtomicBool) {
+fn obey(settings: &Settings, rank: u32, socket: UnixStream, seen: &Seen, over: &AtomicBool) {
     let mut answers = socket.try_clone().expect("a socket");
     let mut say = move |text: String| writeln!(answers, "{text}").expect("the parent listens");
     say(up(settings, rank, 0));
@@ -381,7 +394,8 @@ fn obey(settings: &Settings, rank: u32, socket: UnixStream, finished: &AtomicU32
                 die_and_rise();
                 say(up(settings, rank, number()));
             }
-            "over?" => say(format!("done {}", finished.load(Ordering::Acquire))),
+            "over?" => say(format!("done {}", seen.finished.load(Ordering::Acquire))),
+            "got?" => say(format!("got {}", seen.got[number() as usize].load(Ordering::Acquire))),
             _ => break,
         }
     }
@@ -390,28 +404,28 @@ fn obey(settings: &Settings, rank: u32, socket: UnixStream, finished: &AtomicU32
 
 /// A rank's whole life.
 pub fn run(settings: &Settings, rank: u32, socket: UnixStream) {
-    let (finished, over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let got = (0..settings.ranks).map(|_| AtomicU64::new(0)).collect();
+    let (seen, over) = (Seen { finished: AtomicU32::new(0), got }, AtomicBool::new(false));
     std::thread::scope(|scope| {
-        scope.spawn(|| obey(settings, rank, socket, &finished, &over));
+        scope.spawn(|| obey(settings, rank, socket, &seen, &over));
         let endpoint = Endpoint::open(settings.ranks);
         let mut exposed = vec![0u64; settings.ranks as usize * THREADS * PLACE / 8];
         endpoint.expose(bytes_mut(&mut exposed), 1);
         let mail: Vec<Mutex<Vec<Done>>> = (0..THREADS).map(|_| Mutex::default()).collect();
         std::thread::scope(|workers| {
             for thread in 0..THREADS {
-                let (endpoint, mail, finished, over) = (&endpoint, &mail, &finished, &over);
+                let (endpoint, mail, seen, over) = (&endpoint, &mail, &seen, &over);
                 workers.spawn(move || {
-                    let mut worker = Worker::new(rank, thread, settings, endpoint);
-                    let mut told = false;
+                    let mut worker = Worker::new(rank, thread, settings, endpoint, seen);
                     while !over.load(Ordering::Acquire) {
                         worker.turn(mail);
-                        if !told && worker.finished() {
-                            told = true;
+                        if !worker.told && worker.finished() {
+                            worker.told = true;
                             assert!(worker.accesses > 0, "no remote memory was touched");
-                            finished.fetch_add(1, Ordering::AcqRel);
+                            seen.finished.fetch_add(1, Ordering::AcqRel);
                         }
                     }
-                    assert!(told, "stopped before its end");
+                    assert!(worker.told, "stopped before its end");
                 });
             }
         });

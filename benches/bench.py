@@ -7,6 +7,7 @@
     pingpong    IMB PingPong on one node, latency at 8 B, bandwidth at 1 MiB: mend run / stock mpiexec
     crowded     IMB Allreduce of 8 B, 4 ranks on however many cores there are: mend run / stock mpiexec
     checkpoint  one rank with 256 MiB, to the temporary directory: time to write / dd bs=1M conv=fsync of as many bytes
+    drain       8 ranks on two lab nodes: from the order to suspend until nothing is in flight, in heavy traffic and in a computation
     migration   one rank with 256 MiB to another lab node: time it was stopped / raw TCP of as many bytes between these nodes
 
 Runs alternate (A B A B …) so that a machine whose speed drifts wrongs neither. Times are wall-clock; the machine should
@@ -102,6 +103,25 @@ def checkpoint(runs, work):
     report(f"checkpoint of {done['bytes'] / 2**20:.0f} MiB, write + fsync", theirs, ours, "ms", "dd   ")
 
 
+def drain(runs, work):
+    traffic = compile_mpi("mpi_checksums.c", os.path.join(work, "checksums"))
+    computing = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
+    with Lab(2) as lab:
+        for what, argv in (
+            ("random traffic", [traffic, "-r", "1000000"]),
+            # An iteration computes for some ten seconds before it communicates again.
+            ("a computation", [computing, "-i", "1000", "-w", "500000", "-m", "4"]),
+        ):
+            directory = tempfile.mkdtemp(dir=work)
+            job = lab.start(directory, "run", "-n", "8", "--hosts", "node1,node2", "--", *argv)
+            name = lab.running(job)
+            time.sleep(2)
+            times = sorted(lab.verb("checkpoint", name)["phases"]["suspend_us"] / 1e3 for _ in range(3 * runs))
+            lab.mend("kill", name)
+            job.finish(None)
+            print(f"drain of 8 ranks in {what:15} median {statistics.median(times):8.3f} ms ({times[0]:.3f} to {times[-1]:.3f}, {len(times)} checkpoints)", flush=True)
+
+
 RECEIVER = """
 import socket, sys
 s = socket.create_server(("0.0.0.0", 9000)); print("ready", flush=True)
@@ -145,7 +165,7 @@ def migration(runs, work):
     report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "TCP  ")
 
 
-BENCHES = {"lammps": lammps, "pingpong": pingpong, "crowded": crowded, "checkpoint": checkpoint, "migration": migration}
+BENCHES = {"lammps": lammps, "pingpong": pingpong, "crowded": crowded, "checkpoint": checkpoint, "drain": drain, "migration": migration}
 
 
 def main():

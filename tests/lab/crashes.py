@@ -20,7 +20,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE]
-from cluster import Failed, Lab, compile_mpi  # noqa: E402
+from cluster import Failed, Lab, Tally, compile_mpi  # noqa: E402
 
 VICTIMS = ["rank", "daemon", "controller", "target"]
 
@@ -110,20 +110,15 @@ def main():
         undisturbed.let_go()
         undisturbed.finish(0)
     expected = result(plain)
-    passed = failed = 0
+    tally = Tally()
     for number in range(arguments.times) if arguments.only is None else [arguments.only]:
         try:
-            print(one_crash(number, arguments.seed, app, argv, expected, work), flush=True)
-            passed += 1
+            tally.good(one_crash(number, arguments.seed, app, argv, expected, work))
         except Failed as error:
-            failed += 1
-            print(f"FAILED {error}", flush=True)
-            if failed == 3:
+            tally.bad(error)
+            if tally.enough():
                 break
-    if not failed:
-        shutil.rmtree(work, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return tally.end(work)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "demo")]
 import compare  # noqa: E402
-from cluster import Failed, Lab, compile_mpi, find_imb, find_lammps  # noqa: E402
+from cluster import Failed, Lab, Tally, compile_mpi, find_imb, find_lammps  # noqa: E402
 
 KILLED = 137
 MELT = os.path.join(os.path.dirname(HERE), "demo", "in.melt")
@@ -190,7 +190,7 @@ def main():
         "iters": compile_mpi("mpi_iters.c", os.path.join(work, "iters")),
     }
     total = {"checkpoint": 0, "migrate": 0, "restart": 0}
-    passed, failed, baselines = 0, 0, {}
+    tally, baselines = Tally(), {}
     began, number = time.monotonic(), arguments.scenario or 0
 
     def more():
@@ -204,25 +204,20 @@ def main():
             try:
                 scenario, done = run_scenario(lab, number, arguments.seed, programs, baselines, work, quota)
             except Failed as error:
-                failed += 1
-                print(f"FAILED {error}", flush=True)
-                if failed == 3:
+                tally.bad(error)
+                if tally.enough():
                     break
             else:
-                passed += 1
                 for kind, count in done.items():
                     total[kind] += count
                 counts = ", ".join(f"{count} {kind}" for kind, count in done.items())
-                print(f"scenario {number}: {scenario}: {counts}; equal ({sum(total.values())} events so far)", flush=True)
+                tally.good(f"scenario {number}: {scenario}: {counts}; equal ({sum(total.values())} events so far)")
             if arguments.scenario is not None:
                 break
             number += 1
     counts = ", ".join(f"{count} {kind}" for kind, count in total.items())
     print(f"seed {arguments.seed}: {counts} in {time.monotonic() - began:.0f} s")
-    if not failed:
-        shutil.rmtree(work, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return tally.end(work)
 
 
 if __name__ == "__main__":

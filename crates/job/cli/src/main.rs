@@ -40,6 +40,8 @@ fn run(command: Command) -> Result<i32, Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(mend_settings::LOG.text())
         .map_err(|error| Failure::usage(format!("{}: {error}", mend_settings::LOG.name), "write for example MEND_LOG=debug"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Ranks may share this machine. Without short slices we only answer later.
+    let _ = mend_kernel::slice::shorten();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -161,6 +161,7 @@ fn greet(lab: &Lab) -> Result<(), LabError> {
 }
 
 fn list(name: Option<String>, json: bool) -> Result<i32, LabError> {
+    mend_kernel::signal_queue::end_on_closed_pipe();
     let labs = match name {
         Some(name) => vec![find(&name)?],
         None => Lab::all()?,

@@ -128,6 +128,9 @@ fn main() -> ExitCode {
 
 fn serve(arguments: Arguments) -> Result<(), ServeError> {
     start_log();
+    if let Err(error) = mend_kernel::slice::shorten() {
+        tracing::debug!(%error, "no short slices: busy ranks delay checkpoints");
+    }
     let address = match arguments.listen {
         Some(address) => address,
         None => SocketAddr::from(([0, 0, 0, 0], mend_settings::PORT.number()? as u16)),

@@ -5,4 +5,5 @@ pub mod pagemap;
 pub mod program;
 pub mod raw;
 pub mod signal_queue;
+pub mod slice;
 pub mod threads;

@@ -47,5 +47,6 @@ pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<(), Rebu
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     standing.state.restore_last();
+    let _ = mend_kernel::slice::shorten();
     Ok(())
 }

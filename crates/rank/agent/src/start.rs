@@ -57,6 +57,8 @@ fn spawn_once() {
         };
         mask(&raw const everything, &raw mut before);
         let spawned = std::thread::Builder::new().name("mend-agent".to_string()).stack_size(STACK).spawn(|| {
+            // The program's threads may keep every processor busy; without short slices it only answers later.
+            let _ = mend_kernel::slice::shorten();
             if let Some(prepared) = PREPARED.get() {
                 // Whatever ends the conversation ends only the conversation.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(prepared.network, prepared.place.clone())));

@@ -118,6 +118,7 @@ impl Fabric {
         state.links.set_map(map);
         let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
         state.idle.crowded = state.links.neighbours() > processors;
+        state.links.crowded = state.idle.crowded;
     }
 
     /// Registers what is to happen, once, when the program first uses the provider. If it already has, `f` is called

@@ -8,8 +8,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Polling time before sleeping, with a processor for each rank.
-const SPIN: Duration = Duration::from_micros(60);
+/// Polling time before sleeping, with a processor for each rank: being woken costs tens of microseconds on a virtual
+/// machine, so a rank that is not in anybody's way sleeps only when it will wait long.
+const SPIN: Duration = Duration::from_millis(1);
+/// Polling time before empty polls give the processor away now and then: something else may be waiting for it (two ranks
+/// that were started on one, a daemon), and after as long as this the system call is not noticed.
+const KEEP: Duration = Duration::from_micros(20);
 /// The same when ranks share processors; before it, empty polls give the processor away.
 const SPIN_CROWDED: Duration = Duration::from_micros(30);
 /// Empty polls between two looks at the clock.
@@ -73,9 +77,10 @@ impl Idle {
             }
         };
         let spin = if self.crowded { SPIN_CROWDED } else { SPIN };
-        if now.saturating_duration_since(since) >= spin {
+        let waited = now.saturating_duration_since(since);
+        if waited >= spin {
             Rest::Sleep
-        } else if self.crowded {
+        } else if self.crowded || waited >= KEEP {
             Rest::Yield
         } else {
             Rest::Poll
@@ -95,11 +100,14 @@ mod tests {
     fn a_waiting_rank_sleeps_and_a_computing_one_does_not() {
         let (mut idle, start) = (Idle::default(), Instant::now());
         assert_eq!(after(&mut idle, start, 0), Rest::Poll);
-        assert_eq!(after(&mut idle, start, 30), Rest::Poll);
-        assert_eq!(after(&mut idle, start, 61), Rest::Sleep);
-        assert_eq!(after(&mut idle, start, 1000), Rest::Poll);
+        assert_eq!(after(&mut idle, start, 19), Rest::Poll);
+        for micros in (300..1000).step_by(300) {
+            assert_eq!(after(&mut idle, start, micros), Rest::Yield);
+        }
+        assert_eq!(after(&mut idle, start, 1001), Rest::Sleep);
+        assert_eq!(after(&mut idle, start, 2000), Rest::Poll);
         idle.reset();
-        assert_eq!(after(&mut idle, start, 1010), Rest::Poll);
+        assert_eq!(after(&mut idle, start, 2010), Rest::Poll);
     }
 
     #[test]

@@ -102,6 +102,10 @@ pub struct Peer {
     pub held: bool,
     /// On the list of peers with something to do.
     pub listed: bool,
+    /// Kind of offers of this peer that can be read now; 0: none.
+    pub pulls: u32,
+    /// Length from which a message had better be sent in packets, if its sender has nothing else to do, bytes.
+    pub share: usize,
     /// Number of the inbound channel.
     pub inbound: Option<u32>,
     /// The inbound channel of this generation ended without a marker: no other of the same generation is admitted.
@@ -123,6 +127,8 @@ impl Peer {
             streams: VecDeque::new(),
             held: false,
             listed: false,
+            pulls: 0,
+            share: usize::MAX,
             inbound: None,
             ended: None,
             admitted: (0, 0),

@@ -24,7 +24,7 @@ use order::{ClockOffsets, Event, Instruction, Launch, MAX_FILES, Step};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, setsid, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, setpgid, waitpid};
 use rustix::thread::UnshareFlags;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -46,8 +46,10 @@ impl Refused {
 
 /// The hidden subcommand: becomes the shepherd of the control socket on standard input. Returns the exit code.
 pub fn run() -> i32 {
-    // A session of its own: a terminal's Ctrl-C is the controller's business. Fails only for a group leader.
-    let _ = setsid();
+    // Short slices are for the daemon; the rank has what it would have without Mend.
+    let _ = mend_kernel::slice::restore();
+    // A process group of its own: a terminal's Ctrl-C is the controller's business.
+    let _ = setpgid(None, None);
     let Ok(control) = rustix::io::dup(rustix::stdio::stdin()) else { return 1 };
     let mut control = UnixStream::from(control);
     let Ok(null) = std::fs::File::open("/dev/null") else { return 1 };

@@ -73,7 +73,7 @@ pub enum Step {
     Fork,
     /// chdir(2).
     WorkingDirectory,
-    /// Giving up capabilities, making a session.
+    /// Giving up capabilities, making a process group.
     Privileges,
     /// execve(2).
     Execute,

@@ -6,7 +6,7 @@ use mend_kernel::namespaces::fork_and_run;
 use mend_kernel::program::{Placed, execute, fork_with_pid};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Resource, Rlimit, Signal, chdir, getpid, getrlimit, set_parent_process_death_signal, setrlimit, setsid};
+use rustix::process::{Pid, Resource, Rlimit, Signal, chdir, getpid, getrlimit, set_parent_process_death_signal, setpgid, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, clear_ambient_capability_set, set_capabilities};
 use std::ffi::CString;
 use std::fs::File;
@@ -51,7 +51,9 @@ type Strings = (CString, Vec<CString>, Vec<CString>);
 
 fn prepare(launch: &Launch) -> Result<Strings, Refused> {
     let refuse = |step| move |errno: Errno| Refused { step, errno: errno.raw_os_error() };
-    setsid().map_err(refuse(Step::Privileges))?;
+    // No session of its own: the scheduler would give each rank an equal part of a busy node, whatever its threads
+    // (sched(7), autogroup), and an agent would wait for its rank's turn.
+    setpgid(None, None).map_err(refuse(Step::Privileges))?;
     if !launch.isolated {
         // No namespace takes the rank along when the shepherd is killed; this does.
         set_parent_process_death_signal(Some(Signal::KILL)).map_err(refuse(Step::Privileges))?;

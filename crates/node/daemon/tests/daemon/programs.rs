@@ -96,7 +96,7 @@ fn a_rank_has_its_own_ids_and_nothing_it_should_not() {
     for_each_isolated_user(async |user| {
         let daemon = Daemon::start(user);
         // A shell's redirections come and go; what `ls` sees beyond 0 to 3 is its own directory.
-        let script = "test $$ = $MEND_RANK_PID || echo pid $$; ps -o sid= -p $$ | tr -d ' '; \
+        let script = "test $$ = $MEND_RANK_PID || echo pid $$; ps -o pgid= -p $$ | tr -d ' '; \
             grep -E 'Cap(Inh|Amb)' /proc/self/status; grep SigIgn /proc/self/status; grep SigBlk /proc/self/status; ls /proc/$$/fd";
         let mut job = daemon.job(&["sh", "-c", script], 3).await;
         job.start(2, false).await;

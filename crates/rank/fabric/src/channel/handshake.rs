@@ -14,8 +14,8 @@ pub const ACCEPT_LENGTH: usize = 8;
 /// The ACCEPT.
 pub const ACCEPT: [u8; ACCEPT_LENGTH] = *b"MENDgo\0\0";
 const HELLO_MAGIC: [u8; 8] = *b"MENDrank";
-/// Most descriptors one side passes: a ring and a doorbell.
-const MAX_DESCRIPTORS: usize = 2;
+/// Most descriptors one side passes: a ring, a doorbell, its memory.
+const MAX_DESCRIPTORS: usize = 3;
 /// Most bytes that a peer may have sent ahead of what was read; the whole handshake is shorter.
 const MAX_INPUT: usize = 512;
 
@@ -34,6 +34,8 @@ pub struct Hello {
     pub shared: bool,
     /// Which of the sender's openings this is: an older one must not replace what a newer one has opened.
     pub number: u64,
+    /// True: the sender's memory comes with them, to read.
+    pub readable: bool,
 }
 
 impl Hello {
@@ -47,12 +49,13 @@ impl Hello {
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40] = u8::from(self.shared);
         bytes[48..].copy_from_slice(&self.number.to_le_bytes());
+        bytes[41] = u8::from(self.readable);
         bytes
     }
 
     /// Reads the wire form.
     pub fn decode(bytes: &[u8; HELLO_LENGTH]) -> Result<Self, ChannelError> {
-        if bytes[..8] != HELLO_MAGIC || bytes[40] > 1 || bytes[41..48] != [0; 7] {
+        if bytes[..8] != HELLO_MAGIC || bytes[40] > 1 || bytes[41] > bytes[40] || bytes[42..48] != [0; 6] {
             return Err(ChannelError::Protocol("not a HELLO".into()));
         }
         let (mut job, mut word, mut long) = ([0; 16], [0; 4], [0; 8]);
@@ -64,7 +67,7 @@ impl Hello {
         long.copy_from_slice(&bytes[32..40]);
         let generation = u64::from_le_bytes(long);
         long.copy_from_slice(&bytes[48..]);
-        Ok(Self { job, from, to, generation, shared: bytes[40] == 1, number: u64::from_le_bytes(long) })
+        Ok(Self { job, from, to, generation, shared: bytes[40] == 1, readable: bytes[41] == 1, number: u64::from_le_bytes(long) })
     }
 }
 
@@ -186,9 +189,11 @@ mod tests {
 
     #[test]
     fn a_hello_survives_its_wire_form() {
-        let hello = Hello { job: [3; 16], from: 7, to: 9, generation: 11, shared: true, number: 13 };
+        let hello = Hello { job: [3; 16], from: 7, to: 9, generation: 11, shared: true, readable: true, number: 13 };
         let mut bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes).unwrap(), hello);
+        bytes[40] = 0;
+        assert!(Hello::decode(&bytes).is_err());
         bytes[40] = 2;
         assert!(Hello::decode(&bytes).is_err());
     }

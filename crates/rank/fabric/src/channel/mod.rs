@@ -30,6 +30,7 @@ pub use handshake::Hello;
 
 use crate::engine::buffers::{Payload, Segment};
 use crate::engine::packet::Header;
+use crate::engine::pull::{Offer, Piece};
 use rustix::fd::BorrowedFd;
 
 /// Why a channel cannot go on.
@@ -64,6 +65,14 @@ pub trait Outgoing: Send {
     fn chunk(&self) -> usize;
     /// Longest message that had better travel at once: where a round trip costs more than a copy, bytes.
     fn eager_limit(&self) -> usize;
+    /// Lets the receiver read a message by itself out of the memory given, which stays lent until [`Outgoing::retract`].
+    /// `None`: not through this channel, or not now.
+    fn offer(&mut self, _message: &[Segment]) -> Option<Offer> {
+        None
+    }
+    /// The receiver has no more use for the offer of this ticket. Tickets of another channel (one that this one has
+    /// replaced) come here, too, and must be told apart.
+    fn retract(&mut self, _ticket: u64) {}
     /// A marker that the peer has acknowledged, in order; to be called until it gives none.
     ///
     /// # Errors
@@ -106,6 +115,10 @@ pub trait Incoming: Send {
     /// # Errors
     /// The channel is broken.
     fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError>;
+    /// How to read what the sender offers, if this channel can.
+    fn puller(&mut self) -> Option<&mut dyn Puller> {
+        None
+    }
     /// True if packets arrive without the socket becoming readable, so that one must look.
     fn polled(&self) -> bool;
     /// About to sleep: ask the sender for a wake-up. True if something is here already.
@@ -120,6 +133,50 @@ pub trait Incoming: Send {
     fn mapping(&self) -> Option<(usize, usize)>;
     /// Forgets descriptors and mappings without touching them.
     fn forget(self: Box<Self>);
+}
+
+/// What became of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulled {
+    /// All of it is in place.
+    Done,
+    /// It was started; [`Puller::completed`] will tell.
+    Started,
+    /// Nothing was done, because too much is under way; try again later.
+    Full,
+}
+
+/// A read was not possible. The message comes by packets then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer's memory cannot be read")]
+pub struct NotPulled;
+
+/// Reads of the sender's memory, as it offered it: an [`Incoming`] channel's faster way for long messages.
+///
+/// A channel that copies by itself (`shm`) answers each read with [`Pulled::Done`]; one whose device copies answers
+/// [`Pulled::Started`]. The links acknowledge no marker while a read is under way, and start none between a marker
+/// and the next packet: after a drain, nothing touches the memory of either side.
+pub trait Puller {
+    /// The kind of [`Offer`] it understands, never 0.
+    fn kind(&self) -> u32;
+    /// Bytes per read at which others are not kept waiting and long messages flow best.
+    fn chunk(&self) -> usize;
+    /// Length from which a message flows better in packets than by reads, if its sender has nothing else to do, bytes.
+    fn share(&self) -> usize {
+        usize::MAX
+    }
+    /// Reads `local.len` bytes at `remote` (an offered piece or a part of one). `token` names the message, not the
+    /// read: several may be under way with the same.
+    ///
+    /// # Errors
+    /// [`NotPulled`]; nothing of this read is under way then.
+    fn read(&mut self, token: u64, remote: Piece, local: Segment) -> Result<Pulled, NotPulled>;
+    /// A read that was started has ended: its token, and whether its bytes are in place.
+    fn completed(&mut self) -> Option<(u64, Result<(), NotPulled>)> {
+        None
+    }
+    /// Ends the reads under way; none touches memory any more when this returns, and none is reported.
+    fn cancel(&mut self) {}
 }
 
 /// Acknowledgement of a marker on the wire: magic and number.

@@ -4,7 +4,7 @@
 
 use super::handshake::{ACCEPT, ACCEPT_LENGTH, Hello, Wire};
 use super::ring::Ring;
-use super::shm::ShmOutgoing;
+use super::shm::{ShmOutgoing, open_own_memory};
 use super::tcp::{TcpOutgoing, tune};
 use super::{ChannelError, Outgoing};
 use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};
@@ -106,7 +106,11 @@ impl Opening {
                         .map_err(|error| ChannelError::Protocol(error.to_string()))?;
                     if self.hello.shared {
                         let (ring, memory) = Ring::create()?;
-                        self.wire.write_with(&self.hello.encode(), &[memory.as_fd(), bell])?;
+                        let own = open_own_memory();
+                        self.hello.readable = own.is_some();
+                        let mut descriptors = vec![memory.as_fd(), bell];
+                        descriptors.extend(own.as_ref().map(AsFd::as_fd));
+                        self.wire.write_with(&self.hello.encode(), &descriptors)?;
                         self.stage = Stage::Hello(Some(ring));
                     } else {
                         self.wire.write(&self.hello.encode())?;
@@ -131,7 +135,7 @@ impl Opening {
         let (socket, _) = self.wire.into_parts();
         match (ring, bell) {
             (None, _) => Ok(Box::new(TcpOutgoing::new(socket))),
-            (Some(ring), Some(bell)) => Ok(Box::new(ShmOutgoing::new(ring, socket, bell))),
+            (Some(ring), Some(bell)) => Ok(Box::new(ShmOutgoing::new(ring, socket, bell, self.hello.readable))),
             (Some(_), None) => Err(ChannelError::Protocol("no doorbell".into())),
         }
     }

@@ -6,7 +6,8 @@
 //! 128    tail: bytes read (u64)                 written by the receiver
 //! 192    reader sleeps (u32)                    set by the receiver, cleared by whoever rings
 //! 256    writer waits for room (u32)            set by the sender, cleared by whoever rings
-//! 4096   data, CAPACITY bytes; records are multiples of 64 bytes: header, payload (which may wrap), padding
+//! 4096   data, CAPACITY bytes; records are multiples of 64 bytes: header, payload (which may wrap), padding; of a short
+//!        message's header only what is not known anyway, so that it shares its line with up to 32 bytes
 //! ```
 //! Positions count up for ever; a position modulo the capacity is a place. A record never begins across the end,
 //! because header and alignment are at most 64 bytes.
@@ -22,7 +23,7 @@ use super::ChannelError;
 use crate::engine::buffers::{Payload, Segment};
 #[cfg(not(loom))]
 use crate::engine::packet::MAX_PAYLOAD;
-use crate::engine::packet::{HEADER, Header};
+use crate::engine::packet::{BRIEF, HEADER, Header};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
@@ -148,8 +149,14 @@ impl Drop for Ring {
     }
 }
 
-fn record(payload: usize) -> u64 {
-    (HEADER + payload).next_multiple_of(LINE) as u64
+/// Bytes of the header in the ring.
+#[inline]
+fn header_length(header: &Header) -> usize {
+    if header.is_brief() { BRIEF } else { HEADER }
+}
+
+fn record(header: usize, payload: usize) -> u64 {
+    (header + payload).next_multiple_of(LINE) as u64
 }
 
 /// Clears a flag that the other side set; true if it was set. Never writes to one that is clear already: such a write would
@@ -194,7 +201,8 @@ impl Writer {
     /// Writes a record. False: no room.
     pub fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         let length: usize = payload.iter().map(|segment| segment.len).sum();
-        let size = record(length);
+        let fixed = header_length(header);
+        let size = record(fixed, length);
         if !self.room(size)? {
             return Ok(false);
         }
@@ -202,12 +210,12 @@ impl Writer {
         // SAFETY: `start` is 64-aligned and HEADER ≤ 64 ≤ what is left before the end (capacity is a multiple of 64),
         // and the positions say that the reader is not looking at [head, head + size).
         unsafe { std::ptr::copy_nonoverlapping(header.as_bytes().as_ptr(), self.ring.base.add(start), HEADER) };
-        let mut at = self.head + HEADER as u64;
+        let mut at = self.head + fixed as u64;
         for segment in payload {
             self.copy_in(at, *segment);
             at += segment.len as u64;
         }
-        self.ring.note_written(self.head, HEADER + length);
+        self.ring.note_written(self.head, size as usize);
         self.head += size;
         self.ring.word64(HEAD).store(self.head, Ordering::Release);
         Ok(true)
@@ -238,7 +246,7 @@ impl Writer {
     pub fn wait_for_room(&mut self) -> bool {
         self.ring.word32(WAITS).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let room = self.room(record(MAX_PAYLOAD)).unwrap_or(true);
+        let room = self.room(record(HEADER, MAX_PAYLOAD)).unwrap_or(true);
         if room {
             self.ring.word32(WAITS).store(0, Ordering::Relaxed);
         }
@@ -252,11 +260,13 @@ pub struct Reader {
     ring: Ring,
     head: u64,
     tail: u64,
+    /// Bytes of the record that was peeked.
+    size: u64,
 }
 
 impl Reader {
     pub fn new(ring: Ring) -> Self {
-        Self { ring, head: 0, tail: 0 }
+        Self { ring, head: 0, tail: 0, size: 0 }
     }
 
     pub fn ring(&self) -> &Ring {
@@ -285,12 +295,14 @@ impl Reader {
         let mut bytes = [0; HEADER];
         // SAFETY: the tail is a multiple of 64, so a header at its place lies inside the data area.
         unsafe { std::ptr::copy_nonoverlapping(self.ring.base.add(start), bytes.as_mut_ptr(), HEADER) };
-        let header = Header::from_bytes(&bytes);
-        let length = header.payload as usize;
-        if length > MAX_PAYLOAD || record(length) > self.head - self.tail {
+        let mut header = Header::from_bytes(&bytes);
+        header.complete_brief();
+        let (fixed, length) = (header_length(&header), header.payload as usize);
+        if length > MAX_PAYLOAD || record(fixed, length) > self.head - self.tail {
             return Err(ChannelError::Protocol("impossible length in a ring".into()));
         }
-        let place = self.ring.place(self.tail + HEADER as u64);
+        self.size = record(fixed, length);
+        let place = self.ring.place(self.tail + fixed as u64);
         let first = length.min(RING_BYTES - place);
         let payload = Payload {
             parts: [
@@ -301,10 +313,10 @@ impl Reader {
         Ok(Some((header, payload)))
     }
 
-    /// Gives the place of a peeked record of this payload back to the writer.
-    pub fn advance(&mut self, payload: usize) {
-        self.ring.note_read(self.tail, HEADER + payload);
-        self.tail += record(payload);
+    /// Gives the place of the peeked record back to the writer.
+    pub fn advance(&mut self) {
+        self.ring.note_read(self.tail, self.size as usize);
+        self.tail += std::mem::take(&mut self.size);
         self.ring.word64(TAIL).store(self.tail, Ordering::Release);
     }
 
@@ -350,9 +362,10 @@ mod tests {
             while received < lengths.len() {
                 if sent < lengths.len() && (greedy >> (sent % 64)) & 1 == 1 || sent == received {
                     let bytes = body(sent, lengths[sent]);
-                    let mut header = Header::new(Kind::Eager);
-                    header.id = sent as u64;
+                    let mut header = Header::new(if sent % 2 == 0 { Kind::Eager } else { Kind::Data });
+                    header.tag = sent as u64;
                     header.payload = bytes.len() as u32;
+                    header.length = bytes.len() as u64;
                     let cut = bytes.len() / 3;
                     if writer.write(&header, &[Segment::of(&bytes[..cut]), Segment::of(&bytes[cut..])]).unwrap() {
                         sent += 1;
@@ -360,9 +373,9 @@ mod tests {
                     }
                 }
                 let (header, payload) = reader.peek().unwrap().expect("something was sent");
-                prop_assert_eq!(header.id, received as u64);
+                prop_assert_eq!((header.tag, header.length), (received as u64, payload.len() as u64));
                 prop_assert_eq!(payload.to_vec(), body(received, lengths[received]));
-                reader.advance(payload.len());
+                reader.advance();
                 received += 1;
             }
             prop_assert!(reader.peek().unwrap().is_none());

@@ -90,12 +90,17 @@ impl Stranger {
             wire.write(&ACCEPT)?;
             return Ok(Box::new(TcpIncoming::new(wire.into_parts().0)));
         }
+        let readable = if hello.readable {
+            Some(wire.take_descriptor().ok_or_else(|| ChannelError::Protocol("no memory to read".into()))?)
+        } else {
+            None
+        };
         let (Some(theirs), Some(memory)) = (wire.take_descriptor(), wire.take_descriptor()) else {
             return Err(ChannelError::Protocol("no ring or no doorbell".into()));
         };
         let ring = Ring::open(&memory)?;
         wire.write_with(&ACCEPT, &[bell])?;
-        Ok(Box::new(ShmIncoming::new(ring, wire.into_parts().0, theirs)))
+        Ok(Box::new(ShmIncoming::new(ring, wire.into_parts().0, theirs, readable)))
     }
 
     /// The socket to watch.

@@ -11,6 +11,7 @@ pub mod buffers;
 pub mod completion;
 pub mod matching;
 pub mod packet;
+pub mod pull;
 mod receive;
 mod rma;
 mod send;
@@ -27,6 +28,7 @@ use completion::{Completion, Counter, Queue};
 use matching::{Matcher, Unexpected};
 use mend_messages::job::Rank;
 use packet::{Header, Kind};
+use pull::{Offer, Pull};
 use slab::Slab;
 use std::collections::HashMap;
 
@@ -62,6 +64,14 @@ pub trait Outlet {
     fn stream(&mut self, peer: Rank, stream: Stream);
     /// Forgets the streams that `f` picks; returns their peers and headers.
     fn withdraw(&mut self, f: &dyn Fn(&Stream) -> bool) -> Vec<(Rank, Header)>;
+    /// Lets this peer read a message of these bytes by itself. `None`: it cannot.
+    fn offer(&mut self, peer: Rank, message: &[Segment]) -> Option<Offer>;
+    /// The peer has no more use for the offer of this ticket.
+    fn retract(&mut self, peer: Rank, ticket: u64);
+    /// Reads from a peer's memory; [`Engine::pulled`] hears of the end. False: it cannot be done.
+    fn pull(&mut self, peer: Rank, pull: Pull) -> bool;
+    /// Forgets the reads of these operations; their memory is not touched any more when this returns.
+    fn abandon(&mut self, operations: &[u64]);
 }
 
 /// A packet that cannot be obeyed.
@@ -155,8 +165,13 @@ impl Engine {
     pub fn close_endpoint(&mut self, out: &mut impl Outlet, number: u16) {
         let mine = self.operations.find_all(|operation| operation.endpoint() == number);
         out.withdraw(&|stream| mine.contains(&stream.operation));
+        out.abandon(&mine);
         for id in mine {
-            self.operations.remove(id);
+            if let Some(Operation::Send(sending)) = self.operations.remove(id)
+                && let Some(ticket) = sending.ticket
+            {
+                out.retract(sending.peer, ticket);
+            }
         }
         if let Some(slot) = self.endpoints.get_mut(usize::from(number)) {
             *slot = None;
@@ -175,7 +190,7 @@ impl Engine {
     pub fn handle(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header, payload: Payload) -> Result<(), Fault> {
         match header.kind().ok_or(Fault::Kind(header.kind))? {
             Kind::Eager => self.arrived(out, peer, header, payload),
-            Kind::Rts => self.announced(out, peer, header),
+            Kind::Rts => self.announced(out, peer, header, payload),
             Kind::Cts => self.cleared(out, peer, header),
             Kind::Data => self.landed(out, peer, header, payload),
             Kind::Ack => self.acknowledged(out, peer, header),
@@ -187,7 +202,7 @@ impl Engine {
     }
 
     /// The last byte of this operation's stream is in the channel.
-    pub fn streamed(&mut self, id: u64) {
+    pub fn streamed(&mut self, out: &mut impl Outlet, id: u64) {
         let done = match self.operations.get_mut(id) {
             Some(Operation::Send(sending)) => {
                 sending.streaming = false;
@@ -200,7 +215,7 @@ impl Engine {
             _ => false,
         };
         if done {
-            self.finish_send(id, 0);
+            self.finish_send(out, id, 0);
         }
     }
 

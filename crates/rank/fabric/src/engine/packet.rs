@@ -7,6 +7,7 @@
 //! ```text
 //! message ≤ eager limit        EAGER ──►                        (◄── ACK if delivery-complete was asked)
 //! longer message               RTS ──►  ◄── CTS  DATA… ──►      (◄── ACK)
+//!   that the receiver reads    RTS ──►                         ◄── ACK
 //! RMA write                    WRITE… ──►  ◄── ACK
 //! RMA read                     READ ──►  ◄── DATA…  (or REFUSE)
 //! drain (handled by the links) MARKER ──►
@@ -18,6 +19,8 @@ use std::mem::{offset_of, size_of};
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 /// Size of an encoded header, bytes.
 pub const HEADER: usize = size_of::<Header>();
+/// Bytes of it that say everything about a brief one, see [`Header::is_brief`].
+pub const BRIEF: usize = offset_of!(Header, length);
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +28,7 @@ pub const HEADER: usize = size_of::<Header>();
 pub enum Kind {
     /// A whole message. `id` is the sender's operation if [`flag::ACK`] is set.
     Eager = 1,
-    /// Announces a message of `length` bytes. `id`: the sender's operation.
+    /// Announces a message of `length` bytes. `id`: the sender's operation. `aux` not 0: an offer ([`super::pull`]).
     Rts = 2,
     /// Asks for the first `length` bytes of an announced message. `id`: the sender's operation, `address`: the receiver's.
     Cts = 3,
@@ -83,7 +86,9 @@ pub struct Header {
     pub address: u64,
 }
 
-const _: () = assert!(HEADER == 56 && offset_of!(Header, payload) == 8 && offset_of!(Header, address) == 48);
+const _: () = assert!(
+    HEADER == 56 && BRIEF == 32 && offset_of!(Header, id) == 40 && offset_of!(Header, payload) == 8 && offset_of!(Header, address) == 48
+);
 
 impl Header {
     /// A header of this kind with every other field zero.
@@ -106,6 +111,22 @@ impl Header {
             8 => Kind::Marker,
             _ => return None,
         })
+    }
+
+    /// True for a message that comes whole and is not acknowledged: the fields from `length` on are its payload's length,
+    /// 0 and 0, and need not travel.
+    #[must_use]
+    #[inline]
+    pub fn is_brief(&self) -> bool {
+        self.kind == Kind::Eager as u8 && self.flags & flag::ACK == 0
+    }
+
+    /// Puts the fields in place that a brief header travels without.
+    #[inline]
+    pub fn complete_brief(&mut self) {
+        if self.is_brief() {
+            (self.length, self.id, self.address) = (u64::from(self.payload), 0, 0);
+        }
     }
 
     /// Wire form.

@@ -29,18 +29,31 @@ pub struct Receive {
 #[derive(Debug)]
 pub(crate) struct Landing {
     pub endpoint: u16,
-    peer: Rank,
-    target: Target,
-    announcement: Header,
+    pub peer: Rank,
+    pub target: Target,
+    pub announcement: Header,
     /// Bytes that will come: the message's, or the buffer's if it is shorter.
-    expected: usize,
+    pub expected: usize,
     received: usize,
+}
+
+impl Landing {
+    /// The CTS that asks for the data into operation `id`, which is this.
+    pub fn clearance(&self, id: u64) -> Header {
+        let mut answer = Header::new(Kind::Cts);
+        answer.from = self.announcement.to;
+        answer.to = self.announcement.from;
+        answer.id = self.announcement.id;
+        answer.length = self.expected as u64;
+        answer.address = id;
+        answer
+    }
 }
 
 /// Where one message goes and how its end is told.
 #[derive(Clone, Debug)]
-struct Target {
-    buffers: Buffers,
+pub(crate) struct Target {
+    pub buffers: Buffers,
     context: usize,
     report: bool,
     multi: Option<u64>,
@@ -252,9 +265,12 @@ impl Engine {
     }
 
     /// RTS: a long message is announced.
-    pub(super) fn announced(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) -> Result<(), Fault> {
+    pub(super) fn announced(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header, payload: Payload) -> Result<(), Fault> {
+        if header.payload as usize != payload.len() {
+            return Err(Fault::Length);
+        }
         let (tagged, source) = (header.has(flag::TAGGED), (peer, header.from));
-        let message = Unexpected { source, header: *header, body: Vec::new() };
+        let message = Unexpected { source, header: *header, body: payload.to_vec() };
         if let Some(target) = self.target(header.to, tagged, source, header.tag, header.length) {
             self.serve(out, header.to, target, message);
         } else if let Some(owner) = self.endpoint(header.to) {
@@ -272,19 +288,17 @@ impl Engine {
             return;
         }
         let expected = target.buffers.len().min(usize::try_from(header.length).unwrap_or(usize::MAX));
-        let mut answer = Header::new(Kind::Cts);
-        answer.from = header.to;
-        answer.to = header.from;
-        answer.id = header.id;
-        answer.length = expected as u64;
+        let landing = Landing { endpoint, peer: source.0, target, announcement: header, expected, received: 0 };
+        let mut answer = landing.clearance(0);
         if expected == 0 {
             out.post(source.0, &answer, &[]);
-            self.delivered(out, endpoint, target, &header, source, 0);
+            self.delivered(out, endpoint, landing.target, &header, source, 0);
             return;
         }
-        let landing = Landing { endpoint, peer: source.0, target, announcement: header, expected, received: 0 };
         answer.address = self.operations.insert(Operation::Receive(landing));
-        out.post(source.0, &answer, &[]);
+        if !self.pull(out, source.0, answer.address, &header, &body) {
+            out.post(source.0, &answer, &[]);
+        }
     }
 
     /// DATA: a piece of a long message or of a read.
@@ -314,7 +328,15 @@ impl Engine {
     }
 
     /// A message is where it belongs.
-    fn delivered(&mut self, out: &mut impl Outlet, endpoint: u16, target: Target, header: &Header, source: Source, placed: usize) {
+    pub(super) fn delivered(
+        &mut self,
+        out: &mut impl Outlet,
+        endpoint: u16,
+        target: Target,
+        header: &Header,
+        source: Source,
+        placed: usize,
+    ) {
         let mut completion = told(header, source, target.context, header.has(flag::TAGGED));
         completion.len = placed as u64;
         if header.length > placed as u64 {

@@ -4,7 +4,9 @@ use super::buffers::{Buffers, MAX_SEGMENTS, Segment};
 use super::completion::Completion;
 use super::packet::{Header, Kind, MAX_PAYLOAD, flag};
 use super::{Class, Engine, Fault, Operation, Outlet, Stream};
-use mend_fabric_sys::{FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EINVAL, FI_EIO, FI_EMSGSIZE, FI_MATCH_COMPLETE, FI_MSG, FI_SEND, FI_TAGGED};
+use mend_fabric_sys::{
+    FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EINVAL, FI_EIO, FI_EMSGSIZE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_SEND, FI_TAGGED,
+};
 use mend_messages::job::Rank;
 
 /// Longest message that travels at once on every channel, without asking the receiver; also the provider's
@@ -37,7 +39,7 @@ pub struct Message<'a> {
 #[derive(Debug)]
 pub(crate) struct Sending {
     pub endpoint: u16,
-    peer: Rank,
+    pub peer: Rank,
     context: usize,
     report: bool,
     flags: u64,
@@ -49,6 +51,15 @@ pub(crate) struct Sending {
     pub awaits_ack: bool,
     /// The links still read the buffers.
     pub streaming: bool,
+    /// The receiver may read the message by itself; then its acknowledgement is the end.
+    pub ticket: Option<u64>,
+}
+
+impl Sending {
+    /// A message that was offered and not asked for ends by the acknowledgement, as one whose delivery is to be confirmed.
+    fn may_end_by_ack(&self) -> bool {
+        self.awaits_ack || (self.ticket.is_some() && self.buffers.is_some())
+    }
 }
 
 impl Engine {
@@ -67,7 +78,8 @@ impl Engine {
         if message.inject && length > EAGER_LIMIT {
             return Err(FI_EMSGSIZE);
         }
-        let eager = length <= EAGER_LIMIT || length <= out.eager_limit(message.to.0).min(MAX_PAYLOAD);
+        let copied = message.inject || message.flags & FI_INJECT != 0;
+        let eager = length <= if copied { EAGER_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
         let mut header = Header::new(if eager { Kind::Eager } else { Kind::Rts });
         header.from = endpoint;
         header.to = message.to.1;
@@ -100,6 +112,7 @@ impl Engine {
                     header,
                     awaits_ack,
                     streaming: false,
+                    ticket: None,
                 };
                 header.id = self.operations.insert(Operation::Send(sending));
             }
@@ -113,6 +126,8 @@ impl Engine {
             [one] => Buffers::One(*one),
             many => Buffers::Many(many.into()),
         };
+        let offer = out.offer(message.to.0, message.segments);
+        let body = offer.as_ref().and_then(|offer| offer.announce(&mut header)).unwrap_or(Segment::EMPTY);
         let sending = Sending {
             endpoint,
             peer: message.to.0,
@@ -124,9 +139,10 @@ impl Engine {
             header,
             awaits_ack,
             streaming: false,
+            ticket: offer.as_ref().map(|offer| offer.ticket),
         };
         header.id = self.operations.insert(Operation::Send(sending));
-        out.post(message.to.0, &header, &[]);
+        out.post(message.to.0, &header, &[body][..usize::from(body.len > 0)]);
         Ok(())
     }
 
@@ -138,7 +154,7 @@ impl Engine {
         }
         let Some(buffers) = sending.buffers.take() else { return Err(Fault::Excess) };
         if header.length == 0 {
-            self.streamed(header.id);
+            self.streamed(out, header.id);
             return Ok(());
         }
         sending.streaming = true;
@@ -155,12 +171,12 @@ impl Engine {
     pub(super) fn acknowledged(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) -> Result<(), Fault> {
         let error = i32::try_from(header.aux).unwrap_or(FI_EIO);
         match self.operations.get(header.id) {
-            Some(Operation::Send(sending)) if sending.peer == peer && sending.awaits_ack => {
+            Some(Operation::Send(sending)) if sending.peer == peer && sending.may_end_by_ack() => {
                 // Too early, if its bytes are still on their way: the buffer is the application's again all the same.
                 if sending.streaming {
                     out.withdraw(&|stream| stream.operation == header.id);
                 }
-                self.finish_send(header.id, error);
+                self.finish_send(out, header.id, error);
             }
             Some(Operation::Write(transfer)) if transfer.peer == peer => self.finish_write(out, header.id, error),
             Some(Operation::Read(reading)) if reading.transfer.peer == peer => self.finish_read(header.id, error),
@@ -170,8 +186,11 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn finish_send(&mut self, id: u64, error: i32) {
+    pub(super) fn finish_send(&mut self, out: &mut impl Outlet, id: u64, error: i32) {
         if let Some(Operation::Send(sending)) = self.operations.remove(id) {
+            if let Some(ticket) = sending.ticket {
+                out.retract(sending.peer, ticket);
+            }
             let completion = Completion { context: sending.context, flags: sending.flags, error, ..Completion::default() };
             self.finish(sending.endpoint, Class::Send, sending.report, completion);
         }

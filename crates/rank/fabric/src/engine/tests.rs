@@ -2,6 +2,7 @@
 
 use super::buffers::{Payload, Segment, gather};
 use super::packet::{MAX_PAYLOAD, flag};
+use super::pull::Piece;
 use super::*;
 use mend_fabric_sys::{
     FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ECANCELED, FI_ENOKEY, FI_ENOMSG, FI_ETRUNC, FI_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV,
@@ -18,6 +19,12 @@ struct Wire {
     /// Sizes of stream packets, taken in turn.
     chunks: Vec<usize>,
     cut: usize,
+    /// What is sent is offered, and what was retracted of that.
+    offers: bool,
+    retracted: usize,
+    pulls: VecDeque<Pull>,
+    /// Bit by bit: whether the next pulls succeed.
+    fates: u64,
 }
 
 impl Outlet for Wire {
@@ -33,6 +40,21 @@ impl Outlet for Wire {
     fn stream(&mut self, _peer: Rank, stream: Stream) {
         assert!(stream.length > 0);
         self.streams.push_back(stream);
+    }
+    fn offer(&mut self, _peer: Rank, message: &[Segment]) -> Option<Offer> {
+        let piece = |segment: &Segment| Piece { address: segment.base as u64, length: segment.len as u64, key: 0 };
+        self.offers.then(|| Offer { kind: 1, ticket: 5, pieces: message.iter().map(piece).collect() })
+    }
+    fn retract(&mut self, _peer: Rank, ticket: u64) {
+        assert_eq!(ticket, 5);
+        self.retracted += 1;
+    }
+    fn pull(&mut self, _peer: Rank, pull: Pull) -> bool {
+        self.pulls.push_back(pull);
+        true
+    }
+    fn abandon(&mut self, operations: &[u64]) {
+        self.pulls.retain(|pull| !operations.contains(&pull.operation));
     }
     fn withdraw(&mut self, f: &dyn Fn(&Stream) -> bool) -> Vec<(Rank, Header)> {
         let (gone, kept) = std::mem::take(&mut self.streams).into_iter().partition::<VecDeque<_>, _>(|stream| f(stream));
@@ -58,7 +80,7 @@ impl Wire {
             if first.offset == first.length {
                 header.flags |= flag::LAST;
                 if let Some(done) = self.streams.pop_front() {
-                    engine.streamed(done.operation);
+                    engine.streamed(self, done.operation);
                 }
             } else {
                 self.streams.rotate_left(1);
@@ -90,8 +112,27 @@ impl Pair {
         pair
     }
 
+    /// Does one read that `side` has to do, or half of it in vain.
+    fn pull(&mut self, side: usize) -> bool {
+        let wire = &mut self.wires[side];
+        let Some(pull) = wire.pulls.pop_front() else { return false };
+        let complete = wire.fates & 1 == 0;
+        wire.fates = wire.fates.rotate_right(1);
+        let mut at = 0;
+        while let Some((remote, local)) = pull.next(at, 7000).filter(|_| complete || at < pull.length / 2) {
+            let bytes = Segment { base: remote.address as *mut u8, len: local.len };
+            assert_eq!(Buffers::One(local).fill(0, Payload { parts: [bytes, Segment::EMPTY] }), local.len);
+            at += local.len;
+        }
+        self.engines[side].pulled(wire, pull.operation, complete);
+        true
+    }
+
     /// Delivers one packet from `side`; false if there is none.
     fn step(&mut self, side: usize, stream: bool) -> bool {
+        if stream && self.pull(side) {
+            return true;
+        }
         let Some((header, payload)) = self.wires[side].next(stream, &mut self.engines[side]) else { return false };
         let other = 1 - side;
         self.engines[other].handle(&mut self.wires[other], side as Rank, &header, Payload::one(&payload)).unwrap();
@@ -132,6 +173,8 @@ struct Plan {
     /// Order of sends, receives and deliveries.
     schedule: Vec<u8>,
     chunks: Vec<usize>,
+    /// Long messages are offered, and how the reads end.
+    fates: Option<u64>,
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
@@ -143,8 +186,16 @@ fn plan() -> impl Strategy<Value = Plan> {
             prop::collection::vec(any::<bool>(), count),
             prop::collection::vec(0u8..6, 0..80),
             prop::collection::vec(1usize..MAX_PAYLOAD, 1..5),
+            prop::option::of(any::<u64>()),
         )
-            .prop_map(|(lengths, tags, acknowledged, schedule, chunks)| Plan { lengths, tags, acknowledged, schedule, chunks })
+            .prop_map(|(lengths, tags, acknowledged, schedule, chunks, fates)| Plan {
+                lengths,
+                tags,
+                acknowledged,
+                schedule,
+                chunks,
+                fates,
+            })
     })
 }
 
@@ -156,6 +207,8 @@ proptest! {
     fn messages_arrive_once_whole_and_in_order(plan in plan()) {
         let mut pair = Pair::new();
         pair.wires[0].chunks = plan.chunks.clone();
+        pair.wires[0].offers = plan.fates.is_some();
+        pair.wires[1].fates = plan.fates.unwrap_or(0);
         let count = plan.lengths.len();
         let bodies: Vec<Vec<u8>> = plan.lengths.iter().enumerate().map(|(number, length)| pattern(number, *length)).collect();
         let mut memory: Vec<Vec<u8>> = (0..count).map(|_| vec![0; 200_000]).collect();
@@ -194,6 +247,8 @@ proptest! {
             prop_assert!(memory[done.context][..done.len as usize] == bodies[done.context]);
         }
         prop_assert!(pair.engines[0].operations.is_empty() && pair.engines[1].operations.is_empty());
+        let long = plan.lengths.iter().filter(|length| **length > EAGER_LIMIT).count();
+        prop_assert_eq!(pair.wires[0].retracted, if plan.fates.is_some() { long } else { 0 });
     }
 
     /// A hostile peer cannot make the engine panic or write outside of what was lent.

@@ -194,6 +194,7 @@ impl Links {
             peer.used = false;
             peer.entry = None;
         }
+        self.forget_pulls();
         self.inbound.drain(..).flatten().for_each(|inbound| inbound.channel.forget());
         self.strangers.drain(..).flatten().for_each(|stranger| stranger.forget());
         if let Some(watch) = self.watch.take() {

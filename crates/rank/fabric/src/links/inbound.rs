@@ -1,6 +1,7 @@
 //! Admitting channels and receiving.
 
 use super::Links;
+use super::pull::Pulling;
 use crate::channel::stranger::Stranger;
 use crate::channel::{ChannelError, Hello, Incoming};
 use crate::engine::Engine;
@@ -8,6 +9,7 @@ use crate::engine::packet::Kind;
 use crate::report;
 use crate::watch::{Interest, Token};
 use mend_messages::job::Rank;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Bytes received from one channel before the next has its turn.
@@ -29,30 +31,37 @@ pub struct Inbound {
     pub drained: bool,
     /// The last thing that came was a marker (acknowledged).
     pub marked: bool,
+    /// A marker that is acknowledged when all reads have ended.
+    pub marker: Option<u64>,
+    /// Kind of offers that the channel can use; 0: none.
+    pub pull_kind: u32,
+    /// Reads of the sender's memory.
+    pub pulls: VecDeque<Pulling>,
 }
 
 impl Links {
     /// Receives from an inbound channel. True if something came.
     pub(super) fn receive(&mut self, engine: &mut Engine, number: u32) -> bool {
         let Some(mut inbound) = self.inbound.get_mut(number as usize).and_then(Option::take) else { return false };
-        let Inbound { channel, rank, drained, marked, .. } = &mut *inbound;
-        let rank = *rank;
-        let mut marker = None;
+        let Inbound { channel, rank, drained, marked, marker, pull_kind, .. } = &mut *inbound;
+        let (rank, pull_kind) = (*rank, *pull_kind);
         let outcome = channel.receive(BUDGET, &mut |header, payload| {
             if header.kind == Kind::Marker as u8 {
-                marker = Some(header.id);
-                (*drained, *marked) = (true, true);
+                *marker = Some(header.id);
+                self.allow_pulls(rank, 0);
                 return Ok(());
             }
-            (*drained, *marked) = (false, false);
+            if *drained || marker.is_some() {
+                (*drained, *marked, *marker) = (false, false, None);
+                self.allow_pulls(rank, pull_kind);
+            }
             engine.handle(self, rank, header, payload).map_err(|fault| ChannelError::Protocol(fault.to_string()))
         });
-        let outcome = match (outcome, marker) {
-            (Ok(packets), Some(marker)) => channel.acknowledge(marker).map(|()| packets),
-            (outcome, _) => outcome,
-        };
         match outcome {
             Ok(packets) => {
+                if inbound.marker.is_some() {
+                    self.list_pulls(number);
+                }
                 if !inbound.channel.polled() {
                     // Whole packets that are read already are not announced again by the socket.
                     let listed = self.polled.iter().position(|other| *other == number);
@@ -75,7 +84,8 @@ impl Links {
         }
     }
 
-    fn drop_inbound(&mut self, number: u32, inbound: Inbound) {
+    pub(super) fn drop_inbound(&mut self, number: u32, mut inbound: Inbound) {
+        self.fail_pulls(number, &mut inbound);
         if let Some(watch) = &self.watch {
             watch.remove(inbound.channel.socket());
         }
@@ -192,7 +202,8 @@ impl Links {
             Ok(channel)
         });
         match admitted {
-            Ok(channel) => {
+            Ok(mut channel) => {
+                let (pull_kind, share) = channel.puller().map_or((0, usize::MAX), |puller| (puller.kind(), puller.share()));
                 if channel.polled() {
                     self.polled.push(at as u32);
                 } else {
@@ -201,8 +212,18 @@ impl Links {
                 if at == self.inbound.len() {
                     self.inbound.push(None);
                 }
-                self.inbound[at] = Some(Box::new(Inbound { channel, rank, generation, drained: true, marked: false }));
+                self.inbound[at] = Some(Box::new(Inbound {
+                    channel,
+                    rank,
+                    generation,
+                    drained: true,
+                    marked: false,
+                    marker: None,
+                    pull_kind,
+                    pulls: VecDeque::new(),
+                }));
                 if let Some(peer) = self.peers.get_mut(rank as usize) {
+                    peer.share = share;
                     peer.inbound = Some(at as u32);
                     peer.admitted = (generation, hello.number);
                 }

@@ -7,6 +7,7 @@
 mod drain;
 mod inbound;
 mod outbound;
+mod pull;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use crate::channel::opening::nonce;
 use crate::channel::stranger::Stranger;
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::Header;
+use crate::engine::pull::{Offer, Pull};
 use crate::engine::{EAGER_LIMIT, Engine, Outlet, Stream};
 use crate::fabric::Identity;
 use crate::peer::{Outbound, Peer, Queued};
@@ -54,6 +56,16 @@ pub struct Links {
     strangers: Vec<Option<Box<Stranger>>>,
     loopback: VecDeque<(Header, Vec<u8>)>,
     finished: Vec<u64>,
+    /// More ranks than processors on this node.
+    pub crowded: bool,
+    /// Messages of this rank that others may read by themselves.
+    offered: usize,
+    /// Reads that were just accepted.
+    asked: Vec<(Rank, Pull)>,
+    /// Inbound channels with reads to do or under way.
+    pulling: Vec<u32>,
+    /// Operations whose read cannot be done after all.
+    failed: Vec<u64>,
     tokens: Vec<Token>,
     /// The agent suspended all peers.
     suspended: bool,
@@ -163,6 +175,9 @@ impl Links {
                 at += 1;
             }
         }
+        if !(self.pulling.is_empty() && self.asked.is_empty() && self.failed.is_empty()) {
+            moved |= self.pull_on(engine);
+        }
         self.rounds = self.rounds.wrapping_add(1);
         let every = match (self.polled.is_empty(), self.by_socket) {
             (true, 0) | (false, 0) => LOOK_EVERY,
@@ -181,7 +196,7 @@ impl Links {
             moved |= self.send_waiting(look);
         }
         while let Some(id) = self.finished.pop() {
-            engine.streamed(id);
+            engine.streamed(self, id);
         }
         moved
     }
@@ -224,7 +239,7 @@ impl Links {
 
     /// Asks everybody for a wake-up. False if there is something to do right now: do not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
-        let mut busy = !self.loopback.is_empty() || self.watch.is_none();
+        let mut busy = !self.loopback.is_empty() || self.watch.is_none() || self.pulls_wait();
         for number in &self.polled {
             if let Some(Some(inbound)) = self.inbound.get_mut(*number as usize) {
                 busy |= inbound.channel.arm();
@@ -349,5 +364,35 @@ impl Outlet for Links {
             });
         }
         withdrawn
+    }
+
+    fn offer(&mut self, rank: Rank, message: &[Segment]) -> Option<Offer> {
+        let Outbound::Open(channel) = &mut self.peers.get_mut(rank as usize)?.outbound else { return None };
+        let offer = channel.offer(message);
+        self.offered += usize::from(offer.is_some());
+        offer
+    }
+
+    fn retract(&mut self, rank: Rank, ticket: u64) {
+        self.offered = self.offered.saturating_sub(1);
+        if let Some(channel) = self.peers.get_mut(rank as usize).and_then(|peer| peer.outbound.channel()) {
+            channel.retract(ticket);
+        }
+    }
+
+    fn pull(&mut self, rank: Rank, pull: Pull) -> bool {
+        let able = self.peers.get(rank as usize).is_some_and(|peer| peer.pulls == pull.kind);
+        // When this rank sends nothing itself, the sender is probably idle: two processors that copy are faster than one.
+        let shared =
+            pull.length >= self.peers.get(rank as usize).map_or(usize::MAX, |peer| peer.share) && !self.crowded && self.offered == 0;
+        let can = able && !shared;
+        if can {
+            self.asked.push((rank, pull));
+        }
+        can
+    }
+
+    fn abandon(&mut self, operations: &[u64]) {
+        self.abandon_pulls(operations);
     }
 }

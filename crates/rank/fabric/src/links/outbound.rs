@@ -144,6 +144,7 @@ impl Links {
             generation: self.generation,
             shared: entry.node == identity.node,
             number: self.openings,
+            readable: false,
         };
         let started = Opening::start(address, hello).and_then(|opening| {
             if let Some(watch) = &self.watch {

@@ -205,6 +205,40 @@ fn mixed_ranks_keep_every_message_for_many_seeds() {
 }
 
 #[test]
+fn a_packet_that_the_socket_took_in_part_is_finished_though_nothing_follows() {
+    let mut world = World::new(&[0, 1], 3);
+    let body = vec![7u8; crate::engine::packet::MAX_PAYLOAD];
+    let segments = [Segment::of(&body)];
+    let mut packet = Header::new(crate::engine::packet::Kind::Eager);
+    packet.payload = body.len() as u32;
+    packet.length = body.len() as u64;
+    world.nodes[0].links.post(1, &Header::new(crate::engine::packet::Kind::Eager), &[]);
+    for _ in 0..1000 {
+        world.progress();
+    }
+    let mut sent = 1;
+    // Rank 1 does not read, so the socket fills up, at last in the middle of a packet.
+    let torn = |world: &World| world.nodes[0].links.peers[1].outbound.channel_ref().unwrap().unsent();
+    while !torn(&world) {
+        world.nodes[0].links.post(1, &packet, &segments);
+        assert!(world.nodes[0].links.peers[1].queue.is_empty(), "the socket stopped between two packets");
+        sent += 1;
+    }
+    for _ in 0..10_000 {
+        world.progress();
+    }
+    assert!(!torn(&world));
+    let mut memory = vec![0u8; body.len()];
+    for number in 0..sent {
+        let buffers = Buffers::One(Segment { base: memory.as_mut_ptr(), len: memory.len() });
+        let receive = Receive { tag: None, source: None, buffers, context: number, flags: 0 };
+        let node = &mut world.nodes[1];
+        node.engine.receive(&mut node.links, 0, receive).unwrap();
+        assert_eq!(node.engine.queues.get_mut(node.queue).unwrap().entries.len(), number + 1, "message {number} is missing");
+    }
+}
+
+#[test]
 fn a_stranger_without_the_secret_is_refused() {
     let mut world = World::new(&[0, 0], 1);
     let mut wrong = Links::default();

@@ -3,7 +3,7 @@
 //! A name says job, rank and endpoint: it is permanent, wherever the rank is. Numbers are indices, for both kinds of
 //! vector (map and table).
 
-use super::{give, refuse, status};
+use super::{fid_operations, give, refuse, status};
 use crate::engine::matching::Source;
 use crate::fabric::fabric;
 use mend_fabric_sys::*;
@@ -55,15 +55,7 @@ pub struct Vector {
     pub number: u64,
 }
 
-static FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: refuse!((*mut Fid, c_int, *mut c_void) -> c_int),
-    ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPS: FiOps = FiOps { bind: Some(bind), ..fid_operations(close) };
 
 static OPS: FiOpsAv = FiOpsAv {
     size: size_of::<FiOpsAv>(),

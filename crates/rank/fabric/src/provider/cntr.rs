@@ -1,11 +1,11 @@
 //! `fi_cntr`. Reading a counter moves packets, because progress is manual.
 
-use super::{edge, give, refuse, status};
+use super::{edge, fid_operations, give, status};
 use crate::engine::completion::Counter as Count;
 use crate::fabric::fabric;
 use crate::idle::NAP;
 use mend_fabric_sys::*;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
 #[repr(C)]
@@ -15,15 +15,7 @@ pub struct Counter {
     pub number: u64,
 }
 
-static FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: Some(close),
-    bind: refuse!((*mut Fid, *mut Fid, u64) -> c_int),
-    control: refuse!((*mut Fid, c_int, *mut c_void) -> c_int),
-    ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPS: FiOps = fid_operations(close);
 
 static OPS: FiOpsCntr = FiOpsCntr {
     size: size_of::<FiOpsCntr>(),

@@ -1,6 +1,6 @@
 //! `fi_cq`: reading completions is where packets move and where a waiting rank rests.
 
-use super::{edge, give, refuse, status};
+use super::{edge, fid_operations, give, status};
 use crate::engine::completion::Completion;
 use crate::fabric::{State, fabric};
 use crate::idle::NAP;
@@ -17,15 +17,7 @@ pub struct CompletionQueue {
     entry: usize,
 }
 
-static FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: Some(close),
-    bind: refuse!((*mut Fid, *mut Fid, u64) -> c_int),
-    control: refuse!((*mut Fid, c_int, *mut c_void) -> c_int),
-    ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPS: FiOps = fid_operations(close);
 
 static OPS: FiOpsCq = FiOpsCq {
     size: size_of::<FiOpsCq>(),

@@ -1,23 +1,15 @@
 //! `fi_domain`.
 
-use super::{av, cntr, cq, endpoint, give, mr, refuse, status};
+use super::{av, cntr, cq, endpoint, fid_operations, give, mr, refuse, status};
 use mend_fabric_sys::*;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 #[repr(C)]
 struct Domain {
     fid: FidDomain,
 }
 
-static FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: Some(close),
-    bind: refuse!((*mut Fid, *mut Fid, u64) -> c_int),
-    control: refuse!((*mut Fid, c_int, *mut c_void) -> c_int),
-    ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPS: FiOps = fid_operations(close);
 
 static OPS: FiOpsDomain = FiOpsDomain {
     size: size_of::<FiOpsDomain>(),

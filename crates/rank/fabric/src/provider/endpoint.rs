@@ -3,12 +3,12 @@
 use super::av::{NAME_LENGTH, Vector, copy_name, encode};
 use super::cntr::Counter;
 use super::cq::CompletionQueue;
-use super::{give, message, refuse, rma, status, tagged, transfer};
+use super::{fid_operations, give, message, refuse, rma, status, tagged, transfer};
 use crate::engine::{Binding, Class};
 use crate::fabric::{State, fabric};
 use crate::idle::NAP;
 use mend_fabric_sys::*;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -51,15 +51,7 @@ impl Endpoint {
     }
 }
 
-static FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPS: FiOps = FiOps { bind: Some(bind), control: Some(control), ..fid_operations(close) };
 
 static OPS: FiOpsEp = FiOpsEp {
     size: size_of::<FiOpsEp>(),

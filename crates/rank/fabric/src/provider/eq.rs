@@ -1,6 +1,6 @@
 //! `fi_eq`: the provider has no connection events, so a queue is always empty. Some libraries open one all the same.
 
-use super::{give, refuse, status};
+use super::{fid_operations, give, refuse, status};
 use mend_fabric_sys::*;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -9,15 +9,7 @@ struct EventQueue {
     fid: FidEq,
 }
 
-static FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: Some(close),
-    bind: refuse!((*mut Fid, *mut Fid, u64) -> c_int),
-    control: refuse!((*mut Fid, c_int, *mut c_void) -> c_int),
-    ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPS: FiOps = fid_operations(close);
 
 static OPS: FiOpsEq = FiOpsEq {
     size: size_of::<FiOpsEq>(),

@@ -1,6 +1,6 @@
 //! `fi_fabric`.
 
-use super::{domain, eq, give, refuse, status};
+use super::{domain, eq, fid_operations, give, refuse, status};
 use crate::fabric::fabric as process;
 use mend_fabric_sys::*;
 use std::ffi::{c_int, c_void};
@@ -10,15 +10,7 @@ struct Fabric {
     fid: FidFabric,
 }
 
-static FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: Some(close),
-    bind: refuse!((*mut Fid, *mut Fid, u64) -> c_int),
-    control: refuse!((*mut Fid, c_int, *mut c_void) -> c_int),
-    ops_open: refuse!((*mut Fid, *const std::ffi::c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPS: FiOps = fid_operations(close);
 
 static OPS: FiOpsFabric = FiOpsFabric {
     size: size_of::<FiOpsFabric>(),

@@ -23,9 +23,9 @@ mod tagged;
 use crate::engine::buffers::{Buffers, MAX_SEGMENTS, Segment};
 use crate::report;
 use libc::iovec;
-use mend_fabric_sys::{FI_EINVAL, FI_EOTHER, FiProvider, fi_version};
+use mend_fabric_sys::{FI_EINVAL, FI_EOTHER, FiOps, FiProvider, Fid, fi_version};
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// libfabric's name of the provider.
@@ -143,3 +143,16 @@ macro_rules! refuse {
     }};
 }
 use refuse;
+
+/// The table of an object that can only be closed; others replace what they can do besides.
+const fn fid_operations(close: unsafe extern "C" fn(*mut Fid) -> c_int) -> FiOps {
+    FiOps {
+        size: size_of::<FiOps>(),
+        close: Some(close),
+        bind: refuse!((*mut Fid, *mut Fid, u64) -> c_int),
+        control: refuse!((*mut Fid, c_int, *mut c_void) -> c_int),
+        ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
+        tostr: None,
+        ops_set: None,
+    }
+}

@@ -1,26 +1,18 @@
 //! `fi_mr`: memory that peers may access, by a key of the caller's choice and an offset from its start.
 
-use super::{give, refuse, status};
+use super::{fid_operations, give, status};
 use crate::engine::Region as Memory;
 use crate::fabric::{State, fabric};
 use libc::iovec;
 use mend_fabric_sys::*;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 #[repr(C)]
 struct Region {
     fid: FidMr,
 }
 
-static FID_OPS: FiOps = FiOps {
-    size: size_of::<FiOps>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: refuse!((*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPS: FiOps = FiOps { bind: Some(bind), control: Some(control), ..fid_operations(close) };
 
 pub static OPS: FiOpsMr = FiOpsMr { size: size_of::<FiOpsMr>(), reg: Some(reg), regv: Some(regv), regattr: Some(regattr) };
 

@@ -25,14 +25,20 @@ pub static OPS: FiOpsRma = FiOpsRma {
 struct Access {
     read: bool,
     segments: Segments,
-    to: u64,
-    address: u64,
-    key: u64,
+    target: Target,
     data: Option<u64>,
     context: *mut c_void,
     /// `None`: the endpoint's.
     flags: Option<u64>,
     inject: bool,
+}
+
+/// Memory of a peer.
+#[derive(Clone, Copy)]
+struct Target {
+    to: u64,
+    address: u64,
+    key: u64,
 }
 
 /// # Safety
@@ -43,9 +49,9 @@ unsafe fn submit(ep: *mut FidEp, access: &Access) -> isize {
         let endpoint = unsafe { Endpoint::of(ep) };
         let mut state = fabric().lock();
         let transfer = Transfer {
-            to: endpoint.peer(&state, access.to)?,
-            key: access.key,
-            address: access.address,
+            to: endpoint.peer(&state, access.target.to)?,
+            key: access.target.key,
+            address: access.target.address,
             segments: access.segments.as_slice(),
             data: access.data,
             context: access.context as usize,
@@ -57,6 +63,28 @@ unsafe fn submit(ep: *mut FidEp, access: &Access) -> isize {
     })
 }
 
+/// An access with the endpoint's flags and without remote data, from one piece of memory.
+///
+/// # Safety
+/// The contract of `fi_read` and `fi_write`.
+unsafe fn submit_one(ep: *mut FidEp, read: bool, segments: Segments, target: Target, context: *mut c_void) -> isize {
+    // SAFETY: by the caller's promise.
+    unsafe { submit(ep, &Access { read, segments, target, data: None, context, flags: None, inject: false }) }
+}
+
+/// The same from several pieces.
+///
+/// # Safety
+/// The contract of `fi_readv` and `fi_writev`.
+unsafe fn submit_many(ep: *mut FidEp, read: bool, iov: *const iovec, count: usize, target: Target, context: *mut c_void) -> isize {
+    // SAFETY: by the caller's promise.
+    match unsafe { Segments::many(iov, count) } {
+        // SAFETY: by the caller's promise.
+        Ok(segments) => unsafe { submit_one(ep, read, segments, target, context) },
+        Err(error) => -error as isize,
+    }
+}
+
 /// # Safety
 /// The contract of `fi_readmsg` and `fi_writemsg`.
 unsafe fn submit_message(ep: *mut FidEp, msg: *const FiMsgRma, flags: u64, read: bool) -> isize {
@@ -66,12 +94,12 @@ unsafe fn submit_message(ep: *mut FidEp, msg: *const FiMsgRma, flags: u64, read:
         if msg.rma_iov_count != 1 || msg.rma_iov.is_null() {
             return -FI_EINVAL as isize;
         }
-        let target = *msg.rma_iov;
+        let remote = *msg.rma_iov;
         match Segments::many(msg.msg_iov, msg.iov_count) {
             Ok(segments) => {
                 let data = (!read && flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-                let (address, key, context) = (target.addr, target.key, msg.context);
-                submit(ep, &Access { read, segments, to: msg.addr, address, key, data, context, flags: Some(flags), inject: false })
+                let target = Target { to: msg.addr, address: remote.addr, key: remote.key };
+                submit(ep, &Access { read, segments, target, data, context: msg.context, flags: Some(flags), inject: false })
             }
             Err(error) => -error as isize,
         }
@@ -88,9 +116,8 @@ unsafe extern "C" fn read(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let segments = Segments::one(buf, len);
     // SAFETY: the C caller's contract.
-    unsafe { submit(ep, &Access { read: true, segments, to, address, key, data: None, context, flags: None, inject: false }) }
+    unsafe { submit_one(ep, true, Segments::one(buf, len), Target { to, address, key }, context) }
 }
 
 unsafe extern "C" fn readv(
@@ -104,12 +131,7 @@ unsafe extern "C" fn readv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the C caller's contract.
-    unsafe {
-        match Segments::many(iov, count) {
-            Ok(segments) => submit(ep, &Access { read: true, segments, to, address, key, data: None, context, flags: None, inject: false }),
-            Err(error) => -error as isize,
-        }
-    }
+    unsafe { submit_many(ep, true, iov, count, Target { to, address, key }, context) }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const FiMsgRma, flags: u64) -> isize {
@@ -127,9 +149,8 @@ unsafe extern "C" fn write(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let segments = Segments::one(buf, len);
     // SAFETY: the C caller's contract.
-    unsafe { submit(ep, &Access { read: false, segments, to, address, key, data: None, context, flags: None, inject: false }) }
+    unsafe { submit_one(ep, false, Segments::one(buf, len), Target { to, address, key }, context) }
 }
 
 unsafe extern "C" fn writev(
@@ -143,14 +164,7 @@ unsafe extern "C" fn writev(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the C caller's contract.
-    unsafe {
-        match Segments::many(iov, count) {
-            Ok(segments) => {
-                submit(ep, &Access { read: false, segments, to, address, key, data: None, context, flags: None, inject: false })
-            }
-            Err(error) => -error as isize,
-        }
-    }
+    unsafe { submit_many(ep, false, iov, count, Target { to, address, key }, context) }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const FiMsgRma, flags: u64) -> isize {
@@ -158,10 +172,19 @@ unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const FiMsgRma, flags: u64) 
     unsafe { submit_message(ep, msg, flags, false) }
 }
 
+/// A write whose buffer is free again on return and that is not reported.
+///
+/// # Safety
+/// The contract of `fi_inject_write`.
+unsafe fn submit_injected(ep: *mut FidEp, segments: Segments, target: Target, data: Option<u64>) -> isize {
+    let context = std::ptr::null_mut();
+    // SAFETY: by the caller's promise.
+    unsafe { submit(ep, &Access { read: false, segments, target, data, context, flags: Some(0), inject: true }) }
+}
+
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64, address: u64, key: u64) -> isize {
-    let (segments, context) = (Segments::one(buf, len), std::ptr::null_mut());
     // SAFETY: the C caller's contract.
-    unsafe { submit(ep, &Access { read: false, segments, to, address, key, data: None, context, flags: Some(0), inject: true }) }
+    unsafe { submit_injected(ep, Segments::one(buf, len), Target { to, address, key }, None) }
 }
 
 unsafe extern "C" fn writedata(
@@ -175,13 +198,12 @@ unsafe extern "C" fn writedata(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let segments = Segments::one(buf, len);
+    let (segments, target) = (Segments::one(buf, len), Target { to, address, key });
     // SAFETY: the C caller's contract.
-    unsafe { submit(ep, &Access { read: false, segments, to, address, key, data: Some(data), context, flags: None, inject: false }) }
+    unsafe { submit(ep, &Access { read: false, segments, target, data: Some(data), context, flags: None, inject: false }) }
 }
 
 unsafe extern "C" fn injectdata(ep: *mut FidEp, buf: *const c_void, len: usize, data: u64, to: u64, address: u64, key: u64) -> isize {
-    let (segments, context) = (Segments::one(buf, len), std::ptr::null_mut());
     // SAFETY: the C caller's contract.
-    unsafe { submit(ep, &Access { read: false, segments, to, address, key, data: Some(data), context, flags: Some(0), inject: true }) }
+    unsafe { submit_injected(ep, Segments::one(buf, len), Target { to, address, key }, Some(data)) }
 }

@@ -81,6 +81,9 @@ struct Line {
     credit: Box<[u64; 1]>,
 }
 
+/// Sender and number of a message that is here.
+type Known = Option<(u32, u64)>;
+
 /// What the parent may ask for.
 struct Seen {
     /// Threads that have sent and got everything.
@@ -97,7 +100,7 @@ struct Worker<'a> {
     endpoint: &'a Endpoint,
     lines: Vec<Line>,
     /// Wild receives in the order they were posted; what each was: sender and number.
-    wild: VecDeque<(Vec<u64>, Option<(u32, u64)>)>,
+    wild: VecDeque<(Vec<u64>, Known)>,
     wild_first: usize,
     wild_left: u64,
     last_wild: Vec<Option<u64>>,

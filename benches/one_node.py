@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Measures messages on one node: mend run beside stock MPICH (and libfabric's shm provider), in one run, as tables.
+
+    one_node.py [--runs N] [NAME ...]
+
+    latency      IMB PingPong, 0 to 64 B
+    bandwidth    IMB PingPong, Sendrecv and Uniband, 4 KiB to 4 MiB
+    collectives  IMB Allreduce, Bcast, Barrier, Allgather, Alltoall, Reduce, 8 B to 1 MiB, 2 ranks
+    crowded      the same with 4 and 8 ranks, also over libfabric's shm provider; the ratio that counts has fewer cores
+                 than ranks
+    lammps       LAMMPS melt and rhodo-like (PPPM), 2 ranks, loop time
+
+Runs alternate (A B A B …); a figure is the median of the runs, a ratio the median of the pairs' ratios: mend's time
+by the other's, so that less is better. The machine should have nothing else to do.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+
+from bench import MPIEXEC, output
+from cluster import MEND, Machine, find_imb, find_lammps, mpi_environment
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+COLLECTIVES = ["Allreduce", "Bcast", "Barrier", "Allgather", "Alltoall", "Reduce"]
+# Stock MPICH over libfabric's own provider for one node, with MPICH's shared memory out of the way, as Mend has it.
+LIBFABRIC = {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "shm"}
+
+
+def alternate(kinds, ranks, argv, runs, work, read):
+    """Alternating runs; per kind the list of what `read` made of the outputs."""
+    stock = [MPIEXEC, "-n", str(ranks), *argv]
+    figures = {kind: [] for kind in kinds}
+    with Machine() as machine:
+        commands = {
+            "stock": (stock, mpi_environment()),
+            "libfabric": (stock, {**mpi_environment(), **LIBFABRIC}),
+            "mend": ([MEND, "run", "-q", "-n", str(ranks), *argv], machine.environment),
+        }
+        for _ in range(runs):
+            for kind in kinds:
+                figures[kind].append(read(output(*commands[kind], work)))
+    return figures
+
+
+def imb_tables(text):
+    """The tables of an IMB run: {benchmark: {bytes: microseconds per message or call}}."""
+    tables, name, time = {}, None, None
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("# Benchmarking"):
+            name = words[2]
+        elif "#repetitions" in line:
+            columns = [word for word in words if word != "#bytes"]
+            # The mean over the ranks where there is one; Uniband gives megabytes per second.
+            time = next((at for at, word in enumerate(columns) if word.startswith(("t_avg", "t[usec]", "Mbytes/sec"))), None)
+            rate, sized = columns[time].startswith("Mbytes"), "#bytes" in line
+        elif words and words[0].isdigit() and name:
+            size = int(words[0]) if sized else 0
+            value = float(words[time + sized])
+            if rate and size == 0:
+                continue
+            tables.setdefault(name, {})[size] = size / value if rate else value
+    return tables
+
+
+def table(title, figures, others):
+    """Prints a line per benchmark and size."""
+    print(f"\n{title}\n{'':>12}{'bytes':>9}" + "".join(f"{kind:>12}" for kind in [*others, "mend"]) + "".join(f"{'/ ' + kind:>13}" for kind in others))
+    for name, sizes in figures["mend"][0].items():
+        for size in sizes:
+            column = {kind: [run[name][size] for run in runs] for kind, runs in figures.items()}
+            ratios = [statistics.median(ours / theirs for ours, theirs in zip(column["mend"], column[kind])) for kind in others]
+            times = [statistics.median(column[kind]) for kind in [*others, "mend"]]
+            print(f"{name:>12}{size:>9}" + "".join(f"{time:>10.2f}us" for time in times) + "".join(f"{ratio:>13.3f}" for ratio in ratios), flush=True)
+
+
+def imb(iterations, sizes, names, *more):
+    return [find_imb(), "-iter_policy", "off", "-iter", str(iterations), "-msglog", sizes, *more, *names]
+
+
+def latency(runs, work):
+    figures = alternate(["stock", "mend"], 2, imb(20000, "0:6", ["PingPong"]), runs, work, imb_tables)
+    table("latency of short messages, 2 ranks", figures, ["stock"])
+
+
+def bandwidth(runs, work):
+    figures = alternate(["stock", "mend"], 2, imb(200, "12:22", ["PingPong", "Sendrecv"]), runs, work, imb_tables)
+    more = alternate(["stock", "mend"], 2, imb(10, "12:22", ["Uniband"]), runs, work, imb_tables)
+    for kind, tables in more.items():
+        for whole, part in zip(figures[kind], tables):
+            whole.update(part)
+    # A size of 0 comes with every run of IMB.
+    for tables in figures.values():
+        for sizes in (sizes for run in tables for sizes in run.values()):
+            sizes.pop(0, None)
+    table("time of long messages, 2 ranks", figures, ["stock"])
+
+
+def collectives(runs, work):
+    figures = alternate(["stock", "mend"], 2, imb(200, "3:20", COLLECTIVES), runs, work, imb_tables)
+    table("collective operations, 2 ranks", figures, ["stock"])
+
+
+def crowded(runs, work):
+    for ranks in (4, 8):
+        argv = imb(8, "3:20", COLLECTIVES, "-npmin", str(ranks))
+        figures = alternate(["stock", "libfabric", "mend"], ranks, argv, runs, work, imb_tables)
+        table(f"collective operations, {ranks} ranks on {os.cpu_count()} cores", figures, ["stock", "libfabric"])
+
+
+def lammps(runs, work):
+    def read(text):
+        return {"loop": {0: float(re.search(r"^Loop time of ([0-9.]+)", text, re.MULTILINE)[1]) * 1e6}}
+    melt = os.path.join(os.path.dirname(HERE), "tests", "demo", "in.melt")
+    cases = {
+        "melt": ["-in", melt, "-var", "x", "16", "-var", "y", "16", "-var", "z", "16", "-var", "steps", "600"],
+        "charged (PPPM)": ["-in", os.path.join(HERE, "in.charged")],
+    }
+    for name, argv in cases.items():
+        figures = alternate(["stock", "mend"], 2, [find_lammps(), *argv, "-log", "none"], runs, work, read)
+        table(f"LAMMPS {name}, 2 ranks", figures, ["stock"])
+
+
+BENCHES = {"latency": latency, "bandwidth": bandwidth, "collectives": collectives, "crowded": crowded, "lammps": lammps}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(BENCHES)
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)}")
+    for name in arguments.names or BENCHES:
+        work = tempfile.mkdtemp(prefix="mend-bench-")
+        try:
+            BENCHES[name](arguments.runs, work)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

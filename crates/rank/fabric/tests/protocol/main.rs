@@ -4,6 +4,7 @@
 //! number of states goes. A second group of tests takes parts of the protocol out and demands that this be noticed.
 
 mod model;
+mod world;
 
 use model::{Job, Without};
 use stateright::{Checker, Model};

@@ -3,9 +3,8 @@
 //! allow. What the steps stand for is named with each. Sockets, handshakes and memory are left out: an opening is one
 //! message that is answered or not.
 
+use crate::world::{Channel, Node, Out, Packet, Peer, Phase, Rank, World, bit};
 use stateright::{Model, Property};
-
-pub type Rank = u8;
 
 /// Parts of the protocol that can be taken out, to show that the checks would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,98 +22,6 @@ pub enum Without {
     MarkerNumber,
     /// Resume leaves peers held, as if one field were forgotten.
     Release,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Out {
-    Unknown,
-    Opening(usize),
-    Open(usize),
-    Draining { channel: usize, marker: u8, sent: bool },
-    Suspended(usize),
-    Lost(u8),
-}
-
-/// `peer::Peer`, and the inbound channel (`links::Inbound`) with it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Peer {
-    pub out: Out,
-    generation: u8,
-    used: bool,
-    held: bool,
-    /// Generation by the job map. The map also closes the entry of a rank that moves; `held` alone must do.
-    entry: u8,
-    /// Messages that wait: first and end.
-    queue: (u8, u8),
-    inbound: Option<usize>,
-    from_generation: u8,
-    drained: bool,
-    marked: bool,
-    ended: Option<u8>,
-    admitted: (u8, u8),
-    /// Messages delivered to the engine here.
-    pub got: u8,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Node {
-    pub peers: Vec<Peer>,
-    suspended: bool,
-    generation: u8,
-    markers: u8,
-    openings: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Packet {
-    Message(u8),
-    Marker(u8),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Channel {
-    from: Rank,
-    to: Rank,
-    generation: u8,
-    number: u8,
-    /// The receiver has answered ACCEPT.
-    accepted: bool,
-    packets: Vec<Packet>,
-    acks: Vec<u8>,
-    /// The ends are still held.
-    sender: bool,
-    receiver: bool,
-}
-
-/// The coordinator's side: one operation at a time, requests to each rank in order, to different ranks in any.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Phase {
-    Idle,
-    /// Ranks asked, and those that have answered. No mover: a checkpoint of all.
-    Suspending {
-        movers: u8,
-        asked: u8,
-        done: u8,
-    },
-    /// Ranks that have the new map, and those that have resumed.
-    Resuming {
-        movers: u8,
-        moved: bool,
-        mapped: u8,
-        resumed: u8,
-    },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct World {
-    pub nodes: Vec<Node>,
-    channels: Vec<Option<Channel>>,
-    phase: Phase,
-    operations: u8,
-    aborts: u8,
-    breaks: u8,
-    /// What must never be, once it was.
-    pub wrong: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,91 +62,6 @@ pub struct Job {
 const ROOM: usize = 2;
 /// Openings of one rank to one that a run may need; a run that needs more never ends.
 const OPENINGS: u8 = 12;
-
-impl World {
-    fn peer(&mut self, at: Rank, of: Rank) -> &mut Peer {
-        &mut self.nodes[at as usize].peers[of as usize]
-    }
-
-    fn look(&self, at: Rank, of: Rank) -> &Peer {
-        &self.nodes[at as usize].peers[of as usize]
-    }
-
-    fn channel(&mut self, at: usize) -> &mut Channel {
-        self.channels[at].as_mut().expect("a channel that is held")
-    }
-
-    /// Forgets a channel that nobody holds: its place is another's.
-    fn sweep(&mut self) {
-        for slot in &mut self.channels {
-            // Messages that were still in it are missed by whoever waits for them.
-            if slot.as_ref().is_some_and(|channel| !channel.sender && !channel.receiver) {
-                *slot = None;
-            }
-        }
-    }
-
-    fn close_outbound(&mut self, at: Rank, of: Rank) {
-        let peer = self.peer(at, of);
-        let old = std::mem::replace(&mut peer.out, Out::Unknown);
-        if let Out::Opening(channel) | Out::Open(channel) | Out::Suspended(channel) | Out::Draining { channel, .. } = old {
-            self.channel(channel).sender = false;
-        }
-    }
-
-    /// `Links::begin_drain`.
-    fn begin_drain(&mut self, at: Rank, of: Rank) {
-        match self.look(at, of).out {
-            Out::Open(channel) => {
-                let node = &mut self.nodes[at as usize];
-                node.markers += 1;
-                node.peers[of as usize].out = Out::Draining { channel, marker: node.markers, sent: false };
-            }
-            Out::Opening(_) => self.close_outbound(at, of),
-            _ => {}
-        }
-    }
-
-    /// `Links::lose`.
-    fn lose(&mut self, at: Rank, of: Rank, without: Without) {
-        let (used, generation) = (self.look(at, of).used, self.look(at, of).generation);
-        self.close_outbound(at, of);
-        let peer = self.peer(at, of);
-        if used && without != Without::Loss {
-            peer.out = Out::Lost(generation);
-        }
-        peer.used = false;
-    }
-
-    /// `Links::drop_inbound`.
-    fn drop_inbound(&mut self, at: Rank, channel: usize) {
-        self.channel(channel).receiver = false;
-        let from = self.channel(channel).from;
-        let peer = self.peer(at, from);
-        if peer.inbound == Some(channel) {
-            peer.inbound = None;
-            if !peer.drained {
-                peer.ended = Some(peer.from_generation);
-            }
-        }
-    }
-
-    /// Messages that are neither with their sender nor with their receiver.
-    fn in_flight(&self, of: impl Fn(&Channel) -> bool) -> bool {
-        self.channels
-            .iter()
-            .flatten()
-            .any(|channel| of(channel) && channel.packets.iter().any(|packet| matches!(packet, Packet::Message(_))))
-    }
-
-    pub fn everything_arrived(&self, job: &Job) -> bool {
-        job.flows.iter().all(|(from, to, count)| self.look(*to, *from).got == *count || matches!(self.look(*from, *to).out, Out::Lost(_)))
-    }
-}
-
-fn bit(rank: Rank) -> u8 {
-    1 << rank
-}
 
 impl Job {
     fn all(&self) -> u8 {

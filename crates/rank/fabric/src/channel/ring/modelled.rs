@@ -104,7 +104,8 @@ fn body(number: usize, length: usize) -> Vec<u8> {
 }
 
 fn header(number: usize, length: usize) -> Header {
-    let mut header = Header::new(crate::engine::packet::Kind::Eager);
+    // A kind whose whole header travels.
+    let mut header = Header::new(crate::engine::packet::Kind::Data);
     header.id = number as u64;
     header.payload = length as u32;
     header

@@ -14,7 +14,7 @@ fn job(ranks: u8, flows: &[(u8, u8, u8)], operations: &[u8], rounds: u8) -> Job 
 }
 
 /// States that one test looks at, at most.
-const STATES: usize = 1_000_000;
+const STATES: usize = 500_000;
 
 fn check(name: &str, job: Job) {
     let checker = job.checker().threads(2).target_state_count(STATES).spawn_bfs().join();

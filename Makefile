@@ -9,6 +9,8 @@ MINUTES ?= 30
 # A soak's failure is repeated with the seed it printed.
 SEED ?= $(shell date +%s)
 SECONDS ?= 10
+# A soak's storm: from each of two threads of each of four ranks to each rank.
+MESSAGES ?= 1000000
 RESTORER := crates/rank/restorer
 INSTALL := install -D -m 755
 
@@ -42,7 +44,8 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/one_node.py
 	@./benches/network.py
 
-soak: setup build ## random checkpoints, moves and restarts for MINUTES (default 30)
+soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30)
+	MEND_STORM_SEED=$(SEED) MEND_STORM_MESSAGES=$(MESSAGES) cargo test --release --locked --package mend-fabric --test storm
 	@./tests/lab/events.py --minutes $(MINUTES) --seed $(SEED)
 
 conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (half an hour)

@@ -4,8 +4,9 @@
     run.py [--seconds N] [TARGET...]
 
 The engine is libFuzzer, with a stable compiler: the instrumentation it needs (SanitizerCoverage) is an LLVM pass that
-stable rustc can run. AddressSanitizer would need a nightly one; the crates fuzzed here hold no unsafe, overflow checks
-and debug assertions are on, and memory is limited. `cargo +nightly fuzz run TARGET` works on the same targets.
+stable rustc can run. AddressSanitizer would need a nightly one; of the crates fuzzed here the fabric alone holds unsafe, and
+its targets watch the bounds themselves (fenced memory, a mapping's ends). Overflow checks and debug assertions are on, and
+memory is limited. `cargo +nightly fuzz run TARGET` works on the same targets.
 
 What a run learns stays in fuzz/corpus/TARGET (not tracked); fuzz/seeds/TARGET is tracked: inputs that once failed, and
 good first ones. An input that fails is put in fuzz/artifacts/TARGET-…; the run prints how to repeat it. The last line is

@@ -177,6 +177,13 @@ def event_steps():
     return [as_user([sys.executable, "tests/lab/events.py"])]
 
 
+def loom_steps():
+    """The rings' own code, built on the model checker's atomics, which needs a build of its own."""
+    command = ["cargo", "test", "--locked", "--release", "-p", "mend-fabric", "--lib", "--target-dir", os.path.join(ROOT, "target", "loom"),
+               "ring::modelled"]
+    return [Step(command, environment={"RUSTFLAGS": "--cfg loom"})]
+
+
 def fuzz_steps():
     return [Step([sys.executable, "fuzz/run.py", "--seconds", FUZZ_SECONDS])]
 
@@ -210,6 +217,7 @@ TIERS = [
     Tier("lab-user", "the same as an ordinary user", lab_user_steps, 40, "this is an ordinary user already"),
     Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40),
     Tier("events", "200 random checkpoints, migrations and restarts, as an ordinary user", event_steps, 90),
+    Tier("loom", "the shared-memory rings, in every order two threads can run", loom_steps, 10),
     Tier("fuzz", "every fuzz target, briefly", fuzz_steps, 15),
     Tier("readme", "the README's commands, executed", readme_steps, 10),
     Tier("demo", "make demo's script", demo_steps, 15),

@@ -114,6 +114,8 @@ pub struct Peer {
     pub inbound: Option<u32>,
     /// The inbound channel of this generation ended without a marker: no other of the same generation is admitted.
     pub ended: Option<u64>,
+    /// Generation and number of the latest opening of its that was admitted.
+    pub admitted: (u64, u64),
 }
 
 impl Peer {
@@ -135,6 +137,7 @@ impl Peer {
             pulls: 0,
             inbound: None,
             ended: None,
+            admitted: (0, 0),
         }
     }
 

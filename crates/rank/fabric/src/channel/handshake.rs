@@ -32,6 +32,8 @@ pub struct Hello {
     pub generation: u64,
     /// True: a ring and a doorbell come with it.
     pub shared: bool,
+    /// Which of the sender's openings this is: an older one must not replace what a newer one has opened.
+    pub number: u64,
     /// True: the sender's memory comes with them, to read.
     pub readable: bool,
 }
@@ -46,13 +48,14 @@ impl Hello {
         bytes[28..32].copy_from_slice(&self.to.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40] = u8::from(self.shared);
+        bytes[48..].copy_from_slice(&self.number.to_le_bytes());
         bytes[41] = u8::from(self.readable);
         bytes
     }
 
     /// Reads the wire form.
     pub fn decode(bytes: &[u8; HELLO_LENGTH]) -> Result<Self, ChannelError> {
-        if bytes[..8] != HELLO_MAGIC || bytes[40] > 1 || bytes[41] > bytes[40] {
+        if bytes[..8] != HELLO_MAGIC || bytes[40] > 1 || bytes[41] > bytes[40] || bytes[42..48] != [0; 6] {
             return Err(ChannelError::Protocol("not a HELLO".into()));
         }
         let (mut job, mut word, mut long) = ([0; 16], [0; 4], [0; 8]);
@@ -62,7 +65,9 @@ impl Hello {
         word.copy_from_slice(&bytes[28..32]);
         let to = Rank::from_le_bytes(word);
         long.copy_from_slice(&bytes[32..40]);
-        Ok(Self { job, from, to, generation: u64::from_le_bytes(long), shared: bytes[40] == 1, readable: bytes[41] == 1 })
+        let generation = u64::from_le_bytes(long);
+        long.copy_from_slice(&bytes[48..]);
+        Ok(Self { job, from, to, generation, shared: bytes[40] == 1, readable: bytes[41] == 1, number: u64::from_le_bytes(long) })
     }
 }
 
@@ -184,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_hello_survives_its_wire_form() {
-        let hello = Hello { job: [3; 16], from: 7, to: 9, generation: 11, shared: true, readable: true };
+        let hello = Hello { job: [3; 16], from: 7, to: 9, generation: 11, shared: true, readable: true, number: 13 };
         let mut bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes).unwrap(), hello);
         bytes[40] = 0;

@@ -17,7 +17,11 @@
 
 mod handshake;
 pub mod opening;
+#[cfg(not(fuzzing))]
 mod ring;
+#[cfg(fuzzing)]
+#[allow(missing_docs, reason = "for the fuzz target only")]
+pub mod ring;
 pub mod shm;
 pub mod stranger;
 pub mod tcp;
@@ -89,10 +93,10 @@ pub trait Outgoing: Send {
     fn lend_limit(&self) -> usize {
         0
     }
-    /// The latest marker the peer has acknowledged since the last call.
+    /// A marker that the peer has acknowledged, in order; to be called until it gives none.
     ///
     /// # Errors
-    /// The channel is broken or the peer closed it.
+    /// The channel is broken or the peer closed it; only after every acknowledgement was given.
     fn acknowledged(&mut self) -> Result<Option<u64>, ChannelError>;
     /// About to sleep while packets wait: ask for a wake-up when there is room. True if there is room already.
     fn arm(&mut self) -> bool;
@@ -245,12 +249,11 @@ struct AckReader {
 impl AckReader {
     fn read(&mut self, socket: BorrowedFd<'_>) -> Result<Option<u64>, ChannelError> {
         use rustix::io::Errno;
-        let mut latest = None;
         loop {
             match rustix::net::recv(socket, &mut self.bytes[self.have..], rustix::net::RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(ChannelError::Closed),
                 Ok((read, _)) => self.have += read,
-                Err(Errno::AGAIN) => return Ok(latest),
+                Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNRESET | Errno::PIPE) => return Err(ChannelError::Closed),
                 Err(error) => return Err(error.into()),
@@ -262,7 +265,7 @@ impl AckReader {
                 }
                 let mut number = [0; 8];
                 number.copy_from_slice(&self.bytes[8..]);
-                latest = Some(u64::from_le_bytes(number));
+                return Ok(Some(u64::from_le_bytes(number)));
             }
         }
     }

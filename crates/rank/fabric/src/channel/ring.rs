@@ -16,12 +16,25 @@
 //! looked at, and lengths are checked against what the positions say is there. The seals keep it from shrinking
 //! the file under us.
 
+#[cfg(loom)]
+mod modelled;
+
 use super::ChannelError;
 use crate::engine::buffers::{Payload, Segment};
-use crate::engine::packet::{BRIEF, HEADER, Header, MAX_PAYLOAD};
+#[cfg(not(loom))]
+use crate::engine::packet::MAX_PAYLOAD;
+use crate::engine::packet::{BRIEF, HEADER, Header};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+use modelled::MAX_PAYLOAD;
+#[cfg(not(loom))]
 use rustix::fd::{AsFd, OwnedFd};
+#[cfg(not(loom))]
 use rustix::fs::{MemfdFlags, SealFlags};
+#[cfg(not(loom))]
 use rustix::mm::{MapFlags, ProtFlags};
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Data bytes of a ring.
@@ -29,7 +42,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// Large enough for both processors to copy at the same time: messages of 2 and 4 MiB are as fast as with 256 KiB, and
 /// with 64 KiB they take a fifth longer (probe of two processes that only copy). Pages are there when they are first
 /// used.
+#[cfg(not(loom))]
 pub const CAPACITY: usize = 128 * 1024;
+#[cfg(loom)]
+pub use modelled::CAPACITY;
 const DATA: usize = 4096;
 /// Bytes of the mapping.
 pub const RING_BYTES: usize = DATA + CAPACITY;
@@ -47,12 +63,15 @@ const _: () = assert!(CAPACITY.is_multiple_of(LINE) && HEADER <= LINE && MAX_PAY
 #[derive(Debug)]
 pub struct Ring {
     base: *mut u8,
+    #[cfg(loom)]
+    memory: std::sync::Arc<modelled::Memory>,
 }
 
 // SAFETY: the mapping is owned by this value alone within the process; all shared words are accessed as atomics and
 // the data area only by raw copies.
 unsafe impl Send for Ring {}
 
+#[cfg(not(loom))]
 impl Ring {
     /// Creates a ring and the descriptor to pass to the receiver.
     pub fn create() -> Result<(Self, OwnedFd), ChannelError> {
@@ -87,6 +106,14 @@ impl Ring {
         Ok(Self { base: base.cast() })
     }
 
+    /// A model of the memory wants to know what is read and written, besides the words. Nobody else does.
+    #[inline(always)]
+    fn note_read(&self, _position: u64, _length: usize) {}
+    #[inline(always)]
+    fn note_written(&self, _position: u64, _length: usize) {}
+}
+
+impl Ring {
     /// Address and length of the mapping.
     pub fn mapping(&self) -> (usize, usize) {
         (self.base as usize, RING_BYTES)
@@ -107,6 +134,7 @@ impl Ring {
     }
 }
 
+#[cfg(not(loom))]
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `map` and nothing borrows from it beyond self. A failure leaks it.
@@ -122,6 +150,12 @@ fn header_length(header: &Header) -> usize {
 
 fn record(header: usize, payload: usize) -> u64 {
     (header + payload).next_multiple_of(LINE) as u64
+}
+
+/// Clears a flag that the other side set; true if it was set. Never writes to one that is clear already: such a write would
+/// stand between two of the other side's for nothing, and what the flags are worth could not be shown by the model.
+fn clear(flag: &AtomicU32) -> bool {
+    flag.load(Ordering::Relaxed) == 1 && flag.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// The sender's side.
@@ -174,6 +208,7 @@ impl Writer {
             self.copy_in(at, *segment);
             at += segment.len as u64;
         }
+        self.ring.note_written(self.head, size as usize);
         self.head += size;
         self.ring.word64(HEAD).store(self.head, Ordering::Release);
         Ok(true)
@@ -197,7 +232,7 @@ impl Writer {
         // The head must be visible before the flag is read, else both sides could miss each other.
         fence(Ordering::SeqCst);
         let flag = self.ring.word32(SLEEPS);
-        flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::AcqRel) != 0
+        clear(flag)
     }
 
     /// Asks for a wake-up when there is room for a long record; true if there is already.
@@ -255,6 +290,7 @@ impl Reader {
             self.head = head;
         }
         let start = self.ring.place(self.tail);
+        self.ring.note_read(self.tail, HEADER);
         let mut bytes = [0; HEADER];
         // SAFETY: the tail is a multiple of 64, so a header at its place lies inside the data area.
         unsafe { std::ptr::copy_nonoverlapping(self.ring.base.add(start), bytes.as_mut_ptr(), HEADER) };
@@ -278,6 +314,7 @@ impl Reader {
 
     /// Gives the place of the peeked record back to the writer.
     pub fn advance(&mut self) {
+        self.ring.note_read(self.tail, self.size as usize);
         self.tail += std::mem::take(&mut self.size);
         self.ring.word64(TAIL).store(self.tail, Ordering::Release);
     }
@@ -286,7 +323,7 @@ impl Reader {
     pub fn writer_waits(&self) -> bool {
         fence(Ordering::SeqCst);
         let flag = self.ring.word32(WAITS);
-        flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::AcqRel) != 0
+        clear(flag)
     }
 
     /// Asks for a wake-up when something is written; true if something is here already.
@@ -302,7 +339,7 @@ impl Reader {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::engine::packet::Kind;

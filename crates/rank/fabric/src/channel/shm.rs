@@ -7,7 +7,9 @@
 //! shows the receiver nothing else. Where there is none (a program made itself undumpable, no `/proc`), long messages go
 //! through the ring.
 
-use super::ring::{CAPACITY, Reader, Ring, Writer};
+#[cfg(not(loom))]
+use super::ring::CAPACITY;
+use super::ring::{Reader, Ring, Writer};
 use super::{AckReader, ChannelError, Deliver, Incoming, NotPulled, Outgoing, Pulled, Puller, write_ack};
 use crate::engine::EAGER_LIMIT;
 use crate::engine::buffers::Segment;
@@ -19,6 +21,7 @@ use rustix::fs::{Mode, OFlags};
 /// Payload of a packet of a long transfer: small enough that sender and receiver copy at the same time, large enough
 /// that the header costs nothing. It goes with the ring's capacity.
 const CHUNK: usize = 32 * 1024;
+#[cfg(not(loom))]
 const _: () = assert!(CHUNK * 4 <= CAPACITY);
 
 /// Kind of the offers: addresses of the sender's memory.

@@ -4,6 +4,11 @@
 //! match, the one posted first wins; among messages of one source that match, the one that came first wins
 //! (fi_tagged(3), MPI's matching order). Both sides are kept per source so that directed receives, the usual case,
 //! do not search through what others sent.
+//!
+//! Nothing bounds what waits here. A receiver may ask for the last message first, so to stop reading from a peer because
+//! nobody has asked for its messages yet would hang correct programs; to make the sender wait would do the same, because
+//! the buffer of an injected message is the application's again when the call returns. What a peer can pile up is what its
+//! program sends.
 
 use crate::engine::buffers::Buffers;
 use crate::engine::packet::Header;

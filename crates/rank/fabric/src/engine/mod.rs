@@ -228,8 +228,14 @@ impl Engine {
     /// The last byte of this operation's stream is in the channel.
     pub fn streamed(&mut self, out: &mut impl Outlet, id: u64) {
         let done = match self.operations.get_mut(id) {
-            Some(Operation::Send(sending)) if sending.awaits_ack => false,
-            Some(Operation::Send(_)) => true,
+            Some(Operation::Send(sending)) => {
+                sending.streaming = false;
+                !sending.awaits_ack
+            }
+            Some(Operation::Write(transfer)) => {
+                transfer.streaming = false;
+                false
+            }
             _ => false,
         };
         if done {

@@ -49,6 +49,8 @@ pub(crate) struct Transfering {
     pub peer: Rank,
     context: usize,
     report: bool,
+    /// The links still read the buffers (of a write).
+    pub streaming: bool,
 }
 
 /// A read that is arriving.
@@ -114,7 +116,8 @@ impl Engine {
             header.data = data;
         }
         let report = !transfer.inject && self.reports(endpoint, Class::Write, transfer.flags);
-        let waiting = Transfering { endpoint, peer: transfer.to.0, context: transfer.context, report };
+        let streaming = length > EAGER_LIMIT;
+        let waiting = Transfering { endpoint, peer: transfer.to.0, context: transfer.context, report, streaming };
         header.id = self.operations.insert(Operation::Write(waiting));
         if length <= EAGER_LIMIT {
             header.payload = length as u32;
@@ -140,7 +143,7 @@ impl Engine {
             self.finish(endpoint, Class::Read, report, completion);
             return Ok(());
         }
-        let waiting = Transfering { endpoint, peer: transfer.to.0, context: transfer.context, report };
+        let waiting = Transfering { endpoint, peer: transfer.to.0, context: transfer.context, report, streaming: false };
         let reading = Reading { transfer: waiting, buffers: buffers(transfer.segments), length, received: 0 };
         header.id = self.operations.insert(Operation::Read(reading));
         out.post(transfer.to.0, &header, &[]);
@@ -238,11 +241,12 @@ impl Engine {
     }
 
     pub(super) fn finish_write(&mut self, out: &mut impl Outlet, id: u64, error: i32) {
-        if error != 0 {
-            // The rest of a refused write need not travel, and its buffer is the application's again.
-            out.withdraw(&|stream| stream.operation == id);
-        }
         if let Some(Operation::Write(transfer)) = self.operations.remove(id) {
+            if transfer.streaming {
+                // The rest of a refused write need not travel, and its buffer is the application's again; so it is if the
+                // target lies about having it all.
+                out.withdraw(&|stream| stream.operation == id);
+            }
             let completion = Completion { context: transfer.context, flags: FI_RMA | FI_WRITE, error, ..Completion::default() };
             self.finish(transfer.endpoint, Class::Write, transfer.report, completion);
         }

@@ -49,6 +49,8 @@ pub(crate) struct Sending {
     header: Header,
     /// Complete only when the receiver acknowledges.
     pub awaits_ack: bool,
+    /// The links still read the buffers.
+    pub streaming: bool,
     /// The receiver may read the message by itself; then its acknowledgement is the end.
     pub ticket: Option<u64>,
 }
@@ -109,6 +111,7 @@ impl Engine {
                     length,
                     header,
                     awaits_ack,
+                    streaming: false,
                     ticket: None,
                 };
                 header.id = self.operations.insert(Operation::Send(sending));
@@ -147,6 +150,7 @@ impl Engine {
             length,
             header,
             awaits_ack,
+            streaming: false,
             ticket: offer.as_ref().map(|offer| offer.ticket),
         };
         header.id = self.operations.insert(Operation::Send(sending));
@@ -165,6 +169,7 @@ impl Engine {
             self.streamed(out, header.id);
             return Ok(());
         }
+        sending.streaming = true;
         let mut data = Header::new(Kind::Data);
         data.from = sending.header.from;
         data.to = sending.header.to;
@@ -178,7 +183,13 @@ impl Engine {
     pub(super) fn acknowledged(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) -> Result<(), Fault> {
         let error = i32::try_from(header.aux).unwrap_or(FI_EIO);
         match self.operations.get(header.id) {
-            Some(Operation::Send(sending)) if sending.peer == peer && sending.may_end_by_ack() => self.finish_send(out, header.id, error),
+            Some(Operation::Send(sending)) if sending.peer == peer && sending.may_end_by_ack() => {
+                // Too early, if its bytes are still on their way: the buffer is the application's again all the same.
+                if sending.streaming {
+                    out.withdraw(&|stream| stream.operation == header.id);
+                }
+                self.finish_send(out, header.id, error);
+            }
             Some(Operation::Write(transfer)) if transfer.peer == peer => self.finish_write(out, header.id, error),
             Some(Operation::Read(reading)) if reading.transfer.peer == peer => self.finish_read(header.id, error),
             // Late answers to something that has ended are harmless.

@@ -370,3 +370,28 @@ fn remote_memory_is_written_and_read_within_its_bounds() {
     assert_eq!(transfer(&mut pair, true, &copy, 42, 0)[0].error, FI_ENOKEY);
     assert!(pair.engines[0].operations.is_empty());
 }
+
+/// A peer that says "done" before it has everything gets no further look at memory that is the application's again.
+#[test]
+fn an_early_acknowledgement_ends_the_stream() {
+    let (mut pair, body) = (Pair::new(), pattern(1, 100_000));
+    pair.send(0, &body, Some(1), 1, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+    let segments = [Segment::of(&body)];
+    let (to, flags) = ((1, 0), FI_COMPLETION);
+    let transfer = Transfer { to, key: 4, address: 0, segments: &segments, data: None, context: 2, flags, inject: false };
+    pair.engines[0].write(&mut pair.wires[0], 0, &transfer).unwrap();
+    let (announced, _) = pair.wires[0].packets.pop_front().unwrap();
+    let mut answer = Header::new(Kind::Cts);
+    (answer.id, answer.length) = (announced.id, 100_000);
+    pair.engines[0].handle(&mut pair.wires[0], 1, &answer, Payload::EMPTY).unwrap();
+    let streams = &pair.wires[0].streams;
+    assert_eq!(streams.len(), 2);
+    let ids: Vec<u64> = streams.iter().map(|stream| stream.operation).collect();
+    for id in ids {
+        let mut done = Header::new(Kind::Ack);
+        done.id = id;
+        pair.engines[0].handle(&mut pair.wires[0], 1, &done, Payload::EMPTY).unwrap();
+    }
+    assert!(pair.wires[0].streams.is_empty());
+    assert_eq!(pair.completions(0).len(), 2);
+}

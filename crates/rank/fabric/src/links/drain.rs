@@ -190,6 +190,7 @@ impl Links {
             }
             peer.inbound = None;
             peer.ended = None;
+            peer.admitted = (0, 0);
             peer.used = false;
             peer.entry = None;
         }

@@ -3,7 +3,7 @@
 use super::Links;
 use super::pull::Pulling;
 use crate::channel::stranger::Stranger;
-use crate::channel::{ChannelError, Incoming, Sink};
+use crate::channel::{ChannelError, Hello, Incoming, Sink};
 use crate::engine::Engine;
 use crate::engine::buffers::{Payload, Segment};
 use crate::engine::packet::{Header, Kind};
@@ -182,10 +182,12 @@ impl Links {
     /// Accepts what waits at the listeners, unless this rank is suspended: then nothing new may begin.
     pub(super) fn accept(&mut self) -> bool {
         let mut moved = false;
+        self.crowd = false;
         while !self.suspended {
             let Some(watch) = &self.watch else { break };
             if self.strangers.iter().flatten().count() >= MAX_STRANGERS + self.peers.len() {
-                // The listeners are looked at again when one of them is through.
+                // The listeners announce a connection once: those that wait are looked at when one of these is through.
+                self.crowd = true;
                 break;
             }
             let Some(socket) = watch.accept() else { break };
@@ -233,6 +235,11 @@ impl Links {
             self.strangers[number as usize] = None;
             return true;
         }
+        if (hello.generation, hello.number) <= peer.admitted {
+            // Begun before the one that was admitted and given up since; its end is still on its way.
+            self.strangers[number as usize] = None;
+            return true;
+        }
         if let Some(old) = peer.inbound {
             match self.inbound.get_mut(old as usize) {
                 // What the old channel still holds comes first.
@@ -245,11 +252,12 @@ impl Links {
                 None => {}
             }
         }
-        self.admit(number, hello.from, hello.generation);
+        self.admit(number, hello);
         true
     }
 
-    fn admit(&mut self, number: u32, rank: Rank, generation: u64) {
+    fn admit(&mut self, number: u32, hello: Hello) {
+        let Hello { from: rank, generation, .. } = hello;
         let Some(stranger) = self.strangers.get_mut(number as usize).and_then(Option::take) else { return };
         let Some(watch) = &self.watch else { return };
         let at = self.inbound.iter().position(Option::is_none).unwrap_or(self.inbound.len());
@@ -281,6 +289,7 @@ impl Links {
                 }));
                 if let Some(peer) = self.peers.get_mut(rank as usize) {
                     peer.inbound = Some(at as u32);
+                    peer.admitted = (generation, hello.number);
                 }
                 self.urgent = true;
             }
@@ -299,6 +308,9 @@ impl Links {
             } else {
                 self.greet(number as u32);
             }
+        }
+        if self.crowd {
+            self.accept();
         }
     }
 }

@@ -81,6 +81,10 @@ pub struct Links {
     /// The agent suspended all peers.
     suspended: bool,
     markers: u64,
+    /// Openings begun, ever: later ones take precedence.
+    openings: u64,
+    /// Connections wait at the listeners because too many strangers are in their handshake.
+    crowd: bool,
     rounds: u32,
     /// Look at the sockets in the next round.
     urgent: bool,
@@ -145,7 +149,8 @@ impl Links {
             peer.entry = Some(entry);
             let reopen = match &peer.outbound {
                 Outbound::Lost { generation } => peer.entry.as_ref().is_some_and(|entry| entry.generation > *generation),
-                Outbound::Suspended(_) => moved,
+                // An opening that still leads to the old place ends here.
+                Outbound::Suspended(_) | Outbound::Opening(_) => moved,
                 Outbound::Open(_) | Outbound::Draining { .. } if moved => {
                     if peer.used {
                         report::fault(me, format_args!("rank {rank} was replaced while messages to it were under way"));

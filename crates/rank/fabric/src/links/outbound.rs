@@ -149,12 +149,14 @@ impl Links {
         }
         let Some(entry) = peer.entry.as_ref().filter(|entry| entry.open) else { return false };
         let Some(address) = &entry.address else { return false };
+        self.openings += 1;
         let hello = Hello {
             job: identity.job,
             from: identity.rank,
             to: rank,
             generation: self.generation,
             shared: entry.node == identity.node,
+            number: self.openings,
             readable: false,
         };
         let started = Opening::start(address, hello).and_then(|opening| {
@@ -201,24 +203,28 @@ impl Links {
         if matches!(peer.outbound, Outbound::Opening(_)) {
             return !peer.held && !self.suspended && self.advance(rank) && self.serve_peer(rank, true);
         }
-        let Some(channel) = peer.outbound.channel() else { return false };
-        match channel.acknowledged() {
-            Ok(None) => false,
-            Ok(Some(number)) => {
-                if let Outbound::Draining { marker, sent: true, .. } = &peer.outbound
-                    && *marker == number
-                    && let Outbound::Draining { channel, .. } = std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN)
-                {
-                    peer.outbound = Outbound::Suspended(channel);
-                    peer.used = false;
+        let mut moved = false;
+        // A peer may acknowledge and be gone: both are heard, in this order, and the socket does not say so again.
+        while let Some(channel) = peer.outbound.channel() {
+            match channel.acknowledged() {
+                Ok(None) => break,
+                Ok(Some(number)) => {
+                    if let Outbound::Draining { marker, sent: true, .. } = &peer.outbound
+                        && *marker == number
+                        && let Outbound::Draining { channel, .. } = std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN)
+                    {
+                        peer.outbound = Outbound::Suspended(channel);
+                        peer.used = false;
+                    }
                 }
-                true
+                Err(error) => {
+                    self.lose(rank, &error);
+                    return true;
+                }
             }
-            Err(error) => {
-                self.lose(rank, &error);
-                true
-            }
+            moved = true;
         }
+        moved
     }
 
     /// A channel broke. What waits stays; what was under way may be lost, so only a newer generation of the peer gets

@@ -1,5 +1,7 @@
 //! Several ranks in one process, over real sockets and rings: traffic goes on through suspends, moves and restores.
 
+mod hostile;
+
 use super::*;
 use crate::engine::buffers::Buffers;
 use crate::engine::completion::Queue;

@@ -1,0 +1,190 @@
+//! The ring under `loom`: its code, on a heap and on atomics that loom watches, with every order in which two threads can
+//! run and every value that the memory model lets them see.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p mend-fabric --lib --target-dir target/loom ring::modelled`
+//! (`tests/run.py loom` does). The rest of the crate is only compiled, so that what is checked is what is shipped.
+//!
+//! What could go wrong, and is looked for:
+//! - a record read before it is whole, or overwritten before it was read (loom reports the race on its line, the tests
+//!   compare the bytes);
+//! - a lost wake-up, of a reader that sleeps or of a writer that waits for room (loom reports the deadlock).
+
+use super::*;
+use loom::cell::UnsafeCell;
+use loom::sync::{Arc, Condvar, Mutex};
+use rustix::fd::OwnedFd;
+
+/// Room for two records of one line and one of two: it wraps and fills within the few steps a model can take.
+pub const CAPACITY: usize = 4 * LINE;
+/// A payload that makes a record of two lines.
+pub const MAX_PAYLOAD: usize = 2 * LINE - HEADER;
+
+/// What two ends share.
+#[derive(Debug)]
+pub struct Memory {
+    _words: std::cell::UnsafeCell<Vec<u64>>,
+    /// One per line of the data area: whoever reads or writes the line touches it, so that loom sees a race.
+    lines: Vec<UnsafeCell<()>>,
+}
+
+// SAFETY: what is read and written besides loom's atomics is touched in `lines` as well, and loom refuses two threads
+// there that are not ordered.
+unsafe impl Sync for Memory {}
+
+// Loom's atomics stand where the real ones do.
+const _: () = assert!(size_of::<AtomicU64>() == 8 && size_of::<AtomicU32>() == 8 && align_of::<AtomicU64>() == 8);
+
+impl Ring {
+    /// Both ends' view of a fresh ring.
+    fn pair() -> (Self, Self) {
+        let mut words = vec![0u64; RING_BYTES / 8];
+        let base: *mut u8 = words.as_mut_ptr().cast();
+        for at in [HEAD, TAIL] {
+            // SAFETY: inside the vector, aligned; loom's atomics need no drop.
+            unsafe { base.add(at).cast::<AtomicU64>().write(AtomicU64::new(0)) };
+        }
+        for at in [SLEEPS, WAITS] {
+            // SAFETY: as above.
+            unsafe { base.add(at).cast::<AtomicU32>().write(AtomicU32::new(0)) };
+        }
+        let lines = (0..CAPACITY / LINE).map(|_| UnsafeCell::new(())).collect();
+        let memory = std::sync::Arc::new(Memory { _words: words.into(), lines });
+        (Self { base, memory: memory.clone() }, Self { base, memory })
+    }
+
+    /// No processes here, so nothing to pass to another.
+    pub fn create() -> Result<(Self, OwnedFd), ChannelError> {
+        Err(ChannelError::Protocol("a modelled ring has no file".into()))
+    }
+
+    /// As for [`Ring::create`].
+    pub fn open(_: &OwnedFd) -> Result<Self, ChannelError> {
+        Self::create().map(|(ring, _)| ring)
+    }
+
+    fn lines(&self, position: u64, length: usize) -> impl Iterator<Item = &UnsafeCell<()>> {
+        let first = position / LINE as u64;
+        let end = (position + length as u64).div_ceil(LINE as u64);
+        (first..end).map(|line| &self.memory.lines[(line % (CAPACITY / LINE) as u64) as usize])
+    }
+
+    pub(super) fn note_read(&self, position: u64, length: usize) {
+        self.lines(position, length).for_each(|line| line.with(|_| ()));
+    }
+
+    pub(super) fn note_written(&self, position: u64, length: usize) {
+        self.lines(position, length).for_each(|line| line.with_mut(|_| ()));
+    }
+}
+
+/// An event descriptor: counts, and lets whoever waits through when it is not zero.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.changed.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+fn body(number: usize, length: usize) -> Vec<u8> {
+    vec![number as u8 + 1; length]
+}
+
+fn header(number: usize, length: usize) -> Header {
+    // A kind whose whole header travels.
+    let mut header = Header::new(crate::engine::packet::Kind::Data);
+    header.id = number as u64;
+    header.payload = length as u32;
+    header
+}
+
+/// Writes like `ShmOutgoing::send`; false: no room.
+fn send(writer: &mut Writer, bell: &Bell, number: usize, length: usize) -> bool {
+    let written = writer.write(&header(number, length), &[Segment::of(&body(number, length))]).unwrap();
+    if written && writer.reader_asleep() {
+        bell.ring();
+    }
+    written
+}
+
+/// Reads what is there like `ShmIncoming::receive`.
+fn receive(reader: &mut Reader, bell: &Bell, got: &mut Vec<usize>) {
+    let before = got.len();
+    while let Some((header, payload)) = reader.peek().unwrap() {
+        let number = header.id as usize;
+        assert_eq!(payload.to_vec(), body(number, header.payload as usize), "a record was torn");
+        reader.advance();
+        got.push(number);
+    }
+    if got.len() > before && reader.writer_waits() {
+        bell.ring();
+    }
+}
+
+/// Sends records of these payloads from one thread to another; both sleep whenever the real channel would. `switches`
+/// bounds how often a thread that could go on is interrupted in one execution, so that the number of executions stays
+/// within seconds; `None` tries them all.
+fn exchange(lengths: &'static [usize], switches: Option<usize>) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = switches;
+    model.check(move || {
+        let (one, other) = Ring::pair();
+        let (mut writer, mut reader) = (Writer::new(one), Reader::new(other));
+        let bells = Arc::new((Bell::default(), Bell::default()));
+        let theirs = bells.clone();
+        let sender = loom::thread::spawn(move || {
+            let (readers, writers) = &*theirs;
+            for (number, length) in lengths.iter().enumerate() {
+                while !send(&mut writer, readers, number, *length) {
+                    if !writer.wait_for_room() {
+                        writers.wait();
+                    }
+                }
+            }
+        });
+        let (readers, writers) = &*bells;
+        let mut got = Vec::new();
+        while got.len() < lengths.len() {
+            receive(&mut reader, writers, &mut got);
+            if got.len() < lengths.len() {
+                if !reader.sleep() {
+                    readers.wait();
+                }
+                reader.awake();
+            }
+        }
+        sender.join().unwrap();
+        assert!(got.iter().copied().eq(0..lengths.len()), "records came as {got:?}");
+        assert!(reader.peek().unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_sleeping_reader_is_woken() {
+    exchange(&[3], None);
+    exchange(&[1, 1], Some(6));
+}
+
+#[test]
+fn records_come_whole_and_in_order() {
+    exchange(&[0, MAX_PAYLOAD, 8], Some(4));
+}
+
+/// Five lines through a ring of four: the writer waits for room, the last record wraps.
+#[test]
+fn a_waiting_writer_is_woken_and_records_wrap() {
+    exchange(&[MAX_PAYLOAD, 1, MAX_PAYLOAD], Some(4));
+}

@@ -1,0 +1,82 @@
+//! The channel protocol, every interleaving: open, drain, suspend, resume, move, break; 2 to 4 ranks.
+//!
+//! [`model`] says what is modelled. Small jobs are explored to their end, larger ones breadth first as far as a fixed
+//! number of states goes. A second group of tests takes parts of the protocol out and demands that this be noticed.
+
+mod model;
+mod world;
+
+use model::{Job, Without};
+use stateright::{Checker, Model};
+
+fn job(ranks: u8, flows: &[(u8, u8, u8)], operations: &[u8], rounds: u8) -> Job {
+    Job { ranks, flows: flows.to_vec(), operations: operations.to_vec(), rounds, aborts: 0, breaks: 0, without: Without::Nothing }
+}
+
+/// States that one test looks at, at most.
+const STATES: usize = 500_000;
+
+fn check(name: &str, job: Job) {
+    let checker = job.checker().threads(2).target_state_count(STATES).spawn_bfs().join();
+    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
+    println!("{name}: {states} states, {depth} steps deep");
+    checker.assert_no_discovery("messages come once, in order, and never while saved");
+    checker.assert_no_discovery("what can go no further is finished");
+    assert!(states > 100, "nothing was explored");
+}
+
+#[test]
+fn two_ranks_are_saved_and_go_on() {
+    check("saved", Job { aborts: 1, ..job(2, &[(0, 1, 2), (1, 0, 1)], &[0], 1) });
+}
+
+#[test]
+fn two_ranks_and_one_moves_twice() {
+    check("moved", job(2, &[(0, 1, 2), (1, 0, 1)], &[0b10], 2));
+}
+
+#[test]
+fn a_failed_move_is_tried_again() {
+    check("failed", Job { aborts: 1, ..job(2, &[(0, 1, 2), (1, 0, 1)], &[0b10], 2) });
+}
+
+#[test]
+fn both_ranks_move_at_once() {
+    check("both", job(2, &[(0, 1, 2), (1, 0, 1)], &[0b11, 0], 2));
+}
+
+#[test]
+fn three_ranks_and_one_moves() {
+    check("three", job(3, &[(0, 1, 1), (1, 2, 1), (2, 1, 1)], &[0b010], 1));
+}
+
+#[test]
+fn four_ranks_and_two_move_at_once() {
+    check("four", job(4, &[(0, 1, 1), (1, 2, 1), (3, 0, 1)], &[0b0110], 1));
+}
+
+#[test]
+fn a_broken_channel_is_known_to_be_broken() {
+    check("broken", Job { breaks: 1, ..job(2, &[(0, 1, 2), (1, 0, 1)], &[0, 0b10], 1) });
+}
+
+/// Takes a part out: some run must go wrong.
+fn must_fail(without: Without, job: Job) {
+    let checker = Job { without, ..job }.checker().threads(2).target_state_count(STATES).spawn_bfs().join();
+    let found = checker.discoveries();
+    let shown = ["messages come once, in order, and never while saved", "what can go no further is finished"];
+    let wrong = shown.iter().find_map(|name| found.get(name).map(|path| (name, path)));
+    let (name, path) = wrong.unwrap_or_else(|| panic!("without {without:?} nothing went wrong in {} states", checker.unique_state_count()));
+    println!("without {without:?}: not \"{name}\" after {} steps", path.clone().into_actions().len());
+}
+
+#[test]
+fn every_part_of_the_protocol_is_needed() {
+    let flows = [(0, 1, 2), (1, 0, 1)];
+    must_fail(Without::Acknowledgement, job(2, &flows, &[0], 1));
+    must_fail(Without::Hold, job(2, &flows, &[0b10], 1));
+    must_fail(Without::Release, job(2, &flows, &[0b10], 1));
+    must_fail(Without::MarkerNumber, Job { aborts: 1, ..job(2, &[(0, 1, 2)], &[0], 2) });
+    must_fail(Without::Loss, Job { breaks: 1, ..job(2, &flows, &[0], 0) });
+    must_fail(Without::Number, Job { aborts: 1, ..job(2, &[(0, 1, 1)], &[0], 1) });
+}

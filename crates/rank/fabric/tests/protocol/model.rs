@@ -1,0 +1,471 @@
+//! The protocol between ranks as a model: every step of `links` that decides something, between ranks that the daemon's
+//! requests reach in any order, over channels whose packets, acknowledgements and ends arrive in any order that sockets
+//! allow. What the steps stand for is named with each. Sockets, handshakes and memory are left out: an opening is one
+//! message that is answered or not.
+
+use crate::world::{Channel, Node, Out, Packet, Peer, Phase, Rank, World, bit};
+use stateright::{Model, Property};
+
+/// Parts of the protocol that can be taken out, to show that the checks would notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    Nothing,
+    /// A drain ends when the marker is in the channel.
+    Acknowledgement,
+    /// An opening that was given up can replace its successor.
+    Number,
+    /// Sends go on while a peer is suspended.
+    Hold,
+    /// A channel that broke is opened again although packets may be lost.
+    Loss,
+    /// The number of a marker is not looked at.
+    MarkerNumber,
+    /// Resume leaves peers held, as if one field were forgotten.
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    Pump(Rank, Rank),
+    Open(Rank, Rank),
+    Greet(usize),
+    Accepted(usize),
+    Receive(usize),
+    SenderEnd(usize),
+    ReceiverEnd(usize),
+    Marker(Rank, Rank),
+    Acknowledged(usize),
+    Begin(u8),
+    Ask(Rank),
+    Answer(Rank),
+    Commit,
+    Abort,
+    Map(Rank),
+    Resume(Rank),
+    Break(usize),
+}
+
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub ranks: u8,
+    /// Messages from one rank to another.
+    pub flows: Vec<(Rank, Rank, u8)>,
+    /// What may be begun: sets of ranks that move, 0 for a checkpoint of all.
+    pub operations: Vec<u8>,
+    pub rounds: u8,
+    pub aborts: u8,
+    pub breaks: u8,
+    pub without: Without,
+}
+
+/// Packets a channel holds.
+const ROOM: usize = 2;
+/// Openings of one rank to one that a run may need; a run that needs more never ends.
+const OPENINGS: u8 = 12;
+
+impl Job {
+    fn all(&self) -> u8 {
+        (1 << self.ranks) - 1
+    }
+
+    /// `Links::greet`, once the stranger has said HELLO.
+    fn greet(&self, world: &mut World, number: usize) -> bool {
+        let channel = world.channel(number).clone();
+        let (at, from) = (channel.to, channel.from);
+        let refuse = |world: &mut World| world.channel(number).receiver = false;
+        let peer = world.look(at, from).clone();
+        let old_opening = (channel.generation, channel.number) <= peer.admitted && self.without != Without::Number;
+        let lossy = peer.ended.is_some_and(|generation| channel.generation <= generation) && self.without != Without::Loss;
+        if lossy || old_opening {
+            refuse(world);
+            return true;
+        }
+        if let Some(old) = peer.inbound {
+            if !peer.drained {
+                return false;
+            }
+            world.drop_inbound(at, old);
+        }
+        world.channel(number).accepted = true;
+        let peer = world.peer(at, from);
+        (peer.inbound, peer.from_generation, peer.drained, peer.marked) = (Some(number), channel.generation, true, false);
+        peer.admitted = (channel.generation, channel.number);
+        true
+    }
+
+    /// `Links::receive`, one packet.
+    fn receive(&self, world: &mut World, number: usize) {
+        let packet = world.channel(number).packets.remove(0);
+        let (at, from) = (world.channel(number).to, world.channel(number).from);
+        let peer = world.peer(at, from);
+        match packet {
+            Packet::Marker(marker) => {
+                (peer.drained, peer.marked) = (true, true);
+                world.channel(number).acks.push(marker);
+            }
+            Packet::Message(which) => {
+                (peer.drained, peer.marked) = (false, false);
+                let expected = peer.got;
+                peer.got = which + 1;
+                if which != expected {
+                    world.wrong = Some(if which < expected { "a message came twice or late" } else { "a message was passed over" });
+                }
+            }
+        }
+    }
+
+    /// `Links::begin_suspend` and `Links::begin_suspend_peer`.
+    fn ask(&self, world: &mut World, at: Rank, movers: u8) {
+        if movers == 0 || movers & bit(at) != 0 {
+            world.nodes[at as usize].suspended = true;
+            (0..self.ranks).filter(|of| *of != at).for_each(|of| world.begin_drain(at, of));
+            return;
+        }
+        for of in (0..self.ranks).filter(|of| movers & bit(*of) != 0) {
+            let hold = self.without != Without::Hold;
+            let peer = world.peer(at, of);
+            peer.held = hold;
+            world.begin_drain(at, of);
+        }
+    }
+
+    /// `Links::drain_step` (for those that suspend) or `Links::peer_drained`, with `Links::lost`.
+    fn may_answer(&self, world: &World, at: Rank, movers: u8) -> bool {
+        let draining = |of: Rank| matches!(world.look(at, of).out, Out::Draining { .. });
+        let lost = |of: Rank| matches!(world.look(at, of).out, Out::Lost(_));
+        let others = || (0..self.ranks).filter(|of| *of != at);
+        if movers == 0 || movers & bit(at) != 0 {
+            return others().all(|of| !draining(of) && !lost(of));
+        }
+        others().filter(|of| movers & bit(*of) != 0).all(|of| {
+            let peer = world.look(at, of);
+            let read = peer.inbound.is_none() || peer.marked;
+            !draining(of) && !lost(of) && read
+        })
+    }
+
+    fn commit(&self, world: &mut World, movers: u8) {
+        let concerned = |channel: &Channel| movers == 0 || movers & (bit(channel.from) | bit(channel.to)) != 0;
+        if world.in_flight(concerned) {
+            world.wrong = Some("a message is in flight when its ranks are saved");
+        }
+        // `Links::forget` at the target; the source is killed with its sockets.
+        for mover in (0..self.ranks).filter(|rank| movers & bit(*rank) != 0) {
+            for of in (0..self.ranks).filter(|of| *of != mover) {
+                world.close_outbound(mover, of);
+                let peer = world.peer(mover, of);
+                (peer.inbound, peer.ended, peer.admitted, peer.used) = (None, None, (0, 0), false);
+            }
+            world.channels.iter_mut().flatten().filter(|channel| channel.to == mover).for_each(|channel| channel.receiver = false);
+            world.nodes[mover as usize].generation += 1;
+        }
+        world.phase = Phase::Resuming { movers, moved: movers != 0, mapped: 0, resumed: 0 };
+    }
+
+    /// `Links::set_map`.
+    fn map(&self, world: &mut World, at: Rank) {
+        for of in (0..self.ranks).filter(|of| *of != at) {
+            let generation = world.nodes[of as usize].generation;
+            let peer = world.peer(at, of);
+            let moved = generation != peer.generation;
+            peer.entry = generation;
+            let reopen = match peer.out {
+                Out::Lost(lost) => generation > lost,
+                Out::Suspended(_) | Out::Opening(_) | Out::Open(_) | Out::Draining { .. } => moved,
+                Out::Unknown => false,
+            };
+            if reopen {
+                if world.look(at, of).used {
+                    world.wrong = Some("a rank was replaced while messages to it were under way");
+                }
+                world.close_outbound(at, of);
+                world.peer(at, of).used = false;
+            }
+        }
+    }
+
+    /// `Links::resume`.
+    fn resume(&self, world: &mut World, at: Rank) {
+        world.nodes[at as usize].suspended = false;
+        for of in (0..self.ranks).filter(|of| *of != at) {
+            let peer = world.peer(at, of);
+            peer.held &= self.without == Without::Release;
+            let same = peer.entry == peer.generation;
+            match peer.out {
+                Out::Suspended(channel) if same => peer.out = Out::Open(channel),
+                Out::Suspended(_) => world.close_outbound(at, of),
+                Out::Draining { channel, .. } => peer.out = Out::Open(channel),
+                _ => {}
+            }
+        }
+    }
+
+    fn open(&self, world: &mut World, at: Rank, of: Rank) {
+        world.nodes[at as usize].openings += 1;
+        let (generation, number) = (world.nodes[at as usize].generation, world.nodes[at as usize].openings);
+        let listens = world.look(at, of).entry == world.nodes[of as usize].generation;
+        let free = world.channels.iter().position(Option::is_none).unwrap_or(world.channels.len());
+        let channel = Channel {
+            from: at,
+            to: of,
+            generation,
+            number,
+            accepted: false,
+            packets: Vec::new(),
+            acks: Vec::new(),
+            sender: true,
+            receiver: listens,
+        };
+        if free == world.channels.len() {
+            world.channels.push(None);
+        }
+        world.channels[free] = Some(channel);
+        let peer = world.peer(at, of);
+        (peer.generation, peer.out) = (peer.entry, Out::Opening(free));
+    }
+
+    fn acknowledged(&self, world: &mut World, number: usize) {
+        let marker = world.channel(number).acks.remove(0);
+        let (at, of) = (world.channel(number).from, world.channel(number).to);
+        let peer = world.peer(at, of);
+        match peer.out {
+            Out::Draining { channel, marker: wanted, sent: true }
+                if channel == number && (marker == wanted || self.without == Without::MarkerNumber) =>
+            {
+                (peer.out, peer.used) = (Out::Suspended(channel), false);
+            }
+            _ => {}
+        }
+    }
+
+    fn link_steps(&self, world: &World, steps: &mut Vec<Step>) {
+        for at in 0..self.ranks {
+            let node = &world.nodes[at as usize];
+            for of in (0..self.ranks).filter(|of| *of != at) {
+                let peer = &node.peers[of as usize];
+                let free = !peer.held && !node.suspended;
+                let room = |channel: usize| world.channels[channel].as_ref().is_some_and(|channel| channel.packets.len() < ROOM);
+                match peer.out {
+                    Out::Open(channel) if free && peer.queue.0 < peer.queue.1 && room(channel) => steps.push(Step::Pump(at, of)),
+                    Out::Unknown if free && peer.queue.0 < peer.queue.1 && node.openings < OPENINGS => {
+                        steps.push(Step::Open(at, of));
+                    }
+                    Out::Draining { channel, sent: false, .. } if room(channel) => steps.push(Step::Marker(at, of)),
+                    _ => {}
+                }
+            }
+        }
+        for (number, channel) in world.channels.iter().enumerate() {
+            let Some(channel) = channel else { continue };
+            if channel.receiver && !channel.accepted && !world.nodes[channel.to as usize].suspended {
+                // Also after the sender has given it up: its end may come later than its HELLO was read.
+                steps.push(Step::Greet(number));
+            }
+            if channel.receiver && channel.accepted && !channel.packets.is_empty() {
+                steps.push(Step::Receive(number));
+            }
+            if channel.receiver && !channel.sender && channel.packets.is_empty() {
+                steps.push(Step::SenderEnd(number));
+            }
+            if channel.sender && channel.accepted && world.look(channel.from, channel.to).out == Out::Opening(number) {
+                steps.push(Step::Accepted(number));
+            }
+            if channel.sender && !channel.acks.is_empty() {
+                steps.push(Step::Acknowledged(number));
+            } else if channel.sender && !channel.receiver {
+                steps.push(Step::ReceiverEnd(number));
+            }
+            if world.breaks > 0 && channel.sender && channel.receiver && channel.accepted {
+                steps.push(Step::Break(number));
+            }
+        }
+    }
+
+    fn request_steps(&self, world: &World, steps: &mut Vec<Step>) {
+        let ranks = || 0..self.ranks;
+        match world.phase {
+            Phase::Idle if world.operations > 0 => steps.extend(self.operations.iter().map(|movers| Step::Begin(*movers))),
+            Phase::Idle => {}
+            Phase::Suspending { movers, asked, done } => {
+                steps.extend(ranks().filter(|rank| asked & bit(*rank) == 0).map(Step::Ask));
+                let answers = |rank: &Rank| asked & !done & bit(*rank) != 0 && self.may_answer(world, *rank, movers);
+                steps.extend(ranks().filter(answers).map(Step::Answer));
+                if done == self.all() {
+                    steps.push(Step::Commit);
+                }
+                let stuck = (0..self.ranks).any(|at| world.nodes[at as usize].peers.iter().any(|peer| matches!(peer.out, Out::Lost(_))));
+                if world.aborts > 0 || stuck {
+                    steps.push(Step::Abort);
+                }
+            }
+            Phase::Resuming { mapped, resumed, .. } => {
+                steps.extend(ranks().filter(|rank| mapped & bit(*rank) == 0).map(Step::Map));
+                steps.extend(ranks().filter(|rank| mapped & !resumed & bit(*rank) != 0).map(Step::Resume));
+            }
+        }
+    }
+}
+
+impl Model for Job {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        let peer = |at: Rank, of: Rank| Peer {
+            out: Out::Unknown,
+            generation: 0,
+            used: false,
+            held: false,
+            entry: 1,
+            queue: (0, self.flows.iter().find(|flow| (flow.0, flow.1) == (at, of)).map_or(0, |flow| flow.2)),
+            inbound: None,
+            from_generation: 0,
+            drained: true,
+            marked: false,
+            ended: None,
+            admitted: (0, 0),
+            got: 0,
+        };
+        let node =
+            |at| Node { peers: (0..self.ranks).map(|of| peer(at, of)).collect(), suspended: false, generation: 1, markers: 0, openings: 0 };
+        vec![World {
+            nodes: (0..self.ranks).map(node).collect(),
+            channels: Vec::new(),
+            phase: Phase::Idle,
+            operations: self.rounds,
+            aborts: self.aborts,
+            breaks: self.breaks,
+            wrong: None,
+        }]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        if world.wrong.is_none() {
+            self.link_steps(world, steps);
+            self.request_steps(world, steps);
+        }
+    }
+
+    fn next_state(&self, last: &World, step: Step) -> Option<World> {
+        let mut world = last.clone();
+        match step {
+            // `Links::post` and `Links::pump`.
+            Step::Pump(at, of) => {
+                let peer = world.peer(at, of);
+                let Out::Open(channel) = peer.out else { return None };
+                let message = Packet::Message(peer.queue.0);
+                (peer.queue.0, peer.used) = (peer.queue.0 + 1, true);
+                world.channel(channel).packets.push(message);
+            }
+            Step::Open(at, of) => self.open(&mut world, at, of),
+            Step::Greet(number) => {
+                if !self.greet(&mut world, number) {
+                    return None;
+                }
+            }
+            // `Links::advance`.
+            Step::Accepted(number) => {
+                let (at, of) = (world.channel(number).from, world.channel(number).to);
+                let peer = world.peer(at, of);
+                (peer.out, peer.used) = (Out::Open(number), false);
+            }
+            Step::Receive(number) => self.receive(&mut world, number),
+            Step::SenderEnd(number) => {
+                let (at, accepted) = (world.channel(number).to, world.channel(number).accepted);
+                if accepted {
+                    world.drop_inbound(at, number);
+                } else {
+                    world.channel(number).receiver = false;
+                }
+            }
+            Step::ReceiverEnd(number) => {
+                let (at, of) = (world.channel(number).from, world.channel(number).to);
+                if world.look(at, of).out == Out::Opening(number) {
+                    world.close_outbound(at, of);
+                } else {
+                    if world.look(at, of).used && self.breaks == 0 {
+                        world.wrong = Some("a channel ended under messages though nothing failed");
+                    }
+                    world.lose(at, of, self.without);
+                }
+            }
+            // `Links::drain_step`.
+            Step::Marker(at, of) => {
+                let peer = world.peer(at, of);
+                let Out::Draining { channel, marker, .. } = peer.out else { return None };
+                peer.out = Out::Draining { channel, marker, sent: true };
+                if self.without == Without::Acknowledgement {
+                    (peer.out, peer.used) = (Out::Suspended(channel), false);
+                }
+                world.channel(channel).packets.push(Packet::Marker(marker));
+            }
+            Step::Acknowledged(number) => self.acknowledged(&mut world, number),
+            Step::Begin(movers) => {
+                world.operations -= 1;
+                world.phase = Phase::Suspending { movers, asked: 0, done: 0 };
+            }
+            Step::Ask(at) => {
+                let Phase::Suspending { movers, ref mut asked, .. } = world.phase else { return None };
+                *asked |= bit(at);
+                self.ask(&mut world, at, movers);
+            }
+            Step::Answer(at) => {
+                let Phase::Suspending { movers, ref mut done, .. } = world.phase else { return None };
+                *done |= bit(at);
+                // `Links::close_peer`.
+                for of in (0..self.ranks).filter(|of| movers & bit(*of) != 0 && movers & bit(at) == 0) {
+                    if matches!(world.look(at, of).out, Out::Suspended(_)) {
+                        world.close_outbound(at, of);
+                    }
+                }
+            }
+            Step::Commit => {
+                let Phase::Suspending { movers, .. } = world.phase else { return None };
+                self.commit(&mut world, movers);
+            }
+            Step::Abort => {
+                let Phase::Suspending { movers, .. } = world.phase else { return None };
+                world.aborts = world.aborts.saturating_sub(1);
+                world.phase = Phase::Resuming { movers, moved: false, mapped: 0, resumed: 0 };
+            }
+            Step::Map(at) => {
+                let Phase::Resuming { ref mut mapped, .. } = world.phase else { return None };
+                *mapped |= bit(at);
+                self.map(&mut world, at);
+            }
+            Step::Resume(at) => {
+                let Phase::Resuming { ref mut resumed, .. } = world.phase else { return None };
+                *resumed |= bit(at);
+                let over = *resumed == self.all();
+                self.resume(&mut world, at);
+                if over {
+                    world.phase = Phase::Idle;
+                }
+            }
+            // The connection breaks; what the receiver had not read is gone.
+            Step::Break(number) => {
+                world.breaks -= 1;
+                let (to, channel) = (world.channel(number).to, world.channel(number));
+                channel.packets.clear();
+                channel.acks.clear();
+                world.drop_inbound(to, number);
+            }
+        }
+        world.sweep();
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("messages come once, in order, and never while saved", |_, world: &World| world.wrong.is_none()),
+            Property::always("what can go no further is finished", |job: &Job, world: &World| {
+                let mut steps = Vec::new();
+                job.actions(world, &mut steps);
+                // A stranger that waits for the old channel is tried again and again; that alone is no progress.
+                let moves = steps.into_iter().any(|step| job.next_state(world, step).is_some());
+                moves || world.wrong.is_some() || (world.phase == Phase::Idle && world.everything_arrived(job))
+            }),
+            Property::sometimes("all messages arrive", |job: &Job, world: &World| world.everything_arrived(job)),
+        ]
+    }
+}

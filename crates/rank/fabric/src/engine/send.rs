@@ -126,7 +126,19 @@ impl Engine {
             header.kind = Kind::Eager as u8;
             header.payload = length as u32;
             let (context, peer, flags) = (message.context, message.to.0, kind);
-            let sending = Sending { endpoint, peer, context, report, flags, buffers: None, length, header, awaits_ack, ticket: None };
+            let sending = Sending {
+                endpoint,
+                peer,
+                context,
+                report,
+                flags,
+                buffers: None,
+                length,
+                header,
+                awaits_ack,
+                streaming: true,
+                ticket: None,
+            };
             let id = self.operations.insert(Operation::Send(sending));
             header.id = if awaits_ack { id } else { 0 };
             if out.lend(message.to.0, &header, message.segments, id) {

@@ -8,6 +8,7 @@ use crate::attached::{self, Attached};
 use crate::layout::Layout;
 use crate::locks::{self, Kind, Lock};
 use crate::maps::NODE_MEMORY;
+use crate::park;
 use crate::sockets::{self, Refusal, Socket};
 use crate::tasks::numbers_in;
 use crate::watches::{self, Watch};
@@ -245,7 +246,7 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
         FileType::Fifo | FileType::Socket if attached.role(identity).is_some() => {
             What::Attached(attached.role(identity).unwrap_or(Role::Stdin))
         }
-        FileType::Socket => match sockets::examine(borrowed, stat.st_ino) {
+        FileType::Socket => match sockets::examine(borrowed, stat.st_ino, park::standing_still()) {
             Ok(socket) => What::Socket(socket),
             Err(Refusal::Outside(name)) => return unsupported(name, SOCKETS),
             Err(Refusal::Other(why)) => {

@@ -166,6 +166,11 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
     Ok(parked)
 }
 
+/// Whether threads are parked, or about to be.
+pub(crate) fn standing_still() -> bool {
+    SLOTS.0.load(Ordering::Relaxed) != 0
+}
+
 impl Parked {
     /// The parked threads.
     pub fn threads(&self) -> impl Iterator<Item = &Slot> {

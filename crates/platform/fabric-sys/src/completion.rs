@@ -24,6 +24,15 @@ pub struct FiCntrAttr {
     pub flags: u64,
 }
 
+/// The msg entry.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FiCqMsgEntry {
+    pub op_context: *mut c_void,
+    pub flags: u64,
+    pub len: usize,
+}
+
 /// The tagged entry. The context, msg and data entries are prefixes of it: 8, 24 and 40 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -57,6 +66,7 @@ const _: () = {
     use std::mem::{offset_of, size_of};
     assert!(size_of::<FiCqAttr>() == 40 && offset_of!(FiCqAttr, wait_cond) == 28);
     assert!(size_of::<FiCntrAttr>() == 24);
+    assert!(size_of::<FiCqMsgEntry>() == 24);
     assert!(size_of::<FiCqTaggedEntry>() == 48 && offset_of!(FiCqTaggedEntry, data) == 32);
     assert!(size_of::<FiCqErrEntry>() == 88 && offset_of!(FiCqErrEntry, err) == 56 && offset_of!(FiCqErrEntry, src_addr) == 80);
 };

@@ -35,6 +35,11 @@ pub const FI_CLAIM: u64 = 1 << 59;
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 
 pub const FI_FORMAT_UNSPEC: u32 = 0;
+pub const FI_SOCKADDR: u32 = 1;
+pub const FI_SOCKADDR_IN: u32 = 2;
+pub const FI_SOCKADDR_IN6: u32 = 3;
+pub const FI_SOCKADDR_IB: u32 = 4;
+pub const FI_NUMERICHOST: u64 = 1 << 55;
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 
 pub const FI_AV_UNSPEC: i32 = 0;
@@ -48,6 +53,7 @@ pub const FI_PROGRESS_CONTROL_UNIFIED: i32 = 3;
 
 pub const FI_THREAD_UNSPEC: i32 = 0;
 pub const FI_THREAD_SAFE: i32 = 1;
+pub const FI_THREAD_DOMAIN: i32 = 3;
 
 pub const FI_RM_UNSPEC: i32 = 0;
 pub const FI_RM_ENABLED: i32 = 2;
@@ -61,6 +67,13 @@ pub const FI_ORDER_SAS: u64 = 1 << 8;
 pub const FI_PROV_SPECIFIC: u32 = 1 << 31;
 
 pub const FI_CONTEXT: u64 = 1 << 59;
+pub const FI_CONTEXT2: u64 = 1 << 52;
+
+pub const FI_MR_LOCAL: i32 = 1 << 2;
+pub const FI_MR_VIRT_ADDR: i32 = 1 << 4;
+pub const FI_MR_ALLOCATED: i32 = 1 << 5;
+pub const FI_MR_PROV_KEY: i32 = 1 << 6;
+pub const FI_MR_ENDPOINT: i32 = 1 << 9;
 
 pub const FI_CLASS_FABRIC: usize = 1;
 pub const FI_CLASS_DOMAIN: usize = 2;
@@ -85,6 +98,7 @@ pub const FI_CQ_FORMAT_TAGGED: i32 = 4;
 
 pub const FI_WAIT_NONE: i32 = 0;
 pub const FI_WAIT_UNSPEC: i32 = 1;
+pub const FI_WAIT_FD: i32 = 3;
 pub const FI_WAIT_YIELD: i32 = 5;
 
 pub const FI_CNTR_EVENTS_COMP: i32 = 0;

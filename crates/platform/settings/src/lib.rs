@@ -13,6 +13,8 @@ pub enum Kind {
     Path,
     /// Free text.
     Text,
+    /// Some of these words, in order, separated by commas.
+    List(&'static [&'static str]),
     /// A whole number within bounds, both included.
     Number {
         /// Least.
@@ -77,6 +79,20 @@ pub const DRAIN_TIMEOUT: Setting = Setting {
     default: "20000",
     meaning: "Milliseconds the channels of a job may take to drain before a checkpoint or migration is given up and the job runs on.",
 };
+/// Channels of the fabric, by preference.
+pub const CHANNELS: Setting = Setting {
+    name: "MEND_CHANNELS",
+    kind: Kind::List(&["shm", "tcp", "ofi"]),
+    default: "shm,tcp",
+    meaning: "Channels between ranks, best first: shm within a node, tcp, ofi over the provider MEND_OFI_PROVIDER. A pair of ranks uses the first that can be had between them; tcp is the last resort even if it isn't named.",
+};
+/// What the `ofi` channel runs over.
+pub const OFI_PROVIDER: Setting = Setting {
+    name: "MEND_OFI_PROVIDER",
+    kind: Kind::Text,
+    default: "tcp",
+    meaning: "libfabric provider of the ofi channel, as fi_info -l names it: tcp, verbs;ofi_rxm, cxi, efa, …; it must offer reliable datagram endpoints with RMA.",
+};
 /// Log filter.
 pub const LOG: Setting = Setting {
     name: "MEND_LOG",
@@ -86,7 +102,7 @@ pub const LOG: Setting = Setting {
 };
 
 /// All settings, in the order of the reference.
-pub const ALL: &[Setting] = &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, LOG];
+pub const ALL: &[Setting] = &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHANNELS, OFI_PROVIDER, LOG];
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,6 +118,16 @@ pub enum SettingError {
         min: u64,
         /// Greatest.
         max: u64,
+    },
+    /// A word that is none of those.
+    #[error("{name}={value}: expected some of {words}, separated by commas")]
+    List {
+        /// The variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        words: String,
     },
     /// No default can be derived.
     #[error("neither {name} nor HOME is set")]
@@ -128,13 +154,30 @@ impl Setting {
     pub fn number(&self) -> Result<u64, SettingError> {
         let (min, max) = match self.kind {
             Kind::Number { min, max } => (min, max),
-            Kind::Path | Kind::Text => (0, u64::MAX),
+            Kind::Path | Kind::Text | Kind::List(_) => (0, u64::MAX),
         };
         let value = self.text();
         match value.parse() {
             Ok(number) if (min..=max).contains(&number) => Ok(number),
             _ => Err(SettingError::Number { name: self.name, value, min, max }),
         }
+    }
+
+    /// The value as a list of words, each once.
+    ///
+    /// # Errors
+    /// [`SettingError::List`] if a word is not one of the declared ones, comes twice, or there is none.
+    pub fn words(&self) -> Result<Vec<&'static str>, SettingError> {
+        let Kind::List(known) = self.kind else { return Ok(Vec::new()) };
+        let value = self.text();
+        let mut words: Vec<&'static str> = Vec::new();
+        for word in value.split(',').map(str::trim) {
+            match known.iter().find(|known| **known == word) {
+                Some(known) if !words.contains(known) => words.push(known),
+                _ => return Err(SettingError::List { name: self.name, value, words: known.join(", ") }),
+            }
+        }
+        Ok(words)
     }
 
     /// The value as milliseconds.
@@ -191,6 +234,7 @@ pub fn reference() -> String {
         let kind = match setting.kind {
             Kind::Path => "path".to_owned(),
             Kind::Text => "text".to_owned(),
+            Kind::List(words) => format!("of {}", words.join(", ")),
             Kind::Number { min, max } => format!("{min} to {max}"),
         };
         let default = if setting.default.is_empty() { "see meaning" } else { setting.default };
@@ -208,6 +252,17 @@ mod tests {
         for setting in ALL.iter().filter(|s| matches!(s.kind, Kind::Number { .. })) {
             let Kind::Number { min, max } = setting.kind else { continue };
             assert!((min..=max).contains(&setting.default.parse().unwrap()), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn lists_hold_known_words_once() {
+        const LETTERS: Setting = Setting { name: "MEND_TEST_NOT_SET", kind: Kind::List(&["a", "b"]), default: "b, a", meaning: "" };
+        assert_eq!(LETTERS.words().unwrap(), ["b", "a"]);
+        assert_eq!(CHANNELS.words().unwrap(), ["shm", "tcp"]);
+        for wrong in ["", "c", "a,a", "a,,b"] {
+            let setting = Setting { default: wrong, ..LETTERS };
+            assert!(setting.words().is_err(), "{wrong:?}");
         }
     }
 

@@ -42,6 +42,10 @@ struct Still;
 impl Frozen for Still {
     fn excluded_memory(&self, _: &mut dyn FnMut(usize, usize)) {}
     fn own_descriptors(&self, _: &mut dyn FnMut(i32)) {}
+    fn provider_open(&self) -> bool {
+        false
+    }
+    fn close_provider(&mut self) {}
     fn rebuild(self: Box<Self>) -> Result<(), String> {
         Ok(())
     }

@@ -9,7 +9,7 @@
 //! of order are refused; nothing that fails here stops the program.
 
 use crate::attached::Attached;
-use crate::inspect::inspect;
+use crate::inspect::{Surroundings, inspect};
 use crate::link::{FIRST_DESCRIPTOR, Link};
 use crate::locks::Due;
 use crate::network::{Frozen, Network};
@@ -206,7 +206,9 @@ impl Agent {
                     frozen.own_descriptors(&mut |fd| own.push(fd));
                     frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
                 }
-                Reply::Inspected(inspect(&self.attached, &own, &excluded, self.network.in_use(), self.place.main_process))
+                let provider_open = frozen.as_ref().is_some_and(|frozen| frozen.provider_open());
+                let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, main_process: self.place.main_process };
+                Reply::Inspected(inspect(&self.attached, &surroundings, self.network.in_use()))
             }
             Request::Suspend => self.suspend(|network, deadline| network.suspend(deadline)),
             Request::SuspendPeer(rank) => self.suspend_peer(rank),
@@ -281,7 +283,8 @@ impl Agent {
             (SaveTarget::Descriptor, None) => return Ok(Some(refused("no descriptor came with the request"))),
         };
         let Some(identity) = self.identity.clone() else { return Ok(Some(refused("the daemon has not welcomed this agent"))) };
-        let frozen = self.network.freeze();
+        let mut frozen = self.network.freeze();
+        frozen.close_provider();
         let mut own_descriptors = self.own_descriptors();
         frozen.own_descriptors(&mut |fd| own_descriptors.push(fd));
         if let Target::Stream(stream) = &target {

@@ -8,8 +8,22 @@ use crate::maps::Area;
 use crate::{maps, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle};
 
+/// What of the process is not the program's.
+pub(crate) struct Surroundings<'a> {
+    /// Descriptors of agent and fabric.
+    pub own: &'a [i32],
+    /// Memory of theirs that is not saved.
+    pub excluded: &'a [(u64, u64)],
+    /// A network provider has more descriptors and mappings, which nobody can tell from the program's. A save closes it
+    /// first; what cannot be saved then is the program's, and the save says so.
+    pub provider_open: bool,
+    /// The program is the rank's first process.
+    pub main_process: bool,
+}
+
 /// Looks. What it finds may change a moment later; a save looks again.
-pub(crate) fn inspect(attached: &Attached, own: &[i32], excluded: &[(u64, u64)], fabric_in_use: bool, main_process: bool) -> Inspection {
+pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, fabric_in_use: bool) -> Inspection {
+    let Surroundings { own, excluded, provider_open, main_process } = *surroundings;
     let mut obstacles = Vec::new();
     let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
     if !main_process {
@@ -20,7 +34,7 @@ pub(crate) fn inspect(attached: &Attached, own: &[i32], excluded: &[(u64, u64)],
     }
     let mut errors = Vec::new();
     let locked = examine_all(attached, own, &mut errors).locked_files();
-    for error in &errors {
+    for error in errors.iter().filter(|_| !provider_open) {
         add(chain(error), error.hint());
     }
     match maps::read() {
@@ -30,7 +44,7 @@ pub(crate) fn inspect(attached: &Attached, own: &[i32], excluded: &[(u64, u64)],
             }
             let advice = maps::advice();
             for area in &areas {
-                if let Err(error) = Layout::plan(std::slice::from_ref(area), &advice, &[], &locked) {
+                if !provider_open && let Err(error) = Layout::plan(std::slice::from_ref(area), &advice, &[], &locked) {
                     add(chain(&error), error.hint());
                 }
             }

@@ -48,6 +48,11 @@ pub trait Frozen {
     fn excluded_memory(&self, each: &mut dyn FnMut(usize, usize));
     /// Descriptors that the fabric opened and reopens by itself.
     fn own_descriptors(&self, each: &mut dyn FnMut(i32));
+    /// True while something else of the process belongs to the network: descriptors, devices, threads of a provider that the
+    /// fabric uses. They cannot be told from the program's own, and are gone after `close_provider`.
+    fn provider_open(&self) -> bool;
+    /// Before a save: closes what belongs to the network but cannot be in an image. It is opened again when it is needed.
+    fn close_provider(&mut self);
     /// In a restored process: forget channels, listeners and excluded memory of the old one, without closing
     /// descriptors (they aren't open here). `Network::listen` follows when the daemon has answered.
     ///

@@ -324,6 +324,18 @@ impl Frozen<'_> {
         self.state.links.descriptors(f);
     }
 
+    /// True while objects of a core provider are open: some descriptors, devices and threads of the process are its.
+    #[must_use]
+    pub fn provider_open(&self) -> bool {
+        self.state.links.port_open()
+    }
+
+    /// Before a save: closes what no image can hold, a core provider's objects and the channels over them. Everything
+    /// is drained; it is opened again when it is needed.
+    pub fn close_provider(&mut self) {
+        self.state.links.close_port();
+    }
+
     /// In a restored process: forgets every descriptor and mapping of the old life without touching them. Then drop
     /// this and call [`Fabric::listen`] with the new identity, [`Fabric::set_map`], [`Fabric::resume`].
     pub fn rebuild(&mut self) {

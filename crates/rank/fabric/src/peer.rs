@@ -116,6 +116,8 @@ pub struct Peer {
     pub ended: Option<u64>,
     /// Generation and number of the latest opening of its that was admitted.
     pub admitted: (u64, u64),
+    /// The peer of this generation refused an `ofi` channel: it gets another.
+    pub refused: Option<u64>,
 }
 
 impl Peer {
@@ -138,6 +140,7 @@ impl Peer {
             inbound: None,
             ended: None,
             admitted: (0, 0),
+            refused: None,
         }
     }
 

@@ -29,6 +29,8 @@ pub enum Token {
     Inbound(u32),
     /// The outbound channel (or opening) to a rank.
     Outbound(u32),
+    /// The port of the `ofi` channels.
+    Port,
 }
 
 impl Token {
@@ -40,6 +42,7 @@ impl Token {
             Self::Stranger(number) => (3, number),
             Self::Inbound(number) => (4, number),
             Self::Outbound(number) => (5, number),
+            Self::Port => (6, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -53,6 +56,7 @@ impl Token {
             3 => Self::Stranger(number),
             4 => Self::Inbound(number),
             5 => Self::Outbound(number),
+            6 => Self::Port,
             _ => return None,
         })
     }

@@ -79,6 +79,14 @@ impl mend_agent::Frozen for AtRest {
         self.0.own_descriptors(each);
     }
 
+    fn provider_open(&self) -> bool {
+        self.0.provider_open()
+    }
+
+    fn close_provider(&mut self) {
+        self.0.close_provider();
+    }
+
     fn rebuild(mut self: Box<Self>) -> Result<(), String> {
         self.0.rebuild();
         Ok(())

@@ -1,6 +1,7 @@
 //! What both ends of a new channel share: bytes and descriptors on a nonblocking socket, and the HELLO and ACCEPT.
 
 use super::ChannelError;
+use super::ofi::contact::CONTACT_LENGTH;
 use mend_messages::job::Rank;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -13,11 +14,43 @@ pub const HELLO_LENGTH: usize = 56;
 pub const ACCEPT_LENGTH: usize = 8;
 /// The ACCEPT.
 pub const ACCEPT: [u8; ACCEPT_LENGTH] = *b"MENDgo\0\0";
+/// Instead of ACCEPT: a channel over another medium may be accepted.
+pub const REFUSE: [u8; ACCEPT_LENGTH] = *b"MENDno\0\0";
 const HELLO_MAGIC: [u8; 8] = *b"MENDrank";
 /// Most descriptors one side passes: a ring, a doorbell, its memory.
 const MAX_DESCRIPTORS: usize = 3;
 /// Most bytes that a peer may have sent ahead of what was read; the whole handshake is shorter.
 const MAX_INPUT: usize = 512;
+const _: () = assert!(MAX_INPUT >= 4 * CONTACT_LENGTH);
+
+/// What a channel is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Medium {
+    /// The connection of the handshake itself.
+    Tcp = 0,
+    /// A ring in shared memory; it and a doorbell come with the HELLO.
+    Shm = 1,
+    /// Messages over a core provider of libfabric; a contact follows the HELLO and the ACCEPT.
+    Ofi = 2,
+}
+
+impl Medium {
+    /// By its name in `MEND_CHANNELS`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "tcp" => Some(Self::Tcp),
+            "shm" => Some(Self::Shm),
+            "ofi" => Some(Self::Ofi),
+            _ => None,
+        }
+    }
+
+    fn numbered(number: u8) -> Option<Self> {
+        [Self::Tcp, Self::Shm, Self::Ofi].into_iter().find(|medium| *medium as u8 == number)
+    }
+}
 
 /// Who opens a channel to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +63,11 @@ pub struct Hello {
     pub to: Rank,
     /// Generation of the sender in the job map.
     pub generation: u64,
-    /// True: a ring and a doorbell come with it.
-    pub shared: bool,
     /// Which of the sender's openings this is: an older one must not replace what a newer one has opened.
     pub number: u64,
-    /// True: the sender's memory comes with them, to read.
+    /// What it is made of.
+    pub medium: Medium,
+    /// True: the sender's memory comes with the ring, to read.
     pub readable: bool,
 }
 
@@ -47,7 +80,7 @@ impl Hello {
         bytes[24..28].copy_from_slice(&self.from.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.to.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[40] = u8::from(self.shared);
+        bytes[40] = self.medium as u8;
         bytes[48..].copy_from_slice(&self.number.to_le_bytes());
         bytes[41] = u8::from(self.readable);
         bytes
@@ -55,9 +88,9 @@ impl Hello {
 
     /// Reads the wire form.
     pub fn decode(bytes: &[u8; HELLO_LENGTH]) -> Result<Self, ChannelError> {
-        if bytes[..8] != HELLO_MAGIC || bytes[40] > 1 || bytes[41] > bytes[40] || bytes[42..48] != [0; 6] {
-            return Err(ChannelError::Protocol("not a HELLO".into()));
-        }
+        let medium = Medium::numbered(bytes[40]).filter(|_| bytes[..8] == HELLO_MAGIC && bytes[42..48] == [0; 6]);
+        let medium = medium.filter(|medium| bytes[41] <= u8::from(*medium == Medium::Shm));
+        let medium = medium.ok_or_else(|| ChannelError::Protocol("not a HELLO".into()))?;
         let (mut job, mut word, mut long) = ([0; 16], [0; 4], [0; 8]);
         job.copy_from_slice(&bytes[8..24]);
         word.copy_from_slice(&bytes[24..28]);
@@ -67,7 +100,7 @@ impl Hello {
         long.copy_from_slice(&bytes[32..40]);
         let generation = u64::from_le_bytes(long);
         long.copy_from_slice(&bytes[48..]);
-        Ok(Self { job, from, to, generation, shared: bytes[40] == 1, readable: bytes[41] == 1, number: u64::from_le_bytes(long) })
+        Ok(Self { job, from, to, generation, medium, readable: bytes[41] == 1, number: u64::from_le_bytes(long) })
     }
 }
 
@@ -137,16 +170,20 @@ impl Wire {
         }
     }
 
-    /// Reads what is there.
+    /// Reads what is there. The end is an error only once everything before it has been read by an earlier call: a peer
+    /// may close right after its last word.
     pub fn fill(&mut self) -> Result<(), ChannelError> {
+        let mut fresh = false;
         loop {
             let mut bytes = [0; MAX_INPUT];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
             match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+                Ok(message) if message.bytes == 0 && fresh => return Ok(()),
                 Ok(message) if message.bytes == 0 => return Err(ChannelError::Closed),
                 Ok(message) => {
+                    fresh = true;
                     for part in control.drain() {
                         if let RecvAncillaryMessage::ScmRights(received) = part {
                             self.descriptors.extend(received);
@@ -189,12 +226,14 @@ mod tests {
 
     #[test]
     fn a_hello_survives_its_wire_form() {
-        let hello = Hello { job: [3; 16], from: 7, to: 9, generation: 11, shared: true, readable: true, number: 13 };
+        let hello = Hello { job: [3; 16], from: 7, to: 9, generation: 11, medium: Medium::Shm, readable: true, number: 13 };
         let mut bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes).unwrap(), hello);
-        bytes[40] = 0;
+        bytes[40] = Medium::Ofi as u8;
         assert!(Hello::decode(&bytes).is_err());
-        bytes[40] = 2;
+        bytes[41] = 0;
+        assert_eq!(Hello::decode(&bytes).unwrap(), Hello { medium: Medium::Ofi, readable: false, ..hello });
+        bytes[40] = 3;
         assert!(Hello::decode(&bytes).is_err());
     }
 }

@@ -1,14 +1,15 @@
 //! Channels: ordered packets from one rank to another.
 //!
 //! A channel is simplex: the rank that sends opens it, so each pair of ranks has up to two. What is above
-//! ([`crate::links`]) knows only these traits; `shm` and `tcp` implement them.
+//! ([`crate::links`]) knows only these traits; `shm`, `tcp` and `ofi` implement them (docs/channels.md shows how to add
+//! one).
 //!
 //! ```text
 //! sender                                      receiver
 //!   connect (unix or TCP)  ─────────────────►   accept
 //!   ◄──── keyed handshake of mend_messages::auth ────►
 //!   HELLO: job, from, to, generation, kind ───►   refused: closed
-//!   ◄─────────────────────────────────── ACCEPT   from here on packets flow
+//!   ◄─────────────────────────────────── ACCEPT   from here on packets flow (REFUSE: not over this medium)
 //!   packets, then MARKER n ──────────────────►
 //!   ◄──────────────────────────────────── ACK n   all before the marker is delivered
 //! ```
@@ -16,6 +17,7 @@
 //! stays: it carries the acknowledgements back, and its end tells that the peer is gone.
 
 mod handshake;
+pub mod ofi;
 pub mod opening;
 #[cfg(not(fuzzing))]
 mod ring;
@@ -26,7 +28,7 @@ pub mod shm;
 pub mod stranger;
 pub mod tcp;
 
-pub use handshake::Hello;
+pub use handshake::{Hello, Medium};
 
 use crate::engine::buffers::{Payload, Segment};
 use crate::engine::packet::Header;
@@ -42,6 +44,9 @@ pub enum ChannelError {
     /// The system refused.
     #[error("{0}")]
     Io(#[from] rustix::io::Errno),
+    /// The peer cannot have a channel over this medium.
+    #[error("refused by the peer")]
+    Refused,
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
@@ -106,6 +111,10 @@ pub trait Outgoing: Send {
     fn socket(&self) -> BorrowedFd<'_>;
     /// True if a full channel is announced by the socket (as writable), not by the doorbell.
     fn full_by_socket(&self) -> bool;
+    /// True if it may stay open, drained, while its rank is suspended. Else it is closed then.
+    fn keeps(&self) -> bool {
+        true
+    }
     /// Descriptors that belong to the channel.
     fn descriptors(&self, f: &mut dyn FnMut(i32));
     /// Mapping that belongs to the channel: address and length.
@@ -173,6 +182,10 @@ pub trait Incoming: Send {
     fn disarm(&mut self);
     /// Nothing is expected soon: gives up buffers that are empty.
     fn relax(&mut self) {}
+    /// True if it may stay open, drained, while its rank's image is taken. Else it is closed before.
+    fn keeps(&self) -> bool {
+        true
+    }
     /// The socket to watch.
     fn socket(&self) -> BorrowedFd<'_>;
     /// Descriptors that belong to the channel.

@@ -2,7 +2,10 @@
 //!
 //! Until ACCEPT no packet flows, so an opening can be dropped at any moment and begun again later.
 
-use super::handshake::{ACCEPT, ACCEPT_LENGTH, Hello, Wire};
+use super::handshake::{ACCEPT, ACCEPT_LENGTH, Hello, Medium, REFUSE, Wire};
+use super::ofi::OfiOpening;
+use super::ofi::contact::{CONTACT_LENGTH, Contact};
+use super::ofi::port::SharedPort;
 use super::ring::Ring;
 use super::shm::{ShmOutgoing, open_own_memory};
 use super::tcp::{TcpOutgoing, tune};
@@ -14,23 +17,33 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::time::Instant;
 
-#[derive(Debug)]
 enum Stage {
     /// Greeting sent.
     Greeting,
     /// Proof sent.
     Proof(Greeting),
-    /// HELLO sent; the ring that the receiver has mapped by now.
-    Hello(Option<Ring>),
+    /// HELLO sent; what the channel is made of, prepared.
+    Hello(Prepared),
+    /// An `ofi` channel is accepted, the receiver's contact is still to come.
+    Contact(OfiOpening),
+    /// Opened.
+    Done,
+}
+
+enum Prepared {
+    Tcp,
+    /// The receiver has mapped it by now.
+    Shm(Ring),
+    Ofi(OfiOpening),
 }
 
 /// A channel that is being opened.
-#[derive(Debug)]
 pub struct Opening {
     wire: Wire,
     stage: Stage,
     ours: Greeting,
     hello: Hello,
+    port: Option<SharedPort>,
     /// When it began.
     pub since: Instant,
 }
@@ -74,15 +87,15 @@ fn connect(address: &FabricAddress, shared: bool) -> Result<OwnedFd, ChannelErro
 }
 
 impl Opening {
-    /// Starts to open a channel to the rank at `address`.
+    /// Starts to open a channel to the rank at `address`; over `port`, if that is what the HELLO says.
     ///
     /// # Errors
     /// The connection cannot be started.
-    pub fn start(address: &FabricAddress, hello: Hello) -> Result<Self, ChannelError> {
+    pub fn start(address: &FabricAddress, hello: Hello, port: Option<SharedPort>) -> Result<Self, ChannelError> {
         let ours = Greeting::new(Purpose::Fabric, nonce()?);
-        let mut wire = Wire::new(connect(address, hello.shared)?);
+        let mut wire = Wire::new(connect(address, hello.medium == Medium::Shm)?);
         wire.write(&ours.encode())?;
-        Ok(Self { wire, stage: Stage::Greeting, ours, hello, since: Instant::now() })
+        Ok(Self { wire, stage: Stage::Greeting, ours, hello, port, since: Instant::now() })
     }
 
     /// Goes on as far as the peer's answers allow.
@@ -104,40 +117,69 @@ impl Opening {
                     let Some(proof) = self.wire.take::<PROOF_LENGTH>() else { break };
                     verify(secret, Side::Acceptor, &self.ours, theirs, &proof)
                         .map_err(|error| ChannelError::Protocol(error.to_string()))?;
-                    if self.hello.shared {
-                        let (ring, memory) = Ring::create()?;
-                        let own = open_own_memory();
-                        self.hello.readable = own.is_some();
-                        let mut descriptors = vec![memory.as_fd(), bell];
-                        descriptors.extend(own.as_ref().map(AsFd::as_fd));
-                        self.wire.write_with(&self.hello.encode(), &descriptors)?;
-                        self.stage = Stage::Hello(Some(ring));
-                    } else {
-                        self.wire.write(&self.hello.encode())?;
-                        self.stage = Stage::Hello(None);
-                    }
+                    let prepared = self.introduce(bell)?;
+                    self.stage = Stage::Hello(prepared);
                 }
-                Stage::Hello(ring) => {
+                Stage::Hello(_) => {
                     let Some(answer) = self.wire.take::<ACCEPT_LENGTH>() else { break };
-                    if answer != ACCEPT || self.wire.has_more() {
-                        return Err(ChannelError::Protocol("not an ACCEPT".into()));
+                    match std::mem::replace(&mut self.stage, Stage::Done) {
+                        _ if answer == REFUSE => return Err(ChannelError::Refused),
+                        _ if answer != ACCEPT => return Err(ChannelError::Protocol("not an ACCEPT".into())),
+                        Stage::Hello(Prepared::Ofi(opening)) => self.stage = Stage::Contact(opening),
+                        Stage::Hello(prepared) => return self.finish(prepared).map(Step::Open),
+                        _ => break,
                     }
-                    let ring = ring.take();
-                    return self.finish(ring).map(Step::Open);
                 }
+                Stage::Contact(_) => {
+                    let Some(bytes) = self.wire.take::<CONTACT_LENGTH>() else { break };
+                    let theirs = Contact::decode(&bytes)?;
+                    let Stage::Contact(opening) = std::mem::replace(&mut self.stage, Stage::Done) else { break };
+                    let socket = self.into_socket()?;
+                    return Ok(Step::Open(Box::new(opening.finish(socket, &theirs)?)));
+                }
+                Stage::Done => break,
             }
         }
         Ok(Step::Waiting(self))
     }
 
-    fn finish(mut self: Box<Self>, ring: Option<Ring>) -> Result<Box<dyn Outgoing>, ChannelError> {
-        let bell = self.wire.take_descriptor();
-        let (socket, _) = self.wire.into_parts();
-        match (ring, bell) {
-            (None, _) => Ok(Box::new(TcpOutgoing::new(socket))),
-            (Some(ring), Some(bell)) => Ok(Box::new(ShmOutgoing::new(ring, socket, bell, self.hello.readable))),
-            (Some(_), None) => Err(ChannelError::Protocol("no doorbell".into())),
+    /// Says who opens what kind of channel.
+    fn introduce(&mut self, bell: BorrowedFd<'_>) -> Result<Prepared, ChannelError> {
+        match (self.hello.medium, &self.port) {
+            (Medium::Shm, _) => {
+                let (ring, memory) = Ring::create()?;
+                let own = open_own_memory();
+                self.hello.readable = own.is_some();
+                let mut descriptors = vec![memory.as_fd(), bell];
+                descriptors.extend(own.as_ref().map(AsFd::as_fd));
+                self.wire.write_with(&self.hello.encode(), &descriptors)?;
+                Ok(Prepared::Shm(ring))
+            }
+            (Medium::Ofi, Some(port)) => {
+                let opening = OfiOpening::begin(port)?;
+                self.wire.write(&[&self.hello.encode()[..], &opening.contact().encode()?[..]].concat())?;
+                Ok(Prepared::Ofi(opening))
+            }
+            (Medium::Ofi, None) => Err(ChannelError::Refused),
+            (Medium::Tcp, _) => {
+                self.wire.write(&self.hello.encode())?;
+                Ok(Prepared::Tcp)
+            }
         }
+    }
+
+    fn finish(mut self: Box<Self>, prepared: Prepared) -> Result<Box<dyn Outgoing>, ChannelError> {
+        let (bell, readable) = (self.wire.take_descriptor(), self.hello.readable);
+        let socket = self.into_socket()?;
+        match (prepared, bell) {
+            (Prepared::Shm(ring), Some(bell)) => Ok(Box::new(ShmOutgoing::new(ring, socket, bell, readable))),
+            (Prepared::Shm(_), None) => Err(ChannelError::Protocol("no doorbell".into())),
+            _ => Ok(Box::new(TcpOutgoing::new(socket))),
+        }
+    }
+
+    fn into_socket(self) -> Result<OwnedFd, ChannelError> {
+        if self.wire.has_more() { Err(ChannelError::Protocol("more than an ACCEPT".into())) } else { Ok(self.wire.into_parts().0) }
     }
 
     /// The socket to watch.
@@ -153,8 +195,7 @@ impl Opening {
     /// Forgets descriptors and mappings without touching them.
     pub fn forget(self: Box<Self>) {
         self.wire.forget();
-        if let Stage::Hello(Some(ring)) = self.stage {
-            std::mem::forget(ring);
-        }
+        std::mem::forget(self.stage);
+        std::mem::forget(self.port);
     }
 }

@@ -1,6 +1,9 @@
 //! The receiver's side of opening a channel: a connection whose peer has not yet shown that it belongs to the job.
 
-use super::handshake::{ACCEPT, HELLO_LENGTH, Hello, Wire};
+use super::handshake::{ACCEPT, HELLO_LENGTH, Hello, Medium, REFUSE, Wire};
+use super::ofi::OfiAdmission;
+use super::ofi::contact::{CONTACT_LENGTH, Contact};
+use super::ofi::port::SharedPort;
 use super::opening::nonce;
 use super::ring::Ring;
 use super::shm::ShmIncoming;
@@ -19,8 +22,10 @@ enum Stage {
     Proof(Greeting),
     /// They hold the secret.
     Hello,
+    /// They want an `ofi` channel and still have to say where they are.
+    Contact(Hello),
     /// They said who they are; waits for the links to agree.
-    Known(Hello),
+    Known(Hello, Option<Contact>),
 }
 
 /// A connection that is not yet a channel.
@@ -69,26 +74,53 @@ impl Stranger {
                 }
                 Stage::Hello => {
                     let Some(bytes) = self.wire.take::<HELLO_LENGTH>() else { return Ok(None) };
-                    if self.wire.has_more() {
-                        return Err(ChannelError::Protocol("packets before ACCEPT".into()));
-                    }
-                    self.stage = Stage::Known(Hello::decode(&bytes)?);
+                    let hello = Hello::decode(&bytes)?;
+                    self.stage = if hello.medium == Medium::Ofi { Stage::Contact(hello) } else { self.known(hello, None)? };
                 }
-                Stage::Known(hello) => return Ok(Some(*hello)),
+                Stage::Contact(hello) => {
+                    let hello = *hello;
+                    let Some(bytes) = self.wire.take::<CONTACT_LENGTH>() else { return Ok(None) };
+                    self.stage = self.known(hello, Some(Contact::decode(&bytes)?))?;
+                }
+                Stage::Known(hello, _) => return Ok(Some(*hello)),
             }
         }
     }
 
-    /// Accepts: from here on packets flow.
+    fn known(&self, hello: Hello, contact: Option<Contact>) -> Result<Stage, ChannelError> {
+        if self.wire.has_more() {
+            return Err(ChannelError::Protocol("packets before ACCEPT".into()));
+        }
+        Ok(Stage::Known(hello, contact))
+    }
+
+    /// True if it wants an `ofi` channel.
+    pub fn wants_port(&self) -> bool {
+        matches!(self.stage, Stage::Known(Hello { medium: Medium::Ofi, .. }, _))
+    }
+
+    /// Accepts: from here on packets flow. An `ofi` channel is refused if there is no port.
     ///
     /// # Errors
     /// What came with the HELLO is unusable, or the peer is gone.
-    pub fn admit(self, bell: BorrowedFd<'_>) -> Result<Box<dyn Incoming>, ChannelError> {
-        let Stage::Known(hello) = self.stage else { return Err(ChannelError::Protocol("not yet known".into())) };
+    pub fn admit(self, bell: BorrowedFd<'_>, port: Option<&SharedPort>) -> Result<Box<dyn Incoming>, ChannelError> {
+        let Stage::Known(hello, contact) = self.stage else { return Err(ChannelError::Protocol("not yet known".into())) };
         let mut wire = self.wire;
-        if !hello.shared {
+        if hello.medium == Medium::Tcp {
             wire.write(&ACCEPT)?;
             return Ok(Box::new(TcpIncoming::new(wire.into_parts().0)));
+        }
+        if let Some(theirs) = contact {
+            let admission = port.ok_or(ChannelError::Refused).and_then(|port| OfiAdmission::begin(port, &theirs));
+            let admission = match admission {
+                Ok(admission) => admission,
+                Err(error) => {
+                    wire.write(&REFUSE)?;
+                    return Err(error);
+                }
+            };
+            wire.write(&[&ACCEPT[..], &admission.contact().encode()?[..]].concat())?;
+            return Ok(Box::new(admission.finish(wire.into_parts().0)));
         }
         let readable = if hello.readable {
             Some(wire.take_descriptor().ok_or_else(|| ChannelError::Protocol("no memory to read".into()))?)

@@ -4,6 +4,7 @@
 //! suspend:       every Open channel: Draining, MARKER ──► … ◄── ACK: Suspended.   Openings are dropped.
 //! suspend_peer:  the same for one peer, then its channel is closed; and its own marker is waited for.
 //! resume:        Suspended → Open if the peer is still the one it was opened to, else Unknown.
+//! A channel that cannot be kept (`ofi`) is closed when its ACK comes, and opened anew after the resume.
 //! ```
 //! When all outbound channels are suspended nothing of this rank is in flight; when all ranks have got there,
 //! nothing of the job is. Incomplete messages are in the engine and in the peers' queues, which are memory.
@@ -191,6 +192,7 @@ impl Links {
             peer.inbound = None;
             peer.ended = None;
             peer.admitted = (0, 0);
+            peer.refused = None;
             peer.used = false;
             peer.entry = None;
         }
@@ -200,9 +202,11 @@ impl Links {
         if let Some(watch) = self.watch.take() {
             watch.forget();
         }
+        self.forget_port();
         self.polled.clear();
         self.warm.clear();
         self.by_socket = 0;
+        self.without_keeping = 0;
         self.sleepers = 0;
         self.map_version = None;
     }

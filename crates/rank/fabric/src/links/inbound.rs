@@ -128,6 +128,9 @@ impl Links {
         if !inbound.channel.polled() {
             self.by_socket -= 1;
         }
+        if !inbound.channel.keeps() {
+            self.without_keeping -= 1;
+        }
         if let Some(peer) = self.peers.get_mut(inbound.rank as usize)
             && peer.inbound == Some(number)
         {
@@ -259,9 +262,10 @@ impl Links {
     fn admit(&mut self, number: u32, hello: Hello) {
         let Hello { from: rank, generation, .. } = hello;
         let Some(stranger) = self.strangers.get_mut(number as usize).and_then(Option::take) else { return };
+        let port = if stranger.wants_port() { self.port() } else { None };
         let Some(watch) = &self.watch else { return };
         let at = self.inbound.iter().position(Option::is_none).unwrap_or(self.inbound.len());
-        let admitted = stranger.admit(watch.bell()).and_then(|channel| {
+        let admitted = stranger.admit(watch.bell(), port.as_ref()).and_then(|channel| {
             watch.hand_over(channel.socket(), Token::Inbound(at as u32), Interest::Level)?;
             Ok(channel)
         });
@@ -272,6 +276,9 @@ impl Links {
                     self.polled.push(at as u32);
                 } else {
                     self.by_socket += 1;
+                }
+                if !channel.keeps() {
+                    self.without_keeping += 1;
                 }
                 if at == self.inbound.len() {
                     self.inbound.push(None);
@@ -295,7 +302,7 @@ impl Links {
             }
             Err(ChannelError::Protocol(what)) => report::fault(self.rank(), format_args!("a channel of rank {rank} is refused: {what}")),
             // The peer has given its opening up, perhaps because it is being suspended; it will try again.
-            Err(ChannelError::Closed | ChannelError::Io(_)) => {}
+            Err(ChannelError::Closed | ChannelError::Refused | ChannelError::Io(_)) => {}
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod drain;
 mod inbound;
+mod media;
 mod outbound;
 mod pull;
 #[cfg(test)]
@@ -64,6 +65,9 @@ pub struct Links {
     warm: VecDeque<u32>,
     /// Rounds between two looks in which only the latest sockets are polled: it grows while these are the right ones.
     direct: u32,
+    /// Inbound channels that are not kept while suspended: those over the port.
+    without_keeping: usize,
+    media: media::Media,
     strangers: Vec<Option<Box<Stranger>>>,
     loopback: VecDeque<(Header, Vec<u8>)>,
     finished: Vec<u64>,
@@ -116,6 +120,7 @@ impl Links {
             let _ = write!(name, "{byte:02x}");
         }
         let _ = write!(name, "-{}", identity.rank);
+        self.choose_media();
         let watch = Watch::open(identity.ip, name)?;
         let address = FabricAddress { tcp: watch.tcp_address, unix: watch.unix_name.clone() };
         let me = identity.rank as usize;
@@ -184,7 +189,7 @@ impl Links {
     pub fn progress(&mut self, engine: &mut Engine) -> bool {
         self.in_round = true;
         self.delayed = false;
-        let mut moved = false;
+        let mut moved = self.poll_port();
         let mut at = 0;
         while let Some(number) = self.polled.get(at).copied() {
             let quiet = matches!(self.inbound.get(number as usize), Some(Some(inbound)) if inbound.channel.quiet());
@@ -295,6 +300,8 @@ impl Links {
                 Token::Stranger(number) => moved |= self.greet(number),
                 Token::Inbound(number) => moved |= self.inbound_event(engine, number),
                 Token::Outbound(rank) => moved |= self.outbound_event(rank),
+                // It is polled in every round.
+                Token::Port => {}
             }
         }
         self.tokens = tokens;
@@ -304,7 +311,7 @@ impl Links {
 
     /// Asks everybody for a wake-up. False if there is something to do right now: do not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
-        let mut busy = !self.loopback.is_empty() || self.watch.is_none() || self.pulls_wait();
+        let mut busy = !self.loopback.is_empty() || self.watch.is_none() || self.pulls_wait() || !self.port_may_sleep();
         for number in &self.polled {
             if let Some(Some(inbound)) = self.inbound.get_mut(*number as usize) {
                 busy |= inbound.channel.arm();
@@ -365,7 +372,9 @@ impl Links {
     /// True when nothing waits for a peer that may still take it.
     #[must_use]
     pub fn idle(&self) -> bool {
-        self.loopback.is_empty() && self.peers.iter().all(|peer| !peer.pending() || matches!(peer.outbound, Outbound::Lost { .. }))
+        self.loopback.is_empty()
+            && self.port_quiet()
+            && self.peers.iter().all(|peer| !peer.pending() || matches!(peer.outbound, Outbound::Lost { .. }))
     }
 }
 

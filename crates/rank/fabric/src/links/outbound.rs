@@ -2,7 +2,7 @@
 
 use super::{LOOPBACK_CHUNK, LOOPBACK_LIMIT, Links};
 use crate::channel::opening::{Opening, Step};
-use crate::channel::{ChannelError, Hello, Outgoing};
+use crate::channel::{ChannelError, Hello, Medium, Outgoing};
 use crate::engine::Stream;
 use crate::engine::buffers::{Buffers, Segment, gather};
 use crate::engine::packet::{Header, flag};
@@ -141,31 +141,26 @@ impl Links {
 
     /// Begins to open a channel, if the map says where and the last attempt is long enough ago.
     fn open(&mut self, rank: Rank) -> bool {
-        let Some(identity) = &self.identity else { return false };
         let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
         let Outbound::Unknown { retry, failures } = peer.outbound else { return false };
         if retry.is_some_and(|retry| Instant::now() < retry) {
             return false;
         }
         let Some(entry) = peer.entry.as_ref().filter(|entry| entry.open) else { return false };
-        let Some(address) = &entry.address else { return false };
+        peer.generation = entry.generation;
+        let medium = self.medium(rank);
+        let port = if medium == Medium::Ofi { self.port() } else { None };
         self.openings += 1;
-        let hello = Hello {
-            job: identity.job,
-            from: identity.rank,
-            to: rank,
-            generation: self.generation,
-            shared: entry.node == identity.node,
-            number: self.openings,
-            readable: false,
-        };
-        let started = Opening::start(address, hello).and_then(|opening| {
+        let (Some(identity), Some(peer)) = (&self.identity, self.peers.get_mut(rank as usize)) else { return false };
+        let Some(address) = peer.entry.as_ref().and_then(|entry| entry.address.as_ref()) else { return false };
+        let (generation, number) = (self.generation, self.openings);
+        let hello = Hello { job: identity.job, from: identity.rank, to: rank, generation, number, medium, readable: false };
+        let started = Opening::start(address, hello, port).and_then(|opening| {
             if let Some(watch) = &self.watch {
                 watch.add(opening.socket(), Token::Outbound(rank), Interest::Edge)?;
             }
             Ok(opening)
         });
-        peer.generation = entry.generation;
         peer.outbound = match started {
             Ok(opening) => Outbound::Opening(Box::new(opening)),
             Err(_) => later(failures),
@@ -187,6 +182,10 @@ impl Links {
             }
             Ok(Step::Waiting(opening)) if !late => (Outbound::Opening(opening), false),
             Ok(Step::Waiting(_)) => (later(0), false),
+            Err(ChannelError::Refused) => {
+                peer.refused = Some(peer.generation);
+                (Outbound::UNKNOWN, true)
+            }
             Err(ChannelError::Protocol(what)) => {
                 report::fault(Some(identity.rank), format_args!("no channel to rank {rank}: {what}"));
                 (later(8), false)
@@ -213,7 +212,7 @@ impl Links {
                         && *marker == number
                         && let Outbound::Draining { channel, .. } = std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN)
                     {
-                        peer.outbound = Outbound::Suspended(channel);
+                        peer.outbound = if channel.keeps() { Outbound::Suspended(channel) } else { Outbound::UNKNOWN };
                         peer.used = false;
                     }
                 }

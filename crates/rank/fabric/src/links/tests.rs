@@ -3,10 +3,13 @@
 mod hostile;
 
 use super::*;
+use crate::channel::Medium;
 use crate::engine::buffers::Buffers;
 use crate::engine::completion::Queue;
 use crate::engine::{Binding, Message, Receive};
+use mend_fabric_sys::Library;
 use mend_messages::job::{MapEntry, Secret};
+use std::ffi::CString;
 use std::net::{IpAddr, Ipv4Addr};
 
 pub(super) struct Node {
@@ -26,12 +29,34 @@ pub(super) fn identity(rank: u32, size: u32, node: u32) -> Identity {
     Identity { job: [1; 16], secret: Secret([2; 32]), rank, size, node, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
 }
 
+/// The libfabric that `make setup` installs; the provider finds the one that its MPI library has loaded.
+fn library() -> Library {
+    let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
+    let path = format!("{venv}/lib/mpich/libfabric.so.1");
+    Library::load(&CString::new(path.clone()).unwrap()).unwrap_or_else(|| panic!("no libfabric at {path}; run `make setup`"))
+}
+
+/// What each rank would like its channels to be made of; the last entry is that of all further ranks.
+type Wishes<'a> = &'a [&'a [Medium]];
+const DEFAULT: Wishes = &[&[Medium::Shm, Medium::Tcp]];
+const OFI: Wishes = &[&[Medium::Ofi]];
+
 impl World {
     pub fn new(nodes: &[u32], seed: u64) -> Self {
+        Self::over(nodes, DEFAULT, seed)
+    }
+
+    fn over(nodes: &[u32], wishes: Wishes, seed: u64) -> Self {
         let size = nodes.len() as u32;
         let mut world = Self { nodes: Vec::new(), entries: Vec::new(), version: 0, random: seed };
         for (rank, node) in nodes.iter().enumerate() {
             let (mut engine, mut links) = (Engine::default(), Links::default());
+            let wish = wishes[rank.min(wishes.len() - 1)];
+            links.media.order = Some(wish.to_vec());
+            if wishes.iter().any(|wish| wish.contains(&Medium::Ofi)) {
+                links.media.provider = std::env::var("MEND_OFI_PROVIDER").unwrap_or_else(|_| "tcp".into());
+                links.media.library = Some(library());
+            }
             let queue = engine.queues.insert(Queue::default());
             engine.open_endpoint().unwrap();
             let endpoint = engine.endpoint(0).unwrap();
@@ -87,6 +112,19 @@ impl World {
         assert!(!self.nodes.iter().any(unread), "something is in flight");
     }
 
+    /// What a save does after that.
+    fn close_ports(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.links.close_port());
+        assert!(!self.nodes.iter().any(|node| node.links.port_open()));
+    }
+
+    /// Media of the channels that are open now, sending and receiving ends.
+    fn over_ports(&self) -> (usize, usize) {
+        let outgoing = self.nodes.iter().flat_map(|node| &node.links.peers).filter_map(|peer| peer.outbound.channel_ref());
+        let incoming = self.nodes.iter().flat_map(|node| node.links.inbound.iter().flatten());
+        (outgoing.filter(|channel| !channel.keeps()).count(), incoming.filter(|inbound| !inbound.channel.keeps()).count())
+    }
+
     /// What the agents of a job do when `rank` moves; with `restored` it also loses its descriptors.
     fn shift(&mut self, rank: usize, node: u32, restored: bool) {
         self.nodes[rank].links.begin_suspend();
@@ -105,6 +143,7 @@ impl World {
         self.entries[rank].node = node;
         if restored {
             let size = self.nodes.len() as u32;
+            self.nodes[rank].links.close_port();
             self.nodes[rank].links.forget();
             self.entries[rank].address = Some(self.nodes[rank].links.listen(identity(rank as u32, size, node)).unwrap());
         }
@@ -114,8 +153,10 @@ impl World {
 }
 
 /// Random traffic between all ranks with random disturbances; every message must arrive once, whole and in order.
-fn run(nodes: &[u32], seed: u64, rounds: usize) {
-    let mut world = World::new(nodes, seed);
+/// Returns how many ends of channels over ports there were at most.
+fn run(nodes: &[u32], wishes: Wishes, seed: u64, rounds: usize) -> usize {
+    let mut world = World::over(nodes, wishes, seed);
+    let mut over_ports = 0;
     let size = nodes.len();
     let mut sent = vec![vec![0u64; size]; size];
     let mut got = vec![vec![0u64; size]; size];
@@ -149,9 +190,14 @@ fn run(nodes: &[u32], seed: u64, rounds: usize) {
         }
         world.progress();
         let nodes_now = size as u64;
+        let (outgoing, incoming) = world.over_ports();
+        over_ports = over_ports.max(outgoing + incoming);
         match world.draw(12) {
             0 => {
                 world.suspend_all();
+                if world.draw(2) == 0 {
+                    world.close_ports();
+                }
                 world.nodes.iter_mut().for_each(|node| node.links.resume());
             }
             1 => {
@@ -185,22 +231,23 @@ fn run(nodes: &[u32], seed: u64, rounds: usize) {
         }
     }
     assert_eq!(got, sent);
+    over_ports
 }
 
 #[test]
 fn neighbours_keep_every_message_through_suspends_and_moves() {
-    run(&[0, 0, 0], 11, 150);
+    assert_eq!(run(&[0, 0, 0], DEFAULT, 11, 150), 0);
 }
 
 #[test]
 fn distant_ranks_keep_every_message_through_suspends_and_moves() {
-    run(&[0, 1, 2], 12, 150);
+    assert_eq!(run(&[0, 1, 2], DEFAULT, 12, 150), 0);
 }
 
 #[test]
 fn mixed_ranks_keep_every_message_for_many_seeds() {
     for seed in 20..26 {
-        run(&[0, 0, 1, 1], seed, 60);
+        run(&[0, 0, 1, 1], DEFAULT, seed, 60);
     }
 }
 
@@ -277,6 +324,48 @@ fn a_burst_waits_only_if_somebody_will_see_to_it() {
     }
     let node = &mut world.nodes[1];
     assert_eq!(node.engine.queues.get_mut(node.queue).unwrap().entries.len(), 4 * BURST as usize + 1);
+}
+
+#[test]
+fn a_core_provider_keeps_every_message_through_suspends_and_moves() {
+    for seed in 30..33 {
+        assert!(run(&[0, 0, 1], OFI, seed, 100) > 6, "hardly any channel used the provider");
+    }
+}
+
+#[test]
+fn rings_and_a_core_provider_keep_every_message_together() {
+    let wish: Wishes = &[&[Medium::Shm, Medium::Ofi]];
+    for seed in 40..43 {
+        assert!(run(&[0, 0, 1, 1], wish, seed, 60) > 2, "hardly any channel used the provider");
+    }
+}
+
+#[test]
+fn ranks_with_different_wishes_keep_every_message() {
+    let wishes: Wishes = &[&[Medium::Ofi], &[Medium::Shm, Medium::Tcp], &[Medium::Tcp], &[Medium::Shm, Medium::Ofi]];
+    for seed in 50..53 {
+        assert!(run(&[0, 0, 1, 1], wishes, seed, 60) > 2, "hardly any channel used the provider");
+    }
+}
+
+#[test]
+fn without_the_core_provider_other_channels_are_used() {
+    let mut world = World::over(&[0, 1], OFI, 7);
+    world.nodes[1].links.media.provider = "no such provider".into();
+    for (from, to) in [(0, 1), (1, 0)] {
+        world.nodes[from].links.post(to, &Header::new(crate::engine::packet::Kind::Ack), &[]);
+    }
+    let open = |node: &Node, peer: usize| matches!(node.links.peers[peer].outbound, Outbound::Open(_));
+    for _ in 0..200_000 {
+        world.progress();
+        if open(&world.nodes[0], 1) && open(&world.nodes[1], 0) {
+            break;
+        }
+    }
+    assert!(open(&world.nodes[0], 1), "a refused rank gets no other channel");
+    assert!(open(&world.nodes[1], 0), "a rank without a port gets no other channel");
+    assert_eq!(world.over_ports(), (0, 0));
 }
 
 #[test]

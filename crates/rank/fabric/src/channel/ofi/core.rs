@@ -1,0 +1,447 @@
+//! The objects of a core provider: fabric, domain, address vector, completion queue, endpoint.
+//!
+//! One reliable datagram endpoint serves all of a rank's `ofi` channels. Everything here belongs to this process on this
+//! node: it is opened when the first channel needs it and closed before an image is written.
+//!
+//! Called with the fabric's lock held, so by one thread at a time: the domain is opened with `FI_THREAD_DOMAIN`, and
+//! with manual progress, so that a provider that can do without threads starts none.
+
+use mend_fabric_sys::*;
+use std::ffi::{CStr, CString, c_void};
+use std::net::IpAddr;
+use std::ptr::{null, null_mut};
+
+/// Longest address of an endpoint that can be told to peers, bytes.
+pub const MAX_ADDRESS: usize = 64;
+/// Release of the interface whose meaning is relied upon.
+const API: u32 = fi_version(1, 18);
+/// What is understood of memory registration; a provider asks for a part of it.
+const MR_MODE: i32 = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+const CAPS: u64 = FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ;
+
+/// Why a core provider cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoreError {
+    /// No libfabric in this process.
+    #[error("this process has loaded no libfabric")]
+    NoLibrary,
+    /// Not there, or without what is needed.
+    #[error("libfabric has no provider {provider:?} with reliable datagram endpoints, ordered sends and RMA reads here")]
+    NoProvider {
+        /// What was asked for.
+        provider: String,
+    },
+    /// A call failed.
+    #[error("{call} of provider {provider:?} failed: {}", std::io::Error::from_raw_os_error(*errno))]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// The provider.
+        provider: String,
+        /// Positive error number.
+        errno: i32,
+    },
+}
+
+/// An open object; closed when dropped.
+struct Open<T>(*mut T);
+
+impl<T> Drop for Open<T> {
+    fn drop(&mut self) {
+        let fid = self.0.cast::<Fid>();
+        // SAFETY: an open object of libfabric starts with a Fid; it is closed once, after the objects that refer to it
+        // (the order of Core's fields, and Core's promise about Registration).
+        unsafe {
+            if let Some(close) = (*fid).ops.as_ref().and_then(|ops| ops.close) {
+                close(fid);
+            }
+        }
+    }
+}
+
+/// Memory that the provider may access. Must not outlive its [`Core`].
+pub struct Registration {
+    mr: Open<FidMr>,
+}
+
+// SAFETY: used under the fabric's lock only.
+unsafe impl Send for Registration {}
+
+impl Registration {
+    /// For operations on this memory.
+    pub fn descriptor(&self) -> *mut c_void {
+        // SAFETY: an open region.
+        unsafe { (*self.mr.0).mem_desc }
+    }
+
+    /// For peers.
+    pub fn key(&self) -> u64 {
+        // SAFETY: an open region.
+        unsafe { (*self.mr.0).key }
+    }
+}
+
+/// What a poll of the completion queue found.
+pub enum Event {
+    /// The operation of this context ended well.
+    Done {
+        /// Its context.
+        context: *mut c_void,
+        /// Bytes received, if it was a receive.
+        len: usize,
+    },
+    /// The operation of this context failed.
+    Failed {
+        /// Its context.
+        context: *mut c_void,
+        /// Positive error number.
+        errno: i32,
+    },
+}
+
+/// The open objects. Fields are closed in this order.
+pub struct Core {
+    endpoint: Option<Open<FidEp>>,
+    queue: Open<FidCq>,
+    vector: Open<FidAv>,
+    domain: Open<FidDomain>,
+    fabric: Open<FidFabric>,
+    /// Becomes readable when the queue has news; some providers have no such descriptor.
+    pub wait: Option<i32>,
+    /// Name of the provider, layers included.
+    pub provider: String,
+    /// Format of addresses.
+    pub format: u32,
+    /// Address of the endpoint.
+    pub address: Vec<u8>,
+    /// How memory is registered, `FI_MR_…`.
+    pub mr_mode: i32,
+    /// Bytes of a key of a region.
+    pub key_size: usize,
+}
+
+// SAFETY: the objects are used under the fabric's lock only, whichever thread holds it.
+unsafe impl Send for Core {}
+
+/// A list of descriptions, freed when dropped.
+struct Infos<'a>(*mut FiInfo, &'a Library);
+
+impl Drop for Infos<'_> {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: from getinfo or dupinfo, freed once.
+            unsafe { (self.1.freeinfo)(self.0) };
+        }
+    }
+}
+
+/// The call's `errno` as an error.
+fn checked(call: &'static str, provider: &str, result: i32) -> Result<(), CoreError> {
+    if result == 0 { Ok(()) } else { Err(CoreError::Call { call, provider: provider.to_owned(), errno: -result }) }
+}
+
+/// A function that an operation table should have.
+fn offered<F>(call: &'static str, provider: &str, function: Option<F>) -> Result<F, CoreError> {
+    function.ok_or_else(|| CoreError::Call { call, provider: provider.to_owned(), errno: FI_ENOSYS })
+}
+
+fn name_of(info: &FiInfo) -> String {
+    // SAFETY: attributes that libfabric returned are null or valid; so are their names.
+    unsafe {
+        match info.fabric_attr.as_ref() {
+            Some(attr) if !attr.prov_name.is_null() => CStr::from_ptr(attr.prov_name).to_string_lossy().into_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+fn speaks_ip(format: u32) -> bool {
+    matches!(format, FI_SOCKADDR | FI_SOCKADDR_IN | FI_SOCKADDR_IN6 | FI_SOCKADDR_IB)
+}
+
+impl Core {
+    /// Opens an endpoint of this provider. A provider whose addresses are internet addresses is bound to `source`.
+    ///
+    /// # Errors
+    /// [`CoreError`].
+    pub fn open(library: &Library, provider: &str, source: IpAddr) -> Result<Self, CoreError> {
+        let missing = || CoreError::NoProvider { provider: provider.to_owned() };
+        let name = CString::new(provider).map_err(|_| missing())?;
+        let node = CString::new(source.to_string()).map_err(|_| missing())?;
+        // With its address first: a node has several interfaces, and peers may reach only one of them. Providers whose
+        // addresses are not internet addresses refuse that, and have nothing to choose.
+        let bound = ask(library, &name, Some(&node));
+        let infos = if bound.0.is_null() { ask(library, &name, None) } else { bound };
+        let mut best: Option<&FiInfo> = None;
+        let mut at = infos.0;
+        // SAFETY: a list as libfabric returns it; it lives as long as `infos`.
+        while let Some(info) = unsafe { at.as_ref() } {
+            // The provider itself, before layers that libfabric puts over it.
+            if best.is_none() || name_of(info) == provider && best.is_some_and(|best| name_of(best) != provider) {
+                best = Some(info);
+            }
+            at = info.next;
+        }
+        let info = best.ok_or_else(missing)?;
+        Self::build(library, info, name_of(info))
+    }
+
+    fn build(library: &Library, info: &FiInfo, provider: String) -> Result<Self, CoreError> {
+        let name = provider.as_str();
+        let asked = std::ptr::from_ref(info).cast_mut();
+        // SAFETY: each call gets a description as libfabric returned it and objects opened just before; results are
+        // stored only where a call succeeded. Tables and attributes of open objects and descriptions are valid.
+        unsafe {
+            let mut made: *mut FidFabric = null_mut();
+            checked("fi_fabric", name, (library.fabric)(info.fabric_attr, &raw mut made, null_mut()))?;
+            let fabric = Open(made);
+            let mut made: *mut FidDomain = null_mut();
+            let open = offered("fi_domain", name, (*(*fabric.0).ops).domain)?;
+            checked("fi_domain", name, open(fabric.0, asked, &raw mut made, null_mut()))?;
+            let domain = Open(made);
+            let mut attr = FiAvAttr {
+                r#type: (*info.domain_attr).av_type,
+                rx_ctx_bits: 0,
+                count: 64,
+                ep_per_node: 0,
+                name: null(),
+                map_addr: null_mut(),
+                flags: 0,
+            };
+            let mut made: *mut FidAv = null_mut();
+            let open = offered("fi_av_open", name, (*(*domain.0).ops).av_open)?;
+            checked("fi_av_open", name, open(domain.0, &raw mut attr, &raw mut made, null_mut()))?;
+            let vector = Open(made);
+            let (queue, wait) = open_queue(&domain, name)?;
+            let mut made: *mut FidEp = null_mut();
+            let open = offered("fi_endpoint", name, (*(*domain.0).ops).endpoint)?;
+            checked("fi_endpoint", name, open(domain.0, asked, &raw mut made, null_mut()))?;
+            let endpoint = Open(made);
+            let fid = endpoint.0.cast::<Fid>();
+            let bind = offered("fi_ep_bind", name, (*(*fid).ops).bind)?;
+            checked("fi_ep_bind", name, bind(fid, vector.0.cast(), 0))?;
+            checked("fi_ep_bind", name, bind(fid, queue.0.cast(), FI_SEND | FI_RECV))?;
+            let control = offered("fi_enable", name, (*(*fid).ops).control)?;
+            checked("fi_enable", name, control(fid, FI_ENABLE, null_mut()))?;
+            let mut address = vec![0; MAX_ADDRESS];
+            let mut length = address.len();
+            let getname = offered("fi_getname", name, (*endpoint.0).cm.as_ref().and_then(|cm| cm.getname))?;
+            checked("fi_getname", name, getname(fid, address.as_mut_ptr().cast(), &raw mut length))?;
+            address.truncate(length);
+            let (mr_mode, key_size) = ((*info.domain_attr).mr_mode, (*info.domain_attr).mr_key_size);
+            let format = info.addr_format;
+            Ok(Self { endpoint: Some(endpoint), queue, vector, domain, fabric, wait, provider, format, address, mr_mode, key_size })
+        }
+    }
+
+    /// Sends a message. False: no room now.
+    ///
+    /// # Errors
+    /// A positive error number.
+    ///
+    /// # Safety
+    /// `bytes` lies in memory that stays as it is, and `context` is a free `fi_context2` of the caller's, until the
+    /// operation's event.
+    pub unsafe fn send(&self, bytes: &[u8], descriptor: *mut c_void, to: u64, context: *mut c_void) -> Result<bool, i32> {
+        // SAFETY: an open endpoint; the caller's promise.
+        unsafe {
+            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
+            let Some(send) = (*(*endpoint.0).msg).send else { return Err(FI_ENOSYS) };
+            taken(send(endpoint.0, bytes.as_ptr().cast(), bytes.len(), descriptor, to, context))
+        }
+    }
+
+    /// Posts a buffer for a message from anybody. False: no room now.
+    ///
+    /// # Errors
+    /// A positive error number.
+    ///
+    /// # Safety
+    /// Nobody touches the memory, and `context` is a free `fi_context2` of the caller's, until the operation's event.
+    pub unsafe fn receive(&self, base: *mut u8, len: usize, descriptor: *mut c_void, context: *mut c_void) -> Result<bool, i32> {
+        // SAFETY: an open endpoint; the caller's promise.
+        unsafe {
+            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
+            let Some(recv) = (*(*endpoint.0).msg).recv else { return Err(FI_ENOSYS) };
+            taken(recv(endpoint.0, base.cast(), len, descriptor, FI_ADDR_UNSPEC, context))
+        }
+    }
+
+    /// Drives the provider and takes what has ended. False: nothing had.
+    ///
+    /// # Errors
+    /// A positive error number: the queue is unusable.
+    pub fn poll(&self, each: &mut dyn FnMut(Event)) -> Result<bool, i32> {
+        const BATCH: usize = 16;
+        let mut entries = [FiCqMsgEntry { op_context: null_mut(), flags: 0, len: 0 }; BATCH];
+        // SAFETY: an open queue of the msg format, and room for as many entries as it is told.
+        unsafe {
+            let Some(read) = (*(*self.queue.0).ops).read else { return Err(FI_ENOSYS) };
+            let count = read(self.queue.0, entries.as_mut_ptr().cast(), BATCH);
+            if count > 0 {
+                for entry in &entries[..(count as usize).min(BATCH)] {
+                    each(Event::Done { context: entry.op_context, len: entry.len });
+                }
+                return Ok(true);
+            }
+            if count == -(FI_EAGAIN as isize) || count == 0 {
+                return Ok(false);
+            }
+            if count != -(FI_EAVAIL as isize) {
+                return Err(-count as i32);
+            }
+            let Some(readerr) = (*(*self.queue.0).ops).readerr else { return Err(FI_ENOSYS) };
+            // Integers and pointers only: all zero is a value.
+            let mut entry: FiCqErrEntry = std::mem::zeroed();
+            if readerr(self.queue.0, &raw mut entry, 0) < 0 {
+                return Ok(false);
+            }
+            each(Event::Failed { context: entry.op_context, errno: entry.err });
+            Ok(true)
+        }
+    }
+
+    /// About to sleep on [`Core::wait`]. False if there is news already.
+    pub fn may_sleep(&self) -> bool {
+        if self.wait.is_none() {
+            return true;
+        }
+        let mut list = [self.queue.0.cast::<Fid>()];
+        // SAFETY: an open fabric and an open queue of it.
+        unsafe {
+            match (*(*self.fabric.0).ops).trywait {
+                Some(trywait) => trywait(self.fabric.0, list.as_mut_ptr(), 1) == 0,
+                None => true,
+            }
+        }
+    }
+
+    /// A number for the endpoint of this address.
+    ///
+    /// # Errors
+    /// A positive error number.
+    pub fn insert(&self, address: &[u8]) -> Result<u64, i32> {
+        // Providers read as much as their format is long; shorter addresses were refused before.
+        let (mut padded, mut number) = ([0u8; MAX_ADDRESS], FI_ADDR_UNSPEC);
+        padded.get_mut(..address.len()).ok_or(FI_EINVAL)?.copy_from_slice(address);
+        // SAFETY: an open vector; one address, and room for one number.
+        let inserted = unsafe {
+            let Some(insert) = (*(*self.vector.0).ops).insert else { return Err(FI_ENOSYS) };
+            insert(self.vector.0, padded.as_ptr().cast(), 1, &raw mut number, 0, null_mut())
+        };
+        match inserted {
+            1 if number != FI_ADDR_UNSPEC => Ok(number),
+            negative if negative < 0 => Err(-negative),
+            _ => Err(FI_EINVAL),
+        }
+    }
+
+    /// Forgets a number that [`Core::insert`] gave.
+    pub fn remove(&self, mut number: u64) {
+        // SAFETY: an open vector; one of its numbers.
+        unsafe {
+            if let Some(remove) = (*(*self.vector.0).ops).remove {
+                remove(self.vector.0, &raw mut number, 1, 0);
+            }
+        }
+    }
+
+    /// Lets the provider access memory, locally and (with `FI_REMOTE_READ`) from elsewhere. `key` counts where the
+    /// provider does not choose keys itself.
+    ///
+    /// # Errors
+    /// A positive error number.
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as the registration lives.
+    pub unsafe fn register(&self, base: *mut u8, len: usize, access: u64, key: u64) -> Result<Registration, i32> {
+        let mut made: *mut FidMr = null_mut();
+        // SAFETY: an open domain; the caller's promise.
+        let result = unsafe {
+            let Some(reg) = (*self.domain.0).mr.as_ref().and_then(|mr| mr.reg) else { return Err(FI_ENOSYS) };
+            reg(self.domain.0.cast(), base.cast(), len, access, 0, key, 0, &raw mut made, null_mut())
+        };
+        if result == 0 { Ok(Registration { mr: Open(made) }) } else { Err(-result) }
+    }
+
+    /// Ends all operations, without events. Then registrations may go, then the rest.
+    pub fn close_endpoint(&mut self) {
+        self.endpoint = None;
+    }
+
+    /// True if local buffers must be registered.
+    pub fn needs_descriptors(&self) -> bool {
+        self.mr_mode & FI_MR_LOCAL != 0
+    }
+}
+
+fn taken(result: isize) -> Result<bool, i32> {
+    match result {
+        0 => Ok(true),
+        again if again == -(FI_EAGAIN as isize) => Ok(false),
+        error => Err(-error as i32),
+    }
+}
+
+/// Descriptions of what the provider offers, bound to the address of `node`.
+fn ask<'a>(library: &'a Library, provider: &CStr, node: Option<&CStr>) -> Infos<'a> {
+    // SAFETY: dupinfo of null gives an empty description with all attributes, which freeinfo frees, names included;
+    // they come from the C library's allocator, as it expects.
+    unsafe {
+        let hints = Infos((library.dupinfo)(null()), library);
+        let Some(wanted) = hints.0.as_mut() else { return Infos(null_mut(), library) };
+        wanted.caps = CAPS;
+        wanted.mode = FI_CONTEXT | FI_CONTEXT2;
+        (*wanted.ep_attr).r#type = FI_EP_RDM;
+        (*wanted.tx_attr).msg_order = FI_ORDER_SAS;
+        (*wanted.rx_attr).msg_order = FI_ORDER_SAS;
+        (*wanted.domain_attr).mr_mode = MR_MODE;
+        (*wanted.domain_attr).threading = FI_THREAD_DOMAIN;
+        (*wanted.domain_attr).control_progress = FI_PROGRESS_MANUAL;
+        (*wanted.domain_attr).data_progress = FI_PROGRESS_MANUAL;
+        (*wanted.domain_attr).resource_mgmt = FI_RM_ENABLED;
+        (*wanted.fabric_attr).prov_name = libc::strdup(provider.as_ptr());
+        let (name, flags) = match node {
+            Some(node) => (node.as_ptr(), FI_SOURCE | FI_NUMERICHOST),
+            None => (null(), 0),
+        };
+        let mut found = Infos(null_mut(), library);
+        (library.getinfo)(API, name, null(), flags | OFI_GETINFO_HIDDEN, hints.0, &raw mut found.0);
+        // An address that is not of the network's format would be a name to no avail.
+        if node.is_some() && found.0.as_ref().is_some_and(|info| !speaks_ip(info.addr_format)) {
+            return Infos(null_mut(), library);
+        }
+        found
+    }
+}
+
+/// A completion queue, with a descriptor to wait for if the provider has one.
+///
+/// # Safety
+/// The domain is open.
+unsafe fn open_queue(domain: &Open<FidDomain>, provider: &str) -> Result<(Open<FidCq>, Option<i32>), CoreError> {
+    let mut attr = FiCqAttr {
+        size: 4096,
+        flags: 0,
+        format: FI_CQ_FORMAT_MSG,
+        wait_obj: FI_WAIT_FD,
+        signaling_vector: 0,
+        wait_cond: 0,
+        wait_set: null_mut(),
+    };
+    let mut made: *mut FidCq = null_mut();
+    // SAFETY: the caller's domain; its table and those of objects it opens are valid.
+    unsafe {
+        let open = offered("fi_cq_open", provider, (*(*domain.0).ops).cq_open)?;
+        if open(domain.0, &raw mut attr, &raw mut made, null_mut()) != 0 {
+            attr.wait_obj = FI_WAIT_NONE;
+            attr.size = 4096;
+            checked("fi_cq_open", provider, open(domain.0, &raw mut attr, &raw mut made, null_mut()))?;
+            return Ok((Open(made), None));
+        }
+        let queue = Open(made);
+        let mut wait = -1i32;
+        let told = (*(*queue.0.cast::<Fid>()).ops).control.map(|control| control(queue.0.cast(), FI_GETWAIT, (&raw mut wait).cast()));
+        Ok((queue, (told == Some(0) && wait >= 0).then_some(wait)))
+    }
+}

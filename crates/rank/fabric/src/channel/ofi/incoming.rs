@@ -1,0 +1,204 @@
+//! The receiving end.
+
+use super::super::{ChannelError, Deliver, Incoming, write_ack};
+use super::contact::Contact;
+use super::port::{OwnLine, SharedPort, lock};
+use super::{CREDITS, Prefix, RETURN};
+use crate::engine::buffers::{Payload, Segment};
+use crate::engine::packet::{HEADER, Header, MAX_PAYLOAD};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long messages may be under way still when the sender's connection has ended without a marker: they take
+/// another path than the connection's end.
+const AFTERGLOW: Duration = Duration::from_secs(1);
+
+/// The receiving end of a channel that is about to be accepted.
+pub struct OfiAdmission {
+    line: OwnLine,
+    to: u64,
+    theirs: u64,
+}
+
+impl OfiAdmission {
+    /// Makes room for the sender's messages.
+    ///
+    /// # Errors
+    /// No memory, the provider takes no more, or the sender is nowhere.
+    pub fn begin(port: &SharedPort, theirs: &Contact) -> Result<Self, ChannelError> {
+        let mut line = OwnLine::begin(port, false, CREDITS as usize)?;
+        let to = line.meet(theirs)?;
+        Ok(Self { line, to, theirs: theirs.line })
+    }
+
+    /// What to tell the sender.
+    pub fn contact(&self) -> Contact {
+        lock(&self.line.port).contact(self.line.number)
+    }
+
+    /// The sender has been told.
+    pub fn finish(self, socket: OwnedFd) -> OfiIncoming {
+        let Self { line, to, theirs } = self;
+        OfiIncoming { line, to, theirs, socket, partial: Vec::new(), read: 0, sequence: 0, drained: true, ended: None }
+    }
+}
+
+/// See the module.
+pub struct OfiIncoming {
+    line: OwnLine,
+    to: u64,
+    theirs: u64,
+    socket: OwnedFd,
+    /// A packet that came in part.
+    partial: Vec<u8>,
+    /// Messages read since credits went back.
+    read: u32,
+    sequence: u32,
+    /// Nothing came since the last marker was acknowledged.
+    drained: bool,
+    /// Since when the sender's connection is gone.
+    ended: Option<Instant>,
+}
+
+/// Length of the packet that begins here.
+fn announced(header: &Header) -> Result<usize, ChannelError> {
+    match header.payload as usize {
+        length if length <= MAX_PAYLOAD => Ok(length),
+        _ => Err(ChannelError::Protocol("impossible length in a message".into())),
+    }
+}
+
+impl OfiIncoming {
+    /// Delivers the packets of a message. Returns how many.
+    fn digest(&mut self, base: *mut u8, len: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError> {
+        let (mut at, mut packets) = (0, 0);
+        while at < len {
+            // SAFETY: the message's buffer, which is nobody else's until it is given back.
+            let have = unsafe { std::slice::from_raw_parts(base.wrapping_add(at), len - at) };
+            if self.partial.is_empty()
+                && let Some(bytes) = have.first_chunk::<HEADER>()
+            {
+                let header = Header::from_bytes(bytes);
+                let length = announced(&header)?;
+                if have.len() >= HEADER + length {
+                    let body = Segment { base: base.wrapping_add(at + HEADER), len: length };
+                    at += HEADER + length;
+                    packets += 1;
+                    deliver.packet(&header, Payload { parts: [body, Segment::EMPTY] })?;
+                    continue;
+                }
+            }
+            let whole = match self.partial.first_chunk::<HEADER>() {
+                Some(bytes) => HEADER + announced(&Header::from_bytes(bytes))?,
+                None => HEADER,
+            };
+            let part = have.len().min(whole - self.partial.len());
+            self.partial.extend_from_slice(&have[..part]);
+            at += part;
+            let Some(bytes) = self.partial.first_chunk::<HEADER>() else { continue };
+            let header = Header::from_bytes(bytes);
+            let length = announced(&header)?;
+            if self.partial.len() == HEADER + length {
+                let packet = std::mem::take(&mut self.partial);
+                packets += 1;
+                deliver.packet(&header, Payload::one(&packet[HEADER..]))?;
+            }
+        }
+        Ok(packets)
+    }
+
+    /// Lets the sender send again what was read, if that is worth a message.
+    fn return_credits(&mut self) -> Result<(), ChannelError> {
+        if self.read < RETURN {
+            return Ok(());
+        }
+        let mut port = lock(&self.line.port);
+        let Some(number) = port.take_send() else { return Ok(()) };
+        let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits: self.read };
+        if port.send(number, 0, self.to, self.line.number, prefix)? {
+            self.sequence = self.sequence.wrapping_add(1);
+            self.read = 0;
+        } else {
+            port.give_back(number);
+        }
+        Ok(())
+    }
+}
+
+impl Incoming for OfiIncoming {
+    fn receive(&mut self, budget: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError> {
+        let (mut packets, mut bytes) = (0, 0);
+        while bytes < budget {
+            // Not held while packets are delivered: answers to them use the port.
+            let Some((number, base, len)) = lock(&self.line.port).take_mail(self.line.number) else { break };
+            let digested = self.digest(base, len, deliver);
+            lock(&self.line.port).done(number);
+            self.read += 1;
+            self.drained = false;
+            packets += digested?;
+            bytes += len + 64;
+        }
+        if bytes == 0 {
+            if let Some(fault) = lock(&self.line.port).fault(self.line.number) {
+                return Err(fault);
+            }
+            if self.ended.is_some_and(|since| self.drained || since.elapsed() > AFTERGLOW) {
+                return Err(ChannelError::Closed);
+            }
+        }
+        if self.ended.is_none() {
+            self.return_credits()?;
+        }
+        Ok(packets)
+    }
+
+    fn event(&mut self) -> Result<(), ChannelError> {
+        // The sender says nothing after its HELLO: readable means that it is gone.
+        let mut byte = [0u8; 1];
+        match rustix::net::recv(&self.socket, &mut byte, rustix::net::RecvFlags::DONTWAIT) {
+            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => {
+                self.ended.get_or_insert_with(Instant::now);
+            }
+            Ok(_) => return Err(ChannelError::Protocol("unexpected bytes on the socket".into())),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError> {
+        self.drained = true;
+        write_ack(self.socket.as_fd(), marker)
+    }
+
+    fn polled(&self) -> bool {
+        true
+    }
+
+    fn arm(&mut self) -> bool {
+        self.ended.is_some() || self.read >= RETURN || lock(&self.line.port).has_mail(self.line.number)
+    }
+
+    fn disarm(&mut self) {}
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn keeps(&self) -> bool {
+        false
+    }
+
+    fn descriptors(&self, f: &mut dyn FnMut(i32)) {
+        f(self.socket.as_raw_fd());
+    }
+
+    fn mapping(&self) -> Option<(usize, usize)> {
+        None
+    }
+
+    fn forget(self: Box<Self>) {
+        // Port and all: no image holds an open one.
+        std::mem::forget(self);
+    }
+}

@@ -1,0 +1,71 @@
+//! Channels over a core provider of libfabric: `verbs;ofi_rxm`, `cxi`, `efa`, `tcp`, … (`MEND_OFI_PROVIDER`).
+//!
+//! Between two ranks the handshake goes over a TCP connection like any other; then both know each other's endpoint and
+//! the numbers of both directions, and packets travel as messages of the provider. The connection stays for the
+//! acknowledgement of markers, and its end tells that the peer is gone.
+//!
+//! ```text
+//! sender                                                     receiver
+//!   stage ≤ BUFFER bytes ── message: line, sequence, bytes ──►   buffer posted beforehand (CREDITS per sender)
+//!   credits += n       ◄── message: line, sequence, n ─────      n buffers read and posted again
+//! ```
+//! Packets are a stream of bytes cut into messages: a long packet takes several, and while there is no credit, short
+//! ones gather in one. So a burst of short packets costs few messages, and a peer that does not read holds up its own
+//! sender only. Memory: (CREDITS + CREDIT_MESSAGES) · BUFFER bytes per active peer and direction pair.
+//!
+//! A channel is not kept while its rank is suspended: endpoints, queues and registered memory are this process's on this
+//! node, a provider may hold sockets, devices and threads for them, and none of that can be in an image. The sender
+//! closes the channel when its marker is acknowledged, the receiver when that is done; when a rank is saved, nothing
+//! uses its port any more and [`port::Port`] is closed as a whole. After that everything is opened anew.
+
+pub mod contact;
+pub mod core;
+mod incoming;
+mod outgoing;
+pub mod port;
+
+pub use incoming::{OfiAdmission, OfiIncoming};
+pub use outgoing::{OfiOpening, OfiOutgoing};
+
+/// Bytes of a message, prefix included. With [`CREDITS`], a peer with channels both ways costs 60 KiB.
+const BUFFER: usize = 6 * 1024;
+/// Messages that a sender may have under way.
+const CREDITS: u32 = 8;
+/// Messages read before their credits go back.
+const RETURN: u32 = CREDITS / 2;
+/// Messages with credits that may be under way to a sender: at most all credits are, in lots of [`RETURN`].
+const CREDIT_MESSAGES: usize = (CREDITS / RETURN) as usize;
+/// Encoded prefix, bytes.
+const PREFIX: usize = 16;
+/// Bytes of packets in one message.
+const CONTENT: usize = BUFFER - PREFIX;
+
+const _: () = assert!((CREDITS as usize + CREDIT_MESSAGES) * BUFFER <= 64 * 1024);
+
+/// What every message begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Number of the receiving end.
+    pub line: u64,
+    /// Counts the messages on this line.
+    pub sequence: u32,
+    /// 0: packets follow. Else: so many messages were read.
+    pub credits: u32,
+}
+
+impl Prefix {
+    fn encode(self, bytes: &mut [u8; BUFFER]) {
+        bytes[..8].copy_from_slice(&self.line.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[12..PREFIX].copy_from_slice(&self.credits.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8; BUFFER]) -> Self {
+        let (mut long, mut word) = ([0; 8], [0; 4]);
+        long.copy_from_slice(&bytes[..8]);
+        word.copy_from_slice(&bytes[8..12]);
+        let sequence = u32::from_le_bytes(word);
+        word.copy_from_slice(&bytes[12..PREFIX]);
+        Self { line: u64::from_le_bytes(long), sequence, credits: u32::from_le_bytes(word) }
+    }
+}

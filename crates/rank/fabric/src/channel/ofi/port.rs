@@ -1,0 +1,492 @@
+//! A rank's port into a core provider's network: buffers, credits, and which message belongs to which channel.
+//!
+//! Invariants: at any time as many receive buffers are posted as all peers together may fill, so a message always finds
+//! one; what a peer may fill is bounded by its credits. A buffer is in one place: free, posted, being sent, or in the
+//! inbox of a line.
+//!
+//! Faults assumed: anybody who reaches the network may send a message. It belongs to a channel only if it begins with
+//! the number that was drawn for one of its directions and told to the peer alone, in the keyed handshake; anything
+//! else is dropped and its buffer posted again. A peer that breaks the order or exceeds its credits loses its channel.
+
+use super::super::ChannelError;
+use super::super::opening::nonce;
+use super::contact::Contact;
+use super::core::{Core, CoreError, Event, Registration};
+use super::{BUFFER, CREDITS, PREFIX, Prefix};
+use mend_fabric_sys::Library;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::net::IpAddr;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Buffers made at a time.
+const SLAB: usize = 10;
+/// Most buffers for sending, all peers together.
+const SEND_BUFFERS: usize = 60;
+/// Polls of the queue in one round: other channels have their turn.
+const POLLS: usize = 8;
+const PAGE: usize = 4096;
+
+/// A port and its channels share it.
+pub type SharedPort = Arc<Mutex<Port>>;
+
+/// The port, in this process's turn.
+pub fn lock(port: &SharedPort) -> MutexGuard<'_, Port> {
+    port.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A buffer. Its address is the context of its operations, and the first bytes are the provider's meanwhile.
+#[repr(C)]
+struct Slot {
+    /// `struct fi_context2`.
+    provider: [u64; 8],
+    number: u32,
+    sending: bool,
+    line: u64,
+    base: *mut u8,
+    descriptor: *mut c_void,
+}
+
+/// Memory of some buffers.
+struct Slab {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: from alloc_zeroed with this layout; the endpoint that used it is closed.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// One direction of one channel, at this end.
+#[derive(Default)]
+struct Line {
+    /// Buffers that arrived, with their lengths.
+    inbox: VecDeque<(u32, usize)>,
+    /// Messages that may be sent.
+    credits: u32,
+    /// True at the sender's end: credits come in, not data.
+    outbound: bool,
+    /// Number of the next message to come.
+    expected: u32,
+    fault: Option<String>,
+}
+
+/// See the module.
+pub struct Port {
+    core: Core,
+    registrations: Vec<Registration>,
+    slots: Vec<NonNull<Slot>>,
+    slabs: Vec<Slab>,
+    free: Vec<u32>,
+    sends: usize,
+    sending: usize,
+    /// Receive buffers that peers may fill.
+    wanted: usize,
+    posted: usize,
+    /// Buffers in inboxes or being read.
+    held: usize,
+    lines: HashMap<u64, Line>,
+    peers: HashMap<Vec<u8>, (u64, u32)>,
+    fault: Option<String>,
+}
+
+// SAFETY: the pointers are to memory that the port owns; it is used under its lock.
+unsafe impl Send for Port {}
+
+impl Port {
+    /// Opens a port.
+    ///
+    /// # Errors
+    /// [`CoreError`].
+    pub fn open(library: &Library, provider: &str, source: IpAddr) -> Result<SharedPort, CoreError> {
+        let core = Core::open(library, provider, source)?;
+        Ok(Arc::new(Mutex::new(Self {
+            core,
+            registrations: Vec::new(),
+            slots: Vec::new(),
+            slabs: Vec::new(),
+            free: Vec::new(),
+            sends: 0,
+            sending: 0,
+            wanted: 0,
+            posted: 0,
+            held: 0,
+            lines: HashMap::new(),
+            peers: HashMap::new(),
+            fault: None,
+        })))
+    }
+
+    /// How peers reach it, with the number of a line.
+    pub fn contact(&self, line: u64) -> Contact {
+        Contact { provider: self.core.provider.clone(), format: self.core.format, address: self.core.address.clone(), line }
+    }
+
+    /// Descriptor that becomes readable when there is news, if the provider has one.
+    pub fn wait(&self) -> Option<i32> {
+        self.core.wait
+    }
+
+    /// About to sleep. False if there is something to do.
+    pub fn may_sleep(&self) -> bool {
+        self.core.may_sleep()
+    }
+
+    /// True when the provider has nothing left to send.
+    pub fn quiet(&self) -> bool {
+        self.sending == 0
+    }
+
+    /// Drives the provider. True if anything came.
+    pub fn poll(&mut self) -> bool {
+        let mut moved = false;
+        let mut events = Vec::new();
+        for _ in 0..POLLS {
+            match self.core.poll(&mut |event| events.push(event)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(errno) => {
+                    self.fault = Some(format!("the queue of {} failed with error {errno}", self.core.provider));
+                    break;
+                }
+            }
+            moved = true;
+            for event in events.drain(..) {
+                self.obey(&event);
+            }
+        }
+        if self.posted + self.held < self.wanted {
+            self.replenish();
+        }
+        moved
+    }
+
+    fn obey(&mut self, event: &Event) {
+        let (Event::Done { context, .. } | Event::Failed { context, .. }) = event;
+        let Some(slot) = NonNull::new(context.cast::<Slot>()) else { return };
+        // SAFETY: the context that was given with an operation: one of this port's slots, whose operation has ended.
+        let (number, sending, line) = unsafe { (slot.as_ref().number, slot.as_ref().sending, slot.as_ref().line) };
+        if sending {
+            self.sending -= 1;
+            self.sends -= 1;
+            self.free.push(number);
+            if let (Event::Failed { errno, .. }, Some(line)) = (event, self.lines.get_mut(&line)) {
+                line.fault = Some(format!("a send over {} failed: {}", self.core.provider, std::io::Error::from_raw_os_error(*errno)));
+            }
+            return;
+        }
+        self.posted -= 1;
+        if let Event::Done { len, .. } = event
+            && self.arrived(number, *len)
+        {
+            self.held += 1;
+        } else {
+            self.recycle(number);
+        }
+    }
+
+    /// A message came. True if it is kept in its buffer.
+    fn arrived(&mut self, number: u32, len: usize) -> bool {
+        if !(PREFIX..=BUFFER).contains(&len) {
+            return false;
+        }
+        let prefix = Prefix::decode(self.bytes(number));
+        let Some(line) = self.lines.get_mut(&prefix.line) else { return false };
+        if line.expected != prefix.sequence {
+            line.fault = Some(format!("message {} came instead of {}", prefix.sequence, line.expected));
+            return false;
+        }
+        line.expected = line.expected.wrapping_add(1);
+        match (line.outbound, prefix.credits) {
+            (true, 1..=CREDITS) if line.credits + prefix.credits <= CREDITS && len == PREFIX => line.credits += prefix.credits,
+            (false, 0) if line.inbox.len() < CREDITS as usize => {
+                line.inbox.push_back((number, len));
+                return true;
+            }
+            _ => line.fault = Some("messages and credits do not add up".into()),
+        }
+        false
+    }
+
+    fn slot(&self, number: u32) -> NonNull<Slot> {
+        self.slots[number as usize]
+    }
+
+    /// The memory of a buffer that is in no operation.
+    fn bytes(&self, number: u32) -> &[u8; BUFFER] {
+        // SAFETY: a slot of this port; the provider is done with the memory, and the port's owner holds its lock.
+        unsafe { &*self.slot(number).as_ref().base.cast() }
+    }
+
+    fn bytes_mut(&mut self, number: u32) -> &mut [u8; BUFFER] {
+        // SAFETY: as above.
+        unsafe { &mut *self.slot(number).as_ref().base.cast() }
+    }
+
+    fn take_free(&mut self) -> Result<u32, ChannelError> {
+        if self.free.is_empty() {
+            self.grow()?;
+        }
+        self.free.pop().ok_or_else(|| ChannelError::Protocol("no buffers".into()))
+    }
+
+    fn grow(&mut self) -> Result<(), ChannelError> {
+        let broken = |what: &str| ChannelError::Protocol(what.to_owned());
+        let layout = Layout::from_size_align(SLAB * BUFFER, PAGE).map_err(|_| broken("buffers cannot be laid out"))?;
+        // SAFETY: the layout is not empty.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| broken("no memory for buffers"))?;
+        let slab = Slab { base, layout };
+        let mut descriptor = null_mut();
+        if self.core.needs_descriptors() {
+            let access = mend_fabric_sys::FI_SEND | mend_fabric_sys::FI_RECV;
+            let key = self.registrations.len() as u64;
+            // SAFETY: the slab lives until the port is closed, after its registrations.
+            let registration = unsafe { self.core.register(base.as_ptr(), SLAB * BUFFER, access, key) }
+                .map_err(|errno| ChannelError::Io(rustix::io::Errno::from_raw_os_error(errno)))?;
+            descriptor = registration.descriptor();
+            self.registrations.push(registration);
+        }
+        for at in 0..SLAB {
+            let number = self.slots.len() as u32;
+            let base = base.as_ptr().wrapping_add(at * BUFFER);
+            let slot = Box::new(Slot { provider: [0; 8], number, sending: false, line: 0, base, descriptor });
+            self.slots.push(NonNull::from(Box::leak(slot)));
+            self.free.push(number);
+        }
+        self.slabs.push(slab);
+        Ok(())
+    }
+
+    /// Posts a buffer. False: the provider takes no more now.
+    fn post(&mut self, number: u32) -> Result<bool, ChannelError> {
+        let mut slot = self.slot(number);
+        // SAFETY: a free slot; its memory and context are the provider's until the event.
+        let posted = unsafe {
+            slot.as_mut().sending = false;
+            let (base, descriptor) = (slot.as_ref().base, slot.as_ref().descriptor);
+            self.core.receive(base, BUFFER, descriptor, slot.as_ptr().cast())
+        };
+        match posted {
+            Ok(true) => {
+                self.posted += 1;
+                Ok(true)
+            }
+            Ok(false) => Ok(false),
+            Err(errno) => Err(ChannelError::Io(rustix::io::Errno::from_raw_os_error(errno))),
+        }
+    }
+
+    /// A receive buffer has been read.
+    fn recycle(&mut self, number: u32) {
+        if self.posted + self.held >= self.wanted || !matches!(self.post(number), Ok(true)) {
+            self.free.push(number);
+        }
+    }
+
+    /// Posts what is missing, as far as the provider takes it.
+    fn replenish(&mut self) {
+        while self.posted + self.held < self.wanted {
+            let Ok(number) = self.take_free() else { return };
+            if !matches!(self.post(number), Ok(true)) {
+                self.free.push(number);
+                return;
+            }
+        }
+    }
+
+    /// A buffer to fill for sending; `None` while too many are under way.
+    pub fn take_send(&mut self) -> Option<u32> {
+        if self.sends >= SEND_BUFFERS {
+            return None;
+        }
+        let number = self.take_free().ok()?;
+        self.sends += 1;
+        Some(number)
+    }
+
+    /// Gives a send buffer back unsent.
+    pub fn give_back(&mut self, number: u32) {
+        self.sends -= 1;
+        self.free.push(number);
+    }
+
+    /// Where the content of a send buffer goes.
+    pub fn content(&mut self, number: u32) -> &mut [u8] {
+        &mut self.bytes_mut(number)[PREFIX..]
+    }
+
+    /// Sends a buffer with this much content. False: not now.
+    ///
+    /// # Errors
+    /// The provider failed.
+    pub fn send(&mut self, number: u32, content: usize, to: u64, own_line: u64, prefix: Prefix) -> Result<bool, ChannelError> {
+        prefix.encode(self.bytes_mut(number));
+        let mut slot = self.slot(number);
+        // SAFETY: a buffer that `take_send` gave, of which at most its length is sent; it is the provider's until the
+        // event.
+        let taken = unsafe {
+            slot.as_mut().sending = true;
+            slot.as_mut().line = own_line;
+            let bytes = std::slice::from_raw_parts(slot.as_ref().base, PREFIX + content.min(BUFFER - PREFIX));
+            self.core.send(bytes, slot.as_ref().descriptor, to, slot.as_ptr().cast())
+        };
+        match taken {
+            Ok(true) => {
+                self.sending += 1;
+                Ok(true)
+            }
+            Ok(false) => Ok(false),
+            Err(errno) => {
+                Err(ChannelError::Protocol(format!("{} refuses a send: {}", self.core.provider, std::io::Error::from_raw_os_error(errno))))
+            }
+        }
+    }
+
+    /// Takes a credit. False: none is left.
+    pub fn take_credit(&mut self, line: u64) -> bool {
+        match self.lines.get_mut(&line) {
+            Some(line) if line.credits > 0 => {
+                line.credits -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Puts an unused credit back.
+    pub fn return_credit(&mut self, line: u64) {
+        if let Some(line) = self.lines.get_mut(&line) {
+            line.credits += 1;
+        }
+    }
+
+    /// True if a message may be sent.
+    pub fn has_credit(&self, line: u64) -> bool {
+        self.lines.get(&line).is_some_and(|line| line.credits > 0)
+    }
+
+    /// True if something arrived.
+    pub fn has_mail(&self, line: u64) -> bool {
+        self.lines.get(&line).is_some_and(|line| !line.inbox.is_empty() || line.fault.is_some()) || self.fault.is_some()
+    }
+
+    /// The next message: buffer, and where its content is until [`Port::done`].
+    pub fn take_mail(&mut self, line: u64) -> Option<(u32, *mut u8, usize)> {
+        let (number, len) = self.lines.get_mut(&line)?.inbox.pop_front()?;
+        // SAFETY: a slot of this port.
+        let base = unsafe { self.slot(number).as_ref().base };
+        Some((number, base.wrapping_add(PREFIX), len - PREFIX))
+    }
+
+    /// A message has been read.
+    pub fn done(&mut self, number: u32) {
+        self.held -= 1;
+        self.recycle(number);
+    }
+
+    /// What broke this line.
+    pub fn fault(&self, line: u64) -> Option<ChannelError> {
+        let fault = self.lines.get(&line).and_then(|line| line.fault.clone()).or_else(|| self.fault.clone());
+        fault.map(ChannelError::Protocol)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // Ends all operations: then neither memory nor contexts are the provider's.
+        self.core.close_endpoint();
+        self.registrations.clear();
+        for slot in self.slots.drain(..) {
+            // SAFETY: leaked from a Box in `grow`.
+            drop(unsafe { Box::from_raw(slot.as_ptr()) });
+        }
+    }
+}
+
+/// One direction of a channel at one end, as long as the channel lives.
+pub struct OwnLine {
+    /// The port.
+    pub port: SharedPort,
+    /// Number that messages to this end begin with.
+    pub number: u64,
+    grant: usize,
+    peer: Option<(Vec<u8>, u64)>,
+}
+
+impl OwnLine {
+    /// Begins a line on which the peer may have `grant` messages under way.
+    ///
+    /// # Errors
+    /// No memory, or the provider takes no more buffers.
+    pub fn begin(port: &SharedPort, outbound: bool, grant: usize) -> Result<Self, ChannelError> {
+        let mut number = [0; 8];
+        number.copy_from_slice(&nonce()?[..8]);
+        let number = u64::from_le_bytes(number);
+        let mut open = lock(port);
+        open.wanted += grant;
+        let line = Self { port: port.clone(), number, grant, peer: None };
+        open.replenish();
+        let enough = open.posted + open.held >= open.wanted;
+        open.lines.insert(number, Line { outbound, credits: if outbound { CREDITS } else { 0 }, ..Line::default() });
+        drop(open);
+        // Too late is too little: a message without a buffer would hold up others.
+        if enough { Ok(line) } else { Err(ChannelError::Protocol("the provider takes no more receive buffers".into())) }
+    }
+
+    /// Learns where the peer is; its number at the provider.
+    ///
+    /// # Errors
+    /// The address is not one.
+    pub fn meet(&mut self, contact: &Contact) -> Result<u64, ChannelError> {
+        let mut port = lock(&self.port);
+        let unusable = |what: String| Err(ChannelError::Protocol(what));
+        if contact.provider != port.core.provider || contact.format != port.core.format {
+            return unusable(format!("the peer uses {:?}, this rank {:?}", contact.provider, port.core.provider));
+        }
+        if contact.address.len() != port.core.address.len() {
+            return unusable("the peer's address is none".into());
+        }
+        let to = match port.peers.get_mut(&contact.address) {
+            Some((to, users)) => {
+                *users += 1;
+                *to
+            }
+            None => match port.core.insert(&contact.address) {
+                Ok(to) => {
+                    port.peers.insert(contact.address.clone(), (to, 1));
+                    to
+                }
+                Err(errno) => return unusable(format!("the peer's address is refused with error {errno}")),
+            },
+        };
+        drop(port);
+        self.peer = Some((contact.address.clone(), to));
+        Ok(to)
+    }
+}
+
+impl Drop for OwnLine {
+    fn drop(&mut self) {
+        let mut port = lock(&self.port);
+        port.wanted -= self.grant;
+        if let Some(line) = port.lines.remove(&self.number) {
+            for (number, _) in line.inbox {
+                port.done(number);
+            }
+        }
+        if let Some((address, to)) = &self.peer
+            && let Some((_, users)) = port.peers.get_mut(address)
+        {
+            *users -= 1;
+            if *users == 0 {
+                port.peers.remove(address);
+                port.core.remove(*to);
+            }
+        }
+    }
+}

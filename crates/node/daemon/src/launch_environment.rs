@@ -2,6 +2,7 @@
 
 use crate::program::ProgramError;
 use mend_messages::job::Rank;
+use mend_settings::{CHANNELS, OFI_PROVIDER, Setting};
 use std::path::Path;
 
 /// Number of the PMI socket in a rank.
@@ -42,8 +43,8 @@ pub fn rank_environment(user: &[(String, String)], place: Place<'_>) -> Result<V
         // The usual notation for an abstract socket (unix(7)).
         ("MEND_SOCKET", format!("@{}", place.socket)),
         ("LD_PRELOAD", preload),
-        ("FI_PROVIDER_PATH", directory.to_owned()),
-        ("FI_PROVIDER", "mend".to_owned()),
+        ("FI_PROVIDER_PATH", provider_path(directory, user)),
+        ("FI_PROVIDER", provider_filter(user)),
         ("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()),
         // Intel MPI: no shared memory of its own, this provider whatever the site prefers, and no pinning, since every
         // rank believes to be alone on its node and they would all take the same cores.
@@ -61,6 +62,33 @@ pub fn rank_environment(user: &[(String, String)], place: Place<'_>) -> Result<V
         user.iter().filter(|(name, _)| !dropped.contains(&name.as_str()) && ours.iter().all(|(our, _)| our != name)).cloned().collect();
     env.extend(ours.map(|(name, value)| (name.to_owned(), value)));
     Ok(env)
+}
+
+fn chosen<'a>(user: &'a [(String, String)], setting: &'a Setting) -> &'a str {
+    let given = user.iter().find(|(name, value)| name == setting.name && !value.is_empty());
+    given.map_or(setting.default, |(_, value)| value)
+}
+
+fn over_core_provider(user: &[(String, String)]) -> bool {
+    chosen(user, &CHANNELS).split(',').any(|word| word.trim() == "ofi")
+}
+
+/// The user's directories stay behind ours if a provider in them may be needed under `mend`.
+fn provider_path(ours: &str, user: &[(String, String)]) -> String {
+    match user.iter().find(|(name, _)| name == "FI_PROVIDER_PATH") {
+        Some((_, theirs)) if over_core_provider(user) && !theirs.is_empty() && theirs != ours => format!("{ours}:{theirs}"),
+        _ => ours.to_owned(),
+    }
+}
+
+/// What libfabric shows to the MPI library: `mend` alone. A provider under the `ofi` channel must not be hidden from
+/// the layers that libfabric puts over it, and not be seen by the MPI library. A layered name does that (fi_getinfo in
+/// libfabric 2.5): its first part is not hidden, and only what bears the whole name, which is nobody, is listed.
+fn provider_filter(user: &[(String, String)]) -> String {
+    match chosen(user, &OFI_PROVIDER).split(';').next() {
+        Some(core) if over_core_provider(user) && !core.is_empty() && !core.contains([',', '^']) => format!("mend,{core};mend"),
+        _ => "mend".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -99,6 +127,18 @@ mod tests {
         assert_eq!(value(&env, "I_MPI_FABRICS"), ["ofi"]);
         assert_eq!(value(&env, "I_MPI_OFI_PROVIDER"), ["mend"]);
         assert_eq!(value(&env, "I_MPI_DEBUG"), ["3"]);
+    }
+
+    #[test]
+    fn a_core_provider_is_found_but_not_offered() {
+        let library = "/opt/mend/libmend-fi.so";
+        let shown = |user: &[(&str, &str)], name| value(&environment(user, library).unwrap(), name).concat();
+        assert_eq!(shown(&[("MEND_OFI_PROVIDER", "cxi")], "FI_PROVIDER"), "mend");
+        assert_eq!(shown(&[("MEND_CHANNELS", "shm,ofi")], "FI_PROVIDER"), "mend,tcp;mend");
+        let verbs = [("MEND_CHANNELS", "ofi"), ("MEND_OFI_PROVIDER", "verbs;ofi_rxm"), ("FI_PROVIDER_PATH", "/usr/lib/libfabric")];
+        assert_eq!(shown(&verbs, "FI_PROVIDER"), "mend,verbs;mend");
+        assert_eq!(shown(&verbs, "FI_PROVIDER_PATH"), "/opt/mend:/usr/lib/libfabric");
+        assert_eq!(shown(&[("FI_PROVIDER_PATH", "/usr/lib/libfabric")], "FI_PROVIDER_PATH"), "/opt/mend");
     }
 
     #[test]

@@ -140,7 +140,8 @@ impl Incoming for OfiIncoming {
         }
         if bytes == 0 {
             if let Some(fault) = lock(&self.line.port).fault(self.line.number) {
-                return Err(fault);
+                // Credits that no longer reach a sender who has said its last word.
+                return Err(if self.drained { ChannelError::Closed } else { fault });
             }
             if self.ended.is_some_and(|since| self.drained || since.elapsed() > AFTERGLOW) {
                 return Err(ChannelError::Closed);

@@ -1,0 +1,100 @@
+"""Every choice of channels carries a job through checkpoint, migration and restart, with the results of an undisturbed run.
+
+Four ranks on two nodes, so that each choice has pairs of ranks on one node and pairs on two, and a move makes the one the
+other.
+"""
+
+import os
+import shutil
+import tempfile
+import unittest
+
+from cluster import Lab, compile_mpi, find_lammps
+
+CHOICES = ("shm,tcp", "tcp", "ofi", "shm,ofi", "ofi,shm")
+IN_LJ = """units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 12 0 12 0 12
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 3.0 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify every 20 delay 0 check no
+fix 1 all nve
+thermo 100
+thermo_style custom step temp epair etotal press
+run 1500
+"""
+
+
+class Channels(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.lab = cls.enterClassContext(Lab(3))
+        cls.work = tempfile.mkdtemp(prefix="mend-channels-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
+        cls.checksums = compile_mpi("mpi_checksums.c", os.path.join(cls.work, "checksums"))
+
+    def setUp(self):
+        self.addCleanup(self.choose, None)
+
+    def choose(self, channels, provider=None):
+        for name, value in (("MEND_CHANNELS", channels), ("MEND_OFI_PROVIDER", provider)):
+            if value is None:
+                self.lab.environment.pop(name, None)
+            else:
+                self.lab.environment[name] = value
+
+    def plain(self, argv):
+        """What the program prints when nothing happens to it."""
+        self.choose(None)
+        job = self.lab.start(tempfile.mkdtemp(dir=self.work), "run", "-n", "4", "--hosts", "node1", "--", *argv)
+        job.let_go()
+        job.finish()
+        return job.stdout()
+
+    def disturbed(self, argv, channels, provider=None):
+        """Two checkpoints, moves between and to nodes, an end by force, a restart, another move and another checkpoint."""
+        self.choose(channels, provider)
+        directory = tempfile.mkdtemp(dir=self.work)
+        job = self.lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
+        name = self.lab.running(job)
+        self.lab.verb("checkpoint", name)
+        self.lab.verb("migrate", name, "3", "--to", "node3")
+        self.lab.verb("migrate", name, "0", "--to", "node2")
+        self.lab.verb("checkpoint", name)
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        self.assertNotIn("no ofi channels here", job.stderr())
+        again = self.lab.start(directory, "restart", name)
+        self.lab.running(again)
+        self.lab.verb("migrate", name, "1", "--to", "node3")
+        self.lab.verb("checkpoint", name)
+        again.let_go()
+        again.finish()
+        self.assertNotIn("no ofi channels here", again.stderr())
+        return again.stdout()
+
+    def test_results_stay_over_every_choice_of_channels(self):
+        argv = [self.iters, "-i", "60", "-w", "500", "-m", "8", "-u", "go"]
+        expected = self.plain(argv)
+        for channels in CHOICES:
+            with self.subTest(channels=channels):
+                self.assertEqual(self.disturbed(argv, channels), expected)
+
+    def test_results_stay_over_other_core_providers(self):
+        """One with threads and connections of its own making, and one that libfabric layers over another."""
+        argv = [self.iters, "-i", "60", "-w", "500", "-m", "8", "-u", "go"]
+        expected = self.plain(argv)
+        for provider in ("sockets", "tcp;ofi_rxm"):
+            with self.subTest(provider=provider):
+                self.assertEqual(self.disturbed(argv, "ofi", provider), expected)
+
+
+if __name__ == "__main__":
+    unittest.main()

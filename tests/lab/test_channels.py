@@ -5,6 +5,7 @@ other.
 """
 
 import os
+import re
 import shutil
 import tempfile
 import unittest
@@ -94,6 +95,51 @@ class Channels(unittest.TestCase):
         for provider in ("sockets", "tcp;ofi_rxm"):
             with self.subTest(provider=provider):
                 self.assertEqual(self.disturbed(argv, "ofi", provider), expected)
+
+    def test_messages_of_all_sizes_stay_whole(self):
+        """Random traffic up to 1 MiB, checked byte by byte, under checkpoints and moves; then from the last image again."""
+        for channels in ("ofi", "shm,ofi"):
+            with self.subTest(channels=channels):
+                argv = [self.checksums, "-s", "7", "-r", "1500"]
+                expected = self.plain(argv)
+                self.choose(channels)
+                directory = tempfile.mkdtemp(dir=self.work)
+                job = self.lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
+                name = self.lab.running(job)
+                for rank, node in ((0, "node2"), (3, "node1"), (0, "node3")):
+                    self.lab.verb("checkpoint", name)
+                    self.lab.verb("migrate", name, str(rank), "--to", node)
+                job.finish()
+                self.assertNotIn("no ofi channels here", job.stderr())
+                self.assertEqual(job.stdout(), expected)
+                again = self.lab.start(directory, "restart", name, "--repeat-output")
+                again.finish()
+                self.assertEqual(again.stdout(), expected * 2)
+
+    def test_lammps_results_stay(self):
+        script = os.path.join(self.work, "in.lj")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(IN_LJ)
+        argv = [find_lammps(), "-in", script, "-log", "none", "-nocite"]
+        plain = self.table(self.plain(argv))
+        self.choose("ofi")
+        directory = tempfile.mkdtemp(dir=self.work)
+        job = self.lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
+        name = self.lab.running(job)
+        job.wait_for(lambda: "\n       100" in job.stdout(), "the first steps are done")
+        self.lab.verb("migrate", name, "2", "--to", "node3")
+        self.lab.verb("checkpoint", name)
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        again = self.lab.start(directory, "restart", name)
+        again.finish()
+        self.assertNotIn("no ofi channels here", job.stderr() + again.stderr())
+        self.assertEqual(self.table(again.stdout()), plain)
+
+    @staticmethod
+    def table(text):
+        """Lines of LAMMPS' thermodynamic table: step and values."""
+        return [line.split() for line in text.splitlines() if re.match(r"^ +[0-9]+ +[-0-9.]+ ", line)]
 
 
 if __name__ == "__main__":

@@ -123,6 +123,12 @@ impl Links {
         self.media.port.is_some()
     }
 
+    /// Reads of peers' memory over the port.
+    #[cfg(test)]
+    pub(super) fn port_reads(&self) -> u64 {
+        self.media.port.as_ref().map_or(0, |port| lock(port).reads())
+    }
+
     /// Before an image is taken, when everything is drained: closes the channels that cannot be in it, then the port.
     pub(crate) fn close_port(&mut self) {
         for number in 0..self.inbound.len() {

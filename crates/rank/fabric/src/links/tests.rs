@@ -334,6 +334,36 @@ fn a_core_provider_keeps_every_message_through_suspends_and_moves() {
 }
 
 #[test]
+fn long_messages_over_a_core_provider_are_read_and_not_sent() {
+    let mut world = World::new(&[0, 1], OFI, 5);
+    let (body, mut memory) = (vec![7u64; 500_000], vec![0u64; 500_000]);
+    let segments = [Segment { base: body.as_ptr().cast_mut().cast(), len: body.len() * 8 }];
+    let mut message = Message { to: (1, 0), tag: Some(5), data: None, segments: &[], context: 0, flags: 0, inject: false };
+    for (number, segments) in [&[] as &[Segment], &segments].into_iter().enumerate() {
+        let buffers = Buffers::One(Segment { base: memory.as_mut_ptr().cast(), len: memory.len() * 8 });
+        let receive = Receive { tag: Some((5, 0)), source: None, buffers, context: number, flags: 0 };
+        message.segments = segments;
+        let [sender, receiver] = &mut world.nodes[..] else { panic!("two nodes") };
+        sender.engine.send(&mut sender.links, 0, &message).unwrap();
+        receiver.engine.receive(&mut receiver.links, 0, receive).unwrap();
+        // An offer is made over a channel that is open: the first message opens it.
+        let arrived = |world: &mut World| {
+            let Node { engine, queue, .. } = &mut world.nodes[1];
+            engine.queues.get_mut(*queue).unwrap().entries.len() > number
+        };
+        for _ in 0..1_000_000 {
+            world.progress();
+            if arrived(&mut world) {
+                break;
+            }
+        }
+        assert!(arrived(&mut world), "message {number} is missing");
+    }
+    assert_eq!(memory, body);
+    assert!(world.nodes[1].links.port_reads() > 0);
+}
+
+#[test]
 fn rings_and_a_core_provider_keep_every_message_together() {
     let wish: Wishes = &[&[Medium::Shm, Medium::Ofi]];
     for seed in 40..43 {

@@ -16,7 +16,7 @@ pub const MAX_ADDRESS: usize = 64;
 /// Release of the interface whose meaning is relied upon.
 const API: u32 = fi_version(1, 18);
 /// What is understood of memory registration; a provider asks for a part of it.
-const MR_MODE: i32 = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+const MR_MODE: i32 = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 const CAPS: u64 = FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ;
 
 /// Why a core provider cannot be used.
@@ -267,6 +267,30 @@ impl Core {
         }
     }
 
+    /// Reads `len` bytes from a peer's memory: address and key, as the peer told. False: no room now.
+    ///
+    /// # Errors
+    /// A positive error number.
+    ///
+    /// # Safety
+    /// Nobody touches the memory, and `context` is a free `fi_context2` of the caller's, until the operation's event.
+    pub unsafe fn read(
+        &self,
+        base: *mut u8,
+        len: usize,
+        descriptor: *mut c_void,
+        from: u64,
+        (address, key): (u64, u64),
+        context: *mut c_void,
+    ) -> Result<bool, i32> {
+        // SAFETY: an open endpoint; the caller's promise.
+        unsafe {
+            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
+            let Some(read) = (*endpoint.0).rma.as_ref().and_then(|rma| rma.read) else { return Err(FI_ENOSYS) };
+            taken(read(endpoint.0, base.cast(), len, descriptor, from, address, key, context))
+        }
+    }
+
     /// Drives the provider and takes what has ended. False: nothing had.
     ///
     /// # Errors
@@ -361,7 +385,24 @@ impl Core {
             let Some(reg) = (*self.domain.0).mr.as_ref().and_then(|mr| mr.reg) else { return Err(FI_ENOSYS) };
             reg(self.domain.0.cast(), base.cast(), len, access, 0, key, 0, &raw mut made, null_mut())
         };
-        if result == 0 { Ok(Registration { mr: Open(made) }) } else { Err(-result) }
+        if result != 0 {
+            return Err(-result);
+        }
+        let registration = Registration { mr: Open(made) };
+        if self.mr_mode & FI_MR_ENDPOINT != 0 {
+            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
+            let fid = made.cast::<Fid>();
+            // SAFETY: an open region and an open endpoint.
+            let (bound, enabled) = unsafe {
+                let (bind, control) = ((*(*fid).ops).bind, (*(*fid).ops).control);
+                let bound = bind.map_or(-FI_ENOSYS, |bind| bind(fid, endpoint.0.cast(), 0));
+                (bound, control.map_or(-FI_ENOSYS, |control| control(fid, FI_ENABLE, null_mut())))
+            };
+            if bound != 0 || enabled != 0 {
+                return Err(-bound.min(enabled));
+            }
+        }
+        Ok(registration)
     }
 
     /// Ends all operations, without events. Then registrations may go, then the rest.

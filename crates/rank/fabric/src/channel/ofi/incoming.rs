@@ -1,6 +1,6 @@
 //! The receiving end.
 
-use super::super::{ChannelError, Deliver, Incoming, write_ack};
+use super::super::{ChannelError, Deliver, Incoming, Puller, write_ack};
 use super::contact::Contact;
 use super::port::{OwnLine, SharedPort, lock};
 use super::{CREDITS, Prefix, RETURN};
@@ -45,9 +45,9 @@ impl OfiAdmission {
 
 /// See the module.
 pub struct OfiIncoming {
-    line: OwnLine,
-    to: u64,
-    theirs: u64,
+    pub(super) line: OwnLine,
+    pub(super) to: u64,
+    pub(super) theirs: u64,
     socket: OwnedFd,
     /// A packet that came in part.
     partial: Vec<u8>,
@@ -170,6 +170,10 @@ impl Incoming for OfiIncoming {
     fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError> {
         self.drained = true;
         write_ack(self.socket.as_fd(), marker)
+    }
+
+    fn puller(&mut self) -> Option<&mut dyn Puller> {
+        Some(self)
     }
 
     fn polled(&self) -> bool {

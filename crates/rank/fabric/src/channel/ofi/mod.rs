@@ -13,6 +13,9 @@
 //! ones gather in one. So a burst of short packets costs few messages, and a peer that does not read holds up its own
 //! sender only. Memory: (CREDITS + CREDIT_MESSAGES) · BUFFER bytes per active peer and direction pair.
 //!
+//! Long messages are not sent: the receiver reads them out of the sender's registered memory (`reads`), which is what
+//! RDMA networks do best.
+//!
 //! A channel is not kept while its rank is suspended: endpoints, queues and registered memory are this process's on this
 //! node, a provider may hold sockets, devices and threads for them, and none of that can be in an image. The sender
 //! closes the channel when its marker is acknowledged, the receiver when that is done; when a rank is saved, nothing
@@ -23,6 +26,7 @@ pub mod core;
 mod incoming;
 mod outgoing;
 pub mod port;
+mod reads;
 
 pub use incoming::{OfiAdmission, OfiIncoming};
 pub use outgoing::{OfiOpening, OfiOutgoing};

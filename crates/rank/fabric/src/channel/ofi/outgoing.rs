@@ -3,10 +3,12 @@
 use super::super::{AckReader, ChannelError, Outgoing};
 use super::contact::Contact;
 use super::port::{OwnLine, Port, SharedPort, lock};
+use super::reads::{Offers, kind};
 use super::{CONTENT, CREDIT_MESSAGES, Prefix};
 use crate::engine::EAGER_LIMIT;
 use crate::engine::buffers::Segment;
 use crate::engine::packet::{HEADER, Header};
+use crate::engine::pull::Offer;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Payload of a packet of a long transfer: with its header it fills some messages to the brim.
@@ -48,6 +50,7 @@ impl OfiOpening {
             rest: Vec::new(),
             sent: 0,
             sequence: 0,
+            offers: Offers::default(),
         })
     }
 }
@@ -65,6 +68,7 @@ pub struct OfiOutgoing {
     rest: Vec<u8>,
     sent: usize,
     sequence: u32,
+    offers: Offers,
 }
 
 impl OfiOutgoing {
@@ -171,6 +175,14 @@ impl Outgoing for OfiOutgoing {
         EAGER_LIMIT
     }
 
+    fn offer(&mut self, message: &[Segment]) -> Option<Offer> {
+        self.offers.make(&mut lock(&self.line.port), kind(self.line.number), message)
+    }
+
+    fn retract(&mut self, ticket: u64) {
+        self.offers.end(ticket);
+    }
+
     fn acknowledged(&mut self) -> Result<Option<u64>, ChannelError> {
         self.acks.read(self.socket.as_fd())
     }
@@ -210,6 +222,8 @@ impl Outgoing for OfiOutgoing {
 
 impl Drop for OfiOutgoing {
     fn drop(&mut self) {
+        // Before the port may go with the line.
+        self.offers = Offers::default();
         if let Some((number, _)) = self.stage {
             lock(&self.line.port).give_back(number);
         }

@@ -37,16 +37,30 @@ pub fn lock(port: &SharedPort) -> MutexGuard<'_, Port> {
     port.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A buffer. Its address is the context of its operations, and the first bytes are the provider's meanwhile.
+/// An operation, and its buffer if it is a message. Its address is the context of the operation, and the first bytes are
+/// the provider's meanwhile.
 #[repr(C)]
-struct Slot {
+pub(super) struct Slot {
     /// `struct fi_context2`.
     provider: [u64; 8],
     number: u32,
-    sending: bool,
-    line: u64,
+    pub(super) purpose: Purpose,
+    /// The line it is for, if it is known before the end.
+    pub(super) line: u64,
+    /// Of a read: whose it is.
+    pub(super) token: u64,
+    /// Of a read: its target.
+    pub(super) registration: Option<Registration>,
     base: *mut u8,
     descriptor: *mut c_void,
+}
+
+/// What a slot's operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Receive,
+    Send,
+    Read,
 }
 
 /// Memory of some buffers.
@@ -64,7 +78,7 @@ impl Drop for Slab {
 
 /// One direction of one channel, at this end.
 #[derive(Default)]
-struct Line {
+pub(super) struct Line {
     /// Buffers that arrived, with their lengths.
     inbox: VecDeque<(u32, usize)>,
     /// Messages that may be sent.
@@ -73,16 +87,24 @@ struct Line {
     outbound: bool,
     /// Number of the next message to come.
     expected: u32,
+    /// Reads under way.
+    pub(super) reads: usize,
+    /// Reads that have ended: whose, and whether well.
+    pub(super) read: VecDeque<(u64, bool)>,
     fault: Option<String>,
 }
 
 /// See the module.
 pub struct Port {
-    core: Core,
+    pub(super) core: Core,
     registrations: Vec<Registration>,
     slots: Vec<NonNull<Slot>>,
     slabs: Vec<Slab>,
     free: Vec<u32>,
+    pub(super) free_reads: Vec<u32>,
+    pub(super) next_key: u64,
+    /// Reads that ended well.
+    pub(super) reads: u64,
     sends: usize,
     sending: usize,
     /// Receive buffers that peers may fill.
@@ -90,9 +112,9 @@ pub struct Port {
     posted: usize,
     /// Buffers in inboxes or being read.
     held: usize,
-    lines: HashMap<u64, Line>,
+    pub(super) lines: HashMap<u64, Line>,
     peers: HashMap<Vec<u8>, (u64, u32)>,
-    fault: Option<String>,
+    pub(super) fault: Option<String>,
 }
 
 // SAFETY: the pointers are to memory that the port owns; it is used under its lock.
@@ -111,6 +133,9 @@ impl Port {
             slots: Vec::new(),
             slabs: Vec::new(),
             free: Vec::new(),
+            free_reads: Vec::new(),
+            next_key: 0,
+            reads: 0,
             sends: 0,
             sending: 0,
             wanted: 0,
@@ -135,6 +160,11 @@ impl Port {
     /// About to sleep. False if there is something to do.
     pub fn may_sleep(&self) -> bool {
         self.core.may_sleep()
+    }
+
+    /// Reads of peers' memory that ended well.
+    pub fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// True when the provider has nothing left to send.
@@ -170,8 +200,12 @@ impl Port {
         let (Event::Done { context, .. } | Event::Failed { context, .. }) = event;
         let Some(slot) = NonNull::new(context.cast::<Slot>()) else { return };
         // SAFETY: the context that was given with an operation: one of this port's slots, whose operation has ended.
-        let (number, sending, line) = unsafe { (slot.as_ref().number, slot.as_ref().sending, slot.as_ref().line) };
-        if sending {
+        let (number, purpose, line) = unsafe { (slot.as_ref().number, slot.as_ref().purpose, slot.as_ref().line) };
+        if purpose == Purpose::Read {
+            self.read_ended(number, matches!(event, Event::Done { .. }));
+            return;
+        }
+        if purpose == Purpose::Send {
             self.sending -= 1;
             self.sends -= 1;
             self.free.push(number);
@@ -213,7 +247,7 @@ impl Port {
         false
     }
 
-    fn slot(&self, number: u32) -> NonNull<Slot> {
+    pub(super) fn slot(&self, number: u32) -> NonNull<Slot> {
         self.slots[number as usize]
     }
 
@@ -252,14 +286,19 @@ impl Port {
             self.registrations.push(registration);
         }
         for at in 0..SLAB {
-            let number = self.slots.len() as u32;
-            let base = base.as_ptr().wrapping_add(at * BUFFER);
-            let slot = Box::new(Slot { provider: [0; 8], number, sending: false, line: 0, base, descriptor });
-            self.slots.push(NonNull::from(Box::leak(slot)));
+            let number = self.new_slot(base.as_ptr().wrapping_add(at * BUFFER), descriptor);
             self.free.push(number);
         }
         self.slabs.push(slab);
         Ok(())
+    }
+
+    pub(super) fn new_slot(&mut self, base: *mut u8, descriptor: *mut c_void) -> u32 {
+        let number = self.slots.len() as u32;
+        let (purpose, line, token, registration) = (Purpose::Receive, 0, 0, None);
+        let slot = Box::new(Slot { provider: [0; 8], number, purpose, line, token, registration, base, descriptor });
+        self.slots.push(NonNull::from(Box::leak(slot)));
+        number
     }
 
     /// Posts a buffer. False: the provider takes no more now.
@@ -267,7 +306,7 @@ impl Port {
         let mut slot = self.slot(number);
         // SAFETY: a free slot; its memory and context are the provider's until the event.
         let posted = unsafe {
-            slot.as_mut().sending = false;
+            slot.as_mut().purpose = Purpose::Receive;
             let (base, descriptor) = (slot.as_ref().base, slot.as_ref().descriptor);
             self.core.receive(base, BUFFER, descriptor, slot.as_ptr().cast())
         };
@@ -330,7 +369,7 @@ impl Port {
         // SAFETY: a buffer that `take_send` gave, of which at most its length is sent; it is the provider's until the
         // event.
         let taken = unsafe {
-            slot.as_mut().sending = true;
+            slot.as_mut().purpose = Purpose::Send;
             slot.as_mut().line = own_line;
             let bytes = std::slice::from_raw_parts(slot.as_ref().base, PREFIX + content.min(BUFFER - PREFIX));
             self.core.send(bytes, slot.as_ref().descriptor, to, slot.as_ptr().cast())
@@ -372,7 +411,8 @@ impl Port {
 
     /// True if something arrived.
     pub fn has_mail(&self, line: u64) -> bool {
-        self.lines.get(&line).is_some_and(|line| !line.inbox.is_empty() || line.fault.is_some()) || self.fault.is_some()
+        self.lines.get(&line).is_some_and(|line| !line.inbox.is_empty() || !line.read.is_empty() || line.fault.is_some())
+            || self.fault.is_some()
     }
 
     /// The next message: buffer, and where its content is until [`Port::done`].
@@ -381,6 +421,11 @@ impl Port {
         // SAFETY: a slot of this port.
         let base = unsafe { self.slot(number).as_ref().base };
         Some((number, base.wrapping_add(PREFIX), len - PREFIX))
+    }
+
+    /// A read of the line that has ended: whose, and whether well.
+    pub fn take_read(&mut self, line: u64) -> Option<(u64, bool)> {
+        self.lines.get_mut(&line)?.read.pop_front()
     }
 
     /// A message has been read.

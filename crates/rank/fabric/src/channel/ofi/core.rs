@@ -118,6 +118,8 @@ pub struct Core {
     pub mr_mode: i32,
     /// Bytes of a key of a region.
     pub key_size: usize,
+    /// Longest message that [`Core::inject`] takes, bytes.
+    pub inject_size: usize,
 }
 
 // SAFETY: the objects are used under the fabric's lock only, whichever thread holds it.
@@ -229,8 +231,21 @@ impl Core {
             checked("fi_getname", name, getname(fid, address.as_mut_ptr().cast(), &raw mut length))?;
             address.truncate(length);
             let (mr_mode, key_size) = ((*info.domain_attr).mr_mode, (*info.domain_attr).mr_key_size);
-            let format = info.addr_format;
-            Ok(Self { endpoint: Some(endpoint), queue, vector, domain, fabric, wait, provider, format, address, mr_mode, key_size })
+            let (format, inject_size) = (info.addr_format, (*info.tx_attr).inject_size);
+            Ok(Self {
+                endpoint: Some(endpoint),
+                queue,
+                vector,
+                domain,
+                fabric,
+                wait,
+                provider,
+                format,
+                address,
+                mr_mode,
+                key_size,
+                inject_size,
+            })
         }
     }
 
@@ -248,6 +263,19 @@ impl Core {
             let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
             let Some(send) = (*(*endpoint.0).msg).send else { return Err(FI_ENOSYS) };
             taken(send(endpoint.0, bytes.as_ptr().cast(), bytes.len(), descriptor, to, context))
+        }
+    }
+
+    /// Sends a short message; there is no event, and the memory is the caller's again at once. False: no room now.
+    ///
+    /// # Errors
+    /// A positive error number.
+    pub fn inject(&self, bytes: &[u8], to: u64) -> Result<bool, i32> {
+        // SAFETY: an open endpoint; the bytes are read during the call only.
+        unsafe {
+            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
+            let Some(inject) = (*(*endpoint.0).msg).inject else { return Err(FI_ENOSYS) };
+            taken(inject(endpoint.0, bytes.as_ptr().cast(), bytes.len(), to))
         }
     }
 

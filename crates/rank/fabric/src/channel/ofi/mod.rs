@@ -31,13 +31,14 @@ mod reads;
 pub use incoming::{OfiAdmission, OfiIncoming};
 pub use outgoing::{OfiOpening, OfiOutgoing};
 
-/// Bytes of a message, prefix included. With [`CREDITS`], a peer with channels both ways costs 60 KiB.
-const BUFFER: usize = 6 * 1024;
+/// Bytes of a message, prefix included: enough for 8 KiB in one packet. With [`CREDITS`], a peer with channels both ways
+/// costs 63 KiB.
+const BUFFER: usize = 9 * 1024;
 /// Messages that a sender may have under way.
-const CREDITS: u32 = 8;
+const CREDITS: u32 = 6;
 /// Messages read before their credits go back.
-const RETURN: u32 = CREDITS / 2;
-/// Messages with credits that may be under way to a sender: at most all credits are, in lots of [`RETURN`].
+const RETURN: u32 = 4;
+/// Messages with credits that may be under way to a sender: at most all credits are, in lots of [`RETURN`] or more.
 const CREDIT_MESSAGES: usize = (CREDITS / RETURN) as usize;
 /// Encoded prefix, bytes.
 const PREFIX: usize = 16;

@@ -12,7 +12,7 @@ use super::super::ChannelError;
 use super::super::opening::nonce;
 use super::contact::Contact;
 use super::core::{Core, CoreError, Event, Registration};
-use super::{BUFFER, CREDITS, PREFIX, Prefix};
+use super::{BUFFER, CREDIT_MESSAGES, CREDITS, PREFIX, Prefix};
 use mend_fabric_sys::Library;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{HashMap, VecDeque};
@@ -22,9 +22,9 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Buffers made at a time.
-const SLAB: usize = 10;
+const SLAB: usize = CREDITS as usize + CREDIT_MESSAGES;
 /// Most buffers for sending, all peers together.
-const SEND_BUFFERS: usize = 60;
+const SEND_BUFFERS: usize = 56;
 /// Polls of the queue in one round: other channels have their turn.
 const POLLS: usize = 8;
 const PAGE: usize = 4096;
@@ -365,13 +365,21 @@ impl Port {
     /// The provider failed.
     pub fn send(&mut self, number: u32, content: usize, to: u64, own_line: u64, prefix: Prefix) -> Result<bool, ChannelError> {
         prefix.encode(self.bytes_mut(number));
+        let total = PREFIX + content.min(BUFFER - PREFIX);
+        if total <= self.core.inject_size {
+            let taken = self.core.inject(&self.bytes(number)[..total], to).map_err(|errno| self.refused(errno))?;
+            if taken {
+                self.give_back(number);
+            }
+            return Ok(taken);
+        }
         let mut slot = self.slot(number);
         // SAFETY: a buffer that `take_send` gave, of which at most its length is sent; it is the provider's until the
         // event.
         let taken = unsafe {
             slot.as_mut().purpose = Purpose::Send;
             slot.as_mut().line = own_line;
-            let bytes = std::slice::from_raw_parts(slot.as_ref().base, PREFIX + content.min(BUFFER - PREFIX));
+            let bytes = std::slice::from_raw_parts(slot.as_ref().base, total);
             self.core.send(bytes, slot.as_ref().descriptor, to, slot.as_ptr().cast())
         };
         match taken {
@@ -380,10 +388,13 @@ impl Port {
                 Ok(true)
             }
             Ok(false) => Ok(false),
-            Err(errno) => {
-                Err(ChannelError::Protocol(format!("{} refuses a send: {}", self.core.provider, std::io::Error::from_raw_os_error(errno))))
-            }
+            Err(errno) => Err(self.refused(errno)),
         }
+    }
+
+    fn refused(&self, errno: i32) -> ChannelError {
+        let cause = std::io::Error::from_raw_os_error(errno);
+        ChannelError::Protocol(format!("{} refuses a send: {cause}", self.core.provider))
     }
 
     /// Takes a credit. False: none is left.

@@ -89,6 +89,9 @@ class Run(unittest.TestCase):
             self.assertEqual(done.returncode, 64, f"{arguments}: {done.stderr}")
         done = self.mend("run", "true", env=dict(self.machine.environment, MEND_NODE_TIMEOUT_MS="soon"))
         self.assertIn("MEND_NODE_TIMEOUT_MS", done.stderr)
+        done = self.mend("run", "true", env=dict(self.machine.environment, MEND_CHANNELS="shm,infiniband"))
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertIn("MEND_CHANNELS=shm,infiniband", done.stderr)
 
     def test_interrupt_ends_all_ranks(self):
         mark = "86399.25"

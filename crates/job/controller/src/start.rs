@@ -110,6 +110,8 @@ async fn begin(
     first_orders: impl Fn(&Job),
 ) -> Result<i32, RunError> {
     let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, quiet } = beginning;
+    // Ranks read it too, but could only say that they use the default.
+    mend_settings::CHANNELS.words()?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;

@@ -335,7 +335,7 @@ fn a_core_provider_keeps_every_message_through_suspends_and_moves() {
 
 #[test]
 fn long_messages_over_a_core_provider_are_read_and_not_sent() {
-    let mut world = World::new(&[0, 1], OFI, 5);
+    let mut world = World::over(&[0, 1], OFI, 5);
     let (body, mut memory) = (vec![7u64; 500_000], vec![0u64; 500_000]);
     let segments = [Segment { base: body.as_ptr().cast_mut().cast(), len: body.len() * 8 }];
     let mut message = Message { to: (1, 0), tag: Some(5), data: None, segments: &[], context: 0, flags: 0, inject: false };

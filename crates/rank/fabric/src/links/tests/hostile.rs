@@ -55,8 +55,9 @@ impl World {
 
     /// A channel to rank 1 that this test holds, opened in the name of rank 0.
     fn intrude(&mut self, number: u64, generation: u64, shared: bool) -> Option<Box<dyn Outgoing>> {
-        let hello = Hello { job: [1; 16], from: 0, to: 1, generation, shared, readable: false, number };
-        let mut opening = Box::new(Opening::start(self.entries[1].address.as_ref().unwrap(), hello).unwrap());
+        let medium = if shared { Medium::Shm } else { Medium::Tcp };
+        let hello = Hello { job: [1; 16], from: 0, to: 1, generation, medium, readable: false, number };
+        let mut opening = Box::new(Opening::start(self.entries[1].address.as_ref().unwrap(), hello, None).unwrap());
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
         for _ in 0..20_000 {
             self.progress();

@@ -108,7 +108,7 @@ fuzz_target!(|acts: Vec<Act>| {
                     flags,
                     from: 0,
                     to: u16::from(to % 2),
-                    reserved: 0,
+                    padding: 0,
                     payload: payload.len() as u32,
                     aux,
                     tag: u64::from(tag % 4),

@@ -40,9 +40,9 @@ lint: setup ## format, clippy and house rules only
 	@./tests/run.py format clippy house
 
 bench: setup build ## measure what SPECIFICATION.md promises
-	@./benches/bench.py
 	@./benches/one_node.py
 	@./benches/network.py
+	@./benches/images.py
 
 soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30)
 	MEND_STORM_SEED=$(SEED) MEND_STORM_MESSAGES=$(MESSAGES) cargo test --release --locked --package mend-fabric --test storm

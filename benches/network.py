@@ -15,19 +15,14 @@ is not preloaded. Runs alternate (A B A B …). Ratios are Mend's figure by the 
 rates.
 """
 
-import argparse
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "tests", "lab")]
-from bench import imb_rows, report  # noqa: E402
-from cluster import MEND, ROOT, Failed, Lab, compile_mpi, compile_plain, find_imb, find_lammps  # noqa: E402
+from side_by_side import main, output, report
+from cluster import MEND, ROOT, Failed, Lab, compile_mpi, compile_plain, find_imb, find_lammps
 
 OTHER = ["env", "-u", "LD_PRELOAD", "FI_PROVIDER=tcp"]
 PORT = "9100"
@@ -36,11 +31,12 @@ PORT = "9100"
 def run(lab, ranks, argv, other):
     hosts = ",".join(f"{node}:{ranks // 2}" for node in ("node1", "node2"))
     command = lab.command("run", "-q", "-n", str(ranks), "--hosts", hosts, "--", *(OTHER if other else []), *argv)
-    done = subprocess.run(command, capture_output=True, text=True, env=lab.environment, stdin=subprocess.DEVNULL, check=False, timeout=300,
-                          cwd=lab.home)
-    if done.returncode:
-        raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-2000:]}")
-    return done.stdout
+    return output(command, lab.environment, lab.home, patience=300)
+
+
+def imb_rows(text):
+    """The rows of an IMB table by their size in bytes."""
+    return {int(row[0]): row for row in (line.split() for line in text.splitlines()) if row and row[0].isdigit()}
 
 
 def pairs(lab, ranks, argv, runs, read):
@@ -108,43 +104,24 @@ def uniband(lab, runs, _work):
 def rate(lab, runs, work):
     program = compile_mpi("message_rate.c", os.path.join(work, "message_rate"))
     theirs, ours = pairs(lab, 2, [program], runs, lambda text: float(re.search(r": (\d+) messages/s", text)[1]) / 1e3)
-    report("messages of 8 B, windows of 64", theirs, ours, "k/s", "tcp  ")
+    report("messages of 8 B, windows of 64", theirs, ours, "k/s", "tcp")
 
 
 def crowded(lab, runs, _work):
     argv = [find_imb(), "-iter_policy", "off", "-iter", "200", "-npmin", "8", "-msglog", "3:3", "Allreduce"]
     theirs, ours = pairs(lab, 8, argv, runs, imb_rows)
     report("Allreduce 8 B, 8 ranks on 2 nodes, mean time", [float(rows[8][4]) for rows in theirs], [float(rows[8][4]) for rows in ours],
-           "us", "tcp  ")
+           "us", "tcp")
 
 
 def lammps(lab, runs, _work):
     melt = os.path.join(ROOT, "tests", "demo", "in.melt")
     argv = [find_lammps(), "-in", melt, "-var", "x", "16", "-var", "y", "16", "-var", "z", "16", "-var", "steps", "600", "-log", "none"]
     read = lambda text: float(re.search(r"^Loop time of ([0-9.]+)", text, re.MULTILINE)[1])  # noqa: E731
-    report("LAMMPS melt, 2 ranks on 2 nodes, loop time", *pairs(lab, 2, argv, runs, read), "s", "tcp  ")
+    report("LAMMPS melt, 2 ranks on 2 nodes, loop time", *pairs(lab, 2, argv, runs, read), "s", "tcp")
 
 
 BENCHES = {"pingpong": pingpong, "sendrecv": sendrecv, "uniband": uniband, "rate": rate, "crowded": crowded, "lammps": lammps}
 
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
-    arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(BENCHES)
-    if unknown:
-        parser.error(f"no such benchmark: {', '.join(unknown)}")
-    work = tempfile.mkdtemp(prefix="mend-bench-")
-    try:
-        with Lab(2) as lab:
-            for name in arguments.names or BENCHES:
-                BENCHES[name](lab, arguments.runs, work)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, BENCHES, within=lambda: Lab(2)))

@@ -14,18 +14,14 @@ Runs alternate (A B A B …); a figure is the median of the runs, a ratio the me
 by the other's, so that less is better. The machine should have nothing else to do.
 """
 
-import argparse
 import os
 import re
-import shutil
 import statistics
 import sys
-import tempfile
 
-from bench import MPIEXEC, output
+from side_by_side import HERE, MPIEXEC, main, output
 from cluster import MEND, Machine, find_imb, find_lammps, mpi_environment
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 COLLECTIVES = ["Allreduce", "Bcast", "Barrier", "Allgather", "Alltoall", "Reduce"]
 # Stock MPICH over libfabric's own provider for one node, with MPICH's shared memory out of the way, as Mend has it.
 LIBFABRIC = {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "shm"}
@@ -128,23 +124,5 @@ def lammps(runs, work):
 
 BENCHES = {"latency": latency, "bandwidth": bandwidth, "collectives": collectives, "crowded": crowded, "lammps": lammps}
 
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHES))
-    arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(BENCHES)
-    if unknown:
-        parser.error(f"no such benchmark: {', '.join(unknown)}")
-    for name in arguments.names or BENCHES:
-        work = tempfile.mkdtemp(prefix="mend-bench-")
-        try:
-            BENCHES[name](arguments.runs, work)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, BENCHES))

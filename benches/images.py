@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Measures checkpoints, drains and migrations beside what they are to be compared with, in one run.
+
+    images.py [--runs N] [NAME ...]
+
+    checkpoint  one rank with 256 MiB, to the temporary directory: time to write / dd bs=1M conv=fsync of as many bytes
+    drain       8 ranks on two lab nodes: from the order to suspend until nothing is in flight, in heavy traffic and in a computation
+    migration   one rank with 256 MiB to another lab node: time it was stopped / raw TCP of as many bytes between these nodes
+
+Times are wall-clock; the machine should have nothing else to do.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from side_by_side import main, report
+from cluster import MEND, Lab, Machine, compile_mpi
+
+
+def checkpoint(runs, work):
+    program = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
+    ours, theirs = [], []
+    with Machine() as machine:
+        job = machine.start(work, "run", "--checkpoint-dir", work, program, "-i", "1000000", "-w", "10", "-m", "256")
+        name = machine.running(job)
+        time.sleep(2)
+        for _ in range(runs):
+            done = machine.verb("checkpoint", name)
+            ours.append(done["phases"]["write_us"] / 1e3)
+            image, copy = os.path.join(done["directory"], "rank-0.image"), os.path.join(work, "copy")
+            start = time.monotonic()
+            subprocess.run(["dd", f"if={image}", f"of={copy}", "bs=1M", "conv=fsync"], check=True, capture_output=True)
+            theirs.append((time.monotonic() - start) * 1e3)
+            os.remove(copy)
+            shutil.rmtree(done["directory"])
+        machine.mend("kill", name)
+    report(f"checkpoint of {done['bytes'] / 2**20:.0f} MiB, write + fsync", theirs, ours, "ms", "dd")
+
+
+def drain(runs, work):
+    traffic = compile_mpi("mpi_checksums.c", os.path.join(work, "checksums"))
+    computing = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
+    with Lab(2) as lab:
+        for what, argv in (
+            ("random traffic", [traffic, "-r", "1000000"]),
+            # An iteration computes for some ten seconds before it communicates again.
+            ("a computation", [computing, "-i", "1000", "-w", "500000", "-m", "4"]),
+        ):
+            directory = tempfile.mkdtemp(dir=work)
+            job = lab.start(directory, "run", "-n", "8", "--hosts", "node1,node2", "--", *argv)
+            name = lab.running(job)
+            time.sleep(2)
+            times = sorted(lab.verb("checkpoint", name)["phases"]["suspend_us"] / 1e3 for _ in range(3 * runs))
+            lab.mend("kill", name)
+            job.finish(None)
+            print(f"drain of 8 ranks in {what:15} median {statistics.median(times):8.3f} ms "
+                  f"({times[0]:.3f} to {times[-1]:.3f}, {len(times)} checkpoints)", flush=True)
+
+
+RECEIVER = """
+import socket, sys
+s = socket.create_server(("0.0.0.0", 9000)); print("ready", flush=True)
+buffer = bytearray(1 << 20)
+for _ in range(int(sys.argv[2])):
+    c, _ = s.accept(); left = int(sys.argv[1])
+    while left > 0: left -= c.recv_into(buffer)
+    c.sendall(b"x"); c.close()
+"""
+SENDER = """
+import socket, sys, time
+buffer = bytes(1 << 20); total = int(sys.argv[1])
+s = socket.socket(); s.setsockopt(socket.IPPROTO_TCP, 13, b"cubic"); s.connect(("node2", 9000))
+start = time.monotonic()
+sent = 0
+while sent < total:
+    part = min(len(buffer), total - sent); s.sendall(buffer[:part]); sent += part
+s.recv(1)
+print(time.monotonic() - start)
+"""
+
+
+def migration(runs, work):
+    program = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
+    ours, theirs = [], []
+    with Lab(2) as lab:
+        job = lab.start(work, "run", "--hosts", "node1", "--spares", "node2", "--", program, "-i", "1000000", "-w", "10", "-m", "256")
+        name = lab.running(job)
+        time.sleep(2)
+        size = lab.verb("migrate", name, "0", "--to", "node2")["bytes"]
+        lab.verb("migrate", name, "0", "--to", "node1")
+        prefix = [MEND, "lab", "exec", "--name", lab.name]
+        receiver = subprocess.Popen([*prefix, "node2", "--", "python3", "-c", RECEIVER, str(size), str(runs)], stdout=subprocess.PIPE)
+        receiver.stdout.readline()
+        for _ in range(runs):
+            theirs.append(float(lab.on("node1", "python3", "-c", SENDER, str(size)).stdout) * 1e3)
+            ours.append(lab.verb("migrate", name, "0", "--to", "node2")["stopped_us"] / 1e3)
+            lab.verb("migrate", name, "0", "--to", "node1")
+        receiver.wait()
+        lab.mend("kill", name)
+    report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "TCP")
+
+
+BENCHES = {"checkpoint": checkpoint, "drain": drain, "migration": migration}
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, BENCHES))

@@ -1,0 +1,57 @@
+"""What the benchmarks share: alternating runs under stock MPICH and under Mend, and how figures are told.
+
+Runs alternate (A B A B …) so that a machine whose speed drifts wrongs neither side; a figure is the median of the runs,
+a ratio the median of the pairs' ratios.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "tests", "lab")]
+from cluster import VENV, Failed  # noqa: E402
+
+MPIEXEC = os.path.join(VENV, "bin", "mpiexec")
+
+
+def output(command, environment, directory, patience=None):
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=directory, stdin=subprocess.DEVNULL, check=False,
+                          timeout=patience)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def report(what, theirs, ours, unit, of):
+    """Prints both sides' medians and the median of the pairs' ratios."""
+    a, b = statistics.median(theirs), statistics.median(ours)
+    ratios = sorted(y / x for x, y in zip(theirs, ours))
+    print(f"{what:44} {of:5} {a:10.3f} {unit:5} mend {b:10.3f} {unit:5} ratio {statistics.median(ratios):6.3f} "
+          f"({ratios[0]:.3f} to {ratios[-1]:.3f}, {len(ratios)} pairs)", flush=True)
+
+
+def main(about, benches, within=contextlib.nullcontext):
+    """The command line of a script of benchmarks: those named, or all, each called as `bench(runs, work)`, or as
+    `bench(context, runs, work)` with what `within` gives."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(benches))
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(benches)
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)}")
+    with within() as context:
+        for name in arguments.names or benches:
+            work = tempfile.mkdtemp(prefix="mend-bench-")
+            try:
+                benches[name](*([] if context is None else [context]), arguments.runs, work)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    return 0

@@ -42,7 +42,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     fail "missing: ${missing[*]}. As root: ${install[*]}"
   fi
 fi
-command -v python3 >/dev/null 2>&1 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || fail "Python 3.9 or newer is needed"
+command -v python3 >/dev/null 2>&1 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed"
 
 command -v cargo >/dev/null 2>&1 || fail "Rust is needed: https://rustup.rs"
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

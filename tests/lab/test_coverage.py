@@ -5,6 +5,7 @@ Each is saved twice while it runs, the second time before it is killed; restarte
 and then let go. So a save disturbs nothing, and what was restored once can be saved again.
 """
 
+import fcntl
 import glob
 import os
 import pty
@@ -199,10 +200,8 @@ class Coverage(unittest.TestCase):
         self.machine.verb("checkpoint", name)
         self.stop(job, name)
         path = os.path.join(self.directory, "below", "flock")
-        holder = subprocess.Popen(["flock", path, "sleep", "600"])
-        self.addCleanup(holder.wait)
-        self.addCleanup(holder.kill)
-        self.assertEqual(subprocess.run(["flock", "-w", "30", "-n", path, "true"], check=False).returncode, 1)
+        held = self.enterContext(open(path, encoding="utf-8"))
+        fcntl.flock(held, fcntl.LOCK_EX)
         done = self.machine.mend("restart", name)
         self.assertEqual(done.returncode, 65, done.stderr)
         self.assertIn(f"lock on {path}", done.stderr)

@@ -13,6 +13,7 @@ Each tier's output also goes to target/test-logs/TIER.log. The last line is "N p
 nothing failed.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -29,6 +30,8 @@ AS_USER = os.path.join(ROOT, "tests", "as_user.py")
 RESTORER = "crates/rank/restorer/Cargo.toml"
 FUZZ = "fuzz/Cargo.toml"
 FUZZ_SECONDS = "5"
+# How long a process may outlive the command that started it.
+LEAVING_SECONDS = 10
 
 
 @dataclass
@@ -95,20 +98,31 @@ def stream(step, log, deadline):
     timer.daemon = True
     timer.start()
     lines = []
-    try:
+
+    def copy():
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
             for sink in (sys.stdout, log):
                 sink.write(line)
                 sink.flush()
+
+    copying = threading.Thread(target=copy, daemon=True)
+    copying.start()
+    try:
         code = process.wait()
+        copying.join(LEAVING_SECONDS)
+        if copying.is_alive():
+            print(f"left behind: a process that still holds the output of {step.command[0]}", flush=True)
+            code = code or 1
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            copying.join(LEAVING_SECONDS)
     except KeyboardInterrupt:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
     finally:
         timer.cancel()
-        process.stdout.close()
     return lines, None if late.is_set() else code
 
 

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from run import LOGS, Count, Step, Tier, count_lines, judge, run_tier  # noqa: E402
@@ -63,6 +64,10 @@ class Tiers(unittest.TestCase):
     def test_a_missing_program_and_an_endless_one_fail(self):
         self.assertEqual(self.tier([Step(["/nonexistent/program"])]), Count(0, 1))
         self.assertEqual(self.tier([Step(["sleep", "1000"])], minutes=0), Count(0, 1))
+
+    def test_a_process_left_behind_fails(self):
+        with unittest.mock.patch("run.LEAVING_SECONDS", 0.5):
+            self.assertEqual(self.tier([Step(["sh", "-c", "sleep 1000 & echo 2 passed, 0 failed"])]), Count(2, 1))
 
 
 if __name__ == "__main__":

@@ -147,7 +147,9 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
                 found.descriptors.push(Descriptor { fd, close_on_exec, open: index });
                 keys.push((fd, link, info));
             }
-            Err(error) => errors.push(error),
+            // Threads that still run may have closed it meanwhile, and then it is no obstacle.
+            Err(error) if fstat(borrowed).is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino)) => errors.push(error),
+            Err(_) => {}
         }
     }
     inotify_watches(&mut found, errors);

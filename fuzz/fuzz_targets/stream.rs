@@ -4,9 +4,10 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use mend_fabric::channel::tcp::TcpIncoming;
+use mend_fabric::channel::tcp::{ALONE, TcpIncoming};
 use mend_fabric::channel::{ChannelError, Incoming};
-use mend_fabric::engine::packet::{HEADER, Header, Kind, MAX_PAYLOAD};
+use mend_fabric::engine::buffers::Payload;
+use mend_fabric::engine::packet::{HEADER, Header, Kind, MAX_PAYLOAD, MAX_STREAMED};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
@@ -24,17 +25,43 @@ struct Input {
     budget: u16,
 }
 
-/// The packets that the stream holds: tag and length of each, and whether it ends (or breaks) well.
-fn packets(mut bytes: &[u8]) -> (Vec<(u64, usize)>, bool) {
-    let mut found = Vec::new();
+/// Packets that may be delivered in parts.
+fn in_parts(kind: u8) -> bool {
+    kind == Kind::Data as u8 || kind == Kind::Write as u8
+}
+
+/// What is delivered, in order: kind, tag and length; of what may come in parts, neighbours of one tag together.
+#[derive(Debug, Default, PartialEq)]
+struct Delivered(Vec<(u8, u64, usize)>);
+
+impl Delivered {
+    fn add(&mut self, header: &Header, length: usize) {
+        match self.0.last_mut() {
+            Some((kind, tag, total)) if in_parts(*kind) && (*kind, *tag) == (header.kind, header.tag) => *total += length,
+            _ => self.0.push((header.kind, header.tag, length)),
+        }
+    }
+}
+
+/// What the stream holds, and whether it ends well.
+fn packets(mut bytes: &[u8]) -> (Delivered, bool) {
+    let mut found = Delivered::default();
     while let Some(header) = bytes.first_chunk::<HEADER>() {
         let header = Header::from_bytes(header);
-        let length = header.payload as usize;
-        if length > MAX_PAYLOAD || bytes.len() < HEADER + length {
+        let (length, padding) = (header.payload as usize, usize::from(header.padding));
+        let limit = if in_parts(header.kind) || header.kind == Kind::Eager as u8 { MAX_STREAMED } else { MAX_PAYLOAD };
+        if length > limit || padding > 0 && HEADER + length + padding > ALONE {
             return (found, false);
         }
-        found.push((header.tag, length));
-        bytes = &bytes[HEADER + length..];
+        bytes = &bytes[HEADER..];
+        if bytes.len() < length + padding {
+            if in_parts(header.kind) && padding == 0 && !bytes.is_empty() {
+                found.add(&header, bytes.len());
+            }
+            return (found, false);
+        }
+        found.add(&header, length);
+        bytes = &bytes[length + padding..];
     }
     (found, bytes.is_empty())
 }
@@ -53,7 +80,7 @@ fuzz_target!(|input: Input| {
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
     ours.set_nonblocking(true).expect("a socket");
     let mut incoming = TcpIncoming::new(theirs.into());
-    let (mut got, mut at, mut cuts) = (Vec::new(), 0, input.cuts.iter().cycle());
+    let (mut got, mut at, mut cuts) = (Delivered::default(), 0, input.cuts.iter().cycle());
     let mut ours = Some(&mut ours);
     let ended = loop {
         if let Some(socket) = &mut ours
@@ -65,9 +92,9 @@ fuzz_target!(|input: Input| {
             // Half closed, as by a peer that has ended: what it sent is still to be read.
             incoming_end(&incoming);
         }
-        let delivered = incoming.receive(usize::from(input.budget) + 1, &mut |header, payload| {
+        let delivered = incoming.receive(usize::from(input.budget) + 1, &mut |header: &Header, payload: Payload| {
             assert_eq!(header.payload as usize, payload.len());
-            got.push((header.tag, payload.len()));
+            got.add(header, payload.len());
             Ok(())
         });
         match delivered {

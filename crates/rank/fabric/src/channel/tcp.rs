@@ -37,7 +37,7 @@ const GATHER: usize = 16 * 1024;
 const SMALL: usize = 512;
 
 /// Least size of a packet that leaves alone: two are more than the 536 bytes of the module's head.
-const ALONE: usize = 272;
+pub const ALONE: usize = 272;
 /// Payload of a packet of a long transfer.
 const CHUNK: usize = 256 * 1024;
 const _: () = assert!(ALONE <= HEADER + SMALL && ALONE <= STAGE && CHUNK <= MAX_STREAMED);

@@ -35,7 +35,7 @@ fn build(stream: &Stream) -> Vec<u8> {
     let mut ledger = Ledger::new(&header);
     let mut bytes = header.to_vec();
     let mut put = |kind: u8, index, address, length: u64, payload: &[u8]| {
-        let head = RecordHead { kind: u32::from(kind % 12), index, length, address, payload: xxh3_64(payload), own: 0 }.to_bytes();
+        let head = RecordHead { kind: u32::from(kind % 13), index, length, address, payload: xxh3_64(payload), own: 0 }.to_bytes();
         // Refused records stay in the stream: that is what the verifier must see.
         let _ = ledger.admit(&head);
         bytes.extend(head);
@@ -55,7 +55,7 @@ fn build(stream: &Stream) -> Vec<u8> {
     if let (true, Some(end)) = (stream.honest_end, end) {
         let mut payload = [0; End::SIZE];
         end.encode(&mut payload).expect("the buffer has the record's size");
-        put(10, 0, 0, End::SIZE as u64, &payload);
+        put(11, 0, 0, End::SIZE as u64, &payload);
     }
     bytes
 }

@@ -219,6 +219,8 @@ impl Job {
             FromDaemon::Ready { .. }
             | FromDaemon::Pong
             | FromDaemon::FabricInUse { .. }
+            // No save that is written behind the program is ordered yet.
+            | FromDaemon::Written { .. }
             | FromDaemon::Started { .. }
             | FromDaemon::AgentUp { .. } => {}
         }

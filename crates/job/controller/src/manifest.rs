@@ -4,10 +4,12 @@
 use crate::record::{sync_directory, write_durably};
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
+use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::job::{Program, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the manifest; another one is refused.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// One rank's image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,8 +28,14 @@ pub struct ImageEntry {
     pub host: String,
     /// Length of the file, bytes.
     pub bytes: u64,
-    /// xxh3-64 of the file.
+    /// The stream's own checksum.
     pub checksum: u64,
+    /// The image's name.
+    pub id: ImageId,
+    /// Number of the checkpoint whose image of this rank it builds on; `None`: it is full.
+    pub base: Option<u64>,
+    /// 0 for a full image, n for the n-th after it.
+    pub sequence: u32,
 }
 
 /// Bytes a rank had printed.
@@ -121,6 +129,18 @@ pub enum ManifestError {
         /// What is wrong.
         what: String,
     },
+    /// A checkpoint that this one builds on cannot be used.
+    #[error("rank {rank}: its image in {} builds on checkpoint {base}, which cannot be used", path.display())]
+    Base {
+        /// Which rank.
+        rank: Rank,
+        /// The checkpoint that builds on it.
+        path: PathBuf,
+        /// Its number.
+        base: u64,
+        /// Why.
+        source: Box<ManifestError>,
+    },
     /// Cannot be written.
     #[error("cannot publish the checkpoint in {}", path.display())]
     Publish {
@@ -137,7 +157,7 @@ impl ManifestError {
     pub fn hint(&self) -> String {
         match self {
             Self::Io { .. } | Self::None { .. } => "`mend checkpoints` lists what can be restarted".into(),
-            Self::Damaged { .. } | Self::Image { .. } => "restart from an older checkpoint with --checkpoint N".into(),
+            Self::Damaged { .. } | Self::Image { .. } | Self::Base { .. } => "restart from an older checkpoint with --checkpoint N".into(),
             Self::Format { .. } => "restart it with the release of Mend that wrote it".into(),
             Self::Publish { .. } => "make room, or choose another place with --checkpoint-dir".into(),
         }
@@ -198,6 +218,9 @@ fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestErr
     for image in &manifest.images {
         let path = directory.join(image_name(image.rank));
         let wrong = |what: String| ManifestError::Image { rank: image.rank, path: path.clone(), what };
+        if image.base.is_some() != (image.sequence > 0) {
+            return Err(wrong("builds on an image that no checkpoint holds".into()));
+        }
         match fs::metadata(&path) {
             Ok(found) if found.len() == image.bytes => {}
             Ok(found) => return Err(wrong(format!("is torn: {} bytes instead of {}", found.len(), image.bytes))),
@@ -210,12 +233,66 @@ fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestErr
     Ok(())
 }
 
-/// Reads a checkpoint's manifest and checks that every image is there at its full length. The images' content is
-/// checked while they are restored.
+/// Reads a checkpoint's manifest and checks that every image is there at its full length, with all that it builds on.
+/// The images' content is checked while they are restored.
 ///
 /// # Errors
 /// See [`ManifestError`].
 pub fn load(directory: &Path) -> Result<Manifest, ManifestError> {
+    let manifest = read(directory)?;
+    chains(directory, &manifest)?;
+    Ok(manifest)
+}
+
+/// For each rank the files of its image and of those it builds on, newest first, down to a full one.
+///
+/// # Errors
+/// [`ManifestError::Base`] if one of them is missing or torn, or not what the checkpoint builds on.
+pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
+    let base = directory.parent().unwrap_or(Path::new("/"));
+    let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
+    manifest.images.iter().map(|image| chain(directory, manifest, image, base, &mut older)).collect()
+}
+
+fn chain(
+    directory: &Path,
+    manifest: &Manifest,
+    image: &ImageEntry,
+    checkpoints: &Path,
+    older: &mut BTreeMap<u64, Manifest>,
+) -> Result<Vec<PathBuf>, ManifestError> {
+    let name = image_name(image.rank);
+    let mut files = vec![directory.join(&name)];
+    let (mut next, mut number, mut sequence) = (image.base, manifest.number, image.sequence);
+    while let Some(base) = next {
+        let from = checkpoints.join(base.to_string());
+        let failed = |source| ManifestError::Base { rank: image.rank, path: directory.to_owned(), base, source: Box::new(source) };
+        let below = match older.entry(base) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unread) => unread.insert(read(&from).map_err(failed)?),
+        };
+        // Numbers descend, so this ends.
+        let linked = |entry: &&ImageEntry| base < number && entry.sequence.checked_add(1) == Some(sequence);
+        let entry = below.images.get(image.rank as usize).filter(linked).filter(|_| below.identity == manifest.identity);
+        let foreign = || failed(ManifestError::Damaged { path: from.join("manifest.json"), what: "it is not what was built on".into() });
+        let entry = entry.ok_or_else(foreign)?;
+        files.push(from.join(&name));
+        (next, number, sequence) = (entry.base, base, entry.sequence);
+    }
+    Ok(files)
+}
+
+/// Number of the newest checkpoint that holds this image of a rank.
+#[must_use]
+pub fn holder(directory: &Path, rank: Rank, id: ImageId) -> Option<u64> {
+    numbers(directory).into_iter().rev().find(|number| {
+        let manifest = read(&directory.join(number.to_string()));
+        manifest.is_ok_and(|manifest| manifest.images.get(rank as usize).is_some_and(|image| image.id == id))
+    })
+}
+
+/// Reads a manifest and checks that its own images are there at their full length.
+fn read(directory: &Path) -> Result<Manifest, ManifestError> {
     let path = directory.join("manifest.json");
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -246,6 +323,45 @@ pub fn load(directory: &Path) -> Result<Manifest, ManifestError> {
 mod tests {
     use super::*;
 
+    fn entry(base: Option<u64>, sequence: u32) -> ImageEntry {
+        ImageEntry { rank: 0, host: "a".into(), bytes: 3, checksum: 0, id: ImageId([sequence as u8 + 1; 16]), base, sequence }
+    }
+
+    fn publish_one(directory: &Path, number: u64, base: Option<u64>, sequence: u32) -> PathBuf {
+        let part = prepare(directory, number).unwrap();
+        fs::write(part.join(image_name(0)), "abc").unwrap();
+        publish(&part, &Manifest { number, images: vec![entry(base, sequence)], ..manifest() }).unwrap()
+    }
+
+    #[test]
+    fn what_an_image_builds_on_is_found_or_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        publish_one(directory, 1, None, 0);
+        publish_one(directory, 2, Some(1), 1);
+        let newest = publish_one(directory, 4, Some(2), 2);
+        let files = chains(&newest, &load(&newest).unwrap()).unwrap();
+        let numbered = |number: u64| directory.join(number.to_string()).join(image_name(0));
+        assert_eq!(files, [[4, 2, 1].map(numbered)]);
+        assert_eq!(holder(directory, 0, ImageId([2; 16])), Some(2));
+        assert_eq!(holder(directory, 0, ImageId([9; 16])), None);
+        fs::write(numbered(1), "ab").unwrap();
+        let error = load(&newest).unwrap_err();
+        assert!(matches!(error, ManifestError::Base { rank: 0, base: 1, .. }), "{error}");
+        fs::remove_dir_all(directory.join("2")).unwrap();
+        assert!(matches!(load(&newest).unwrap_err(), ManifestError::Base { base: 2, .. }));
+        // Neither itself, nor a later one, nor one that is not the one before it.
+        assert!(load(&publish_one(directory, 5, Some(5), 1)).is_err());
+        assert!(load(&publish_one(directory, 6, Some(7), 1)).is_err());
+        publish_one(directory, 7, Some(6), 1);
+        assert!(load(&directory.join("6")).is_err());
+        assert!(load(&publish_one(directory, 8, Some(4), 2)).is_err());
+        let part = prepare(directory, 9).unwrap();
+        fs::write(part.join(image_name(0)), "abc").unwrap();
+        let error = publish(&part, &Manifest { number: 9, images: vec![entry(None, 2)], ..manifest() }).unwrap_err();
+        assert!(error.to_string().contains("builds on an image that no checkpoint holds"), "{error}");
+    }
+
     fn manifest() -> Manifest {
         Manifest {
             format: FORMAT,
@@ -257,7 +373,7 @@ mod tests {
             program: Program { argv: vec!["a".into()], env: vec![], cwd: "/".into() },
             hosts: vec!["a".into()],
             local: false,
-            images: vec![ImageEntry { rank: 0, host: "a".into(), bytes: 3, checksum: 0 }],
+            images: vec![entry(None, 0)],
             pmi: PmiServer::new(1, &[1; 16]),
             printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
             phases: Phases::default(),
@@ -291,7 +407,7 @@ mod tests {
         let good = fs::read_to_string(&file).unwrap();
         fs::write(&file, good.replace("\"number\": 1", "\"number\": 2")).unwrap();
         assert!(matches!(load(&place), Err(ManifestError::Damaged { .. })));
-        fs::write(&file, good.replace("\"format\": 1", "\"format\": 9")).unwrap();
+        fs::write(&file, good.replace("\"format\": 2", "\"format\": 9")).unwrap();
         assert!(matches!(load(&place), Err(ManifestError::Format { format: 9, .. })));
         fs::write(&file, &good[..good.len() / 2]).unwrap();
         assert!(matches!(load(&place), Err(ManifestError::Damaged { .. })));

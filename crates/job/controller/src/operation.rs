@@ -271,11 +271,15 @@ impl Job {
         let answer = match (result, snapshot) {
             (Ok(outcome), Some((pmi, printed))) => {
                 let host = |rank: Rank| self.nodes[self.ranks[rank as usize].node as usize].name.clone();
+                let checkpoints = self.checkpoints();
                 let images = outcome.saved.iter().map(|(&rank, saved)| ImageEntry {
                     rank,
                     host: host(rank),
                     bytes: saved.bytes,
                     checksum: saved.checksum,
+                    id: saved.id,
+                    base: saved.base.and_then(|id| manifest::holder(&checkpoints, rank, id)),
+                    sequence: saved.sequence,
                 });
                 let manifest = Manifest {
                     format: FORMAT,

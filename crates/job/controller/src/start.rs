@@ -4,12 +4,11 @@ use crate::embedded::{self, Embedded};
 use crate::error::RunError;
 use crate::hosts::{Host, check_distinct};
 use crate::job::{Event, Job, RankPhase, RankState};
-use crate::manifest::{Manifest, Printed, numbers};
+use crate::manifest::{Manifest, Printed, chains, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::{client, serve};
-use mend_coordination::checkpoint::image_name;
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
@@ -263,6 +262,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
 pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
     let manifest = spec.manifest;
     check_distinct(&spec.hosts)?;
+    let chains = chains(&spec.directory, &manifest)?;
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);
@@ -305,10 +305,9 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         quiet: spec.quiet,
         directory,
     };
-    let images = spec.directory.clone();
     let restore_all = move |job: &Job| {
         for rank in 0..job.ranks.len() as Rank {
-            let source = RestoreSource::File(images.join(image_name(rank)));
+            let source = RestoreSource::Files(chains[rank as usize].clone());
             job.send_to_rank(rank, ToDaemon::Restore { rank, source, stdin: false });
         }
     };

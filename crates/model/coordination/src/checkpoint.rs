@@ -10,7 +10,7 @@
 //! and of the output counters is asked for while all ranks are parked; nothing is committed unless every rank saved.
 //! Faults assumed: any rank may fail, vanish or answer out of turn at any step (the latter is ignored).
 
-use mend_messages::agent::{Reply, Request, SaveTarget, Saved};
+use mend_messages::agent::{Reply, Request, SaveOrder, SaveTarget, Saved};
 use mend_messages::control::Phases;
 use mend_messages::job::Rank;
 use std::collections::{BTreeMap, BTreeSet};
@@ -173,7 +173,7 @@ impl Checkpoint {
             }
             (State::Suspending, false) => {
                 let directory = self.directory.clone();
-                self.ask_all(State::Saving, |rank| Request::Save(SaveTarget::File(directory.join(image_name(rank)))))
+                self.ask_all(State::Saving, |rank| Request::Save(SaveOrder::full(SaveTarget::File(directory.join(image_name(rank))))))
             }
             (State::Saving, false) => {
                 self.resume_started_us = now_us;

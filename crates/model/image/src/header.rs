@@ -5,7 +5,7 @@ use crate::fixed::{Fixed, fixed_record};
 use crate::{ImageError, launch};
 
 /// Format number; grows whenever an older reader would misread.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// Bytes of the header at the start of a stream.
 pub const HEADER_SIZE: usize = 2048;
@@ -33,6 +33,14 @@ fixed_record! {
         pub pid: u32,
         /// Identity of the job.
         pub job: [u8; 16],
+        /// Name of this image, random; never zero.
+        pub id: [u8; 16],
+        /// `id` of the image this one builds on; zero: it is full.
+        pub base: [u8; 16],
+        /// 0 for a full image, n for the n-th after it.
+        pub sequence: u32,
+        /// Zero.
+        pub reserved: u32,
         /// `CLOCK_REALTIME` when the threads were parked.
         pub realtime: u64,
         /// `CLOCK_MONOTONIC` then. The restored process must not see an earlier time.
@@ -85,6 +93,10 @@ impl Default for Header {
             size: 0,
             pid: 0,
             job: [0; 16],
+            id: [0; 16],
+            base: [0; 16],
+            sequence: 0,
+            reserved: 0,
             realtime: 0,
             monotonic: 0,
             boottime: 0,
@@ -118,6 +130,12 @@ impl Header {
             xsave_size: self.cpu_xsave_size,
             xsave_layout: self.cpu_xsave_layout,
         }
+    }
+
+    /// Whether it needs the image that it builds on.
+    #[must_use]
+    pub fn incremental(&self) -> bool {
+        self.base != [0; 16]
     }
 
     /// Notes the processor it is saved on.
@@ -210,6 +228,9 @@ pub fn read_header(bytes: &[u8]) -> Result<Header, ImageError> {
     if header.machine != X86_64 || header.page_size != PAGE {
         return Err(ImageError::Architecture { machine: header.machine, page_size: header.page_size });
     }
+    if header.incremental() != (header.sequence != 0) {
+        return Err(ImageError::Inconsistent { at: 0 });
+    }
     Ok(header)
 }
 
@@ -247,6 +268,13 @@ mod tests {
         assert_eq!(read_header(&damaged), Err(ImageError::HeaderDamaged));
         let foreign = Header { machine: 183, ..sample() };
         assert_eq!(read_header(&foreign.to_bytes()), Err(ImageError::Architecture { machine: 183, page_size: 4096 }));
+    }
+
+    #[test]
+    fn what_builds_on_nothing_is_the_first() {
+        let number = |base, sequence| read_header(&Header { base: [base; 16], sequence, ..sample() }.to_bytes()).is_ok();
+        assert!(number(0, 0) && number(7, 1) && number(7, 9));
+        assert!(!number(0, 1) && !number(7, 0));
     }
 
     proptest! {

@@ -20,6 +20,7 @@ mod error;
 pub mod fixed;
 pub mod handoff;
 mod header;
+pub mod kept;
 pub mod launch;
 pub mod record;
 pub mod verify;

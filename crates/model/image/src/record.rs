@@ -1,7 +1,8 @@
 //! Records after the header, and the ledger that keeps a stream in order on both sides.
 
 use crate::fixed::{Fixed, fixed_record};
-use crate::{HEADER_SIZE, ImageError};
+use crate::kept;
+use crate::{HEADER_SIZE, Header, ImageError};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Bytes of a record's head.
@@ -13,7 +14,8 @@ pub const MAX_PAGES: u64 = 1 << 20;
 /// Largest payload of any other record, bytes.
 pub const MAX_TABLE: u64 = 1 << 28;
 
-/// What a record holds. Their order in the stream is that of the numbers; `Unread` may repeat, `Pages` and `Bytes` mix.
+/// What a record holds. Their order in the stream is that of the numbers; `Unread` may repeat, `Pages`, `Bytes` and `Kept`
+/// mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Texts that other records point into by offset and length.
@@ -34,12 +36,14 @@ pub enum Kind {
     Pages = 8,
     /// Bytes of memory object `index` from offset `address`.
     Bytes = 9,
+    /// Pages that are as in the base image: see [`crate::kept`]. In incremental images only.
+    Kept = 10,
     /// [`End`].
-    End = 10,
+    End = 11,
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 11] = [
         Kind::Strings,
         Kind::Objects,
         Kind::Mappings,
@@ -49,6 +53,7 @@ impl Kind {
         Kind::Summary,
         Kind::Pages,
         Kind::Bytes,
+        Kind::Kept,
         Kind::End,
     ];
 
@@ -252,6 +257,7 @@ fixed_record! {
 /// Keeps count of a stream while it is written or read, and refuses records out of order.
 pub struct Ledger {
     stream: Xxh3,
+    incremental: bool,
     last: u32,
     records: u64,
     bytes: u64,
@@ -264,7 +270,8 @@ impl Ledger {
     pub fn new(header: &[u8; HEADER_SIZE]) -> Self {
         let mut stream = Xxh3::new();
         stream.update(header);
-        Self { stream, last: 0, records: 0, bytes: HEADER_SIZE as u64, pages: 0 }
+        let incremental = Header::decode(header).is_ok_and(|header| header.incremental());
+        Self { stream, incremental, last: 0, records: 0, bytes: HEADER_SIZE as u64, pages: 0 }
     }
 
     /// Bytes up to the next head.
@@ -292,9 +299,9 @@ impl Ledger {
         }
         let inconsistent = ImageError::Inconsistent { at };
         let kind = Kind::from_number(head.kind).ok_or(inconsistent)?;
-        let repeats = matches!(kind, Kind::Unread | Kind::Pages | Kind::Bytes);
-        // Pages and bytes mix: each may follow the other.
-        let rank = if kind == Kind::Bytes { Kind::Pages as u32 } else { kind as u32 };
+        let repeats = matches!(kind, Kind::Unread | Kind::Pages | Kind::Bytes | Kind::Kept);
+        // Content mixes: each may follow the other.
+        let rank = if matches!(kind, Kind::Bytes | Kind::Kept) { Kind::Pages as u32 } else { kind as u32 };
         // Everything up to the process is there, one after the other; only `Unread`, `Summary` and content may be absent.
         let skips =
             rank > Kind::Process as u32 && self.last < Kind::Process as u32 || rank <= Kind::Process as u32 && rank != self.last + 1;
@@ -304,6 +311,7 @@ impl Ledger {
         let fits = match kind {
             Kind::Pages => head.length <= MAX_PAGES && head.length != 0 && head.length % 4096 == 0 && head.address % 4096 == 0,
             Kind::Bytes => head.length <= MAX_PAGES && head.length != 0,
+            Kind::Kept => self.incremental && kept::fits(&head),
             Kind::Unread => head.length <= MAX_PAGES,
             Kind::End => head.length == End::SIZE as u64,
             _ => head.length <= MAX_TABLE,

@@ -1,6 +1,7 @@
 //! Checks a whole stream, piece by piece, without keeping any of it.
 
 use crate::fixed::Fixed;
+use crate::kept;
 use crate::record::{End, HEAD_SIZE, Kind, Ledger, RecordHead};
 use crate::{HEADER_SIZE, Header, ImageError, read_header};
 use xxhash_rust::xxh3::Xxh3;
@@ -17,7 +18,15 @@ pub struct Verified {
 enum State {
     Header,
     Head,
-    Payload { kind: Kind, head: RecordHead, left: u64, padding: u64, at: u64 },
+    /// `last`: end of the last range of a `Kept` record.
+    Payload {
+        kind: Kind,
+        head: RecordHead,
+        left: u64,
+        padding: u64,
+        at: u64,
+        last: u64,
+    },
     Done(End),
 }
 
@@ -94,14 +103,14 @@ impl Verifier {
             let at = ledger.bytes();
             let (kind, head) = ledger.admit(&raw)?;
             self.payload.reset();
-            self.state = State::Payload { kind, head, left: head.length, padding: head.padded_length() - head.length, at };
+            self.state = State::Payload { kind, head, left: head.length, padding: head.padded_length() - head.length, at, last: 0 };
             self.settle()?;
         }
         Ok(&bytes[take..])
     }
 
     fn absorb<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ImageError> {
-        let State::Payload { kind, left, padding, at, .. } = &mut self.state else { return Ok(bytes) };
+        let State::Payload { kind, left, padding, at, last, .. } = &mut self.state else { return Ok(bytes) };
         let take = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
         let (now, rest) = bytes.split_at(take);
         self.payload.update(now);
@@ -109,6 +118,24 @@ impl Verifier {
         if *kind == Kind::End {
             self.held[self.held_length..self.held_length + take].copy_from_slice(now);
             self.held_length += take;
+        }
+        if *kind == Kind::Kept {
+            let mut ranges = now;
+            while !ranges.is_empty() {
+                let some = ranges.len().min(kept::RANGE - self.held_length);
+                self.held[self.held_length..self.held_length + some].copy_from_slice(&ranges[..some]);
+                self.held_length += some;
+                ranges = &ranges[some..];
+                if self.held_length == kept::RANGE {
+                    self.held_length = 0;
+                    for (start, end) in kept::ranges(&self.held[..kept::RANGE], *at)? {
+                        if start < *last {
+                            return Err(ImageError::Inconsistent { at: *at });
+                        }
+                        *last = end;
+                    }
+                }
+            }
         }
         let skip = if *left == 0 { rest.len().min(*padding as usize) } else { 0 };
         if rest[..skip].iter().any(|byte| *byte != 0) {
@@ -121,7 +148,7 @@ impl Verifier {
 
     /// Leaves a record when all of it has come.
     fn settle(&mut self) -> Result<(), ImageError> {
-        let State::Payload { kind, head, left: 0, padding: 0, at } = self.state else { return Ok(()) };
+        let State::Payload { kind, head, left: 0, padding: 0, at, .. } = self.state else { return Ok(()) };
         if self.payload.digest() != head.payload {
             return Err(ImageError::Damaged { at });
         }
@@ -166,12 +193,17 @@ mod tests {
     use xxhash_rust::xxh3::xxh3_64;
 
     fn stream(pages: &[u8]) -> Vec<u8> {
-        let header = Header { rank: 2, ..Header::default() }.to_bytes();
+        stream_with(Header { rank: 2, ..Header::default() }, &[(Kind::Pages, pages)])
+    }
+
+    fn stream_with(header: Header, content: &[(Kind, &[u8])]) -> Vec<u8> {
+        let header = header.to_bytes();
         let mut ledger = Ledger::new(&header);
         let mut bytes = header.to_vec();
         let put = |ledger: &mut Ledger, bytes: &mut Vec<u8>, kind, payload: &[u8]| {
-            let head = RecordHead::new(kind, 0, 4096, payload.len() as u64, xxh3_64(payload)).to_bytes();
-            ledger.admit(&head).unwrap();
+            let address = if kind == Kind::Pages { 4096 } else { 0 };
+            let head = RecordHead::new(kind, 0, address, payload.len() as u64, xxh3_64(payload)).to_bytes();
+            let _ = ledger.admit(&head);
             bytes.extend(head);
             bytes.extend(payload);
             bytes.resize(bytes.len().next_multiple_of(8), 0);
@@ -180,7 +212,9 @@ mod tests {
             put(&mut ledger, &mut bytes, kind, payload);
         }
         put(&mut ledger, &mut bytes, Kind::Process, b"process");
-        put(&mut ledger, &mut bytes, Kind::Pages, pages);
+        for (kind, payload) in content {
+            put(&mut ledger, &mut bytes, *kind, payload);
+        }
         let mut end = [0; End::SIZE];
         ledger.end().encode(&mut end).unwrap();
         put(&mut ledger, &mut bytes, Kind::End, &end);
@@ -196,6 +230,27 @@ mod tests {
         assert_eq!(verify(&mut bytes.as_slice()).unwrap(), Err(ImageError::Trailing));
         assert_eq!(verify(&mut &b""[..]).unwrap(), Err(ImageError::Truncated));
         assert_eq!(verify(&mut &b"#!/bin/sh\n"[..]).unwrap(), Err(ImageError::Foreign));
+    }
+
+    #[test]
+    fn kept_pages_are_ranges_in_an_incremental_image() {
+        let incremental = Header { base: [1; 16], sequence: 1, ..Header::default() };
+        let kept = |ranges: &[u64]| ranges.iter().flat_map(|at| at.to_le_bytes()).collect::<Vec<u8>>();
+        let good = kept(&[0x1000, 0x2000, 0x5000, 0x9000]);
+        let content: [(Kind, &[u8]); 3] = [(Kind::Kept, &good), (Kind::Pages, &[7; 4096]), (Kind::Kept, &good)];
+        let bytes = stream_with(incremental, &content);
+        for cut in [1, 15, 16, 17, 1000, bytes.len()] {
+            let mut verifier = Verifier::new();
+            bytes.chunks(cut).for_each(|piece| verifier.feed(piece).unwrap());
+            assert_eq!(verifier.finish().unwrap().end.pages, 1);
+        }
+        let refused = |header: Header, ranges: &[u64]| {
+            let bytes = stream_with(header, &[(Kind::Kept, &kept(ranges))]);
+            matches!(verify(&mut bytes.as_slice()).unwrap(), Err(ImageError::Inconsistent { .. }))
+        };
+        assert!(refused(Header::default(), &[0x1000, 0x2000]), "in a full image");
+        assert!(refused(incremental, &[0x1000, 0x2000, 0x1000, 0x3000]), "overlapping");
+        assert!(refused(incremental, &[0x1000, 0x1000]) && refused(incremental, &[0x1000, 0x2800]) && refused(incremental, &[0x1000]));
     }
 
     proptest! {

@@ -10,6 +10,9 @@
 //! ```
 //! A restored agent starts with `Restored` on the socket that its restorer inherited, gets a new `Welcome`
 //! and answers `FabricUp`; its threads stay parked until `Resume`.
+//!
+//! A save that is `behind` has only taken a snapshot when it is answered: the rank can be resumed, and `Written` follows
+//! on its own when the image is complete (or is not going to be).
 
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
 use serde::{Deserialize, Serialize};
@@ -57,6 +60,16 @@ pub struct Obstacle {
     pub hint: String,
 }
 
+/// Names an image for good: random, made by the agent for each image it takes. What is built on an image names it so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ImageId(pub [u8; 16]);
+
+impl std::fmt::Display for ImageId {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
 /// Where an image goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SaveTarget {
@@ -66,9 +79,50 @@ pub enum SaveTarget {
     Descriptor,
 }
 
+/// How long the threads stand still for an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SaveMode {
+    /// Until it is written.
+    #[default]
+    Stop,
+    /// Until a copy-on-write snapshot is taken; it is written behind the running program. Where memory is too short for
+    /// that, the agent stops and writes instead and says so.
+    CopyOnWrite,
+}
+
+/// An image to take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SaveOrder {
+    /// Where it goes.
+    pub target: SaveTarget,
+    /// How long the threads stand still.
+    pub mode: SaveMode,
+    /// Store only what changed since this image, if the agent still tracks exactly since it; else everything.
+    pub base: Option<ImageId>,
+    /// Bound of writing behind the running program, bytes per second.
+    pub rate: Option<u64>,
+}
+
+impl SaveOrder {
+    /// A full image, written while the threads stand still.
+    #[must_use]
+    pub fn full(target: SaveTarget) -> Self {
+        Self { target, mode: SaveMode::Stop, base: None, rate: None }
+    }
+}
+
 /// What a save did. Times in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
+    /// Name of the image.
+    pub id: ImageId,
+    /// The image it builds on; `None`: it is full, whatever was ordered.
+    pub base: Option<ImageId>,
+    /// 0 for a full image, n for the n-th after it.
+    pub sequence: u32,
+    /// Memory is only snapshotted yet: [`FromAgent::Written`] follows, and has the totals. `bytes`, `pages` and `checksum`
+    /// here are zero then.
+    pub behind: bool,
     /// Bytes written to the stream, headers included.
     pub bytes: u64,
     /// Pages stored.
@@ -77,7 +131,22 @@ pub struct Saved {
     pub checksum: u64,
     /// Parking the threads and reading the maps.
     pub park_us: u64,
-    /// Writing the stream (and making it durable, for a file).
+    /// Writing the stream (and making it durable, for a file); with `behind`, taking the snapshot.
+    pub write_us: u64,
+    /// Why something was done in another way than ordered, for people.
+    pub note: Option<String>,
+}
+
+/// An image written behind the running program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// As in [`Saved`].
+    pub bytes: u64,
+    /// As in [`Saved`].
+    pub pages: u64,
+    /// As in [`Saved`].
+    pub checksum: u64,
+    /// From the snapshot until it was durable, microseconds.
     pub write_us: u64,
 }
 
@@ -108,7 +177,7 @@ pub enum Request {
     /// Drain and close the channels from and to one peer that is about to move. → [`Reply::Suspended`]
     SuspendPeer(Rank),
     /// Park the threads and write the image. Only after `Suspend`. Threads stay parked. → [`Reply::Saved`]
-    Save(SaveTarget),
+    Save(SaveOrder),
     /// Unpark the threads, reopen the fabric. Legal after any of the above, also after a failure. → [`Reply::Resumed`]
     Resume,
 }
@@ -164,6 +233,13 @@ pub enum FromAgent {
     },
     /// The program opened a libfabric domain of ours (an MPI library started).
     FabricInUse,
+    /// The image of an earlier [`Saved`] with `behind` is durable, or is not going to be.
+    Written {
+        /// Which image.
+        id: ImageId,
+        /// Its totals, or what went wrong.
+        result: Result<Written, String>,
+    },
 }
 
 /// Everything a daemon says to an agent.

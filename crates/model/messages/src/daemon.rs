@@ -7,7 +7,7 @@
 //! A restore (restart or migration target) is two steps, so that a failed one hurts nobody: `Restore` builds the
 //! process with its threads parked and answers `Restored` or `RestoreFailed`; `Agent{Resume}` lets it run, `Discard` kills it.
 
-use crate::agent::{Reply, Request};
+use crate::agent::{ImageId, Reply, Request, Written};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -35,8 +35,8 @@ pub struct JobIntroduction {
 /// Where an image comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestoreSource {
-    /// A file of a checkpoint.
-    File(PathBuf),
+    /// Files of checkpoints: the image to restore and those it builds on, newest first, down to a full one.
+    Files(Vec<PathBuf>),
     /// The transfer connection on which the source daemon will present this token.
     Transfer {
         /// One-time random token, chosen by the controller.
@@ -207,6 +207,15 @@ pub enum FromDaemon {
         rank: Rank,
         /// The answer; `Reply::Failed` also when there is no agent.
         reply: Reply,
+    },
+    /// The image of an earlier `Saved` with `behind` is durable, or is not going to be.
+    Written {
+        /// Whose.
+        rank: Rank,
+        /// Which image.
+        id: ImageId,
+        /// Its totals, or what went wrong.
+        result: Result<Written, String>,
     },
     /// The rank is complete, parked, its fabric will follow with `FabricUp`.
     Restored {

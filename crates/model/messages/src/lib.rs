@@ -14,7 +14,7 @@ pub mod frame;
 pub mod job;
 
 /// Version of all messages in this crate; a peer with another number is refused by the handshake.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The program's release, shown to people; compatibility is decided by [`PROTOCOL`] alone.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -269,7 +269,7 @@ impl Job {
             size: self.introduction.size,
             job: self.introduction.identity,
             source: match source {
-                RestoreSource::File(path) => Source::File(path),
+                RestoreSource::Files(chain) => Source::Files(chain),
                 RestoreSource::Transfer { token } => Source::Transfer(self.meeting.expect(token, Instant::now())),
             },
             agent: theirs.into(),

@@ -15,7 +15,7 @@ use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
 use crate::rank::{Command, Milestone, News};
 use crate::transfer::{self, Token, TransferError};
-use mend_messages::agent::{FromAgent, Hello, Reply, Request, SaveTarget, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, Reply, Request, SaveOrder, SaveTarget, ToAgent, Welcome};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::{JobMap, Rank};
 use std::collections::HashMap;
@@ -67,7 +67,7 @@ pub struct Readied {
     seq: u64,
     rank: Rank,
     attempt: u64,
-    target: Result<(SaveTarget, Option<OwnedFd>), TransferError>,
+    order: Result<(SaveOrder, Option<OwnedFd>), TransferError>,
 }
 
 #[derive(Debug)]
@@ -132,8 +132,10 @@ impl Relay {
     /// A question to a rank's agent.
     pub fn request(&mut self, seq: u64, rank: Rank, request: Request, ranks: &Ranks) {
         match request {
-            Request::Save(SaveTarget::Descriptor) => self.fail(seq, rank, "a save into a transfer has no transfer".into(), ""),
-            Request::Save(target) => self.ready_save(seq, rank, ranks, async { Ok((target, None)) }),
+            Request::Save(SaveOrder { target: SaveTarget::Descriptor, .. }) => {
+                self.fail(seq, rank, "a save into a transfer has no transfer".into(), "")
+            }
+            Request::Save(order) => self.ready_save(seq, rank, ranks, async { Ok((order, None)) }),
             request => {
                 if let (Request::Resume, Some(slot)) = (&request, ranks.get(&rank)) {
                     slot.tell(Command::Feed);
@@ -148,7 +150,7 @@ impl Relay {
         let (job, patience) = (self.job.clone(), self.patience);
         let opening = async move {
             let socket = transfer::open(address, job.identity, &job.secret, token, patience).await?;
-            Ok((SaveTarget::Descriptor, Some(socket)))
+            Ok((SaveOrder::full(SaveTarget::Descriptor), Some(socket)))
         };
         self.ready_save(seq, rank, ranks, opening);
     }
@@ -159,7 +161,7 @@ impl Relay {
         seq: u64,
         rank: Rank,
         ranks: &Ranks,
-        target: impl Future<Output = Result<(SaveTarget, Option<OwnedFd>), TransferError>> + Send + 'static,
+        order: impl Future<Output = Result<(SaveOrder, Option<OwnedFd>), TransferError>> + Send + 'static,
     ) {
         let (slot, attempt) = match (self.speaker(rank, true, ranks), ranks.get(&rank)) {
             (Ok((_, attempt)), Some(slot)) => (slot, attempt),
@@ -168,8 +170,8 @@ impl Relay {
         };
         let (readied, commands) = (self.readied.clone(), slot.commands.clone().downgrade());
         tokio::spawn(async move {
-            let target = target.await;
-            if let (Ok(_), Some(commands)) = (&target, commands.upgrade()) {
+            let order = order.await;
+            if let (Ok(_), Some(commands)) = (&order, commands.upgrade()) {
                 let (done, held) = oneshot::channel();
                 // A rank that ended meanwhile is noticed by whoever gets the result.
                 let _ = commands.send(Command::Hold(done));
@@ -177,18 +179,18 @@ impl Relay {
                 let _ = held.await;
             }
             // The job may have left meanwhile.
-            let _ = readied.send(Readied { seq, rank, attempt, target });
+            let _ = readied.send(Readied { seq, rank, attempt, order });
         });
     }
 
     /// A save is ready for its agent (or failed before it).
     pub fn readied(&mut self, readied: Readied, ranks: &mut Ranks) {
-        let Readied { seq, rank, attempt, target } = readied;
+        let Readied { seq, rank, attempt, order } = readied;
         if ranks.get(&rank).is_none_or(|slot| slot.attempt != attempt) {
             return self.fail(seq, rank, format!("rank {rank} has ended"), "");
         }
-        match target {
-            Ok((target, file)) => self.ask(seq, rank, Request::Save(target), file, ranks),
+        match order {
+            Ok((order, file)) => self.ask(seq, rank, Request::Save(order), file, ranks),
             Err(error) => self.fail(seq, rank, chain(&error), error.hint()),
         }
     }
@@ -365,6 +367,7 @@ impl Relay {
             FromAgent::FabricInUse if speaks_for_fabric => self.urgent.send(FromDaemon::FabricInUse { rank }),
             FromAgent::FabricUp(_) | FromAgent::FabricInUse => {}
             FromAgent::Reply { seq, reply } => self.reply(id, seq, reply, slot),
+            FromAgent::Written { id, result } => self.urgent.send(FromDaemon::Written { rank, id, result }),
             FromAgent::Hello(_) | FromAgent::Restored { .. } | FromAgent::RestoreFailed { .. } => {
                 tracing::warn!(rank, "an agent introduced itself twice");
             }

@@ -51,6 +51,9 @@ pub enum RestoreError {
         /// Why.
         source: io::Error,
     },
+    /// No image was named.
+    #[error("no image was named to restore the rank from")]
+    NoImage,
     /// The transfer did not come or broke.
     #[error(transparent)]
     Transfer(#[from] TransferError),
@@ -136,7 +139,7 @@ impl RestoreError {
             Self::Clocks => "choose a node with Linux 5.6 or newer, or one that has been up longer".into(),
             Self::Refused { failure, .. } => failure.hint().into(),
             Self::Agent(_) => Failure::File.hint().into(),
-            Self::Speechless | Self::Control(_) | Self::AgentSilent(_) => "look at mendd's log on that node".into(),
+            Self::NoImage | Self::Speechless | Self::Control(_) | Self::AgentSilent(_) => "look at mendd's log on that node".into(),
         }
     }
 }
@@ -144,8 +147,8 @@ impl RestoreError {
 /// Where the image comes from.
 #[derive(Debug)]
 pub enum Source {
-    /// A file.
-    File(PathBuf),
+    /// The image and those it builds on, newest first.
+    Files(Vec<PathBuf>),
     /// A transfer that another daemon opens.
     Transfer(oneshot::Receiver<TcpStream>),
 }
@@ -180,8 +183,9 @@ impl Restoration {
         };
         let restorer = self.restorer.ok_or(RestoreError::NoRestorer)?;
         let (from, image, header, mode) = match self.source {
-            Source::File(path) => {
-                let (image, bytes) = read_file_header(&path).await?;
+            Source::Files(chain) => {
+                let path = chain.first().ok_or(RestoreError::NoImage)?;
+                let (image, bytes) = read_file_header(path).await?;
                 (path.display().to_string(), image, bytes, Mode::Restart)
             }
             Source::Transfer(arrival) => {

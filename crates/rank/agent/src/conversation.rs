@@ -18,7 +18,7 @@ use crate::save::{self, Outcome, Standing, Standstill, save};
 use crate::scratch::Scratch;
 use crate::target::Target;
 use mend_messages::PROTOCOL;
-use mend_messages::agent::{FromAgent, Hello, Reply, Request, SaveTarget, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, Reply, Request, SaveOrder, SaveTarget, ToAgent, Welcome};
 use mend_messages::job::{JobMap, Rank};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -212,7 +212,7 @@ impl Agent {
             }
             Request::Suspend => self.suspend(|network, deadline| network.suspend(deadline)),
             Request::SuspendPeer(rank) => self.suspend_peer(rank),
-            Request::Save(target) => match self.save(target)? {
+            Request::Save(order) => match self.save(order)? {
                 Some(reply) => reply,
                 // Restored: that request was answered in another life.
                 None => return Ok(()),
@@ -273,11 +273,11 @@ impl Agent {
     }
 
     /// `None` in a restored process.
-    fn save(&mut self, target: SaveTarget) -> io::Result<Option<Reply>> {
+    fn save(&mut self, order: SaveOrder) -> io::Result<Option<Reply>> {
         if !matches!(self.stage, Stage::Suspended) {
             return Ok(Some(refused("a rank is saved only while it is suspended")));
         }
-        let target = match (target, self.link.take_descriptor()) {
+        let target = match (order.target, self.link.take_descriptor()) {
             (SaveTarget::File(path), _) => Target::File(path),
             (SaveTarget::Descriptor, Some(descriptor)) => Target::Stream(descriptor),
             (SaveTarget::Descriptor, None) => return Ok(Some(refused("no descriptor came with the request"))),

@@ -26,7 +26,7 @@ use mend_image::record::{End, Kind, Process, Thread, mapping, object};
 use mend_image::{Header, put_text};
 use mend_kernel::pagemap;
 use mend_kernel::threads::{Registration, segment_base};
-use mend_messages::agent::{Saved, Welcome};
+use mend_messages::agent::{ImageId, Saved, Welcome};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ffi::c_void;
 use std::fs::File;
@@ -168,7 +168,7 @@ pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveErr
     });
     let mut sources = Sources::open()?;
     standing.guards = guards(&sources, request.scratch)?;
-    let (target, mut tables) = (target.open()?, Tables::default());
+    let (target, mut tables) = (target.open()?, Tables { id: image_id()?, ..Tables::default() });
     if let Err(error) = gather_until_stable(request, &advice, &mut standing, &mut sources, &mut tables) {
         target.discard();
         return Err(error);
@@ -201,7 +201,8 @@ pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveErr
     };
     target.commit()?;
     let write_us = writing.elapsed().as_micros() as u64;
-    let saved = Saved { bytes: end.bytes, pages: end.pages, checksum: end.stream, park_us, write_us };
+    let id = ImageId(tables.header.id);
+    let saved = Saved { id, bytes: end.bytes, pages: end.pages, checksum: end.stream, park_us, write_us, ..Saved::default() };
     drop(sources);
     Ok(Outcome::Saved(saved, standing.into_standstill()))
 }
@@ -274,6 +275,7 @@ impl Drop for Sources {
 /// Encoded tables.
 #[derive(Default)]
 struct Tables {
+    id: [u8; 16],
     header: Header,
     objects: Vec<u8>,
     mappings: Vec<u8>,
@@ -305,6 +307,16 @@ impl Tables {
             volatile: &self.volatile,
             held: &sources.held,
         })
+    }
+}
+
+/// A name for an image, from the kernel's randomness.
+fn image_id() -> Result<[u8; 16], SaveError> {
+    let mut id = [0; 16];
+    match rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()) {
+        Ok(16) => Ok(id),
+        Ok(_) => Err(SaveError::Read { what: "the kernel's random numbers", source: io::ErrorKind::UnexpectedEof.into() }),
+        Err(errno) => Err(SaveError::Read { what: "the kernel's random numbers", source: errno.into() }),
     }
 }
 
@@ -365,7 +377,7 @@ fn gather(
     tables.process = encode_all(std::iter::once(process));
     tables.unread = standing.descriptors.unread(request.attached)?;
     tables.summary = summary(request, standing, &layout);
-    tables.header = header(request, standing, &layout, &areas);
+    tables.header = Header { id: tables.id, ..header(request, standing, &layout, &areas) };
     let lengths = [&layout.strings, &tables.objects, &tables.mappings, &tables.threads, &tables.process];
     tables.header.tables = lengths.iter().map(|table| table.len() as u64).sum();
     standing.layout = layout;

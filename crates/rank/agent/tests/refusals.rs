@@ -3,7 +3,7 @@
 mod support;
 
 use mend_image::launch::Mode;
-use mend_messages::agent::{Reply, Request, SaveTarget};
+use mend_messages::agent::{Reply, Request, SaveOrder, SaveTarget};
 use std::path::Path;
 use support::{Rank, Refusal, Source, compile};
 
@@ -110,16 +110,16 @@ fn a_first_thread_that_has_ended_is_named() {
 fn requests_out_of_order_and_bad_targets() {
     let mut rank = Rank::start(3100, &compile("apps/counter.c"), &["60"]);
     let target = || SaveTarget::File("/nonexistent/directory/image".into());
-    assert!(matches!(rank.ask(Request::Save(target())), Reply::Failed { .. }));
+    assert!(matches!(rank.ask(Request::Save(SaveOrder::full(target()))), Reply::Failed { .. }));
     assert_eq!(rank.ask(Request::Resume), Reply::Resumed);
     let (error, _) = rank.try_save(Path::new("/nonexistent/directory/image")).unwrap_err();
     assert!(error.contains("/nonexistent/directory/image"), "{error}");
-    assert!(matches!(rank.ask(Request::Save(SaveTarget::Descriptor)), Reply::Failed { .. }));
+    assert!(matches!(rank.ask(Request::Save(SaveOrder::full(SaveTarget::Descriptor))), Reply::Failed { .. }));
     let image = rank.directory.join("image");
     rank.save(&image);
     // Parked: nothing but Resume makes sense now.
     assert!(matches!(rank.ask(Request::Suspend), Reply::Failed { .. }));
-    assert!(matches!(rank.ask(Request::Save(target())), Reply::Failed { .. }));
+    assert!(matches!(rank.ask(Request::Save(SaveOrder::full(target()))), Reply::Failed { .. }));
     rank.resume();
     rank.finish();
 }

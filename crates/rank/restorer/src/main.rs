@@ -93,6 +93,9 @@ fn restore(arguments: Arguments) -> ! {
     let arguments = inherited::move_above(arguments, header.top_descriptor);
     stream.fd = arguments.image_fd;
     let own = Space::read();
+    if header.incremental() {
+        fail(Failure::Image, 0, text!("the image builds on another one, which is not given"));
+    }
     check_machine(&header, &own);
 
     let room = arena::take(MAX_PAGES as usize + 8);
@@ -154,7 +157,7 @@ fn read_tables(stream: &mut Stream, room: &mut [u8]) -> (Tables, (Kind, RecordHe
                 }
             }
             Kind::Summary => drop(stream.table(&head)),
-            Kind::Pages | Kind::Bytes | Kind::End => return (tables, (kind, head)),
+            Kind::Pages | Kind::Bytes | Kind::Kept | Kind::End => return (tables, (kind, head)),
         }
     }
 }

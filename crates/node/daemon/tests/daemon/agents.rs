@@ -3,7 +3,7 @@
 use crate::controller::{Controller, Daemon, for_each_isolated_user, for_each_user, keep_alive};
 use mend_image::{Header, put_text};
 use mend_messages::PROTOCOL;
-use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveTarget, Saved, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome};
 use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreSource, ToDaemon};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap};
@@ -99,8 +99,8 @@ impl Stage {
         match request {
             Request::Inspect => Reply::Inspected(Inspection { threads: 7, ..Inspection::default() }),
             Request::Suspend | Request::SuspendPeer(_) => Reply::Suspended { us: 5 },
-            Request::Save(target) => {
-                if let SaveTarget::Descriptor = target {
+            Request::Save(order) => {
+                if let SaveTarget::Descriptor = order.target {
                     let mut header = Header { rank: welcome.rank, size: welcome.size, pid: 1000, job: welcome.job, ..Header::default() };
                     header.set_cpu(&mend_image::cpu::Cpu::detect());
                     let stalling = std::env::var(ACT).unwrap() == "stalling";
@@ -197,7 +197,7 @@ fn what_was_written_before_a_save_comes_before_its_answer() {
         let daemon = Daemon::start(user);
         let mut job = performance(&daemon, "dutiful").await;
         until_fabric(&mut job, true).await;
-        job.send(ToDaemon::Agent { seq: 1, rank: 0, request: Request::Save(SaveTarget::File("/unused".into())) }).await;
+        job.send(ToDaemon::Agent { seq: 1, rank: 0, request: Request::Save(SaveOrder::full(SaveTarget::File("/unused".into()))) }).await;
         let mut output = String::new();
         loop {
             match job.next().await {
@@ -243,7 +243,7 @@ fn a_child_that_runs_the_mpi_program_speaks_for_the_fabric_and_is_not_saved() {
         let mut job = performance(&daemon, "child").await;
         until_fabric(&mut job, false).await;
         assert_eq!(ask(&mut job, 1, Request::Suspend).await, Reply::Suspended { us: 5 });
-        let text = failure(ask(&mut job, 2, Request::Save(SaveTarget::File("/unused".into()))).await);
+        let text = failure(ask(&mut job, 2, Request::Save(SaveOrder::full(SaveTarget::File("/unused".into())))).await);
         assert!(text.contains("rank 0 runs its MPI program /opt/actor as a child") && text.contains("run the program itself"), "{text}");
     });
 }

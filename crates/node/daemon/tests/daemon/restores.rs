@@ -30,7 +30,7 @@ fn without_a_restorer_it_is_named() {
     for_each_isolated_user(async |user| {
         let daemon = Daemon::start(user);
         let mut job = daemon.job(&["true"], 1).await;
-        let error = refusal(&mut job, RestoreSource::File("/no/such/image".into())).await;
+        let error = refusal(&mut job, RestoreSource::Files(vec!["/no/such/image".into()])).await;
         assert_eq!(error, "mend-restorer is not installed beside mendd");
     });
 }
@@ -63,11 +63,11 @@ fn unusable_images_are_refused_by_name() {
         ];
         for (name, bytes, words) in cases {
             let path = daemon.file(name, bytes, 0o644);
-            let error = refusal(&mut job, RestoreSource::File(path.clone())).await;
+            let error = refusal(&mut job, RestoreSource::Files(vec![path.clone()])).await;
             assert!(error.contains(words), "{name}: {error}");
             assert!(error.contains(path.to_str().unwrap()) || matches!(name, "no-program" | "stronger"), "{error}");
         }
-        let error = refusal(&mut job, RestoreSource::File(PathBuf::from("/no/such/image"))).await;
+        let error = refusal(&mut job, RestoreSource::Files(vec![PathBuf::from("/no/such/image")])).await;
         assert!(error.contains("cannot read the image /no/such/image"), "{error}");
     });
 }
@@ -78,7 +78,7 @@ fn a_restorer_that_dies_silently_is_a_failure() {
         let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nkill -9 $$\n");
         let mut job = daemon.job(&["true"], 1).await;
         let path = daemon.file("image", &header(&job).to_bytes(), 0o644);
-        let error = refusal(&mut job, RestoreSource::File(path)).await;
+        let error = refusal(&mut job, RestoreSource::Files(vec![path])).await;
         assert_eq!(error, "mend-restorer ended without saying why");
         // The rank's place is free again.
         job.start(0, false).await;
@@ -101,7 +101,7 @@ fn a_restorer_has_its_pid_its_clock_and_its_descriptors() {
         (saved.pid, saved.monotonic, saved.boottime) = (4711, 500_000_000 * SECOND, 500_000_000 * SECOND);
         saved.roles = 0b1110;
         let path = daemon.file("image", &saved.to_bytes(), 0o644);
-        refusal(&mut job, RestoreSource::File(path)).await;
+        refusal(&mut job, RestoreSource::Files(vec![path])).await;
         let seen = std::fs::read_to_string(daemon.directory.path().join("seen")).unwrap();
         let lines: Vec<&str> = seen.lines().collect();
         assert_eq!(lines[0], "pid 4711");
@@ -117,7 +117,7 @@ fn a_node_without_namespaces_says_so() {
         if user == User::Confined {
             let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nexit 1\n");
             let mut job = daemon.job(&["true"], 1).await;
-            let error = refusal(&mut job, RestoreSource::File("/no/such/image".into())).await;
+            let error = refusal(&mut job, RestoreSource::Files(vec!["/no/such/image".into()])).await;
             assert!(error.contains("this node refuses user and PID namespaces"), "{error}");
         }
     });

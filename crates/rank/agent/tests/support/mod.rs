@@ -2,7 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
-use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveTarget, Saved, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome};
 use mend_messages::frame;
 use mend_messages::job::Secret;
 use std::collections::HashMap;
@@ -261,7 +261,7 @@ impl Rank {
     /// Suspends and saves; threads stay parked.
     pub fn try_save(&mut self, path: &Path) -> Result<Saved, (String, String)> {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
-        match self.ask(Request::Save(SaveTarget::File(path.to_path_buf()))) {
+        match self.ask(Request::Save(SaveOrder::full(SaveTarget::File(path.to_path_buf())))) {
             Reply::Saved(saved) => Ok(saved),
             Reply::Failed { error, hint } => Err((error, hint)),
             other => panic!("unexpected {other:?}"),
@@ -276,7 +276,7 @@ impl Rank {
     pub fn save_into(&mut self, stream: &impl AsFd) {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
         self.seq += 1;
-        let message = ToAgent::Request { seq: self.seq, request: Request::Save(SaveTarget::Descriptor) };
+        let message = ToAgent::Request { seq: self.seq, request: Request::Save(SaveOrder::full(SaveTarget::Descriptor)) };
         let bytes = frame::encode(&message).unwrap();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);

@@ -271,8 +271,8 @@ fn chain(
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unread) => unread.insert(read(&from).map_err(failed)?),
         };
-        // Numbers descend, so this ends.
-        let linked = |entry: &&ImageEntry| base < number && entry.sequence.checked_add(1) == Some(sequence);
+        // Numbers descend, so this ends. Places in the chain may have gaps: images in between may have been merged.
+        let linked = |entry: &&ImageEntry| base < number && entry.sequence < sequence;
         let entry = below.images.get(image.rank as usize).filter(linked).filter(|_| below.identity == manifest.identity);
         let foreign = || failed(ManifestError::Damaged { path: from.join("manifest.json"), what: "it is not what was built on".into() });
         let entry = entry.ok_or_else(foreign)?;
@@ -355,10 +355,12 @@ mod tests {
         assert!(load(&publish_one(directory, 6, Some(7), 1)).is_err());
         publish_one(directory, 7, Some(6), 1);
         assert!(load(&directory.join("6")).is_err());
-        assert!(load(&publish_one(directory, 8, Some(4), 2)).is_err());
-        let part = prepare(directory, 9).unwrap();
+        publish_one(directory, 8, None, 0);
+        assert!(load(&publish_one(directory, 9, Some(8), 2)).is_ok(), "merged in between");
+        assert!(load(&publish_one(directory, 10, Some(9), 2)).is_err());
+        let part = prepare(directory, 11).unwrap();
         fs::write(part.join(image_name(0)), "abc").unwrap();
-        let error = publish(&part, &Manifest { number: 9, images: vec![entry(None, 2)], ..manifest() }).unwrap_err();
+        let error = publish(&part, &Manifest { number: 11, images: vec![entry(None, 2)], ..manifest() }).unwrap_err();
         assert!(error.to_string().contains("builds on an image that no checkpoint holds"), "{error}");
     }
 

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! shepherd                                   mend-restorer (pid = Header::pid, in its own PID namespace)
-//!   exec mend-restorer --image-fd A --control-fd B --agent-fd C --attach stdin=D … --mode restart
-//!                                            reads the stream from A up to its end record, not a byte further
+//!   exec mend-restorer --image-fd A[,A…] --control-fd B --agent-fd C --attach stdin=D … --mode restart
+//!                                            reads the stream from A up to its end record, not a byte further; then, of
+//!                                            the images that it builds on, newest first, what it needs
 //!   ◄──────────────────── Unread{role, bytes} ── 0 or more: bytes that the program had not read yet; the daemon
 //!                                            writes them into its end of that role's new pipe or socket first
 //!   ◄──────────────────────── Ready{bytes, us} ── memory and threads stand
@@ -19,6 +20,8 @@
 //! `recv(MSG_PEEK | MSG_WAITALL)` and hands the socket over untouched; a file it opens anew.
 //! The daemon gives a restored rank the same roles as at start: a role that the image uses and that isn't attached
 //! reads end of file (`stdin`) or swallows output.
+
+use crate::link::MAX_CHAIN;
 
 /// What a descriptor that outlives the process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,11 +78,57 @@ impl Mode {
     }
 }
 
+/// Descriptors of an image and of those it builds on, newest first: at least one, at most [`MAX_CHAIN`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ImageFds {
+    fds: [i32; MAX_CHAIN],
+    count: usize,
+}
+
+impl ImageFds {
+    /// The image alone.
+    #[must_use]
+    pub fn one(fd: i32) -> Self {
+        let mut fds = [-1; MAX_CHAIN];
+        fds[0] = fd;
+        Self { fds, count: 1 }
+    }
+
+    /// From as many as there are; `None` if there are none or too many.
+    pub fn collect(all: impl IntoIterator<Item = i32>) -> Option<Self> {
+        let (mut fds, mut count) = ([-1; MAX_CHAIN], 0);
+        for fd in all {
+            *fds.get_mut(count)? = fd;
+            count += 1;
+        }
+        (count > 0).then_some(Self { fds, count })
+    }
+
+    /// Newest first.
+    #[must_use]
+    pub fn all(&self) -> &[i32] {
+        &self.fds[..self.count]
+    }
+
+    fn parse(text: &[u8]) -> Result<Self, ArgumentError> {
+        let mut failed = None;
+        let each = text.split(|byte| *byte == b',').map_while(|one| number(one).map_err(|error| failed = Some(error)).ok());
+        let fds = Self::collect(each);
+        failed.map_or(fds.ok_or(ArgumentError::Value), Err)
+    }
+}
+
+impl core::fmt::Debug for ImageFds {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.all().fmt(formatter)
+    }
+}
+
 /// The restorer's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arguments {
-    /// Where the stream comes from: a file or a connected socket.
-    pub image_fd: i32,
+    /// Where the stream comes from, a file or a connected socket; and the images that it builds on.
+    pub images: ImageFds,
     /// Stream socket or pipe pair end for [`Status`] and the go byte.
     pub control_fd: i32,
     /// The restored agent's connection to its daemon.
@@ -110,12 +159,12 @@ impl Arguments {
     /// # Errors
     /// See [`ArgumentError`].
     pub fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Self, ArgumentError> {
-        let (mut image, mut control, mut agent, mut mode) = (None, None, None, None);
+        let (mut images, mut control, mut agent, mut mode) = (None, None, None, None);
         let mut attach = [None; 4];
         while let Some(option) = words.next() {
             let value = words.next().ok_or(ArgumentError::Value)?;
             match option {
-                b"--image-fd" => image = Some(number(value)?),
+                b"--image-fd" => images = Some(ImageFds::parse(value)?),
                 b"--control-fd" => control = Some(number(value)?),
                 b"--agent-fd" => agent = Some(number(value)?),
                 b"--attach" => {
@@ -133,8 +182,8 @@ impl Arguments {
                 _ => return Err(ArgumentError::Unknown),
             }
         }
-        match (image, control, agent, mode) {
-            (Some(image_fd), Some(control_fd), Some(agent_fd), Some(mode)) => Ok(Self { image_fd, control_fd, agent_fd, attach, mode }),
+        match (images, control, agent, mode) {
+            (Some(images), Some(control_fd), Some(agent_fd), Some(mode)) => Ok(Self { images, control_fd, agent_fd, attach, mode }),
             _ => Err(ArgumentError::Missing),
         }
     }
@@ -145,9 +194,11 @@ impl Arguments {
     pub fn words(&self) -> std::vec::Vec<std::string::String> {
         use std::string::ToString;
         let mut words = std::vec::Vec::new();
-        for (option, fd) in [("--image-fd", self.image_fd), ("--control-fd", self.control_fd), ("--agent-fd", self.agent_fd)] {
+        let images: std::vec::Vec<_> = self.images.all().iter().map(i32::to_string).collect();
+        let (control, agent) = (self.control_fd.to_string(), self.agent_fd.to_string());
+        for (option, value) in [("--image-fd", images.join(",")), ("--control-fd", control), ("--agent-fd", agent)] {
             words.push(option.to_string());
-            words.push(fd.to_string());
+            words.push(value);
         }
         for (role, fd) in ROLES.iter().zip(self.attach) {
             if let Some(fd) = fd {
@@ -322,12 +373,23 @@ mod tests {
 
     #[test]
     fn arguments_survive_the_command_line() {
-        let arguments =
-            Arguments { image_fd: 5, control_fd: 6, agent_fd: 7, attach: [Some(0), None, Some(9), Some(12)], mode: Mode::Migrate };
+        let arguments = Arguments {
+            images: ImageFds::one(5),
+            control_fd: 6,
+            agent_fd: 7,
+            attach: [Some(0), None, Some(9), Some(12)],
+            mode: Mode::Migrate,
+        };
         let words = arguments.words();
         assert_eq!(Arguments::parse(words.iter().map(|word| word.as_bytes())), Ok(arguments));
         assert_eq!(Arguments::parse([b"--image-fd".as_slice()].into_iter()), Err(ArgumentError::Value));
         assert_eq!(Arguments::parse([b"--image-fd".as_slice(), b"-3"].into_iter()), Err(ArgumentError::Value));
+        let chain = Arguments { images: ImageFds::collect(9..40).unwrap(), ..arguments };
+        assert_eq!(Arguments::parse(chain.words().iter().map(|word| word.as_bytes())), Ok(chain));
+        let long = std::vec![*b"3"; MAX_CHAIN + 1].join(&b',');
+        for bad in [&b"3,"[..], b"", b"3,-1", b",", &long] {
+            assert_eq!(ImageFds::parse(bad), Err(ArgumentError::Value));
+        }
         assert_eq!(Arguments::parse(words[2..].iter().map(|word| word.as_bytes())), Err(ArgumentError::Missing));
     }
 

@@ -22,6 +22,8 @@ pub mod handoff;
 mod header;
 pub mod kept;
 pub mod launch;
+pub mod link;
+pub mod ranges;
 pub mod record;
 pub mod verify;
 

@@ -9,7 +9,8 @@ use crate::privileges::Isolation;
 use crate::shepherd::order::Launch;
 use crate::transfer::{TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
-use mend_image::launch::{Arguments, Failure, GO, Mode, Role, STATUS_HEAD, Status};
+use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
+use mend_image::link::{self, LinkError};
 use mend_image::{HEADER_SIZE, Header, ImageError, read_header};
 use mend_messages::job::Rank;
 use std::fs::File;
@@ -26,10 +27,10 @@ use tokio::sync::oneshot;
 use crate::channels::RankEnds;
 
 /// Descriptor numbers in the restorer: 0 to 2 are `/dev/null`.
-const IMAGE: i32 = 3;
-const CONTROL: i32 = 4;
-const AGENT: i32 = 5;
-const FIRST_ROLE: i32 = 6;
+const CONTROL: i32 = 3;
+const AGENT: i32 = 4;
+/// The image, what it builds on, then the roles.
+const IMAGE: i32 = 5;
 
 /// Why no process was built.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +65,14 @@ pub enum RestoreError {
         from: String,
         /// Why.
         source: ImageError,
+    },
+    /// The image is not what the next newer one builds on.
+    #[error("the image {from} does not fit")]
+    Link {
+        /// File.
+        from: String,
+        /// Why.
+        source: LinkError,
     },
     /// The image is of something else.
     #[error("the image {from} is of {found}, not of {wanted}")]
@@ -133,6 +142,7 @@ impl RestoreError {
             Self::Unreadable { .. } => "checkpoints must be readable on every node that restarts ranks: use a shared directory".into(),
             Self::Transfer(error) => error.hint().into(),
             Self::Image { source, .. } => source.hint().into(),
+            Self::Link { source, .. } => source.hint().into(),
             Self::Foreign { .. } => "name a checkpoint of this job; `mend checkpoints` lists them".into(),
             Self::Processor { .. } => "restore on a node with the same kind of processor".into(),
             Self::NoProgram { .. } => "make the program available on this node under the same path".into(),
@@ -182,28 +192,41 @@ impl Restoration {
             Isolation::Refused { reason } => return Err(RestoreError::NotHere { reason }),
         };
         let restorer = self.restorer.ok_or(RestoreError::NoRestorer)?;
-        let (from, image, header, mode) = match self.source {
+        let (found, mode) = match self.source {
             Source::Files(chain) => {
-                let path = chain.first().ok_or(RestoreError::NoImage)?;
-                let (image, bytes) = read_file_header(path).await?;
-                (path.display().to_string(), image, bytes, Mode::Restart)
+                let mut found = Vec::new();
+                for path in chain {
+                    let (image, bytes) = read_file_header(&path).await?;
+                    found.push((path.display().to_string(), image, bytes));
+                }
+                (found, Mode::Restart)
             }
             Source::Transfer(arrival) => {
                 let (image, bytes) = receive_header(arrival, self.patience).await?;
-                ("from the other node".to_owned(), image, bytes, Mode::Migrate)
+                (vec![("from the other node".to_owned(), image, bytes)], Mode::Migrate)
             }
         };
-        let header = read_header(&header).map_err(|source| RestoreError::Image { from: from.clone(), source })?;
-        check_identity(&header, from, self.job, self.rank, self.size)?;
-        check_machine(&header)?;
-        let clock = clock::offsets_for(&header, time_namespaces).map_err(|clock::Behind| RestoreError::Clocks)?;
+        let (mut froms, mut images, mut headers) = (Vec::new(), Vec::new(), Vec::new());
+        for (from, image, bytes) in found {
+            let header = read_header(&bytes).map_err(|source| RestoreError::Image { from: from.clone(), source })?;
+            check_identity(&header, &from, self.job, self.rank, self.size)?;
+            froms.push(from);
+            images.push(image);
+            headers.push(header);
+        }
+        link::check(&headers).map_err(|(at, source)| RestoreError::Link { from: froms.swap_remove(at), source })?;
+        let header = headers.first().ok_or(RestoreError::NoImage)?;
+        check_machine(header)?;
+        let clock = clock::offsets_for(header, time_namespaces).map_err(|clock::Behind| RestoreError::Clocks)?;
         let (ours, theirs) = UnixStream::pair().map_err(RestoreError::Control)?;
         let roles: Vec<Role> = mend_image::launch::ROLES.into_iter().filter(|&role| header.uses(role)).collect();
         let mut attach = [None; 4];
-        for (number, &role) in (FIRST_ROLE..).zip(&roles) {
+        let first_role = IMAGE + images.len() as i32;
+        for (number, &role) in (first_role..).zip(&roles) {
             attach[role as usize] = Some(number);
         }
-        let arguments = Arguments { image_fd: IMAGE, control_fd: CONTROL, agent_fd: AGENT, attach, mode };
+        let fds = ImageFds::collect(IMAGE..first_role).ok_or(RestoreError::NoImage)?;
+        let arguments = Arguments { images: fds, control_fd: CONTROL, agent_fd: AGENT, attach, mode };
         let launch = Launch {
             isolated: true,
             pid: header.pid,
@@ -215,9 +238,9 @@ impl Restoration {
             env: Vec::new(),
             cwd: "/".into(),
             privileged: true,
-            numbers: (0..FIRST_ROLE + roles.len() as i32).collect(),
+            numbers: (0..first_role + roles.len() as i32).collect(),
         };
-        Ok((launch, Building { given: Some(Given { image, control: theirs.into(), agent: self.agent }), roles, control: ours }))
+        Ok((launch, Building { given: Some(Given { images, control: theirs.into(), agent: self.agent }), roles, control: ours }))
     }
 }
 
@@ -248,13 +271,13 @@ async fn read_file_header(path: &Path) -> Result<(OwnedFd, Vec<u8>), RestoreErro
     .map_err(|source| RestoreError::Unreadable { path: path.to_owned(), source })
 }
 
-fn check_identity(header: &Header, from: String, job: [u8; 16], rank: Rank, size: u32) -> Result<(), RestoreError> {
+fn check_identity(header: &Header, from: &str, job: [u8; 16], rank: Rank, size: u32) -> Result<(), RestoreError> {
     if header.job != job {
-        return Err(RestoreError::Foreign { from, found: "another job".into(), wanted: "this one".into() });
+        return Err(RestoreError::Foreign { from: from.into(), found: "another job".into(), wanted: "this one".into() });
     }
     if (header.rank, header.size) != (rank, size) {
         let found = format!("rank {} of {}", header.rank, header.size);
-        return Err(RestoreError::Foreign { from, found, wanted: format!("rank {rank} of {size}") });
+        return Err(RestoreError::Foreign { from: from.into(), found, wanted: format!("rank {rank} of {size}") });
     }
     Ok(())
 }
@@ -273,7 +296,8 @@ fn check_machine(header: &Header) -> Result<(), RestoreError> {
 
 #[derive(Debug)]
 struct Given {
-    image: OwnedFd,
+    /// Newest first.
+    images: Vec<OwnedFd>,
     control: OwnedFd,
     agent: OwnedFd,
 }
@@ -313,9 +337,10 @@ impl Building {
 
     /// The descriptors for the restorer, in the order of the launch's numbers. Yields them once.
     pub fn descriptors(&mut self, ends: RankEnds) -> io::Result<Vec<OwnedFd>> {
-        let Given { image, control, agent } = self.given.take().ok_or(io::ErrorKind::NotFound)?;
+        let Given { images, control, agent } = self.given.take().ok_or(io::ErrorKind::NotFound)?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
-        let mut files = vec![null.try_clone()?.into(), null.try_clone()?.into(), null.into(), image, control, agent];
+        let mut files = vec![null.try_clone()?.into(), null.try_clone()?.into(), null.into(), control, agent];
+        files.extend(images);
         files.extend(ends.into_iter().filter(|(role, _)| self.uses(*role)).map(|(_, end)| end));
         Ok(files)
     }

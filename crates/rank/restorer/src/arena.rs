@@ -6,6 +6,7 @@ use core::format_args as text;
 use core::sync::atomic::{AtomicU64, Ordering};
 use mend_image::ZONE;
 use mend_image::launch::Failure;
+use mend_image::ranges::Range;
 
 /// Tables and stacks begin here; the program itself lies at the start of the zone.
 const START: u64 = ZONE.0 + (4 << 30);
@@ -25,6 +26,13 @@ pub fn take(length: usize) -> &'static mut [u8] {
     }
     // SAFETY: just mapped, handed out once.
     unsafe { core::slice::from_raw_parts_mut(address as *mut u8, length) }
+}
+
+/// New memory for so many ranges.
+pub fn take_ranges(count: usize) -> &'static mut [Range] {
+    let bytes = take(count * size_of::<Range>());
+    // SAFETY: page-aligned, zeroed (a valid range), as long as needed, handed out once.
+    unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
 }
 
 /// The range in which everything of the restorer lies.

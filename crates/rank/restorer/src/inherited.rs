@@ -3,7 +3,8 @@
 use crate::report::{fail, set_control};
 use crate::sys;
 use core::format_args as text;
-use mend_image::launch::{Arguments, Failure};
+use mend_image::launch::{Arguments, Failure, ImageFds};
+use mend_image::link::MAX_CHAIN;
 
 /// Lets descriptors have as high numbers, and as much memory be pinned, as the process may at all.
 pub fn raise_limits() {
@@ -34,13 +35,13 @@ pub fn above(fd: usize, top: u32) -> usize {
 /// Moves all inherited descriptors above `top` and closes the rest.
 pub fn move_above(arguments: Arguments, top: u32) -> Arguments {
     let [a0, a1, a2, a3] = arguments.attach;
-    let before = [Some(arguments.image_fd), Some(arguments.control_fd), Some(arguments.agent_fd), a0, a1, a2, a3];
-    let mut after = [-1i32; 7];
-    for (old, new) in before.into_iter().zip(&mut after) {
+    let before = [Some(arguments.control_fd), Some(arguments.agent_fd), a0, a1, a2, a3].into_iter();
+    let mut after = [-1i32; 6 + MAX_CHAIN];
+    for (old, new) in before.chain(arguments.images.all().iter().map(|fd| Some(*fd))).zip(&mut after) {
         let Some(old) = old else { continue };
         *new = above(old as usize, top) as i32;
     }
-    set_control(after[1]);
+    set_control(after[0]);
     // Close the gaps between the kept ones.
     let mut from = 0;
     loop {
@@ -57,10 +58,10 @@ pub fn move_above(arguments: Arguments, top: u32) -> Arguments {
     }
     let given = |fd: i32| (fd >= 0).then_some(fd);
     Arguments {
-        image_fd: after[0],
-        control_fd: after[1],
-        agent_fd: after[2],
-        attach: [given(after[3]), given(after[4]), given(after[5]), given(after[6])],
+        images: ImageFds::collect(after[6..].iter().copied().filter(|fd| *fd >= 0)).unwrap_or(arguments.images),
+        control_fd: after[0],
+        agent_fd: after[1],
+        attach: [given(after[2]), given(after[3]), given(after[4]), given(after[5])],
         mode: arguments.mode,
     }
 }

@@ -4,11 +4,11 @@
 //! apart while it runs. Started by the daemon's shepherd, as `mend_image::launch` describes:
 //!
 //! ```text
-//! mend-restorer --image-fd A --control-fd B --agent-fd C [--attach stdin|stdout|stderr|pmi=FD]… --mode restart|migrate
+//! mend-restorer --image-fd A[,A…] --control-fd B --agent-fd C [--attach stdin|stdout|stderr|pmi=FD]… --mode restart|migrate
 //! ```
 //! * Its pid must be `Header::pid`, its PID namespace must have that image's thread ids free, and it needs
 //!   `CAP_CHECKPOINT_RESTORE` (or `CAP_SYS_ADMIN`) over that namespace. `CLOCK_MONOTONIC` must not be behind the header's.
-//! * A: the stream, read in order up to its end record. B: statuses out, the go byte in. C: becomes the agent's connection.
+//! * A: the stream, read in order up to its end record; then the images that it builds on, newest first. B: statuses out, the go byte in. C: becomes the agent's connection.
 //! * `--attach` hands over the program's standard streams and PMI socket; absent ones become `/dev/null`.
 //! * All other inherited descriptors are closed. Signal mask and dispositions do not matter.
 //! * Exit code 1 after `Failed`, or when B ends before the go byte; otherwise the process becomes the rank and its exit
@@ -23,8 +23,11 @@
 #![no_main]
 
 mod arena;
+mod fill;
 mod image;
 mod inherited;
+mod list;
+mod lock;
 mod memory;
 mod own;
 mod report;
@@ -37,13 +40,13 @@ use crate::image::Tables;
 use crate::own::Space;
 use crate::report::{await_go, fail, status};
 use crate::space::Building;
-use crate::stream::Stream;
+use crate::stream::{Record, Stream};
 use core::format_args as text;
 use mend_image::Header;
 use mend_image::cpu::Cpu;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff, Kept, MAX_KEPT};
 use mend_image::launch::{Arguments, Failure, Mode, Role, Status};
-use mend_image::record::{Kind, MAX_PAGES, Process, RecordHead};
+use mend_image::record::{Kind, MAX_PAGES, Process};
 use xxhash_rust::xxh3::xxh3_64;
 
 const STACK: usize = 256 << 10;
@@ -88,18 +91,15 @@ fn restore(arguments: Arguments) -> ! {
     let began = sys::now();
     report::set_control(arguments.control_fd);
     inherited::raise_limits();
-    let mut stream = Stream::new(arguments.image_fd);
-    let header = stream.header();
+    let mut stream = Stream::open(arguments.images.all()[0], 0);
+    let header = *stream.header();
     let arguments = inherited::move_above(arguments, header.top_descriptor);
-    stream.fd = arguments.image_fd;
+    stream.renumber(arguments.images.all()[0]);
     let own = Space::read();
-    if header.incremental() {
-        fail(Failure::Image, 0, text!("the image builds on another one, which is not given"));
-    }
     check_machine(&header, &own);
 
     let room = arena::take(MAX_PAGES as usize + 8);
-    let (tables, mut next) = read_tables(&mut stream, room);
+    let (tables, first) = read_tables(&mut stream, room);
     let process = tables.check(&stream);
     if !own.same_shape(tables.mappings()) {
         fail(Failure::Machine, 0, text!("this kernel places its vdso in another way than {}", header.kernel()));
@@ -107,25 +107,14 @@ fn restore(arguments: Arguments) -> ! {
     tables.check_files(&stream, room);
 
     own.leave();
-    let mut building = Building::map(tables, arguments.mode, header.top_descriptor, room);
-    let end = loop {
-        match next {
-            (Kind::Pages, head) => building.fill(&stream, &head),
-            (Kind::Bytes, head) => building.fill_object(&stream, &head),
-            (Kind::End, head) => break head,
-            _ => stream.inconsistent(),
-        }
-        next = stream.head();
-    };
-    let payload = stream.table(&end);
-    stream.close(payload);
-    complete(arguments, &stream, &own, tables, process, &mut building, began)
+    let mut building = Building::map(tables, arguments.mode, header.top_descriptor);
+    fill::fill(stream, first, &arguments.images.all()[1..], &mut building, tables.threads());
+    complete(arguments, &own, tables, process, &mut building, began)
 }
 
 /// Refuses a machine on which the saved code cannot go on.
 fn check_machine(header: &Header, own: &Space) {
-    // SAFETY: no arguments.
-    let pid = unsafe { sys::call(sys::GETPID, [0; 6]) }.unwrap_or(0);
+    let pid = sys::process_id();
     if pid as u32 != header.pid {
         fail(Failure::Launch, 0, text!("the restorer has process id {pid}, the image needs {}", header.pid));
     }
@@ -139,52 +128,44 @@ fn check_machine(header: &Header, own: &Space) {
 }
 
 /// Reads everything before the pages, and the head that follows it.
-fn read_tables(stream: &mut Stream, room: &mut [u8]) -> (Tables, (Kind, RecordHead)) {
+fn read_tables(stream: &mut Stream, room: &mut [u8]) -> (Tables, Record) {
     let mut tables = Tables { strings: &[], objects: &[], mappings: &[], threads: &[], process: &[] };
     loop {
-        let (kind, head) = stream.head();
-        match kind {
-            Kind::Strings => tables.strings = stream.table(&head),
-            Kind::Objects => tables.objects = stream.table(&head),
-            Kind::Mappings => tables.mappings = stream.table(&head),
-            Kind::Threads => tables.threads = stream.table(&head),
-            Kind::Process => tables.process = stream.table(&head),
+        let record = stream.next();
+        match record.kind {
+            Kind::Strings => tables.strings = record.table(),
+            Kind::Objects => tables.objects = record.table(),
+            Kind::Mappings => tables.mappings = record.table(),
+            Kind::Threads => tables.threads = record.table(),
+            Kind::Process => tables.process = record.table(),
             Kind::Unread => {
-                let bytes = stream.passing(&head, room);
-                match Role::from_number(head.index) {
+                let bytes = record.passing(room);
+                match Role::from_number(record.head.index) {
                     Some(role) => status(&Status::Unread { role, bytes }),
-                    None => stream.inconsistent(),
+                    None => record.inconsistent(),
                 }
             }
-            Kind::Summary => drop(stream.table(&head)),
-            Kind::Pages | Kind::Bytes | Kind::Kept | Kind::End => return (tables, (kind, head)),
+            Kind::Summary => drop(record.table()),
+            Kind::Pages | Kind::Bytes | Kind::Kept | Kind::End => return (tables, record),
         }
     }
 }
 
 /// All memory is there: the rest of the process, and the jump.
-fn complete(
-    arguments: Arguments,
-    stream: &Stream,
-    own: &Space,
-    tables: Tables,
-    process: Process,
-    building: &mut Building,
-    began: u64,
-) -> ! {
+fn complete(arguments: Arguments, own: &Space, tables: Tables, process: Process, building: &mut Building, began: u64) -> ! {
     let mut kept = [Kept::default(); MAX_KEPT];
     let kept_count = building.finish(&mut kept) as u32;
     own.place_kernel_group(tables.mappings());
     set_process(&process, &tables);
     threads::make(tables.threads(), process.capabilities);
-    let Some(first) = tables.threads().next() else { stream.inconsistent() };
+    let Some(first) = tables.threads().next() else { fail(Failure::Image, 0, text!("the image has no thread")) };
     let (restorer_start, restorer_end) = arena::range();
     let us = (sys::now() - began) / 1000;
     let handoff = Handoff {
         magic: HANDOFF_MAGIC,
         restorer_start,
         restorer_end,
-        bytes: stream.bytes(),
+        bytes: stream::bytes_read(),
         us,
         mode: if arguments.mode == Mode::Restart { 0 } else { 1 },
         agent_fd: arguments.agent_fd,
@@ -195,11 +176,11 @@ fn complete(
     };
     // SAFETY: `Tables::check` found the place within one mapping of the image, aligned; the agent keeps it writable.
     unsafe { (process.handoff as *mut Handoff).write(handoff) };
-    status(&Status::Ready { bytes: stream.bytes(), us });
+    status(&Status::Ready { bytes: stream::bytes_read(), us });
     await_go();
-    for fd in [arguments.image_fd, arguments.control_fd] {
+    for fd in arguments.images.all().iter().chain([&arguments.control_fd]) {
         // SAFETY: not used any more.
-        let _ = unsafe { sys::call(sys::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
+        let _ = unsafe { sys::call(sys::CLOSE, [*fd as usize, 0, 0, 0, 0, 0]) };
     }
     threads::go(&first, process.capabilities)
 }

@@ -2,7 +2,7 @@
 
 use crate::sys;
 use core::fmt::{Arguments, Write};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use mend_image::launch::{Failure, GO, Status};
 
 static CONTROL: AtomicI32 = AtomicI32::new(2);
@@ -42,8 +42,13 @@ pub fn status(status: &Status) {
     }
 }
 
-/// Says why it cannot be done, and ends.
+/// Says why it cannot be done, and ends. Of two threads that fail, one speaks.
 pub fn fail(failure: Failure, errno: i32, text: Arguments) -> ! {
+    static FAILED: AtomicBool = AtomicBool::new(false);
+    while FAILED.swap(true, Ordering::Relaxed) {
+        // SAFETY: waits without a descriptor; the other thread ends this one.
+        let _ = unsafe { sys::call(sys::POLL, [0, 0, usize::MAX, 0, 0, 0]) };
+    }
     let mut bytes = Text { bytes: [0; 1024], length: 0 };
     let _ = bytes.write_fmt(text);
     status(&Status::Failed { failure, errno, text: &bytes.bytes[..bytes.length] });

@@ -4,12 +4,13 @@ use crate::arena;
 use crate::image::{Tables, open_object};
 use crate::inherited;
 use crate::report::fail;
-use crate::stream::Stream;
+use crate::stream::Record;
 use crate::sys;
 use core::format_args as text;
 use mend_image::handoff::{Kept, MAX_KEPT};
 use mend_image::launch::{Failure, Mode};
-use mend_image::record::{Mapping, Object, RecordHead, mapping, object};
+use mend_image::ranges::Range;
+use mend_image::record::{Mapping, Object, mapping, object};
 
 /// Advice by flag, as madvise(2) numbers it.
 const ADVICE: [(u32, usize); 8] = [
@@ -33,16 +34,14 @@ pub struct Building {
     memory: &'static mut [u8],
     /// Descriptors that outlive the restorer must be above this: the program's own are made again below.
     top: u32,
-    /// For content that has no place in memory.
-    room: &'static mut [u8],
 }
 
 impl Building {
     /// Maps everything, empty. Descriptors of memory objects stay open.
-    pub fn map(tables: Tables, mode: Mode, top: u32, room: &'static mut [u8]) -> Self {
+    pub fn map(tables: Tables, mode: Mode, top: u32) -> Self {
         let opened = arena::take(tables.mappings().count());
         let memory = arena::take(4 * tables.objects().count());
-        let building = Self { tables, mode, opened, memory, top, room };
+        let building = Self { tables, mode, opened, memory, top };
         for (index, record) in tables.objects().enumerate() {
             if record.flags & object::FILE == 0 {
                 let fd = building.make_memory(&record);
@@ -141,43 +140,46 @@ impl Building {
         fd
     }
 
-    /// Reads a record of pages to where they belong.
-    pub fn fill(&mut self, stream: &Stream, head: &RecordHead) {
-        let Some((index, record)) = self.tables.mapping_of(head.address, head.length) else { stream.inconsistent() };
-        if record.flags & (mapping::VDSO | mapping::VVAR) != 0 {
-            stream.inconsistent();
+    /// Makes ready for a record of pages. False if they have no place here: the file they belong to has them.
+    pub fn admits(&mut self, record: &Record) -> bool {
+        let head = &record.head;
+        let Some((index, mapped)) = self.tables.mapping_of(head.address, head.length) else { record.inconsistent() };
+        if mapped.flags & (mapping::VDSO | mapping::VVAR) != 0 {
+            record.inconsistent();
         }
-        let file = record.object != mapping::NO_OBJECT && self.memory_of(record.object as usize).is_none();
-        if file && record.flags & mapping::SHARED != 0 && self.mode == Mode::Migrate {
+        let file = mapped.object != mapping::NO_OBJECT && self.memory_of(mapped.object as usize).is_none();
+        if file && mapped.flags & mapping::SHARED != 0 && self.mode == Mode::Migrate {
             // The file is as the others see it; what this process wrote is in it already.
-            stream.passing(head, self.room);
-            return;
+            return false;
         }
-        if record.protection as usize & sys::PROT_WRITE == 0 && self.opened[index] == 0 {
-            self.protect(&record, sys::PROT_READ | sys::PROT_WRITE);
-            self.opened[index] = 1;
-        }
-        stream.fill(head.address, head.length);
-        // SAFETY: within one mapping, which is readable as it was just filled; nobody else writes to it.
-        stream.check(unsafe { core::slice::from_raw_parts(head.address as *const u8, head.length as usize) }, head);
+        self.open(index, &mapped);
+        true
     }
 
-    /// Reads a record of bytes into a memory object.
-    pub fn fill_object(&mut self, stream: &Stream, head: &RecordHead) {
-        let Some(fd) = self.memory_of(head.index as usize) else { stream.inconsistent() };
-        let mut bytes = stream.passing(head, self.room);
-        let mut at = head.address as usize;
-        while !bytes.is_empty() {
-            // SAFETY: reads `bytes`.
-            match unsafe { sys::call(sys::PWRITE, [fd, bytes.as_ptr() as usize, bytes.len(), at, 0, 0]) } {
-                Ok(count) => {
-                    bytes = &bytes[count.min(bytes.len())..];
-                    at += count;
-                }
-                Err(sys::EINTR) => {}
-                Err(errno) => fail(Failure::Kernel, errno, text!("shared memory cannot be filled")),
+    /// Makes private memory ready to be filled. False if not all of it is private memory of the image.
+    pub fn open_private(&mut self, (start, end): Range) -> bool {
+        let mut at = start;
+        while at < end {
+            let Some((index, mapped)) = self.tables.mapping_of(at, 4096) else { return false };
+            if mapped.flags & (mapping::VDSO | mapping::VVAR | mapping::SHARED) != 0 {
+                return false;
             }
+            self.open(index, &mapped);
+            at = mapped.end;
         }
+        true
+    }
+
+    fn open(&mut self, index: usize, mapped: &Mapping) {
+        if mapped.protection as usize & sys::PROT_WRITE == 0 && self.opened[index] == 0 {
+            self.protect(mapped, sys::PROT_READ | sys::PROT_WRITE);
+            self.opened[index] = 1;
+        }
+    }
+
+    /// The descriptor of the memory object that a record of bytes belongs to.
+    pub fn object_of(&self, record: &Record) -> usize {
+        self.memory_of(record.head.index as usize).unwrap_or_else(|| record.inconsistent())
     }
 
     fn protect(&self, record: &Mapping, protection: usize) {

@@ -8,16 +8,19 @@ pub const OPEN: usize = 2;
 pub const CLOSE: usize = 3;
 pub const FSTAT: usize = 5;
 pub const POLL: usize = 7;
+pub const LSEEK: usize = 8;
 pub const MMAP: usize = 9;
 pub const MPROTECT: usize = 10;
 pub const MUNMAP: usize = 11;
 pub const RT_SIGPROCMASK: usize = 14;
 pub const PREAD: usize = 17;
 pub const PWRITE: usize = 18;
+pub const SCHED_YIELD: usize = 24;
 pub const MREMAP: usize = 25;
 pub const MADVISE: usize = 28;
 pub const GETPID: usize = 39;
 pub const SETSOCKOPT: usize = 54;
+pub const EXIT: usize = 60;
 pub const FCNTL: usize = 72;
 pub const FTRUNCATE: usize = 77;
 pub const CAPGET: usize = 125;
@@ -26,8 +29,10 @@ pub const PERSONALITY: usize = 135;
 pub const PRCTL: usize = 157;
 pub const ARCH_PRCTL: usize = 158;
 pub const FUTEX: usize = 202;
+pub const SCHED_GETAFFINITY: usize = 204;
 pub const CLOCK_GETTIME: usize = 228;
 pub const EXIT_GROUP: usize = 231;
+pub const TGKILL: usize = 234;
 pub const PRLIMIT: usize = 302;
 pub const MEMFD_CREATE: usize = 319;
 pub const MLOCK2: usize = 325;
@@ -92,6 +97,12 @@ pub fn readable(fd: i32, milliseconds: i32) -> bool {
     // SAFETY: poll reads and writes one `struct pollfd` of 8 bytes.
     let ready = unsafe { call(POLL, [(&raw mut wanted) as usize, 1, milliseconds as usize, 0, 0, 0]) };
     ready != Ok(0)
+}
+
+/// This process, as it sees itself.
+pub fn process_id() -> usize {
+    // SAFETY: no arguments.
+    unsafe { call(GETPID, [0; 6]) }.unwrap_or(0)
 }
 
 /// Ends the process.

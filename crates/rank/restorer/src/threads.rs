@@ -9,6 +9,7 @@ use mend_image::launch::Failure;
 use mend_image::record::Thread;
 
 const STACK: usize = 4096;
+const HELPER_STACK: usize = 128 << 10;
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_FS: u64 = 0x200;
@@ -16,6 +17,7 @@ const CLONE_FILES: u64 = 0x400;
 const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_THREAD: u64 = 0x1_0000;
 const CLONE_SYSVSEM: u64 = 0x4_0000;
+const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
 const CLONE_SETTLS: u64 = 0x8_0000;
 
 const ARCH_SET_FS: usize = 0x1002;
@@ -67,7 +69,8 @@ pub fn make(threads: impl Iterator<Item = Thread>, capabilities: [u64; 3]) {
             ..CloneArguments::default()
         };
         // SAFETY: the new thread runs `enter` on its own stack and never returns here.
-        let result = unsafe { clone_thread(&arguments, size_of::<CloneArguments>(), stack.as_mut_ptr().cast()) };
+        let result =
+            unsafe { clone_thread(&arguments, size_of::<CloneArguments>(), stack.as_mut_ptr() as usize, enter as *const () as usize) };
         if (-4095..0).contains(&result) {
             fail(
                 Failure::Kernel,
@@ -78,14 +81,15 @@ pub fn make(threads: impl Iterator<Item = Thread>, capabilities: [u64; 3]) {
     }
 }
 
-/// clone3(2); the child calls `enter(start)`.
+/// clone3(2); the child calls `enter(start)`, which never returns.
 ///
 /// # Safety
-/// `arguments` must describe a thread on a stack of its own.
+/// `arguments` must describe a thread on a stack of its own, and `enter` be a function of this ABI that takes `start`.
 #[unsafe(naked)]
-unsafe extern "C" fn clone_thread(arguments: *const CloneArguments, size: usize, start: *const Start) -> isize {
+unsafe extern "C" fn clone_thread(arguments: *const CloneArguments, size: usize, start: usize, enter: usize) -> isize {
     core::arch::naked_asm!(
         "mov r8, rdx",
+        "mov r9, rcx",
         "mov eax, 435",
         "syscall",
         "test rax, rax",
@@ -94,9 +98,8 @@ unsafe extern "C" fn clone_thread(arguments: *const CloneArguments, size: usize,
         "2:",
         "xor ebp, ebp",
         "mov rdi, r8",
-        "call {enter}",
+        "call r9",
         "ud2",
-        enter = sym enter,
     )
 }
 
@@ -127,6 +130,76 @@ pub fn go(first: &Thread, capabilities: [u64; 3]) -> ! {
     let _ = unsafe { sys::call(sys::FUTEX, [(&raw const GO) as usize, 129, i32::MAX as usize, 0, 0, 0]) };
     // SAFETY: as in `enter`.
     unsafe { jump(first.context) }
+}
+
+/// Does `work` on two threads, as number 0 and 1, if this process may use two processors. The second has an id that no thread of the image
+/// needs, and is gone when this returns.
+pub fn share(threads: impl Iterator<Item = Thread> + Clone, work: &(dyn Fn(usize) + Sync)) {
+    let stack = arena::take(HELPER_STACK);
+    let helper = Helper { work, alive: AtomicU32::new(1) };
+    let process = sys::process_id();
+    let mut tid = process as i32;
+    let mut made = 0;
+    for _ in 0..if processors() > 1 { 16 } else { 0 } {
+        tid = tid.wrapping_add(1);
+        if threads.clone().any(|thread| thread.tid == tid as u32) {
+            continue;
+        }
+        let arguments = CloneArguments {
+            flags: CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID,
+            child_tid: (&raw const helper.alive) as u64,
+            stack: stack.as_mut_ptr() as u64,
+            stack_size: HELPER_STACK as u64,
+            set_tid: (&raw const tid) as u64,
+            set_tid_size: 1,
+            ..CloneArguments::default()
+        };
+        // SAFETY: the new thread runs `help` on its own stack; `helper` outlives it, as this waits for its end.
+        made = unsafe { clone_thread(&arguments, size_of::<CloneArguments>(), (&raw const helper) as usize, help as *const () as usize) };
+        if made > 0 {
+            break;
+        }
+    }
+    work(0);
+    if made <= 0 {
+        // Nobody helps: it only takes longer.
+        return;
+    }
+    while helper.alive.load(Ordering::Acquire) != 0 {
+        // SAFETY: FUTEX_WAIT reads the word; the kernel clears it and wakes us when the thread is done.
+        let _ = unsafe { sys::call(sys::FUTEX, [(&raw const helper.alive) as usize, 0, 1, 0, 0, 0]) };
+    }
+    // Its id is free a moment later.
+    // SAFETY: signal 0 only looks.
+    while unsafe { sys::call(sys::TGKILL, [process, tid as usize, 0, 0, 0, 0]) }.is_ok() {
+        // SAFETY: takes nothing.
+        let _ = unsafe { sys::call(sys::SCHED_YIELD, [0; 6]) };
+    }
+}
+
+struct Helper<'a> {
+    work: &'a (dyn Fn(usize) + Sync),
+    /// 0 when the kernel has ended it.
+    alive: AtomicU32,
+}
+
+unsafe extern "C" fn help(helper: *const Helper) -> ! {
+    // SAFETY: `share` waits for the end of this thread.
+    unsafe { ((*helper).work)(1) };
+    loop {
+        // SAFETY: ends this thread alone.
+        let _ = unsafe { sys::call(sys::EXIT, [0; 6]) };
+    }
+}
+
+/// Processors that this process may use.
+fn processors() -> u32 {
+    let mut mask = [0u64; 128];
+    // SAFETY: sched_getaffinity writes at most the size of `mask`.
+    match unsafe { sys::call(sys::SCHED_GETAFFINITY, [0, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0]) } {
+        Ok(bytes) => mask.iter().take(bytes / 8).map(|word| word.count_ones()).sum(),
+        Err(_) => 1,
+    }
 }
 
 fn set_base(which: usize, base: u64) {

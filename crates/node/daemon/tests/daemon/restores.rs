@@ -73,6 +73,32 @@ fn unusable_images_are_refused_by_name() {
 }
 
 #[test]
+fn a_chain_that_does_not_fit_is_refused_by_name() {
+    for_each_isolated_user(async |user| {
+        let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nexit 1\n");
+        let mut job = daemon.job(&["true"], 1).await;
+        let full = Header { id: [1; 16], ..header(&job) };
+        let newer = Header { id: [2; 16], base: [1; 16], sequence: 1, ..full };
+        let another = Header { id: [3; 16], ..full };
+        let [full, newer, another] =
+            [("full", full), ("newer", newer), ("another", another)].map(|(name, header)| daemon.file(name, &header.to_bytes(), 0o644));
+        let cases = [
+            (vec![&newer], &newer, "builds on another one (number 1 of its chain), which is not given"),
+            (vec![&newer, &another], &another, "not the image that the next newer one builds on"),
+            (vec![&full, &another], &another, "is full and builds on no other"),
+        ];
+        for (chain, named, words) in cases {
+            let error = refusal(&mut job, RestoreSource::Files(chain.into_iter().cloned().collect())).await;
+            assert!(error.contains(words) && error.contains(named.to_str().unwrap()), "{error}");
+        }
+        // A whole chain gets as far as the restorer.
+        let error = refusal(&mut job, RestoreSource::Files(vec![newer, full])).await;
+        assert_eq!(error, "mend-restorer ended without saying why");
+        assert_eq!(refusal(&mut job, RestoreSource::Files(Vec::new())).await, "no image was named to restore the rank from");
+    });
+}
+
+#[test]
 fn a_restorer_that_dies_silently_is_a_failure() {
     for_each_isolated_user(async |user| {
         let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nkill -9 $$\n");
@@ -107,7 +133,7 @@ fn a_restorer_has_its_pid_its_clock_and_its_descriptors() {
         assert_eq!(lines[0], "pid 4711");
         assert!(lines[1].parse::<u64>().unwrap() >= 500_000_000, "{seen}");
         assert_eq!(lines[2], "1", "{seen}");
-        assert_eq!(lines[3], "--image-fd 3 --control-fd 4 --agent-fd 5 --attach stdout=6 --attach stderr=7 --attach pmi=8 --mode restart");
+        assert_eq!(lines[3], "--image-fd 5 --control-fd 3 --agent-fd 4 --attach stdout=6 --attach stderr=7 --attach pmi=8 --mode restart");
     });
 }
 

@@ -364,7 +364,7 @@ impl Rank {
         let (output, theirs) = UnixStream::pair().unwrap();
         let (stdin, stdin_theirs) = UnixStream::pair().unwrap();
         let arguments = Arguments {
-            image_fd: image.as_raw_fd(),
+            images: mend_image::launch::ImageFds::one(image.as_raw_fd()),
             control_fd: control_theirs.as_raw_fd(),
             agent_fd: agent_theirs.as_raw_fd(),
             attach: [Some(stdin_theirs.as_raw_fd()), Some(theirs.as_raw_fd()), Some(theirs.as_raw_fd()), None],

@@ -11,11 +11,17 @@
 //!
 //! Everything here parses without allocation and never panics on any bytes. Who reads what:
 //! [`read_header`] the first [`HEADER_SIZE`] bytes (version, who, where it can run); the verifier a whole stream;
-//! [`launch`] how the restorer is started and answers.
+//! [`launch`] how the restorer is started and answers; `chain` (with `std`) an image together with those it builds on.
+//!
+//! An image is full, or names the image it builds on and leaves pages to that one ([`kept`]): see [`ranges`] and [`link`].
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
+#[cfg(feature = "std")]
+pub mod chain;
 pub mod cpu;
+#[cfg(feature = "std")]
+pub mod diff;
 mod error;
 pub mod fixed;
 pub mod handoff;
@@ -23,9 +29,13 @@ mod header;
 pub mod kept;
 pub mod launch;
 pub mod link;
+#[cfg(feature = "std")]
+pub mod merge;
 pub mod ranges;
 pub mod record;
 pub mod verify;
+#[cfg(feature = "std")]
+pub mod write;
 
 pub use error::ImageError;
 pub use header::{FORMAT, HEADER_SIZE, Header, put_text, read_header};

@@ -57,7 +57,7 @@ impl Kind {
         Kind::End,
     ];
 
-    fn from_number(number: u32) -> Option<Kind> {
+    pub(crate) fn from_number(number: u32) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 }

@@ -1,6 +1,7 @@
 //! How results are shown: tables and sentences for people, JSON for programs.
 
 use crate::failure::Failure;
+use mend_messages::agent::Tracking;
 use mend_messages::control::Phases;
 use serde::Serialize;
 
@@ -25,6 +26,16 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) {
     line(heading.to_vec());
     for row in rows {
         line(row.iter().map(String::as_str).collect());
+    }
+}
+
+/// How changed pages are noticed, for people.
+pub fn tracking(tracking: &Tracking) -> &'static str {
+    match tracking.method.as_str() {
+        "write-protect" => "changes noticed by write protection",
+        "soft-dirty" => "changes noticed by soft-dirty bits",
+        "hash" => "changes noticed by page hashes",
+        _ => "changes not noticed: every image is full",
     }
 }
 

@@ -224,7 +224,8 @@ pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
             Err(why) => println!("rank {rank} on {host}: cannot be saved: {why}"),
             Ok(found) => {
                 let fabric = if found.fabric_in_use { "messages over Mend's fabric" } else { "no MPI over Mend's fabric" };
-                let what = format!("{} thread(s), {} to save, {fabric}", found.threads, report::size(found.image_bytes));
+                let changes = report::tracking(&found.tracking);
+                let what = format!("{} thread(s), {} to save, {changes}, {fabric}", found.threads, report::size(found.image_bytes));
                 match found.obstacles.is_empty() {
                     true => println!("rank {rank} on {host}: can be saved ({what})"),
                     false => println!("rank {rank} on {host}: cannot be saved ({what})"),
@@ -232,6 +233,9 @@ pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
                 for obstacle in &found.obstacles {
                     println!("    {}", obstacle.what);
                     println!("      hint: {}", obstacle.hint);
+                }
+                for why in &found.tracking.why {
+                    println!("    changed pages are not noticed by {why}");
                 }
             }
         }

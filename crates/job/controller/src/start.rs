@@ -111,6 +111,7 @@ async fn begin(
     let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, quiet } = beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
+    mend_settings::TRACKING.choice()?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;

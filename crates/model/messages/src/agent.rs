@@ -99,6 +99,9 @@ pub struct SaveOrder {
     pub mode: SaveMode,
     /// Store only what changed since this image, if the agent still tracks exactly since it; else everything.
     pub base: Option<ImageId>,
+    /// Notice from this image on what changes, so that a later one can build on it. Without it, what is tracked since an
+    /// earlier image stays as it is.
+    pub track: bool,
     /// Bound of writing behind the running program, bytes per second.
     pub rate: Option<u64>,
 }
@@ -107,7 +110,7 @@ impl SaveOrder {
     /// A full image, written while the threads stand still.
     #[must_use]
     pub fn full(target: SaveTarget) -> Self {
-        Self { target, mode: SaveMode::Stop, base: None, rate: None }
+        Self { target, mode: SaveMode::Stop, base: None, track: false, rate: None }
     }
 }
 
@@ -150,6 +153,17 @@ pub struct Written {
     pub write_us: u64,
 }
 
+/// How a rank notices which of its pages change between two images.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tracking {
+    /// `write-protect`, `soft-dirty`, `hash`, or `off`: every image is full.
+    pub method: String,
+    /// Why none of the better ones, each by its name.
+    pub why: Vec<String>,
+    /// The image since which changes are noticed now.
+    pub since: Option<ImageId>,
+}
+
 /// Facts `explain` shows about a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
@@ -163,6 +177,8 @@ pub struct Inspection {
     pub fabric_in_use: bool,
     /// Executable of the process.
     pub executable: String,
+    /// How incremental images of it come about.
+    pub tracking: Tracking,
 }
 
 /// What the daemon asks of an agent. Each is answered by exactly one [`Reply`] with the same `seq`.

@@ -6,4 +6,6 @@ pub mod program;
 pub mod raw;
 pub mod signal_queue;
 pub mod slice;
+pub mod soft_dirty;
 pub mod threads;
+pub mod userfault;

@@ -1,4 +1,5 @@
-//! Which pages of a mapping hold something: `PAGEMAP_SCAN` (Linux 6.7), else reading `/proc/self/pagemap`.
+//! Which pages of a mapping hold something, and which were written to: `PAGEMAP_SCAN` (Linux 6.7), else reading
+//! `/proc/self/pagemap`.
 //!
 //! Source: Documentation/admin-guide/mm/pagemap.rst, include/uapi/linux/fs.h.
 
@@ -7,6 +8,10 @@ use crate::raw::{check, syscall};
 const PAGE: u64 = 4096;
 const PAGEMAP_SCAN: usize = 0xc060_6610;
 
+const SCAN_PROTECT: u64 = 1;
+const SCAN_CHECK: u64 = 2;
+
+const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
@@ -17,6 +22,7 @@ const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
 const ENTRY_FILE: u64 = 1 << 61;
 const ENTRY_GUARD: u64 = 1 << 58;
+const ENTRY_SOFT_DIRTY: u64 = 1 << 55;
 
 /// A run of populated pages.
 #[repr(C)]
@@ -34,6 +40,13 @@ impl Region {
     #[must_use]
     pub fn absent(&self) -> bool {
         self.categories & PAGE_IS_SWAPPED != 0
+    }
+
+    /// True if the pages were written to since they were last protected or their bits cleared. Only said by [`written`] and
+    /// [`soft_dirty`].
+    #[must_use]
+    pub fn written(&self) -> bool {
+        self.categories & PAGE_IS_WRITTEN != 0
     }
 }
 
@@ -82,8 +95,49 @@ pub fn probe(pagemap: i32) -> Method {
 pub fn populated(pagemap: i32, method: Method, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
     match method {
         Method::Scan => scan(pagemap, start, end, own_only, found),
-        Method::Entries => entries(pagemap, start, end, own_only, found),
+        Method::Entries => entries(pagemap, start, end, own_only, false, found),
     }
+}
+
+/// Collects populated pages as [`populated`] does, and tells which of them were written to since they were last protected.
+/// With `protect` it protects at the same instant those that it collects. The range lies in one mapping.
+///
+/// # Errors
+/// The errno; `EPERM` if the range is not under observation (see [`crate::userfault`]), which is to be taken as "all written".
+pub fn written(pagemap: i32, start: u64, end: u64, own_only: bool, protect: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
+    let without = PAGE_IS_PFNZERO | if own_only { PAGE_IS_FILE } else { 0 };
+    let mut arguments = ScanArguments {
+        size: 96,
+        flags: SCAN_CHECK | if protect { SCAN_PROTECT } else { 0 },
+        start,
+        end,
+        vec: found.as_mut_ptr() as u64,
+        vec_len: found.len() as u64,
+        category_inverted: without,
+        category_mask: without,
+        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        return_mask: PAGE_IS_WRITTEN | PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        ..Default::default()
+    };
+    // SAFETY: the kernel writes at most `vec_len` regions into `found`, a live slice, and `arguments`.
+    let result = unsafe { syscall(libc::SYS_ioctl, [pagemap as usize, PAGEMAP_SCAN, (&raw mut arguments) as usize, 0, 0, 0]) };
+    let count = check(result)?;
+    Ok((count.min(found.len()), if count < found.len() { end } else { arguments.walk_end.clamp(start, end) }))
+}
+
+/// Whether the mapping that begins at or contains `start` is under the observation of some userfaultfd without a handler.
+#[must_use]
+pub fn observed(pagemap: i32, start: u64) -> bool {
+    let mut found = [Region::default()];
+    written(pagemap, start, start + PAGE, false, false, &mut found).is_ok()
+}
+
+/// Collects populated pages as [`populated`] does, and tells which have their soft-dirty bit set.
+///
+/// # Errors
+/// The errno of the read.
+pub fn soft_dirty(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
+    entries(pagemap, start, end, own_only, true, found)
 }
 
 /// Collects guard pages (`MADV_GUARD_INSTALL`) of `start..end` into `found`, as [`populated`] does populated ones. A kernel that
@@ -130,7 +184,7 @@ fn scan(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Region]
     Ok((count.min(found.len()), if count < found.len() { end } else { arguments.walk_end.clamp(start, end) }))
 }
 
-fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
+fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, dirty: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
     let mut buffer = [0u64; 512];
     let room = found.len();
     let mut count = 0;
@@ -147,7 +201,8 @@ fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Regi
         for entry in &buffer[..got] {
             let held = entry & (ENTRY_PRESENT | ENTRY_SWAPPED) != 0 && entry & ENTRY_GUARD == 0 && !(own_only && entry & ENTRY_FILE != 0);
             if held {
-                let categories = if entry & ENTRY_PRESENT != 0 { PAGE_IS_PRESENT } else { PAGE_IS_SWAPPED };
+                let written = if dirty && entry & ENTRY_SOFT_DIRTY != 0 { PAGE_IS_WRITTEN } else { 0 };
+                let categories = written | if entry & ENTRY_PRESENT != 0 { PAGE_IS_PRESENT } else { PAGE_IS_SWAPPED };
                 match found[..count].last_mut() {
                     Some(last) if last.end == at && last.categories == categories => last.end += PAGE,
                     _ if count == room => return Ok((count, at)),

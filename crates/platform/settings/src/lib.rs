@@ -15,6 +15,8 @@ pub enum Kind {
     Text,
     /// Some of these words, in order, separated by commas.
     List(&'static [&'static str]),
+    /// One of these words.
+    Choice(&'static [&'static str]),
     /// A whole number within bounds, both included.
     Number {
         /// Least.
@@ -93,6 +95,13 @@ pub const OFI_PROVIDER: Setting = Setting {
     default: "tcp",
     meaning: "libfabric provider of the ofi channel, as fi_info -l names it: tcp, verbs;ofi_rxm, cxi, efa, …; it must offer reliable datagram endpoints with RMA.",
 };
+/// How changed pages are noticed.
+pub const TRACKING: Setting = Setting {
+    name: "MEND_TRACKING",
+    kind: Kind::Choice(&["auto", "write-protect", "soft-dirty", "hash", "off"]),
+    default: "auto",
+    meaning: "How a rank notices which pages change between two images: write-protect (userfaultfd, Linux 6.7), soft-dirty (/proc/self/clear_refs), hash (of every page, any kernel), auto: the first of these that works, off: every image is full. `mend explain` says which is in use.",
+};
 /// Log filter.
 pub const LOG: Setting = Setting {
     name: "MEND_LOG",
@@ -102,7 +111,7 @@ pub const LOG: Setting = Setting {
 };
 
 /// All settings, in the order of the reference.
-pub const ALL: &[Setting] = &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHANNELS, OFI_PROVIDER, LOG];
+pub const ALL: &[Setting] = &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHANNELS, OFI_PROVIDER, TRACKING, LOG];
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,6 +131,16 @@ pub enum SettingError {
     /// A word that is none of those.
     #[error("{name}={value}: expected some of {words}, separated by commas")]
     List {
+        /// The variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        words: String,
+    },
+    /// Not one of the words.
+    #[error("{name}={value}: expected one of {words}")]
+    Choice {
         /// The variable.
         name: &'static str,
         /// What it holds.
@@ -154,7 +173,7 @@ impl Setting {
     pub fn number(&self) -> Result<u64, SettingError> {
         let (min, max) = match self.kind {
             Kind::Number { min, max } => (min, max),
-            Kind::Path | Kind::Text | Kind::List(_) => (0, u64::MAX),
+            Kind::Path | Kind::Text | Kind::List(_) | Kind::Choice(_) => (0, u64::MAX),
         };
         let value = self.text();
         match value.parse() {
@@ -178,6 +197,17 @@ impl Setting {
             }
         }
         Ok(words)
+    }
+
+    /// The value as one of the declared words.
+    ///
+    /// # Errors
+    /// [`SettingError::Choice`] if it is none of them.
+    pub fn choice(&self) -> Result<&'static str, SettingError> {
+        let Kind::Choice(known) = self.kind else { return Ok("") };
+        let value = self.text();
+        let found = known.iter().find(|known| **known == value.trim());
+        found.copied().ok_or_else(|| SettingError::Choice { name: self.name, value, words: known.join(", ") })
     }
 
     /// The value as milliseconds.
@@ -235,6 +265,7 @@ pub fn reference() -> String {
             Kind::Path => "path".to_owned(),
             Kind::Text => "text".to_owned(),
             Kind::List(words) => format!("of {}", words.join(", ")),
+            Kind::Choice(words) => format!("one of {}", words.join(", ")),
             Kind::Number { min, max } => format!("{min} to {max}"),
         };
         let default = if setting.default.is_empty() { "see meaning" } else { setting.default };
@@ -264,6 +295,13 @@ mod tests {
             let setting = Setting { default: wrong, ..LETTERS };
             assert!(setting.words().is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_choice_is_one_of_its_words() {
+        assert_eq!(TRACKING.choice().unwrap(), "auto");
+        let setting = Setting { name: "MEND_TEST_NOT_SET", default: "hash,auto", ..TRACKING };
+        assert!(setting.choice().is_err());
     }
 
     #[test]

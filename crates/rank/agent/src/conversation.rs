@@ -9,6 +9,7 @@
 //! of order are refused; nothing that fails here stops the program.
 
 use crate::attached::Attached;
+use crate::dirty::Tracker;
 use crate::inspect::{Surroundings, inspect};
 use crate::link::{FIRST_DESCRIPTOR, Link};
 use crate::locks::Due;
@@ -18,7 +19,7 @@ use crate::save::{self, Outcome, Standing, Standstill, save};
 use crate::scratch::Scratch;
 use crate::target::Target;
 use mend_messages::PROTOCOL;
-use mend_messages::agent::{FromAgent, Hello, Reply, Request, SaveOrder, SaveTarget, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveOrder, SaveTarget, ToAgent, Welcome};
 use mend_messages::job::{JobMap, Rank};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -39,6 +40,8 @@ pub(crate) struct Place {
     pub main_process: bool,
     pub pmi: Option<i32>,
     pub drain_limit: Duration,
+    /// As `MEND_TRACKING` says.
+    pub tracking: String,
 }
 
 /// Set by the thread that first uses the fabric; the agent tells the daemon.
@@ -87,6 +90,7 @@ struct Agent {
     place: Place,
     scratch: Scratch,
     attached: Attached,
+    tracker: Tracker,
     link: Link,
     bell: OwnedFd,
     identity: Option<Welcome>,
@@ -105,11 +109,13 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
     BELL.store(bell.as_raw_fd(), Ordering::Release);
     let attached = Attached::find(place.pmi);
     let scratch = Scratch::new()?;
+    let tracker = Tracker::new(&place.tracking);
     let mut agent = Agent {
         network,
         place,
         scratch,
         attached,
+        tracker,
         link,
         bell,
         identity: None,
@@ -198,6 +204,7 @@ impl Agent {
     fn answer(&mut self, seq: u64, request: Request) -> io::Result<()> {
         let reply = match request {
             Request::Inspect => {
+                let tracking = self.tracker.describe();
                 let (mut own, mut excluded) = (self.own_descriptors(), Vec::new());
                 // Held meanwhile, so that no channel is opened between listing the fabric's descriptors and looking at all. A
                 // parked rank's fabric is held already.
@@ -206,9 +213,10 @@ impl Agent {
                     frozen.own_descriptors(&mut |fd| own.push(fd));
                     frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
                 }
+                excluded.extend(self.tracker.memory());
                 let provider_open = frozen.as_ref().is_some_and(|frozen| frozen.provider_open());
                 let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, main_process: self.place.main_process };
-                Reply::Inspected(inspect(&self.attached, &surroundings, self.network.in_use()))
+                Reply::Inspected(Inspection { tracking, ..inspect(&self.attached, &surroundings, self.network.in_use()) })
             }
             Request::Suspend => self.suspend(|network, deadline| network.suspend(deadline)),
             Request::SuspendPeer(rank) => self.suspend_peer(rank),
@@ -269,7 +277,7 @@ impl Agent {
     }
 
     fn own_descriptors(&self) -> Vec<i32> {
-        vec![self.link.raw(), self.bell.as_raw_fd()]
+        [self.link.raw(), self.bell.as_raw_fd()].into_iter().chain(self.tracker.descriptors()).collect()
     }
 
     /// `None` in a restored process.
@@ -283,6 +291,7 @@ impl Agent {
             (SaveTarget::Descriptor, None) => return Ok(Some(refused("no descriptor came with the request"))),
         };
         let Some(identity) = self.identity.clone() else { return Ok(Some(refused("the daemon has not welcomed this agent"))) };
+        let prepared = self.tracker.prepare(order.base, order.track);
         let mut frozen = self.network.freeze();
         frozen.close_provider();
         let mut own_descriptors = self.own_descriptors();
@@ -293,9 +302,10 @@ impl Agent {
         let (start, end) = self.scratch.range();
         let mut excluded = vec![(start as u64, end as u64)];
         frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
+        excluded.extend(self.tracker.memory());
         excluded.sort_unstable();
         let request = save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded };
-        match save(&request, target) {
+        match save(&request, target, &mut self.tracker, prepared) {
             Ok(Outcome::Saved(saved, standstill)) => {
                 self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };
                 Ok(Some(Reply::Saved(saved)))
@@ -311,6 +321,7 @@ impl Agent {
     /// The process has just come back. Its other threads are parked, its descriptors are the restorer's.
     fn restored(&mut self, standing: Standing, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
         let began = Instant::now();
+        self.tracker.forget();
         let handoff = match rebuild::handoff(&self.scratch) {
             Ok(handoff) => handoff,
             // Nothing is known about this process, not even how to speak to the daemon.

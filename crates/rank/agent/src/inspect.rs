@@ -6,7 +6,7 @@ use crate::descriptors::examine_all;
 use crate::layout::Layout;
 use crate::maps::Area;
 use crate::{maps, tasks, timers};
-use mend_messages::agent::{Inspection, Obstacle};
+use mend_messages::agent::{Inspection, Obstacle, Tracking};
 
 /// What of the process is not the program's.
 pub(crate) struct Surroundings<'a> {
@@ -60,6 +60,7 @@ pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, fabric_i
         image_bytes: resident_bytes(),
         fabric_in_use,
         executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
+        tracking: Tracking::default(),
     }
 }
 

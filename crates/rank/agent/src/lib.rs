@@ -13,6 +13,7 @@ mod context;
 mod conversation;
 mod deadlines;
 mod descriptors;
+mod dirty;
 mod inspect;
 mod layout;
 mod link;

@@ -10,6 +10,7 @@
 use crate::attached::{self, Attached};
 use crate::context::{RESTORED, capture};
 use crate::descriptors::{self, Descriptors};
+use crate::dirty::{Look, Prepared, Taken, Tracker};
 use crate::inspect::{process_obstacles, shared_with_others};
 use crate::layout::{Content, Layout, LayoutError};
 use crate::park::{ParkError, Parked, park};
@@ -138,7 +139,7 @@ pub(crate) enum Outcome {
 }
 
 /// Takes an image. Returns once here and once in every process restored from it.
-pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveError> {
+pub(crate) fn save(request: &Request, target: Target, tracker: &mut Tracker, mut prepared: Prepared) -> Result<Outcome, SaveError> {
     // Before anything is stopped: what cannot be saved anyway, and the bulk of what must be on disk.
     let areas = maps::read().map_err(|source| SaveError::Read { what: "/proc/self/maps", source })?;
     if let Some((what, hint)) = process_obstacles().into_iter().next().or_else(|| shared_with_others(&areas, &request.excluded)) {
@@ -168,15 +169,19 @@ pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveErr
     });
     let mut sources = Sources::open()?;
     standing.guards = guards(&sources, request.scratch)?;
-    let (target, mut tables) = (target.open()?, Tables { id: image_id()?, ..Tables::default() });
+    prepared.stand_still();
+    let (target, mut tables) = (target.open()?, Tables { id: image_id()?, base: prepared.base, ..Tables::default() });
     if let Err(error) = gather_until_stable(request, &advice, &mut standing, &mut sources, &mut tables) {
         target.discard();
         return Err(error);
     }
     let park_us = began.elapsed().as_micros() as u64;
     let writing = Instant::now();
+    if let Some(look) = &prepared.look {
+        tracker.begin(look);
+    }
     let result = {
-        let job = tables.job(target.fd(), &sources, &standing.layout);
+        let job = tables.job(target.fd(), &sources, &standing.layout, prepared.look);
         // SAFETY: the writer runs alone; its buffers are borrowed nowhere else.
         let buffers = unsafe { request.scratch.buffers() };
         let mut call = Call { job: &job, buffers: Some(buffers), result: None };
@@ -192,8 +197,8 @@ pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveErr
         target.forget();
         return Ok(Outcome::Restored(standing));
     };
-    let end: End = match result {
-        Ok(end) => end,
+    let (end, taken) = match result {
+        Ok(done) => done,
         Err(error) => {
             target.discard();
             return Err(error.into());
@@ -202,7 +207,13 @@ pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveErr
     target.commit()?;
     let write_us = writing.elapsed().as_micros() as u64;
     let id = ImageId(tables.header.id);
-    let saved = Saved { id, bytes: end.bytes, pages: end.pages, checksum: end.stream, park_us, write_us, ..Saved::default() };
+    let (base, sequence) = prepared.base.map_or((None, 0), |(base, sequence)| (Some(base), sequence));
+    if let Some(look) = &prepared.look {
+        tracker.settle(id, sequence, look, &taken);
+    }
+    let End { bytes, pages, stream: checksum, .. } = end;
+    let note = prepared.note;
+    let saved = Saved { id, base, sequence, bytes, pages, checksum, park_us, write_us, note, ..Saved::default() };
     drop(sources);
     Ok(Outcome::Saved(saved, standing.into_standstill()))
 }
@@ -210,7 +221,7 @@ pub(crate) fn save(request: &Request, target: Target) -> Result<Outcome, SaveErr
 struct Call<'a> {
     job: &'a Job<'a>,
     buffers: Option<Buffers>,
-    result: Option<Result<End, WriteError>>,
+    result: Option<Result<(End, Taken), WriteError>>,
 }
 
 unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
@@ -220,8 +231,12 @@ unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
     // SAFETY: read once; `call.buffers` is never used again, and its parts have no destructors.
     let buffers = unsafe { core::ptr::read(&raw const call.buffers) };
     let result = match buffers {
-        Some(buffers) => {
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| writer::write(call.job, buffers))).unwrap_or(Err(WriteError::Format))
+        Some(mut buffers) => {
+            let write = || {
+                let taken = writer::look(call.job, &mut buffers);
+                writer::write(call.job, buffers, &taken).map(|end| (end, taken))
+            };
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).unwrap_or(Err(WriteError::Format))
         }
         None => Err(WriteError::Format),
     };
@@ -276,6 +291,7 @@ impl Drop for Sources {
 #[derive(Default)]
 struct Tables {
     id: [u8; 16],
+    base: Option<(ImageId, u32)>,
     header: Header,
     objects: Vec<u8>,
     mappings: Vec<u8>,
@@ -287,7 +303,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn job<'a>(&'a self, out: BorrowedFd<'a>, sources: &'a Sources, layout: &'a Layout) -> ManuallyDrop<Job<'a>> {
+    fn job<'a>(&'a self, out: BorrowedFd<'a>, sources: &'a Sources, layout: &'a Layout, look: Option<Look>) -> ManuallyDrop<Job<'a>> {
         ManuallyDrop::new(Job {
             out,
             pagemap: sources.pagemap.as_fd(),
@@ -306,6 +322,7 @@ impl Tables {
             plans: &layout.plans,
             volatile: &self.volatile,
             held: &sources.held,
+            look,
         })
     }
 }
@@ -377,7 +394,8 @@ fn gather(
     tables.process = encode_all(std::iter::once(process));
     tables.unread = standing.descriptors.unread(request.attached)?;
     tables.summary = summary(request, standing, &layout);
-    tables.header = Header { id: tables.id, ..header(request, standing, &layout, &areas) };
+    let (base, sequence) = tables.base.map_or(([0; 16], 0), |(base, sequence)| (base.0, sequence));
+    tables.header = Header { id: tables.id, base, sequence, ..header(request, standing, &layout, &areas) };
     let lengths = [&layout.strings, &tables.objects, &tables.mappings, &tables.threads, &tables.process];
     tables.header.tables = lengths.iter().map(|table| table.len() as u64).sum();
     standing.layout = layout;

@@ -41,6 +41,7 @@ fn place() -> Option<Place> {
         socket: std::env::var_os("MEND_SOCKET")?.into(),
         main_process: number("MEND_RANK_PID") == Some(std::process::id()),
         pmi: number("PMI_FD").and_then(|fd| i32::try_from(fd).ok()),
+        tracking: std::env::var("MEND_TRACKING").unwrap_or_default(),
         drain_limit: Duration::from_millis(number("MEND_DRAIN_TIMEOUT_MS").map_or(DRAIN_MS, u64::from)),
     })
 }

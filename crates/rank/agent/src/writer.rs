@@ -4,11 +4,12 @@
 //! library: each byte that it changed would be a byte of the image that changed between checksum and write. Pages that
 //! the kernel may change by itself (restartable-sequences areas) or other processes may (shared mappings) go through a copy.
 
+use crate::dirty::{Entry, Look, Taken, tracked, within};
 use crate::layout::{Content, Plan};
 use crate::scratch::Buffers;
 use mend_image::fixed::Fixed;
 use mend_image::record::{End, Kind, Ledger, MAX_PAGES, Mapping, RecordHead, mapping};
-use mend_image::{HEADER_SIZE, launch};
+use mend_image::{HEADER_SIZE, kept, launch};
 use mend_kernel::pagemap::{Method, populated};
 use mend_kernel::raw::{check, syscall};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,6 +39,8 @@ pub(crate) struct Job<'a> {
     pub volatile: &'a [u64],
     /// Memory objects whose bytes are read from a descriptor instead of a mapping: object, descriptor, size.
     pub held: &'a [(u32, OwnedFd, u64)],
+    /// To be taken before anything is written.
+    pub look: Option<Look>,
 }
 
 /// Why the stream could not be written.
@@ -55,15 +58,23 @@ pub(crate) enum WriteError {
     Format,
 }
 
-/// Writes the whole stream.
-pub(crate) fn write(job: &Job, buffers: Buffers) -> Result<End, WriteError> {
+/// Takes the look at what changed. Nothing of the process may change from here on until the image is complete.
+pub(crate) fn look(job: &Job, buffers: &mut Buffers) -> Taken {
+    let pagemap = rustix::fd::AsRawFd::as_raw_fd(&job.pagemap);
+    job.look.map_or_else(Taken::default, |look| look.take(pagemap, job.method, job.plans, job.volatile, buffers.regions))
+}
+
+/// Writes the whole stream, after the look.
+pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken) -> Result<End, WriteError> {
     let socket = rustix::net::sockopt::socket_type(job.out).is_ok();
     if socket {
         // The receiver takes pages at the speed of its page faults; a congestion control that paces by estimates would
         // take its pauses for the line's. Not a TCP socket, or no cubic: as it is.
         let _ = rustix::net::sockopt::set_tcp_congestion(job.out, "cubic");
     }
-    let mut writer = Writer { job, socket, ledger: Ledger::new(&job.header), bounce: buffers.bounce };
+    // SAFETY: one look per image; the rooms stay until the next one is prepared.
+    let changes = job.look.and_then(|look| unsafe { look.entries(taken) });
+    let mut writer = Writer { job, socket, ledger: Ledger::new(&job.header), bounce: buffers.bounce, changes };
     writer.send(&mut [IoSlice::new(&job.header)])?;
     for (kind, payload) in job.tables {
         writer.record(kind, 0, 0, payload)?;
@@ -77,6 +88,7 @@ pub(crate) fn write(job: &Job, buffers: Buffers) -> Result<End, WriteError> {
     for plan in job.plans {
         writer.mapping(plan, buffers.regions, buffers.residency)?;
     }
+    writer.keep(changes.unwrap_or_default())?;
     for (object, descriptor, size) in job.held {
         writer.object(*object, descriptor.as_fd(), *size)?;
     }
@@ -92,6 +104,8 @@ struct Writer<'a> {
     socket: bool,
     ledger: Ledger,
     bounce: &'static mut [u8],
+    /// Populated pages of all mappings that are tracked. `None`: they have to be found, and are all stored.
+    changes: Option<&'static [Entry]>,
 }
 
 impl Writer<'_> {
@@ -131,31 +145,59 @@ impl Writer<'_> {
     }
 
     fn mapping(&mut self, plan: &Plan, regions: &mut [mend_kernel::pagemap::Region], residency: &mut [u8]) -> Result<(), WriteError> {
-        let Mapping { start, end, protection, flags, .. } = plan.mapping;
-        let readable = protection & libc::PROT_READ as u32 != 0;
-        let own_only = plan.content == Content::Changed;
+        let Mapping { start, end, .. } = plan.mapping;
         match plan.content {
             Content::Nothing => return Ok(()),
             Content::Everything => return self.copied(start, end, true, true),
             Content::Shared => return self.resident(start, end, residency),
             Content::Populated | Content::Fleeting | Content::Changed => {}
         }
+        if let Some(changes) = self.changes.filter(|_| tracked(plan)) {
+            let mut changed = within(changes, &plan.mapping).iter().filter(|entry| entry.changed());
+            return changed.try_for_each(|entry| self.region(plan, entry.range(), entry.absent()));
+        }
+        let own_only = plan.content == Content::Changed;
         let mut at = start;
         while at < end {
             let found = populated(rustix::fd::AsRawFd::as_raw_fd(&self.job.pagemap), self.job.method, at, end, own_only, regions);
             let (count, next) = found.map_err(|errno| WriteError::Pagemap(Errno::from_raw_os_error(errno)))?;
             for region in &regions[..count] {
-                let fleeting = plan.content == Content::Fleeting;
-                if region.absent() || !readable || fleeting || flags & mapping::SHARED != 0 {
-                    // Readable and yet not to be read: a guard page, or nothing there any more.
-                    self.copied(region.start, region.end, !own_only, fleeting || readable && region.absent())?;
-                } else {
-                    self.direct(region.start, region.end, !own_only)?;
-                }
+                self.region(plan, (region.start, region.end), region.absent())?;
             }
             at = next.max(at + PAGE);
         }
         Ok(())
+    }
+
+    /// Stores populated pages of a mapping.
+    fn region(&mut self, plan: &Plan, (start, end): (u64, u64), absent: bool) -> Result<(), WriteError> {
+        let Mapping { protection, flags, .. } = plan.mapping;
+        let readable = protection & libc::PROT_READ as u32 != 0;
+        let own_only = plan.content == Content::Changed;
+        let fleeting = plan.content == Content::Fleeting;
+        if absent || !readable || fleeting || flags & mapping::SHARED != 0 {
+            // Readable and yet not to be read: a guard page, or nothing there any more.
+            self.copied(start, end, !own_only, fleeting || readable && absent)
+        } else {
+            self.direct(start, end, !own_only)
+        }
+    }
+
+    /// Leaves unchanged pages to the base.
+    fn keep(&mut self, changes: &[Entry]) -> Result<(), WriteError> {
+        let mut kept = changes.iter().filter(|entry| !entry.changed()).peekable();
+        let bounce = std::mem::take(&mut self.bounce);
+        let mut result = Ok(());
+        while kept.peek().is_some() && result.is_ok() {
+            let mut length = 0;
+            for (entry, room) in kept.by_ref().zip(bounce.chunks_exact_mut(kept::RANGE)) {
+                result = kept::put(entry.range(), room).map_err(|_| WriteError::Format);
+                length += kept::RANGE;
+            }
+            result = result.and_then(|()| self.record(Kind::Kept, 0, 0, &bounce[..length]));
+        }
+        self.bounce = bounce;
+        result
     }
 
     /// Stores pages from where they are. They are present and readable, and nothing writes to them but what `volatile` lists.
@@ -293,7 +335,7 @@ fn page_at(address: u64) -> &'static [u8] {
 }
 
 /// Whether all bytes are zero. Compiles to vector instructions.
-fn is_zero(bytes: &[u8]) -> bool {
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }
 

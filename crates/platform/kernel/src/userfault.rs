@@ -1,0 +1,115 @@
+//! Write protection that the kernel lifts by itself at the first write, and remembers: userfaultfd with
+//! `UFFD_FEATURE_WP_ASYNC` (Linux 6.7). Works without privileges, also for writes by system calls (`read`, `O_DIRECT`,
+//! io_uring) and by other processes (`process_vm_writev`). [`crate::pagemap::written`] protects and tells.
+//!
+//! Not seen: writes of devices to pages that were pinned before they were protected.
+//!
+//! Source: Documentation/admin-guide/mm/userfaultfd.rst, include/uapi/linux/userfaultfd.h.
+
+use crate::raw::{check, syscall};
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const USER_MODE_ONLY: usize = 1;
+const API: u64 = 0xaa;
+const FEATURE_WP_ASYNC: u64 = 1 << 15;
+const REGISTER_MODE_WP: u64 = 1 << 1;
+
+const IOCTL_API: usize = 0xc018_aa3f;
+const IOCTL_REGISTER: usize = 0xc020_aa00;
+
+#[repr(C)]
+struct ApiArguments {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct RegisterArguments {
+    start: u64,
+    length: u64,
+    mode: u64,
+    ioctls: u64,
+}
+const _: () = assert!(size_of::<ApiArguments>() == 24 && size_of::<RegisterArguments>() == 32);
+
+/// Opens a userfaultfd of this process for it. Closing it ends all its protection.
+///
+/// # Errors
+/// The errno: `ENOSYS` or `EPERM` where there is none or it is forbidden, `EINVAL` where the kernel is older than 6.7.
+pub fn open() -> Result<OwnedFd, i32> {
+    let flags = libc::O_CLOEXEC as usize | libc::O_NONBLOCK as usize | USER_MODE_ONLY;
+    // SAFETY: no pointers.
+    let raw = check(unsafe { syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) })?;
+    // SAFETY: just opened, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw as i32) };
+    let mut arguments = ApiArguments { api: API, features: FEATURE_WP_ASYNC, ioctls: 0 };
+    // SAFETY: reads and writes `arguments`.
+    check(unsafe { syscall(libc::SYS_ioctl, [fd.as_raw_fd() as usize, IOCTL_API, (&raw mut arguments) as usize, 0, 0, 0]) })?;
+    Ok(fd)
+}
+
+/// Takes a part of one mapping (whole pages) under the observation of the userfaultfd with this number. Nothing is protected
+/// yet. A part that is under its observation already stays as it is. Allocates nothing.
+///
+/// # Errors
+/// The errno: `EBUSY` if the range is under another one's observation, `EINVAL` or `EPERM` if it cannot be observed.
+pub fn register(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
+    let mut arguments = RegisterArguments { start, length: end - start, mode: REGISTER_MODE_WP, ioctls: 0 };
+    // SAFETY: reads and writes `arguments`; protection without a handler changes nothing that the program can see.
+    check(unsafe { syscall(libc::SYS_ioctl, [userfault as usize, IOCTL_REGISTER, (&raw mut arguments) as usize, 0, 0, 0]) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pagemap::{Region, observed, written};
+
+    const PAGE: u64 = 4096;
+
+    fn map(pages: u64) -> u64 {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), (pages * PAGE) as usize, protection, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        // SAFETY: advice on the mapping made above.
+        unsafe { libc::madvise(base, (pages * PAGE) as usize, libc::MADV_NOHUGEPAGE) };
+        base as u64
+    }
+
+    fn touch(base: u64, page: u64) {
+        // SAFETY: the tests pass pages of their own mappings.
+        unsafe { ((base + page * PAGE) as *mut u8).write_volatile(1) };
+    }
+
+    #[test]
+    fn only_what_is_written_after_protection_is_told() {
+        let Ok(userfault) = open() else { return };
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let (pagemap, base) = (pagemap.as_raw_fd(), map(16));
+        for page in [0, 1, 2, 7, 8] {
+            touch(base, page);
+        }
+        let mut found = [Region::default(); 16];
+        assert!(!observed(pagemap, base));
+        assert_eq!(written(pagemap, base, base + 16 * PAGE, false, true, &mut found), Err(libc::EPERM));
+        register(userfault.as_raw_fd(), base, base + 16 * PAGE).unwrap();
+        register(userfault.as_raw_fd(), base, base + 16 * PAGE).unwrap();
+        assert!(observed(pagemap, base));
+        let mut look = |protect| {
+            let (count, next) = written(pagemap, base, base + 16 * PAGE, false, protect, &mut found).unwrap();
+            assert_eq!(next, base + 16 * PAGE);
+            let told = |region: &Region| ((region.start - base) / PAGE, (region.end - base) / PAGE, region.written());
+            found[..count].iter().map(told).collect::<Vec<_>>()
+        };
+        assert_eq!(look(true), [(0, 3, true), (7, 9, true)]);
+        touch(base, 1);
+        touch(base, 12);
+        for protect in [false, true] {
+            assert_eq!(look(protect), [(0, 1, false), (1, 2, true), (2, 3, false), (7, 9, false), (12, 13, true)]);
+        }
+        assert_eq!(look(true), [(0, 3, false), (7, 9, false), (12, 13, false)]);
+        let other = open().unwrap();
+        assert_eq!(register(other.as_raw_fd(), base, base + 16 * PAGE), Err(libc::EBUSY));
+    }
+}

@@ -1,0 +1,198 @@
+//! One look at all private memory while the threads stand still: what changed since the last image, and from now on anew.
+//!
+//! Runs on scratch memory, allocates nothing, and writes to nothing but rooms. It is done after the agent's last change to
+//! memory that is saved and before the first page is written: what changes after it counts for the next image.
+//!
+//! A page that was not populated before and is now, that was dropped and filled again, or whose mapping is another one than
+//! before counts as changed; one that is no longer populated is in no list and thereby as a fresh mapping gives it.
+
+use super::hash::{self, Hashed, Hashing};
+use super::protect;
+use super::room::{Loan, Words};
+use super::soft;
+use crate::layout::{Content, Plan};
+use mend_image::record::{Mapping, mapping};
+use mend_kernel::pagemap::{Method, Region, populated};
+
+/// Populated pages that are alike.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    start: u64,
+    /// End, and in its low bits [`CHANGED`], [`ABSENT`].
+    end: u64,
+}
+impl Words for Entry {}
+
+const CHANGED: u64 = 1;
+const ABSENT: u64 = 2;
+const FLAGS: u64 = 4095;
+
+impl Entry {
+    fn new(start: u64, end: u64, changed: bool, absent: bool) -> Self {
+        Self { start, end: end | if changed { CHANGED } else { 0 } | if absent { ABSENT } else { 0 } }
+    }
+
+    /// First address and the first after it.
+    pub fn range(&self) -> (u64, u64) {
+        (self.start, self.end & !FLAGS)
+    }
+
+    /// False: as in the base.
+    pub fn changed(&self) -> bool {
+        self.end & CHANGED != 0
+    }
+
+    /// See [`Region::absent`].
+    pub fn absent(&self) -> bool {
+        self.end & ABSENT != 0
+    }
+}
+
+/// Whether changes of a mapping are looked for: private memory, but for pools of huge pages and deleted files.
+pub(crate) fn tracked(plan: &Plan) -> bool {
+    let content = matches!(plan.content, Content::Populated | Content::Fleeting | Content::Changed);
+    content && plan.mapping.flags & (mapping::SHARED | mapping::POOL) == 0
+}
+
+/// How it is done.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// By a userfaultfd with this number.
+    Protect(i32),
+    /// By bits that this descriptor clears.
+    SoftDirty(i32),
+    /// By comparing with these.
+    Hash { before: (Loan<Hashed>, usize), after: Loan<Hashed> },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy)]
+pub(crate) struct Look {
+    pub(super) way: Way,
+    /// Notice changes from now on.
+    pub(super) arm: bool,
+    /// List what changed.
+    pub(super) list: Option<Loan<Entry>>,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taken {
+    /// The list's length; `None`: not asked for, or it could not be made, and all counts as changed.
+    pub entries: Option<usize>,
+    /// Changes are noticed from here on.
+    pub armed: bool,
+    pub(super) hashes: usize,
+}
+
+/// What a way needs of the surroundings.
+pub(super) struct Sight<'a> {
+    pub pagemap: i32,
+    pub method: Method,
+    pub regions: &'a mut [Region],
+    /// Pages that the kernel writes to when it likes.
+    pub volatile: &'a [u64],
+    pub arm: bool,
+}
+
+/// Where entries go; alike neighbours become one.
+pub(super) struct Sink {
+    list: Option<Loan<Entry>>,
+    last: Entry,
+    count: usize,
+    full: bool,
+}
+
+impl Sink {
+    pub fn none() -> Self {
+        Self::into(None)
+    }
+
+    fn into(list: Option<Loan<Entry>>) -> Self {
+        Self { list, last: Entry::default(), count: 0, full: false }
+    }
+
+    pub fn wanted(&self) -> bool {
+        self.list.is_some()
+    }
+
+    pub fn push(&mut self, start: u64, end: u64, changed: bool, absent: bool) {
+        let entry = Entry::new(start, end, changed, absent);
+        if self.last.end & !FLAGS == start && self.last.end & FLAGS == entry.end & FLAGS {
+            self.last.end = entry.end;
+        } else {
+            self.flush();
+            self.last = entry;
+        }
+    }
+
+    /// Ends the entry under way: none reaches over two mappings.
+    fn flush(&mut self) {
+        if let (Some(list), true) = (self.list, self.last.end != 0) {
+            // SAFETY: the tracker lent the room for this look, and nobody has a slice of it.
+            self.full |= !unsafe { list.put(self.count, self.last) };
+            self.count += 1;
+        }
+        self.last = Entry::default();
+    }
+}
+
+impl Look {
+    /// Looks. A failure makes everything count as changed and ends the tracking: it is in the result.
+    pub fn take(&self, pagemap: i32, method: Method, plans: &[Plan], volatile: &[u64], regions: &mut [Region]) -> Taken {
+        let mut sight = Sight { pagemap, method, regions, volatile, arm: self.arm };
+        let mut sink = Sink::into(self.list);
+        let mut hashing = Hashing::new(&self.way);
+        let result = plans.iter().filter(|plan| tracked(plan)).try_for_each(|plan| {
+            let result = match self.way {
+                Way::Protect(number) => protect::look(number, plan, &mut sight, &mut sink),
+                Way::SoftDirty(_) => soft::look(plan, &mut sight, &mut sink),
+                Way::Hash { .. } => hash::look(plan, &mut hashing, &mut sight, &mut sink),
+            };
+            sink.flush();
+            result
+        });
+        let result = result.and_then(|()| match self.way {
+            Way::SoftDirty(clear_refs) if self.arm => mend_kernel::soft_dirty::clear(clear_refs),
+            _ => Ok(()),
+        });
+        let good = result.is_ok();
+        Taken {
+            entries: (good && sink.wanted() && !sink.full).then_some(sink.count),
+            armed: good && self.arm && !hashing.full(),
+            hashes: hashing.count(),
+        }
+    }
+
+    /// The list of a look that was taken, ascending.
+    ///
+    /// # Safety
+    /// The tracker must not begin another look, nor be dropped, while the slice is in use.
+    pub unsafe fn entries(&self, taken: &Taken) -> Option<&'static [Entry]> {
+        // SAFETY: the caller answers for the room.
+        taken.entries.and_then(|count| self.list.map(|list| unsafe { list.items(count) }))
+    }
+}
+
+/// The entries within a mapping.
+pub(crate) fn within<'a>(entries: &'a [Entry], mapping: &Mapping) -> &'a [Entry] {
+    let from = entries.partition_point(|entry| entry.start < mapping.start);
+    let to = entries.partition_point(|entry| entry.start < mapping.end);
+    &entries[from..to]
+}
+
+/// Calls with each populated region that is the process's own.
+pub(super) fn each_populated(plan: &Plan, sight: &mut Sight, mut each: impl FnMut(&mut Sight, Region)) -> Result<(), i32> {
+    let Mapping { start, end, .. } = plan.mapping;
+    let mut at = start;
+    while at < end {
+        let (count, next) = populated(sight.pagemap, sight.method, at, end, plan.content == Content::Changed, sight.regions)?;
+        for index in 0..count {
+            let region = sight.regions[index];
+            each(sight, region);
+        }
+        at = next.max(at + 4096);
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! Which private pages changed since an image, so that the next one need not hold the others.
+//!
+//! ```text
+//! prepare ─ (threads park) ─ begin ─ look.take ─ image is written ─ settle      tracked since this image
+//!                              └──────── anything fails ────────►               tracked since none: the next is full
+//! ```
+//! Three ways, chosen at run time: write protection, soft-dirty bits, hashes. A [`look::Look`] takes the list of changes and
+//! arms the tracking anew at one instant, while the threads stand still. Shared memory and memory objects are not tracked,
+//! they are stored whole each time.
+//!
+//! Invariant: a page that is listed as unchanged holds what it held when the image named by `since` was taken. Whatever is in
+//! doubt counts as changed. A restored process begins untracked.
+
+mod hash;
+mod look;
+mod protect;
+mod room;
+mod soft;
+#[cfg(test)]
+mod tests;
+
+use crate::link::FIRST_DESCRIPTOR;
+use hash::Hashed;
+pub(crate) use look::{Entry, Look, Taken, tracked, within};
+use look::Way;
+use mend_kernel::{pagemap, soft_dirty, userfault};
+use mend_messages::agent::{ImageId, Tracking};
+use room::Room;
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::fs::File;
+use std::mem;
+
+/// Pages that a process may grow by between a look at its size and its standstill, beside an eighth.
+const SLACK: usize = 64 << 10;
+
+/// What `MEND_TRACKING` may demand.
+const METHODS: [Method; 3] = [Method::WriteProtect, Method::SoftDirty, Method::Hash];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    WriteProtect,
+    SoftDirty,
+    Hash,
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Method::WriteProtect => "write-protect",
+            Method::SoftDirty => "soft-dirty",
+            Method::Hash => "hash",
+        }
+    }
+}
+
+/// A method that works here, with what it keeps.
+enum Active {
+    WriteProtect(OwnedFd),
+    SoftDirty(OwnedFd),
+    /// The hashes at `since`, how many, and room for the next.
+    Hash { before: Room<Hashed>, count: usize, after: Room<Hashed> },
+}
+
+/// Keeps track over the images of a process.
+pub(crate) struct Tracker {
+    /// Methods allowed, best first.
+    allowed: &'static [Method],
+    active: Option<Active>,
+    /// Why none of the better ones.
+    why: Vec<String>,
+    list: Room<Entry>,
+    /// The image since which changes are noticed, and its place in its chain.
+    since: Option<(ImageId, u32)>,
+}
+
+/// What is to be done for one image.
+pub(crate) struct Prepared {
+    /// `None`: nothing is asked for.
+    pub look: Option<Look>,
+    /// The image to build on, and the place in its chain that the new one has.
+    pub base: Option<(ImageId, u32)>,
+    /// Why there is no base although one was ordered, or no tracking.
+    pub note: Option<String>,
+}
+
+impl Tracker {
+    /// With what `MEND_TRACKING` says.
+    pub fn new(setting: &str) -> Self {
+        let allowed = match METHODS.iter().position(|method| method.name() == setting) {
+            Some(index) => &METHODS[index..=index],
+            None if setting == "off" => &[],
+            None => &METHODS[..],
+        };
+        Self { allowed, active: None, why: Vec::new(), list: Room::EMPTY, since: None }
+    }
+
+    /// For people: what is in use or would be.
+    pub fn describe(&mut self) -> Tracking {
+        self.choose();
+        let method = self.active.as_ref().map_or("off", |active| active.method().name()).to_string();
+        Tracking { method, why: self.why.clone(), since: self.since.map(|(id, _)| id) }
+    }
+
+    /// Finds the first method that works, once: what a kernel can does not change.
+    fn choose(&mut self) {
+        if self.active.is_none() {
+            self.why.clear();
+            let why = &mut self.why;
+            let works = |method: &Method| open(*method).map_err(|reason| why.push(format!("{}: {reason}", method.name()))).ok();
+            self.active = self.allowed.iter().find_map(works);
+        }
+    }
+
+    /// Before threads are parked. `base` is what the image is to build on, `track` whether a later one is to build on it.
+    pub fn prepare(&mut self, base: Option<ImageId>, track: bool) -> Prepared {
+        let mut note = None;
+        let base = base.filter(|_| !self.allowed.is_empty()).and_then(|wanted| match self.since {
+            Some((id, sequence)) if id == wanted && self.intact() => Some((id, sequence + 1)),
+            _ => {
+                note = Some("full, because changes since the image to build on were not noticed".to_string());
+                None
+            }
+        });
+        if base.is_none() && !track {
+            return Prepared { look: None, base, note };
+        }
+        if base.is_none() && !self.intact() {
+            self.active = None;
+        }
+        let look = self.make_ready(base.is_some(), track).unwrap_or_else(|why| {
+            note = Some(why);
+            None
+        });
+        let base = base.filter(|_| look.is_some());
+        Prepared { look, base, note }
+    }
+
+    fn make_ready(&mut self, incremental: bool, track: bool) -> Result<Option<Look>, String> {
+        self.choose();
+        let Some(active) = &mut self.active else {
+            return if self.allowed.is_empty() { Ok(None) } else { Err(format!("changes are not noticed: {}", self.why.join("; "))) };
+        };
+        let pages = pages_in_use() + SLACK;
+        let pages = pages + pages / 8;
+        let failed = |errno| format!("changes are not noticed: no memory for a list of pages ({errno})");
+        if incremental {
+            self.list.reserve(pages).map_err(failed)?;
+        }
+        let way = match active {
+            Active::WriteProtect(fd) => Way::Protect(fd.as_raw_fd()),
+            Active::SoftDirty(fd) => Way::SoftDirty(fd.as_raw_fd()),
+            Active::Hash { before, count, after } => {
+                after.reserve(if track { pages } else { 0 }).map_err(failed)?;
+                Way::Hash { before: (before.lend(), if incremental { *count } else { 0 }), after: after.lend() }
+            }
+        };
+        Ok(Some(Look { way, arm: track, list: incremental.then(|| self.list.lend()) }))
+    }
+
+    /// Whether the descriptor is still ours: a program may close what it does not know, and open something else.
+    fn intact(&self) -> bool {
+        let leads_to = |fd: &OwnedFd, what: &str| {
+            std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).is_ok_and(|link| link.to_string_lossy().ends_with(what))
+        };
+        let intact = match &self.active {
+            None => false,
+            Some(Active::WriteProtect(fd)) => leads_to(fd, "[userfaultfd]"),
+            Some(Active::SoftDirty(fd)) => leads_to(fd, "/clear_refs"),
+            Some(Active::Hash { .. }) => true,
+        };
+        intact
+    }
+
+    /// Descriptors that are not the program's.
+    pub fn descriptors(&self) -> Option<i32> {
+        match &self.active {
+            Some(Active::WriteProtect(fd) | Active::SoftDirty(fd)) => Some(fd.as_raw_fd()),
+            Some(Active::Hash { .. }) | None => None,
+        }
+    }
+
+    /// Memory that is not the program's.
+    pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
+        let hashes = match &self.active {
+            Some(Active::Hash { before, after, .. }) => [before.range(), after.range()],
+            _ => [(0, 0); 2],
+        };
+        [self.list.range(), hashes[0], hashes[1]].into_iter().filter(|(start, end)| start < end)
+    }
+
+    /// The last call before a look. What was tracked is over until [`Tracker::settle`]. Allocates nothing.
+    pub fn begin(&mut self, look: &Look) {
+        if look.arm {
+            self.since = None;
+        }
+    }
+
+    /// The image is complete (or will be, written by a copy of the process).
+    pub fn settle(&mut self, id: ImageId, sequence: u32, look: &Look, taken: &Taken) {
+        if look.arm {
+            self.since = taken.armed.then_some((id, sequence));
+            if let Some(Active::Hash { before, count, after }) = &mut self.active {
+                mem::swap(before, after);
+                *count = taken.hashes;
+                after.empty();
+            }
+        }
+        self.list.empty();
+    }
+
+    /// In a restored process, where neither the descriptors nor the rooms are.
+    pub fn forget(&mut self) {
+        self.since = None;
+        self.list.forget();
+        match self.active.take() {
+            Some(Active::WriteProtect(fd) | Active::SoftDirty(fd)) => mem::forget(fd),
+            Some(Active::Hash { mut before, mut after, .. }) => {
+                before.forget();
+                after.forget();
+            }
+            None => {}
+        }
+    }
+}
+
+impl Prepared {
+    /// Once the threads stand still.
+    pub fn stand_still(&mut self) {
+        if let Some(look) = self.look.as_mut().filter(|look| look.arm && pinned()) {
+            look.arm = false;
+            self.note.get_or_insert_with(|| "changes are not noticed: a device may write to memory of the program".to_string());
+        }
+    }
+}
+
+impl Active {
+    fn method(&self) -> Method {
+        match self {
+            Active::WriteProtect(_) => Method::WriteProtect,
+            Active::SoftDirty(_) => Method::SoftDirty,
+            Active::Hash { .. } => Method::Hash,
+        }
+    }
+}
+
+fn open(method: Method) -> Result<Active, String> {
+    let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_DESCRIPTOR).map_err(|errno| errno.to_string());
+    let kernel = |errno| std::io::Error::from_raw_os_error(errno).to_string();
+    let file = |path: &str, write: bool| {
+        let file = File::options().read(!write).write(write).open(path);
+        file.map(OwnedFd::from).map_err(|error| format!("{path}: {error}"))
+    };
+    match method {
+        Method::WriteProtect => {
+            let scan = pagemap::probe(file("/proc/self/pagemap", false)?.as_raw_fd()) == pagemap::Method::Scan;
+            let fd = userfault::open().map_err(|errno| format!("userfaultfd with WP_ASYNC (Linux 6.7): {}", kernel(errno)))?;
+            if scan { Ok(Active::WriteProtect(high(fd)?)) } else { Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".to_string()) }
+        }
+        Method::SoftDirty => {
+            let (pagemap, clear_refs) = (file("/proc/self/pagemap", false)?, file("/proc/self/clear_refs", true)?);
+            match soft_dirty::probe(pagemap.as_raw_fd(), clear_refs.as_raw_fd()).map_err(kernel)? {
+                true => Ok(Active::SoftDirty(high(clear_refs)?)),
+                false => Err("the kernel is built without soft-dirty bits".to_string()),
+            }
+        }
+        Method::Hash => Ok(Active::Hash { before: Room::EMPTY, count: 0, after: Room::EMPTY }),
+    }
+}
+
+/// Resident and swapped pages of this process.
+fn pages_in_use() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let pages = |name: &str| kibibytes(&status, name) / 4;
+    (pages("VmRSS:") + pages("VmSwap:")) as usize
+}
+
+/// Devices may write to memory of this process without its page tables (RDMA, GPUs, fixed buffers of io_uring).
+fn pinned() -> bool {
+    kibibytes(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmPin:") != 0
+}
+
+fn kibibytes(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,55 @@
+//! Changes by write protection (see [`mend_kernel::userfault`]).
+//!
+//! Only populated pages are protected. Whatever becomes populated later has no protection and so counts as written. A mapping
+//! that is not under our observation (new, moved by `mremap`, grown, mapped anew at the same address, or under
+//! somebody else's) counts as written as a whole; it is taken under observation where that can be done.
+
+use super::look::{Sight, Sink, each_populated};
+use crate::layout::{Content, Plan};
+use mend_image::record::Mapping;
+use mend_kernel::pagemap::{observed, written};
+use mend_kernel::userfault::register;
+
+/// Looks at one mapping.
+pub(super) fn look(userfault: i32, plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
+    let Mapping { start, end, .. } = plan.mapping;
+    // To register again what is ours does no harm, and what is somebody else's is refused.
+    if observed(sight.pagemap, start) {
+        return match register(userfault, start, end) {
+            Ok(()) => tell(plan, sight, sink),
+            Err(_) => all(plan, sight, sink).map(drop),
+        };
+    }
+    // Nothing to protect (program code, above all) is nothing to observe.
+    if all(plan, sight, sink)? && sight.arm && register(userfault, start, end).is_ok() {
+        return tell(plan, sight, &mut Sink::none());
+    }
+    Ok(())
+}
+
+/// Everything counts as changed. Says whether there is anything.
+fn all(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<bool, i32> {
+    let mut any = false;
+    each_populated(plan, sight, |_, region| {
+        any = true;
+        sink.push(region.start, region.end, true, region.absent());
+    })?;
+    Ok(any)
+}
+
+/// What the kernel noticed; protects it if that is wanted.
+fn tell(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
+    let Mapping { start, end, .. } = plan.mapping;
+    let own_only = plan.content == Content::Changed;
+    let mut at = start;
+    while at < end {
+        let (count, next) = written(sight.pagemap, at, end, own_only, sight.arm, sight.regions)?;
+        for region in &sight.regions[..count] {
+            // A dropped page of a file's mapping keeps a mark of its protection that looks as if it were swapped out.
+            let unsure = own_only && region.absent();
+            sink.push(region.start, region.end, region.written() || unsure, region.absent());
+        }
+        at = next.max(at + 4096);
+    }
+    Ok(())
+}

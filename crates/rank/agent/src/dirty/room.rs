@@ -1,0 +1,135 @@
+//! Lists as long as the program has pages, in memory of their own that is not saved: filled while the agent may allocate
+//! nothing, and changed by nothing else.
+
+use core::marker::PhantomData;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Room for `capacity` items. Any bytes, zeros above all, must be valid for them.
+pub(super) struct Room<T: Copy> {
+    base: usize,
+    capacity: usize,
+    items: PhantomData<T>,
+}
+
+/// A room as it is handed to a look: the same memory, borrowed by nobody else meanwhile.
+#[derive(Clone, Copy)]
+pub(super) struct Loan<T: Copy> {
+    base: usize,
+    capacity: usize,
+    items: PhantomData<T>,
+}
+
+/// Plain words: all that rooms hold.
+pub(super) trait Words: Copy {}
+
+impl<T: Words> Room<T> {
+    pub const EMPTY: Self = Self { base: 0, capacity: 0, items: PhantomData };
+
+    /// Bytes of the mapping.
+    fn length(&self) -> usize {
+        (self.capacity * size_of::<T>()).next_multiple_of(4096)
+    }
+
+    /// Makes room for this many items, whose old ones are lost if there was too little. Memory is taken page by page as it
+    /// fills.
+    pub fn reserve(&mut self, items: usize) -> Result<(), Errno> {
+        if items <= self.capacity {
+            return Ok(());
+        }
+        self.release();
+        let length = (items * size_of::<T>()).next_multiple_of(4096);
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), length, protection, flags)? };
+        *self = Self { base: base as usize, capacity: items, items: PhantomData };
+        Ok(())
+    }
+
+    /// Address range; empty if there is none.
+    pub fn range(&self) -> (u64, u64) {
+        (self.base as u64, (self.base + self.length()) as u64)
+    }
+
+    pub fn lend(&self) -> Loan<T> {
+        Loan { base: self.base, capacity: self.capacity, items: PhantomData }
+    }
+
+    /// Gives the memory back, but not the room.
+    pub fn empty(&self) {
+        if self.capacity != 0 {
+            // SAFETY: this room's own mapping, of which nobody has a slice now.
+            let _ = unsafe { madvise(self.base as *mut _, self.length(), Advice::LinuxDontNeed) };
+        }
+    }
+
+    fn release(&mut self) {
+        if self.capacity != 0 {
+            // SAFETY: this room's own mapping, of which nobody has a slice now.
+            let _ = unsafe { munmap(self.base as *mut _, self.length()) };
+        }
+        *self = Self::EMPTY;
+    }
+
+    /// In a restored process, where the mapping is somebody else's to remove.
+    pub fn forget(&mut self) {
+        *self = Self::EMPTY;
+    }
+}
+
+impl<T: Words> Loan<T> {
+    pub const NONE: Self = Self { base: 0, capacity: 0, items: PhantomData };
+
+    /// The first `count` items.
+    ///
+    /// # Safety
+    /// The room must outlive the slice, and nobody may write to it meanwhile.
+    pub unsafe fn items(&self, count: usize) -> &'static [T] {
+        if self.capacity == 0 {
+            return &[];
+        }
+        // SAFETY: mapped, zeroed at first, plain words; the caller answers for the rest.
+        unsafe { core::slice::from_raw_parts(self.base as *const T, count.min(self.capacity)) }
+    }
+
+    /// Puts an item at a place. False if there is no room for it.
+    ///
+    /// # Safety
+    /// The room must still be there, and nobody may have a slice of it.
+    pub unsafe fn put(&self, at: usize, item: T) -> bool {
+        if at >= self.capacity {
+            return false;
+        }
+        // SAFETY: within the mapping; the caller answers for the rest.
+        unsafe { (self.base as *mut T).add(at).write(item) };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    impl Words for u64 {}
+
+    #[test]
+    fn a_room_grows_and_holds_no_more_than_it_says() {
+        let mut room = Room::<u64>::EMPTY;
+        room.reserve(10).unwrap();
+        let small = room.range();
+        let loan = room.lend();
+        // SAFETY: nobody has a slice.
+        unsafe {
+            assert!(loan.put(9, 7));
+            assert!(!loan.put(10, 7));
+            assert_eq!(loan.items(99).len(), 10);
+            assert_eq!(loan.items(10)[9], 7);
+        }
+        room.reserve(5).unwrap();
+        assert_eq!(room.range(), small);
+        room.reserve(10_000).unwrap();
+        assert_ne!(room.range().1 - room.range().0, small.1 - small.0);
+        room.empty();
+        room.release();
+        assert_eq!(room.range(), (0, 0));
+    }
+}

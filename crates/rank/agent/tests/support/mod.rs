@@ -2,7 +2,9 @@
 #![allow(dead_code, missing_docs)]
 
 use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
-use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome};
+use mend_messages::agent::{
+    FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+};
 use mend_messages::frame;
 use mend_messages::job::Secret;
 use std::collections::HashMap;
@@ -114,6 +116,7 @@ pub struct Rank {
     stdin: Option<UnixStream>,
     pub printed: Vec<u8>,
     seq: u64,
+    written: Vec<(ImageId, Result<Written, String>)>,
     /// What the restorer reported.
     pub unread: Vec<(Role, Vec<u8>)>,
     /// Microseconds from its start to its readiness.
@@ -207,8 +210,18 @@ impl Rank {
         let child = command.spawn().unwrap();
         drop(command);
         let (agent, _) = listener.accept().unwrap();
-        let mut rank =
-            Self { child, agent, directory, output, stdin: Some(stdin), printed: Vec::new(), seq: 0, unread: Vec::new(), restorer_us: 0 };
+        let mut rank = Self {
+            child,
+            agent,
+            directory,
+            output,
+            stdin: Some(stdin),
+            printed: Vec::new(),
+            seq: 0,
+            written: Vec::new(),
+            unread: Vec::new(),
+            restorer_us: 0,
+        };
         rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
         loop {
             match read_message(&mut rank.agent) {
@@ -245,9 +258,12 @@ impl Rank {
         self.seq += 1;
         let seq = self.seq;
         self.say(&ToAgent::Request { seq, request });
-        match self.hear() {
-            FromAgent::Reply { seq: answered, reply } if answered == seq => reply,
-            other => panic!("unexpected {other:?}"),
+        loop {
+            match self.hear() {
+                FromAgent::Reply { seq: answered, reply } if answered == seq => return reply,
+                FromAgent::Written { id, result } => self.written.push((id, result)),
+                other => panic!("unexpected {other:?}"),
+            }
         }
     }
 
@@ -270,6 +286,48 @@ impl Rank {
 
     pub fn save(&mut self, path: &Path) -> Saved {
         self.try_save(path).unwrap_or_else(|(error, hint)| panic!("save failed: {error} ({hint})"))
+    }
+
+    /// Suspends and takes a snapshot, to be written behind; threads stay parked.
+    pub fn snapshot(&mut self, path: &Path, rate: Option<u64>) -> Saved {
+        assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        let target = SaveTarget::File(path.to_path_buf());
+        match self.ask(Request::Save(SaveOrder { mode: SaveMode::CopyOnWrite, rate, ..SaveOrder::full(target) })) {
+            Reply::Saved(saved) => saved,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Waits until this image is written, or is not going to be.
+    pub fn await_written(&mut self, id: ImageId) -> Result<Written, String> {
+        loop {
+            if let Some(at) = self.written.iter().position(|(written, _)| *written == id) {
+                return self.written.remove(at).1;
+            }
+            match self.hear() {
+                FromAgent::Written { id, result } => self.written.push((id, result)),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    /// The program's process, as `/proc` shows it, and its children.
+    pub fn processes(&self) -> Vec<i32> {
+        let children = |pid: i32| -> Vec<i32> {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            let lists = tasks.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+            lists.flat_map(|list| list.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<_>>()).collect()
+        };
+        let is_program = |pid: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim() != "shepherd" && name.trim() != "setpriv"
+        };
+        let mut program = vec![self.child.id() as i32];
+        while !is_program(&program[0]) {
+            program = children(program[0]);
+        }
+        let copies = children(program[0]);
+        program.into_iter().take(1).chain(copies).collect()
     }
 
     /// Suspends and saves into a stream.
@@ -387,6 +445,7 @@ impl Rank {
             stdin: Some(stdin),
             printed: Vec::new(),
             seq: 0,
+            written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
         };
@@ -452,4 +511,24 @@ pub fn generations(mut rank: Rank, lines: &[&str]) -> String {
     }
     let end = rank.finish();
     String::from_utf8_lossy(&printed).into_owned() + &end
+}
+
+/// The same with snapshots: the program runs on, up to the second line, while the image is written, and is killed after that.
+pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], rate: u64) {
+    let directory = rank.directory.clone();
+    for (generation, (line, later)) in lines.iter().enumerate() {
+        rank.await_line(line);
+        let path = directory.join(format!("image-{generation}"));
+        let saved = rank.snapshot(&path, Some(rate));
+        assert!(saved.behind, "{saved:?}");
+        rank.resume();
+        rank.await_line(later);
+        let written = rank.await_written(saved.id).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), written.bytes);
+        let printed = String::from_utf8(rank.kill()).unwrap();
+        assert!(!printed.contains("LOST"), "{printed}");
+        rank = Rank::restart(&path, &directory);
+        rank.resume();
+    }
+    rank.finish();
 }

@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub enum Command {
     /// List jobs.
     Ps(Ps),
     /// Take a checkpoint of a running job.
-    Checkpoint(Verb),
+    Checkpoint(TakeCheckpoint),
     /// List a job's checkpoints.
     Checkpoints(Verb),
     /// Continue a job from a checkpoint.
@@ -110,6 +110,28 @@ pub struct Ps {
 pub struct Verb {
     /// The job; default: the only one there is
     pub job: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How long a checkpoint stops the job.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Mode {
+    /// While a snapshot of its memory is taken; images are written behind the running job
+    CopyOnWrite,
+    /// Until its images are written
+    Stop,
+}
+
+/// `mend checkpoint`.
+#[derive(Debug, Args)]
+pub struct TakeCheckpoint {
+    /// The job; default: the only one there is
+    pub job: Option<String>,
+    /// How long the job is stopped; default: as MEND_CHECKPOINT_MODE said when it was started
+    #[arg(long)]
+    pub mode: Option<Mode>,
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -78,6 +78,8 @@ pub struct Manifest {
     pub phases: Phases,
     /// How long the job was stopped, microseconds.
     pub stopped_us: u64,
+    /// From the first request to suspend until every image was durable, microseconds.
+    pub durable_us: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -380,6 +382,7 @@ mod tests {
             printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
             phases: Phases::default(),
             stopped_us: 0,
+            durable_us: 0,
         }
     }
 

@@ -256,6 +256,16 @@ pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>
     manifest.images.iter().map(|image| chain(directory, manifest, image, base, &mut older)).collect()
 }
 
+/// The same for one rank.
+///
+/// # Errors
+/// As for [`chains`]; [`ManifestError::Damaged`] if there is no such rank.
+pub fn chain_of(directory: &Path, manifest: &Manifest, rank: Rank) -> Result<Vec<PathBuf>, ManifestError> {
+    let base = directory.parent().unwrap_or(Path::new("/"));
+    let damaged = || ManifestError::Damaged { path: directory.join("manifest.json"), what: format!("it has no rank {rank}") };
+    chain(directory, manifest, manifest.images.get(rank as usize).ok_or_else(damaged)?, base, &mut BTreeMap::new())
+}
+
 fn chain(
     directory: &Path,
     manifest: &Manifest,
@@ -293,8 +303,11 @@ pub fn holder(directory: &Path, rank: Rank, id: ImageId) -> Option<u64> {
     })
 }
 
-/// Reads a manifest and checks that its own images are there at their full length.
-fn read(directory: &Path) -> Result<Manifest, ManifestError> {
+/// Reads a manifest and checks that its own images are there at their full length, whatever they build on.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn read(directory: &Path) -> Result<Manifest, ManifestError> {
     let path = directory.join("manifest.json");
     let text = match fs::read(&path) {
         Ok(text) => text,

@@ -177,8 +177,16 @@ fn welcome() -> ToAgent {
 #[derive(Debug)]
 pub struct Refusal(pub String);
 
+fn header_of(path: &Path) -> Result<mend_image::Header, Refusal> {
+    let mut bytes = [0; mend_image::HEADER_SIZE];
+    let got = std::fs::File::open(path).unwrap().read(&mut bytes).unwrap();
+    mend_image::read_header(&bytes[..got]).map_err(|error| Refusal(error.to_string()))
+}
+
 pub enum Source<'a> {
     File(&'a Path),
+    /// An image and what it builds on, newest first.
+    Chain(&'a [PathBuf]),
     /// A stream and the pid of its header.
     Stream(OwnedFd, u32),
 }
@@ -405,24 +413,22 @@ impl Rank {
     /// Restores from an image; the process stands parked.
     pub fn restore(source: Source, mode: Mode, directory: &Path) -> Result<Self, Refusal> {
         let header = match &source {
-            Source::File(path) => {
-                let mut bytes = [0; mend_image::HEADER_SIZE];
-                let mut file = std::fs::File::open(path).unwrap();
-                let got = file.read(&mut bytes).unwrap();
-                mend_image::read_header(&bytes[..got]).map_err(|error| Refusal(error.to_string()))?
-            }
+            Source::File(path) => header_of(path)?,
+            Source::Chain(files) => header_of(&files[0])?,
             Source::Stream(_, pid) => mend_image::Header { pid: *pid, ..Default::default() },
         };
-        let image: OwnedFd = match source {
-            Source::File(path) => std::fs::File::open(path).unwrap().into(),
-            Source::Stream(stream, _) => stream,
+        let images: Vec<OwnedFd> = match source {
+            Source::File(path) => vec![std::fs::File::open(path).unwrap().into()],
+            Source::Chain(files) => files.iter().map(|file| std::fs::File::open(file).unwrap().into()).collect(),
+            Source::Stream(stream, _) => vec![stream],
         };
+        let image_fds: Vec<i32> = images.iter().map(AsRawFd::as_raw_fd).collect();
         let (control, control_theirs) = UnixStream::pair().unwrap();
         let (agent, agent_theirs) = UnixStream::pair().unwrap();
         let (output, theirs) = UnixStream::pair().unwrap();
         let (stdin, stdin_theirs) = UnixStream::pair().unwrap();
         let arguments = Arguments {
-            images: mend_image::launch::ImageFds::one(image.as_raw_fd()),
+            images: mend_image::launch::ImageFds::collect(image_fds.iter().copied()).unwrap(),
             control_fd: control_theirs.as_raw_fd(),
             agent_fd: agent_theirs.as_raw_fd(),
             attach: [Some(stdin_theirs.as_raw_fd()), Some(theirs.as_raw_fd()), Some(theirs.as_raw_fd()), None],
@@ -430,13 +436,11 @@ impl Rank {
         };
         let mut command = shepherd(true, header.pid);
         command.arg(restorer()).args(arguments.words());
-        inherit(
-            &mut command,
-            vec![image.as_raw_fd(), control_theirs.as_raw_fd(), agent_theirs.as_raw_fd(), theirs.as_raw_fd(), stdin_theirs.as_raw_fd()],
-        );
+        let given = [control_theirs.as_raw_fd(), agent_theirs.as_raw_fd(), theirs.as_raw_fd(), stdin_theirs.as_raw_fd()];
+        inherit(&mut command, image_fds.into_iter().chain(given).collect());
         let child = command.spawn().unwrap();
         drop(command);
-        drop((image, control_theirs, agent_theirs, theirs, stdin_theirs));
+        drop((images, control_theirs, agent_theirs, theirs, stdin_theirs));
         let mut rank = Self {
             child,
             agent,

@@ -517,8 +517,9 @@ pub fn generations(mut rank: Rank, lines: &[&str]) -> String {
     String::from_utf8_lossy(&printed).into_owned() + &end
 }
 
-/// The same with snapshots: the program runs on, up to the second line, while the image is written, and is killed after that.
-pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], rate: u64) {
+/// The same with snapshots of a program without end: it runs on, up to the second line, while the image is written, and is killed
+/// after that. The last one runs up to the line `end`.
+pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], end: &str, rate: u64) {
     let directory = rank.directory.clone();
     for (generation, (line, later)) in lines.iter().enumerate() {
         rank.await_line(line);
@@ -534,5 +535,7 @@ pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], rate: u64) {
         rank = Rank::restart(&path, &directory);
         rank.resume();
     }
-    rank.finish();
+    rank.await_line(end);
+    let printed = String::from_utf8(rank.kill()).unwrap();
+    assert!(!printed.contains("LOST"), "{printed}");
 }

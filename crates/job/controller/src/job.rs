@@ -112,6 +112,7 @@ pub struct Job {
     pub(crate) saving: Saving,
     pub(crate) exit_code: i32,
     pub(crate) interrupted: Option<(i32, Instant)>,
+    pub(crate) spawn_told: bool,
     pub(crate) ending: Option<(Result<i32, RunError>, Instant)>,
 }
 
@@ -237,6 +238,15 @@ impl Job {
                 Effect::Abort { rank, code } => {
                     eprintln!("mend: rank {rank} called MPI_Abort with code {code}");
                     self.end(Ok(code));
+                }
+                // The program gets an MPI error that does not say why; users are told once.
+                Effect::SpawnRefused { rank } => {
+                    if !std::mem::replace(&mut self.spawn_told, true) {
+                        eprintln!(
+                            "mend: rank {rank} asked for more processes (MPI_Comm_spawn): refused, a job keeps the ranks it was started with"
+                        );
+                        eprintln!("  hint: start all of them at once, `mend run -n N`");
+                    }
                 }
                 Effect::Violation { rank, text } => tracing::warn!(rank, text, "not a PMI-1 request"),
             }

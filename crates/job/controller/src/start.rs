@@ -178,6 +178,7 @@ async fn begin(
         saving: Saving::from_settings()?,
         exit_code: 0,
         interrupted: None,
+        spawn_told: false,
         ending: None,
     };
     first_orders(&job);

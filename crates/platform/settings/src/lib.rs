@@ -93,6 +93,13 @@ pub const OFI_PROVIDER: Setting = Setting {
     default: "tcp",
     meaning: "libfabric provider of the ofi channel, as fi_info -l names it: tcp, verbs;ofi_rxm, cxi, efa, …; it must offer reliable datagram endpoints with RMA.",
 };
+/// Bound of the messages that wait for their receives.
+pub const UNEXPECTED: Setting = Setting {
+    name: "MEND_UNEXPECTED_KIB",
+    kind: Kind::Number { min: 64, max: 1 << 20 },
+    default: "4096",
+    meaning: "KiB of messages that may wait in a rank for their receives, of each other rank; beyond that the sender keeps the data until it is asked for. The same for all ranks of a job.",
+};
 /// Log filter.
 pub const LOG: Setting = Setting {
     name: "MEND_LOG",
@@ -102,7 +109,7 @@ pub const LOG: Setting = Setting {
 };
 
 /// All settings, in the order of the reference.
-pub const ALL: &[Setting] = &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHANNELS, OFI_PROVIDER, LOG];
+pub const ALL: &[Setting] = &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHANNELS, OFI_PROVIDER, UNEXPECTED, LOG];
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

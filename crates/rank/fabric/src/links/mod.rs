@@ -383,6 +383,10 @@ impl Outlet for Links {
         self.peers.get(peer as usize).is_none_or(|peer| peer.queued < QUEUE_LIMIT)
     }
 
+    fn flows(&self, peer: Rank) -> bool {
+        self.peers.get(peer as usize).is_none_or(|peer| peer.queue.is_empty())
+    }
+
     fn eager_limit(&self, peer: Rank) -> usize {
         match self.peers.get(peer as usize).map(|peer| &peer.outbound) {
             Some(Outbound::Open(channel)) => channel.eager_limit(),

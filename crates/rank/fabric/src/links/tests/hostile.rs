@@ -242,7 +242,7 @@ fn a_corrupted_ring_closes_the_channel() {
         header.payload = 60_000;
         // SAFETY: the ring's data begins at 4096, its head is at 64 (see ring.rs); the mapping is this channel's.
         unsafe {
-            std::ptr::copy_nonoverlapping(header.as_bytes().as_ptr(), base.add(4096 + 64), HEADER);
+            std::ptr::copy_nonoverlapping(header.as_bytes().as_ptr(), base.add(512 + 64), HEADER);
             base.add(64).cast::<u64>().write_volatile(head);
         }
         world.ends_with_a_fault();
@@ -276,7 +276,8 @@ fn a_peer_that_stops_reading_holds_nobody_else() {
         // The queue of a peer is bounded: then the application is told to try again.
         while world.send(0, 1, &body) == Ok(()) {
             sent += 1;
-            assert!(sent < 10_000, "without bound");
+            // Most of them are only announced.
+            assert!(sent < 60_000, "without bound");
         }
         assert_eq!(world.send(0, 1, &body), Err(FI_EAGAIN));
         let mut memory = [0; 8];

@@ -299,14 +299,25 @@ impl Engine {
         binding.is_some_and(|binding| !binding.selective || flags & mend_fabric_sys::FI_COMPLETION != 0)
     }
 
-    /// True while an operation of this endpoint waits for a peer.
+    /// True while an operation of this endpoint waits for a peer that is not `gone`. What is yet to be received does not count.
     #[must_use]
-    pub fn unfinished(&self, endpoint: u16) -> bool {
-        !self.operations.find_all(|operation| operation.endpoint() == endpoint && !matches!(operation, Operation::Receive(_))).is_empty()
+    pub fn unfinished(&self, endpoint: u16, gone: impl Fn(Rank) -> bool) -> bool {
+        let waits = |operation: &Operation| operation.endpoint() == endpoint && operation.waits_for().is_some_and(|peer| !gone(peer));
+        !self.operations.find_all(waits).is_empty()
     }
 }
 
 impl Operation {
+    /// The peer that must do something for it.
+    fn waits_for(&self) -> Option<Rank> {
+        match self {
+            Self::Send(sending) => Some(sending.peer),
+            Self::Receive(_) => None,
+            Self::Write(transfer) => Some(transfer.peer),
+            Self::Read(reading) => Some(reading.transfer.peer),
+        }
+    }
+
     fn endpoint(&self) -> u16 {
         match self {
             Self::Send(sending) => sending.endpoint,

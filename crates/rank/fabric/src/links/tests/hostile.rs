@@ -314,3 +314,23 @@ fn a_half_open_connection_costs_a_place_only_for_its_time() {
     world.settle("its place is free", |world| world.nodes[1].links.strangers.iter().all(Option::is_none));
     drop(ours);
 }
+
+/// Whoever closes its endpoint need not wait for a peer that has ended, whatever is still under way to it.
+#[test]
+fn nothing_is_expected_of_a_peer_that_has_ended() {
+    for nodes in [[0, 0, 0], [0, 1, 2]] {
+        let mut world = World::new(&nodes, 1);
+        world.exchange(0, 1);
+        world.exchange(1, 0);
+        let body = vec![1; 1_000_000];
+        world.send(0, 1, &body).unwrap();
+        (0..100).for_each(|_| world.progress());
+        let ends = |world: &World| {
+            let node = &world.nodes[0];
+            node.links.idle() && !node.engine.unfinished(0, |peer| node.links.gone(peer))
+        };
+        assert!(!ends(&world), "nobody has asked for it");
+        drop(world.nodes.remove(1));
+        world.settle("its end is seen", |world| ends(world));
+    }
+}

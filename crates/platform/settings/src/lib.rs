@@ -116,6 +116,13 @@ pub const TRACKING: Setting = Setting {
     default: "auto",
     meaning: "How a rank notices which pages change between two images: write-protect (userfaultfd, Linux 6.7), soft-dirty (/proc/self/clear_refs), hash (of every page, any kernel), auto: the first of these that works, off: every image is full. `mend explain` says which is in use.",
 };
+/// Bound of the messages that wait for their receives.
+pub const UNEXPECTED: Setting = Setting {
+    name: "MEND_UNEXPECTED_KIB",
+    kind: Kind::Number { min: 64, max: 1 << 20 },
+    default: "4096",
+    meaning: "KiB of messages that may wait in a rank for their receives, of each other rank; beyond that the sender keeps the data until it is asked for. The same for all ranks of a job.",
+};
 /// Log filter.
 pub const LOG: Setting = Setting {
     name: "MEND_LOG",
@@ -125,8 +132,21 @@ pub const LOG: Setting = Setting {
 };
 
 /// All settings, in the order of the reference.
-pub const ALL: &[Setting] =
-    &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHECKPOINT_MODE, WRITE_RATE, CHANNELS, OFI_PROVIDER, TRACKING, LOG];
+pub const ALL: &[Setting] = &[
+    HOME,
+    SECRET_FILE,
+    LIBDIR,
+    PORT,
+    NODE_TIMEOUT,
+    DRAIN_TIMEOUT,
+    CHECKPOINT_MODE,
+    WRITE_RATE,
+    CHANNELS,
+    OFI_PROVIDER,
+    TRACKING,
+    UNEXPECTED,
+    LOG,
+];
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

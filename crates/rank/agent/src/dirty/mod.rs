@@ -19,10 +19,10 @@ mod soft;
 #[cfg(test)]
 mod tests;
 
-use crate::link::FIRST_DESCRIPTOR;
 use hash::Hashed;
-pub(crate) use look::{Entry, Look, Taken, tracked, within};
 use look::Way;
+pub(crate) use look::{Entry, Look, Taken, tracked, within};
+use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_kernel::{pagemap, soft_dirty, userfault};
 use mend_messages::agent::{ImageId, Tracking};
 use room::Room;
@@ -100,7 +100,14 @@ impl Tracker {
             None if setting == "off" => &[],
             None => &METHODS[..],
         };
-        Self { allowed, active: None, why: Vec::new(), list: Room::EMPTY, hashes: Hashes { before: Room::EMPTY, count: 0, after: Room::EMPTY }, since: None }
+        Self {
+            allowed,
+            active: None,
+            why: Vec::new(),
+            list: Room::EMPTY,
+            hashes: Hashes { before: Room::EMPTY, count: 0, after: Room::EMPTY },
+            since: None,
+        }
     }
 
     /// For people: what is in use or would be.

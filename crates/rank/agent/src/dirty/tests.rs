@@ -63,7 +63,8 @@ impl Bench {
     }
 
     fn plans(&self, arenas: &[Arena]) -> Vec<Plan> {
-        let areas: Vec<_> = maps::read().unwrap().into_iter().filter(|area| arenas.iter().any(|arena| arena.range().contains(&area.start))).collect();
+        let areas: Vec<_> =
+            maps::read().unwrap().into_iter().filter(|area| arenas.iter().any(|arena| arena.range().contains(&area.start))).collect();
         Layout::plan(&areas, &maps::Advice::new(), &[], &[]).unwrap().plans
     }
 
@@ -92,7 +93,9 @@ impl Bench {
                         for page in (start..end).step_by(PAGE as usize) {
                             let content = if entry.changed() { self.page(page) } else { self.chain.get(&page).copied() };
                             kept += usize::from(!entry.changed());
-                            content.filter(|content| plan.content == Content::Changed || *content != self.zero).map(|content| image.insert(page, content));
+                            content
+                                .filter(|content| plan.content == Content::Changed || *content != self.zero)
+                                .map(|content| image.insert(page, content));
                         }
                     }
                 }
@@ -109,7 +112,8 @@ impl Bench {
 
     fn store_everything(&self, plans: &[Plan], image: &mut Chain) {
         let mut regions = vec![Region::default(); 64];
-        let mut sight = look::Sight { pagemap: self.pagemap.as_raw_fd(), method: Scan::Scan, regions: &mut regions, volatile: &[], arm: false };
+        let mut sight =
+            look::Sight { pagemap: self.pagemap.as_raw_fd(), method: Scan::Scan, regions: &mut regions, volatile: &[], arm: false };
         for plan in plans.iter().filter(|plan| tracked(plan)) {
             let store = |_: &mut look::Sight, region: Region| {
                 for page in (region.start..region.end).step_by(PAGE as usize) {

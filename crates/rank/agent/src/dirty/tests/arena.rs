@@ -119,7 +119,8 @@ impl Arena {
             None => (ANONYMOUS, -1),
         };
         // SAFETY: this arena's own addresses, which nobody else refers to.
-        let mapped = unsafe { libc::mmap(self.at(span.start), Self::bytes(&span), protection, flags, fd, (file.unwrap_or(0) * PAGE) as i64) };
+        let mapped =
+            unsafe { libc::mmap(self.at(span.start), Self::bytes(&span), protection, flags, fd, (file.unwrap_or(0) * PAGE) as i64) };
         assert_eq!(mapped, self.at(span.start));
         self.set(span, writable);
     }

@@ -8,13 +8,14 @@ use crate::manifest::{Manifest, Printed, chains, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
 use crate::output::Output;
+use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
@@ -37,6 +38,8 @@ pub struct RunSpec {
     pub program: Program,
     /// Where checkpoints go; `None` for the job's own directory.
     pub checkpoints: Option<PathBuf>,
+    /// When they are taken, and which are kept.
+    pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -52,6 +55,8 @@ pub struct RestartSpec {
     pub hosts: Vec<Host>,
     /// Print also what was printed before the job ended.
     pub repeat_output: bool,
+    /// When checkpoints are taken from now on, and which are kept.
+    pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -100,6 +105,7 @@ struct Beginning {
     output: Output,
     stdin: bool,
     checkpoints: PathBuf,
+    plan: Plan,
     quiet: bool,
 }
 
@@ -109,7 +115,7 @@ async fn begin(
     embedded: Option<Embedded>,
     first_orders: impl Fn(&Job),
 ) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, quiet } = beginning;
+    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, plan, quiet } = beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -131,6 +137,7 @@ async fn begin(
         started: now(),
         ended: None,
         checkpoints,
+        plan: Some(plan),
     };
     directory.write("job.json", &record)?;
     if !quiet {
@@ -150,8 +157,13 @@ async fn begin(
         };
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
     }
+    let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
+    let periodic = Periodic::new(plan, used, events.clone());
+    if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
+        eprintln!("mend: {sentence}");
+    }
     let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
-    let job = Job {
+    let mut job = Job {
         directory,
         record,
         identity,
@@ -162,6 +174,7 @@ async fn begin(
         pmi,
         output,
         operation: None,
+        periodic,
         background: None,
         waiting: VecDeque::new(),
         pending: BTreeMap::new(),
@@ -178,9 +191,11 @@ async fn begin(
         saving: Saving::from_settings()?,
         exit_code: 0,
         interrupted: None,
+        spawn_told: false,
         ending: None,
     };
     first_orders(&job);
+    job.start_upkeep(false);
     if stdin {
         tokio::spawn(read_stdin(events.clone(), taken));
     }
@@ -237,6 +252,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         Some(base) => std::path::absolute(&base).unwrap_or(base).join(&id),
         None => directory.path().join("checkpoints"),
     };
+    let plan = Plan::new(&spec.wishes, None)?;
     let identity = mend_wire::random_bytes::<16>();
     let beginning = Beginning {
         directory,
@@ -249,6 +265,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         output: Output::new(BTreeMap::new(), &BTreeMap::new()),
         stdin: true,
         checkpoints,
+        plan,
         quiet: spec.quiet,
     };
     let start_all = |job: &Job| {
@@ -286,6 +303,7 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
         replace(&old, reached.len() as u32)?
     };
+    let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),
         false => directory.read("printed.json").unwrap_or_default(),
@@ -306,6 +324,7 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         output: Output::new(manifest.printed.clone(), &already),
         stdin: false,
         checkpoints,
+        plan,
         quiet: spec.quiet,
         directory,
     };

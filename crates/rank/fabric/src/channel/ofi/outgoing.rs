@@ -95,7 +95,7 @@ impl OfiOutgoing {
         if !port.take_credit(self.line.number) {
             return Ok(false);
         }
-        let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits: 0 };
+        let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits: 0, back: 0 };
         if !port.send(number, filled, self.to, self.line.number, prefix)? {
             port.return_credit(self.line.number);
             return Ok(false);

@@ -11,7 +11,7 @@
 use super::super::ChannelError;
 use super::super::opening::nonce;
 use super::contact::Contact;
-use super::core::{Core, CoreError, Event, Registration};
+use super::core::{BATCH, Core, CoreError, Event, Registration};
 use super::{BUFFER, CREDIT_MESSAGES, CREDITS, PREFIX, Prefix};
 use mend_fabric_sys::Library;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -85,6 +85,10 @@ pub(super) struct Line {
     credits: u32,
     /// True at the sender's end: credits come in, not data.
     outbound: bool,
+    /// Messages read whose credits have not gone back.
+    owed: u32,
+    /// Number of the peer's end.
+    theirs: u64,
     /// Number of the next message to come.
     expected: u32,
     /// Reads under way.
@@ -114,6 +118,8 @@ pub struct Port {
     held: usize,
     pub(super) lines: HashMap<u64, Line>,
     peers: HashMap<Vec<u8>, (u64, u32)>,
+    /// The line on which a peer sends, by the peer's number at the provider.
+    sources: HashMap<u64, u64>,
     pub(super) fault: Option<String>,
 }
 
@@ -143,6 +149,7 @@ impl Port {
             held: 0,
             lines: HashMap::new(),
             peers: HashMap::new(),
+            sources: HashMap::new(),
             fault: None,
         })))
     }
@@ -174,12 +181,16 @@ impl Port {
 
     /// Drives the provider. True if anything came.
     pub fn poll(&mut self) -> bool {
-        let mut moved = false;
+        let (mut moved, mut more) = (false, true);
         let mut events = Vec::new();
         for _ in 0..POLLS {
+            // A look that finds nothing costs a system call with some providers.
+            if !more {
+                break;
+            }
             match self.core.poll(&mut |event| events.push(event)) {
-                Ok(true) => {}
-                Ok(false) => break,
+                Ok(0) => break,
+                Ok(count) => more = count == BATCH,
                 Err(errno) => {
                     self.fault = Some(format!("the queue of {} failed with error {errno}", self.core.provider));
                     break;
@@ -238,13 +249,40 @@ impl Port {
         line.expected = line.expected.wrapping_add(1);
         match (line.outbound, prefix.credits) {
             (true, 1..=CREDITS) if line.credits + prefix.credits <= CREDITS && len == PREFIX => line.credits += prefix.credits,
-            (false, 0) if line.inbox.len() < CREDITS as usize => {
+            (false, credits) if line.inbox.len() < CREDITS as usize && (credits == 0) == (prefix.back == 0) => {
                 line.inbox.push_back((number, len));
+                if credits > 0 {
+                    self.credit(prefix);
+                }
                 return true;
             }
             _ => line.fault = Some("messages and credits do not add up".into()),
         }
         false
+    }
+
+    /// Credits that came with packets.
+    fn credit(&mut self, prefix: Prefix) {
+        match self.lines.get_mut(&prefix.back) {
+            Some(line) if line.outbound && prefix.credits <= CREDITS && line.credits + prefix.credits <= CREDITS => {
+                line.credits += prefix.credits;
+            }
+            Some(line) => line.fault = Some("messages and credits do not add up".into()),
+            // That channel has been closed meanwhile.
+            None => {}
+        }
+    }
+
+    /// Messages of a line that were read, and not reported.
+    pub fn owed(&self, line: u64) -> u32 {
+        self.lines.get(&line).map_or(0, |line| line.owed)
+    }
+
+    /// So many of them were reported.
+    pub fn repaid(&mut self, line: u64, credits: u32) {
+        if let Some(line) = self.lines.get_mut(&line) {
+            line.owed -= credits;
+        }
     }
 
     pub(super) fn slot(&self, number: u32) -> NonNull<Slot> {
@@ -363,7 +401,19 @@ impl Port {
     ///
     /// # Errors
     /// The provider failed.
-    pub fn send(&mut self, number: u32, content: usize, to: u64, own_line: u64, prefix: Prefix) -> Result<bool, ChannelError> {
+    pub fn send(&mut self, number: u32, content: usize, to: u64, own_line: u64, mut prefix: Prefix) -> Result<bool, ChannelError> {
+        let source = self.sources.get(&to).copied().filter(|_| prefix.credits == 0);
+        if let Some(line) = source.and_then(|source| self.lines.get(&source)).filter(|line| line.owed > 0) {
+            (prefix.credits, prefix.back) = (line.owed, line.theirs);
+        }
+        let taken = self.launch(number, content, to, own_line, prefix)?;
+        if let Some(source) = source.filter(|_| taken && prefix.credits > 0) {
+            self.repaid(source, prefix.credits);
+        }
+        Ok(taken)
+    }
+
+    fn launch(&mut self, number: u32, content: usize, to: u64, own_line: u64, prefix: Prefix) -> Result<bool, ChannelError> {
         prefix.encode(self.bytes_mut(number));
         let total = PREFIX + content.min(BUFFER - PREFIX);
         if total <= self.core.inject_size {
@@ -439,10 +489,13 @@ impl Port {
         self.lines.get_mut(&line)?.read.pop_front()
     }
 
-    /// A message has been read.
-    pub fn done(&mut self, number: u32) {
+    /// A message of a line has been read.
+    pub fn done(&mut self, number: u32, line: u64) {
         self.held -= 1;
         self.recycle(number);
+        if let Some(line) = self.lines.get_mut(&line) {
+            line.owed += 1;
+        }
     }
 
     /// What broke this line.
@@ -520,6 +573,12 @@ impl OwnLine {
                 Err(errno) => return unusable(format!("the peer's address is refused with error {errno}")),
             },
         };
+        if let Some(line) = port.lines.get_mut(&self.number) {
+            line.theirs = contact.line;
+            if !line.outbound {
+                port.sources.insert(to, self.number);
+            }
+        }
         drop(port);
         self.peer = Some((contact.address.clone(), to));
         Ok(to)
@@ -532,7 +591,7 @@ impl Drop for OwnLine {
         port.wanted -= self.grant;
         if let Some(line) = port.lines.remove(&self.number) {
             for (number, _) in line.inbox {
-                port.done(number);
+                port.done(number, self.number);
             }
         }
         if let Some((address, to)) = &self.peer
@@ -542,6 +601,9 @@ impl Drop for OwnLine {
             if *users == 0 {
                 port.peers.remove(address);
                 port.core.remove(*to);
+            }
+            if port.sources.get(to) == Some(&self.number) {
+                port.sources.remove(to);
             }
         }
     }

@@ -146,7 +146,8 @@ impl Incoming for OfiIncoming {
                 return Err(ChannelError::Closed);
             }
         }
-        if self.ended.is_none() {
+        // The answer to what has come may take them along.
+        if self.ended.is_none() && bytes == 0 {
             self.return_credits()?;
         }
         Ok(packets)

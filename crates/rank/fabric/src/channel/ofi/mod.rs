@@ -10,7 +10,7 @@
 //!   credits += n       ◄── message: line, sequence, n ─────      n buffers read and posted again
 //! ```
 //! Credits travel with messages of packets to the same peer, if there are any; a message of their own they get when
-//! [`RETURN`] are due.
+//! [`RETURN`] are due and nothing else is to be read.
 //!
 //! Packets are a stream of bytes cut into messages: a long packet takes several, and while there is no credit, short
 //! ones gather in one. So a burst of short packets costs few messages, and a peer that does not read holds up its own
@@ -35,12 +35,12 @@ pub use incoming::{OfiAdmission, OfiIncoming};
 pub use outgoing::{OfiOpening, OfiOutgoing};
 
 /// Bytes of a message, prefix included: enough for 8 KiB in one packet. With [`CREDITS`], a peer with channels both ways
-/// costs 63 KiB.
-const BUFFER: usize = 9 * 1024;
-/// Messages that a sender may have under way.
-const CREDITS: u32 = 6;
-/// Messages read before their credits go back.
-const RETURN: u32 = 4;
+/// costs 64 KiB.
+const BUFFER: usize = 12 * 1024 + 768;
+/// Messages that a sender may have under way. Two long messages each way need four: an announcement and an answer each.
+const CREDITS: u32 = 4;
+/// Messages read before their credits go back in a message of their own.
+const RETURN: u32 = 3;
 /// Messages with credits that may be under way to a sender: at most all credits are, in lots of [`RETURN`] or more.
 const CREDIT_MESSAGES: usize = (CREDITS / RETURN) as usize;
 /// Encoded prefix, bytes.

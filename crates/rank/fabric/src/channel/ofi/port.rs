@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Buffers made at a time.
 const SLAB: usize = CREDITS as usize + CREDIT_MESSAGES;
 /// Most buffers for sending, all peers together.
-const SEND_BUFFERS: usize = 56;
+const SEND_BUFFERS: usize = 40;
 /// Polls of the queue in one round: other channels have their turn.
 const POLLS: usize = 8;
 const PAGE: usize = 4096;

@@ -129,7 +129,7 @@ pub struct Restart {
     /// The job, or the directory of a checkpoint; default: the job that ended last
     #[arg(value_name = "JOB|IMAGE")]
     pub job: Option<String>,
-    /// Number of the checkpoint; default: the newest that is complete
+    /// Number of the checkpoint, taken or refused; default: the newest that is complete and undamaged
     #[arg(long, value_name = "N")]
     pub checkpoint: Option<u64>,
     /// Other hosts than before, as in `mend run`

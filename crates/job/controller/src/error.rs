@@ -83,6 +83,8 @@ pub enum RunError {
         error: String,
         /// Way out.
         hint: String,
+        /// It is the image that is at fault: an older checkpoint may do.
+        image: bool,
     },
     /// A node fell silent or died.
     #[error("node {host} is lost ({why}), and with it rank(s) {ranks}; the job was stopped")]
@@ -125,6 +127,12 @@ impl RunError {
             Self::Hosts(error) => error.hint().to_owned(),
             Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } => String::new(),
         }
+    }
+
+    /// True if another checkpoint may do where this one did not.
+    #[must_use]
+    pub fn blames_checkpoint(&self) -> bool {
+        matches!(self, Self::Restore { image: true, .. } | Self::Manifest(_))
     }
 
     /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go

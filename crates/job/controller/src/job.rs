@@ -193,11 +193,11 @@ impl Job {
                 self.restarted_if_complete();
             }
             FromDaemon::Restored { rank, restart_us, .. } => self.target_restored(node, rank, restart_us),
-            FromDaemon::RestoreFailed { rank, error, hint } if at_home(rank, self) => {
+            FromDaemon::RestoreFailed { rank, error, hint, image } if at_home(rank, self) => {
                 let host = self.nodes[node as usize].name.clone();
-                self.end(Err(RunError::Restore { rank, host, error, hint }));
+                self.end(Err(RunError::Restore { rank, host, error, hint, image }));
             }
-            FromDaemon::RestoreFailed { rank, error, hint } => self.target_refused(node, rank, error, hint),
+            FromDaemon::RestoreFailed { rank, error, hint, .. } => self.target_refused(node, rank, error, hint),
             FromDaemon::StartFailed { rank, error, hint, code } => {
                 let host = self.nodes[node as usize].name.clone();
                 self.end(Err(RunError::Start { rank, host, error, hint, code }));

@@ -8,6 +8,7 @@
 //! controller's own death ends the job (its connections are the job's lease on the nodes) and leaves every published
 //! checkpoint usable.
 
+pub mod candidates;
 pub mod client;
 mod embedded;
 mod error;

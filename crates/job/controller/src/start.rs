@@ -1,5 +1,6 @@
 //! How a job begins: new ([`run`]) or from a checkpoint ([`restart`]).
 
+use crate::candidates::Candidates;
 use crate::embedded::{self, Embedded};
 use crate::error::RunError;
 use crate::hosts::{Host, check_distinct};
@@ -11,10 +12,11 @@ use crate::record::{JobDirectory, JobRecord, now};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
+use mend_messages::agent::ImageId;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
@@ -43,10 +45,8 @@ pub struct RunSpec {
 /// What `mend restart` was asked for.
 #[derive(Clone, Debug)]
 pub struct RestartSpec {
-    /// The checkpoint.
-    pub manifest: Manifest,
-    /// Where its images are.
-    pub directory: PathBuf,
+    /// The checkpoints it may begin from.
+    pub candidates: Candidates,
     /// Other hosts than before; none means those of the checkpoint that still answer.
     pub hosts: Vec<Host>,
     /// Print also what was printed before the job ended.
@@ -256,14 +256,24 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
     begin(beginning, reached.into_iter().flatten().collect(), embedded, start_all).await
 }
 
-/// Continues a job from a checkpoint to its end. Returns its exit code.
+/// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
 ///
 /// # Errors
 /// See [`RunError`].
-pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
-    let manifest = spec.manifest;
+pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts)?;
-    let chains = chains(&spec.directory, &manifest)?;
+    loop {
+        let (manifest, directory) = spec.candidates.newest()?;
+        match restart_from(manifest, &directory, &spec).await {
+            Err(error) if spec.candidates.older_may_do(&directory, &error) => {}
+            ended => return ended,
+        }
+    }
+}
+
+/// Continues a job from one checkpoint. All of its processes are gone when this returns.
+async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> Result<i32, RunError> {
+    let chains = chains(images, &manifest)?;
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);
@@ -287,7 +297,7 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         true => BTreeMap::new(),
         false => directory.read("printed.json").unwrap_or_default(),
     };
-    let checkpoints = spec.directory.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
+    let checkpoints = images.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
     if !spec.quiet {
         let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
         let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
@@ -306,10 +316,12 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         quiet: spec.quiet,
         directory,
     };
+    let ids: Vec<ImageId> = manifest.images.iter().map(|image| image.id).collect();
     let restore_all = move |job: &Job| {
         for rank in 0..job.ranks.len() as Rank {
             let source = RestoreSource::Files(chains[rank as usize].clone());
-            job.send_to_rank(rank, ToDaemon::Restore { rank, source, stdin: false });
+            let image = Some(ids[rank as usize]);
+            job.send_to_rank(rank, ToDaemon::Restore { rank, source, image, stdin: false });
         }
     };
     begin(beginning, reached, embedded, restore_all).await

@@ -111,6 +111,8 @@ pub enum ToDaemon {
         rank: Rank,
         /// Where its image comes from.
         source: RestoreSource,
+        /// The image that must be there; `None` where the source alone decides.
+        image: Option<ImageId>,
         /// As in `Start`.
         stdin: bool,
     },
@@ -234,6 +236,8 @@ pub enum FromDaemon {
         error: String,
         /// Way out; may be empty.
         hint: String,
+        /// It is the image that cannot be used, whatever the node: missing, torn, damaged, of something else.
+        image: bool,
     },
     /// A rank ended by itself (or by a signal that the controller asked for). All its output came before this.
     Exited {

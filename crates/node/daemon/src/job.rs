@@ -20,6 +20,7 @@ use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
 use crate::start::Beginning;
 use crate::transfer::{Admitted, MeetingPlace};
+use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
 use mend_wire::Connection;
@@ -221,10 +222,10 @@ impl Job {
                     self.urgent.send(FromDaemon::StartFailed { rank, error, hint, code });
                 }
             }
-            ToDaemon::Restore { rank, source, stdin } => {
-                if let Err(failure) = self.restore(rank, source, stdin) {
+            ToDaemon::Restore { rank, source, image, stdin } => {
+                if let Err(failure) = self.restore(rank, source, image, stdin) {
                     let (error, hint) = (chain(&failure), failure.hint());
-                    self.urgent.send(FromDaemon::RestoreFailed { rank, error, hint });
+                    self.urgent.send(FromDaemon::RestoreFailed { rank, error, hint, image: failure.blames_image() });
                 }
             }
             ToDaemon::Pmi { rank, bytes } => self.tell(rank, Command::Pmi(bytes)),
@@ -258,7 +259,7 @@ impl Job {
         }
     }
 
-    fn restore(&mut self, rank: Rank, source: RestoreSource, stdin: bool) -> Result<(), RankFailure> {
+    fn restore(&mut self, rank: Rank, source: RestoreSource, image: Option<ImageId>, stdin: bool) -> Result<(), RankFailure> {
         if self.ranks.contains_key(&rank) {
             return Err(RankFailure::Present(rank));
         }
@@ -272,6 +273,7 @@ impl Job {
                 RestoreSource::Files(chain) => Source::Files(chain),
                 RestoreSource::Transfer { token } => Source::Transfer(self.meeting.expect(token, Instant::now())),
             },
+            image,
             agent: theirs.into(),
             isolation: self.node.isolation.clone(),
             restorer: self.node.restorer.clone(),

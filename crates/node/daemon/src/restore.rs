@@ -12,6 +12,7 @@ use mend_image::cpu::CpuMismatch;
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
 use mend_image::{HEADER_SIZE, Header, ImageError, read_header};
+use mend_messages::agent::ImageId;
 use mend_messages::job::Rank;
 use std::fs::File;
 use std::io;
@@ -132,6 +133,15 @@ fn errno_text(errno: i32) -> String {
 }
 
 impl RestoreError {
+    /// True if it is the image that cannot be used, whatever the node: another checkpoint may do.
+    pub fn blames_image(&self) -> bool {
+        match self {
+            Self::Unreadable { .. } | Self::Image { .. } | Self::Foreign { .. } | Self::Link { .. } => true,
+            Self::Refused { failure, .. } => matches!(failure, Failure::Image | Failure::Stream),
+            _ => false,
+        }
+    }
+
     /// What a user can do; may be empty.
     pub fn hint(&self) -> String {
         match self {
@@ -174,6 +184,8 @@ pub struct Restoration {
     pub job: [u8; 16],
     /// The image.
     pub source: Source,
+    /// Which one it must be.
+    pub image: Option<ImageId>,
     /// The end of its agent's socket that the process gets.
     pub agent: OwnedFd,
     /// What this node can do.
@@ -213,6 +225,9 @@ impl Restoration {
             froms.push(from);
             images.push(image);
             headers.push(header);
+        }
+        if let (Some(wanted), Some(header), Some(from)) = (self.image, headers.first(), froms.first()) {
+            check_moment(header, from, wanted)?;
         }
         link::check(&headers).map_err(|(at, source)| RestoreError::Link { from: froms.swap_remove(at), source })?;
         let header = headers.first().ok_or(RestoreError::NoImage)?;
@@ -280,6 +295,14 @@ fn check_identity(header: &Header, from: &str, job: [u8; 16], rank: Rank, size: 
         return Err(RestoreError::Foreign { from: from.into(), found, wanted: format!("rank {rank} of {size}") });
     }
     Ok(())
+}
+
+fn check_moment(header: &Header, from: &str, image: ImageId) -> Result<(), RestoreError> {
+    if header.id == image.0 {
+        return Ok(());
+    }
+    let (found, wanted) = (format!("another moment (image {})", ImageId(header.id)), format!("this checkpoint (image {image})"));
+    Err(RestoreError::Foreign { from: from.into(), found, wanted })
 }
 
 fn check_machine(header: &Header) -> Result<(), RestoreError> {

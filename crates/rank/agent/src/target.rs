@@ -1,7 +1,7 @@
 //! Where an image goes: a connected stream, or a file that exists under its name only when it is whole and durable.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, open, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, open, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -48,6 +48,8 @@ impl Target {
         let _ = unlinkat(&directory, &temporary, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(&directory, &temporary, flags, Mode::RUSR | Mode::WUSR).map_err(failed("created"))?;
+        // The umask is the program's, and may deny its owner what the restart needs.
+        fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(failed("created"))?;
         Ok(OpenTarget::File { path, directory, file, temporary, name })
     }
 }

@@ -86,6 +86,9 @@ pub struct Run {
     /// Directory for checkpoints, shared by all hosts; default: the job's directory in MEND_HOME
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
+    /// File with a key that images are encrypted with, on all nodes, readable by you alone: 64 hexadecimal digits
+    #[arg(long, value_name = "FILE")]
+    pub encryption_key: Option<PathBuf>,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,
@@ -141,6 +144,9 @@ pub struct Restart {
     /// Print also what was printed between the checkpoint and the job's end
     #[arg(long)]
     pub repeat_output: bool,
+    /// File with the key that the checkpoint's images were encrypted with; later ones are, too
+    #[arg(long, value_name = "FILE")]
+    pub encryption_key: Option<PathBuf>,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,

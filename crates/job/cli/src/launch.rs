@@ -8,7 +8,7 @@ use mend_controller::manifest::numbers;
 use mend_controller::{RestartSpec, RunSpec, record};
 use mend_messages::job::Program;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn hosts(list: Option<&str>, file: Option<&Path>) -> Result<Vec<Host>, Failure> {
     match (list, file) {
@@ -50,9 +50,16 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         spares,
         program: Program { argv, env, cwd },
         checkpoints: arguments.checkpoint_dir,
+        encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };
     Ok(mend_controller::run(spec).await?)
+}
+
+/// The flag's file, else the setting's; as a path that every node understands.
+fn key_file(flag: Option<PathBuf>) -> Option<PathBuf> {
+    let set = || Some(mend_settings::ENCRYPTION_KEY.text()).filter(|text| !text.is_empty()).map(PathBuf::from);
+    flag.or_else(set).map(|path| std::path::absolute(&path).unwrap_or(path))
 }
 
 /// The checkpoints that `mend restart` may use: the one that is named, else all, newest first.
@@ -73,6 +80,12 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
 pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
     let candidates = choose(arguments.job.as_deref(), arguments.checkpoint)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
-    let spec = RestartSpec { candidates, hosts, repeat_output: arguments.repeat_output, quiet: arguments.quiet };
+    let spec = RestartSpec {
+        candidates,
+        hosts,
+        repeat_output: arguments.repeat_output,
+        encryption_key: key_file(arguments.encryption_key),
+        quiet: arguments.quiet,
+    };
     Ok(mend_controller::restart(spec).await?)
 }

@@ -4,6 +4,7 @@ use crate::hosts::HostsError;
 use crate::manifest::ManifestError;
 use crate::record::RecordError;
 use mend_coordination::placement::PlacementError;
+use mend_sealed::KeyError;
 use mend_settings::SettingError;
 use mend_wire::HandshakeError;
 use mend_wire::secret::SecretError;
@@ -18,6 +19,9 @@ pub enum RunError {
     /// The user's secret cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// The key for images cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// A host name or host file cannot be used.
     #[error(transparent)]
     Hosts(#[from] HostsError),
@@ -117,6 +121,7 @@ impl RunError {
     pub fn hint(&self) -> String {
         match self {
             Self::Secret(error) => error.hint(),
+            Self::Key(error) => error.hint(),
             Self::Node { source, .. } => source.hint().to_owned(),
             Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
             Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
@@ -144,7 +149,7 @@ impl RunError {
             Self::NodeLost { .. } => 75,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } => 65,
-            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) => 64,
+            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) => 64,
             _ => 1,
         }
     }

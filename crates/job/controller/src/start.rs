@@ -15,6 +15,7 @@ use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
+use mend_sealed::Key;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -38,6 +39,8 @@ pub struct RunSpec {
     pub program: Program,
     /// Where checkpoints go; `None` for the job's own directory.
     pub checkpoints: Option<PathBuf>,
+    /// File with the key that images are encrypted with; absolute.
+    pub encryption_key: Option<PathBuf>,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -51,6 +54,8 @@ pub struct RestartSpec {
     pub hosts: Vec<Host>,
     /// Print also what was printed before the job ended.
     pub repeat_output: bool,
+    /// File with the key that images are encrypted with; absolute.
+    pub encryption_key: Option<PathBuf>,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -87,6 +92,11 @@ async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reac
     Ok((reached, None))
 }
 
+/// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
+fn check_key(file: Option<&Path>) -> Result<(), RunError> {
+    file.map_or(Ok(()), |file| Ok(drop(Key::load(file)?)))
+}
+
 /// Everything a new or restarted job has in common.
 struct Beginning {
     directory: JobDirectory,
@@ -99,6 +109,7 @@ struct Beginning {
     output: Output,
     stdin: bool,
     checkpoints: PathBuf,
+    encryption_key: Option<PathBuf>,
     quiet: bool,
 }
 
@@ -108,7 +119,7 @@ async fn begin(
     embedded: Option<Embedded>,
     first_orders: impl Fn(&Job),
 ) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, quiet } = beginning;
+    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, encryption_key, quiet } = beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -145,6 +156,7 @@ async fn begin(
             size: places.len() as u32,
             node: index as NodeIndex,
             program: program.clone(),
+            encryption_key: encryption_key.clone(),
             node_timeout_ms: node_timeout.as_millis() as u64,
         };
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
@@ -223,6 +235,7 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
+    check_key(spec.encryption_key.as_deref())?;
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
     let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
@@ -246,6 +259,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         output: Output::new(BTreeMap::new(), &BTreeMap::new()),
         stdin: true,
         checkpoints,
+        encryption_key: spec.encryption_key.clone(),
         quiet: spec.quiet,
     };
     let start_all = |job: &Job| {
@@ -262,6 +276,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
 /// See [`RunError`].
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts)?;
+    check_key(spec.encryption_key.as_deref())?;
     loop {
         let (manifest, directory) = spec.candidates.newest()?;
         match restart_from(manifest, &directory, &spec).await {
@@ -313,6 +328,7 @@ async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> 
         output: Output::new(manifest.printed.clone(), &already),
         stdin: false,
         checkpoints,
+        encryption_key: spec.encryption_key.clone(),
         quiet: spec.quiet,
         directory,
     };

@@ -28,6 +28,8 @@ pub struct JobIntroduction {
     pub node: NodeIndex,
     /// Program, environment and working directory.
     pub program: Program,
+    /// File on this node with the key that images are encrypted with; `None`: they are not. The key itself is never sent.
+    pub encryption_key: Option<PathBuf>,
     /// Milliseconds without a word from the controller after which the daemon gives the job up.
     pub node_timeout_ms: u64,
 }

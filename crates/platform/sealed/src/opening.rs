@@ -1,13 +1,14 @@
-//! A sealed file in, plain bytes out.
+//! A sealed file in, plain bytes out: in order, or from any place where the file can be read so.
 
 use crate::{CHUNK, FileKeys, HEAD, Key, SealError, TAG, VERSION, is_sealed};
 use aead_stream::StreamPrimitive;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 
 /// Reads what was sealed. What is wrong with the file is an [`io::Error`] with a [`SealError`] in it.
 pub struct Opener<R: Read> {
     input: R,
     keys: FileKeys,
+    /// Of the chunk that is opened next; of the last one, when that is open.
     number: u32,
     /// The first byte of the next chunk, which tells that this one is not the last.
     ahead: Option<u8>,
@@ -106,5 +107,45 @@ impl<R: Read> Read for Opener<R> {
         buffer[..take].copy_from_slice(&self.plain[self.given..self.given + take]);
         self.given += take;
         Ok(take)
+    }
+}
+
+impl<R: Read + Seek> Opener<R> {
+    /// Plain bytes of the whole file, as its length has it; what is not true of that shows when it is read.
+    fn length(&mut self) -> io::Result<u64> {
+        let stored = self.input.seek(SeekFrom::End(0))?;
+        let sealed = stored.saturating_sub(HEAD as u64);
+        Ok(sealed.saturating_sub(sealed.div_ceil((CHUNK + TAG) as u64) * TAG as u64))
+    }
+
+    /// Plain bytes before the next that is given out.
+    fn position(&self) -> u64 {
+        let open = if self.ended || self.plain.is_empty() { self.number } else { self.number - 1 };
+        u64::from(open) * CHUNK as u64 + self.given as u64
+    }
+}
+
+impl<R: Read + Seek> Seek for Opener<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let from = |base: u64, by: i64| base.checked_add_signed(by).ok_or(io::ErrorKind::InvalidInput);
+        let position = match to {
+            SeekFrom::Start(position) => position,
+            SeekFrom::Current(by) => from(self.position(), by)?,
+            SeekFrom::End(by) => from(self.length()?, by)?,
+        };
+        // Beyond the end there is nothing; the last chunk says so.
+        let wanted = position.min(self.length()?);
+        let number = u32::try_from(wanted / CHUNK as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // The end of a file that ends with a full chunk lies in that.
+        let number = if wanted > 0 && wanted == self.length()? && wanted.is_multiple_of(CHUNK as u64) { number - 1 } else { number };
+        self.input.seek(SeekFrom::Start(HEAD as u64 + u64::from(number) * (CHUNK + TAG) as u64))?;
+        (self.number, self.ahead, self.ended) = (number, None, false);
+        self.plain.clear();
+        self.given = 0;
+        if wanted > u64::from(number) * CHUNK as u64 {
+            self.open()?;
+            self.given = self.plain.len().min((wanted - u64::from(number) * CHUNK as u64) as usize);
+        }
+        Ok(wanted)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{CHUNK, HEAD, Key, Opener, SealError, Sealer, TAG, is_sealed};
 use proptest::prelude::*;
-use std::io::{self, Read, Write};
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 
 fn key() -> Key {
     Key::from_bytes([3; 32])
@@ -120,5 +120,29 @@ proptest! {
         let mut flipped = bytes;
         flipped[at] ^= 1 << bit;
         prop_assert!(opened(&flipped, &key()).is_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_place_can_be_read(length in 0..3 * CHUNK + 50, places in prop::collection::vec((any::<prop::sample::Index>(), 1..200_000usize, 0..3u8), 1..8)) {
+        let plain = pattern(length);
+        let mut opener = Opener::new(Cursor::new(sealed(&plain, 1)), &key()).unwrap();
+        let mut here = 0;
+        for (at, wanted, way) in places {
+            let at = at.index(length + 1);
+            let to = match way {
+                0 => SeekFrom::Start(at as u64),
+                1 => SeekFrom::End(at as i64 - length as i64),
+                _ => SeekFrom::Current(at as i64 - here as i64),
+            };
+            prop_assert_eq!(opener.seek(to).unwrap(), at as u64);
+            let mut bytes = Vec::new();
+            (&mut opener).take(wanted as u64).read_to_end(&mut bytes).unwrap();
+            prop_assert_eq!(&bytes, &plain[at..length.min(at + wanted)]);
+            here = at + bytes.len();
+            prop_assert_eq!(opener.stream_position().unwrap(), here as u64);
+        }
     }
 }

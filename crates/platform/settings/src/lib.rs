@@ -102,6 +102,13 @@ pub const TRACKING: Setting = Setting {
     default: "auto",
     meaning: "How a rank notices which pages change between two images: write-protect (userfaultfd, Linux 6.7), soft-dirty (/proc/self/clear_refs), hash (of every page, any kernel), auto: the first of these that works, off: every image is full. `mend explain` says which is in use.",
 };
+/// What images are encrypted with.
+pub const ENCRYPTION_KEY: Setting = Setting {
+    name: "MEND_ENCRYPTION_KEY",
+    kind: Kind::Path,
+    default: "",
+    meaning: "File with the key that checkpoints' images are encrypted with, 64 hexadecimal digits, mode 0600, the same on all nodes; default none: they are not encrypted.",
+};
 /// Log filter.
 pub const LOG: Setting = Setting {
     name: "MEND_LOG",
@@ -111,7 +118,8 @@ pub const LOG: Setting = Setting {
 };
 
 /// All settings, in the order of the reference.
-pub const ALL: &[Setting] = &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHANNELS, OFI_PROVIDER, TRACKING, LOG];
+pub const ALL: &[Setting] =
+    &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHANNELS, OFI_PROVIDER, TRACKING, ENCRYPTION_KEY, LOG];
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,11 @@ fn header(job: &Controller) -> Header {
 
 /// What it says, and whether it blames the image.
 async fn refusal(job: &mut Controller, source: RestoreSource) -> (String, bool) {
-    job.send(ToDaemon::Restore { rank: 0, source, image: Some(ImageId([7; 16])), stdin: false }).await;
+    refusal_of(job, source, Some(ImageId([7; 16]))).await
+}
+
+async fn refusal_of(job: &mut Controller, source: RestoreSource, image: Option<ImageId>) -> (String, bool) {
+    job.send(ToDaemon::Restore { rank: 0, source, image, stdin: false }).await;
     match job.next().await {
         FromDaemon::RestoreFailed { rank: 0, error, hint, image } => {
             assert!(!hint.is_empty(), "{error}");
@@ -94,13 +98,14 @@ fn a_chain_that_does_not_fit_is_refused_by_name() {
             (vec![&full, &another], &another, "is full and builds on no other"),
         ];
         for (chain, named, words) in cases {
-            let error = refusal(&mut job, RestoreSource::Files(chain.into_iter().cloned().collect())).await;
-            assert!(error.contains(words) && error.contains(named.to_str().unwrap()), "{error}");
+            let (error, image) = refusal_of(&mut job, RestoreSource::Files(chain.into_iter().cloned().collect()), None).await;
+            assert!(image && error.contains(words) && error.contains(named.to_str().unwrap()), "{error}");
         }
         // A whole chain gets as far as the restorer.
-        let error = refusal(&mut job, RestoreSource::Files(vec![newer, full])).await;
+        let (error, _) = refusal_of(&mut job, RestoreSource::Files(vec![newer, full]), None).await;
         assert_eq!(error, "mend-restorer ended without saying why");
-        assert_eq!(refusal(&mut job, RestoreSource::Files(Vec::new())).await, "no image was named to restore the rank from");
+        let (error, _) = refusal(&mut job, RestoreSource::Files(Vec::new())).await;
+        assert_eq!(error, "no image was named to restore the rank from");
     });
 }
 

@@ -9,7 +9,7 @@
 use crate::error::RunError;
 use crate::manifest::numbers;
 use crate::nodes::{Node, NodeEvent};
-use crate::operation::{AnswerSender, Operation};
+use crate::operation::{AnswerSender, Operation, Saving};
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord, now};
 use mend_coordination::pmi::{ClientState, Effect, PmiServer};
@@ -95,6 +95,8 @@ pub struct Job {
     pub(crate) pmi: PmiServer,
     pub(crate) output: Output,
     pub(crate) operation: Option<Operation>,
+    /// A checkpoint whose images are still being written while all ranks run.
+    pub(crate) background: Option<Operation>,
     pub(crate) waiting: VecDeque<(Ask, AnswerSender, Instant)>,
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_seq: u64,
@@ -107,8 +109,10 @@ pub struct Job {
     pub(crate) stdin_frozen: bool,
     pub(crate) stdin_held: Option<Vec<u8>>,
     pub(crate) drain_timeout: Duration,
+    pub(crate) saving: Saving,
     pub(crate) exit_code: i32,
     pub(crate) interrupted: Option<(i32, Instant)>,
+    pub(crate) spawn_told: bool,
     pub(crate) ending: Option<(Result<i32, RunError>, Instant)>,
 }
 
@@ -171,6 +175,7 @@ impl Job {
                     self.replied(rank, reply);
                 }
             }
+            FromDaemon::Written { rank, id, result } if at_home(rank, self) => self.image_written(rank, id, result),
             FromDaemon::Started { rank } if at_home(rank, self) => self.ranks[rank as usize].phase = RankPhase::Running,
             FromDaemon::AgentUp { rank, .. } if at_home(rank, self) => {
                 self.ranks[rank as usize].agent = true;
@@ -219,7 +224,6 @@ impl Job {
             FromDaemon::Ready { .. }
             | FromDaemon::Pong
             | FromDaemon::FabricInUse { .. }
-            // No save that is written behind the program is ordered yet.
             | FromDaemon::Written { .. }
             | FromDaemon::Started { .. }
             | FromDaemon::AgentUp { .. } => {}
@@ -234,6 +238,15 @@ impl Job {
                 Effect::Abort { rank, code } => {
                     eprintln!("mend: rank {rank} called MPI_Abort with code {code}");
                     self.end(Ok(code));
+                }
+                // The program gets an MPI error that does not say why; users are told once.
+                Effect::SpawnRefused { rank } => {
+                    if !std::mem::replace(&mut self.spawn_told, true) {
+                        eprintln!(
+                            "mend: rank {rank} asked for more processes (MPI_Comm_spawn): refused, a job keeps the ranks it was started with"
+                        );
+                        eprintln!("  hint: start all of them at once, `mend run -n N`");
+                    }
                 }
                 Effect::Violation { rank, text } => tracing::warn!(rank, text, "not a PMI-1 request"),
             }

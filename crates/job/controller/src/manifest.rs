@@ -77,6 +77,8 @@ pub struct Manifest {
     pub phases: Phases,
     /// How long the job was stopped, microseconds.
     pub stopped_us: u64,
+    /// From the first request to suspend until every image was durable, microseconds.
+    pub durable_us: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -253,6 +255,16 @@ pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>
     manifest.images.iter().map(|image| chain(directory, manifest, image, base, &mut older)).collect()
 }
 
+/// The same for one rank.
+///
+/// # Errors
+/// As for [`chains`]; [`ManifestError::Damaged`] if there is no such rank.
+pub fn chain_of(directory: &Path, manifest: &Manifest, rank: Rank) -> Result<Vec<PathBuf>, ManifestError> {
+    let base = directory.parent().unwrap_or(Path::new("/"));
+    let damaged = || ManifestError::Damaged { path: directory.join("manifest.json"), what: format!("it has no rank {rank}") };
+    chain(directory, manifest, manifest.images.get(rank as usize).ok_or_else(damaged)?, base, &mut BTreeMap::new())
+}
+
 fn chain(
     directory: &Path,
     manifest: &Manifest,
@@ -290,8 +302,11 @@ pub fn holder(directory: &Path, rank: Rank, id: ImageId) -> Option<u64> {
     })
 }
 
-/// Reads a manifest and checks that its own images are there at their full length.
-fn read(directory: &Path) -> Result<Manifest, ManifestError> {
+/// Reads a manifest and checks that its own images are there at their full length, whatever they build on.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn read(directory: &Path) -> Result<Manifest, ManifestError> {
     let path = directory.join("manifest.json");
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -379,6 +394,7 @@ mod tests {
             printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
             phases: Phases::default(),
             stopped_us: 0,
+            durable_us: 0,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::hosts::{Host, check_distinct};
 use crate::job::{Event, Job, RankPhase, RankState};
 use crate::manifest::{Manifest, Printed, chains, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
+use crate::operation::Saving;
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::{client, serve};
@@ -173,6 +174,7 @@ async fn begin(
         pmi,
         output,
         operation: None,
+        background: None,
         waiting: VecDeque::new(),
         pending: BTreeMap::new(),
         next_seq: 0,
@@ -185,8 +187,10 @@ async fn begin(
         stdin_frozen: false,
         stdin_held: None,
         drain_timeout: mend_settings::DRAIN_TIMEOUT.milliseconds()?,
+        saving: Saving::from_settings()?,
         exit_code: 0,
         interrupted: None,
+        spawn_told: false,
         ending: None,
     };
     first_orders(&job);

@@ -81,6 +81,20 @@ pub const DRAIN_TIMEOUT: Setting = Setting {
     default: "20000",
     meaning: "Milliseconds the channels of a job may take to drain before a checkpoint or migration is given up and the job runs on.",
 };
+/// How long a checkpoint stops a job.
+pub const CHECKPOINT_MODE: Setting = Setting {
+    name: "MEND_CHECKPOINT_MODE",
+    kind: Kind::Choice(&["copy-on-write", "stop"]),
+    default: "copy-on-write",
+    meaning: "copy-on-write: ranks stand still for a snapshot of their memory, which is written behind them; a rank stands still until its image is written where memory is too short for that, and the checkpoint says so. stop: all do.",
+};
+/// Bound of writing behind the program.
+pub const WRITE_RATE: Setting = Setting {
+    name: "MEND_WRITE_RATE",
+    kind: Kind::Number { min: 0, max: 1_000_000 },
+    default: "0",
+    meaning: "MiB per second at which each rank's image is written behind the running program, at most; 0: as fast as the target takes it. It is written at low priority in any case.",
+};
 /// Channels of the fabric, by preference.
 pub const CHANNELS: Setting = Setting {
     name: "MEND_CHANNELS",
@@ -109,6 +123,13 @@ pub const ENCRYPTION_KEY: Setting = Setting {
     default: "",
     meaning: "File with the key that checkpoints' images are encrypted with, 64 hexadecimal digits, mode 0600, the same on all nodes; default none: they are not encrypted.",
 };
+/// Bound of the messages that wait for their receives.
+pub const UNEXPECTED: Setting = Setting {
+    name: "MEND_UNEXPECTED_KIB",
+    kind: Kind::Number { min: 64, max: 1 << 20 },
+    default: "4096",
+    meaning: "KiB of messages that may wait in a rank for their receives, of each other rank; beyond that the sender keeps the data until it is asked for. The same for all ranks of a job.",
+};
 /// Log filter.
 pub const LOG: Setting = Setting {
     name: "MEND_LOG",
@@ -118,8 +139,22 @@ pub const LOG: Setting = Setting {
 };
 
 /// All settings, in the order of the reference.
-pub const ALL: &[Setting] =
-    &[HOME, SECRET_FILE, LIBDIR, PORT, NODE_TIMEOUT, DRAIN_TIMEOUT, CHANNELS, OFI_PROVIDER, TRACKING, ENCRYPTION_KEY, LOG];
+pub const ALL: &[Setting] = &[
+    HOME,
+    SECRET_FILE,
+    LIBDIR,
+    PORT,
+    NODE_TIMEOUT,
+    DRAIN_TIMEOUT,
+    CHECKPOINT_MODE,
+    WRITE_RATE,
+    CHANNELS,
+    OFI_PROVIDER,
+    TRACKING,
+    UNEXPECTED,
+    ENCRYPTION_KEY,
+    LOG,
+];
 
 /// A value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

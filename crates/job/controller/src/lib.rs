@@ -13,6 +13,7 @@ pub mod client;
 mod embedded;
 mod error;
 pub mod hosts;
+pub mod image_file;
 pub mod images;
 mod job;
 pub mod manifest;

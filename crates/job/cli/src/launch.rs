@@ -50,6 +50,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         spares,
         program: Program { argv, env, cwd },
         checkpoints: arguments.checkpoint_dir,
+        wishes: arguments.periodic.wishes(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };
@@ -84,6 +85,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
         candidates,
         hosts,
         repeat_output: arguments.repeat_output,
+        wishes: arguments.periodic.wishes(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };

@@ -4,7 +4,7 @@ use crate::arguments::{Migrate, Mode, Ps, TakeCheckpoint, Verb, Version};
 use crate::failure::Failure;
 use crate::report;
 use mend_controller::client::{self, AskError};
-use mend_controller::manifest::{self, Manifest};
+use mend_controller::manifest;
 use mend_controller::record::{self, JobDirectory, JobRecord};
 use mend_messages::agent::SaveMode;
 use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
@@ -17,7 +17,7 @@ async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
     ask_of(&directory, &record, what).await
 }
 
-async fn ask_of(directory: &JobDirectory, record: &JobRecord, what: Ask) -> Result<Answer, Failure> {
+pub async fn ask_of(directory: &JobDirectory, record: &JobRecord, what: Ask) -> Result<Answer, Failure> {
     let show = std::io::stderr().is_terminal();
     let waiting = async {
         // Something to look at, but only where it takes long enough to wonder.
@@ -45,7 +45,7 @@ async fn ask_of(directory: &JobDirectory, record: &JobRecord, what: Ask) -> Resu
     }
 }
 
-fn unexpected() -> Failure {
+pub fn unexpected() -> Failure {
     Failure::new("the controller answered something else", "is it of the same release?", 1)
 }
 
@@ -140,61 +140,6 @@ pub async fn checkpoint(arguments: TakeCheckpoint) -> Result<i32, Failure> {
         println!("  durable after {}", report::duration(done.durable_us));
         done.notes.iter().for_each(|note| println!("  {note}"));
     }
-    Ok(0)
-}
-
-#[derive(Serialize)]
-struct ListedCheckpoint {
-    number: u64,
-    usable: bool,
-    problem: Option<String>,
-    taken: Option<u64>,
-    bytes: Option<u64>,
-    stopped_us: Option<u64>,
-    directory: String,
-}
-
-/// `mend checkpoints`.
-pub fn checkpoints(arguments: &Verb) -> Result<i32, Failure> {
-    let (_, record) = match &arguments.job {
-        None => record::find(None, true).or_else(|_| record::find(None, false))?,
-        job => record::find(job.as_deref(), false)?,
-    };
-    let list = |number: u64| {
-        let directory = record.checkpoints.join(number.to_string());
-        let loaded = manifest::load(&directory);
-        let bytes = |manifest: &Manifest| manifest.images.iter().map(|image| image.bytes).sum();
-        ListedCheckpoint {
-            number,
-            usable: loaded.is_ok(),
-            taken: loaded.as_ref().ok().map(|manifest| manifest.taken),
-            bytes: loaded.as_ref().ok().map(bytes),
-            stopped_us: loaded.as_ref().ok().map(|manifest| manifest.stopped_us),
-            problem: loaded.err().map(|error| error.to_string()),
-            directory: directory.to_string_lossy().into_owned(),
-        }
-    };
-    let all: Vec<ListedCheckpoint> = manifest::numbers(&record.checkpoints).into_iter().map(list).collect();
-    if arguments.json {
-        report::json(&all)?;
-        return Ok(0);
-    }
-    if all.is_empty() {
-        println!("{} has no checkpoint", record.id);
-        return Ok(0);
-    }
-    let row = |one: &ListedCheckpoint| {
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-        vec![
-            one.number.to_string(),
-            or_dash(one.taken.map(report::time)),
-            or_dash(one.bytes.map(report::size)),
-            or_dash(one.stopped_us.map(report::duration)),
-            one.problem.clone().unwrap_or_else(|| one.directory.clone()),
-        ]
-    };
-    println!("{}", record.id);
-    report::table(&["N", "TAKEN (UTC)", "SIZE", "STOPPED", "DIRECTORY"], &all.iter().map(row).collect::<Vec<_>>());
     Ok(0)
 }
 

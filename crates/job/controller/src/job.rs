@@ -11,6 +11,7 @@ use crate::manifest::numbers;
 use crate::nodes::{Node, NodeEvent};
 use crate::operation::{AnswerSender, Operation, Saving};
 use crate::output::Output;
+use crate::periodic::Periodic;
 use crate::record::{JobDirectory, JobRecord, now};
 use mend_coordination::pmi::{ClientState, Effect, PmiServer};
 use mend_messages::agent::{Reply, Request};
@@ -41,6 +42,8 @@ pub enum Event {
     Stdin(Vec<u8>),
     /// SIGINT, SIGTERM or SIGHUP to this process.
     Signal(i32),
+    /// A round of upkeep of the checkpoints is over.
+    Upkeep(crate::upkeep::Done),
 }
 
 /// What a rank is doing.
@@ -95,6 +98,7 @@ pub struct Job {
     pub(crate) pmi: PmiServer,
     pub(crate) output: Output,
     pub(crate) operation: Option<Operation>,
+    pub(crate) periodic: Periodic,
     /// A checkpoint whose images are still being written while all ranks run.
     pub(crate) background: Option<Operation>,
     pub(crate) waiting: VecDeque<(Ask, AnswerSender, Instant)>,
@@ -138,6 +142,7 @@ impl Job {
                 break;
             }
         }
+        self.end_upkeep(&mut events).await;
         self.persist_output();
         let result = self.ending.map_or(Ok(self.exit_code), |(result, _)| result);
         let how = match &result {
@@ -159,6 +164,7 @@ impl Job {
             Event::Ask(ask, answers) => self.asked(ask, answers),
             Event::Stdin(bytes) => self.feed(bytes),
             Event::Signal(signal) => self.interrupt(signal),
+            Event::Upkeep(done) => self.upkeep_done(done),
         }
     }
 
@@ -425,6 +431,7 @@ impl Job {
         {
             self.end(Ok(128 + signal));
         }
+        self.periodic_tick();
         self.next_operation();
     }
 
@@ -488,6 +495,7 @@ impl Job {
             ranks: self.ranks.iter().enumerate().map(rank_status).collect(),
             last_checkpoint: numbers(&self.record.checkpoints).last().copied(),
             restart: self.restart,
+            interval_s: self.periodic.interval_s(),
         }
     }
 

@@ -4,6 +4,7 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
+use crate::periodic::Plan;
 use mend_messages::job::Secret;
 use mend_wire::secret::{from_hex, to_hex};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,9 @@ pub struct JobRecord {
     pub ended: Option<(u64, String)>,
     /// Where its checkpoints are.
     pub checkpoints: PathBuf,
+    /// When they are taken, and which are kept; a restart goes on with it.
+    #[serde(default)]
+    pub plan: Option<Plan>,
 }
 
 /// Why a job's directory cannot be used.

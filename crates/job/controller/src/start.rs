@@ -9,6 +9,7 @@ use crate::manifest::{Manifest, Printed, chains, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
 use crate::output::Output;
+use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
@@ -17,7 +18,7 @@ use mend_messages::agent::ImageId;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_sealed::Key;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
@@ -42,6 +43,8 @@ pub struct RunSpec {
     pub checkpoints: Option<PathBuf>,
     /// File with the key that images are encrypted with; absolute.
     pub encryption_key: Option<PathBuf>,
+    /// When they are taken, and which are kept.
+    pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -57,6 +60,8 @@ pub struct RestartSpec {
     pub repeat_output: bool,
     /// File with the key that images are encrypted with; absolute.
     pub encryption_key: Option<PathBuf>,
+    /// When checkpoints are taken from now on, and which are kept.
+    pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -111,6 +116,7 @@ struct Beginning {
     stdin: bool,
     checkpoints: PathBuf,
     encryption_key: Option<PathBuf>,
+    plan: Plan,
     quiet: bool,
 }
 
@@ -120,7 +126,8 @@ async fn begin(
     embedded: Option<Embedded>,
     first_orders: impl Fn(&Job),
 ) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, encryption_key, quiet } = beginning;
+    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, encryption_key, plan, quiet } =
+        beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -142,6 +149,7 @@ async fn begin(
         started: now(),
         ended: None,
         checkpoints,
+        plan: Some(plan),
     };
     directory.write("job.json", &record)?;
     if !quiet {
@@ -162,8 +170,13 @@ async fn begin(
         };
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
     }
+    let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
+    let periodic = Periodic::new(plan, used, events.clone());
+    if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
+        eprintln!("mend: {sentence}");
+    }
     let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
-    let job = Job {
+    let mut job = Job {
         directory,
         record,
         identity,
@@ -174,6 +187,7 @@ async fn begin(
         pmi,
         output,
         operation: None,
+        periodic,
         background: None,
         waiting: VecDeque::new(),
         pending: BTreeMap::new(),
@@ -194,6 +208,7 @@ async fn begin(
         ending: None,
     };
     first_orders(&job);
+    job.start_upkeep(false);
     if stdin {
         tokio::spawn(read_stdin(events.clone(), taken));
     }
@@ -251,6 +266,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         Some(base) => std::path::absolute(&base).unwrap_or(base).join(&id),
         None => directory.path().join("checkpoints"),
     };
+    let plan = Plan::new(&spec.wishes, None)?;
     let identity = mend_wire::random_bytes::<16>();
     let beginning = Beginning {
         directory,
@@ -264,6 +280,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         stdin: true,
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
+        plan,
         quiet: spec.quiet,
     };
     let start_all = |job: &Job| {
@@ -312,6 +329,7 @@ async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> 
         let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
         replace(&old, reached.len() as u32)?
     };
+    let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),
         false => directory.read("printed.json").unwrap_or_default(),
@@ -333,6 +351,7 @@ async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> 
         stdin: false,
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
+        plan,
         quiet: spec.quiet,
         directory,
     };

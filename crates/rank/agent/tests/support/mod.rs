@@ -296,6 +296,16 @@ impl Rank {
         self.try_save(path).unwrap_or_else(|(error, hint)| panic!("save failed: {error} ({hint})"))
     }
 
+    /// Suspends and saves, what changed since `base` if it can; changes are noticed from now on. Threads stay parked.
+    pub fn save_on(&mut self, path: &Path, base: Option<ImageId>) -> Saved {
+        assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        let target = SaveTarget::File(path.to_path_buf());
+        match self.ask(Request::Save(SaveOrder { base, track: true, ..SaveOrder::full(target) })) {
+            Reply::Saved(saved) => saved,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
     /// Suspends and takes a snapshot, to be written behind; threads stay parked.
     pub fn snapshot(&mut self, path: &Path, rate: Option<u64>) -> Saved {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));

@@ -1,9 +1,12 @@
-//! An image file as it is read and written, encrypted or not: the key is that of the setting `MEND_ENCRYPTION_KEY`.
+//! An image file as it is read and written, encrypted or not.
 
-use mend_sealed::{HEAD, Key, Opener, SealError, Sealer, is_sealed};
+use mend_sealed::{HEAD, Key, KeyError, Opener, SealError, Sealer, is_sealed};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+
+/// Bytes of a plain image that are written at once.
+const WRITE_SIZE: usize = 1 << 20;
 
 /// An image's plain bytes.
 pub enum ImageFile {
@@ -13,21 +16,25 @@ pub enum ImageFile {
     Sealed(Box<Opener<File>>),
 }
 
-/// The key, if one is set.
-fn key() -> io::Result<Option<Key>> {
+/// The key that the setting names, for verbs that have no job.
+///
+/// # Errors
+/// [`KeyError`] if it names one that cannot be used.
+pub fn key_of_setting() -> Result<Option<Key>, KeyError> {
     let path = mend_settings::ENCRYPTION_KEY.text();
-    if path.is_empty() {
-        return Ok(None);
-    }
-    Key::load(Path::new(&path)).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+    if path.is_empty() { Ok(None) } else { Key::load(Path::new(&path)).map(Some) }
+}
+
+fn no_key() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, SealError::NoKey)
 }
 
 impl ImageFile {
-    /// Opens a file.
+    /// Opens a file; a key is used only if it is encrypted.
     ///
     /// # Errors
-    /// Those of reading; that it is encrypted and no key is set, or another one.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    /// Those of reading; that it is encrypted and there is no key, or another one.
+    pub fn open(path: &Path, key: Option<&Key>) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let mut head = Vec::with_capacity(HEAD);
         (&mut file).take(HEAD as u64).read_to_end(&mut head)?;
@@ -35,8 +42,7 @@ impl ImageFile {
         if !is_sealed(&head) {
             return Ok(Self::Plain(file));
         }
-        let key = key()?.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, SealError::NoKey))?;
-        Ok(Self::Sealed(Box::new(Opener::new(file, &key)?)))
+        Ok(Self::Sealed(Box::new(Opener::new(file, key.ok_or_else(no_key)?)?)))
     }
 
     /// True if what is made of it must be encrypted, too.
@@ -79,26 +85,25 @@ pub enum NewImage<'a> {
 }
 
 impl<'a> NewImage<'a> {
-    /// In this empty file, encrypted if `sealed`.
-    ///
-    /// # Errors
-    /// Those of writing; that no key is set.
-    pub fn begin(file: &'a File, sealed: bool) -> io::Result<Self> {
-        if !sealed {
-            return Ok(Self::Plain(BufWriter::with_capacity(1 << 20, file)));
-        }
-        let key = key()?.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, SealError::NoKey))?;
-        Ok(Self::Sealed(Box::new(Sealer::new(file, &key, mend_wire::random_bytes())?)))
-    }
-
-    /// All has been written.
+    /// In this empty file; encrypted, if there is a key.
     ///
     /// # Errors
     /// Those of writing.
-    pub fn finish(self) -> io::Result<()> {
+    pub fn begin(file: &'a File, key: Option<&Key>) -> io::Result<Self> {
+        Ok(match key {
+            None => Self::Plain(BufWriter::with_capacity(WRITE_SIZE, file)),
+            Some(key) => Self::Sealed(Box::new(Sealer::new(file, key, mend_wire::random_bytes())?)),
+        })
+    }
+
+    /// All has been written. The file's length, bytes.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn finish(self) -> io::Result<u64> {
         match self {
-            Self::Plain(mut file) => file.flush(),
-            Self::Sealed(sealer) => sealer.finish().map(drop),
+            Self::Plain(file) => file.into_inner().map_err(io::IntoInnerError::into_error)?.metadata().map(|about| about.len()),
+            Self::Sealed(sealer) => sealer.finish().map(|(_, length)| length),
         }
     }
 }

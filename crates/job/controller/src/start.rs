@@ -99,8 +99,8 @@ async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reac
 }
 
 /// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
-fn check_key(file: Option<&Path>) -> Result<(), RunError> {
-    file.map_or(Ok(()), |file| Ok(drop(Key::load(file)?)))
+fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
+    Ok(file.map(Key::load).transpose()?)
 }
 
 /// Everything a new or restarted job has in common.
@@ -182,6 +182,7 @@ async fn begin(
         identity,
         program,
         local: embedded.is_some(),
+        key: load_key(encryption_key.as_deref())?,
         nodes,
         ranks: places.iter().map(rank).collect(),
         pmi,
@@ -254,7 +255,7 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
-    check_key(spec.encryption_key.as_deref())?;
+    load_key(spec.encryption_key.as_deref())?;
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
     let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
@@ -297,7 +298,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
 /// See [`RunError`].
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts)?;
-    check_key(spec.encryption_key.as_deref())?;
+    load_key(spec.encryption_key.as_deref())?;
     loop {
         let (manifest, directory) = spec.candidates.newest()?;
         match restart_from(manifest, &directory, &spec).await {

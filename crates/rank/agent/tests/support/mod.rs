@@ -383,6 +383,21 @@ impl Rank {
         }
     }
 
+    /// Reads output until so many more lines were printed.
+    pub fn await_more(&mut self, lines: usize) {
+        let count = |printed: &[u8]| printed.iter().filter(|byte| **byte == b'\n').count();
+        let (began, wanted) = (Instant::now(), count(&self.printed) + lines);
+        self.output.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        while count(&self.printed) < wanted {
+            let mut bytes = [0; 4096];
+            match self.output.read(&mut bytes) {
+                Ok(0) => panic!("ended before {lines} more lines: {}", String::from_utf8_lossy(&self.printed)),
+                Ok(count) => self.printed.extend(&bytes[..count]),
+                Err(_) => assert!(began.elapsed() < LIMIT, "too few lines: {}", String::from_utf8_lossy(&self.printed)),
+            }
+        }
+    }
+
     pub fn type_in(&mut self, text: &str) {
         self.stdin.as_ref().unwrap().write_all(text.as_bytes()).unwrap();
     }

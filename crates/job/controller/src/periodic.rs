@@ -273,7 +273,7 @@ impl Job {
             let _ = events.blocking_send(Event::Upkeep(done));
         };
         let bounds = retention.then(|| self.periodic.plan.bounds());
-        self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), bounds, report));
+        self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), bounds, self.key.clone(), report));
     }
 
     /// A round of upkeep is over.

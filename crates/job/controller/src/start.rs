@@ -1,5 +1,6 @@
 //! How a job begins: new ([`run`]) or from a checkpoint ([`restart`]).
 
+use crate::candidates::Candidates;
 use crate::embedded::{self, Embedded};
 use crate::error::RunError;
 use crate::hosts::{Host, check_distinct};
@@ -13,10 +14,12 @@ use crate::record::{JobDirectory, JobRecord, now};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
+use mend_messages::agent::ImageId;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
+use mend_sealed::Key;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
@@ -38,6 +41,8 @@ pub struct RunSpec {
     pub program: Program,
     /// Where checkpoints go; `None` for the job's own directory.
     pub checkpoints: Option<PathBuf>,
+    /// File with the key that images are encrypted with; absolute.
+    pub encryption_key: Option<PathBuf>,
     /// When they are taken, and which are kept.
     pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
@@ -47,14 +52,14 @@ pub struct RunSpec {
 /// What `mend restart` was asked for.
 #[derive(Clone, Debug)]
 pub struct RestartSpec {
-    /// The checkpoint.
-    pub manifest: Manifest,
-    /// Where its images are.
-    pub directory: PathBuf,
+    /// The checkpoints it may begin from.
+    pub candidates: Candidates,
     /// Other hosts than before; none means those of the checkpoint that still answer.
     pub hosts: Vec<Host>,
     /// Print also what was printed before the job ended.
     pub repeat_output: bool,
+    /// File with the key that images are encrypted with; absolute.
+    pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken from now on, and which are kept.
     pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
@@ -93,6 +98,11 @@ async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reac
     Ok((reached, None))
 }
 
+/// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
+fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
+    Ok(file.map(Key::load).transpose()?)
+}
+
 /// Everything a new or restarted job has in common.
 struct Beginning {
     directory: JobDirectory,
@@ -105,6 +115,7 @@ struct Beginning {
     output: Output,
     stdin: bool,
     checkpoints: PathBuf,
+    encryption_key: Option<PathBuf>,
     plan: Plan,
     quiet: bool,
 }
@@ -115,7 +126,8 @@ async fn begin(
     embedded: Option<Embedded>,
     first_orders: impl Fn(&Job),
 ) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, plan, quiet } = beginning;
+    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, encryption_key, plan, quiet } =
+        beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -153,6 +165,7 @@ async fn begin(
             size: places.len() as u32,
             node: index as NodeIndex,
             program: program.clone(),
+            encryption_key: encryption_key.clone(),
             node_timeout_ms: node_timeout.as_millis() as u64,
         };
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
@@ -169,6 +182,7 @@ async fn begin(
         identity,
         program,
         local: embedded.is_some(),
+        key: load_key(encryption_key.as_deref())?,
         nodes,
         ranks: places.iter().map(rank).collect(),
         pmi,
@@ -241,6 +255,7 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
+    load_key(spec.encryption_key.as_deref())?;
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
     let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
@@ -265,6 +280,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         output: Output::new(BTreeMap::new(), &BTreeMap::new()),
         stdin: true,
         checkpoints,
+        encryption_key: spec.encryption_key.clone(),
         plan,
         quiet: spec.quiet,
     };
@@ -276,14 +292,25 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
     begin(beginning, reached.into_iter().flatten().collect(), embedded, start_all).await
 }
 
-/// Continues a job from a checkpoint to its end. Returns its exit code.
+/// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
 ///
 /// # Errors
 /// See [`RunError`].
-pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
-    let manifest = spec.manifest;
+pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts)?;
-    let chains = chains(&spec.directory, &manifest)?;
+    load_key(spec.encryption_key.as_deref())?;
+    loop {
+        let (manifest, directory) = spec.candidates.newest()?;
+        match restart_from(manifest, &directory, &spec).await {
+            Err(error) if spec.candidates.older_may_do(&directory, &error) => {}
+            ended => return ended,
+        }
+    }
+}
+
+/// Continues a job from one checkpoint. All of its processes are gone when this returns.
+async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> Result<i32, RunError> {
+    let chains = chains(images, &manifest)?;
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);
@@ -308,7 +335,7 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         true => BTreeMap::new(),
         false => directory.read("printed.json").unwrap_or_default(),
     };
-    let checkpoints = spec.directory.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
+    let checkpoints = images.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
     if !spec.quiet {
         let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
         let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
@@ -324,14 +351,17 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         output: Output::new(manifest.printed.clone(), &already),
         stdin: false,
         checkpoints,
+        encryption_key: spec.encryption_key.clone(),
         plan,
         quiet: spec.quiet,
         directory,
     };
+    let ids: Vec<ImageId> = manifest.images.iter().map(|image| image.id).collect();
     let restore_all = move |job: &Job| {
         for rank in 0..job.ranks.len() as Rank {
             let source = RestoreSource::Files(chains[rank as usize].clone());
-            job.send_to_rank(rank, ToDaemon::Restore { rank, source, stdin: false });
+            let image = Some(ids[rank as usize]);
+            job.send_to_rank(rank, ToDaemon::Restore { rank, source, image, stdin: false });
         }
     };
     begin(beginning, reached, embedded, restore_all).await

@@ -121,6 +121,8 @@ pub struct Rank {
     pub unread: Vec<(Role, Vec<u8>)>,
     /// Microseconds from its start to its readiness.
     pub restorer_us: u64,
+    /// Bytes that the restorer read, of all images.
+    pub restorer_bytes: u64,
 }
 
 impl Drop for Rank {
@@ -229,6 +231,7 @@ impl Rank {
             written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
+            restorer_bytes: 0,
         };
         rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
         loop {
@@ -294,6 +297,16 @@ impl Rank {
 
     pub fn save(&mut self, path: &Path) -> Saved {
         self.try_save(path).unwrap_or_else(|(error, hint)| panic!("save failed: {error} ({hint})"))
+    }
+
+    /// Suspends and saves, what changed since `base` if it can; changes are noticed from now on. Threads stay parked.
+    pub fn save_on(&mut self, path: &Path, base: Option<ImageId>) -> Saved {
+        assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        let target = SaveTarget::File(path.to_path_buf());
+        match self.ask(Request::Save(SaveOrder { base, track: true, ..SaveOrder::full(target) })) {
+            Reply::Saved(saved) => saved,
+            other => panic!("unexpected {other:?}"),
+        }
     }
 
     /// Suspends and takes a snapshot, to be written behind; threads stay parked.
@@ -467,6 +480,7 @@ impl Rank {
             written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
+            restorer_bytes: 0,
         };
         rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
         rank.await_ready(control)?;
@@ -496,8 +510,9 @@ impl Rank {
                     }
                     self.unread.push((role, bytes.to_vec()));
                 }
-                Status::Ready { us, .. } => {
+                Status::Ready { us, bytes } => {
                     self.restorer_us = us;
+                    self.restorer_bytes = bytes;
                     break;
                 }
                 Status::Failed { failure, errno, text } => {

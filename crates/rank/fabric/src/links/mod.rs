@@ -372,9 +372,7 @@ impl Links {
     /// True when nothing waits for a peer that may still take it.
     #[must_use]
     pub fn idle(&self) -> bool {
-        self.loopback.is_empty()
-            && self.port_quiet()
-            && self.peers.iter().all(|peer| !peer.pending() || peer.gone())
+        self.loopback.is_empty() && self.port_quiet() && self.peers.iter().all(|peer| !peer.pending() || peer.gone())
     }
 
     /// True if a rank has ended, as far as can be told from its channels: nothing more is to be expected of it as it was.

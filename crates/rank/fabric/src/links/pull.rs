@@ -101,8 +101,7 @@ impl Links {
             let number = self.peers.get(rank as usize).and_then(|peer| peer.inbound);
             match number.and_then(|number| self.inbound.get_mut(number as usize)).and_then(Option::as_mut) {
                 Some(inbound)
-                    if inbound.pull_kind == pull.kind
-                        && (pull.length < inbound.share[usize::from(self.offered > 0)] || self.crowded) =>
+                    if inbound.pull_kind == pull.kind && (pull.length < inbound.share[usize::from(self.offered > 0)] || self.crowded) =>
                 {
                     inbound.pulls.push_back(Pulling { pull, offset: 0, under_way: 0, failed: false });
                     if let Some(number) = number {

@@ -256,6 +256,7 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
 /// See [`RunError`].
 pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
     load_key(spec.encryption_key.as_deref())?;
+    let plan = Plan::new(&spec.wishes, None)?;
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
     let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
@@ -267,7 +268,6 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         Some(base) => std::path::absolute(&base).unwrap_or(base).join(&id),
         None => directory.path().join("checkpoints"),
     };
-    let plan = Plan::new(&spec.wishes, None)?;
     let identity = mend_wire::random_bytes::<16>();
     let beginning = Beginning {
         directory,

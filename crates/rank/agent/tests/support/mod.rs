@@ -121,6 +121,8 @@ pub struct Rank {
     pub unread: Vec<(Role, Vec<u8>)>,
     /// Microseconds from its start to its readiness.
     pub restorer_us: u64,
+    /// Bytes that the restorer read, of all images.
+    pub restorer_bytes: u64,
 }
 
 impl Drop for Rank {
@@ -229,6 +231,7 @@ impl Rank {
             written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
+            restorer_bytes: 0,
         };
         rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
         loop {
@@ -462,6 +465,7 @@ impl Rank {
             written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
+            restorer_bytes: 0,
         };
         rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
         rank.await_ready(control)?;
@@ -491,8 +495,9 @@ impl Rank {
                     }
                     self.unread.push((role, bytes.to_vec()));
                 }
-                Status::Ready { us, .. } => {
+                Status::Ready { us, bytes } => {
                     self.restorer_us = us;
+                    self.restorer_bytes = bytes;
                     break;
                 }
                 Status::Failed { failure, errno, text } => {

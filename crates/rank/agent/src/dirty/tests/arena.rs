@@ -6,7 +6,6 @@ use mend_kernel::{pagemap, userfault};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, open};
 use std::fs::File;
-use std::io::Write;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -73,11 +72,12 @@ impl Arena {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = PathBuf::from(format!("/dev/shm/mend-arena-{}-{number}", std::process::id()));
-        let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         let mut random = Random::new(seed);
-        let mut content = vec![0; (FILE_PAGES * PAGE) as usize];
-        content.chunks_mut(PAGE as usize).for_each(|page| page[..8].copy_from_slice(&random.next().to_ne_bytes()));
-        file.write_all(&content).unwrap();
+        ftruncate(&file, FILE_PAGES * PAGE).unwrap();
+        for page in (0..FILE_PAGES).step_by(8) {
+            file.write_all_at(&random.next().to_ne_bytes(), page * PAGE).unwrap();
+        }
         // Any file of a disk will do.
         let program = std::env::current_exe().unwrap();
         let direct = open(&program, OFlags::RDONLY | OFlags::DIRECT, Mode::empty());

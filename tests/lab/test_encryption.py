@@ -106,11 +106,14 @@ class Encryption(unittest.TestCase):
     def test_damage_falls_back_to_the_checkpoint_before(self):
         with Machine() as machine:
             name, place = self.saved(machine, "--encryption-key", self.key, checkpoints=3)
-            for number, change in ((3, lambda bytes_: bytes_[:-1]), (2, lambda bytes_: bytes_[:700_000] + b"\0" + bytes_[700_001:])):
-                image = os.path.join(place, str(number), "rank-0.image")
-                whole = self.read(image)
-                with open(image, "wb") as file:
-                    file.write(change(whole))
+            cut, changed = (os.path.join(place, str(number), "rank-0.image") for number in (3, 2))
+            os.truncate(cut, os.path.getsize(cut) - 1)
+            with open(changed, "r+b") as file:
+                middle = os.path.getsize(changed) // 2
+                file.seek(middle)
+                byte = file.read(1)[0]
+                file.seek(middle)
+                file.write(bytes([byte ^ 1]))
             job = machine.start(self.directory, "restart", name, "--encryption-key", self.key)
             job.finish(0)
             self.assertIn("checkpoint 3 cannot be used", job.stderr())

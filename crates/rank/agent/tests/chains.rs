@@ -199,7 +199,7 @@ fn a_chain_that_does_not_fit_is_refused() {
         Err(refusal) => format!("{refusal:?}"),
     };
     let [newest, middle, full] = [0, 1, 2].map(|at| chain[at].clone());
-    assert!(refusal(&[newest.clone()]).contains("builds on another one (number 2 of its chain), which is not given"));
+    assert!(refusal(std::slice::from_ref(&newest)).contains("builds on another one (number 2 of its chain), which is not given"));
     assert!(refusal(&[newest.clone(), middle.clone()]).contains("(number 1 of its chain)"));
     assert!(refusal(&[newest.clone(), full.clone()]).contains("image 1 of those that the image builds on: it is not the image"));
     assert!(refusal(&[full.clone(), full.clone()]).contains("builds on no other one"));

@@ -44,6 +44,7 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/network.py
 	@./benches/images.py
 	@./benches/restart.py
+	@./benches/tracking.py
 
 soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30); every kill point, hundreds of power failures and damages
 	MEND_STORM_SEED=$(SEED) MEND_STORM_MESSAGES=$(MESSAGES) cargo test --release --locked --package mend-fabric --test storm

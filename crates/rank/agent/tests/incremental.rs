@@ -84,9 +84,9 @@ fn differential(pid: u32, method: &str, rounds: u64) {
         whole = image(&mut rank, &full, SaveMode::Stop, None, false).pages.max(whole);
         let (said, held) = (pages(&chain), pages(std::slice::from_ref(&full)));
         for (start, end) in ranges(&rank) {
-            let difference = (start..end).step_by(PAGE as usize).find(|page| {
-                said.get(page).map_or(&ZERO[..], Vec::as_slice) != held.get(page).map_or(&ZERO[..], Vec::as_slice)
-            });
+            let difference = (start..end)
+                .step_by(PAGE as usize)
+                .find(|page| said.get(page).map_or(&ZERO[..], Vec::as_slice) != held.get(page).map_or(&ZERO[..], Vec::as_slice));
             assert_eq!(difference, None, "{method}: round {round} of MEND_DIFFERENTIAL_SEED={seed}, in {start:x}..{end:x}");
         }
         assert!(round % 8 == 0 || saved.pages < whole, "{} of {whole}", saved.pages);

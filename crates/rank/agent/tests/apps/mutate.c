@@ -103,6 +103,7 @@ static void *work(void *argument) {
         w->sum = sum_of_worker(w);
         pthread_barrier_wait(&w->done);
     }
+    return NULL;
 }
 
 static void range(const char *start, const char *end) {

@@ -383,6 +383,16 @@ impl Rank {
         }
     }
 
+    /// Reads some output, or nothing for a while.
+    pub fn read_some(&mut self) {
+        self.output.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut bytes = [0; 4096];
+        if let Ok(count) = self.output.read(&mut bytes) {
+            assert!(count != 0, "ended: {}", String::from_utf8_lossy(&self.printed));
+            self.printed.extend(&bytes[..count]);
+        }
+    }
+
     pub fn type_in(&mut self, text: &str) {
         self.stdin.as_ref().unwrap().write_all(text.as_bytes()).unwrap();
     }

@@ -154,7 +154,7 @@ impl Arena {
         let (address, length) = (self.at(span.start), Self::bytes(&span));
         // No page behind the file's end: a store to one ends the process.
         let from = self.random.below(PAGES - (span.end - span.start) + 1);
-        match self.random.below(30) {
+        match self.random.below(29) {
             0..6 => self.store(span),
             6 => self.read(&span, false),
             7 => self.read(&span, true),
@@ -193,16 +193,13 @@ impl Arena {
                 self.set(span, false);
             }
             27 => self.observe_too(span),
-            28 => {
+            _ => {
                 // A huge page that is then split.
                 let huge = span.start / 512 * 512..span.start / 512 * 512 + 512;
                 self.map(huge.clone(), true, None);
                 self.advise(&huge, libc::MADV_HUGEPAGE);
                 self.store(huge.start..huge.start + 1);
                 self.store(span);
-            }
-            _ => {
-                self.read_by_ring(&span);
             }
         }
     }
@@ -325,9 +322,5 @@ impl Arena {
         let mut found = [pagemap::Region::default(); 8];
         pagemap::written(pagemap.as_raw_fd(), start, end, false, true, &mut found).unwrap();
         self.store(span.start..span.start + 1);
-    }
-
-    fn read_by_ring(&mut self, span: &Range<u64>) {
-        let _ = span;
     }
 }

@@ -55,7 +55,7 @@ fn start(pid: u32, huge: &str, method: &str) -> Rank {
 /// Full, nothing changed, a tenth changed.
 fn sizes(pid: u32, huge: &str, method: &str) {
     let mut rank = start(pid, huge, method);
-    let place = PathBuf::from(format!("/dev/shm/mend-pace-{}", std::process::id()));
+    let place = PathBuf::from(format!("/dev/shm/pace-{}", std::process::id()));
     std::fs::create_dir_all(&place).unwrap();
     std::fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let (mut full, mut none, mut tenth, mut parked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -97,7 +97,7 @@ fn kind(huge: &str) -> &'static str {
 /// Two processes that differ in their tracking alone take turns.
 fn slowdown(pid: u32, huge: &str) {
     let mut ranks = [start(pid, huge, "auto"), start(pid + 1, huge, "off")];
-    let place = PathBuf::from("/dev/shm/mend-pace-image");
+    let place = PathBuf::from(format!("/dev/shm/pace-image-{}", std::process::id()));
     let (mut stream, mut random, mut first) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..number("MEND_BENCH_RUNS", 5) {
         let mut paces = Vec::new();

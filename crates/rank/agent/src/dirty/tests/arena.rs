@@ -71,7 +71,8 @@ impl Arena {
     pub fn new(seed: u64) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(format!("/dev/shm/mend-arena-{}-{number}", std::process::id()));
+        // A daemon removes from there what begins as its own files do.
+        let path = PathBuf::from(format!("/dev/shm/tracking-arena-{}-{number}", std::process::id()));
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         let mut random = Random::new(seed);
         ftruncate(&file, FILE_PAGES * PAGE).unwrap();

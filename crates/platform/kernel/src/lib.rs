@@ -1,5 +1,6 @@
 //! Linux primitives that no library offers, each behind a safe function.
 
+pub mod background;
 pub mod namespaces;
 pub mod pagemap;
 pub mod program;

@@ -86,6 +86,10 @@ pub struct Run {
     /// Directory for checkpoints, shared by all hosts; default: the job's directory in MEND_HOME
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
+    /// Where checkpoints are kept, nearest first: memory, partner, local:/DIR, shared, s3://BUCKET/PREFIX, with commas;
+    /// NAME@2 keeps two there; default: MEND_TIERS
+    #[arg(long, value_name = "LIST")]
+    pub tiers: Option<String>,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,
@@ -138,6 +142,9 @@ pub struct Restart {
     /// File with one host per line
     #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
+    /// Other tiers for the checkpoints to come than before, as in `mend run`
+    #[arg(long, value_name = "LIST")]
+    pub tiers: Option<String>,
     /// Print also what was printed between the checkpoint and the job's end
     #[arg(long)]
     pub repeat_output: bool,

@@ -6,6 +6,7 @@ use mend_controller::hosts::{Host, parse_list, read_file};
 use mend_controller::manifest::{self, Manifest, ManifestError};
 use mend_controller::{RestartSpec, RunSpec, record};
 use mend_messages::job::Program;
+use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,11 @@ fn hosts(list: Option<&str>, file: Option<&Path>) -> Result<Vec<Host>, Failure> 
         (None, Some(file)) => Ok(read_file(file)?),
         (None, None) => Ok(Vec::new()),
     }
+}
+
+fn tiers(list: Option<&str>) -> Result<Option<Vec<TierSpec>>, Failure> {
+    let refuse = |error: TierError| Failure::new(format!("--tiers: {error}"), error.hint(), 64);
+    list.map(parse_tiers).transpose().map_err(refuse)
 }
 
 fn text(value: OsString) -> Result<String, Failure> {
@@ -49,6 +55,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         spares,
         program: Program { argv, env, cwd },
         checkpoints: arguments.checkpoint_dir,
+        tiers: tiers(arguments.tiers.as_deref())?,
         quiet: arguments.quiet,
     };
     Ok(mend_controller::run(spec).await?)
@@ -88,6 +95,7 @@ fn newest(directory: &Path, number: Option<u64>) -> Result<(Manifest, PathBuf), 
 pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
     let (manifest, directory) = choose(arguments.job.as_deref(), arguments.checkpoint)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
-    let spec = RestartSpec { manifest, directory, hosts, repeat_output: arguments.repeat_output, quiet: arguments.quiet };
+    let tiers = tiers(arguments.tiers.as_deref())?;
+    let spec = RestartSpec { manifest, directory, hosts, tiers, repeat_output: arguments.repeat_output, quiet: arguments.quiet };
     Ok(mend_controller::restart(spec).await?)
 }

@@ -9,6 +9,7 @@ use mend_controller::record::{self, JobDirectory, JobRecord};
 use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
 use serde::Serialize;
 use std::io::IsTerminal;
+use std::path::Path;
 
 /// Asks and turns a refusal into a failure.
 async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
@@ -143,7 +144,16 @@ struct ListedCheckpoint {
     taken: Option<u64>,
     bytes: Option<u64>,
     stopped_us: Option<u64>,
+    tiers: Vec<String>,
     directory: String,
+}
+
+/// Tiers that hold the whole checkpoint: as the job recorded it, or the shared directory where nothing else takes part.
+fn tiers_of(directory: &Path, manifest: Option<&Manifest>) -> Vec<String> {
+    match manifest {
+        Some(manifest) if manifest.tiers.is_empty() => vec!["shared".to_owned()],
+        _ => mend_controller::tiers::held(directory),
+    }
 }
 
 /// `mend checkpoints`.
@@ -162,6 +172,7 @@ pub fn checkpoints(arguments: &Verb) -> Result<i32, Failure> {
             taken: loaded.as_ref().ok().map(|manifest| manifest.taken),
             bytes: loaded.as_ref().ok().map(bytes),
             stopped_us: loaded.as_ref().ok().map(|manifest| manifest.stopped_us),
+            tiers: tiers_of(&directory, loaded.as_ref().ok()),
             problem: loaded.err().map(|error| error.to_string()),
             directory: directory.to_string_lossy().into_owned(),
         }
@@ -182,11 +193,12 @@ pub fn checkpoints(arguments: &Verb) -> Result<i32, Failure> {
             or_dash(one.taken.map(report::time)),
             or_dash(one.bytes.map(report::size)),
             or_dash(one.stopped_us.map(report::duration)),
+            or_dash((!one.tiers.is_empty()).then(|| one.tiers.join(" "))),
             one.problem.clone().unwrap_or_else(|| one.directory.clone()),
         ]
     };
     println!("{}", record.id);
-    report::table(&["N", "TAKEN (UTC)", "SIZE", "STOPPED", "DIRECTORY"], &all.iter().map(row).collect::<Vec<_>>());
+    report::table(&["N", "TAKEN (UTC)", "SIZE", "STOPPED", "COMPLETE IN", "DIRECTORY"], &all.iter().map(row).collect::<Vec<_>>());
     Ok(0)
 }
 

@@ -7,6 +7,7 @@ use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::job::{Program, Rank};
+use mend_messages::tier::TierSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -78,6 +79,9 @@ pub struct Manifest {
     pub phases: Phases,
     /// How long the job was stopped, microseconds.
     pub stopped_us: u64,
+    /// Tiers that were to hold the images, nearest first; none: they lie beside this file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<TierSpec>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -221,6 +225,10 @@ fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestErr
         if image.base.is_some() != (image.sequence > 0) {
             return Err(wrong("builds on an image that no checkpoint holds".into()));
         }
+        // Which tiers have it now, and whether it is good there, is found out by a restart.
+        if !manifest.tiers.is_empty() {
+            continue;
+        }
         match fs::metadata(&path) {
             Ok(found) if found.len() == image.bytes => {}
             Ok(found) => return Err(wrong(format!("is torn: {} bytes instead of {}", found.len(), image.bytes))),
@@ -250,6 +258,19 @@ pub fn load(directory: &Path) -> Result<Manifest, ManifestError> {
 /// [`ManifestError::Base`] if one of them is missing or torn, or not what the checkpoint builds on.
 pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
     let base = directory.parent().unwrap_or(Path::new("/"));
+    let file = |(number, image): (u64, ImageEntry)| match number == manifest.number {
+        true => directory.join(image_name(image.rank)),
+        false => base.join(number.to_string()).join(image_name(image.rank)),
+    };
+    Ok(lineage(directory, manifest)?.into_iter().map(|chain| chain.into_iter().map(file).collect()).collect())
+}
+
+/// For each rank its image and those it builds on, newest first, down to a full one, each with its checkpoint's number.
+///
+/// # Errors
+/// As [`chains`].
+pub fn lineage(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<(u64, ImageEntry)>>, ManifestError> {
+    let base = directory.parent().unwrap_or(Path::new("/"));
     let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
     manifest.images.iter().map(|image| chain(directory, manifest, image, base, &mut older)).collect()
 }
@@ -260,9 +281,8 @@ fn chain(
     image: &ImageEntry,
     checkpoints: &Path,
     older: &mut BTreeMap<u64, Manifest>,
-) -> Result<Vec<PathBuf>, ManifestError> {
-    let name = image_name(image.rank);
-    let mut files = vec![directory.join(&name)];
+) -> Result<Vec<(u64, ImageEntry)>, ManifestError> {
+    let mut files = vec![(manifest.number, image.clone())];
     let (mut next, mut number, mut sequence) = (image.base, manifest.number, image.sequence);
     while let Some(base) = next {
         let from = checkpoints.join(base.to_string());
@@ -276,7 +296,7 @@ fn chain(
         let entry = below.images.get(image.rank as usize).filter(linked).filter(|_| below.identity == manifest.identity);
         let foreign = || failed(ManifestError::Damaged { path: from.join("manifest.json"), what: "it is not what was built on".into() });
         let entry = entry.ok_or_else(foreign)?;
-        files.push(from.join(&name));
+        files.push((base, entry.clone()));
         (next, number, sequence) = (entry.base, base, entry.sequence);
     }
     Ok(files)
@@ -380,6 +400,7 @@ mod tests {
             printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
             phases: Phases::default(),
             stopped_us: 0,
+            tiers: Vec::new(),
         }
     }
 

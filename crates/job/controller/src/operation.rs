@@ -4,6 +4,7 @@
 use crate::job::{Job, RankPhase};
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
 use crate::record::now;
+use crate::tiers::Tiering;
 use mend_coordination::checkpoint::{self, Checkpoint, Failure};
 use mend_coordination::migration::{self, Migration};
 use mend_coordination::placement::choose_target;
@@ -13,7 +14,7 @@ use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, Migration
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -39,6 +40,8 @@ pub enum Operation {
         /// Who asked.
         answers: AnswerSender,
     },
+    /// The nodes give a checkpoint's images their names; it is published then.
+    Keep(Box<crate::tiers::Keeping>),
     /// A migration.
     Migration {
         /// Its steps.
@@ -69,7 +72,7 @@ impl Operation {
     /// For `mend ps`.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Checkpoint { .. } => "checkpointing",
+            Self::Checkpoint { .. } | Self::Keep(_) => "checkpointing",
             Self::Migration { .. } => "migrating",
             Self::Explain { .. } => "running",
         }
@@ -193,6 +196,9 @@ impl Job {
     /// An agent answered (or its time ran out).
     pub(crate) fn replied(&mut self, rank: Rank, reply: Reply) {
         let now_us = self.now_us();
+        if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
+            tiers.expect_size(rank, found.image_bytes);
+        }
         match &mut self.operation {
             Some(Operation::Checkpoint { machine, .. }) => {
                 let actions = machine.reply(now_us, rank, reply);
@@ -211,6 +217,7 @@ impl Job {
                 };
                 self.finish_explain();
             }
+            Some(Operation::Keep(_)) => {}
             // A restart's ranks go on.
             None => match (reply, self.resumed_at_us, &mut self.restart) {
                 (Reply::Failed { error, .. }, ..) => tracing::warn!(rank, error, "an agent reports a failure"),
@@ -239,14 +246,23 @@ impl Job {
                 }
                 self.finish_explain();
             }
-            None => {}
+            // Its image is there; whether the node still is, is told elsewhere.
+            Some(Operation::Keep(_)) | None => {}
         }
     }
 
     fn do_checkpoint(&mut self, actions: Vec<checkpoint::Action>) {
         for action in actions {
             match action {
-                checkpoint::Action::Ask { rank, request } => self.ask_agent(rank, request),
+                checkpoint::Action::Ask { rank, request } => {
+                    let number = match &self.operation {
+                        Some(Operation::Checkpoint { number, .. }) => *number,
+                        _ => 0,
+                    };
+                    if !matches!(&request, Request::Save(order) if self.save_on_shelf(rank, number, order)) {
+                        self.ask_agent(rank, request);
+                    }
+                }
                 checkpoint::Action::FreezePmi => self.pmi.freeze(),
                 checkpoint::Action::Snapshot => {
                     let now = (self.pmi.clone(), self.output.printed().clone());
@@ -268,7 +284,7 @@ impl Job {
 
     fn finish_checkpoint(&mut self, result: Result<checkpoint::Outcome, Failure>) {
         let Some(Operation::Checkpoint { number, part, snapshot, answers, .. }) = self.operation.take() else { return };
-        let answer = match (result, snapshot) {
+        match (result, snapshot) {
             (Ok(outcome), Some((pmi, printed))) => {
                 let host = |rank: Rank| self.nodes[self.ranks[rank as usize].node as usize].name.clone();
                 let checkpoints = self.checkpoints();
@@ -296,25 +312,36 @@ impl Job {
                     printed,
                     phases: outcome.phases,
                     stopped_us: outcome.stopped_us,
+                    tiers: self.tiers.as_ref().map(Tiering::specs).unwrap_or_default(),
                 };
-                match manifest::publish(&part, &manifest) {
-                    Ok(place) => Answer::Checkpoint(CheckpointDone {
-                        number,
-                        directory: place.to_string_lossy().into_owned(),
-                        bytes: manifest.images.iter().map(|image| image.bytes).sum(),
-                        phases: outcome.phases,
-                        stopped_us: outcome.stopped_us,
-                    }),
-                    Err(error) => failed(Failure { error: with_cause(&error), hint: error.hint() }),
-                }
+                self.conclude_checkpoint(manifest, part, answers);
             }
-            (Ok(_), None) => failed(Failure { error: "no snapshot was taken".into(), hint: String::new() }),
-            (Err(failure), _) => failed(failure),
-        };
-        if matches!(answer, Answer::Failed { .. }) {
-            manifest::discard(&part);
+            (Ok(_), None) => self.checkpoint_failed(number, &part, &answers, "no snapshot was taken".into(), String::new()),
+            (Err(failure), _) => self.checkpoint_failed(number, &part, &answers, failure.error, failure.hint),
         }
-        let _ = answers.send(answer);
+    }
+
+    /// All images are there: the checkpoint becomes one.
+    pub(crate) fn publish_checkpoint(&mut self, manifest: Manifest, part: &Path, answers: &AnswerSender) {
+        let place = match manifest::publish(part, &manifest) {
+            Ok(place) => place,
+            Err(error) => return self.checkpoint_failed(manifest.number, part, answers, with_cause(&error), error.hint()),
+        };
+        let _ = answers.send(Answer::Checkpoint(CheckpointDone {
+            number: manifest.number,
+            directory: place.to_string_lossy().into_owned(),
+            bytes: manifest.images.iter().map(|image| image.bytes).sum(),
+            phases: manifest.phases,
+            stopped_us: manifest.stopped_us,
+        }));
+        self.replicate(&manifest);
+    }
+
+    /// There is no checkpoint; nothing is left of it.
+    pub(crate) fn checkpoint_failed(&mut self, number: u64, part: &Path, answers: &AnswerSender, error: String, hint: String) {
+        manifest::discard(part);
+        self.drop_checkpoint(number);
+        let _ = answers.send(failed(Failure { error, hint }));
     }
 
     fn do_migration(&mut self, actions: Vec<migration::Action>) {
@@ -436,6 +463,10 @@ impl Job {
             Some(Operation::Checkpoint { part, answers, .. }) => {
                 manifest::discard(&part);
                 let _ = answers.send(answer());
+            }
+            Some(Operation::Keep(keeping)) => {
+                manifest::discard(&keeping.part);
+                let _ = keeping.answers.send(answer());
             }
             Some(Operation::Migration { answers, .. } | Operation::Explain { answers, .. }) => {
                 let _ = answers.send(answer());

@@ -8,11 +8,14 @@ use crate::manifest::{Manifest, Printed, chains, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord, now};
+use crate::recover::Search;
+use crate::tiers::{Tiering, is_plain, open_order};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
+use mend_messages::tier::{TierSpec, parse_tiers};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -36,6 +39,8 @@ pub struct RunSpec {
     pub program: Program,
     /// Where checkpoints go; `None` for the job's own directory.
     pub checkpoints: Option<PathBuf>,
+    /// Tiers that keep them; `None` for those of the setting.
+    pub tiers: Option<Vec<TierSpec>>,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -49,6 +54,8 @@ pub struct RestartSpec {
     pub directory: PathBuf,
     /// Other hosts than before; none means those of the checkpoint that still answer.
     pub hosts: Vec<Host>,
+    /// Other tiers than before.
+    pub tiers: Option<Vec<TierSpec>>,
     /// Print also what was printed before the job ended.
     pub repeat_output: bool,
     /// No message of ours on standard error unless something is wrong.
@@ -100,22 +107,25 @@ struct Beginning {
     stdin: bool,
     checkpoints: PathBuf,
     quiet: bool,
+    tiers: Vec<TierSpec>,
+    /// The checkpoint whose images are to be looked for in its tiers.
+    recovery: Option<(Manifest, PathBuf)>,
 }
 
 async fn begin(
     beginning: Beginning,
     reached: Vec<Reached>,
     embedded: Option<Embedded>,
-    first_orders: impl Fn(&Job),
+    first_orders: impl FnOnce(&Job, Option<Vec<Vec<PathBuf>>>),
 ) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, quiet } = beginning;
+    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, quiet, tiers, recovery } = beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
-    let (events, incoming) = mpsc::channel(WAITING_EVENTS);
+    let (events, mut incoming) = mpsc::channel(WAITING_EVENTS);
     let (more, taken) = mpsc::channel(1);
     let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
     let controller_port = serve::listen(bind, secret.clone(), events.clone(), Event::Ask).await.map_err(RunError::Listen)?;
@@ -149,8 +159,30 @@ async fn begin(
         };
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
     }
+    watch_signals(&events);
+    let mut found = None;
+    // What a restart reads may be in other tiers than what it will write.
+    let read = recovery.as_ref().map(|(manifest, _)| manifest.tiers.as_slice()).unwrap_or_default();
+    if !(is_plain(&tiers) && is_plain(read)) {
+        let all: Vec<TierSpec> = tiers.iter().chain(read).cloned().collect();
+        let order = open_order(&all, &record.checkpoints)?;
+        nodes.iter().for_each(|node| node.send(order.clone()));
+    }
+    if let Some((manifest, checkpoint)) = recovery.as_ref().filter(|(manifest, _)| !is_plain(&manifest.tiers)) {
+        let search = Search { manifest, directory: checkpoint, specs: read, places: &places, nodes: &mut nodes, events: &mut incoming };
+        found = match search.run().await {
+            Ok(found) => Some(found),
+            Err(error) => {
+                let record = JobRecord { ended: Some((now(), error.to_string())), ..record };
+                directory.write("job.json", &record)?;
+                return Err(error);
+            }
+        };
+    }
+    let first_task = found.as_ref().map_or(0, |found| found.last_task);
+    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, first_task)?;
     let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
-    let job = Job {
+    let mut job = Job {
         directory,
         record,
         identity,
@@ -168,6 +200,7 @@ async fn begin(
         map_dirty: false,
         started: Instant::now(),
         restart: None,
+        tiers,
         resumed_at_us: None,
         stdin: stdin.then_some(more),
         stdin_frozen: false,
@@ -177,11 +210,12 @@ async fn begin(
         interrupted: None,
         ending: None,
     };
-    first_orders(&job);
+    job.open_tiers();
+    job.adopt(&found.as_ref().map(|found| found.holdings.clone()).unwrap_or_default());
+    first_orders(&job, found.map(|found| found.files));
     if stdin {
         tokio::spawn(read_stdin(events.clone(), taken));
     }
-    watch_signals(&events);
     drop(events);
     let result = job.run(incoming).await;
     if let Some(embedded) = embedded {
@@ -218,6 +252,14 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
     }
 }
 
+/// The tiers that were named, or those of the setting.
+fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
+    match named {
+        Some(tiers) => Ok(tiers),
+        None => Ok(parse_tiers(&mend_settings::TIERS.text())?),
+    }
+}
+
 /// Runs a new job to its end. Returns its exit code.
 ///
 /// # Errors
@@ -247,8 +289,10 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         stdin: true,
         checkpoints,
         quiet: spec.quiet,
+        tiers: configured(spec.tiers)?,
+        recovery: None,
     };
-    let start_all = |job: &Job| {
+    let start_all = |job: &Job, _| {
         for rank in 0..job.ranks.len() as Rank {
             job.send_to_rank(rank, ToDaemon::Start { rank, stdin: rank == 0 });
         }
@@ -283,6 +327,11 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
         replace(&old, reached.len() as u32)?
     };
+    let tiers = match (spec.tiers, manifest.tiers.is_empty()) {
+        (Some(tiers), _) => tiers,
+        (None, false) => manifest.tiers.clone(),
+        (None, true) => configured(None)?,
+    };
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),
         false => directory.read("printed.json").unwrap_or_default(),
@@ -305,8 +354,11 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         checkpoints,
         quiet: spec.quiet,
         directory,
+        tiers,
+        recovery: Some((manifest.clone(), spec.directory.clone())),
     };
-    let restore_all = move |job: &Job| {
+    let restore_all = move |job: &Job, found: Option<Vec<Vec<PathBuf>>>| {
+        let chains = found.unwrap_or(chains);
         for rank in 0..job.ranks.len() as Rank {
             let source = RestoreSource::Files(chains[rank as usize].clone());
             job.send_to_rank(rank, ToDaemon::Restore { rank, source, stdin: false });

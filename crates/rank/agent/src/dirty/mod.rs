@@ -21,8 +21,8 @@ mod tests;
 
 use crate::link::FIRST_DESCRIPTOR;
 use hash::Hashed;
-pub(crate) use look::{Entry, Look, Taken, tracked, within};
 use look::Way;
+pub(crate) use look::{Entry, Look, Taken, tracked, within};
 use mend_kernel::{pagemap, soft_dirty, userfault};
 use mend_messages::agent::{ImageId, Tracking};
 use room::Room;
@@ -58,7 +58,11 @@ enum Active {
     WriteProtect(OwnedFd),
     SoftDirty(OwnedFd),
     /// The hashes at `since`, how many, and room for the next.
-    Hash { before: Room<Hashed>, count: usize, after: Room<Hashed> },
+    Hash {
+        before: Room<Hashed>,
+        count: usize,
+        after: Room<Hashed>,
+    },
 }
 
 /// Keeps track over the images of a process.

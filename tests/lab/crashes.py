@@ -4,9 +4,9 @@
     crashes.py [--times N] [--seed S]
 
 A job with one complete checkpoint is told to take another (or to move a rank); at a random moment one of its parts is
-killed: a rank (with its agent), a daemon with its node, the target node, or the controller. Then the job is restarted
-from its newest complete checkpoint and must end with the result of an undisturbed run; where the part that
-died was not needed (the target of a migration), the job itself must. No unfinished checkpoint may be listed.
+killed: a rank (with its agent), a daemon with its node, the target node, the controller, or a process that writes an
+image behind its rank. Then the job is restarted from its newest complete checkpoint and must end with the result of an
+undisturbed run; where the part that died was not needed (a writer, the target of a migration), the job itself must. No unfinished checkpoint may be listed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE]
 from cluster import Failed, Lab, Tally, compile_mpi  # noqa: E402
 
-VICTIMS = ["rank", "daemon", "controller", "target"]
+VICTIMS = ["rank", "daemon", "controller", "target", "writer"]
 
 
 def inside(lab, node, script):
@@ -36,6 +36,8 @@ def kill_victim(lab, job, victim, app):
         inside(lab, "node1", f"pkill -KILL -x {name}")
     elif victim == "daemon":
         inside(lab, "node2", "pkill -KILL -x mendd")
+    elif victim == "writer":
+        inside(lab, "node1", "pkill -KILL -x mend-writer")
     elif victim == "target":
         inside(lab, "node3", "pkill -KILL -x mendd")
     else:
@@ -51,11 +53,14 @@ def result(directory):
 def one_crash(number, seed, app, argv, expected, work):
     draw = random.Random(f"{seed}/{number}")
     victim = VICTIMS[number % len(VICTIMS)]
-    verb = "migrate" if victim == "target" else draw.choice(["checkpoint", "checkpoint", "migrate"])
+    verb = {"target": "migrate", "writer": "checkpoint"}.get(victim) or draw.choice(["checkpoint", "checkpoint", "migrate"])
     directory = os.path.join(work, f"crash-{number}")
     os.makedirs(directory)
     what = f"seed {seed} crash {number}: {victim} killed during {verb}"
     with Lab(3) as lab:
+        # Some images are written as fast as can be, some so slowly that what is killed is killed behind the running job.
+        slow = draw.choice([True, False]) or victim == "writer"
+        lab.environment["MEND_WRITE_RATE"] = "300" if slow else "0"
         job = lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
         name = lab.running(job)
         # With the tables in place an image takes long enough to be killed in the middle.
@@ -64,7 +69,7 @@ def one_crash(number, seed, app, argv, expected, work):
         more = ["--to", "node3"] if verb == "migrate" else []
         rank = ["3"] if verb == "migrate" else []
         asked = subprocess.Popen(lab.command(verb, name, *rank, *more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=lab.environment)
-        moment = draw.uniform(0, 0.3)
+        moment = draw.uniform(0, 0.6 if slow else 0.3)
         time.sleep(moment)
         kill_victim(lab, job, victim, app)
         what += f" after {moment * 1000:.0f} ms"
@@ -77,6 +82,8 @@ def one_crash(number, seed, app, argv, expected, work):
             survived = code == 0
             if code not in (0, 75):
                 raise Failed(f"{what}: exit code {code}: {job.stderr()}")
+        elif victim == "writer":
+            survived = job.finish(0) == 0
         else:
             code = job.finish(None)
             if code == 0:

@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub enum Command {
     /// List jobs.
     Ps(Ps),
     /// Take a checkpoint of a running job.
-    Checkpoint(Verb),
+    Checkpoint(TakeCheckpoint),
     /// List a job's checkpoints.
     Checkpoints(Verb),
     /// Continue a job from a checkpoint.
@@ -46,6 +46,9 @@ pub enum Command {
     Explain(Verb),
     /// End a running job.
     Kill(Verb),
+    /// Look into image files of checkpoints: show, verify, diff, compact.
+    #[command(subcommand)]
+    Image(ImageCommand),
     /// A cluster on this machine, to try things out.
     #[command(subcommand)]
     Lab(mend_lab::LabCommand),
@@ -119,6 +122,28 @@ pub struct Verb {
     pub json: bool,
 }
 
+/// How long a checkpoint stops the job.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Mode {
+    /// While a snapshot of its memory is taken; images are written behind the running job
+    CopyOnWrite,
+    /// Until its images are written
+    Stop,
+}
+
+/// `mend checkpoint`.
+#[derive(Debug, Args)]
+pub struct TakeCheckpoint {
+    /// The job; default: the only one there is
+    pub job: Option<String>,
+    /// How long the job is stopped; default: as MEND_CHECKPOINT_MODE said when it was started
+    #[arg(long)]
+    pub mode: Option<Mode>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `mend restart`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -166,6 +191,69 @@ pub struct Migrate {
     /// Node of the job to move to
     #[arg(long, value_name = "NODE")]
     pub to: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend image`.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Show what an image holds: header, what builds on what, mappings.
+    Show(ImageFiles),
+    /// Read an image, with all that it builds on, and compare every checksum.
+    Verify(ImageFiles),
+    /// Show which pages of two images differ. Exit code 1 if any do.
+    Diff(Diff),
+    /// Merge an image with all that it builds on into one full image.
+    Compact(Compact),
+}
+
+/// Image files.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend image show 3/rank-0.image                   of a checkpoint: what it builds on is found by itself
+  mend image verify newest.image base.image        files elsewhere: the image, then what it builds on, newest first")]
+pub struct ImageFiles {
+    /// The image, then what it builds on, newest first; an image of a checkpoint may stand alone
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend image diff`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend image diff 2/rank-0.image 3/rank-0.image
+  mend image diff a.image newest.image,base.image")]
+pub struct Diff {
+    /// An image, or with commas an image and what it builds on, newest first
+    #[arg(value_delimiter = ',', num_args = 1, required = true, value_name = "FILE[,FILE…]")]
+    pub first: Vec<PathBuf>,
+    /// What it is compared with
+    #[arg(value_delimiter = ',', num_args = 1, required = true, value_name = "FILE[,FILE…]")]
+    pub second: Vec<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend image compact`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend image compact 3/rank-0.image --to rank-0.image")]
+pub struct Compact {
+    /// The image, then what it builds on, newest first; an image of a checkpoint may stand alone
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Where the merged image goes; it appears there only when it is whole and durable
+    #[arg(long, value_name = "FILE")]
+    pub to: PathBuf,
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -3,6 +3,7 @@
 use mend_controller::RunError;
 use mend_controller::client::AskError;
 use mend_controller::hosts::HostsError;
+use mend_controller::images::ImagesError;
 use mend_controller::manifest::ManifestError;
 use mend_controller::record::RecordError;
 use mend_lab::LabError;
@@ -67,6 +68,12 @@ impl From<RecordError> for Failure {
 
 impl From<ManifestError> for Failure {
     fn from(error: ManifestError) -> Self {
+        Self::of(&error, error.hint(), 65)
+    }
+}
+
+impl From<ImagesError> for Failure {
+    fn from(error: ImagesError) -> Self {
         Self::of(&error, error.hint(), 65)
     }
 }

@@ -1,10 +1,11 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `launch` what `run` and `restart` do, `report` how results are shown (text or JSON).
+//! running job do, `launch` what `run` and `restart` do, `image` what looks into image files, `report` how results are shown (text or JSON).
 
 mod arguments;
 mod failure;
+mod image;
 mod launch;
 mod mpiexec;
 mod report;
@@ -57,6 +58,7 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Migrate(migrate) => verbs::migrate(migrate).await,
             Command::Explain(verb) => verbs::explain(verb).await,
             Command::Kill(verb) => verbs::kill(verb).await,
+            Command::Image(command) => image::image(command),
             Command::Version(version) => verbs::version(&version),
             Command::Settings => {
                 print!("{}", mend_settings::reference());

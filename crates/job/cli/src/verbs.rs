@@ -1,11 +1,12 @@
 //! The verbs on jobs.
 
-use crate::arguments::{Migrate, Ps, Verb, Version};
+use crate::arguments::{Migrate, Mode, Ps, TakeCheckpoint, Verb, Version};
 use crate::failure::Failure;
 use crate::report;
 use mend_controller::client::{self, AskError};
 use mend_controller::manifest::{self, Manifest};
 use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_messages::agent::SaveMode;
 use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -124,14 +125,21 @@ fn places(job: &Listed) -> String {
 }
 
 /// `mend checkpoint`.
-pub async fn checkpoint(arguments: Verb) -> Result<i32, Failure> {
-    let Answer::Checkpoint(done) = ask(arguments.job.as_deref(), Ask::Checkpoint).await? else { return Err(unexpected()) };
+pub async fn checkpoint(arguments: TakeCheckpoint) -> Result<i32, Failure> {
+    let mode = arguments.mode.map(|mode| match mode {
+        Mode::CopyOnWrite => SaveMode::CopyOnWrite,
+        Mode::Stop => SaveMode::Stop,
+    });
+    let ask = ask(arguments.job.as_deref(), Ask::Checkpoint { mode });
+    let Answer::Checkpoint(done) = ask.await? else { return Err(unexpected()) };
     if arguments.json {
         report::json(&done)?;
     } else {
         let stopped = report::duration(done.stopped_us);
         println!("checkpoint {}: {} in {}", done.number, report::size(done.bytes), done.directory);
         println!("  stopped for {stopped}: {}", report::phases(&done.phases));
+        println!("  durable after {}", report::duration(done.durable_us));
+        done.notes.iter().for_each(|note| println!("  {note}"));
     }
     Ok(0)
 }

@@ -9,7 +9,7 @@
 use crate::error::RunError;
 use crate::manifest::numbers;
 use crate::nodes::{Node, NodeEvent};
-use crate::operation::{AnswerSender, Operation};
+use crate::operation::{AnswerSender, Operation, Saving};
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::tiers::Tiering;
@@ -96,6 +96,8 @@ pub struct Job {
     pub(crate) pmi: PmiServer,
     pub(crate) output: Output,
     pub(crate) operation: Option<Operation>,
+    /// A checkpoint whose images are still being written while all ranks run.
+    pub(crate) background: Option<Operation>,
     pub(crate) waiting: VecDeque<(Ask, AnswerSender, Instant)>,
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_seq: u64,
@@ -110,6 +112,7 @@ pub struct Job {
     pub(crate) stdin_frozen: bool,
     pub(crate) stdin_held: Option<Vec<u8>>,
     pub(crate) drain_timeout: Duration,
+    pub(crate) saving: Saving,
     pub(crate) exit_code: i32,
     pub(crate) interrupted: Option<(i32, Instant)>,
     pub(crate) ending: Option<(Result<i32, RunError>, Instant)>,
@@ -174,6 +177,7 @@ impl Job {
                     self.replied(rank, reply);
                 }
             }
+            FromDaemon::Written { rank, id, result } if at_home(rank, self) => self.image_written(rank, id, result),
             FromDaemon::Started { rank } if at_home(rank, self) => self.ranks[rank as usize].phase = RankPhase::Running,
             FromDaemon::AgentUp { rank, .. } if at_home(rank, self) => {
                 self.ranks[rank as usize].agent = true;
@@ -223,7 +227,6 @@ impl Job {
             FromDaemon::Ready { .. }
             | FromDaemon::Pong
             | FromDaemon::FabricInUse { .. }
-            // No save that is written behind the program is ordered yet.
             | FromDaemon::Written { .. }
             | FromDaemon::Started { .. }
             | FromDaemon::AgentUp { .. } => {}

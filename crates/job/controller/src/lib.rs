@@ -12,6 +12,7 @@ pub mod client;
 mod embedded;
 mod error;
 pub mod hosts;
+pub mod images;
 mod job;
 pub mod manifest;
 mod nodes;

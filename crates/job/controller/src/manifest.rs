@@ -79,6 +79,8 @@ pub struct Manifest {
     pub phases: Phases,
     /// How long the job was stopped, microseconds.
     pub stopped_us: u64,
+    /// From the first request to suspend until every image was durable, microseconds.
+    pub durable_us: u64,
     /// Tiers that were to hold the images, nearest first; none: they lie beside this file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierSpec>,
@@ -258,11 +260,16 @@ pub fn load(directory: &Path) -> Result<Manifest, ManifestError> {
 /// [`ManifestError::Base`] if one of them is missing or torn, or not what the checkpoint builds on.
 pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
     let base = directory.parent().unwrap_or(Path::new("/"));
+    let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
+    manifest.images.iter().map(|image| Ok(files(directory, manifest, chain(directory, manifest, image, base, &mut older)?))).collect()
+}
+
+fn files(directory: &Path, manifest: &Manifest, chain: Vec<(u64, ImageEntry)>) -> Vec<PathBuf> {
     let file = |(number, image): (u64, ImageEntry)| match number == manifest.number {
         true => directory.join(image_name(image.rank)),
-        false => base.join(number.to_string()).join(image_name(image.rank)),
+        false => directory.with_file_name(number.to_string()).join(image_name(image.rank)),
     };
-    Ok(lineage(directory, manifest)?.into_iter().map(|chain| chain.into_iter().map(file).collect()).collect())
+    chain.into_iter().map(file).collect()
 }
 
 /// For each rank its image and those it builds on, newest first, down to a full one, each with its checkpoint's number.
@@ -273,6 +280,17 @@ pub fn lineage(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<(u64, Im
     let base = directory.parent().unwrap_or(Path::new("/"));
     let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
     manifest.images.iter().map(|image| chain(directory, manifest, image, base, &mut older)).collect()
+}
+
+/// The same for one rank.
+///
+/// # Errors
+/// As for [`chains`]; [`ManifestError::Damaged`] if there is no such rank.
+pub fn chain_of(directory: &Path, manifest: &Manifest, rank: Rank) -> Result<Vec<PathBuf>, ManifestError> {
+    let base = directory.parent().unwrap_or(Path::new("/"));
+    let damaged = || ManifestError::Damaged { path: directory.join("manifest.json"), what: format!("it has no rank {rank}") };
+    let image = manifest.images.get(rank as usize).ok_or_else(damaged)?;
+    Ok(files(directory, manifest, chain(directory, manifest, image, base, &mut BTreeMap::new())?))
 }
 
 fn chain(
@@ -311,8 +329,11 @@ pub fn holder(directory: &Path, rank: Rank, id: ImageId) -> Option<u64> {
     })
 }
 
-/// Reads a manifest and checks that its own images are there at their full length.
-fn read(directory: &Path) -> Result<Manifest, ManifestError> {
+/// Reads a manifest and checks that its own images are there at their full length, whatever they build on.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn read(directory: &Path) -> Result<Manifest, ManifestError> {
     let path = directory.join("manifest.json");
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -400,6 +421,7 @@ mod tests {
             printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
             phases: Phases::default(),
             stopped_us: 0,
+            durable_us: 0,
             tiers: Vec::new(),
         }
     }

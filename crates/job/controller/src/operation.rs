@@ -4,15 +4,16 @@
 use crate::job::{Job, RankPhase};
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
 use crate::record::now;
-use crate::tiers::Tiering;
-use mend_coordination::checkpoint::{self, Checkpoint, Failure};
+use crate::tiers::{Keeping, Tiering};
+use mend_coordination::checkpoint::{self, Checkpoint, Failure, image_name};
 use mend_coordination::migration::{self, Migration};
 use mend_coordination::placement::choose_target;
 use mend_coordination::pmi::PmiServer;
-use mend_messages::agent::{Inspection, Reply, Request};
+use mend_messages::agent::{ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, Written};
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, MigrationDone};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use mend_settings::SettingError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +24,27 @@ const STREAM_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Where a verb's answers go. A verb that went away is not waited for.
 pub type AnswerSender = mpsc::UnboundedSender<Answer>;
+
+/// How images are taken unless a request says otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Saving {
+    /// How long ranks stand still.
+    pub mode: SaveMode,
+    /// Bytes per second of writing behind them.
+    pub rate: Option<u64>,
+}
+
+impl Saving {
+    /// As the settings say.
+    ///
+    /// # Errors
+    /// One of them has a value that it may not have.
+    pub fn from_settings() -> Result<Self, SettingError> {
+        let mode = if mend_settings::CHECKPOINT_MODE.choice()? == "stop" { SaveMode::Stop } else { SaveMode::CopyOnWrite };
+        let rate = mend_settings::WRITE_RATE.number()?;
+        Ok(Self { mode, rate: (rate > 0).then_some(rate << 20) })
+    }
+}
 
 /// What is under way.
 #[derive(Debug)]
@@ -40,8 +62,6 @@ pub enum Operation {
         /// Who asked.
         answers: AnswerSender,
     },
-    /// The nodes give a checkpoint's images their names; it is published then.
-    Keep(Box<crate::tiers::Keeping>),
     /// A migration.
     Migration {
         /// Its steps.
@@ -72,7 +92,7 @@ impl Operation {
     /// For `mend ps`.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Checkpoint { .. } | Self::Keep(_) => "checkpointing",
+            Self::Checkpoint { .. } => "checkpointing",
             Self::Migration { .. } => "migrating",
             Self::Explain { .. } => "running",
         }
@@ -89,20 +109,24 @@ impl Job {
         if self.ending.is_some() || self.operation.is_some() {
             return;
         }
-        let Some((_, _, since)) = self.waiting.front() else { return };
+        let Some((ask, _, since)) = self.waiting.front() else { return };
+        let concluding = self.background.is_some() || self.tiers.as_ref().is_some_and(Tiering::is_keeping);
+        if concluding && !matches!(ask, Ask::Explain) {
+            return;
+        }
         if !self.agents_ready(*since) {
             return;
         }
         let Some((ask, answers, _)) = self.waiting.pop_front() else { return };
         match ask {
-            Ask::Checkpoint => self.begin_checkpoint(answers),
+            Ask::Checkpoint { mode } => self.begin_checkpoint(mode, answers),
             Ask::Migrate { rank, to } => self.begin_migration(rank, to.as_deref(), answers),
             Ask::Explain => self.begin_explain(answers),
             Ask::Status | Ask::Kill => {}
         }
     }
 
-    fn begin_checkpoint(&mut self, answers: AnswerSender) {
+    fn begin_checkpoint(&mut self, mode: Option<SaveMode>, answers: AnswerSender) {
         let ended = self.ranks.iter().position(|rank| matches!(rank.phase, RankPhase::Exited(_)));
         if let Some(rank) = ended {
             let error = format!("rank {rank} has ended already: a checkpoint holds all ranks or none");
@@ -117,7 +141,12 @@ impl Job {
                 return;
             }
         };
-        let (machine, actions) = Checkpoint::start(self.ranks.len() as u32, part.clone());
+        let mode = mode.unwrap_or(self.saving.mode);
+        let order = |rank: Rank| {
+            let target = SaveTarget::File(part.join(image_name(rank)));
+            SaveOrder { mode, rate: self.saving.rate, ..SaveOrder::full(target) }
+        };
+        let (machine, actions) = Checkpoint::start((0..self.ranks.len() as Rank).map(order).collect());
         self.operation = Some(Operation::Checkpoint { machine, number, part, snapshot: None, answers });
         self.do_checkpoint(actions);
     }
@@ -217,7 +246,6 @@ impl Job {
                 };
                 self.finish_explain();
             }
-            Some(Operation::Keep(_)) => {}
             // A restart's ranks go on.
             None => match (reply, self.resumed_at_us, &mut self.restart) {
                 (Reply::Failed { error, .. }, ..) => tracing::warn!(rank, error, "an agent reports a failure"),
@@ -227,10 +255,23 @@ impl Job {
         }
     }
 
+    /// An image that was written behind its rank is durable, or is not going to be.
+    pub(crate) fn image_written(&mut self, rank: Rank, id: ImageId, result: Result<Written, String>) {
+        let now_us = self.now_us();
+        if let Some(Operation::Checkpoint { machine, .. }) = self.background.as_mut().or(self.operation.as_mut()) {
+            let actions = machine.written(now_us, rank, id, result);
+            self.do_checkpoint(actions);
+        }
+    }
+
     /// A rank ended or is lost.
     pub(crate) fn operation_lost(&mut self, rank: Rank, why: &str) {
         let now_us = self.now_us();
         self.pending.retain(|_, pending| pending.rank != rank);
+        if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background {
+            let actions = machine.lost(now_us, rank, why);
+            self.do_checkpoint(actions);
+        }
         match &mut self.operation {
             Some(Operation::Checkpoint { machine, .. }) => {
                 let actions = machine.lost(now_us, rank, why);
@@ -246,8 +287,7 @@ impl Job {
                 }
                 self.finish_explain();
             }
-            // Its image is there; whether the node still is, is told elsewhere.
-            Some(Operation::Keep(_)) | None => {}
+            None => {}
         }
     }
 
@@ -280,10 +320,15 @@ impl Job {
                 }
             }
         }
+        if matches!(&self.operation, Some(Operation::Checkpoint { machine, .. }) if machine.is_writing()) {
+            self.background = self.operation.take();
+            self.next_operation();
+        }
     }
 
     fn finish_checkpoint(&mut self, result: Result<checkpoint::Outcome, Failure>) {
-        let Some(Operation::Checkpoint { number, part, snapshot, answers, .. }) = self.operation.take() else { return };
+        let ended = if self.background.is_some() { self.background.take() } else { self.operation.take() };
+        let Some(Operation::Checkpoint { number, part, snapshot, answers, .. }) = ended else { return };
         match (result, snapshot) {
             (Ok(outcome), Some((pmi, printed))) => {
                 let host = |rank: Rank| self.nodes[self.ranks[rank as usize].node as usize].name.clone();
@@ -312,9 +357,12 @@ impl Job {
                     printed,
                     phases: outcome.phases,
                     stopped_us: outcome.stopped_us,
+                    durable_us: outcome.durable_us,
                     tiers: self.tiers.as_ref().map(Tiering::specs).unwrap_or_default(),
                 };
-                self.conclude_checkpoint(manifest, part, answers);
+                let note = |(rank, saved): (&Rank, &Saved)| saved.note.as_ref().map(|note| format!("rank {rank}: {note}"));
+                let notes = outcome.saved.iter().filter_map(note).collect();
+                self.conclude_checkpoint(Keeping::new(manifest, part, notes, answers));
             }
             (Ok(_), None) => self.checkpoint_failed(number, &part, &answers, "no snapshot was taken".into(), String::new()),
             (Err(failure), _) => self.checkpoint_failed(number, &part, &answers, failure.error, failure.hint),
@@ -322,10 +370,11 @@ impl Job {
     }
 
     /// All images are there: the checkpoint becomes one.
-    pub(crate) fn publish_checkpoint(&mut self, manifest: Manifest, part: &Path, answers: &AnswerSender) {
-        let place = match manifest::publish(part, &manifest) {
+    pub(crate) fn publish_checkpoint(&mut self, keeping: Keeping) {
+        let Keeping { manifest, part, notes, answers, .. } = keeping;
+        let place = match manifest::publish(&part, &manifest) {
             Ok(place) => place,
-            Err(error) => return self.checkpoint_failed(manifest.number, part, answers, with_cause(&error), error.hint()),
+            Err(error) => return self.checkpoint_failed(manifest.number, &part, &answers, with_cause(&error), error.hint()),
         };
         let _ = answers.send(Answer::Checkpoint(CheckpointDone {
             number: manifest.number,
@@ -333,6 +382,8 @@ impl Job {
             bytes: manifest.images.iter().map(|image| image.bytes).sum(),
             phases: manifest.phases,
             stopped_us: manifest.stopped_us,
+            durable_us: manifest.durable_us,
+            notes,
         }));
         self.replicate(&manifest);
     }
@@ -459,19 +510,20 @@ impl Job {
     /// The job ends: nobody is left waiting, nothing unfinished is left behind.
     pub(crate) fn abandon_operations(&mut self) {
         let answer = || failed(Failure { error: "the job ended first".into(), hint: String::new() });
-        match self.operation.take() {
-            Some(Operation::Checkpoint { part, answers, .. }) => {
-                manifest::discard(&part);
-                let _ = answers.send(answer());
+        for operation in [self.operation.take(), self.background.take()].into_iter().flatten() {
+            match operation {
+                Operation::Checkpoint { part, answers, .. } => {
+                    manifest::discard(&part);
+                    let _ = answers.send(answer());
+                }
+                Operation::Migration { answers, .. } | Operation::Explain { answers, .. } => {
+                    let _ = answers.send(answer());
+                }
             }
-            Some(Operation::Keep(keeping)) => {
-                manifest::discard(&keeping.part);
-                let _ = keeping.answers.send(answer());
-            }
-            Some(Operation::Migration { answers, .. } | Operation::Explain { answers, .. }) => {
-                let _ = answers.send(answer());
-            }
-            None => {}
+        }
+        if let Some(keeping) = self.tiers.as_mut().and_then(Tiering::take_keeping) {
+            manifest::discard(&keeping.part);
+            let _ = keeping.answers.send(answer());
         }
         for (_, answers, _) in self.waiting.drain(..) {
             let _ = answers.send(answer());

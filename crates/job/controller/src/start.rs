@@ -6,6 +6,7 @@ use crate::hosts::{Host, check_distinct};
 use crate::job::{Event, Job, RankPhase, RankState};
 use crate::manifest::{Manifest, Printed, chains, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
+use crate::operation::Saving;
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::recover::Search;
@@ -193,6 +194,7 @@ async fn begin(
         pmi,
         output,
         operation: None,
+        background: None,
         waiting: VecDeque::new(),
         pending: BTreeMap::new(),
         next_seq: 0,
@@ -206,6 +208,7 @@ async fn begin(
         stdin_frozen: false,
         stdin_held: None,
         drain_timeout: mend_settings::DRAIN_TIMEOUT.milliseconds()?,
+        saving: Saving::from_settings()?,
         exit_code: 0,
         interrupted: None,
         ending: None,

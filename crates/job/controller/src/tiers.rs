@@ -37,9 +37,18 @@ pub struct Keeping {
     pub manifest: Manifest,
     /// Where.
     pub part: PathBuf,
+    /// What people are to know of it.
+    pub notes: Vec<String>,
     /// Who asked for the checkpoint.
     pub answers: AnswerSender,
     waiting: BTreeSet<u64>,
+}
+
+impl Keeping {
+    /// All images are written.
+    pub fn new(manifest: Manifest, part: PathBuf, notes: Vec<String>, answers: AnswerSender) -> Self {
+        Self { manifest, part, notes, answers, waiting: BTreeSet::new() }
+    }
 }
 
 /// The tiers of one job.
@@ -50,6 +59,8 @@ pub struct Tiering {
     /// What each rank's image may take, as its agent said.
     sizes: BTreeMap<Rank, u64>,
     placed: BTreeMap<Rank, Place>,
+    /// A checkpoint whose images get their names.
+    keeping: Option<Keeping>,
     /// Tasks that daemons work on: those of the machine by its own number, others by none.
     tasks: BTreeMap<u64, Option<u64>>,
     next_task: u64,
@@ -108,8 +119,18 @@ impl Tiering {
         let writers = mend_settings::TIER_WRITERS.number()? as usize;
         let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let machine = Replication::new(specs.clone(), 0..nodes, u64::from_le_bytes(*seed), writers);
-        let (sizes, placed, tasks, told) = Default::default();
-        Ok(Some(Self { specs, machine, sizes, placed, tasks, next_task: first_task, told }))
+        let (sizes, placed, keeping, tasks, told) = Default::default();
+        Ok(Some(Self { specs, machine, sizes, placed, keeping, tasks, next_task: first_task, told }))
+    }
+
+    /// True while a checkpoint is about to be published.
+    pub fn is_keeping(&self) -> bool {
+        self.keeping.is_some()
+    }
+
+    /// The checkpoint that was about to be published, if the job ends first.
+    pub fn take_keeping(&mut self) -> Option<Keeping> {
+        self.keeping.take()
     }
 
     /// As text in manifests.
@@ -178,7 +199,7 @@ impl Job {
     }
 
     /// Publishes a checkpoint: at once, or when the nodes have given the images their names.
-    pub(crate) fn conclude_checkpoint(&mut self, manifest: Manifest, part: PathBuf, answers: AnswerSender) {
+    pub(crate) fn conclude_checkpoint(&mut self, mut keeping: Keeping) {
         let mut by_node: BTreeMap<NodeIndex, Vec<(Rank, Shelf)>> = BTreeMap::new();
         if let Some(tiering) = &self.tiers {
             for (&rank, place) in &tiering.placed {
@@ -187,16 +208,15 @@ impl Job {
                 }
             }
         }
-        let mut keeping = Keeping { manifest, part, answers, waiting: BTreeSet::new() };
         for (node, images) in by_node {
             let Some(task) = self.tiers.as_mut().map(|tiering| tiering.task(None)) else { break };
             keeping.waiting.insert(task);
             self.order(node, TierOrder::Keep { task, number: keeping.manifest.number, images });
         }
-        if keeping.waiting.is_empty() {
-            return self.publish_checkpoint(keeping.manifest, &keeping.part, &keeping.answers);
+        match &mut self.tiers {
+            Some(tiering) if !keeping.waiting.is_empty() => tiering.keeping = Some(keeping),
+            _ => self.publish_checkpoint(keeping),
         }
-        self.operation = Some(Operation::Keep(Box::new(keeping)));
     }
 
     /// A checkpoint failed: what was written of it goes.
@@ -259,7 +279,8 @@ impl Job {
     pub(crate) fn tier_report(&mut self, report: TierReport) {
         match report {
             TierReport::Placed { rank, number, place } => {
-                let current = matches!(&self.operation, Some(Operation::Checkpoint { number: now, .. }) if *now == number);
+                let under_way = self.operation.as_ref().or(self.background.as_ref());
+                let current = matches!(under_way, Some(Operation::Checkpoint { number: now, .. }) if *now == number);
                 if let (true, Some(tiering)) = (current, &mut self.tiers) {
                     tiering.placed.insert(rank, place);
                 }
@@ -280,16 +301,13 @@ impl Job {
 
     /// A node has given its images their names.
     fn kept(&mut self, task: u64, result: Result<(), String>) {
-        let Some(Operation::Keep(keeping)) = &mut self.operation else { return };
+        let Some(tiering) = &mut self.tiers else { return };
+        let Some(mut keeping) = tiering.keeping.take_if(|keeping| keeping.waiting.contains(&task)) else { return };
         keeping.waiting.remove(&task);
-        if result.is_ok() && !keeping.waiting.is_empty() {
-            return;
-        }
-        let Some(Operation::Keep(keeping)) = self.operation.take() else { return };
-        let Keeping { manifest, part, answers, .. } = *keeping;
         match result {
-            Ok(()) => self.publish_checkpoint(manifest, &part, &answers),
-            Err(error) => self.checkpoint_failed(manifest.number, &part, &answers, error, String::new()),
+            Ok(()) if !keeping.waiting.is_empty() => tiering.keeping = Some(keeping),
+            Ok(()) => self.publish_checkpoint(keeping),
+            Err(error) => self.checkpoint_failed(keeping.manifest.number, &keeping.part, &keeping.answers, error, String::new()),
         }
         self.next_operation();
     }

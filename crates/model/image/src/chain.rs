@@ -137,6 +137,21 @@ impl<R: Read + Seek> Chain<R> {
     /// # Errors
     /// The first image that cannot be used, and why. A chain of no images is [`LinkError::Open`].
     pub fn open(sources: impl IntoIterator<Item = R>) -> Result<Self, ChainError> {
+        let chain = Self::survey(sources)?;
+        match chain.members.last() {
+            Some(oldest) if oldest.header.incremental() => {
+                let source = LinkError::Open { sequence: oldest.header.sequence }.into();
+                Err(ChainError { member: chain.members.len() - 1, source })
+            }
+            _ => Ok(chain),
+        }
+    }
+
+    /// As [`Chain::open`], but the oldest image may build on one that is not given: then not all live pages are known.
+    ///
+    /// # Errors
+    /// As for [`Chain::open`].
+    pub fn survey(sources: impl IntoIterator<Item = R>) -> Result<Self, ChainError> {
         let mut chain = Self { members: Vec::new(), pieces: Vec::new() };
         let mut wanted: Option<Vec<Range>> = None;
         for (member, source) in sources.into_iter().enumerate() {
@@ -149,12 +164,8 @@ impl<R: Read + Seek> Chain<R> {
                 None => kept,
             });
         }
-        let open =
-            |sequence| Err(ChainError { member: chain.members.len().saturating_sub(1), source: LinkError::Open { sequence }.into() });
-        match chain.members.last() {
-            None => return open(0),
-            Some(oldest) if oldest.header.incremental() => return open(oldest.header.sequence),
-            Some(_) => {}
+        if chain.members.is_empty() {
+            return Err(ChainError { member: 0, source: LinkError::Open { sequence: 0 }.into() });
         }
         chain.pieces.sort_unstable();
         Ok(chain)
@@ -206,6 +217,12 @@ impl<R: Read + Seek> Chain<R> {
     #[must_use]
     pub fn members(&self) -> &[Member<R>] {
         &self.members
+    }
+
+    /// Whether the oldest image is full.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.members.last().is_some_and(|oldest| !oldest.header.incremental())
     }
 
     /// The newest image: what the chain is an image of.

@@ -57,7 +57,9 @@ impl Kind {
         Kind::End,
     ];
 
-    pub(crate) fn from_number(number: u32) -> Option<Kind> {
+    /// The kind with this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 }

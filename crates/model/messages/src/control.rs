@@ -1,6 +1,6 @@
 //! CLI ⇄ controller: the verbs on a running job. One request per connection; progress lines, then one answer.
 
-use crate::agent::Inspection;
+use crate::agent::{Inspection, SaveMode};
 use crate::job::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,10 @@ pub enum Ask {
     /// State of the job. → `Status`
     Status,
     /// Take a coordinated checkpoint. → `Checkpoint`
-    Checkpoint,
+    Checkpoint {
+        /// How long the ranks stand still; `None`: as the job's settings say.
+        mode: Option<SaveMode>,
+    },
     /// Move a rank. → `Migrated`
     Migrate {
         /// Which.
@@ -84,6 +87,10 @@ pub struct CheckpointDone {
     pub phases: Phases,
     /// Time the job was stopped, microseconds.
     pub stopped_us: u64,
+    /// From the first request to suspend until every image was durable, microseconds.
+    pub durable_us: u64,
+    /// What was done in another way than ordered, rank by rank, for people.
+    pub notes: Vec<String>,
 }
 
 /// Result of a migration.

@@ -6,7 +6,8 @@
 //!     └── Hello (descendant) ──► descendant ◄───────── Hello (descendant): takes over the fabric; such a rank
 //!                                                      is never saved
 //! ```
-//! Invariants: every question of the controller gets exactly one answer, also when its agent dies or its rank ends;
+//! Invariants: every question of the controller gets exactly one answer, also when its agent dies or its rank ends, and so
+//! does every image that is written behind its rank;
 //! the answer to a save comes after all output that the rank wrote before it was saved.
 //! Faults assumed: agents say anything at any time; what does not fit is dropped with a line in the log.
 
@@ -15,7 +16,7 @@ use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
 use crate::rank::{Command, Milestone, News};
 use crate::transfer::{self, Token, TransferError};
-use mend_messages::agent::{FromAgent, Hello, Reply, Request, SaveOrder, SaveTarget, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::{JobMap, Rank};
 use std::collections::HashMap;
@@ -79,6 +80,8 @@ struct Agent {
     descendant: Option<String>,
     /// Its process is being killed.
     abandoned: bool,
+    /// Images that it still writes.
+    behind: Vec<ImageId>,
 }
 
 #[derive(Debug)]
@@ -358,7 +361,7 @@ impl Relay {
         if let Some(map) = &self.map {
             link.send(&ToAgent::Map(map.clone()), None);
         }
-        self.agents.insert(id, Agent { rank, attempt, link, descendant, abandoned: false });
+        self.agents.insert(id, Agent { rank, attempt, link, descendant, abandoned: false, behind: Vec::new() });
     }
 
     fn words(&mut self, id: AgentId, message: FromAgent, ranks: &mut Ranks) {
@@ -372,7 +375,12 @@ impl Relay {
             FromAgent::FabricInUse if speaks_for_fabric => self.urgent.send(FromDaemon::FabricInUse { rank }),
             FromAgent::FabricUp(_) | FromAgent::FabricInUse => {}
             FromAgent::Reply { seq, reply } => self.reply(id, seq, reply, slot),
-            FromAgent::Written { id, result } => self.urgent.send(FromDaemon::Written { rank, id, result }),
+            FromAgent::Written { id: image, result } => {
+                if let Some(agent) = self.agents.get_mut(&id) {
+                    agent.behind.retain(|behind| *behind != image);
+                }
+                self.urgent.send(FromDaemon::Written { rank, id: image, result });
+            }
             FromAgent::Hello(_) | FromAgent::Restored { .. } | FromAgent::RestoreFailed { .. } => {
                 tracing::warn!(rank, "an agent introduced itself twice");
             }
@@ -386,6 +394,9 @@ impl Relay {
         if question.agent != id {
             self.questions.insert(number, question);
             return tracing::warn!("an agent answered another one's question");
+        }
+        if let (Reply::Saved(Saved { behind: true, id: image, .. }), Some(agent)) = (&reply, self.agents.get_mut(&id)) {
+            agent.behind.push(*image);
         }
         let Question { seq, rank, save, .. } = question;
         let message = FromDaemon::Agent { seq, rank, reply };
@@ -415,6 +426,10 @@ impl Relay {
             slot.early.retain(|(early, ..)| *early != id);
         }
         let Some(agent) = self.agents.remove(&id) else { return };
+        for id in agent.behind {
+            let result = Err("its agent went away while the image was written".to_owned());
+            self.urgent.send(FromDaemon::Written { rank: agent.rank, id, result });
+        }
         if let Some(slot) = ranks.get_mut(&agent.rank).filter(|slot| slot.attempt == agent.attempt) {
             slot.main = slot.main.filter(|&main| main != id);
             slot.descendant = slot.descendant.filter(|&descendant| descendant != id);

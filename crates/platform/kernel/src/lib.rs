@@ -1,6 +1,7 @@
 //! Linux primitives that no library offers, each behind a safe function.
 
 pub mod background;
+pub mod copy;
 pub mod namespaces;
 pub mod pagemap;
 pub mod program;

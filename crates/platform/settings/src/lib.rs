@@ -81,6 +81,20 @@ pub const DRAIN_TIMEOUT: Setting = Setting {
     default: "20000",
     meaning: "Milliseconds the channels of a job may take to drain before a checkpoint or migration is given up and the job runs on.",
 };
+/// How long a checkpoint stops a job.
+pub const CHECKPOINT_MODE: Setting = Setting {
+    name: "MEND_CHECKPOINT_MODE",
+    kind: Kind::Choice(&["copy-on-write", "stop"]),
+    default: "copy-on-write",
+    meaning: "copy-on-write: ranks stand still for a snapshot of their memory, which is written behind them; a rank stands still until its image is written where memory is too short for that, and the checkpoint says so. stop: all do.",
+};
+/// Bound of writing behind the program.
+pub const WRITE_RATE: Setting = Setting {
+    name: "MEND_WRITE_RATE",
+    kind: Kind::Number { min: 0, max: 1_000_000 },
+    default: "0",
+    meaning: "MiB per second at which each rank's image is written behind the running program, at most; 0: as fast as the target takes it. It is written at low priority in any case.",
+};
 /// Channels of the fabric, by preference.
 pub const CHANNELS: Setting = Setting {
     name: "MEND_CHANNELS",
@@ -146,6 +160,8 @@ pub const ALL: &[Setting] = &[
     PORT,
     NODE_TIMEOUT,
     DRAIN_TIMEOUT,
+    CHECKPOINT_MODE,
+    WRITE_RATE,
     CHANNELS,
     OFI_PROVIDER,
     TIERS,

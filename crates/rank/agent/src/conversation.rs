@@ -6,20 +6,24 @@
 //!    └────── Resume ────────┘  └─ failed Save ────┘
 //! ```
 //! While suspended, the agent drives the fabric for its peers' sake. A restored process begins in Parked. Requests out
-//! of order are refused; nothing that fails here stops the program.
+//! of order are refused; nothing that fails here stops the program. In every stage a copy of the process may be writing the
+//! last image; the agent says when it is done, and ends it when another image is asked for.
 
 use crate::attached::Attached;
+use crate::behind::{self, Behind, Board};
 use crate::dirty::Tracker;
-use crate::inspect::{Surroundings, inspect};
-use crate::link::{FIRST_DESCRIPTOR, Link};
+use crate::inspect::{Surroundings, inspect, resident_bytes};
+use crate::link::Link;
 use crate::locks::Due;
 use crate::network::{Frozen, Network};
 use crate::rebuild;
-use crate::save::{self, Outcome, Standing, Standstill, save};
+use crate::room;
+use crate::save::{self, Outcome, Snapshot, Standing, Standstill, save};
 use crate::scratch::Scratch;
 use crate::target::Target;
+use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_messages::PROTOCOL;
-use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveOrder, SaveTarget, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome, Written};
 use mend_messages::job::{JobMap, Rank};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -100,6 +104,10 @@ struct Agent {
     /// Locks on files that a rank which has moved takes when its former self is gone.
     locks: Due,
     told_use: bool,
+    /// The last image, while it is written behind the program.
+    behind: Option<Behind>,
+    /// Ranks of the job on this node, which are copied at the same time.
+    ranks_here: u64,
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
@@ -123,6 +131,8 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         held_map: None,
         locks: Due::default(),
         told_use: false,
+        behind: None,
+        ranks_here: 1,
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
@@ -146,17 +156,21 @@ impl Agent {
             self.await_message()?;
             match self.link.receive()? {
                 ToAgent::Welcome(welcome) => self.welcome(welcome)?,
-                ToAgent::Map(map) => match self.stage {
-                    Stage::Parked { .. } => self.held_map = Some(map),
-                    _ => self.network.set_map(map),
-                },
+                ToAgent::Map(map) => {
+                    let node = self.identity.as_ref().map(|identity| identity.node);
+                    self.ranks_here = map.entries.iter().filter(|entry| Some(entry.node) == node).count() as u64;
+                    match self.stage {
+                        Stage::Parked { .. } => self.held_map = Some(map),
+                        _ => self.network.set_map(map),
+                    }
+                }
                 ToAgent::Request { seq, request } => self.answer(seq, request)?,
             }
         }
     }
 
     /// Until the daemon says something: serves peers if suspended, tells the daemon of the fabric's first use, catches up on
-    /// what the fabric put off.
+    /// what the fabric put off, tells of an image that is complete.
     fn await_message(&mut self) -> io::Result<()> {
         loop {
             if !self.told_use && self.identity.is_some() && USED.load(Ordering::Acquire) {
@@ -166,17 +180,28 @@ impl Agent {
             let timeout = match self.stage {
                 Stage::Suspended => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
                 Stage::Running if DELAYED.load(Ordering::Acquire) => Some(PATIENCE),
-                _ => None,
+                _ => self.behind.as_ref().map(|_| behind::LOOK),
             };
-            let descriptors = &mut [PollFd::from_borrowed_fd(self.link.fd(), PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+            let own = [PollFd::from_borrowed_fd(self.link.fd(), PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+            let copy = self.behind.as_ref().map(|behind| PollFd::from_borrowed_fd(behind.ended(), PollFlags::IN));
+            let count = own.len() + usize::from(copy.is_some());
+            let [link, bell] = own;
+            let descriptors = &mut [link.clone(), bell, copy.unwrap_or(link)][..count];
             match poll(descriptors, timeout.as_ref()) {
-                Ok(0) if matches!(self.stage, Stage::Running) => {
-                    DELAYED.store(false, Ordering::Release);
-                    self.network.catch_up();
+                Ok(0) => {
+                    match self.stage {
+                        Stage::Running => {
+                            DELAYED.store(false, Ordering::Release);
+                            self.network.catch_up();
+                        }
+                        Stage::Suspended => self.network.serve(Duration::from_millis(1)),
+                        Stage::Parked { .. } => {}
+                    }
+                    self.look_behind()?;
                 }
-                Ok(0) => self.network.serve(Duration::from_millis(1)),
                 Ok(_) => {
                     let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
+                    self.look_behind()?;
                     if bell {
                         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
                     }
@@ -188,6 +213,17 @@ impl Agent {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Tells of the last image if it is complete, or cannot be.
+    fn look_behind(&mut self) -> io::Result<()> {
+        let result = self.behind.as_mut().and_then(Behind::look);
+        result.map_or(Ok(()), |result| self.tell_written(result))
+    }
+
+    fn tell_written(&mut self, result: Result<Written, String>) -> io::Result<()> {
+        let Some(behind) = self.behind.take() else { return Ok(()) };
+        self.link.send(&FromAgent::Written { id: behind.id, result })
     }
 
     fn welcome(&mut self, welcome: Welcome) -> io::Result<()> {
@@ -215,7 +251,10 @@ impl Agent {
                 }
                 excluded.extend(self.tracker.memory());
                 let provider_open = frozen.as_ref().is_some_and(|frozen| frozen.provider_open());
-                let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, main_process: self.place.main_process };
+                excluded.extend(self.behind.as_ref().map(Behind::range));
+                let copy = self.behind.as_ref().and_then(Behind::outer);
+                let main_process = self.place.main_process;
+                let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, copy, main_process };
                 Reply::Inspected(Inspection { tracking, ..inspect(&self.attached, &surroundings, self.network.in_use()) })
             }
             Request::Suspend => self.suspend(|network, deadline| network.suspend(deadline)),
@@ -277,7 +316,23 @@ impl Agent {
     }
 
     fn own_descriptors(&self) -> Vec<i32> {
-        [self.link.raw(), self.bell.as_raw_fd()].into_iter().chain(self.tracker.descriptors()).collect()
+        let copy = self.behind.iter().flat_map(Behind::descriptors);
+        [self.link.raw(), self.bell.as_raw_fd()].into_iter().chain(self.tracker.descriptors()).chain(copy).collect()
+    }
+
+    /// What a save that shall not stop the program for long needs; or why it has to.
+    fn snapshot(&self, order: &SaveOrder) -> Result<Option<Snapshot>, String> {
+        if order.mode == SaveMode::Stop {
+            return Ok(None);
+        }
+        let stopped = |why: &str| format!("the program stood still while the image was written: {why}");
+        match room::too_little(resident_bytes(), self.ranks_here) {
+            Some(why) => Err(stopped(&why)),
+            None => match Board::new() {
+                Ok(board) => Ok(Some(Snapshot { board, rate: order.rate })),
+                Err(errno) => Err(stopped(&errno.to_string())),
+            },
+        }
     }
 
     /// `None` in a restored process.
@@ -285,6 +340,16 @@ impl Agent {
         if !matches!(self.stage, Stage::Suspended) {
             return Ok(Some(refused("a rank is saved only while it is suspended")));
         }
+        if let Some(behind) = &mut self.behind {
+            match behind.give_up("another image was asked for") {
+                Some(result) => self.tell_written(result)?,
+                None => return Ok(Some(refused("the process that wrote the last image hangs in its target"))),
+            }
+        }
+        let (snapshot, note) = match self.snapshot(&order) {
+            Ok(snapshot) => (snapshot, None),
+            Err(why) => (None, Some(why)),
+        };
         let target = match (order.target, self.link.take_descriptor()) {
             (SaveTarget::File(path), _) => Target::File(path),
             (SaveTarget::Descriptor, Some(descriptor)) => Target::Stream(descriptor),
@@ -303,11 +368,14 @@ impl Agent {
         let mut excluded = vec![(start as u64, end as u64)];
         frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
         excluded.extend(self.tracker.memory());
+        excluded.extend(snapshot.as_ref().map(|snapshot| snapshot.board.range()));
         excluded.sort_unstable();
         let request = save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded };
-        match save(&request, target, &mut self.tracker, prepared) {
-            Ok(Outcome::Saved(saved, standstill)) => {
+        match save(&request, target, &mut self.tracker, prepared, snapshot) {
+            Ok(Outcome::Saved(mut saved, standstill, behind)) => {
+                saved.note = [note, saved.note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
                 self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };
+                self.behind = behind;
                 Ok(Some(Reply::Saved(saved)))
             }
             Ok(Outcome::Restored(standing)) => {

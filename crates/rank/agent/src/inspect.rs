@@ -17,13 +17,15 @@ pub(crate) struct Surroundings<'a> {
     /// A network provider has more descriptors and mappings, which nobody can tell from the program's. A save closes it
     /// first; what cannot be saved then is the program's, and the save says so.
     pub provider_open: bool,
+    /// A copy of this process that writes an image, as `/proc` names it.
+    pub copy: Option<i32>,
     /// The program is the rank's first process.
     pub main_process: bool,
 }
 
 /// Looks. What it finds may change a moment later; a save looks again.
 pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, fabric_in_use: bool) -> Inspection {
-    let Surroundings { own, excluded, provider_open, main_process } = *surroundings;
+    let Surroundings { own, excluded, provider_open, copy, main_process } = *surroundings;
     let mut obstacles = Vec::new();
     let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
     if !main_process {
@@ -39,7 +41,7 @@ pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, fabric_i
     }
     match maps::read() {
         Ok(areas) => {
-            if let Some((what, hint)) = shared_with_others(&areas, excluded) {
+            if let Some((what, hint)) = shared_with_others(&areas, excluded, copy) {
                 add(what, hint);
             }
             let advice = maps::advice();
@@ -51,7 +53,7 @@ pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, fabric_i
         }
         Err(error) => add(format!("the address space cannot be read: {error}"), "the rank needs a readable /proc"),
     }
-    for (name, hint) in process_obstacles() {
+    for (name, hint) in process_obstacles(copy) {
         add(name, hint);
     }
     Inspection {
@@ -64,8 +66,8 @@ pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, fabric_i
     }
 }
 
-/// Children, kernel timers, a first thread that has ended: what the kernel keeps and nobody can give back.
-pub(crate) fn process_obstacles() -> Vec<(String, &'static str)> {
+/// Children but for a copy that writes an image, kernel timers, a first thread that has ended: what the kernel keeps and nobody can give back.
+pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if status.lines().any(|line| line.starts_with("State:") && line.contains('Z')) {
@@ -73,7 +75,7 @@ pub(crate) fn process_obstacles() -> Vec<(String, &'static str)> {
     }
     for task in tasks::list().unwrap_or_default() {
         let children = std::fs::read_to_string(format!("/proc/self/task/{0}/children", task.outer)).unwrap_or_default();
-        for child in children.split_whitespace() {
+        for child in children.split_whitespace().filter(|child| child.parse().ok() != copy) {
             let name = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
             found.push((format!("child process {child} ({})", name.trim_end()), "wait until the program's children have ended"));
         }
@@ -85,7 +87,7 @@ pub(crate) fn process_obstacles() -> Vec<(String, &'static str)> {
 }
 
 /// Shared memory that another process maps too, as far as this user may look: saved alone it would no longer be shared.
-pub(crate) fn shared_with_others(areas: &[Area], excluded: &[(u64, u64)]) -> Option<(String, &'static str)> {
+pub(crate) fn shared_with_others(areas: &[Area], excluded: &[(u64, u64)], copy: Option<i32>) -> Option<(String, &'static str)> {
     let ours = |area: &&Area| area.is_shared_memory() && !excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
     let ours: Vec<&Area> = areas.iter().filter(ours).collect();
     if ours.is_empty() {
@@ -93,7 +95,7 @@ pub(crate) fn shared_with_others(areas: &[Area], excluded: &[(u64, u64)]) -> Opt
     }
     let own = std::fs::read_link("/proc/self").ok()?;
     for process in tasks::numbers_in("/proc").ok()? {
-        if own.as_os_str() == process.to_string().as_str() {
+        if own.as_os_str() == process.to_string().as_str() || Some(process) == copy {
             continue;
         }
         let theirs = std::fs::read(format!("/proc/{process}/maps")).ok().and_then(|text| maps::parse_all(&text).ok()).unwrap_or_default();
@@ -109,7 +111,7 @@ pub(crate) fn shared_with_others(areas: &[Area], excluded: &[(u64, u64)]) -> Opt
 }
 
 /// Private memory in use; what a full image holds, but for zero pages.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: Vec<u64> = statm.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match pages[..] {

@@ -3,6 +3,7 @@
 //! The descriptor is moved out of the way of the program's own. Reads take descriptors that come with a message
 //! (SCM_RIGHTS). Nothing here uses the C library's malloc.
 
+use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_messages::agent::{FromAgent, ToAgent};
 use mend_messages::frame;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -14,9 +15,6 @@ use std::mem::MaybeUninit;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
-
-/// Descriptors of the agent start here.
-pub(crate) const FIRST_DESCRIPTOR: i32 = 200;
 
 /// A connected stream of frames.
 pub(crate) struct Link {

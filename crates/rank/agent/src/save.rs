@@ -1,13 +1,14 @@
 //! Taking the image: park, gather, write; and the second life of the same call in a restored process.
 //!
 //! ```text
-//! save ─ freeze allocator ─ park ─ gather ─ capture ┬─ write ── Saved, threads still parked
+//! save ─ freeze allocator ─ park ─ gather ─ capture ┬─ write, or write a part and copy the process ── Saved, threads still parked
 //!                                                   └ (later, elsewhere: loaded by the restorer) ── Restored
 //! ```
 //! From the last look at the address space until the stream is complete nothing is allocated or freed: the tables must
 //! describe exactly the memory that is written.
 
 use crate::attached::{self, Attached};
+use crate::behind::{self, Behind, Board, Done};
 use crate::context::{RESTORED, capture};
 use crate::descriptors::{self, Descriptors};
 use crate::dirty::{Look, Prepared, Taken, Tracker};
@@ -23,7 +24,7 @@ use mend_image::cpu::Cpu;
 use mend_image::fixed::Fixed;
 use mend_image::handoff::Context;
 use mend_image::launch::Role;
-use mend_image::record::{End, Kind, Process, Thread, mapping, object};
+use mend_image::record::{Kind, Process, Thread, mapping, object};
 use mend_image::{Header, put_text};
 use mend_kernel::pagemap;
 use mend_kernel::threads::{Registration, segment_base};
@@ -132,17 +133,31 @@ impl Standing {
     }
 }
 
+/// A copy of the process is to write behind the program.
+pub(crate) struct Snapshot {
+    pub board: Board,
+    /// Bytes per second.
+    pub rate: Option<u64>,
+}
+
 /// How [`save`] returns.
 pub(crate) enum Outcome {
-    Saved(Saved, Standstill),
+    /// With what is still being written, if so.
+    Saved(Saved, Standstill, Option<Behind>),
     Restored(Box<Standing>),
 }
 
 /// Takes an image. Returns once here and once in every process restored from it.
-pub(crate) fn save(request: &Request, target: Target, tracker: &mut Tracker, mut prepared: Prepared) -> Result<Outcome, SaveError> {
+pub(crate) fn save(
+    request: &Request,
+    target: Target,
+    tracker: &mut Tracker,
+    mut prepared: Prepared,
+    snapshot: Option<Snapshot>,
+) -> Result<Outcome, SaveError> {
     // Before anything is stopped: what cannot be saved anyway, and the bulk of what must be on disk.
     let areas = maps::read().map_err(|source| SaveError::Read { what: "/proc/self/maps", source })?;
-    if let Some((what, hint)) = process_obstacles().into_iter().next().or_else(|| shared_with_others(&areas, &request.excluded)) {
+    if let Some((what, hint)) = process_obstacles(None).into_iter().next().or_else(|| shared_with_others(&areas, &request.excluded, None)) {
         return Err(SaveError::Obstacle { what, hint });
     }
     descriptors::capture(request.attached, &request.own_descriptors)?.sync();
@@ -184,7 +199,8 @@ pub(crate) fn save(request: &Request, target: Target, tracker: &mut Tracker, mut
         let job = tables.job(target.fd(), &sources, &standing.layout, prepared.look);
         // SAFETY: the writer runs alone; its buffers are borrowed nowhere else.
         let buffers = unsafe { request.scratch.buffers() };
-        let mut call = Call { job: &job, buffers: Some(buffers), result: None };
+        let plan = snapshot.as_ref().map(|Snapshot { board, rate }| behind::Plan { board, target: &target, rate: *rate });
+        let mut call = Call { job: &job, buffers: Some(buffers), plan: plan.as_ref(), result: None };
         let context = &raw mut standing.context;
         // SAFETY: the stack is scratch memory of sufficient size; `write_on_scratch` does not unwind and changes nothing but its
         // own stack and, at the end, `call`.
@@ -195,33 +211,44 @@ pub(crate) fn save(request: &Request, target: Target, tracker: &mut Tracker, mut
         // Descriptors of the saved process: none of these numbers is open here, or it is somebody else's.
         sources.forget();
         target.forget();
+        std::mem::forget(snapshot);
         return Ok(Outcome::Restored(standing));
     };
-    let (end, taken) = match result {
-        Ok(done) => done,
+    drop(sources);
+    let (base, sequence) = prepared.base.map_or((None, 0), |(base, sequence)| (Some(base), sequence));
+    let saved = Saved { id: ImageId(tables.header.id), base, sequence, park_us, note: prepared.note, ..Saved::default() };
+    let mut settle = |taken| {
+        if let Some(look) = &prepared.look {
+            tracker.settle(saved.id, sequence, look, taken);
+        }
+    };
+    let elapsed = || writing.elapsed().as_micros() as u64;
+    let (end, taken, refused) = match result {
+        Ok((Done::Snapshot(copy), taken)) => {
+            let behind = snapshot.map(|snapshot| Behind::new(saved.id, copy, snapshot.board, target));
+            settle(&taken);
+            return Ok(Outcome::Saved(Saved { behind: true, write_us: elapsed(), ..saved }, standing.into_standstill(), behind));
+        }
+        Ok((Done::Written(end), taken)) => (end, taken, None),
+        Ok((Done::Refused(end, errno), taken)) => (end, taken, Some(rustix::io::Errno::from_raw_os_error(errno))),
         Err(error) => {
             target.discard();
             return Err(error.into());
         }
     };
     target.commit()?;
-    let write_us = writing.elapsed().as_micros() as u64;
-    let id = ImageId(tables.header.id);
-    let (base, sequence) = prepared.base.map_or((None, 0), |(base, sequence)| (Some(base), sequence));
-    if let Some(look) = &prepared.look {
-        tracker.settle(id, sequence, look, &taken);
-    }
-    let End { bytes, pages, stream: checksum, .. } = end;
-    let note = prepared.note;
-    let saved = Saved { id, base, sequence, bytes, pages, checksum, park_us, write_us, note, ..Saved::default() };
-    drop(sources);
-    Ok(Outcome::Saved(saved, standing.into_standstill()))
+    settle(&taken);
+    let refused = refused.map(|why| format!("the program stood still while the image was written: it could not be copied ({why})"));
+    let note = [refused, saved.note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    let saved = Saved { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us: elapsed(), note, ..saved };
+    Ok(Outcome::Saved(saved, standing.into_standstill(), None))
 }
 
 struct Call<'a> {
     job: &'a Job<'a>,
     buffers: Option<Buffers>,
-    result: Option<Result<(End, Taken), WriteError>>,
+    plan: Option<&'a behind::Plan<'a>>,
+    result: Option<Result<(Done, Taken), WriteError>>,
 }
 
 unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
@@ -234,7 +261,7 @@ unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
         Some(mut buffers) => {
             let write = || {
                 let taken = writer::look(call.job, &mut buffers);
-                writer::write(call.job, buffers, &taken).map(|end| (end, taken))
+                behind::write(call.job, buffers, &taken, call.plan).map(|done| (done, taken))
             };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).unwrap_or(Err(WriteError::Format))
         }

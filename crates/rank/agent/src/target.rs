@@ -1,8 +1,9 @@
 //! Where an image goes: a connected stream, or a file that exists under its name only when it is whole and durable.
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use mend_kernel::copy::FIRST_DESCRIPTOR;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, fsync, open, openat, renameat, unlinkat};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,13 @@ pub(crate) enum Target {
     Stream(OwnedFd),
 }
 
+/// A file that could not be finished.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfinished {
+    what: &'static str,
+    errno: Errno,
+}
+
 /// Being written.
 pub(crate) enum OpenTarget {
     File { path: PathBuf, directory: OwnedFd, file: OwnedFd, temporary: OsString, name: OsString },
@@ -28,7 +36,7 @@ pub(crate) enum OpenTarget {
 }
 
 impl Target {
-    /// Makes the temporary file, readable by its owner alone.
+    /// Makes the temporary file, readable by its owner alone. Its descriptors are out of the way of the program's.
     pub fn open(self) -> Result<OpenTarget, TargetError> {
         let path = match self {
             Target::Stream(stream) => return Ok(OpenTarget::Stream(stream)),
@@ -40,14 +48,16 @@ impl Target {
             let path = path.clone();
             move |errno| TargetError::File { path, what, errno }
         };
-        let directory = open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(failed("created"))?;
+        let high = |low: OwnedFd| fcntl_dupfd_cloexec(&low, FIRST_DESCRIPTOR);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open(parent, flags, Mode::empty()).and_then(high).map_err(failed("created"))?;
         let mut temporary = OsString::from(".");
         temporary.push(&name);
         temporary.push(".partial");
         // What a killed rank left behind under this name is worthless.
         let _ = unlinkat(&directory, &temporary, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(&directory, &temporary, flags, Mode::RUSR | Mode::WUSR).map_err(failed("created"))?;
+        let file = openat(&directory, &temporary, flags, Mode::RUSR | Mode::WUSR).and_then(high).map_err(failed("created"))?;
         Ok(OpenTarget::File { path, directory, file, temporary, name })
     }
 }
@@ -60,23 +70,51 @@ impl OpenTarget {
         }
     }
 
+    /// Its descriptors, ascending.
+    pub fn descriptors(&self) -> [i32; 2] {
+        let pair = match self {
+            OpenTarget::File { directory, file, .. } => [directory.as_raw_fd(), file.as_raw_fd()],
+            OpenTarget::Stream(stream) => [stream.as_raw_fd(); 2],
+        };
+        [pair[0].min(pair[1]), pair[0].max(pair[1])]
+    }
+
     /// Makes it durable and gives it its name. On failure nothing remains.
-    pub fn commit(self) -> Result<(), TargetError> {
-        let OpenTarget::File { path, directory, file, temporary, name } = &self else { return Ok(()) };
+    pub fn commit(&self) -> Result<(), TargetError> {
+        self.finish().map_err(|unfinished| self.explain(unfinished))
+    }
+
+    /// The same without allocating: [`OpenTarget::explain`] says the rest.
+    pub fn finish(&self) -> Result<(), Unfinished> {
+        let (directory, file, temporary, name) = match self {
+            OpenTarget::File { directory, file, temporary, name, .. } => (directory, file, temporary, name),
+            // Somebody else's file; a socket has nothing to make durable.
+            OpenTarget::Stream(stream) => {
+                let result = fsync(stream).or_else(|errno| if errno == Errno::INVAL { Ok(()) } else { Err(errno) });
+                return result.map_err(|errno| Unfinished { what: "made durable", errno });
+            }
+        };
         let result = fsync(file)
             .map_err(|errno| ("made durable", errno))
             .and_then(|()| renameat(directory, temporary, directory, name).map_err(|errno| ("renamed", errno)))
             .and_then(|()| fsync(directory).map_err(|errno| ("made durable in its directory", errno)));
-        let result = result.map_err(|(what, errno)| TargetError::File { path: path.clone(), what, errno });
-        if result.is_err() {
+        result.map_err(|(what, errno)| {
             self.discard();
-        }
-        result
+            Unfinished { what, errno }
+        })
+    }
+
+    pub fn explain(&self, unfinished: Unfinished) -> TargetError {
+        let path = match self {
+            OpenTarget::File { path, .. } => path.clone(),
+            OpenTarget::Stream(_) => PathBuf::from("the image"),
+        };
+        TargetError::File { path, what: unfinished.what, errno: unfinished.errno }
     }
 
     /// Removes what was written.
-    pub fn discard(self) {
-        if let OpenTarget::File { directory, temporary, .. } = &self {
+    pub fn discard(&self) {
+        if let OpenTarget::File { directory, temporary, .. } = self {
             let _ = unlinkat(directory, temporary, AtFlags::empty());
         }
     }

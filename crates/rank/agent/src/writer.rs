@@ -1,4 +1,5 @@
-//! Writes the stream while all threads are parked: from the pages themselves, without a copy where that is safe.
+//! Writes the stream: from the pages themselves, without a copy where that is safe. Either all of it while the threads are
+//! parked, or what a copy of the process would not hold while they are, and the rest in that copy (see [`crate::behind`]).
 //!
 //! Everything here runs on the scratch stack with its state there, allocates nothing and calls nothing of the C
 //! library: each byte that it changed would be a byte of the image that changed between checksum and write. Pages that
@@ -8,7 +9,7 @@ use crate::dirty::{Entry, Look, Taken, tracked, within};
 use crate::layout::{Content, Plan};
 use crate::scratch::Buffers;
 use mend_image::fixed::Fixed;
-use mend_image::record::{End, Kind, Ledger, MAX_PAGES, Mapping, RecordHead, mapping};
+use mend_image::record::{End, HEAD_SIZE, Kind, Ledger, MAX_PAGES, Mapping, RecordHead, mapping};
 use mend_image::{HEADER_SIZE, kept, launch};
 use mend_kernel::pagemap::{Method, populated};
 use mend_kernel::raw::{check, syscall};
@@ -24,6 +25,7 @@ pub(crate) const PAGE: u64 = 4096;
 const STALL: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 /// Everything the writer needs, complete before it starts.
+#[derive(Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub out: BorrowedFd<'a>,
     pub pagemap: BorrowedFd<'a>,
@@ -64,57 +66,111 @@ pub(crate) fn look(job: &Job, buffers: &mut Buffers) -> Taken {
     job.look.map_or_else(Taken::default, |look| look.take(pagemap, job.method, job.plans, job.volatile, buffers.regions))
 }
 
-/// Writes the whole stream, after the look.
-pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken) -> Result<End, WriteError> {
-    let socket = rustix::net::sockopt::socket_type(job.out).is_ok();
-    if socket {
-        // The receiver takes pages at the speed of its page faults; a congestion control that paces by estimates would
-        // take its pauses for the line's. Not a TCP socket, or no cubic: as it is.
-        let _ = rustix::net::sockopt::set_tcp_congestion(job.out, "cubic");
-    }
-    // SAFETY: one look per image; the rooms stay until the next one is prepared.
-    let changes = job.look.and_then(|look| unsafe { look.entries(taken) });
-    let mut writer = Writer { job, socket, ledger: Ledger::new(&job.header), bounce: buffers.bounce, changes };
-    writer.send(&mut [IoSlice::new(&job.header)])?;
-    for (kind, payload) in job.tables {
-        writer.record(kind, 0, 0, payload)?;
-    }
-    for (role, bytes) in job.unread {
-        for piece in bytes.chunks(launch::STATUS_PAYLOAD) {
-            writer.record(Kind::Unread, *role as u32, 0, piece)?;
-        }
-    }
-    writer.record(Kind::Summary, 0, 0, job.summary)?;
-    for plan in job.plans {
-        writer.mapping(plan, buffers.regions, buffers.residency)?;
-    }
-    writer.keep(changes.unwrap_or_default())?;
-    for (object, descriptor, size) in job.held {
-        writer.object(*object, descriptor.as_fd(), *size)?;
-    }
-    let end = writer.ledger.end();
-    let mut payload = [0; End::SIZE];
-    end.encode(&mut payload).map_err(|_| WriteError::Format)?;
-    writer.record(Kind::End, 0, 0, &payload)?;
-    Ok(end)
+/// Which part of the content is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Memory that a copy of the process shares with it or lacks.
+    Shared,
+    /// Memory of which a copy of the process has its own.
+    Private,
 }
 
-struct Writer<'a> {
+impl Part {
+    /// Where the pages of a mapping belong. A pool of huge pages may have none left for a copy, which would die of it.
+    pub fn of(plan: &Plan) -> Part {
+        const LACKING: u32 = mapping::SHARED | mapping::NO_FORK | mapping::WIPE_ON_FORK | mapping::POOL;
+        match plan.content {
+            Content::Populated | Content::Fleeting | Content::Changed if plan.mapping.flags & LACKING == 0 => Part::Private,
+            _ => Part::Shared,
+        }
+    }
+}
+
+/// Told of each record.
+pub(crate) trait Progress {
+    fn wrote(&mut self, bytes: u64);
+}
+
+/// For a writer that nobody waits with.
+pub(crate) struct Silent;
+
+impl Progress for Silent {
+    fn wrote(&mut self, _: u64) {}
+}
+
+/// A stream being written.
+pub(crate) struct Writer<'a, P> {
     job: &'a Job<'a>,
     socket: bool,
     ledger: Ledger,
-    bounce: &'static mut [u8],
+    buffers: Buffers,
     /// Populated pages of all mappings that are tracked. `None`: they have to be found, and are all stored.
     changes: Option<&'static [Entry]>,
+    progress: P,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a, Silent> {
+    /// Writes header and tables, after the look.
+    pub fn begin(job: &'a Job<'a>, buffers: Buffers, taken: &Taken) -> Result<Self, WriteError> {
+        let socket = rustix::net::sockopt::socket_type(job.out).is_ok();
+        if socket {
+            // The receiver takes pages at the speed of its page faults; a congestion control that paces by estimates would
+            // take its pauses for the line's. Not a TCP socket, or no cubic: as it is.
+            let _ = rustix::net::sockopt::set_tcp_congestion(job.out, "cubic");
+        }
+        // SAFETY: one look per image; the rooms stay until the next one is prepared.
+        let changes = job.look.and_then(|look| unsafe { look.entries(taken) });
+        let mut writer = Writer { job, socket, ledger: Ledger::new(&job.header), buffers, changes, progress: Silent };
+        writer.send(&mut [IoSlice::new(&job.header)])?;
+        for (kind, payload) in job.tables {
+            writer.record(kind, 0, 0, payload)?;
+        }
+        for (role, bytes) in job.unread {
+            for piece in bytes.chunks(launch::STATUS_PAYLOAD) {
+                writer.record(Kind::Unread, *role as u32, 0, piece)?;
+            }
+        }
+        writer.record(Kind::Summary, 0, 0, job.summary)?;
+        Ok(writer)
+    }
+
+    /// The same stream, gone on with in a copy of the process, which has descriptors of its own.
+    pub fn hand_over<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
+        let Self { socket, ledger, buffers, changes, .. } = self;
+        Writer { job, socket, ledger, buffers, changes, progress }
+    }
+}
+
+impl<P: Progress> Writer<'_, P> {
+    /// Writes one part of the content.
+    pub fn content(&mut self, part: Part) -> Result<(), WriteError> {
+        let job = self.job;
+        for plan in job.plans.iter().filter(|plan| Part::of(plan) == part) {
+            self.mapping(plan)?;
+        }
+        match part {
+            Part::Shared => job.held.iter().try_for_each(|(object, descriptor, size)| self.object(*object, descriptor.as_fd(), *size)),
+            Part::Private => self.keep(self.changes.unwrap_or_default()),
+        }
+    }
+
+    /// Writes the end of the stream.
+    pub fn end(mut self) -> Result<End, WriteError> {
+        let end = self.ledger.end();
+        let mut payload = [0; End::SIZE];
+        end.encode(&mut payload).map_err(|_| WriteError::Format)?;
+        self.record(Kind::End, 0, 0, &payload)?;
+        Ok(end)
+    }
+
     fn record(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(), WriteError> {
         let head = RecordHead::new(kind, index, address, payload.len() as u64, xxh3_64(payload));
         let raw = head.to_bytes();
         self.ledger.admit(&raw).map_err(|_| WriteError::Format)?;
         let padding = (head.padded_length() - head.length) as usize;
-        self.send(&mut [IoSlice::new(&raw), IoSlice::new(payload), IoSlice::new(&[0; 8][..padding])])
+        self.send(&mut [IoSlice::new(&raw), IoSlice::new(payload), IoSlice::new(&[0; 8][..padding])])?;
+        self.progress.wrote(HEAD_SIZE as u64 + head.padded_length());
+        Ok(())
     }
 
     fn send(&self, mut pieces: &mut [IoSlice]) -> Result<(), WriteError> {
@@ -144,12 +200,12 @@ impl Writer<'_> {
         }
     }
 
-    fn mapping(&mut self, plan: &Plan, regions: &mut [mend_kernel::pagemap::Region], residency: &mut [u8]) -> Result<(), WriteError> {
+    fn mapping(&mut self, plan: &Plan) -> Result<(), WriteError> {
         let Mapping { start, end, .. } = plan.mapping;
         match plan.content {
             Content::Nothing => return Ok(()),
             Content::Everything => return self.copied(start, end, true, true),
-            Content::Shared => return self.resident(start, end, residency),
+            Content::Shared => return self.resident(start, end),
             Content::Populated | Content::Fleeting | Content::Changed => {}
         }
         if let Some(changes) = self.changes.filter(|_| tracked(plan)) {
@@ -159,9 +215,11 @@ impl Writer<'_> {
         let own_only = plan.content == Content::Changed;
         let mut at = start;
         while at < end {
-            let found = populated(rustix::fd::AsRawFd::as_raw_fd(&self.job.pagemap), self.job.method, at, end, own_only, regions);
+            let (pagemap, regions) = (rustix::fd::AsRawFd::as_raw_fd(&self.job.pagemap), &mut *self.buffers.regions);
+            let found = populated(pagemap, self.job.method, at, end, own_only, regions);
             let (count, next) = found.map_err(|errno| WriteError::Pagemap(Errno::from_raw_os_error(errno)))?;
-            for region in &regions[..count] {
+            for index in 0..count {
+                let region = self.buffers.regions[index];
                 self.region(plan, (region.start, region.end), region.absent())?;
             }
             at = next.max(at + PAGE);
@@ -186,7 +244,7 @@ impl Writer<'_> {
     /// Leaves unchanged pages to the base.
     fn keep(&mut self, changes: &[Entry]) -> Result<(), WriteError> {
         let mut kept = changes.iter().filter(|entry| !entry.changed()).peekable();
-        let bounce = std::mem::take(&mut self.bounce);
+        let bounce = std::mem::take(&mut self.buffers.bounce);
         let mut result = Ok(());
         while kept.peek().is_some() && result.is_ok() {
             let mut length = 0;
@@ -196,7 +254,7 @@ impl Writer<'_> {
             }
             result = result.and_then(|()| self.record(Kind::Kept, 0, 0, &bounce[..length]));
         }
-        self.bounce = bounce;
+        self.buffers.bounce = bounce;
         result
     }
 
@@ -236,7 +294,7 @@ impl Writer<'_> {
         while at < end {
             let length = (end - at).min(MAX_PAGES) as usize;
             let got = loop {
-                match rustix::io::pread(self.job.memory, &mut self.bounce[..length], at) {
+                match rustix::io::pread(self.job.memory, &mut self.buffers.bounce[..length], at) {
                     Err(Errno::INTR) => {}
                     other => break other,
                 }
@@ -259,7 +317,7 @@ impl Writer<'_> {
     /// Stores the runs of pages in the copy that begins with the page at `address`.
     fn bounced(&mut self, address: u64, length: usize, skip_zero: bool) -> Result<(), WriteError> {
         let page = PAGE as usize;
-        let bounce = std::mem::take(&mut self.bounce);
+        let bounce = std::mem::take(&mut self.buffers.bounce);
         let wanted = |at: usize| !(skip_zero && is_zero(&bounce[at..at + page]));
         let mut result = Ok(());
         let mut at = 0;
@@ -275,12 +333,19 @@ impl Writer<'_> {
                 at += page;
             }
         }
-        self.bounce = bounce;
+        self.buffers.bounce = bounce;
         result
     }
 
     /// Stores the pages of shared memory that exist, whether this process touched them or not.
-    fn resident(&mut self, start: u64, end: u64, residency: &mut [u8]) -> Result<(), WriteError> {
+    fn resident(&mut self, start: u64, end: u64) -> Result<(), WriteError> {
+        let residency = std::mem::take(&mut self.buffers.residency);
+        let result = self.resident_by(start, end, residency);
+        self.buffers.residency = residency;
+        result
+    }
+
+    fn resident_by(&mut self, start: u64, end: u64, residency: &mut [u8]) -> Result<(), WriteError> {
         let mut at = start;
         while at < end {
             let pages = ((end - at) / PAGE).min(residency.len() as u64);
@@ -315,14 +380,14 @@ impl Writer<'_> {
                 Err(error) => return Err(WriteError::Memory(at, error)),
             };
             let length = (size.saturating_sub(at)).min(MAX_PAGES) as usize;
-            let bounce = std::mem::take(&mut self.bounce);
+            let bounce = std::mem::take(&mut self.buffers.bounce);
             let result = match rustix::io::pread(descriptor, &mut bounce[..length], at) {
                 Ok(0) => Ok(size),
                 Ok(got) if is_zero(&bounce[..got]) => Ok(at + got as u64),
                 Ok(got) => self.record(Kind::Bytes, object, at, &bounce[..got]).map(|()| at + got as u64),
                 Err(error) => Err(WriteError::Memory(at, error)),
             };
-            self.bounce = bounce;
+            self.buffers.bounce = bounce;
             at = result?;
         }
         Ok(())

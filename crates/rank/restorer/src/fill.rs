@@ -21,7 +21,7 @@ use mend_image::record::{Kind, MAX_PAGES, Thread};
 use mend_image::{Header, kept};
 
 /// Content below which a second thread is not worth its making, bytes.
-const SHARED_WORK: u64 = 8 << 20;
+const SHARED_WORK: u64 = 1 << 20;
 
 /// Fills all memory. `stream` stands behind `first`, the first record after the tables; `older` are descriptors of the images
 /// that it builds on, newest first.

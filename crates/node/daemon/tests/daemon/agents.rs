@@ -3,7 +3,9 @@
 use crate::controller::{Controller, Daemon, for_each_isolated_user, for_each_user, keep_alive};
 use mend_image::{Header, put_text};
 use mend_messages::PROTOCOL;
-use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome};
+use mend_messages::agent::{
+    FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+};
 use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreSource, ToDaemon};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap};
@@ -16,6 +18,7 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 
 const ACT: &str = "MEND_TEST_ACT";
 const LAST_WORDS: &str = "written before the save\n";
+const IMAGE: ImageId = ImageId([5; 16]);
 
 /// Not a test of its own: the rank's side of the others.
 #[test]
@@ -46,8 +49,15 @@ fn act() {
             ToAgent::Map(map) => println!("map {}", map.version),
             ToAgent::Request { .. } if act == "deserter" => return,
             ToAgent::Request { seq, request } => {
+                let behind = matches!(&request, Request::Save(order) if order.mode == SaveMode::CopyOnWrite);
                 let reply = stage.perform(request, &welcome);
                 stage.say(&FromAgent::Reply { seq, reply });
+                if behind && act == "leaver" {
+                    return;
+                }
+                if behind {
+                    stage.say(&FromAgent::Written { id: IMAGE, result: Ok(Written { bytes: 9, ..Written::default() }) });
+                }
             }
             ToAgent::Welcome(_) => panic!("a second welcome"),
         }
@@ -116,7 +126,8 @@ impl Stage {
                 }
                 std::io::stdout().write_all(LAST_WORDS.repeat(5000).as_bytes()).unwrap();
                 std::io::stdout().flush().unwrap();
-                Reply::Saved(Saved { pages: 3, ..Saved::default() })
+                let behind = order.mode == SaveMode::CopyOnWrite;
+                Reply::Saved(Saved { id: IMAGE, behind, pages: 3, ..Saved::default() })
             }
             Request::Resume => Reply::Resumed,
         }
@@ -207,6 +218,33 @@ fn what_was_written_before_a_save_comes_before_its_answer() {
             }
         }
         assert_eq!(output.matches(LAST_WORDS).count(), 5000);
+    });
+}
+
+#[test]
+fn every_image_that_is_written_behind_has_an_end() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        for (act, good) in [("dutiful", true), ("leaver", false)] {
+            let mut job = performance(&daemon, act).await;
+            until_fabric(&mut job, true).await;
+            let order = SaveOrder { mode: SaveMode::CopyOnWrite, ..SaveOrder::full(SaveTarget::File("/unused".into())) };
+            job.send(ToDaemon::Agent { seq: 1, rank: 0, request: Request::Save(order) }).await;
+            let (mut saved, mut written) = (0, 0);
+            // In either order: what the rank had printed comes before the answer, and the image may be complete by then.
+            while saved + written < 2 {
+                match news(&mut job).await {
+                    FromDaemon::Agent { seq: 1, reply: Reply::Saved(_), .. } => saved += 1,
+                    FromDaemon::Written { rank: 0, id: IMAGE, result } => {
+                        assert_eq!(result.is_ok(), good, "{result:?}");
+                        written += 1;
+                    }
+                    FromDaemon::Exited { .. } => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!((saved, written), (1, 1));
+        }
     });
 }
 

@@ -19,10 +19,10 @@ mod soft;
 #[cfg(test)]
 mod tests;
 
-use crate::link::FIRST_DESCRIPTOR;
 use hash::Hashed;
 use look::Way;
 pub(crate) use look::{Entry, Look, Taken, tracked, within};
+use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_kernel::{pagemap, soft_dirty, userfault};
 use mend_messages::agent::{ImageId, Tracking};
 use room::Room;

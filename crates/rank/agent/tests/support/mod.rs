@@ -2,7 +2,9 @@
 #![allow(dead_code, missing_docs)]
 
 use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
-use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome};
+use mend_messages::agent::{
+    FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+};
 use mend_messages::frame;
 use mend_messages::job::Secret;
 use std::collections::HashMap;
@@ -114,6 +116,7 @@ pub struct Rank {
     stdin: Option<UnixStream>,
     pub printed: Vec<u8>,
     seq: u64,
+    written: Vec<(ImageId, Result<Written, String>)>,
     /// What the restorer reported.
     pub unread: Vec<(Role, Vec<u8>)>,
     /// Microseconds from its start to its readiness.
@@ -174,8 +177,16 @@ fn welcome() -> ToAgent {
 #[derive(Debug)]
 pub struct Refusal(pub String);
 
+fn header_of(path: &Path) -> Result<mend_image::Header, Refusal> {
+    let mut bytes = [0; mend_image::HEADER_SIZE];
+    let got = std::fs::File::open(path).unwrap().read(&mut bytes).unwrap();
+    mend_image::read_header(&bytes[..got]).map_err(|error| Refusal(error.to_string()))
+}
+
 pub enum Source<'a> {
     File(&'a Path),
+    /// An image and what it builds on, newest first.
+    Chain(&'a [PathBuf]),
     /// A stream and the pid of its header.
     Stream(OwnedFd, u32),
 }
@@ -207,8 +218,18 @@ impl Rank {
         let child = command.spawn().unwrap();
         drop(command);
         let (agent, _) = listener.accept().unwrap();
-        let mut rank =
-            Self { child, agent, directory, output, stdin: Some(stdin), printed: Vec::new(), seq: 0, unread: Vec::new(), restorer_us: 0 };
+        let mut rank = Self {
+            child,
+            agent,
+            directory,
+            output,
+            stdin: Some(stdin),
+            printed: Vec::new(),
+            seq: 0,
+            written: Vec::new(),
+            unread: Vec::new(),
+            restorer_us: 0,
+        };
         rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
         loop {
             match read_message(&mut rank.agent) {
@@ -245,9 +266,12 @@ impl Rank {
         self.seq += 1;
         let seq = self.seq;
         self.say(&ToAgent::Request { seq, request });
-        match self.hear() {
-            FromAgent::Reply { seq: answered, reply } if answered == seq => reply,
-            other => panic!("unexpected {other:?}"),
+        loop {
+            match self.hear() {
+                FromAgent::Reply { seq: answered, reply } if answered == seq => return reply,
+                FromAgent::Written { id, result } => self.written.push((id, result)),
+                other => panic!("unexpected {other:?}"),
+            }
         }
     }
 
@@ -270,6 +294,48 @@ impl Rank {
 
     pub fn save(&mut self, path: &Path) -> Saved {
         self.try_save(path).unwrap_or_else(|(error, hint)| panic!("save failed: {error} ({hint})"))
+    }
+
+    /// Suspends and takes a snapshot, to be written behind; threads stay parked.
+    pub fn snapshot(&mut self, path: &Path, rate: Option<u64>) -> Saved {
+        assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        let target = SaveTarget::File(path.to_path_buf());
+        match self.ask(Request::Save(SaveOrder { mode: SaveMode::CopyOnWrite, rate, ..SaveOrder::full(target) })) {
+            Reply::Saved(saved) => saved,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Waits until this image is written, or is not going to be.
+    pub fn await_written(&mut self, id: ImageId) -> Result<Written, String> {
+        loop {
+            if let Some(at) = self.written.iter().position(|(written, _)| *written == id) {
+                return self.written.remove(at).1;
+            }
+            match self.hear() {
+                FromAgent::Written { id, result } => self.written.push((id, result)),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    /// The program's process, as `/proc` shows it, and its children.
+    pub fn processes(&self) -> Vec<i32> {
+        let children = |pid: i32| -> Vec<i32> {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            let lists = tasks.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+            lists.flat_map(|list| list.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<_>>()).collect()
+        };
+        let is_program = |pid: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim() != "shepherd" && name.trim() != "setpriv"
+        };
+        let mut program = vec![self.child.id() as i32];
+        while !is_program(&program[0]) {
+            program = children(program[0]);
+        }
+        let copies = children(program[0]);
+        program.into_iter().take(1).chain(copies).collect()
     }
 
     /// Suspends and saves into a stream.
@@ -347,24 +413,22 @@ impl Rank {
     /// Restores from an image; the process stands parked.
     pub fn restore(source: Source, mode: Mode, directory: &Path) -> Result<Self, Refusal> {
         let header = match &source {
-            Source::File(path) => {
-                let mut bytes = [0; mend_image::HEADER_SIZE];
-                let mut file = std::fs::File::open(path).unwrap();
-                let got = file.read(&mut bytes).unwrap();
-                mend_image::read_header(&bytes[..got]).map_err(|error| Refusal(error.to_string()))?
-            }
+            Source::File(path) => header_of(path)?,
+            Source::Chain(files) => header_of(&files[0])?,
             Source::Stream(_, pid) => mend_image::Header { pid: *pid, ..Default::default() },
         };
-        let image: OwnedFd = match source {
-            Source::File(path) => std::fs::File::open(path).unwrap().into(),
-            Source::Stream(stream, _) => stream,
+        let images: Vec<OwnedFd> = match source {
+            Source::File(path) => vec![std::fs::File::open(path).unwrap().into()],
+            Source::Chain(files) => files.iter().map(|file| std::fs::File::open(file).unwrap().into()).collect(),
+            Source::Stream(stream, _) => vec![stream],
         };
+        let image_fds: Vec<i32> = images.iter().map(AsRawFd::as_raw_fd).collect();
         let (control, control_theirs) = UnixStream::pair().unwrap();
         let (agent, agent_theirs) = UnixStream::pair().unwrap();
         let (output, theirs) = UnixStream::pair().unwrap();
         let (stdin, stdin_theirs) = UnixStream::pair().unwrap();
         let arguments = Arguments {
-            images: mend_image::launch::ImageFds::one(image.as_raw_fd()),
+            images: mend_image::launch::ImageFds::collect(image_fds.iter().copied()).unwrap(),
             control_fd: control_theirs.as_raw_fd(),
             agent_fd: agent_theirs.as_raw_fd(),
             attach: [Some(stdin_theirs.as_raw_fd()), Some(theirs.as_raw_fd()), Some(theirs.as_raw_fd()), None],
@@ -372,13 +436,11 @@ impl Rank {
         };
         let mut command = shepherd(true, header.pid);
         command.arg(restorer()).args(arguments.words());
-        inherit(
-            &mut command,
-            vec![image.as_raw_fd(), control_theirs.as_raw_fd(), agent_theirs.as_raw_fd(), theirs.as_raw_fd(), stdin_theirs.as_raw_fd()],
-        );
+        let given = [control_theirs.as_raw_fd(), agent_theirs.as_raw_fd(), theirs.as_raw_fd(), stdin_theirs.as_raw_fd()];
+        inherit(&mut command, image_fds.into_iter().chain(given).collect());
         let child = command.spawn().unwrap();
         drop(command);
-        drop((image, control_theirs, agent_theirs, theirs, stdin_theirs));
+        drop((images, control_theirs, agent_theirs, theirs, stdin_theirs));
         let mut rank = Self {
             child,
             agent,
@@ -387,6 +449,7 @@ impl Rank {
             stdin: Some(stdin),
             printed: Vec::new(),
             seq: 0,
+            written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
         };
@@ -452,4 +515,24 @@ pub fn generations(mut rank: Rank, lines: &[&str]) -> String {
     }
     let end = rank.finish();
     String::from_utf8_lossy(&printed).into_owned() + &end
+}
+
+/// The same with snapshots: the program runs on, up to the second line, while the image is written, and is killed after that.
+pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], rate: u64) {
+    let directory = rank.directory.clone();
+    for (generation, (line, later)) in lines.iter().enumerate() {
+        rank.await_line(line);
+        let path = directory.join(format!("image-{generation}"));
+        let saved = rank.snapshot(&path, Some(rate));
+        assert!(saved.behind, "{saved:?}");
+        rank.resume();
+        rank.await_line(later);
+        let written = rank.await_written(saved.id).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), written.bytes);
+        let printed = String::from_utf8(rank.kill()).unwrap();
+        assert!(!printed.contains("LOST"), "{printed}");
+        rank = Rank::restart(&path, &directory);
+        rank.resume();
+    }
+    rank.finish();
 }

@@ -1,0 +1,196 @@
+//! Image files as chains: found, opened, compacted.
+//!
+//! Faults assumed: files are missing, torn or hostile; disks are full; this process dies at any moment. A compacted image
+//! exists under its name only when it is whole and durable.
+
+use crate::manifest::{self, ManifestError};
+use crate::record::sync_directory;
+use mend_image::chain::{Chain, ChainError, Fault};
+use mend_image::merge::{MergeError, merge};
+use mend_image::record::End;
+use mend_image::{HEADER_SIZE, read_header};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Why image files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ImagesError {
+    /// A file cannot be opened.
+    #[error("cannot read the image {}", path.display())]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is no image, damaged, or does not fit.
+    #[error("the image {} cannot be used", path.display())]
+    Image {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: Fault,
+    },
+    /// What the image builds on cannot be found.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A compacted image cannot be written.
+    #[error("cannot write the image {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ImagesError {
+    /// What a user can do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Open { .. } => "name image files (`N/rank-R.image` in a checkpoint directory), newest first".into(),
+            Self::Image { source, .. } => source.hint().into(),
+            Self::Manifest(error) => error.hint(),
+            Self::Write { .. } => "make room, or choose another place".into(),
+        }
+    }
+
+    /// Puts the file's name to what is wrong with a member of a chain of these files.
+    #[must_use]
+    pub fn of(files: &[PathBuf], ChainError { member, source }: ChainError) -> Self {
+        Self::Image { path: files.get(member).cloned().unwrap_or_default(), source }
+    }
+}
+
+/// The image and what it builds on, newest first: what the manifest beside it says, if it is one of a checkpoint and
+/// builds on another; else the file alone.
+///
+/// # Errors
+/// [`ImagesError::Open`]; [`ImagesError::Manifest`] if what it builds on cannot be used.
+pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
+    let opened = |source| ImagesError::Open { path: image.to_owned(), source };
+    let mut raw = Vec::new();
+    File::open(image).and_then(|file| file.take(HEADER_SIZE as u64).read_to_end(&mut raw)).map_err(opened)?;
+    let alone = vec![image.to_owned()];
+    // What is wrong with the header is told by whoever opens the chain.
+    let Ok(header) = read_header(&raw) else { return Ok(alone) };
+    let directory = image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory.canonicalize().map_err(opened)?;
+    if !header.incremental() || !directory.join("manifest.json").exists() {
+        return Ok(alone);
+    }
+    let manifest = manifest::read(&directory)?;
+    let mut chain = manifest::chain_of(&directory, &manifest, header.rank)?;
+    match chain.first_mut() {
+        Some(newest) if newest.file_name() == image.file_name() => newest.clone_from(&image.to_owned()),
+        // Not one of the checkpoint's images.
+        _ => return Ok(alone),
+    }
+    Ok(chain)
+}
+
+/// Opens files as a chain, newest first. Unless `whole`, the oldest may build on another one.
+///
+/// # Errors
+/// See [`ImagesError`].
+pub fn open(files: &[PathBuf], whole: bool) -> Result<Chain<File>, ImagesError> {
+    let open = |path: &PathBuf| File::open(path).map_err(|source| ImagesError::Open { path: path.clone(), source });
+    let sources = files.iter().map(open).collect::<Result<Vec<File>, _>>()?;
+    let chain = if whole { Chain::open(sources) } else { Chain::survey(sources) };
+    chain.map_err(|error| ImagesError::of(files, error))
+}
+
+/// Merges a chain of files into one full image at `target`, which may be one of them: until the new one is durable, the
+/// old one stays. Returns the new image's end record.
+///
+/// # Errors
+/// See [`ImagesError`]. Nothing is left behind.
+pub fn compact(files: &[PathBuf], target: &Path) -> Result<End, ImagesError> {
+    let mut chain = open(files, true)?;
+    let written = |source| ImagesError::Write { path: target.to_owned(), source };
+    let name = target.file_name().ok_or_else(|| written(io::ErrorKind::InvalidFilename.into()))?;
+    let mut draft = OsString::from(".");
+    draft.push(name);
+    draft.push(".compact");
+    let draft = target.with_file_name(draft);
+    let result = (|| {
+        // What a killed one left is worthless.
+        let _ = fs::remove_file(&draft);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(written)?;
+        let end = merge(&mut chain, BufWriter::with_capacity(1 << 20, &file)).map_err(|error| match error {
+            MergeError::Chain(error) => ImagesError::of(files, error),
+            MergeError::Write(mend_image::write::WriteError::Write(source)) => written(source),
+            MergeError::Write(error) => written(io::Error::other(error)),
+        })?;
+        file.sync_all().map_err(written)?;
+        fs::rename(&draft, target).map_err(written)?;
+        let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        sync_directory(directory).map_err(written)?;
+        Ok(end)
+    })();
+    if result.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_image::Header;
+    use mend_image::fixed::Fixed;
+    use mend_image::kept;
+    use mend_image::record::{Kind, Mapping, mapping};
+    use mend_image::write::StreamWriter;
+
+    fn write(path: &Path, id: u8, base: u8, content: &[(Kind, u64, &[u8])]) {
+        let header = Header { id: [id; 16], base: [base; 16], sequence: u32::from(id) - 1, ..Header::default() };
+        let mut writer = StreamWriter::new(File::create(path).unwrap(), &header).unwrap();
+        let mut table = [0; Mapping::SIZE];
+        let only = Mapping { start: 0x1000, end: 0x4000, offset: 0, protection: 3, flags: 0, object: mapping::NO_OBJECT, page_shift: 0 };
+        only.encode(&mut table).unwrap();
+        for (kind, payload) in [(Kind::Strings, &b""[..]), (Kind::Objects, b""), (Kind::Mappings, &table)] {
+            writer.record(kind, 0, 0, payload).unwrap();
+        }
+        writer.record(Kind::Threads, 0, 0, b"").unwrap();
+        writer.record(Kind::Process, 0, 0, b"").unwrap();
+        for (kind, address, payload) in content {
+            writer.record(*kind, 0, *address, payload).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    #[test]
+    fn a_chain_becomes_one_file_or_nothing_changes() {
+        let directory = tempfile::tempdir().unwrap();
+        let [full, newest, target] = ["full", "newest", "target"].map(|name| directory.path().join(name));
+        let mut range = [0; kept::RANGE];
+        kept::put((0x1000, 0x3000), &mut range).unwrap();
+        write(&full, 1, 0, &[(Kind::Pages, 0x1000, &[1; 0x3000])]);
+        write(&newest, 2, 1, &[(Kind::Kept, 0, &range), (Kind::Pages, 0x3000, &[2; 0x1000])]);
+        let files = [newest.clone(), full.clone()];
+        assert_eq!(chain_of(&newest).unwrap(), files[..1]);
+        assert!(open(&files[..1], true).is_err() && open(&files[..1], false).is_ok());
+        let end = compact(&files, &target).unwrap();
+        assert_eq!(end.pages, 3);
+        let merged = open(std::slice::from_ref(&target), true).unwrap();
+        assert_eq!((merged.newest().header.id, merged.newest().header.sequence), ([2; 16], 0));
+        // In the place of the newest one, by whose name it goes.
+        compact(&files, &newest).unwrap();
+        assert_eq!(fs::read(&newest).unwrap(), fs::read(&target).unwrap());
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&newest).unwrap().permissions()) & 0o777, 0o600);
+        // A damaged one is named, and what was there stays.
+        let mut bytes = fs::read(&full).unwrap();
+        let middle = bytes.len() - 0x1000;
+        bytes[middle] ^= 1;
+        fs::write(&full, bytes).unwrap();
+        let error = compact(std::slice::from_ref(&full), &target).unwrap_err();
+        assert!(error.to_string().contains("full") && !error.hint().is_empty(), "{error}");
+        assert_eq!(open(&[target], true).unwrap().newest().header.id, [2; 16]);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3);
+    }
+}

@@ -1,0 +1,352 @@
+//! Writing an image behind the running program: a copy of the process holds its private memory as it was, and writes it.
+//!
+//! ```text
+//! threads parked: header, tables, shared memory ──► copy ──► threads go on
+//!                                                     └► private memory, end, fsync, name ──► report, exit
+//! ```
+//! Invariants: the copy never runs the program's code and has none of its descriptors. The stream is one stream, the copy
+//! goes on where the original stopped. The file gets its name only in the copy, after it is durable.
+//! Faults assumed: the copy is killed at any moment, or stands still with its target. The program does not notice either; the
+//! image is given up.
+
+use crate::dirty::Taken;
+use crate::scratch::Buffers;
+use crate::target::{OpenTarget, TargetError, Unfinished};
+use crate::writer::{Job, Part, Progress, Silent, WriteError, Writer};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use mend_image::record::End;
+use mend_kernel::copy::{self, Copy, Side, end_with, keep_only, leave, stand_back};
+use mend_messages::agent::{ImageId, Written};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::thread::nanosleep;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+
+/// A copy that writes nothing for this long stands still with its target.
+const STALL: Duration = Duration::from_secs(60);
+/// The same while the kernel makes the file durable, which shows no progress.
+const STALL_DURABLE: Duration = Duration::from_secs(900);
+/// How long a copy that was killed may take to be gone.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// How often progress is looked at.
+pub(crate) const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// States of a report; zero: it writes.
+const SETTLING: u32 = 1;
+const DONE: u32 = 2;
+
+/// Why the copy could not complete the image.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Write(WriteError),
+    Unfinished(Unfinished),
+    Open(Errno),
+    /// Advice on a mapping changed between the last look and the copy.
+    Advice(u64),
+}
+
+/// What the copy tells, in memory that both have.
+struct Report {
+    state: AtomicU32,
+    beats: AtomicU64,
+    result: UnsafeCell<MaybeUninit<Result<(End, u64), Failure>>>,
+}
+
+/// The shared memory of a [`Report`]. Not part of the image.
+pub(crate) struct Board {
+    report: *mut Report,
+}
+
+impl Board {
+    const SIZE: usize = 4096;
+
+    /// Maps it.
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), Self::SIZE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)? };
+        Ok(Self { report: base.cast() })
+    }
+
+    /// Address range.
+    pub fn range(&self) -> (u64, u64) {
+        (self.report as u64, self.report as u64 + Self::SIZE as u64)
+    }
+
+    fn report(&self) -> &Report {
+        // SAFETY: mapped as long as this lives, zeroed at first, which is valid; all of it but the result is atomic.
+        unsafe { &*self.report }
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, no longer borrowed.
+        let _ = unsafe { munmap(self.report.cast(), Self::SIZE) };
+    }
+}
+
+/// What a snapshot needs beside the job.
+pub(crate) struct Plan<'a> {
+    pub board: &'a Board,
+    pub target: &'a OpenTarget,
+    /// Bytes per second.
+    pub rate: Option<u64>,
+}
+
+/// What came of writing.
+pub(crate) enum Done {
+    /// All is written.
+    Written(End),
+    /// A copy writes on.
+    Snapshot(Copy),
+    /// All is written; no copy could be made.
+    Refused(End, i32),
+}
+
+/// Writes what a copy would not have, makes the copy, and writes all the rest if that cannot be made. To be called on scratch
+/// memory: returns in the original alone.
+pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken, plan: Option<&Plan>) -> Result<Done, WriteError> {
+    let mut writer = Writer::begin(job, buffers, taken)?;
+    writer.content(Part::Shared)?;
+    let Some(plan) = plan else {
+        writer.content(Part::Private)?;
+        return writer.end().map(Done::Written);
+    };
+    // SAFETY: no arguments.
+    let original = unsafe { mend_kernel::raw::syscall(libc::SYS_getpid, [0; 6]) } as i32;
+    // SAFETY: the copy goes into `run`, which uses scratch memory and system calls alone and ends by `leave`.
+    match unsafe { copy::copy() } {
+        Ok(Side::Copy) => run(original, job, writer, plan),
+        Ok(Side::Original(copy)) => Ok(Done::Snapshot(copy)),
+        Err(errno) => {
+            writer.content(Part::Private)?;
+            writer.end().map(|end| Done::Refused(end, errno))
+        }
+    }
+}
+
+/// The copy's life.
+fn run(original: i32, job: &Job, writer: Writer<Silent>, plan: &Plan) -> ! {
+    let report = plan.board.report();
+    if !end_with(original) || keep_only(&plan.target.descriptors()).is_err() {
+        leave(1);
+    }
+    stand_back();
+    let began = now();
+    let attempt = std::panic::AssertUnwindSafe(|| complete(job, writer, plan, began));
+    let result = std::panic::catch_unwind(attempt).unwrap_or(Err(Failure::Write(WriteError::Format)));
+    if result.is_err() {
+        plan.target.discard();
+    }
+    // SAFETY: the original reads it only after `state` says so.
+    unsafe { (*report.result.get()).write(result) };
+    report.state.store(DONE, Ordering::Release);
+    leave(i32::from(result.is_err()));
+}
+
+fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan, began: Duration) -> Result<(End, u64), Failure> {
+    let report = plan.board.report();
+    let open = |path: &core::ffi::CStr| open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Failure::Open);
+    // The original's show the original's memory.
+    let (pagemap, memory) = (open(c"/proc/self/pagemap")?, open(c"/proc/self/mem")?);
+    check_advice(job, &open(c"/proc/self/smaps")?, report)?;
+    let job = Job { pagemap: pagemap.as_fd(), memory: memory.as_fd(), ..*job };
+    let mut writer = writer.hand_over(&job, Pace { report, rate: plan.rate, began, bytes: 0 });
+    writer.content(Part::Private).map_err(Failure::Write)?;
+    let end = writer.end().map_err(Failure::Write)?;
+    report.state.store(SETTLING, Ordering::Release);
+    plan.target.finish().map_err(Failure::Unfinished)?;
+    Ok((end, (now() - began).as_micros() as u64))
+}
+
+/// What is written here must be here: advice that takes a mapping away from copies, or empties it, was read before the threads
+/// were parked and may have been given since.
+fn check_advice(job: &Job, smaps: &OwnedFd, report: &Report) -> Result<(), Failure> {
+    let mut lines = Lines { file: smaps.as_fd(), buffer: [0; 20 << 10], filled: 0, at: 0 };
+    let mut plans = job.plans.iter().filter(|plan| Part::of(plan) == Part::Private).peekable();
+    let (mut start, mut end) = (0, 0);
+    while let Some(line) = lines.next().map_err(Failure::Open)? {
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            report.beats.fetch_add(1, Ordering::Relaxed);
+            let wiped = flags.windows(4).any(|word| word == b" wf ");
+            // A mapping of the list may lie in parts.
+            while let Some(plan) = plans.next_if(|plan| plan.mapping.start < end) {
+                if wiped || plan.mapping.start < start || plan.mapping.end > end {
+                    return Err(Failure::Advice(plan.mapping.start));
+                }
+            }
+        } else if let Some((from, to)) = range(line) {
+            (start, end) = (from, to);
+        }
+    }
+    plans.next().map_or(Ok(()), |plan| Err(Failure::Advice(plan.mapping.start)))
+}
+
+/// `start-end ` in hexadecimal at the beginning of a line.
+fn range(line: &[u8]) -> Option<(u64, u64)> {
+    let (range, _) = line.split_at_checked(line.iter().position(|byte| *byte == b' ')?)?;
+    let (start, end) = core::str::from_utf8(range).ok()?.split_once('-')?;
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
+
+/// Lines of a file, without allocating.
+struct Lines<'a> {
+    file: BorrowedFd<'a>,
+    /// Longer than any line: a path has at most 4096 bytes, each at most fourfold.
+    buffer: [u8; 20 << 10],
+    filled: usize,
+    at: usize,
+}
+
+impl Lines<'_> {
+    fn next(&mut self) -> Result<Option<&[u8]>, Errno> {
+        loop {
+            if let Some(length) = self.buffer[self.at..self.filled].iter().position(|byte| *byte == b'\n') {
+                let line = self.at..self.at + length;
+                self.at = line.end + 1;
+                return Ok(Some(&self.buffer[line]));
+            }
+            self.buffer.copy_within(self.at..self.filled, 0);
+            (self.filled, self.at) = (self.filled - self.at, 0);
+            match rustix::io::read(self.file, &mut self.buffer[self.filled..]) {
+                Ok(0) if self.filled == 0 => return Ok(None),
+                Ok(0) => return Err(Errno::IO),
+                Ok(count) => self.filled += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Says that it lives and keeps to a rate.
+struct Pace<'a> {
+    report: &'a Report,
+    rate: Option<u64>,
+    began: Duration,
+    bytes: u64,
+}
+
+impl Progress for Pace<'_> {
+    fn wrote(&mut self, bytes: u64) {
+        const NAP: Duration = Duration::from_millis(100);
+        self.bytes += bytes;
+        self.report.beats.fetch_add(1, Ordering::Relaxed);
+        let Some(rate) = self.rate else { return };
+        let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
+        while let Some(early) = due.checked_sub(now() - self.began).filter(|early| !early.is_zero()) {
+            let nap = early.min(NAP);
+            let _ = nanosleep(&Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) });
+            self.report.beats.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// An image that is written behind the program.
+pub(crate) struct Behind {
+    pub id: ImageId,
+    copy: Copy,
+    board: Board,
+    target: OpenTarget,
+    /// Beats when they were last counted, and when that was different from before.
+    seen: (u64, Instant),
+    killed: Option<&'static str>,
+}
+
+impl Behind {
+    pub fn new(id: ImageId, copy: Copy, board: Board, target: OpenTarget) -> Self {
+        Self { id, copy, board, target, seen: (0, Instant::now()), killed: None }
+    }
+
+    /// Readable when the copy has ended.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.copy.ended()
+    }
+
+    /// Descriptors that are not the program's.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        self.target.descriptors().into_iter().chain([self.copy.ended().as_raw_fd()])
+    }
+
+    /// Memory that is not the program's.
+    pub fn range(&self) -> (u64, u64) {
+        self.board.range()
+    }
+
+    /// Id of the copy, as `/proc` shows it.
+    pub fn outer(&self) -> Option<i32> {
+        self.copy.outer()
+    }
+
+    /// Looks, without waiting: what came of it, once the copy has ended. One that stands still is ended.
+    pub fn look(&mut self) -> Option<Result<Written, String>> {
+        let report = self.board.report();
+        if let Some(end) = self.copy.reap() {
+            let result = self.judge(end);
+            if result.is_err() {
+                self.target.discard();
+            }
+            return Some(result);
+        }
+        let beats = report.beats.load(Ordering::Relaxed);
+        let limit = if report.state.load(Ordering::Acquire) == SETTLING { STALL_DURABLE } else { STALL };
+        if beats != self.seen.0 {
+            self.seen = (beats, Instant::now());
+        } else if self.killed.is_none() && self.seen.1.elapsed() > limit {
+            self.kill("its target took nothing for too long");
+        }
+        None
+    }
+
+    fn judge(&self, end: copy::End) -> Result<Written, String> {
+        let report = self.board.report();
+        if report.state.load(Ordering::Acquire) == DONE {
+            // SAFETY: written before `state` said so, and the writer is gone.
+            return match unsafe { (*report.result.get()).assume_init() } {
+                Ok((end, write_us)) => Ok(Written { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us }),
+                Err(failure) => Err(self.explain(failure)),
+            };
+        }
+        Err(match (self.killed, end) {
+            (Some(why), _) => format!("writing behind the program was given up: {why}"),
+            (None, copy::End::Killed(signal)) => format!("the process that wrote behind the program was killed by signal {signal}"),
+            (None, copy::End::Exited(code)) => format!("the process that wrote behind the program ended with code {code}"),
+        })
+    }
+
+    fn explain(&self, failure: Failure) -> String {
+        match failure {
+            Failure::Write(error) => error.to_string(),
+            Failure::Unfinished(unfinished) => {
+                let error: TargetError = self.target.explain(unfinished);
+                error.to_string()
+            }
+            Failure::Open(errno) => format!("/proc/self cannot be read: {errno}"),
+            Failure::Advice(start) => format!("the program changed the advice on its memory at {start:#x} meanwhile; try again"),
+        }
+    }
+
+    fn kill(&mut self, why: &'static str) {
+        self.killed.get_or_insert(why);
+        self.copy.kill();
+    }
+
+    /// Gives it up. `None` if the copy does not end, which a target that hangs in the kernel can bring about.
+    pub fn give_up(&mut self, why: &'static str) -> Option<Result<Written, String>> {
+        self.kill(why);
+        let limit = Timespec { tv_sec: KILL_LIMIT.as_secs() as i64, tv_nsec: 0 };
+        let _ = poll(&mut [PollFd::from_borrowed_fd(self.copy.ended(), PollFlags::IN)], Some(&limit));
+        self.look()
+    }
+}

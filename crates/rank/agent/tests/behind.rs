@@ -1,0 +1,145 @@
+//! Images written behind the running program, by the real agent. Each program finds out by itself if its image held anything
+//! that is not of the snapshot's instant.
+
+mod support;
+
+use std::path::Path;
+use support::{Rank, compile, generations_behind};
+
+/// Slow enough for the program to go on meanwhile.
+const SLOW: u64 = 16 << 20;
+
+#[test]
+fn a_counter_goes_on_from_the_snapshot() {
+    let rank = Rank::start(7000, &compile("apps/counter.c"), &["60"]);
+    generations_behind(rank, &[("tick 5", "tick 8"), ("tick 15", "tick 18"), ("tick 25", "tick 28")], 1 << 20);
+}
+
+#[test]
+fn memory_of_every_kind_is_of_one_instant() {
+    let rank = Rank::start(7001, &compile("apps/instant.c"), &["6000"]);
+    generations_behind(rank, &[("round 50", "round 150"), ("round 300", "round 400"), ("round 500", "round 550")], 4 * SLOW);
+}
+
+#[test]
+fn threads_signals_and_memory() {
+    for (pid, program) in [(7100, "apps/threads.c"), (7200, "apps/signals.c"), (7300, "apps/memory.c")] {
+        let rank = Rank::start(pid, &compile(program), &["40"]);
+        generations_behind(rank, &[("tick 3", "tick 5"), ("tick 10", "tick 12")], SLOW);
+    }
+}
+
+#[test]
+fn python_goes_on() {
+    const PROGRAM: &str = r#"
+import time
+d = {}
+for i in range(1, 61):
+    d[i] = [str(k) for k in range(i * 10)]
+    time.sleep(0.02)
+    assert all(len(d[k]) == k * 10 for k in d)
+    print("tick", i, flush=True)
+print("OK")
+"#;
+    let rank = Rank::start(7400, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
+    generations_behind(rank, &[("tick 5", "tick 8"), ("tick 20", "tick 23")], SLOW);
+}
+
+#[test]
+fn a_writer_that_is_killed_hurts_nobody() {
+    let mut rank = Rank::start(7500, &compile("apps/instant.c"), &["1000"]);
+    rank.await_line("round 50");
+    let path = rank.directory.join("image");
+    let saved = rank.snapshot(&path, Some(SLOW));
+    rank.resume();
+    assert!(rank.inspect().obstacles.is_empty());
+    let [_, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
+    // SAFETY: plain numbers; a process of this test.
+    assert_eq!(unsafe { libc::kill(copy, libc::SIGKILL) }, 0);
+    let error = rank.await_written(saved.id).unwrap_err();
+    assert!(error.contains("killed by signal 9"), "{error}");
+    assert_eq!(rank.processes().len(), 1);
+    let left: Vec<_> = std::fs::read_dir(&rank.directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("image")), "{left:?}");
+    let saved = rank.snapshot(&path, None);
+    rank.resume();
+    rank.await_written(saved.id).unwrap();
+    rank.finish();
+}
+
+#[test]
+fn a_newer_image_ends_the_older_ones_writer() {
+    let mut rank = Rank::start(7600, &compile("apps/instant.c"), &["600"]);
+    rank.await_line("round 50");
+    let (first, second) = (rank.directory.join("first"), rank.directory.join("second"));
+    let slow = rank.snapshot(&first, Some(1 << 20));
+    rank.resume();
+    let saved = rank.save(&second);
+    assert!(!saved.behind && saved.bytes != 0);
+    let error = rank.await_written(slow.id).unwrap_err();
+    assert!(error.contains("another image was asked for"), "{error}");
+    rank.resume();
+    assert!(!first.exists() && second.exists());
+    rank.finish();
+}
+
+#[test]
+fn a_writer_ends_with_its_rank_and_with_its_daemon() {
+    let mut rank = Rank::start(7700, &compile("apps/instant.c"), &["100000"]);
+    rank.await_line("round 50");
+    let directory = rank.directory.clone();
+    rank.snapshot(&directory.join("image"), Some(1 << 20));
+    rank.resume();
+    let [_, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
+    rank.hang_up();
+    await_end(copy);
+    rank.kill();
+
+    let mut rank = Rank::start(7800, &compile("apps/instant.c"), &["100000"]);
+    rank.await_line("round 50");
+    rank.snapshot(&directory.join("image"), Some(1 << 20));
+    rank.resume();
+    let [_, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
+    rank.kill();
+    await_end(copy);
+}
+
+/// Until a process runs no more.
+fn await_end(process: i32) {
+    let began = std::time::Instant::now();
+    loop {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        if stat.is_empty() || stat.rsplit(')').next().unwrap().trim_start().starts_with(['Z', 'X']) {
+            return;
+        }
+        assert!(began.elapsed().as_secs() < 60, "{stat}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_target_that_vanishes_is_told() {
+    let mut rank = Rank::start(7900, &compile("apps/instant.c"), &["600"]);
+    rank.await_line("round 50");
+    let place = rank.directory.join("place");
+    std::fs::create_dir(&place).unwrap();
+    let saved = rank.snapshot(&place.join("image"), Some(4 * SLOW));
+    rank.resume();
+    std::fs::remove_dir_all(&place).unwrap();
+    let error = rank.await_written(saved.id).unwrap_err();
+    assert!(error.contains("place/image cannot be renamed"), "{error}");
+    rank.finish();
+}
+
+#[test]
+fn where_no_copy_can_be_made_the_program_stands_still() {
+    let mut rank = Rank::start(8000, &compile("apps/uncopied.c"), &[]);
+    rank.await_line("ready");
+    let path = rank.directory.join("image");
+    let saved = rank.snapshot(&path, None);
+    assert!(!saved.behind && saved.bytes == std::fs::metadata(&path).unwrap().len());
+    assert!(saved.note.unwrap().contains("could not be copied"));
+    rank.resume();
+    rank.type_in("end\n");
+    rank.finish();
+}

@@ -1,0 +1,79 @@
+"""`mend image`: what image files hold, whether they are whole, how they differ, several made one."""
+
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+from cluster import Machine, compile_plain
+
+
+class Images(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = tempfile.mkdtemp(prefix="mend-images-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        cls.machine = cls.enterClassContext(Machine())
+        count = compile_plain("count.c", os.path.join(cls.work, "count"))
+        job = cls.machine.start(cls.work, "run", count, "400", "5000", "go")
+        name = cls.machine.running(job)
+        directories = [cls.machine.verb("checkpoint", name)["directory"] for _ in range(2)]
+        cls.machine.mend("kill", name)
+        job.finish(137)
+        cls.first, cls.second = (os.path.join(directory, "rank-0.image") for directory in directories)
+
+    def image(self, *arguments, code=0):
+        done = self.machine.mend("image", *arguments)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def test_show(self):
+        shown = json.loads(self.image("show", self.second, "--json").stdout)
+        self.assertTrue(shown["executable"].endswith("/count"))
+        self.assertEqual((shown["rank"], shown["ranks"], shown["whole"]), (0, 1, True))
+        [image] = shown["chain"]
+        self.assertEqual((image["base"], image["sequence"], image["bytes"]), (None, 0, os.path.getsize(self.second)))
+        self.assertEqual(sum(one["live"] for one in shown["mappings"]), image["live"])
+        self.assertTrue(any(one["what"].endswith("/count") for one in shown["mappings"]))
+        text = self.image("show", self.second).stdout
+        self.assertIn("[vdso]", text)
+        self.assertIn("rank 0 of 1", text)
+
+    def test_verify(self):
+        self.assertIn("every checksum fits", self.image("verify", self.first).stdout)
+        damaged = os.path.join(self.work, "damaged.image")
+        shutil.copy(self.first, damaged)
+        with open(damaged, "r+b") as file:
+            file.seek(os.path.getsize(damaged) // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+        self.assertIn(damaged, self.image("verify", damaged, code=65).stderr)
+        with open(damaged, "r+b") as file:
+            file.truncate(5000)
+        self.assertIn("incomplete", self.image("verify", damaged, code=65).stderr)
+        self.assertIn("hint:", self.image("verify", "/no/such/image", code=65).stderr)
+
+    def test_two_images_of_one_process_do_not_fit_as_a_chain(self):
+        self.assertIn("builds on no other one", self.image("verify", self.second, self.first, code=65).stderr)
+
+    def test_diff(self):
+        self.assertIn("0 page(s) differ", self.image("diff", self.first, self.first).stdout)
+        # Its counter went on, and its stack with it.
+        found = json.loads(self.image("diff", self.first, self.second, "--json", code=1).stdout)
+        self.assertGreater(found["pages"], 0)
+        self.assertEqual(sum(one["end"] - one["start"] for one in found["differences"]), found["pages"] * 4096)
+
+    def test_compact(self):
+        merged = os.path.join(self.work, "merged.image")
+        self.image("compact", self.first, "--to", merged)
+        self.assertIn("0 page(s) differ", self.image("diff", self.first, merged).stdout)
+        self.image("verify", merged)
+        self.assertEqual(os.stat(merged).st_mode & 0o777, 0o600)
+        self.image("compact", merged, "--to", os.path.join(self.work, "absent", "x"), code=65)
+        self.assertFalse([name for name in os.listdir(self.work) if name.endswith(".compact")])
+
+
+if __name__ == "__main__":
+    unittest.main()

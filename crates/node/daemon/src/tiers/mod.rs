@@ -6,12 +6,14 @@
 //! they had not finished is removed. Faults assumed: as in [`copy`] and [`shelf`].
 
 pub mod copy;
+mod object;
 mod shelf;
 
 use crate::failure::chain;
 use crate::outbox::Urgent;
 use crate::transfer::{self, Token};
 use copy::{CopyError, Expected, Pace};
+use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
@@ -158,7 +160,10 @@ impl Tiers {
                 Err(error) => self.answer(task, Err(error.to_string())),
             },
             Destination::File(_) => self.answer(task, Err("a manifest has no business there".into())),
-            Destination::Object(address) => self.answer(task, Err(format!("{address}: this release has no object storage"))),
+            Destination::Object(address) => self.run(task, true, move || {
+                object::put_text(&text, &address).map_err(|error| error.to_string())?;
+                Ok(TierDone::Stored)
+            }),
         }
     }
 
@@ -171,7 +176,13 @@ impl Tiers {
                 Ok(open.image(image.number, image.rank))
             }),
             Destination::File(path) => Ok(path),
-            Destination::Object(address) => Err(std::io::Error::other(format!("{address}: this release has no object storage"))),
+            Destination::Object(address) => {
+                return self.run(task, true, move || {
+                    let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
+                    object::put(&mut source, expected, &pace, &address).map_err(|error| error.to_string())?;
+                    Ok(TierDone::Stored)
+                });
+            }
         };
         self.run(task, true, move || {
             let target = target.map_err(|error| error.to_string())?;
@@ -231,7 +242,13 @@ impl Tiers {
         let here = match from {
             Origin::Shelf(shelf) => self.shelf(&shelf).map(|open| open.image(image.number, image.rank)),
             Origin::File(path) => Ok(path),
-            Origin::Object(address) => Err(std::io::Error::other(format!("{address}: this release has no object storage"))),
+            Origin::Object(address) => {
+                let place = self.place_for(&image, spare);
+                return self.run(task, false, move || {
+                    object::get(&address, expected, &pace, &place).map_err(|error| error.to_string())?;
+                    Ok(TierDone::Image(place))
+                });
+            }
             Origin::Node { .. } => {
                 let (place, patience, urgent) = (self.place_for(&image, spare), self.patience, self.urgent.clone());
                 self.work.spawn(async move {
@@ -266,9 +283,23 @@ impl Tiers {
 
     /// See `TierOrder::Remove`.
     pub fn remove(&mut self, place: &Destination, number: u64, ranks: Vec<Rank>) {
-        let Destination::Shelf(shelf) = place else { return };
-        if let Ok(open) = self.shelf(shelf) {
-            self.removals.spawn_blocking(move || open.remove(number, &ranks));
+        match place {
+            Destination::Shelf(shelf) => {
+                if let Ok(open) = self.shelf(shelf) {
+                    self.removals.spawn_blocking(move || open.remove(number, &ranks));
+                }
+            }
+            Destination::Object(base) => {
+                // Its images first: a manifest without them is better found than they without it.
+                let names = ranks.into_iter().map(image_name).chain(["manifest.json".to_owned()]);
+                let addresses: Vec<String> = names.map(|name| format!("{base}{name}")).collect();
+                self.removals.spawn_blocking(move || {
+                    if let Err(error) = object::delete(&addresses) {
+                        tracing::warn!(number, %error, "a checkpoint was not removed from object storage");
+                    }
+                });
+            }
+            Destination::File(_) => {}
         }
     }
 

@@ -44,6 +44,7 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/one_node.py
 	@./benches/network.py
 	@./benches/images.py
+	@./benches/restart.py
 
 soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30)
 	MEND_STORM_SEED=$(SEED) MEND_STORM_MESSAGES=$(MESSAGES) cargo test --release --locked --package mend-fabric --test storm

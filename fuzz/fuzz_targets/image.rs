@@ -24,6 +24,8 @@ struct Record {
 
 #[derive(Arbitrary, Debug)]
 struct Stream {
+    /// Builds on another image, so that it may keep pages.
+    incremental: bool,
     records: Vec<Record>,
     honest_end: bool,
     cut: u16,
@@ -31,7 +33,8 @@ struct Stream {
 }
 
 fn build(stream: &Stream) -> Vec<u8> {
-    let header = Header::default().to_bytes();
+    let base = [u8::from(stream.incremental); 16];
+    let header = Header { base, sequence: u32::from(stream.incremental), ..Header::default() }.to_bytes();
     let mut ledger = Ledger::new(&header);
     let mut bytes = header.to_vec();
     let mut put = |kind: u8, index, address, length: u64, payload: &[u8]| {

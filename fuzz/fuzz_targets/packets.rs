@@ -104,7 +104,7 @@ fuzz_target!(|acts: Vec<Act>| {
             Act::Packet { peer, kind, flags, to, payload, tag, length, id, address, aux } => {
                 let payload = &body[..usize::from(payload)];
                 let header = Header {
-                    kind: kind % 9,
+                    kind: kind % 10,
                     flags,
                     from: 0,
                     to: u16::from(to % 2),

@@ -4,9 +4,9 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use mend_fabric::channel::ring::{CAPACITY, Reader, Ring, Writer};
+use mend_fabric::channel::ring::{CAPACITY, MAX_RECORD, Reader, Ring, Writer};
 use mend_fabric::engine::buffers::Segment;
-use mend_fabric::engine::packet::{Header, Kind, MAX_PAYLOAD};
+use mend_fabric::engine::packet::{Header, Kind};
 
 #[derive(Arbitrary, Debug)]
 enum Act {
@@ -42,7 +42,7 @@ const HEAD: usize = 64;
 const TAIL: usize = 128;
 const SLEEPS: usize = 192;
 const WAITS: usize = 256;
-const DATA: usize = 4096;
+const DATA: usize = 512;
 
 fuzz_target!(|acts: Vec<Act>| {
     let (ring, file) = Ring::create().expect("a ring");
@@ -57,7 +57,7 @@ fuzz_target!(|acts: Vec<Act>| {
     };
     let (from, size) = reader.ring().mapping();
     let (mut head, mut tail, mut broken) = (0u64, 0u64, false);
-    let body = vec![7; usize::from(u16::MAX)];
+    let body = vec![7; MAX_RECORD];
     for act in acts {
         match act {
             Act::Scribble { at, bytes } => poke(at as usize % length, &bytes),
@@ -69,15 +69,15 @@ fuzz_target!(|acts: Vec<Act>| {
                 poke(DATA + tail as usize % CAPACITY, header.as_bytes());
             }
             Act::Read if !broken => match reader.peek() {
-                Ok(Some((_, payload))) => {
-                    assert!(payload.len() <= MAX_PAYLOAD);
+                Ok(Some((header, payload))) => {
+                    assert!(payload.len() <= MAX_RECORD);
                     for part in payload.parts.iter().filter(|part| part.len > 0) {
                         let start = part.base as usize;
                         assert!(start >= from + DATA && start + part.len <= from + size, "outside of the ring");
                     }
                     drop(payload.to_vec());
                     reader.advance();
-                    tail += (56 + payload.len() as u64).next_multiple_of(64);
+                    tail += (if header.is_brief() { 32 } else { 56 } + payload.len() as u64).next_multiple_of(64);
                 }
                 Ok(None) => drop(reader.sleep()),
                 // The channel is closed then.
@@ -86,9 +86,11 @@ fuzz_target!(|acts: Vec<Act>| {
             Act::Read => {}
             Act::Write { payload } => {
                 let mut header = Header::new(Kind::Eager);
-                header.payload = payload.into();
-                match writer.write(&header, &[Segment::of(&body[..usize::from(payload)])]) {
-                    Ok(true) => head += (56 + u64::from(payload)).next_multiple_of(64),
+                // More does not go into one record: the channel cuts it.
+                let payload = usize::from(payload).min(MAX_RECORD);
+                header.payload = payload as u32;
+                match writer.write(&header, &[Segment::of(&body[..payload])]) {
+                    Ok(true) => head += (32 + payload as u64).next_multiple_of(64),
                     Ok(false) => drop(writer.wait_for_room()),
                     Err(_) => return,
                 }

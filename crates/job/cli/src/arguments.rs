@@ -1,6 +1,8 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mend_controller::periodic::Wishes;
+use mend_settings::SettingError;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -36,8 +38,8 @@ pub enum Command {
     Ps(Ps),
     /// Take a checkpoint of a running job.
     Checkpoint(TakeCheckpoint),
-    /// List a job's checkpoints.
-    Checkpoints(Verb),
+    /// List a job's checkpoints, or remove some.
+    Checkpoints(Checkpoints),
     /// Continue a job from a checkpoint.
     Restart(Restart),
     /// Move a rank to another node while the others run on.
@@ -64,6 +66,7 @@ pub enum Command {
 Examples:
   mend run -n 2 ./app < input                      standard input goes to rank 0
   mend run -n 4 --hosts a:1,b:3 ./app              1 rank on a, 3 on b
+  mend run -n 4 --interval 600 --incremental 5 ./app   a checkpoint every 10 minutes, every sixth a full one
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
 
 The exit code is the program's (128 + signal if a signal ended it); 75 if a node was lost and a restart can go on.")]
@@ -93,12 +96,67 @@ pub struct Run {
     /// NAME@2 keeps two there; default: MEND_TIERS
     #[arg(long, value_name = "LIST")]
     pub tiers: Option<String>,
+    /// When checkpoints are taken, and which are kept
+    #[command(flatten)]
+    pub periodic: Periodic,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// Periodic checkpoints, of `mend run` and `mend restart`.
+#[derive(Debug, Args)]
+pub struct Periodic {
+    /// Take checkpoints: every so many SECONDS, or as their cost and MEND_MTBF make it best (auto), or when asked (off)
+    #[arg(long, value_name = "auto|SECONDS|off", env = mend_settings::INTERVAL.name, hide_env_values = true, value_parser = interval)]
+    pub interval: Option<String>,
+    /// Incremental checkpoints between two full ones
+    #[arg(long, value_name = "auto|N|off", env = mend_settings::INCREMENTAL.name, hide_env_values = true, value_parser = incremental)]
+    pub incremental: Option<String>,
+    /// Periodic checkpoints to keep, besides what they build on
+    #[arg(long, value_name = "all|N", env = mend_settings::KEEP.name, hide_env_values = true, value_parser = keep)]
+    pub keep: Option<String>,
+}
+
+impl Periodic {
+    /// As the controller takes it.
+    pub fn wishes(self) -> Wishes {
+        Wishes { interval: self.interval, incremental: self.incremental, keep: self.keep }
+    }
+}
+
+fn interval(text: &str) -> Result<String, SettingError> {
+    mend_settings::INTERVAL.word_or_number(Some(text)).map(|_| text.to_owned())
+}
+
+fn incremental(text: &str) -> Result<String, SettingError> {
+    mend_settings::INCREMENTAL.word_or_number(Some(text)).map(|_| text.to_owned())
+}
+
+fn keep(text: &str) -> Result<String, SettingError> {
+    mend_settings::KEEP.word_or_number(Some(text)).map(|_| text.to_owned())
+}
+
+/// `mend checkpoints`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend checkpoints                                 of the job that runs, or ended last
+  mend checkpoints lmp-3f2a --remove 2,3           all of these or, if others build on one, none
+
+NEEDS are the checkpoints that one builds on: a restart reads them, too. They stay as long as it does.")]
+pub struct Checkpoints {
+    /// The job; default: the only one there is
+    pub job: Option<String>,
+    /// Remove these
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub remove: Vec<u64>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `mend ps`.
@@ -173,6 +231,9 @@ pub struct Restart {
     /// Print also what was printed between the checkpoint and the job's end
     #[arg(long)]
     pub repeat_output: bool,
+    /// When checkpoints are taken, and which are kept; default: as before
+    #[command(flatten)]
+    pub periodic: Periodic,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,

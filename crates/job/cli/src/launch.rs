@@ -56,6 +56,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         program: Program { argv, env, cwd },
         checkpoints: arguments.checkpoint_dir,
         tiers: tiers(arguments.tiers.as_deref())?,
+        wishes: arguments.periodic.wishes(),
         quiet: arguments.quiet,
     };
     Ok(mend_controller::run(spec).await?)
@@ -95,7 +96,7 @@ fn newest(directory: &Path, number: Option<u64>) -> Result<(Manifest, PathBuf), 
 pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
     let (manifest, directory) = choose(arguments.job.as_deref(), arguments.checkpoint)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
-    let tiers = tiers(arguments.tiers.as_deref())?;
-    let spec = RestartSpec { manifest, directory, hosts, tiers, repeat_output: arguments.repeat_output, quiet: arguments.quiet };
+    let (repeat_output, wishes, tiers) = (arguments.repeat_output, arguments.periodic.wishes(), tiers(arguments.tiers.as_deref())?);
+    let spec = RestartSpec { manifest, directory, hosts, tiers, repeat_output, wishes, quiet: arguments.quiet };
     Ok(mend_controller::restart(spec).await?)
 }

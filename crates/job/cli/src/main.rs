@@ -1,9 +1,11 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `launch` what `run` and `restart` do, `image` what looks into image files, `report` how results are shown (text or JSON).
+//! running job do, `checkpoints` the list of them, `launch` what `run` and `restart` do, `image` what looks into image files, `report` how results
+//! are shown (text or JSON).
 
 mod arguments;
+mod checkpoints;
 mod failure;
 mod image;
 mod launch;
@@ -54,7 +56,7 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Restart(restart) => launch::restart(restart).await,
             Command::Ps(ps) => verbs::ps(ps).await,
             Command::Checkpoint(verb) => verbs::checkpoint(verb).await,
-            Command::Checkpoints(verb) => verbs::checkpoints(&verb),
+            Command::Checkpoints(arguments) => checkpoints::run(arguments).await,
             Command::Migrate(migrate) => verbs::migrate(migrate).await,
             Command::Explain(verb) => verbs::explain(verb).await,
             Command::Kill(verb) => verbs::kill(verb).await,

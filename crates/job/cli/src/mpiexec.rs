@@ -29,6 +29,9 @@ const WITH_VALUES: &[(&str, usize)] = &[
     ("--genv", 2),
     ("--wdir", 1),
     ("--checkpoint-dir", 1),
+    ("--interval", 1),
+    ("--incremental", 1),
+    ("--keep", 1),
 ];
 
 /// Rewrites the options of `mend run …` that stand before the program; the program's own are left alone.
@@ -92,6 +95,13 @@ mod tests {
     fn a_double_dash_ends_the_options() {
         let run = parse("mend run -n 2 --hosts a --spares c -- lmp -host x");
         assert_eq!(run.program, ["lmp", "-host", "x"]);
+    }
+
+    #[test]
+    fn what_follows_our_own_options_is_not_the_program() {
+        let run = parse("mend run --interval 60 --incremental auto --keep 3 app --keep 4");
+        assert_eq!((run.periodic.interval.as_deref(), run.periodic.keep.as_deref()), (Some("60"), Some("3")));
+        assert_eq!(run.program, ["app", "--keep", "4"]);
     }
 
     #[test]

@@ -48,6 +48,16 @@ pub fn duration(us: u64) -> String {
     }
 }
 
+/// How long ago something was, for people.
+pub fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
 /// A size for people, binary units.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -94,6 +104,7 @@ mod tests {
     #[test]
     fn units() {
         assert_eq!((duration(12), duration(1_500), duration(2_500_000)), ("12 µs".into(), "1.5 ms".into(), "2.50 s".into()));
+        assert_eq!((age(119), age(7_199), age(7_200), age(200_000)), ("119 s".into(), "119 min".into(), "2 h".into(), "2 d".into()));
         assert_eq!((size(12), size(1536), size(3 << 30)), ("12 B".into(), "1.5 KiB".into(), "3.0 GiB".into()));
         assert_eq!(time(951_782_400), "2000-02-29 00:00:00");
         assert_eq!(time(1_795_172_645), "2026-11-20 11:04:05");

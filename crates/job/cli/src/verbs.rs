@@ -4,13 +4,12 @@ use crate::arguments::{Migrate, Mode, Ps, TakeCheckpoint, Verb, Version};
 use crate::failure::Failure;
 use crate::report;
 use mend_controller::client::{self, AskError};
-use mend_controller::manifest::{self, Manifest};
+use mend_controller::manifest;
 use mend_controller::record::{self, JobDirectory, JobRecord};
 use mend_messages::agent::SaveMode;
 use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
 use serde::Serialize;
 use std::io::IsTerminal;
-use std::path::Path;
 
 /// Asks and turns a refusal into a failure.
 async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
@@ -18,7 +17,7 @@ async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
     ask_of(&directory, &record, what).await
 }
 
-async fn ask_of(directory: &JobDirectory, record: &JobRecord, what: Ask) -> Result<Answer, Failure> {
+pub async fn ask_of(directory: &JobDirectory, record: &JobRecord, what: Ask) -> Result<Answer, Failure> {
     let show = std::io::stderr().is_terminal();
     let waiting = async {
         // Something to look at, but only where it takes long enough to wonder.
@@ -46,7 +45,7 @@ async fn ask_of(directory: &JobDirectory, record: &JobRecord, what: Ask) -> Resu
     }
 }
 
-fn unexpected() -> Failure {
+pub fn unexpected() -> Failure {
     Failure::new("the controller answered something else", "is it of the same release?", 1)
 }
 
@@ -141,72 +140,6 @@ pub async fn checkpoint(arguments: TakeCheckpoint) -> Result<i32, Failure> {
         println!("  durable after {}", report::duration(done.durable_us));
         done.notes.iter().for_each(|note| println!("  {note}"));
     }
-    Ok(0)
-}
-
-#[derive(Serialize)]
-struct ListedCheckpoint {
-    number: u64,
-    usable: bool,
-    problem: Option<String>,
-    taken: Option<u64>,
-    bytes: Option<u64>,
-    stopped_us: Option<u64>,
-    tiers: Vec<String>,
-    directory: String,
-}
-
-/// Tiers that hold the whole checkpoint: as the job recorded it, or the shared directory where nothing else takes part.
-fn tiers_of(directory: &Path, manifest: Option<&Manifest>) -> Vec<String> {
-    match manifest {
-        Some(manifest) if manifest.tiers.is_empty() => vec!["shared".to_owned()],
-        _ => mend_controller::tiers::held(directory),
-    }
-}
-
-/// `mend checkpoints`.
-pub fn checkpoints(arguments: &Verb) -> Result<i32, Failure> {
-    let (_, record) = match &arguments.job {
-        None => record::find(None, true).or_else(|_| record::find(None, false))?,
-        job => record::find(job.as_deref(), false)?,
-    };
-    let list = |number: u64| {
-        let directory = record.checkpoints.join(number.to_string());
-        let loaded = manifest::load(&directory);
-        let bytes = |manifest: &Manifest| manifest.images.iter().map(|image| image.bytes).sum();
-        ListedCheckpoint {
-            number,
-            usable: loaded.is_ok(),
-            taken: loaded.as_ref().ok().map(|manifest| manifest.taken),
-            bytes: loaded.as_ref().ok().map(bytes),
-            stopped_us: loaded.as_ref().ok().map(|manifest| manifest.stopped_us),
-            tiers: tiers_of(&directory, loaded.as_ref().ok()),
-            problem: loaded.err().map(|error| error.to_string()),
-            directory: directory.to_string_lossy().into_owned(),
-        }
-    };
-    let all: Vec<ListedCheckpoint> = manifest::numbers(&record.checkpoints).into_iter().map(list).collect();
-    if arguments.json {
-        report::json(&all)?;
-        return Ok(0);
-    }
-    if all.is_empty() {
-        println!("{} has no checkpoint", record.id);
-        return Ok(0);
-    }
-    let row = |one: &ListedCheckpoint| {
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-        vec![
-            one.number.to_string(),
-            or_dash(one.taken.map(report::time)),
-            or_dash(one.bytes.map(report::size)),
-            or_dash(one.stopped_us.map(report::duration)),
-            or_dash((!one.tiers.is_empty()).then(|| one.tiers.join(" "))),
-            one.problem.clone().unwrap_or_else(|| one.directory.clone()),
-        ]
-    };
-    println!("{}", record.id);
-    report::table(&["N", "TAKEN (UTC)", "SIZE", "STOPPED", "COMPLETE IN", "DIRECTORY"], &all.iter().map(row).collect::<Vec<_>>());
     Ok(0)
 }
 

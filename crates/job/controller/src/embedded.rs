@@ -30,8 +30,6 @@ pub async fn start(name: &str) -> Result<Embedded, RunError> {
         .args(["--listen", "127.0.0.1:0", "--name", name, "--ready-fd", "1", "--until-eof"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // Ctrl-C is for mend, which tells the ranks; the daemon must live to carry that out.
-        .process_group(0)
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| failed(format!("{}: {error}", program.display())))?;

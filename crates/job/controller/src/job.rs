@@ -11,6 +11,7 @@ use crate::manifest::numbers;
 use crate::nodes::{Node, NodeEvent};
 use crate::operation::{AnswerSender, Operation, Saving};
 use crate::output::Output;
+use crate::periodic::Periodic;
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::tiers::Tiering;
 use mend_coordination::pmi::{ClientState, Effect, PmiServer};
@@ -42,6 +43,8 @@ pub enum Event {
     Stdin(Vec<u8>),
     /// SIGINT, SIGTERM or SIGHUP to this process.
     Signal(i32),
+    /// A round of upkeep of the checkpoints is over.
+    Upkeep(crate::upkeep::Done),
 }
 
 /// What a rank is doing.
@@ -96,6 +99,7 @@ pub struct Job {
     pub(crate) pmi: PmiServer,
     pub(crate) output: Output,
     pub(crate) operation: Option<Operation>,
+    pub(crate) periodic: Periodic,
     /// A checkpoint whose images are still being written while all ranks run.
     pub(crate) background: Option<Operation>,
     pub(crate) waiting: VecDeque<(Ask, AnswerSender, Instant)>,
@@ -115,6 +119,7 @@ pub struct Job {
     pub(crate) saving: Saving,
     pub(crate) exit_code: i32,
     pub(crate) interrupted: Option<(i32, Instant)>,
+    pub(crate) spawn_told: bool,
     pub(crate) ending: Option<(Result<i32, RunError>, Instant)>,
 }
 
@@ -140,6 +145,7 @@ impl Job {
                 break;
             }
         }
+        self.end_upkeep(&mut events).await;
         self.persist_output();
         let result = self.ending.map_or(Ok(self.exit_code), |(result, _)| result);
         let how = match &result {
@@ -161,6 +167,7 @@ impl Job {
             Event::Ask(ask, answers) => self.asked(ask, answers),
             Event::Stdin(bytes) => self.feed(bytes),
             Event::Signal(signal) => self.interrupt(signal),
+            Event::Upkeep(done) => self.upkeep_done(done),
         }
     }
 
@@ -241,6 +248,15 @@ impl Job {
                 Effect::Abort { rank, code } => {
                     eprintln!("mend: rank {rank} called MPI_Abort with code {code}");
                     self.end(Ok(code));
+                }
+                // The program gets an MPI error that does not say why; users are told once.
+                Effect::SpawnRefused { rank } => {
+                    if !std::mem::replace(&mut self.spawn_told, true) {
+                        eprintln!(
+                            "mend: rank {rank} asked for more processes (MPI_Comm_spawn): refused, a job keeps the ranks it was started with"
+                        );
+                        eprintln!("  hint: start all of them at once, `mend run -n N`");
+                    }
                 }
                 Effect::Violation { rank, text } => tracing::warn!(rank, text, "not a PMI-1 request"),
             }
@@ -426,6 +442,7 @@ impl Job {
         {
             self.end(Ok(128 + signal));
         }
+        self.periodic_tick();
         self.next_operation();
     }
 
@@ -489,6 +506,7 @@ impl Job {
             ranks: self.ranks.iter().enumerate().map(rank_status).collect(),
             last_checkpoint: numbers(&self.record.checkpoints).last().copied(),
             restart: self.restart,
+            interval_s: self.periodic.interval_s(),
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! It lives inside `mend run` and `mend restart`, one per job, and ends with the job. Reading order: [`hosts`] and
 //! [`record`] (what is asked, where it is kept), [`nodes`] (connections to the daemons), [`job`] (the event loop),
-//! [`operation`] (a checkpoint or migration under way), [`tiers`] and `recover` (copies of checkpoints), [`serve`] and [`client`] (the verbs' side door).
+//! [`operation`] (a checkpoint or migration under way), [`periodic`] and [`upkeep`] (when they are taken, what becomes of
+//! them), [`tiers`] and `recover` (where copies are), [`serve`] and [`client`] (the verbs' side door).
 //!
 //! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. The
 //! controller's own death ends the job (its connections are the job's lease on the nodes) and leaves every published
@@ -18,11 +19,13 @@ pub mod manifest;
 mod nodes;
 mod operation;
 mod output;
+pub mod periodic;
 pub mod record;
 mod recover;
 mod serve;
 mod start;
 pub mod tiers;
+pub mod upkeep;
 
-pub use error::RunError;
+pub use error::{RunError, with_causes as error_with_causes};
 pub use start::{RestartSpec, RunSpec, restart, run};

@@ -35,8 +35,25 @@ pub struct ImageEntry {
     pub id: ImageId,
     /// Number of the checkpoint whose image of this rank it builds on; `None`: it is full.
     pub base: Option<u64>,
-    /// 0 for a full image, n for the n-th after it.
+    /// 0 for a full image; else larger than that of the image it builds on.
     pub sequence: u32,
+    /// It was incremental and was made full since, with all that it built on: it has another file name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub merged: bool,
+}
+
+impl ImageEntry {
+    /// Name of its file in the checkpoint's directory.
+    #[must_use]
+    pub fn file(&self) -> String {
+        if self.merged { merged_name(self.rank) } else { image_name(self.rank) }
+    }
+}
+
+/// File name of an image that was made full after it was published.
+#[must_use]
+pub fn merged_name(rank: Rank) -> String {
+    format!("rank-{rank}.merged.image")
 }
 
 /// Bytes a rank had printed.
@@ -81,6 +98,9 @@ pub struct Manifest {
     pub stopped_us: u64,
     /// From the first request to suspend until every image was durable, microseconds.
     pub durable_us: u64,
+    /// Taken by the schedule, not because somebody asked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub periodic: bool,
     /// Tiers that were to hold the images, nearest first; none: they lie beside this file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierSpec>,
@@ -207,13 +227,26 @@ pub fn discard(part: &Path) {
 pub fn publish(part: &Path, manifest: &Manifest) -> Result<PathBuf, ManifestError> {
     check_images(part, manifest)?;
     let failed = |source| ManifestError::Publish { path: part.to_owned(), source };
-    let checksum = checksum(manifest).map_err(failed)?;
-    let text = serde_json::to_vec_pretty(&Sealed { checksum, manifest: manifest.clone() }).map_err(|e| failed(e.into()))?;
-    write_durably(&part.join("manifest.json"), &text).map_err(failed)?;
+    write_durably(&part.join("manifest.json"), &sealed(manifest).map_err(failed)?).map_err(failed)?;
     let place = part.with_file_name(manifest.number.to_string());
     fs::rename(part, &place).map_err(failed)?;
     sync_directory(place.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
     Ok(place)
+}
+
+/// Puts another manifest in the place of that of a published checkpoint, durably. A crash leaves the one or the other.
+///
+/// # Errors
+/// As [`publish`].
+pub fn replace(place: &Path, manifest: &Manifest) -> Result<(), ManifestError> {
+    check_images(place, manifest)?;
+    let failed = |source| ManifestError::Publish { path: place.to_owned(), source };
+    write_durably(&place.join("manifest.json"), &sealed(manifest).map_err(failed)?).map_err(failed)
+}
+
+fn sealed(manifest: &Manifest) -> io::Result<Vec<u8>> {
+    let checksum = checksum(manifest)?;
+    Ok(serde_json::to_vec_pretty(&Sealed { checksum, manifest: manifest.clone() })?)
 }
 
 fn checksum(manifest: &Manifest) -> io::Result<String> {
@@ -222,7 +255,7 @@ fn checksum(manifest: &Manifest) -> io::Result<String> {
 
 fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestError> {
     for image in &manifest.images {
-        let path = directory.join(image_name(image.rank));
+        let path = directory.join(image.file());
         let wrong = |what: String| ManifestError::Image { rank: image.rank, path: path.clone(), what };
         if image.base.is_some() != (image.sequence > 0) {
             return Err(wrong("builds on an image that no checkpoint holds".into()));
@@ -266,8 +299,8 @@ pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>
 
 fn files(directory: &Path, manifest: &Manifest, chain: Vec<(u64, ImageEntry)>) -> Vec<PathBuf> {
     let file = |(number, image): (u64, ImageEntry)| match number == manifest.number {
-        true => directory.join(image_name(image.rank)),
-        false => directory.with_file_name(number.to_string()).join(image_name(image.rank)),
+        true => directory.join(image.file()),
+        false => directory.with_file_name(number.to_string()).join(image.file()),
     };
     chain.into_iter().map(file).collect()
 }
@@ -320,20 +353,21 @@ fn chain(
     Ok(files)
 }
 
-/// Number of the newest checkpoint that holds this image of a rank.
-#[must_use]
-pub fn holder(directory: &Path, rank: Rank, id: ImageId) -> Option<u64> {
-    numbers(directory).into_iter().rev().find(|number| {
-        let manifest = read(&directory.join(number.to_string()));
-        manifest.is_ok_and(|manifest| manifest.images.get(rank as usize).is_some_and(|image| image.id == id))
-    })
-}
-
-/// Reads a manifest and checks that its own images are there at their full length, whatever they build on.
+/// Reads a manifest and checks that its own images are there at their full length, not what they build on.
 ///
 /// # Errors
 /// See [`ManifestError`].
 pub fn read(directory: &Path) -> Result<Manifest, ManifestError> {
+    let manifest = read_alone(directory)?;
+    check_images(directory, &manifest)?;
+    Ok(manifest)
+}
+
+/// Reads a manifest and looks at no image.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn read_alone(directory: &Path) -> Result<Manifest, ManifestError> {
     let path = directory.join("manifest.json");
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -356,16 +390,24 @@ pub fn read(directory: &Path) -> Result<Manifest, ManifestError> {
     if manifest.images.iter().enumerate().any(|(at, image)| image.rank as usize != at) || manifest.images.is_empty() {
         return Err(damaged("its ranks are not complete".into()));
     }
-    check_images(directory, &manifest)?;
     Ok(manifest)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn entry(base: Option<u64>, sequence: u32) -> ImageEntry {
-        ImageEntry { rank: 0, host: "a".into(), bytes: 3, checksum: 0, id: ImageId([sequence as u8 + 1; 16]), base, sequence }
+        ImageEntry {
+            rank: 0,
+            host: "a".into(),
+            bytes: 3,
+            checksum: 0,
+            id: ImageId([sequence as u8 + 1; 16]),
+            base,
+            sequence,
+            merged: false,
+        }
     }
 
     fn publish_one(directory: &Path, number: u64, base: Option<u64>, sequence: u32) -> PathBuf {
@@ -384,8 +426,6 @@ mod tests {
         let files = chains(&newest, &load(&newest).unwrap()).unwrap();
         let numbered = |number: u64| directory.join(number.to_string()).join(image_name(0));
         assert_eq!(files, [[4, 2, 1].map(numbered)]);
-        assert_eq!(holder(directory, 0, ImageId([2; 16])), Some(2));
-        assert_eq!(holder(directory, 0, ImageId([9; 16])), None);
         fs::write(numbered(1), "ab").unwrap();
         let error = load(&newest).unwrap_err();
         assert!(matches!(error, ManifestError::Base { rank: 0, base: 1, .. }), "{error}");
@@ -405,7 +445,7 @@ mod tests {
         assert!(error.to_string().contains("builds on an image that no checkpoint holds"), "{error}");
     }
 
-    fn manifest() -> Manifest {
+    pub(crate) fn manifest() -> Manifest {
         Manifest {
             format: FORMAT,
             release: "0".into(),
@@ -421,6 +461,7 @@ mod tests {
             printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
             phases: Phases::default(),
             stopped_us: 0,
+            periodic: false,
             durable_us: 0,
             tiers: Vec::new(),
         }

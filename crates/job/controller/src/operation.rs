@@ -1,6 +1,7 @@
 //! Checkpoint, migration and inspection of a running job: drives the pure machines of `mend-coordination`, one at a
 //! time, and carries out what they ask for.
 
+use crate::error::with_causes;
 use crate::job::{Job, RankPhase};
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
 use crate::record::now;
@@ -110,11 +111,12 @@ impl Job {
             return;
         }
         let Some((ask, _, since)) = self.waiting.front() else { return };
+        let (explain, remove, since) = (matches!(ask, Ask::Explain), matches!(ask, Ask::Remove { .. }), *since);
         let concluding = self.background.is_some() || self.tiers.as_ref().is_some_and(Tiering::is_keeping);
-        if concluding && !matches!(ask, Ask::Explain) {
+        if concluding && !explain || remove && self.upkeep_in_the_way() {
             return;
         }
-        if !self.agents_ready(*since) {
+        if !self.agents_ready(since) {
             return;
         }
         let Some((ask, answers, _)) = self.waiting.pop_front() else { return };
@@ -122,6 +124,7 @@ impl Job {
             Ask::Checkpoint { mode } => self.begin_checkpoint(mode, answers),
             Ask::Migrate { rank, to } => self.begin_migration(rank, to.as_deref(), answers),
             Ask::Explain => self.begin_explain(answers),
+            Ask::Remove { numbers } => self.remove_checkpoints(&numbers, &answers),
             Ask::Status | Ask::Kill => {}
         }
     }
@@ -137,14 +140,16 @@ impl Job {
         let part = match manifest::prepare(&self.checkpoints(), number) {
             Ok(part) => part,
             Err(error) => {
-                let _ = answers.send(failed(Failure { error: with_cause(&error), hint: error.hint() }));
+                let _ = answers.send(failed(Failure { error: with_causes(&error), hint: error.hint() }));
                 return;
             }
         };
         let mode = mode.unwrap_or(self.saving.mode);
+        let bases = self.choose_bases();
         let order = |rank: Rank| {
             let target = SaveTarget::File(part.join(image_name(rank)));
-            SaveOrder { mode, rate: self.saving.rate, ..SaveOrder::full(target) }
+            let base = bases.get(rank as usize).copied();
+            SaveOrder { mode, base, track: self.periodic.tracks(), rate: self.saving.rate, ..SaveOrder::full(target) }
         };
         let (machine, actions) = Checkpoint::start((0..self.ranks.len() as Rank).map(order).collect());
         self.operation = Some(Operation::Checkpoint { machine, number, part, snapshot: None, answers });
@@ -332,15 +337,15 @@ impl Job {
         match (result, snapshot) {
             (Ok(outcome), Some((pmi, printed))) => {
                 let host = |rank: Rank| self.nodes[self.ranks[rank as usize].node as usize].name.clone();
-                let checkpoints = self.checkpoints();
                 let images = outcome.saved.iter().map(|(&rank, saved)| ImageEntry {
                     rank,
                     host: host(rank),
                     bytes: saved.bytes,
                     checksum: saved.checksum,
                     id: saved.id,
-                    base: saved.base.and_then(|id| manifest::holder(&checkpoints, rank, id)),
+                    base: saved.base.and_then(|_| self.periodic.holder(rank, saved.base)),
                     sequence: saved.sequence,
+                    merged: false,
                 });
                 let manifest = Manifest {
                     format: FORMAT,
@@ -357,6 +362,7 @@ impl Job {
                     printed,
                     phases: outcome.phases,
                     stopped_us: outcome.stopped_us,
+                    periodic: self.periodic.asked_for(&answers),
                     durable_us: outcome.durable_us,
                     tiers: self.tiers.as_ref().map(Tiering::specs).unwrap_or_default(),
                 };
@@ -374,8 +380,9 @@ impl Job {
         let Keeping { manifest, part, notes, answers, .. } = keeping;
         let place = match manifest::publish(&part, &manifest) {
             Ok(place) => place,
-            Err(error) => return self.checkpoint_failed(manifest.number, &part, &answers, with_cause(&error), error.hint()),
+            Err(error) => return self.checkpoint_failed(manifest.number, &part, &answers, with_causes(&error), error.hint()),
         };
+        self.published(&manifest);
         let _ = answers.send(Answer::Checkpoint(CheckpointDone {
             number: manifest.number,
             directory: place.to_string_lossy().into_owned(),
@@ -530,15 +537,4 @@ impl Job {
         }
         self.pending.clear();
     }
-}
-
-/// The whole chain of causes, on one line.
-fn with_cause(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }

@@ -3,6 +3,7 @@
 //! Invariants: `lock` is held (flock) by the controller while the job runs, so that a second one refuses to start;
 //! every file is written beside its place and renamed.
 
+use crate::periodic::Plan;
 use mend_messages::job::Secret;
 use mend_wire::secret::{from_hex, to_hex};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct JobRecord {
     pub ended: Option<(u64, String)>,
     /// Where its checkpoints are.
     pub checkpoints: PathBuf,
+    /// When they are taken, and which are kept; a restart goes on with it.
+    #[serde(default)]
+    pub plan: Option<Plan>,
 }
 
 /// Why a job's directory cannot be used.

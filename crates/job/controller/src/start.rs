@@ -8,6 +8,7 @@ use crate::manifest::{Manifest, Printed, chains, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
 use crate::output::Output;
+use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::recover::Search;
 use crate::tiers::{Tiering, is_plain, open_order};
@@ -16,8 +17,8 @@ use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
-use mend_messages::tier::{TierSpec, parse_tiers};
-use std::collections::{BTreeMap, VecDeque};
+use mend_messages::tier::{Tier, TierSpec, parse_tiers};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
@@ -26,6 +27,9 @@ use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
 const WAITING_EVENTS: usize = 256;
+
+/// Of the object store's client: ranks do not get them where object storage is a tier.
+const CREDENTIALS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
 /// What `mend run` was asked for.
 #[derive(Clone, Debug)]
@@ -42,6 +46,8 @@ pub struct RunSpec {
     pub checkpoints: Option<PathBuf>,
     /// Tiers that keep them; `None` for those of the setting.
     pub tiers: Option<Vec<TierSpec>>,
+    /// When they are taken, and which are kept.
+    pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -59,6 +65,8 @@ pub struct RestartSpec {
     pub tiers: Option<Vec<TierSpec>>,
     /// Print also what was printed before the job ended.
     pub repeat_output: bool,
+    /// When checkpoints are taken from now on, and which are kept.
+    pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -107,6 +115,7 @@ struct Beginning {
     output: Output,
     stdin: bool,
     checkpoints: PathBuf,
+    plan: Plan,
     quiet: bool,
     tiers: Vec<TierSpec>,
     /// The checkpoint whose images are to be looked for in its tiers.
@@ -119,7 +128,8 @@ async fn begin(
     embedded: Option<Embedded>,
     first_orders: impl FnOnce(&Job, Option<Vec<Vec<PathBuf>>>),
 ) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, quiet, tiers, recovery } = beginning;
+    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, plan, quiet, tiers, recovery } =
+        beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -141,6 +151,7 @@ async fn begin(
         started: now(),
         ended: None,
         checkpoints,
+        plan: Some(plan),
     };
     directory.write("job.json", &record)?;
     if !quiet {
@@ -182,6 +193,11 @@ async fn begin(
     }
     let first_task = found.as_ref().map_or(0, |found| found.last_task);
     let tiers = Tiering::new(tiers, nodes.len() as u32, identity, first_task)?;
+    let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
+    let periodic = Periodic::new(plan, used, events.clone());
+    if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
+        eprintln!("mend: {sentence}");
+    }
     let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
     let mut job = Job {
         directory,
@@ -194,6 +210,7 @@ async fn begin(
         pmi,
         output,
         operation: None,
+        periodic,
         background: None,
         waiting: VecDeque::new(),
         pending: BTreeMap::new(),
@@ -211,11 +228,13 @@ async fn begin(
         saving: Saving::from_settings()?,
         exit_code: 0,
         interrupted: None,
+        spawn_told: false,
         ending: None,
     };
     job.open_tiers();
     job.adopt(&found.as_ref().map(|found| found.holdings.clone()).unwrap_or_default());
     first_orders(&job, found.map(|found| found.files));
+    job.start_upkeep(false);
     if stdin {
         tokio::spawn(read_stdin(events.clone(), taken));
     }
@@ -267,7 +286,12 @@ fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
 ///
 /// # Errors
 /// See [`RunError`].
-pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
+pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
+    let tiers = configured(spec.tiers.take())?;
+    if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
+        // They would be in every manifest and image, and with these in the store.
+        spec.program.env.retain(|(name, _)| !CREDENTIALS.contains(&name.as_str()));
+    }
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
     let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
@@ -279,6 +303,7 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         Some(base) => std::path::absolute(&base).unwrap_or(base).join(&id),
         None => directory.path().join("checkpoints"),
     };
+    let plan = Plan::new(&spec.wishes, None)?;
     let identity = mend_wire::random_bytes::<16>();
     let beginning = Beginning {
         directory,
@@ -291,8 +316,9 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         output: Output::new(BTreeMap::new(), &BTreeMap::new()),
         stdin: true,
         checkpoints,
+        plan,
         quiet: spec.quiet,
-        tiers: configured(spec.tiers)?,
+        tiers,
         recovery: None,
     };
     let start_all = |job: &Job, _| {
@@ -335,6 +361,7 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         (None, false) => manifest.tiers.clone(),
         (None, true) => configured(None)?,
     };
+    let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),
         false => directory.read("printed.json").unwrap_or_default(),
@@ -355,6 +382,7 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         output: Output::new(manifest.printed.clone(), &already),
         stdin: false,
         checkpoints,
+        plan,
         quiet: spec.quiet,
         directory,
         tiers,

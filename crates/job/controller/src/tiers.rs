@@ -265,7 +265,7 @@ impl Job {
                         sites.extend(site.or_else(|| tiering.site(&Place::Shelf(holding.shelf.clone()), node)));
                     }
                 }
-                let file = directory.join(image_name(entry.rank));
+                let file = directory.join(entry.file());
                 if fs::metadata(&file).is_ok_and(|found| found.len() == entry.bytes) {
                     sites.extend(tiering.site(&Place::File(file), 0));
                 }

@@ -290,7 +290,7 @@ mod tests {
         match request {
             Request::Inspect => Reply::Inspected(Inspection::default()),
             Request::Suspend | Request::SuspendPeer(_) => Reply::Suspended { us: 5 },
-            Request::Save(_) if rank % 2 == 0 => Reply::Saved(Saved { id: id(rank), behind: true, ..Saved::default() }),
+            Request::Save(_) if rank.is_multiple_of(2) => Reply::Saved(Saved { id: id(rank), behind: true, ..Saved::default() }),
             Request::Save(_) => Reply::Saved(Saved { id: id(rank), bytes: 10, write_us: 7, ..Saved::default() }),
             Request::Resume => Reply::Resumed,
         }
@@ -411,7 +411,7 @@ mod tests {
                         machine.lost(9, rank, "ended")
                     }
                     _ => {
-                        if matches!(request, Request::Save(_)) && rank % 2 == 0 {
+                        if matches!(request, Request::Save(_)) && rank.is_multiple_of(2) {
                             writing.insert(rank);
                         }
                         machine.reply(9, rank, good_reply(rank, &request))

@@ -30,6 +30,11 @@ pub enum Effect {
         /// Exit code.
         code: i32,
     },
+    /// A rank wanted more processes (`MPI_Comm_spawn`) and was answered that there are none.
+    SpawnRefused {
+        /// Who.
+        rank: Rank,
+    },
     /// A rank broke the protocol; it is not answered any more.
     Violation {
         /// Who.
@@ -193,6 +198,7 @@ impl PmiServer {
             None if line == "endcmd" => {
                 if self.spawns_to_come.remove(&rank).unwrap_or(0) == 0 {
                     reply("cmd=spawn_result rc=-1 msg=spawn_is_not_supported".into());
+                    effects.push(Effect::SpawnRefused { rank });
                 }
             }
             None if line.contains('=') && !line.starts_with("cmd=") => {
@@ -254,12 +260,13 @@ mod tests {
         assert_eq!(server.receive(0, b"cmd=abort exitcode=7\n"), [Effect::Abort { rank: 0, code: 7 }]);
         assert_eq!(
             server.receive(0, b"mcmd=spawn\nnprocs=1\nexecname=x\nendcmd\n"),
-            [reply(0, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported")]
+            [reply(0, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported"), Effect::SpawnRefused { rank: 0 }]
         );
         let first = b"mcmd=spawn\nnprocs=1\nexecname=x\ntotspawns=2\nspawnssofar=1\nargcnt=0\nendcmd\n";
         assert_eq!(server.receive(0, first), [], "one reply to all programs of a request");
         let second = b"mcmd=spawn\nnprocs=1\nexecname=y\ntotspawns=2\nspawnssofar=2\nargcnt=0\nendcmd\n";
-        assert_eq!(server.receive(0, second), [reply(0, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported")]);
+        let refused = [reply(0, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported"), Effect::SpawnRefused { rank: 0 }];
+        assert_eq!(server.receive(0, second), refused);
     }
 
     proptest! {

@@ -23,6 +23,11 @@ pub enum Ask {
     },
     /// What stands in the way of saving, rank by rank. → `Explained`
     Explain,
+    /// Remove checkpoints, all or none. → `Removed`
+    Remove {
+        /// Which.
+        numbers: Vec<u64>,
+    },
     /// End all ranks. → `Killed`
     Kill,
 }
@@ -54,7 +59,7 @@ pub struct RankStatus {
 }
 
 /// State of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobStatus {
     /// Name of the job.
     pub id: String,
@@ -72,6 +77,8 @@ pub struct JobStatus {
     pub last_checkpoint: Option<u64>,
     /// For a restarted job whose ranks all run again: how long that took.
     pub restart: Option<Phases>,
+    /// Seconds from one periodic checkpoint to the next, as it stands; `None`: when somebody asks.
+    pub interval_s: Option<f64>,
 }
 
 /// Result of a checkpoint.
@@ -122,7 +129,7 @@ pub struct Explanation {
 }
 
 /// What a controller answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
     /// Something to show while waiting; more follows.
     Progress(String),
@@ -134,6 +141,8 @@ pub enum Answer {
     Migrated(MigrationDone),
     /// To `Explain`.
     Explained(Vec<Explanation>),
+    /// To `Remove`.
+    Removed,
     /// To `Kill`.
     Killed,
     /// It could not be done; the job runs on.

@@ -129,6 +129,12 @@ fn main() -> ExitCode {
 
 fn serve(arguments: Arguments) -> Result<(), ServeError> {
     start_log();
+    if arguments.until_eof {
+        // Out of the user's session: its Ctrl-C is for mend, which tells the ranks. And the scheduler shares processors
+        // between sessions first (sched(7), autogroup): what else runs in the same terminal would be in one group with the
+        // ranks, and two of these could be put on one processor while it has the other.
+        let _ = rustix::process::setsid();
+    }
     if let Err(error) = mend_kernel::slice::shorten() {
         tracing::debug!(%error, "no short slices: busy ranks delay checkpoints");
     }

@@ -15,6 +15,15 @@ pub enum Kind {
     Text,
     /// Some of these words, in order, separated by commas.
     List(&'static [&'static str]),
+    /// One of these words, or a whole number within bounds, both included.
+    WordOrNumber {
+        /// The words.
+        words: &'static [&'static str],
+        /// Least.
+        min: u64,
+        /// Greatest.
+        max: u64,
+    },
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number within bounds, both included.
@@ -24,6 +33,15 @@ pub enum Kind {
         /// Greatest.
         max: u64,
     },
+}
+
+/// A value of [`Kind::WordOrNumber`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WordOrNumber {
+    /// One of the declared words.
+    Word(&'static str),
+    /// A number in range.
+    Number(u64),
 }
 
 /// One setting.
@@ -95,6 +113,41 @@ pub const WRITE_RATE: Setting = Setting {
     default: "0",
     meaning: "MiB per second at which each rank's image is written behind the running program, at most; 0: as fast as the target takes it. It is written at low priority in any case.",
 };
+/// When checkpoints are taken.
+pub const INTERVAL: Setting = Setting {
+    name: "MEND_INTERVAL",
+    kind: Kind::WordOrNumber { words: &["off", "auto"], min: 1, max: 10_000_000 },
+    default: "off",
+    meaning: "Seconds from one checkpoint to the next; auto: as their measured cost and MEND_MTBF make it best; off: when somebody asks. --interval of mend run and mend restart.",
+};
+/// Which checkpoints are full.
+pub const INCREMENTAL: Setting = Setting {
+    name: "MEND_INCREMENTAL",
+    kind: Kind::WordOrNumber { words: &["off", "auto"], min: 0, max: 31 },
+    default: "auto",
+    meaning: "Incremental checkpoints between two full ones, at most; auto: as measured costs and MEND_MTBF make it best; off: none. A rank that moved or was restarted begins with a full image. --incremental of mend run and mend restart.",
+};
+/// Which checkpoints are kept.
+pub const KEEP: Setting = Setting {
+    name: "MEND_KEEP",
+    kind: Kind::WordOrNumber { words: &["all"], min: 1, max: 1_000_000 },
+    default: "2",
+    meaning: "Periodic checkpoints that are kept, of those that can be restarted, besides what they build on; those taken by mend checkpoint stay until they are removed by mend checkpoints --remove. --keep of mend run and mend restart.",
+};
+/// How often nodes fail.
+pub const MTBF: Setting = Setting {
+    name: "MEND_MTBF",
+    kind: Kind::Number { min: 1, max: 100_000_000 },
+    default: "43800",
+    meaning: "Hours after which one node fails, on average; a job fails as often as all its nodes together. For --interval auto and --incremental auto.",
+};
+/// Room for chains.
+pub const SPACE_PERCENT: Setting = Setting {
+    name: "MEND_SPACE_PERCENT",
+    kind: Kind::WordOrNumber { words: &["off"], min: 110, max: 100_000 },
+    default: "250",
+    meaning: "Space of the newest checkpoint and all that it builds on, in per cent of a full one, past which older ones are merged into a full one in the background; off: never.",
+};
 /// Channels of the fabric, by preference.
 pub const CHANNELS: Setting = Setting {
     name: "MEND_CHANNELS",
@@ -144,6 +197,13 @@ pub const TRACKING: Setting = Setting {
     default: "auto",
     meaning: "How a rank notices which pages change between two images: write-protect (userfaultfd, Linux 6.7), soft-dirty (/proc/self/clear_refs), hash (of every page, any kernel), auto: the first of these that works, off: every image is full. `mend explain` says which is in use.",
 };
+/// Bound of the messages that wait for their receives.
+pub const UNEXPECTED: Setting = Setting {
+    name: "MEND_UNEXPECTED_KIB",
+    kind: Kind::Number { min: 64, max: 1 << 20 },
+    default: "4096",
+    meaning: "KiB of messages that may wait in a rank for their receives, of each other rank; beyond that the sender keeps the data until it is asked for. The same for all ranks of a job.",
+};
 /// Log filter.
 pub const LOG: Setting = Setting {
     name: "MEND_LOG",
@@ -162,13 +222,19 @@ pub const ALL: &[Setting] = &[
     DRAIN_TIMEOUT,
     CHECKPOINT_MODE,
     WRITE_RATE,
-    CHANNELS,
-    OFI_PROVIDER,
+    INTERVAL,
+    INCREMENTAL,
+    KEEP,
+    MTBF,
+    SPACE_PERCENT,
     TIERS,
     TIER_RATE,
     TIER_WRITERS,
     TIER_HOURS,
+    CHANNELS,
+    OFI_PROVIDER,
     TRACKING,
+    UNEXPECTED,
     LOG,
 ];
 
@@ -182,6 +248,20 @@ pub enum SettingError {
         name: &'static str,
         /// What it holds.
         value: String,
+        /// Least.
+        min: u64,
+        /// Greatest.
+        max: u64,
+    },
+    /// Neither a word that it may be nor a number in range.
+    #[error("{name}={value}: expected {words} or a whole number from {min} to {max}")]
+    WordOrNumber {
+        /// The variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        words: String,
         /// Least.
         min: u64,
         /// Greatest.
@@ -225,6 +305,12 @@ impl Setting {
         }
     }
 
+    /// True if the environment has a value for it.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        std::env::var_os(self.name).is_some_and(|value| !value.is_empty())
+    }
+
     /// The value as a number.
     ///
     /// # Errors
@@ -232,7 +318,7 @@ impl Setting {
     pub fn number(&self) -> Result<u64, SettingError> {
         let (min, max) = match self.kind {
             Kind::Number { min, max } => (min, max),
-            Kind::Path | Kind::Text | Kind::List(_) | Kind::Choice(_) => (0, u64::MAX),
+            Kind::Path | Kind::Text | Kind::List(_) | Kind::Choice(_) | Kind::WordOrNumber { .. } => (0, u64::MAX),
         };
         let value = self.text();
         match value.parse() {
@@ -256,6 +342,20 @@ impl Setting {
             }
         }
         Ok(words)
+    }
+
+    /// `flag` if it is given, else the value: as one of the declared words or a number.
+    ///
+    /// # Errors
+    /// [`SettingError::WordOrNumber`] if it is neither.
+    pub fn word_or_number(&self, flag: Option<&str>) -> Result<WordOrNumber, SettingError> {
+        let Kind::WordOrNumber { words, min, max } = self.kind else { return self.number().map(WordOrNumber::Number) };
+        let value = flag.map_or_else(|| self.text(), str::to_owned);
+        match (words.iter().find(|word| **word == value), value.parse()) {
+            (Some(word), _) => Ok(WordOrNumber::Word(word)),
+            (None, Ok(number)) if (min..=max).contains(&number) => Ok(WordOrNumber::Number(number)),
+            _ => Err(SettingError::WordOrNumber { name: self.name, value, words: words.join(", "), min, max }),
+        }
     }
 
     /// The value as one of the declared words.
@@ -324,6 +424,7 @@ pub fn reference() -> String {
             Kind::Path => "path".to_owned(),
             Kind::Text => "text".to_owned(),
             Kind::List(words) => format!("of {}", words.join(", ")),
+            Kind::WordOrNumber { words, min, max } => format!("{} or {min} to {max}", words.join(", ")),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
             Kind::Number { min, max } => format!("{min} to {max}"),
         };
@@ -342,6 +443,20 @@ mod tests {
         for setting in ALL.iter().filter(|s| matches!(s.kind, Kind::Number { .. })) {
             let Kind::Number { min, max } = setting.kind else { continue };
             assert!((min..=max).contains(&setting.default.parse().unwrap()), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn choices_are_a_word_or_a_number_in_range() {
+        for setting in ALL.iter().filter(|setting| matches!(setting.kind, Kind::WordOrNumber { .. })) {
+            assert!(setting.word_or_number(Some(setting.default)).is_ok(), "{}", setting.name);
+        }
+        assert_eq!(INTERVAL.word_or_number(Some("auto")), Ok(WordOrNumber::Word("auto")));
+        assert_eq!(INTERVAL.word_or_number(Some("60")), Ok(WordOrNumber::Number(60)));
+        assert_eq!(INCREMENTAL.word_or_number(Some("0")), Ok(WordOrNumber::Number(0)));
+        for wrong in ["", "0", "-1", "1.5", "sometimes"] {
+            let error = INTERVAL.word_or_number(Some(wrong)).unwrap_err();
+            assert_eq!(error.to_string(), format!("MEND_INTERVAL={wrong}: expected off, auto or a whole number from 1 to 10000000"));
         }
     }
 

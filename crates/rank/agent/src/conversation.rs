@@ -105,7 +105,7 @@ struct Agent {
     locks: Due,
     told_use: bool,
     /// The last image, while it is written behind the program.
-    behind: Option<Behind>,
+    behind: Option<Box<Behind>>,
     /// Ranks of the job on this node, which are copied at the same time.
     ranks_here: u64,
 }
@@ -217,7 +217,7 @@ impl Agent {
 
     /// Tells of the last image if it is complete, or cannot be.
     fn look_behind(&mut self) -> io::Result<()> {
-        let result = self.behind.as_mut().and_then(Behind::look);
+        let result = self.behind.as_mut().and_then(|behind| behind.look());
         result.map_or(Ok(()), |result| self.tell_written(result))
     }
 
@@ -251,8 +251,8 @@ impl Agent {
                 }
                 excluded.extend(self.tracker.memory());
                 let provider_open = frozen.as_ref().is_some_and(|frozen| frozen.provider_open());
-                excluded.extend(self.behind.as_ref().map(Behind::range));
-                let copy = self.behind.as_ref().and_then(Behind::outer);
+                excluded.extend(self.behind.as_ref().map(|behind| behind.range()));
+                let copy = self.behind.as_ref().and_then(|behind| behind.outer());
                 let main_process = self.place.main_process;
                 let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, copy, main_process };
                 Reply::Inspected(Inspection { tracking, ..inspect(&self.attached, &surroundings, self.network.in_use()) })
@@ -316,7 +316,7 @@ impl Agent {
     }
 
     fn own_descriptors(&self) -> Vec<i32> {
-        let copy = self.behind.iter().flat_map(Behind::descriptors);
+        let copy = self.behind.iter().flat_map(|behind| behind.descriptors());
         [self.link.raw(), self.bell.as_raw_fd()].into_iter().chain(self.tracker.descriptors()).chain(copy).collect()
     }
 
@@ -376,7 +376,7 @@ impl Agent {
                 saved.note = [note, saved.note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
                 self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };
                 self.behind = behind;
-                Ok(Some(Reply::Saved(saved)))
+                Ok(Some(Reply::Saved(*saved)))
             }
             Ok(Outcome::Restored(standing)) => {
                 let rings: Vec<_> = request.excluded.iter().filter(|(from, _)| *from != start as u64).copied().collect();

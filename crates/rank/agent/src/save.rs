@@ -143,7 +143,7 @@ pub(crate) struct Snapshot {
 /// How [`save`] returns.
 pub(crate) enum Outcome {
     /// With what is still being written, if so.
-    Saved(Saved, Standstill, Option<Behind>),
+    Saved(Box<Saved>, Standstill, Option<Box<Behind>>),
     Restored(Box<Standing>),
 }
 
@@ -225,9 +225,10 @@ pub(crate) fn save(
     let elapsed = || writing.elapsed().as_micros() as u64;
     let (end, taken, refused) = match result {
         Ok((Done::Snapshot(copy), taken)) => {
-            let behind = snapshot.map(|snapshot| Behind::new(saved.id, copy, snapshot.board, target));
+            let behind = snapshot.map(|snapshot| Box::new(Behind::new(saved.id, copy, snapshot.board, target)));
             settle(&taken);
-            return Ok(Outcome::Saved(Saved { behind: true, write_us: elapsed(), ..saved }, standing.into_standstill(), behind));
+            let saved = Box::new(Saved { behind: true, write_us: elapsed(), ..saved });
+            return Ok(Outcome::Saved(saved, standing.into_standstill(), behind));
         }
         Ok((Done::Written(end), taken)) => (end, taken, None),
         Ok((Done::Refused(end, errno), taken)) => (end, taken, Some(rustix::io::Errno::from_raw_os_error(errno))),
@@ -241,7 +242,7 @@ pub(crate) fn save(
     let refused = refused.map(|why| format!("the program stood still while the image was written: it could not be copied ({why})"));
     let note = [refused, saved.note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
     let saved = Saved { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us: elapsed(), note, ..saved };
-    Ok(Outcome::Saved(saved, standing.into_standstill(), None))
+    Ok(Outcome::Saved(Box::new(saved), standing.into_standstill(), None))
 }
 
 struct Call<'a> {

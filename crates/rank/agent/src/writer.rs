@@ -103,6 +103,8 @@ pub(crate) struct Writer<'a, P> {
     job: &'a Job<'a>,
     socket: bool,
     ledger: Ledger,
+    /// Up to here the disk has been told to write.
+    settling: u64,
     buffers: Buffers,
     /// Populated pages of all mappings that are tracked. `None`: they have to be found, and are all stored.
     changes: Option<&'static [Entry]>,
@@ -120,7 +122,7 @@ impl<'a> Writer<'a, Silent> {
         }
         // SAFETY: one look per image; the rooms stay until the next one is prepared.
         let changes = job.look.and_then(|look| unsafe { look.entries(taken) });
-        let mut writer = Writer { job, socket, ledger: Ledger::new(&job.header), buffers, changes, progress: Silent };
+        let mut writer = Writer { job, socket, ledger: Ledger::new(&job.header), settling: 0, buffers, changes, progress: Silent };
         writer.send(&mut [IoSlice::new(&job.header)])?;
         for (kind, payload) in job.tables {
             writer.record(kind, 0, 0, payload)?;
@@ -136,8 +138,8 @@ impl<'a> Writer<'a, Silent> {
 
     /// The same stream, gone on with in a copy of the process, which has descriptors of its own.
     pub fn hand_over<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
-        let Self { socket, ledger, buffers, changes, .. } = self;
-        Writer { job, socket, ledger, buffers, changes, progress }
+        let Self { socket, ledger, settling, buffers, changes, .. } = self;
+        Writer { job, socket, ledger, settling, buffers, changes, progress }
     }
 }
 
@@ -169,8 +171,23 @@ impl<P: Progress> Writer<'_, P> {
         self.ledger.admit(&raw).map_err(|_| WriteError::Format)?;
         let padding = (head.padded_length() - head.length) as usize;
         self.send(&mut [IoSlice::new(&raw), IoSlice::new(payload), IoSlice::new(&[0; 8][..padding])])?;
+        self.settle();
         self.progress.wrote(HEAD_SIZE as u64 + head.padded_length());
         Ok(())
+    }
+
+    /// Lets the disk begin with what is written while the rest is: the end then waits for little.
+    fn settle(&mut self) {
+        const PIECE: u64 = 8 << 20;
+        const SYNC_FILE_RANGE_WRITE: usize = 2;
+        let (from, to) = (self.settling, self.ledger.bytes());
+        if self.socket || to - from < PIECE {
+            return;
+        }
+        self.settling = to;
+        let out = rustix::fd::AsRawFd::as_raw_fd(&self.job.out) as usize;
+        // SAFETY: plain numbers. Not a file, or a file system without: the end waits for all of it.
+        unsafe { syscall(libc::SYS_sync_file_range, [out, from as usize, (to - from) as usize, SYNC_FILE_RANGE_WRITE, 0, 0]) };
     }
 
     fn send(&self, mut pieces: &mut [IoSlice]) -> Result<(), WriteError> {

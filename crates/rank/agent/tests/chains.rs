@@ -149,6 +149,35 @@ fn threads() {
     whole_life(2102, "apps/threads.c", ["tick 3", "tick 10", "tick 20"]);
 }
 
+/// The agent's own incremental images: four of one life, then the restored process again.
+#[test]
+fn what_the_agent_tracks_comes_back() {
+    let mut rank = Rank::start(2104, &compile("apps/memory.c"), &["40"]);
+    let directory = rank.directory.clone();
+    for life in 0..2 {
+        let mut chain: Vec<PathBuf> = Vec::new();
+        let mut id = None;
+        for number in 0..4 {
+            rank.await_line(&format!("tick {}", 4 + 15 * life + 2 * number));
+            let path = directory.join(format!("own-{life}-{number}"));
+            let saved = rank.save_on(&path, id);
+            rank.resume();
+            assert!(saved.base == id || saved.note.is_some(), "full without a word: {saved:?}");
+            id = Some(saved.id);
+            // Where nothing can be noticed, each image is full: then the chain is one image.
+            if saved.base.is_none() {
+                chain.clear();
+            }
+            chain.insert(0, path);
+        }
+        rank.kill();
+        assert_eq!(open(&chain).verify().unwrap().len(), chain.len());
+        rank = Rank::restore(Source::Chain(&chain), Mode::Restart, &directory).unwrap();
+        rank.resume();
+    }
+    rank.finish();
+}
+
 #[test]
 fn a_chain_that_does_not_fit_is_refused() {
     let mut rank = Rank::start(2103, &compile("apps/counter.c"), &["40"]);

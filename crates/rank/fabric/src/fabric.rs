@@ -106,7 +106,14 @@ impl Fabric {
     /// [`FabricError`].
     pub fn listen(&self, identity: Identity) -> Result<FabricAddress, FabricError> {
         let ip = identity.ip;
-        let address = self.state.lock_first().links.listen(identity).map_err(|cause| FabricError { ip, cause })?;
+        let address = {
+            let mut state = self.state.lock_first();
+            match mend_settings::UNEXPECTED.number() {
+                Ok(limit) => state.engine.flow.set_limit(limit << 10),
+                Err(error) => report::fault(Some(identity.rank), format_args!("{error}; {} is used", mend_settings::UNEXPECTED.default)),
+            }
+            state.links.listen(identity).map_err(|cause| FabricError { ip, cause })?
+        };
         self.ready.store(1, Ordering::Release);
         let _ = futex::wake(&self.ready, futex::Flags::PRIVATE, u32::MAX >> 1);
         Ok(address)

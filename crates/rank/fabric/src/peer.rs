@@ -144,6 +144,12 @@ impl Peer {
         }
     }
 
+    /// True if it has ended: a channel between us broke, or its own ended without a marker, and there is no newer one of it.
+    pub fn gone(&self) -> bool {
+        let generation = self.entry.as_ref().map_or(0, |entry| entry.generation);
+        matches!(self.outbound, Outbound::Lost { .. }) || self.ended.is_some_and(|ended| ended >= generation)
+    }
+
     /// True if anything waits, the rest of a packet that its channel took in part included.
     pub fn pending(&self) -> bool {
         !self.queue.is_empty()

@@ -4,7 +4,7 @@
 //! purpose harms its own images alone. Pages without a hash (swapped out, unreadable, or written to by the kernel when it
 //! likes) count as changed, and so do zero pages, which cost nothing to store.
 
-use super::look::{Sight, Sink, Way, each_populated};
+use super::look::{Sight, Sink, each_populated};
 use super::room::{Loan, Words};
 use crate::layout::{Content, Plan};
 use crate::writer::{PAGE, is_zero};
@@ -29,13 +29,9 @@ pub(super) struct Hashing {
 }
 
 impl Hashing {
-    pub fn new(way: &Way) -> Self {
-        let (before, after) = match way {
-            // SAFETY: the tracker lent both rooms for this look; only `after` is written to.
-            Way::Hash { before, after } => (unsafe { before.0.items(before.1) }, *after),
-            Way::Protect(_) | Way::SoftDirty(_) => (&[][..], Loan::NONE),
-        };
-        Self { before, at: 0, after, count: 0, full: false }
+    pub fn new(before: (Loan<Hashed>, usize), after: Loan<Hashed>) -> Self {
+        // SAFETY: the tracker lent both rooms for this look; only `after` is written to.
+        Self { before: unsafe { before.0.items(before.1) }, at: 0, after, count: 0, full: false }
     }
 
     pub fn count(&self) -> usize {

@@ -62,14 +62,18 @@ pub(super) enum Way {
     Protect(i32),
     /// By bits that this descriptor clears.
     SoftDirty(i32),
-    /// By comparing with these.
-    Hash { before: (Loan<Hashed>, usize), after: Loan<Hashed> },
+    /// By comparing hashes.
+    Hash,
 }
 
 /// What is to be done.
 #[derive(Clone, Copy)]
 pub(crate) struct Look {
     pub(super) way: Way,
+    /// Hashes of pages as they were, and how many.
+    pub(super) before: (Loan<Hashed>, usize),
+    /// Where hashes of pages as they are go.
+    pub(super) after: Loan<Hashed>,
     /// Notice changes from now on.
     pub(super) arm: bool,
     /// List what changed.
@@ -143,12 +147,13 @@ impl Look {
     pub fn take(&self, pagemap: i32, method: Method, plans: &[Plan], volatile: &[u64], regions: &mut [Region]) -> Taken {
         let mut sight = Sight { pagemap, method, regions, volatile, arm: self.arm };
         let mut sink = Sink::into(self.list);
-        let mut hashing = Hashing::new(&self.way);
+        let mut hashing = Hashing::new(self.before, self.after);
         let result = plans.iter().filter(|plan| tracked(plan)).try_for_each(|plan| {
             let result = match self.way {
-                Way::Protect(number) => protect::look(number, plan, &mut sight, &mut sink),
+                Way::Protect(number) if plan.content != Content::Changed => protect::look(number, plan, &mut sight, &mut sink),
                 Way::SoftDirty(_) => soft::look(plan, &mut sight, &mut sink),
-                Way::Hash { .. } => hash::look(plan, &mut hashing, &mut sight, &mut sink),
+                // Under a file's private mapping write protection is not safe: see there.
+                Way::Protect(_) | Way::Hash => hash::look(plan, &mut hashing, &mut sight, &mut sink),
             };
             sink.flush();
             result

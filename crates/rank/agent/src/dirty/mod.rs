@@ -53,16 +53,20 @@ impl Method {
     }
 }
 
-/// A method that works here, with what it keeps.
-enum Active {
-    WriteProtect(OwnedFd),
-    SoftDirty(OwnedFd),
-    /// The hashes at `since`, how many, and room for the next.
-    Hash {
-        before: Room<Hashed>,
-        count: usize,
-        after: Room<Hashed>,
-    },
+/// A method that works here.
+struct Active {
+    method: Method,
+    /// The userfaultfd, or what clears soft-dirty bits.
+    fd: Option<OwnedFd>,
+}
+
+/// Hashes of pages, of all or of those that the method leaves to them.
+struct Hashes {
+    /// At `since`.
+    before: Room<Hashed>,
+    count: usize,
+    /// Room for the next.
+    after: Room<Hashed>,
 }
 
 /// Keeps track over the images of a process.
@@ -73,6 +77,7 @@ pub(crate) struct Tracker {
     /// Why none of the better ones.
     why: Vec<String>,
     list: Room<Entry>,
+    hashes: Hashes,
     /// The image since which changes are noticed, and its place in its chain.
     since: Option<(ImageId, u32)>,
 }
@@ -95,13 +100,20 @@ impl Tracker {
             None if setting == "off" => &[],
             None => &METHODS[..],
         };
-        Self { allowed, active: None, why: Vec::new(), list: Room::EMPTY, since: None }
+        Self {
+            allowed,
+            active: None,
+            why: Vec::new(),
+            list: Room::EMPTY,
+            hashes: Hashes { before: Room::EMPTY, count: 0, after: Room::EMPTY },
+            since: None,
+        }
     }
 
     /// For people: what is in use or would be.
     pub fn describe(&mut self) -> Tracking {
         self.choose();
-        let method = self.active.as_ref().map_or("off", |active| active.method().name()).to_string();
+        let method = self.active.as_ref().map_or("off", |active| active.method.name()).to_string();
         Tracking { method, why: self.why.clone(), since: self.since.map(|(id, _)| id) }
     }
 
@@ -129,7 +141,8 @@ impl Tracker {
             return Prepared { look: None, base, note };
         }
         if base.is_none() && !self.intact() {
-            self.active = None;
+            // The number may be the program's by now.
+            mem::forget(self.active.take().and_then(|active| active.fd));
         }
         let look = self.make_ready(base.is_some(), track).unwrap_or_else(|why| {
             note = Some(why);
@@ -141,7 +154,7 @@ impl Tracker {
 
     fn make_ready(&mut self, incremental: bool, track: bool) -> Result<Option<Look>, String> {
         self.choose();
-        let Some(active) = &mut self.active else {
+        let Some(active) = &self.active else {
             return if self.allowed.is_empty() { Ok(None) } else { Err(format!("changes are not noticed: {}", self.why.join("; "))) };
         };
         let pages = pages_in_use() + SLACK;
@@ -150,46 +163,38 @@ impl Tracker {
         if incremental {
             self.list.reserve(pages).map_err(failed)?;
         }
-        let way = match active {
-            Active::WriteProtect(fd) => Way::Protect(fd.as_raw_fd()),
-            Active::SoftDirty(fd) => Way::SoftDirty(fd.as_raw_fd()),
-            Active::Hash { before, count, after } => {
-                after.reserve(if track { pages } else { 0 }).map_err(failed)?;
-                Way::Hash { before: (before.lend(), if incremental { *count } else { 0 }), after: after.lend() }
-            }
+        let hashes = &mut self.hashes;
+        if track {
+            hashes.after.reserve(pages).map_err(failed)?;
+        }
+        let number = active.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let way = match active.method {
+            Method::WriteProtect => Way::Protect(number),
+            Method::SoftDirty => Way::SoftDirty(number),
+            Method::Hash => Way::Hash,
         };
-        Ok(Some(Look { way, arm: track, list: incremental.then(|| self.list.lend()) }))
+        let before = (hashes.before.lend(), if incremental { hashes.count } else { 0 });
+        Ok(Some(Look { way, before, after: hashes.after.lend(), arm: track, list: incremental.then(|| self.list.lend()) }))
     }
 
     /// Whether the descriptor is still ours: a program may close what it does not know, and open something else.
     fn intact(&self) -> bool {
-        let leads_to = |fd: &OwnedFd, what: &str| {
-            std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).is_ok_and(|link| link.to_string_lossy().ends_with(what))
-        };
-        let intact = match &self.active {
-            None => false,
-            Some(Active::WriteProtect(fd)) => leads_to(fd, "[userfaultfd]"),
-            Some(Active::SoftDirty(fd)) => leads_to(fd, "/clear_refs"),
-            Some(Active::Hash { .. }) => true,
-        };
-        intact
+        let what = |method| if method == Method::WriteProtect { "[userfaultfd]" } else { "/clear_refs" };
+        self.active.as_ref().is_some_and(|Active { method, fd }| {
+            let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+            fd.as_ref().is_none_or(|fd| link(fd).is_ok_and(|link| link.to_string_lossy().ends_with(what(*method))))
+        })
     }
 
     /// Descriptors that are not the program's.
     pub fn descriptors(&self) -> Option<i32> {
-        match &self.active {
-            Some(Active::WriteProtect(fd) | Active::SoftDirty(fd)) => Some(fd.as_raw_fd()),
-            Some(Active::Hash { .. }) | None => None,
-        }
+        self.active.as_ref()?.fd.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// Memory that is not the program's.
     pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
-        let hashes = match &self.active {
-            Some(Active::Hash { before, after, .. }) => [before.range(), after.range()],
-            _ => [(0, 0); 2],
-        };
-        [self.list.range(), hashes[0], hashes[1]].into_iter().filter(|(start, end)| start < end)
+        let rooms = [self.list.range(), self.hashes.before.range(), self.hashes.after.range()];
+        rooms.into_iter().filter(|(start, end)| start < end)
     }
 
     /// The last call before a look. What was tracked is over until [`Tracker::settle`]. Allocates nothing.
@@ -203,27 +208,20 @@ impl Tracker {
     pub fn settle(&mut self, id: ImageId, sequence: u32, look: &Look, taken: &Taken) {
         if look.arm {
             self.since = taken.armed.then_some((id, sequence));
-            if let Some(Active::Hash { before, count, after }) = &mut self.active {
-                mem::swap(before, after);
-                *count = taken.hashes;
-                after.empty();
-            }
+            mem::swap(&mut self.hashes.before, &mut self.hashes.after);
+            self.hashes.count = taken.hashes;
         }
+        self.hashes.after.empty();
         self.list.empty();
     }
 
-    /// In a restored process, where neither the descriptors nor the rooms are.
+    /// In a restored process, where neither the descriptor nor the rooms are.
     pub fn forget(&mut self) {
         self.since = None;
         self.list.forget();
-        match self.active.take() {
-            Some(Active::WriteProtect(fd) | Active::SoftDirty(fd)) => mem::forget(fd),
-            Some(Active::Hash { mut before, mut after, .. }) => {
-                before.forget();
-                after.forget();
-            }
-            None => {}
-        }
+        self.hashes.before.forget();
+        self.hashes.after.forget();
+        mem::forget(self.active.take().and_then(|active| active.fd));
     }
 }
 
@@ -233,16 +231,6 @@ impl Prepared {
         if let Some(look) = self.look.as_mut().filter(|look| look.arm && pinned()) {
             look.arm = false;
             self.note.get_or_insert_with(|| "changes are not noticed: a device may write to memory of the program".to_string());
-        }
-    }
-}
-
-impl Active {
-    fn method(&self) -> Method {
-        match self {
-            Active::WriteProtect(_) => Method::WriteProtect,
-            Active::SoftDirty(_) => Method::SoftDirty,
-            Active::Hash { .. } => Method::Hash,
         }
     }
 }
@@ -258,16 +246,16 @@ fn open(method: Method) -> Result<Active, String> {
         Method::WriteProtect => {
             let scan = pagemap::probe(file("/proc/self/pagemap", false)?.as_raw_fd()) == pagemap::Method::Scan;
             let fd = userfault::open().map_err(|errno| format!("userfaultfd with WP_ASYNC (Linux 6.7): {}", kernel(errno)))?;
-            if scan { Ok(Active::WriteProtect(high(fd)?)) } else { Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".to_string()) }
+            if scan { Ok(Active { method, fd: Some(high(fd)?) }) } else { Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".to_string()) }
         }
         Method::SoftDirty => {
             let (pagemap, clear_refs) = (file("/proc/self/pagemap", false)?, file("/proc/self/clear_refs", true)?);
             match soft_dirty::probe(pagemap.as_raw_fd(), clear_refs.as_raw_fd()).map_err(kernel)? {
-                true => Ok(Active::SoftDirty(high(clear_refs)?)),
+                true => Ok(Active { method, fd: Some(high(clear_refs)?) }),
                 false => Err("the kernel is built without soft-dirty bits".to_string()),
             }
         }
-        Method::Hash => Ok(Active::Hash { before: Room::EMPTY, count: 0, after: Room::EMPTY }),
+        Method::Hash => Ok(Active { method, fd: None }),
     }
 }
 

@@ -3,9 +3,12 @@
 //! Only populated pages are protected. Whatever becomes populated later has no protection and so counts as written. A mapping
 //! that is not under our observation (new, moved by `mremap`, grown, mapped anew at the same address, or under
 //! somebody else's) counts as written as a whole; it is taken under observation where that can be done.
+//!
+//! Anonymous memory alone: a protected page of a file's private mapping that is dropped leaves a mark in its place, and
+//! `MADV_GUARD_INSTALL` on such a mark never returns (seen on Linux 6.18). Hashes serve for those.
 
 use super::look::{Sight, Sink, each_populated};
-use crate::layout::{Content, Plan};
+use crate::layout::Plan;
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::{observed, written};
 use mend_kernel::userfault::register;
@@ -40,14 +43,11 @@ fn all(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<bool, i32> {
 /// What the kernel noticed; protects it if that is wanted.
 fn tell(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
     let Mapping { start, end, .. } = plan.mapping;
-    let own_only = plan.content == Content::Changed;
     let mut at = start;
     while at < end {
-        let (count, next) = written(sight.pagemap, at, end, own_only, sight.arm, sight.regions)?;
+        let (count, next) = written(sight.pagemap, at, end, false, sight.arm, sight.regions)?;
         for region in &sight.regions[..count] {
-            // A dropped page of a file's mapping keeps a mark of its protection that looks as if it were swapped out.
-            let unsure = own_only && region.absent();
-            sink.push(region.start, region.end, region.written() || unsure, region.absent());
+            sink.push(region.start, region.end, region.written(), region.absent());
         }
         at = next.max(at + 4096);
     }

@@ -78,8 +78,6 @@ impl<T: Words> Room<T> {
 }
 
 impl<T: Words> Loan<T> {
-    pub const NONE: Self = Self { base: 0, capacity: 0, items: PhantomData };
-
     /// The first `count` items.
     ///
     /// # Safety

@@ -296,6 +296,16 @@ impl Rank {
         self.try_save(path).unwrap_or_else(|(error, hint)| panic!("save failed: {error} ({hint})"))
     }
 
+    /// Suspends and saves, what changed since `base` if it can; changes are noticed from now on. Threads stay parked.
+    pub fn save_on(&mut self, path: &Path, base: Option<ImageId>) -> Saved {
+        assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        let target = SaveTarget::File(path.to_path_buf());
+        match self.ask(Request::Save(SaveOrder { base, track: true, ..SaveOrder::full(target) })) {
+            Reply::Saved(saved) => saved,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
     /// Suspends and takes a snapshot, to be written behind; threads stay parked.
     pub fn snapshot(&mut self, path: &Path, rate: Option<u64>) -> Saved {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
@@ -517,8 +527,9 @@ pub fn generations(mut rank: Rank, lines: &[&str]) -> String {
     String::from_utf8_lossy(&printed).into_owned() + &end
 }
 
-/// The same with snapshots: the program runs on, up to the second line, while the image is written, and is killed after that.
-pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], rate: u64) {
+/// The same with snapshots of a program without end: it runs on, up to the second line, while the image is written, and is killed
+/// after that. The last one runs up to the line `end`.
+pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], end: &str, rate: u64) {
     let directory = rank.directory.clone();
     for (generation, (line, later)) in lines.iter().enumerate() {
         rank.await_line(line);
@@ -534,5 +545,7 @@ pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], rate: u64) {
         rank = Rank::restart(&path, &directory);
         rank.resume();
     }
-    rank.finish();
+    rank.await_line(end);
+    let printed = String::from_utf8(rank.kill()).unwrap();
+    assert!(!printed.contains("LOST"), "{printed}");
 }

@@ -226,6 +226,10 @@ pub trait Puller {
     fn share(&self) -> usize {
         usize::MAX
     }
+    /// The same if this rank sends long messages, too, bytes.
+    fn share_both_ways(&self) -> usize {
+        usize::MAX
+    }
     /// Reads `local.len` bytes at `remote` (an offered piece or a part of one). `token` names the message, not the
     /// read: several may be under way with the same.
     ///

@@ -6,9 +6,12 @@
 //! 128    tail: bytes read (u64)                 written by the receiver
 //! 192    reader sleeps (u32)                    set by the receiver, cleared by whoever rings
 //! 256    writer waits for room (u32)            set by the sender, cleared by whoever rings
-//! 4096   data, CAPACITY bytes; records are multiples of 64 bytes: header, payload (which may wrap), padding; of a short
+//! 512    data, CAPACITY bytes; records are multiples of 64 bytes: header, payload (which may wrap), padding; of a short
 //!        message's header only what is not known anyway, so that it shares its line with up to 32 bytes
 //! ```
+//! Two rings, one each way, and all else that a pair of ranks has take less than 64 KiB. A packet of more than
+//! [`MAX_RECORD`] bytes does not fit: the channel cuts it.
+//!
 //! Positions count up for ever; a position modulo the capacity is a place. A record never begins across the end,
 //! because header and alignment are at most 64 bytes.
 //!
@@ -21,13 +24,11 @@ mod modelled;
 
 use super::ChannelError;
 use crate::engine::buffers::{Payload, Segment};
-#[cfg(not(loom))]
-use crate::engine::packet::MAX_PAYLOAD;
 use crate::engine::packet::{BRIEF, HEADER, Header};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
-use modelled::MAX_PAYLOAD;
+pub use modelled::MAX_RECORD;
 #[cfg(not(loom))]
 use rustix::fd::{AsFd, OwnedFd};
 #[cfg(not(loom))]
@@ -37,19 +38,19 @@ use rustix::mm::{MapFlags, ProtFlags};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Data bytes of a ring.
-///
-/// Large enough for both processors to copy at the same time: messages of 2 and 4 MiB are as fast as with 256 KiB, and
-/// with 64 KiB they take a fifth longer (probe of two processes that only copy). Pages are there when they are first
-/// used.
-#[cfg(not(loom))]
-pub const CAPACITY: usize = 128 * 1024;
-#[cfg(loom)]
-pub use modelled::CAPACITY;
-const DATA: usize = 4096;
 /// Bytes of the mapping.
-pub const RING_BYTES: usize = DATA + CAPACITY;
-const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin1");
+#[cfg(not(loom))]
+pub const RING_BYTES: usize = 28 * 1024;
+/// Data bytes of a ring.
+#[cfg(not(loom))]
+pub const CAPACITY: usize = RING_BYTES - DATA;
+/// Longest payload of a record, bytes: what every channel takes at once.
+#[cfg(not(loom))]
+pub const MAX_RECORD: usize = crate::engine::EAGER_LIMIT;
+#[cfg(loom)]
+pub use modelled::{CAPACITY, RING_BYTES};
+const DATA: usize = 512;
+const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin2");
 const LINE: usize = 64;
 
 const HEAD: usize = 64;
@@ -57,7 +58,7 @@ const TAIL: usize = 128;
 const SLEEPS: usize = 192;
 const WAITS: usize = 256;
 
-const _: () = assert!(CAPACITY.is_multiple_of(LINE) && HEADER <= LINE && MAX_PAYLOAD + LINE <= CAPACITY);
+const _: () = assert!(CAPACITY.is_multiple_of(LINE) && HEADER <= LINE && MAX_RECORD + LINE <= CAPACITY);
 
 /// A mapped ring.
 #[derive(Debug)]
@@ -191,9 +192,10 @@ impl Writer {
         Ok(CAPACITY as u64 - (self.head - self.tail) >= need)
     }
 
-    /// Writes a record. False: no room.
+    /// Writes a record of at most [`MAX_RECORD`] bytes. False: no room.
     pub fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         let length: usize = payload.iter().map(|segment| segment.len).sum();
+        debug_assert!(length <= MAX_RECORD, "the channel cuts longer packets");
         let fixed = header_length(header);
         let size = record(fixed, length);
         if !self.room(size)? {
@@ -239,7 +241,7 @@ impl Writer {
     pub fn wait_for_room(&mut self) -> bool {
         self.ring.word32(WAITS).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let room = self.room(record(HEADER, MAX_PAYLOAD)).unwrap_or(true);
+        let room = self.room(record(HEADER, MAX_RECORD)).unwrap_or(true);
         if room {
             self.ring.word32(WAITS).store(0, Ordering::Relaxed);
         }
@@ -297,7 +299,7 @@ impl Reader {
         let mut header = Header::from_bytes(&bytes);
         header.complete_brief();
         let (fixed, length) = (header_length(&header), header.payload as usize);
-        if length > MAX_PAYLOAD || record(fixed, length) > self.head - self.tail {
+        if length > MAX_RECORD || record(fixed, length) > self.head - self.tail {
             return Err(ChannelError::Protocol("impossible length in a ring".into()));
         }
         self.size = record(fixed, length);
@@ -354,7 +356,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
         /// Whatever the lengths and the order of writing and reading, records come out whole and in order.
         #[test]
-        fn records_come_out_as_they_went_in(lengths in prop::collection::vec(0usize..MAX_PAYLOAD, 1..60), greedy in any::<u64>()) {
+        fn records_come_out_as_they_went_in(lengths in prop::collection::vec(0usize..=MAX_RECORD, 1..60), greedy in any::<u64>()) {
             let (mut writer, mut reader) = pair();
             let body = |number: usize, length: usize| (0..length).map(|i| (i * 31 + number) as u8).collect::<Vec<u8>>();
             let (mut sent, mut received) = (0, 0);
@@ -388,7 +390,7 @@ mod tests {
             unsafe { std::ptr::copy_nonoverlapping(junk.as_ptr(), writer.ring.base.add(DATA), junk.len()) };
             writer.ring.word64(HEAD).store(head, Ordering::Release);
             if let Ok(Some((_, payload))) = reader.peek() {
-                prop_assert!(payload.len() <= MAX_PAYLOAD);
+                prop_assert!(payload.len() <= MAX_RECORD);
             }
         }
     }

@@ -6,24 +6,30 @@
 //! the permission. The descriptor is for reading; what a sender offers is a place in its own memory, so a false offer
 //! shows the receiver nothing else. Where there is none (a program made itself undumpable, no `/proc`), long messages go
 //! through the ring.
+//!
+//! A packet that is longer than a record (it was made for another channel, and its receiver has moved here since) goes as
+//! parts: records of a kind of their own, which carry the bytes of header and payload. Nothing comes between them.
 
-#[cfg(not(loom))]
-use super::ring::CAPACITY;
-use super::ring::{Reader, Ring, Writer};
+use super::ring::{CAPACITY, MAX_RECORD, Reader, Ring, Writer};
 use super::{AckReader, ChannelError, Deliver, Incoming, NotPulled, Outgoing, Pulled, Puller, write_ack};
 use crate::engine::EAGER_LIMIT;
-use crate::engine::buffers::Segment;
-use crate::engine::packet::{Header, MAX_PAYLOAD};
+use crate::engine::buffers::{Payload, Segment, gather};
+use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED};
 use crate::engine::pull::{Offer, Piece};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 /// Payload of a packet of a long transfer: small enough that sender and receiver copy at the same time, large enough
 /// that the header costs nothing. It goes with the ring's capacity.
-const CHUNK: usize = 32 * 1024;
+const CHUNK: usize = 9 * 1024;
 #[cfg(not(loom))]
-const _: () = assert!(CHUNK * 4 <= CAPACITY);
+const _: () = assert!((CHUNK + 64) * 3 <= CAPACITY && CHUNK <= MAX_RECORD);
 
+/// Kind of a record that carries a part of a packet; no packet is of this kind.
+const PART: u8 = 0;
 /// Kind of the offers: addresses of the sender's memory.
 const OFFER: u32 = 1;
 /// Longest message that goes through the ring at once if the receiver could read it: above, two more packets cost less
@@ -31,16 +37,58 @@ const OFFER: u32 = 1;
 const SHORT: usize = 8 * 1024;
 /// Bytes per read.
 const READ: usize = 256 * 1024;
-/// Length from which two processors that copy through the ring are faster than one that reads: beyond the second-level
-/// cache.
+/// Length from which two processors that copy through the ring are faster than one that reads, where reading is nearly as
+/// fast as copying: beyond the second-level cache.
 const SHARE: usize = 2 * 1024 * 1024;
+/// If reading takes so many times longer than copying, the ring is the faster way for all messages, also when both ranks
+/// send: then each processor copies twice.
+const SLOW: u32 = 3;
+/// Bytes that are copied and read to compare.
+const SAMPLE: usize = 64 * 1024;
+/// How often: interruptions make single times too long.
+const SAMPLES: usize = 5;
 /// Bytes of a page.
 const PAGE: usize = 4096;
-const _: () = assert!(SHORT <= EAGER_LIMIT && EAGER_LIMIT <= MAX_PAYLOAD);
+const _: () = assert!(SHORT <= EAGER_LIMIT && EAGER_LIMIT <= MAX_STREAMED);
 
 /// This process's memory, to read. `None`: the system does not allow it.
 pub fn open_own_memory() -> Option<OwnedFd> {
     rustix::fs::open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// What [`reading_is_slow`] has found: 0 nothing yet, 1 no, 2 yes.
+static FOUND: AtomicU8 = AtomicU8::new(0);
+
+/// Forgets what was found: this process may be on another machine now.
+pub fn look_again() {
+    FOUND.store(0, Ordering::Relaxed);
+}
+
+/// True if reading a process's memory is much slower here than copying. The kernel goes page by page, with a look at the
+/// page table for each; how that compares with plain copying differs between processors by a factor of five.
+fn reading_is_slow() -> bool {
+    if FOUND.load(Ordering::Relaxed) == 0 {
+        let slow = open_own_memory().is_some_and(|memory| compare(&memory));
+        FOUND.store(1 + u8::from(slow), Ordering::Relaxed);
+    }
+    FOUND.load(Ordering::Relaxed) == 2
+}
+
+/// Reads and copies a little of this process's memory: takes some 50 µs.
+fn compare(memory: &OwnedFd) -> bool {
+    let (source, mut target) = (vec![1u8; SAMPLE], vec![0u8; SAMPLE]);
+    let (mut copied, mut read) = (Duration::MAX, Duration::MAX);
+    for _ in 0..SAMPLES {
+        let began = Instant::now();
+        black_box(&mut target).copy_from_slice(black_box(&source));
+        copied = copied.min(began.elapsed());
+        let began = Instant::now();
+        if rustix::io::pread(memory, &mut target, source.as_ptr() as u64) != Ok(SAMPLE) {
+            return false;
+        }
+        read = read.min(began.elapsed());
+    }
+    read > copied * SLOW
 }
 
 fn ring_bell(bell: &OwnedFd) {
@@ -57,30 +105,57 @@ pub struct ShmOutgoing {
     acks: AckReader,
     /// The receiver has this process's memory.
     readable: bool,
+    /// A packet that goes in parts; the first `sent` bytes of it have gone.
+    rest: Vec<u8>,
+    sent: usize,
 }
 
 impl ShmOutgoing {
     /// A channel whose peer has accepted; `bell` is the peer's doorbell; `readable` if it was given our memory.
     pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, readable: bool) -> Self {
-        Self { writer: Writer::new(ring), socket, bell, acks: AckReader::default(), readable }
+        Self { writer: Writer::new(ring), socket, bell, acks: AckReader::default(), readable, rest: Vec::new(), sent: 0 }
     }
-}
 
-impl Outgoing for ShmOutgoing {
-    fn send(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+    fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         let written = self.writer.write(header, payload)?;
         if written && self.writer.reader_asleep() {
             ring_bell(&self.bell);
         }
         Ok(written)
     }
+}
+
+impl Outgoing for ShmOutgoing {
+    fn send(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+        if self.unsent() && !self.flush()? {
+            return Ok(false);
+        }
+        if header.payload as usize <= MAX_RECORD {
+            return self.write(header, payload);
+        }
+        self.rest.extend_from_slice(header.as_bytes());
+        self.rest.extend_from_slice(&gather(payload));
+        self.flush()?;
+        Ok(true)
+    }
 
     fn flush(&mut self) -> Result<bool, ChannelError> {
+        while self.sent < self.rest.len() {
+            let part = CHUNK.min(self.rest.len() - self.sent);
+            let mut header = Header::new(Kind::Data);
+            (header.kind, header.payload) = (PART, part as u32);
+            let bytes = Segment { base: self.rest[self.sent..].as_mut_ptr(), len: part };
+            if !self.write(&header, &[bytes])? {
+                return Ok(false);
+            }
+            self.sent += part;
+        }
+        (self.rest, self.sent) = (Vec::new(), 0);
         Ok(true)
     }
 
     fn unsent(&self) -> bool {
-        false
+        !self.rest.is_empty()
     }
 
     fn chunk(&self) -> usize {
@@ -140,13 +215,32 @@ pub struct ShmIncoming {
     bell: OwnedFd,
     /// The sender's memory.
     memory: Option<OwnedFd>,
+    /// A packet that comes in parts.
+    partial: Vec<u8>,
     ended: bool,
 }
 
 impl ShmIncoming {
     /// A channel that was admitted; `bell` is the sender's doorbell, `memory` its memory, if it was given.
     pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, memory: Option<OwnedFd>) -> Self {
-        Self { reader: Reader::new(ring), socket, bell, memory, ended: false }
+        Self { reader: Reader::new(ring), socket, bell, memory, partial: Vec::new(), ended: false }
+    }
+
+    /// A part of a packet; the last one delivers it.
+    fn part(&mut self, payload: Payload, deliver: Deliver<'_>) -> Result<(), ChannelError> {
+        let impossible = || Err(ChannelError::Protocol("impossible parts in a ring".into()));
+        self.partial.extend_from_slice(&payload.to_vec());
+        let Some(bytes) = self.partial.first_chunk::<HEADER>() else { return impossible() };
+        let header = Header::from_bytes(bytes);
+        let length = header.payload as usize;
+        if length > MAX_STREAMED || header.kind == PART || self.partial.len() > HEADER + length {
+            return impossible();
+        }
+        if self.partial.len() == HEADER + length {
+            let packet = std::mem::take(&mut self.partial);
+            deliver.packet(&header, Payload::one(&packet[HEADER..]))?;
+        }
+        Ok(())
     }
 }
 
@@ -160,7 +254,11 @@ impl Puller for ShmIncoming {
     }
 
     fn share(&self) -> usize {
-        SHARE
+        if reading_is_slow() { 0 } else { SHARE }
+    }
+
+    fn share_both_ways(&self) -> usize {
+        if reading_is_slow() { 0 } else { usize::MAX }
     }
 
     fn read(&mut self, _token: u64, remote: Piece, local: Segment) -> Result<Pulled, NotPulled> {
@@ -192,7 +290,13 @@ impl Incoming for ShmIncoming {
         let (mut packets, mut bytes) = (0, 0);
         while bytes < budget {
             let Some((header, payload)) = self.reader.peek()? else { break };
-            let delivered = deliver.packet(&header, payload);
+            let delivered = if header.kind == PART {
+                self.part(payload, deliver)
+            } else if self.partial.is_empty() {
+                deliver.packet(&header, payload)
+            } else {
+                Err(ChannelError::Protocol("a packet between the parts of another".into()))
+            };
             self.reader.advance();
             delivered?;
             packets += 1;
@@ -266,5 +370,74 @@ impl Incoming for ShmIncoming {
     fn forget(self: Box<Self>) {
         std::mem::forget(self.reader.into_ring());
         let _ = (self.socket.into_raw_fd(), self.bell.into_raw_fd(), self.memory.map(IntoRawFd::into_raw_fd));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::channel::Sink;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (ShmOutgoing, ShmIncoming) {
+        let (ring, file) = Ring::create().unwrap();
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        (ShmOutgoing::new(ring, one, bell(), false), ShmIncoming::new(Ring::open(&file).unwrap(), other, bell(), None))
+    }
+
+    fn eager(tag: u64, length: usize) -> (Header, Vec<u8>) {
+        let mut header = Header::new(Kind::Eager);
+        (header.tag, header.payload, header.length) = (tag, length as u32, length as u64);
+        (header, (0..length).map(|at| (at / 7 + tag as usize) as u8).collect())
+    }
+
+    /// What was made for a socket and waits when its receiver moves to this node still arrives whole and in its turn.
+    #[test]
+    fn a_packet_longer_than_the_ring_arrives_between_others() {
+        let (mut out, mut incoming) = pair();
+        let lengths = [10, MAX_STREAMED, 0, MAX_RECORD + 1, MAX_RECORD, 100_000];
+        let packets: Vec<_> = lengths.iter().enumerate().map(|(tag, length)| eager(tag as u64, *length)).collect();
+        let (mut sent, mut got) = (0, Vec::new());
+        while got.len() < packets.len() {
+            if sent < packets.len() && out.send(&packets[sent].0, &[Segment::of(&packets[sent].1)]).unwrap() {
+                sent += 1;
+            } else {
+                out.flush().unwrap();
+            }
+            let mut sink = |header: &Header, payload: Payload| {
+                got.push((*header, payload.to_vec()));
+                Ok(())
+            };
+            incoming.receive(usize::MAX, &mut sink as &mut dyn Sink).unwrap();
+        }
+        assert!(got == packets && !out.unsent() && out.flush().unwrap());
+    }
+
+    #[test]
+    fn parts_that_make_no_packet_are_refused() {
+        let part = |length: usize| {
+            let mut header = Header::new(Kind::Data);
+            (header.kind, header.payload) = (PART, length as u32);
+            header
+        };
+        let (whole, _) = eager(1, 2000);
+        let (long, _) = eager(1, MAX_STREAMED + 1);
+        let mut nested = whole;
+        nested.kind = PART;
+        let mut much = whole.as_bytes().to_vec();
+        much.resize(HEADER + 2001, 1);
+        for bytes in [&whole.as_bytes()[..HEADER - 1], long.as_bytes(), nested.as_bytes(), &much] {
+            let (mut out, mut incoming) = pair();
+            assert!(out.writer.write(&part(bytes.len()), &[Segment::of(bytes)]).unwrap());
+            let mut sink = |_: &Header, _: Payload| -> Result<(), ChannelError> { panic!("delivered") };
+            assert!(matches!(incoming.receive(1, &mut sink as &mut dyn Sink), Err(ChannelError::Protocol(_))));
+        }
+        let (mut out, mut incoming) = pair();
+        assert!(out.writer.write(&part(HEADER), &[Segment::of(whole.as_bytes())]).unwrap());
+        assert!(out.writer.write(&eager(2, 0).0, &[]).unwrap());
+        let mut sink = |_: &Header, _: Payload| -> Result<(), ChannelError> { panic!("delivered") };
+        assert!(matches!(incoming.receive(usize::MAX, &mut sink as &mut dyn Sink), Err(ChannelError::Protocol(_))));
     }
 }

@@ -5,10 +5,9 @@
 //! (fi_tagged(3), MPI's matching order). Both sides are kept per source so that directed receives, the usual case,
 //! do not search through what others sent.
 //!
-//! Nothing bounds what waits here. A receiver may ask for the last message first, so to stop reading from a peer because
-//! nobody has asked for its messages yet would hang correct programs; to make the sender wait would do the same, because
-//! the buffer of an injected message is the application's again when the call returns. What a peer can pile up is what its
-//! program sends.
+//! A receiver may ask for the last message first, so to stop reading from a peer because nobody has asked for its messages yet
+//! would hang correct programs, and so would making the sender wait. How much data waits here is bounded all the same: a
+//! peer that has sent too much of it announces the rest ([`super::flow`]).
 
 use crate::engine::buffers::Buffers;
 use crate::engine::packet::Header;
@@ -174,6 +173,17 @@ impl Matcher {
                 hits.min().map(|(_, rank, index)| (rank, index))
             }
         }
+    }
+
+    /// The messages that wait, to look at.
+    #[cfg(test)]
+    pub fn waiting(&self) -> impl Iterator<Item = &Unexpected> {
+        self.unexpected.iter().flatten().map(|(_, message)| message)
+    }
+
+    /// The messages that wait.
+    pub fn into_waiting(self) -> impl Iterator<Item = Unexpected> {
+        self.unexpected.into_iter().flatten().map(|(_, message)| message)
     }
 
     /// The first waiting message that a receive like this would get.

@@ -9,6 +9,7 @@
 
 pub mod buffers;
 pub mod completion;
+pub mod flow;
 pub mod matching;
 pub mod packet;
 pub mod pull;
@@ -25,10 +26,12 @@ pub use send::{EAGER_LIMIT, Message};
 
 use buffers::{Buffers, Payload, Segment};
 use completion::{Completion, Counter, Queue};
+use flow::Flow;
 use matching::{Matcher, Unexpected};
 use mend_messages::job::Rank;
 use packet::{Header, Kind};
 use pull::{Offer, Pull};
+use send::Sending;
 use slab::Slab;
 use std::collections::HashMap;
 
@@ -55,6 +58,10 @@ pub struct Stream {
 pub trait Outlet {
     /// False while too much is waiting for this peer; the application is told to try again.
     fn has_room(&self, peer: Rank) -> bool;
+    /// True while nothing waits for this peer: it takes part in what goes on.
+    fn flows(&self, _peer: Rank) -> bool {
+        true
+    }
     /// Longest message to this peer that had better travel at once, between [`EAGER_LIMIT`] and
     /// [`packet::MAX_PAYLOAD`] bytes.
     fn eager_limit(&self, peer: Rank) -> usize;
@@ -136,6 +143,13 @@ pub struct Endpoint {
     pub(crate) claimed: HashMap<usize, Unexpected>,
 }
 
+impl Endpoint {
+    /// The messages that nobody will ask for any more.
+    fn into_waiting(self) -> impl Iterator<Item = Unexpected> {
+        self.tagged.into_waiting().chain(self.plain.into_waiting()).chain(self.claimed.into_values())
+    }
+}
+
 /// An operation under way.
 #[derive(Debug)]
 pub(crate) enum Operation {
@@ -154,6 +168,8 @@ pub struct Engine {
     pub queues: Slab<Queue>,
     /// Counters.
     pub counters: Slab<Counter>,
+    /// What may wait of each peer.
+    pub flow: Flow,
     pub(crate) operations: Slab<Operation>,
     pub(crate) multi: Slab<receive::MultiBuffer>,
     pub(crate) regions: HashMap<u64, Region>,
@@ -177,14 +193,15 @@ impl Engine {
         out.withdraw(&|stream| mine.contains(&stream.operation));
         out.abandon(&mine);
         for id in mine {
-            if let Some(Operation::Send(sending)) = self.operations.remove(id)
-                && let Some(ticket) = sending.ticket
-            {
-                out.retract(sending.peer, ticket);
+            match self.operations.remove(id) {
+                Some(Operation::Send(Sending { peer, ticket: Some(ticket), .. })) => out.retract(peer, ticket),
+                Some(Operation::Receive(landing)) => self.taken(out, landing.peer, &landing.announcement),
+                _ => {}
             }
         }
-        if let Some(slot) = self.endpoints.get_mut(usize::from(number)) {
-            *slot = None;
+        let closed = self.endpoints.get_mut(usize::from(number)).and_then(Option::take);
+        for message in closed.into_iter().flat_map(Endpoint::into_waiting) {
+            self.taken(out, message.source.0, &message.header);
         }
     }
 
@@ -206,6 +223,8 @@ impl Engine {
             Kind::Ack => self.acknowledged(out, peer, header),
             Kind::Write => self.written(out, peer, header, payload),
             Kind::Read => self.asked(out, peer, header),
+            Kind::Taken if self.flow.release(peer, header.length) => Ok(()),
+            Kind::Taken => Err(Fault::Excess),
             // The links keep markers to themselves.
             Kind::Marker => Err(Fault::Kind(header.kind)),
         }
@@ -243,6 +262,18 @@ impl Engine {
         }
     }
 
+    /// A message that came at once waits no longer.
+    #[inline]
+    pub(crate) fn taken(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) {
+        if header.kind == Kind::Eager as u8
+            && let Some(taken) = self.flow.take(peer, header.length)
+        {
+            let mut answer = Header::new(Kind::Taken);
+            (answer.from, answer.to, answer.length) = (header.to, header.from, taken);
+            out.post(peer, &answer, &[]);
+        }
+    }
+
     /// Counts and reports the end of an operation.
     pub(crate) fn finish(&mut self, endpoint: u16, class: Class, report: bool, completion: Completion) {
         let Some(owner) = self.endpoints.get(usize::from(endpoint)).and_then(Option::as_ref) else { return };
@@ -268,14 +299,25 @@ impl Engine {
         binding.is_some_and(|binding| !binding.selective || flags & mend_fabric_sys::FI_COMPLETION != 0)
     }
 
-    /// True while an operation of this endpoint waits for a peer.
+    /// True while an operation of this endpoint waits for a peer that is not `gone`. What is yet to be received does not count.
     #[must_use]
-    pub fn unfinished(&self, endpoint: u16) -> bool {
-        !self.operations.find_all(|operation| operation.endpoint() == endpoint && !matches!(operation, Operation::Receive(_))).is_empty()
+    pub fn unfinished(&self, endpoint: u16, gone: impl Fn(Rank) -> bool) -> bool {
+        let waits = |operation: &Operation| operation.endpoint() == endpoint && operation.waits_for().is_some_and(|peer| !gone(peer));
+        !self.operations.find_all(waits).is_empty()
     }
 }
 
 impl Operation {
+    /// The peer that must do something for it.
+    fn waits_for(&self) -> Option<Rank> {
+        match self {
+            Self::Send(sending) => Some(sending.peer),
+            Self::Receive(_) => None,
+            Self::Write(transfer) => Some(transfer.peer),
+            Self::Read(reading) => Some(reading.transfer.peer),
+        }
+    }
+
     fn endpoint(&self) -> u16 {
         match self {
             Self::Send(sending) => sending.endpoint,
@@ -283,5 +325,15 @@ impl Operation {
             Self::Write(transfer) => transfer.endpoint,
             Self::Read(reading) => reading.transfer.endpoint,
         }
+    }
+}
+
+#[cfg(test)]
+impl Engine {
+    /// Bytes of messages that wait here and are counted.
+    fn waiting_data(&self) -> u64 {
+        let open = self.endpoints.iter().flatten();
+        let counted = |message: &Unexpected| if message.body.len() > flow::FREE { message.body.len() as u64 } else { 0 };
+        open.flat_map(|endpoint| endpoint.tagged.waiting().chain(endpoint.plain.waiting()).map(counted)).sum()
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! message ≤ eager limit        EAGER ──►                        (◄── ACK if delivery-complete was asked)
+//!                                                               (◄── TAKEN now and then, see [`super::flow`])
 //! longer message               RTS ──►  ◄── CTS  DATA… ──►      (◄── ACK)
 //!   that the receiver reads    RTS ──►                         ◄── ACK
 //! RMA write                    WRITE… ──►  ◄── ACK
@@ -44,6 +45,8 @@ pub enum Kind {
     Read = 7,
     /// Everything sent before on this channel must be delivered, then marker `id` acknowledged.
     Marker = 8,
+    /// `length` bytes of the messages that came at once were taken, ever.
+    Taken = 9,
 }
 
 /// Bits of [`Header::flags`].
@@ -111,6 +114,7 @@ impl Header {
             6 => Kind::Write,
             7 => Kind::Read,
             8 => Kind::Marker,
+            9 => Kind::Taken,
             _ => return None,
         })
     }

@@ -145,6 +145,7 @@ impl Engine {
             let message = matcher.take(receive.source, tag, ignore).ok_or(FI_ENOMSG)?;
             if discard {
                 refuse(out, &message);
+                self.taken(out, message.source.0, &message.header);
             } else {
                 owner.claimed.insert(receive.context, message);
             }
@@ -166,6 +167,7 @@ impl Engine {
         let message = owner.claimed.remove(&receive.context).ok_or(FI_EINVAL)?;
         if discard {
             refuse(out, &message);
+            self.taken(out, message.source.0, &message.header);
             let completion = told(&message.header, message.source, receive.context, message.header.has(flag::TAGGED));
             self.finish(endpoint, Class::Receive, report, completion);
         } else {
@@ -260,6 +262,8 @@ impl Engine {
             self.delivered(out, header.to, target, header, source, placed);
         } else if let Some(owner) = self.endpoint(header.to) {
             owner.matcher(tagged).keep(Unexpected { source, header: *header, body: payload.to_vec() });
+        } else {
+            self.taken(out, peer, header);
         }
         Ok(())
     }
@@ -371,6 +375,7 @@ impl Engine {
         source: Source,
         placed: usize,
     ) {
+        self.taken(out, source.0, header);
         let mut completion = told(header, source, target.context, header.has(flag::TAGGED));
         completion.len = placed as u64;
         if header.length > placed as u64 {

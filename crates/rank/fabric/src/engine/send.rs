@@ -1,6 +1,6 @@
 //! Messages on their way out.
 
-use super::buffers::{Buffers, MAX_SEGMENTS, Segment};
+use super::buffers::{Buffers, MAX_SEGMENTS, Segment, gather};
 use super::completion::Completion;
 use super::packet::{Header, Kind, MAX_PAYLOAD, flag};
 use super::{Class, Engine, Fault, Operation, Outlet, Stream};
@@ -43,6 +43,8 @@ pub(crate) struct Sending {
     context: usize,
     report: bool,
     flags: u64,
+    /// The message, if the application has its buffer back already; `buffers` is this memory then.
+    _copy: Option<Box<[u8]>>,
     /// `Some` until the receiver has asked for the data.
     buffers: Option<Buffers>,
     length: usize,
@@ -79,7 +81,13 @@ impl Engine {
             return Err(FI_EMSGSIZE);
         }
         let copied = message.inject || message.flags & FI_INJECT != 0;
-        let eager = length <= if copied { EAGER_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
+        let short = length <= if copied { EAGER_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
+        let eager = short && self.flow.admit(message.to.0, length);
+        // What is announced must be copied then. A peer that is slow to take part holds that up; one that takes part, but
+        // none of the messages, does not, because it may need a later one first.
+        if copied && !eager && !out.flows(message.to.0) {
+            return Err(FI_EAGAIN);
+        }
         let mut header = Header::new(if eager { Kind::Eager } else { Kind::Rts });
         header.from = endpoint;
         header.to = message.to.1;
@@ -107,6 +115,7 @@ impl Engine {
                     context: message.context,
                     report,
                     flags: kind,
+                    _copy: None,
                     buffers: None,
                     length,
                     header,
@@ -122,7 +131,7 @@ impl Engine {
             }
             return Ok(());
         }
-        if !copied && length <= out.lend_limit(message.to.0) {
+        if !copied && !short && length <= out.lend_limit(message.to.0) && self.flow.admit(message.to.0, length) {
             header.kind = Kind::Eager as u8;
             header.payload = length as u32;
             let (context, peer, flags) = (message.context, message.to.0, kind);
@@ -132,6 +141,7 @@ impl Engine {
                 context,
                 report,
                 flags,
+                _copy: None,
                 buffers: None,
                 length,
                 header,
@@ -146,11 +156,14 @@ impl Engine {
             }
             return Ok(());
         }
-        let buffers = match message.segments {
-            [one] => Buffers::One(*one),
-            many => Buffers::Many(many.into()),
+        // A message that must not go at once, although the application wants its buffer back.
+        let mut copy = copied.then(|| gather(message.segments).into_boxed_slice());
+        let buffers = match (&mut copy, message.segments) {
+            (Some(copy), _) => Buffers::One(Segment { base: copy.as_mut_ptr(), len: copy.len() }),
+            (None, [one]) => Buffers::One(*one),
+            (None, many) => Buffers::Many(many.into()),
         };
-        let offer = out.offer(message.to.0, message.segments);
+        let offer = out.offer(message.to.0, buffers.segments());
         let body = offer.as_ref().and_then(|offer| offer.announce(&mut header)).unwrap_or(Segment::EMPTY);
         let sending = Sending {
             endpoint,
@@ -158,6 +171,7 @@ impl Engine {
             context: message.context,
             report,
             flags: kind,
+            _copy: copy,
             buffers: Some(buffers),
             length,
             header,

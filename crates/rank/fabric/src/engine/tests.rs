@@ -251,6 +251,61 @@ proptest! {
         prop_assert_eq!(pair.wires[0].retracted, if plan.fates.is_some() { long } else { 0 });
     }
 
+    /// However a peer floods a rank that takes its messages late and in any order: never does more data wait than the limit
+    /// says, everything arrives, and the sender's buffers are free when it was told so.
+    #[test]
+    fn what_nobody_asked_for_is_bounded(
+        lengths in prop::collection::vec(prop_oneof![0usize..200, 1000usize..EAGER_LIMIT, 20_000usize..60_000], 1..40),
+        limit in 1u64..100_000,
+        order in any::<u64>(),
+        late in 0usize..40,
+        discard in any::<u64>(),
+    ) {
+        let mut pair = Pair::new();
+        pair.wires[0].offers = order & 1 == 1;
+        pair.engines.iter_mut().for_each(|engine| engine.flow.set_limit(limit));
+        let bodies: Vec<Vec<u8>> = lengths.iter().enumerate().map(|(number, length)| pattern(number, *length)).collect();
+        // Each message has a tag of its own, so that the last may be taken first.
+        let mut wanted: Vec<usize> = (0..lengths.len()).collect();
+        wanted.sort_by_key(|at| (*at as u64 + 1).wrapping_mul(order | 1).rotate_left(17));
+        let mut memory: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0; *length]).collect();
+        let mut dropped = 0;
+        for (number, body) in bodies.iter().enumerate() {
+            let mut buffer = body.clone();
+            let inject = body.len() <= EAGER_LIMIT;
+            let segments = [Segment::of(if inject { &buffer } else { body })];
+            let flags = if inject { 0 } else { FI_COMPLETION };
+            let message = Message { to: (1, 0), tag: Some(number as u64), data: Some(7), segments: &segments, context: number, flags, inject };
+            pair.engines[0].send(&mut pair.wires[0], 0, &message).unwrap();
+            buffer.fill(0xee);
+            pair.settle();
+            prop_assert!(pair.engines[1].waiting_data() <= limit, "{} bytes wait", pair.engines[1].waiting_data());
+            if number < late {
+                continue;
+            }
+            while let Some(at) = wanted.iter().position(|at| *at <= number) {
+                let at = wanted.remove(at);
+                if discard >> (at % 64) & 1 == 1 {
+                    let nowhere = Buffers::One(Segment::EMPTY);
+                    let receive = Receive { tag: Some((at as u64, 0)), source: None, buffers: nowhere, context: at, flags: FI_PEEK };
+                    pair.engines[1].peek(&mut pair.wires[1], 0, &receive, false, true).unwrap();
+                    dropped += 1;
+                } else {
+                    pair.receive(1, &mut memory[at], Some((at as u64, 0)), at, 0);
+                }
+                pair.settle();
+            }
+        }
+        for at in wanted.drain(..) {
+            pair.receive(1, &mut memory[at], Some((at as u64, 0)), at, 0);
+            pair.settle();
+        }
+        prop_assert_eq!(pair.completions(1).len(), lengths.len());
+        let whole = memory.iter().zip(&bodies).filter(|(memory, body)| memory == body).count();
+        prop_assert!(whole + dropped >= lengths.len());
+        prop_assert!(pair.engines[0].operations.is_empty() && pair.engines[1].operations.is_empty());
+    }
+
     /// A hostile peer cannot make the engine panic or write outside of what was lent.
     #[test]
     fn hostile_packets_do_no_harm(packets in prop::collection::vec((any::<[u8; 56]>(), 0usize..300, any::<bool>()), 0..60)) {
@@ -260,7 +315,7 @@ proptest! {
         pair.engines[1].register(3, Region { base: memory.as_ptr() as usize + 4096, len: 4096, access: FI_REMOTE_READ | FI_REMOTE_WRITE }).unwrap();
         for (bytes, length, plausible) in packets {
             let mut header = Header::from_bytes(&bytes);
-            header.kind %= 9;
+            header.kind %= 10;
             if plausible {
                 (header.to, header.tag, header.payload, header.length) = (0, 3, length as u32, length as u64);
                 header.address %= 8192;
@@ -394,4 +449,24 @@ fn an_early_acknowledgement_ends_the_stream() {
     }
     assert!(pair.wires[0].streams.is_empty());
     assert_eq!(pair.completions(0).len(), 2);
+}
+
+/// The messages of an endpoint that is closed count as taken, and nobody can take what was not sent.
+#[test]
+fn a_closed_endpoint_takes_what_waited() {
+    let (mut pair, body) = (Pair::new(), pattern(1, 1000));
+    pair.engines.iter_mut().for_each(|engine| engine.flow.set_limit(4000));
+    for tag in [Some(1), None, Some(2), None, None] {
+        pair.send(0, &body, tag, 0, 0);
+    }
+    pair.settle();
+    assert_eq!(pair.engines[1].waiting_data(), 4000);
+    pair.engines[1].close_endpoint(&mut pair.wires[1], 0);
+    assert_eq!(pair.wires[1].packets.back().map(|(header, _)| (header.kind(), header.length)), Some((Some(Kind::Taken), 4000)));
+    pair.settle();
+    let mut lie = Header::new(Kind::Taken);
+    for (length, outcome) in [(4000, Ok(())), (4001, Err(Fault::Excess)), (3999, Err(Fault::Excess))] {
+        lie.length = length;
+        assert_eq!(pair.engines[0].handle(&mut pair.wires[0], 1, &lie, Payload::EMPTY), outcome);
+    }
 }

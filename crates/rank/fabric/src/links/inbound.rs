@@ -40,8 +40,8 @@ pub struct Inbound {
     pub marker: Option<u64>,
     /// Kind of offers that the channel can use; 0: none.
     pub pull_kind: u32,
-    /// Length from which packets are better, if the sender has nothing else to do, bytes.
-    pub share: usize,
+    /// Length from which packets are better, if this rank sends nothing long itself and if it does, bytes.
+    pub share: [usize; 2],
     /// Reads of the sender's memory.
     pub pulls: VecDeque<Pulling>,
 }
@@ -271,7 +271,10 @@ impl Links {
         });
         match admitted {
             Ok(mut channel) => {
-                let (pull_kind, share) = channel.puller().map_or((0, usize::MAX), |puller| (puller.kind(), puller.share()));
+                let (pull_kind, share) = match channel.puller() {
+                    Some(puller) => (puller.kind(), [puller.share(), puller.share_both_ways()]),
+                    None => (0, [usize::MAX; 2]),
+                };
                 if channel.polled() {
                     self.polled.push(at as u32);
                 } else {

@@ -372,15 +372,23 @@ impl Links {
     /// True when nothing waits for a peer that may still take it.
     #[must_use]
     pub fn idle(&self) -> bool {
-        self.loopback.is_empty()
-            && self.port_quiet()
-            && self.peers.iter().all(|peer| !peer.pending() || matches!(peer.outbound, Outbound::Lost { .. }))
+        self.loopback.is_empty() && self.port_quiet() && self.peers.iter().all(|peer| !peer.pending() || peer.gone())
+    }
+
+    /// True if a rank has ended, as far as can be told from its channels: nothing more is to be expected of it as it was.
+    #[must_use]
+    pub fn gone(&self, rank: Rank) -> bool {
+        self.peers.get(rank as usize).is_some_and(Peer::gone)
     }
 }
 
 impl Outlet for Links {
     fn has_room(&self, peer: Rank) -> bool {
         self.peers.get(peer as usize).is_none_or(|peer| peer.queued < QUEUE_LIMIT)
+    }
+
+    fn flows(&self, peer: Rank) -> bool {
+        self.peers.get(peer as usize).is_none_or(|peer| peer.queue.is_empty())
     }
 
     fn eager_limit(&self, peer: Rank) -> usize {

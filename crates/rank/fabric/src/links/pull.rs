@@ -4,8 +4,8 @@
 //! channel has done it piece by piece. A marker is acknowledged when all reads of its channel have ended, and none is
 //! accepted from a marker to the next packet. If the channel ends first, the engine hears that the read failed.
 //!
-//! A very long message is declined if this rank sends none itself by then: its sender is probably idle, and two
-//! processors that copy are faster than one.
+//! A message may be declined although it could be read: two processors that copy are faster than one that reads, from a
+//! length on that the channel knows.
 
 use super::Links;
 use super::inbound::Inbound;
@@ -100,7 +100,9 @@ impl Links {
         while let Some((rank, pull)) = self.asked.pop() {
             let number = self.peers.get(rank as usize).and_then(|peer| peer.inbound);
             match number.and_then(|number| self.inbound.get_mut(number as usize)).and_then(Option::as_mut) {
-                Some(inbound) if inbound.pull_kind == pull.kind && (pull.length < inbound.share || self.crowded || self.offered > 0) => {
+                Some(inbound)
+                    if inbound.pull_kind == pull.kind && (pull.length < inbound.share[usize::from(self.offered > 0)] || self.crowded) =>
+                {
                     inbound.pulls.push_back(Pulling { pull, offset: 0, under_way: 0, failed: false });
                     if let Some(number) = number {
                         self.list_pulls(number);

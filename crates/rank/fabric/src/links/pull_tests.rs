@@ -108,6 +108,7 @@ impl Scene {
         for inbound in world.nodes[1].links.inbound.iter_mut().flatten() {
             let channel = std::mem::replace(&mut inbound.channel, Box::new(Nothing));
             inbound.channel = Box::new(Slow { channel, device: Arc::clone(&device) });
+            inbound.share = [usize::MAX; 2];
         }
         receive(&mut world, &mut memory);
         send(&mut world, &body);
@@ -148,7 +149,7 @@ impl Scene {
             self.end_reads(Ok(()));
             self.rounds(1);
             done.extend(completions(&mut self.world, 1));
-            if !done.is_empty() && !self.world.nodes[0].engine.unfinished(0) {
+            if !done.is_empty() && !self.world.nodes[0].engine.unfinished(0, |_| false) {
                 break;
             }
         }

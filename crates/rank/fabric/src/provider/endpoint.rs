@@ -12,8 +12,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long closing an endpoint waits for peers to take what was sent to them.
-const FLUSH_TIME: Duration = Duration::from_secs(10);
+/// How long closing an endpoint waits for a sign of peers that have not taken what was sent to them.
+const FLUSH_TIME: Duration = Duration::from_secs(3);
 
 #[repr(C)]
 pub struct Endpoint {
@@ -235,12 +235,13 @@ unsafe extern "C" fn setopt(fid: *mut Fid, level: c_int, name: c_int, value: *co
     })
 }
 
-/// Waits until what this endpoint sent is with its peers: an MPI library closes right after its last (buffered) sends.
+/// Waits until what this endpoint sent is with its peers: an MPI library closes right after its last (buffered) sends. Those
+/// that have ended are not waited for.
 fn flush(number: u16) {
     let fabric = fabric();
     let mut deadline = Instant::now() + FLUSH_TIME;
     let mut state = fabric.lock();
-    while !state.links.idle() || state.engine.unfinished(number) {
+    while !state.links.idle() || state.engine.unfinished(number, |peer| state.links.gone(peer)) {
         if state.links.on_hold() {
             // A checkpoint or a migration is under way; its time does not count.
             deadline = Instant::now() + FLUSH_TIME;
@@ -248,7 +249,9 @@ fn flush(number: u16) {
         if Instant::now() > deadline {
             break;
         }
-        if !state.progress() {
+        if state.progress() {
+            deadline = Instant::now() + FLUSH_TIME;
+        } else {
             state = fabric.sleep(state, NAP);
         }
     }

@@ -5,7 +5,7 @@ use super::contact::Contact;
 use super::port::{OwnLine, SharedPort, lock};
 use super::{CREDITS, Prefix, RETURN};
 use crate::engine::buffers::{Payload, Segment};
-use crate::engine::packet::{HEADER, Header, MAX_PAYLOAD};
+use crate::engine::packet::{HEADER, Header, MAX_STREAMED};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,8 @@ pub struct OfiIncoming {
 /// Length of the packet that begins here.
 fn announced(header: &Header) -> Result<usize, ChannelError> {
     match header.payload as usize {
-        length if length <= MAX_PAYLOAD => Ok(length),
+        // One that was made for a socket may be as long.
+        length if length <= MAX_STREAMED => Ok(length),
         _ => Err(ChannelError::Protocol("impossible length in a message".into())),
     }
 }

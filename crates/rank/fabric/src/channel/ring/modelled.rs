@@ -16,8 +16,10 @@ use rustix::fd::OwnedFd;
 
 /// Room for two records of one line and one of two: it wraps and fills within the few steps a model can take.
 pub const CAPACITY: usize = 4 * LINE;
+/// Bytes of the mapping.
+pub const RING_BYTES: usize = DATA + CAPACITY;
 /// A payload that makes a record of two lines.
-pub const MAX_PAYLOAD: usize = 2 * LINE - HEADER;
+pub const MAX_RECORD: usize = 2 * LINE - HEADER;
 
 /// What two ends share.
 #[derive(Debug)]
@@ -180,11 +182,11 @@ fn a_sleeping_reader_is_woken() {
 
 #[test]
 fn records_come_whole_and_in_order() {
-    exchange(&[0, MAX_PAYLOAD, 8], Some(4));
+    exchange(&[0, MAX_RECORD, 8], Some(4));
 }
 
 /// Five lines through a ring of four: the writer waits for room, the last record wraps.
 #[test]
 fn a_waiting_writer_is_woken_and_records_wrap() {
-    exchange(&[MAX_PAYLOAD, 1, MAX_PAYLOAD], Some(4));
+    exchange(&[MAX_RECORD, 1, MAX_RECORD], Some(4));
 }

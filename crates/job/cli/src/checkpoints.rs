@@ -1,0 +1,139 @@
+//! `mend checkpoints`: what there is to restart from, what builds on what, and removing some of it.
+
+use crate::arguments::Checkpoints;
+use crate::failure::Failure;
+use crate::{report, verbs};
+use mend_controller::error_with_causes;
+use mend_controller::manifest::{self, Manifest};
+use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
+use mend_controller::upkeep::remove_by_hand;
+use mend_messages::control::{Answer, Ask};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+#[derive(Serialize)]
+struct Listed {
+    number: u64,
+    usable: bool,
+    problem: Option<String>,
+    taken: Option<u64>,
+    age_s: Option<u64>,
+    kind: Option<&'static str>,
+    periodic: Option<bool>,
+    bases: BTreeSet<u64>,
+    needs: BTreeSet<u64>,
+    bytes: Option<u64>,
+    stopped_us: Option<u64>,
+    tiers: Vec<String>,
+    directory: String,
+}
+
+/// `mend checkpoints`.
+pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
+    let (directory, record) = match &arguments.job {
+        None => record::find(None, true).or_else(|_| record::find(None, false))?,
+        job => record::find(job.as_deref(), false)?,
+    };
+    if !arguments.remove.is_empty() {
+        return remove(&directory, &record, &arguments).await;
+    }
+    let all: Vec<Listed> = manifest::numbers(&record.checkpoints).into_iter().map(|number| look(&record, number)).collect();
+    if arguments.json {
+        report::json(&all)?;
+        return Ok(0);
+    }
+    if all.is_empty() {
+        println!("{} has no checkpoint", record.id);
+        return Ok(0);
+    }
+    println!("{}", record.id);
+    let heading = ["N", "TAKEN (UTC)", "AGE", "KIND", "NEEDS", "SIZE", "STOPPED", "WHOLE IN", "DIRECTORY"];
+    report::table(&heading, &all.iter().map(row).collect::<Vec<_>>());
+    Ok(0)
+}
+
+fn row(one: &Listed) -> Vec<String> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    let needs: Vec<String> = one.needs.iter().map(u64::to_string).collect();
+    vec![
+        one.number.to_string(),
+        or_dash(one.taken.map(report::time)),
+        or_dash(one.age_s.map(report::age)),
+        or_dash(one.kind.map(str::to_owned)),
+        or_dash((!needs.is_empty()).then(|| needs.join(","))),
+        or_dash(one.bytes.map(report::size)),
+        or_dash(one.stopped_us.map(report::duration)),
+        or_dash((!one.tiers.is_empty()).then(|| one.tiers.join(" "))),
+        one.problem.clone().unwrap_or_else(|| one.directory.clone()),
+    ]
+}
+
+fn look(record: &JobRecord, number: u64) -> Listed {
+    let directory = record.checkpoints.join(number.to_string());
+    let loaded = manifest::load(&directory);
+    // A damaged one still says what it is, if its manifest is good.
+    let found: Option<Manifest> = manifest::read_alone(&directory).ok();
+    let found = found.as_ref();
+    let full = |found: &Manifest| found.images.iter().filter(|image| image.base.is_none()).count();
+    Listed {
+        number,
+        usable: loaded.is_ok(),
+        problem: loaded.err().map(|error| error_with_causes(&error)),
+        taken: found.map(|found| found.taken),
+        age_s: found.map(|found| record::now().saturating_sub(found.taken)),
+        kind: found.map(|found| match full(found) {
+            0 => "incremental",
+            full if full == found.images.len() => "full",
+            _ => "partly full",
+        }),
+        periodic: found.map(|found| found.periodic),
+        bases: found.map(bases).unwrap_or_default(),
+        needs: found.map(|found| needs(record, found)).unwrap_or_default(),
+        bytes: found.map(|found| found.images.iter().map(|image| image.bytes).sum()),
+        stopped_us: found.map(|found| found.stopped_us),
+        tiers: found.map(|found| tiers(&directory, found)).unwrap_or_default(),
+        directory: directory.to_string_lossy().into_owned(),
+    }
+}
+
+/// Tiers that hold the whole checkpoint: as the job recorded it, or the shared directory where nothing else takes part.
+fn tiers(directory: &Path, manifest: &Manifest) -> Vec<String> {
+    if manifest.tiers.is_empty() { vec!["shared".to_owned()] } else { mend_controller::tiers::held(directory) }
+}
+
+fn bases(manifest: &Manifest) -> BTreeSet<u64> {
+    manifest.images.iter().filter_map(|image| image.base).collect()
+}
+
+/// All that a checkpoint builds on, as far as it can be followed.
+fn needs(record: &JobRecord, manifest: &Manifest) -> BTreeSet<u64> {
+    let mut found = bases(manifest);
+    let mut open: Vec<u64> = found.iter().copied().collect();
+    while let Some(number) = open.pop() {
+        if let Ok(below) = manifest::read_alone(&record.checkpoints.join(number.to_string())) {
+            open.extend(bases(&below).into_iter().filter(|base| found.insert(*base)));
+        }
+    }
+    found
+}
+
+async fn remove(directory: &JobDirectory, record: &JobRecord, arguments: &Checkpoints) -> Result<i32, Failure> {
+    match directory.lock(&record.id) {
+        // Nobody else removes, or builds on, anything while the lock is held.
+        Ok(_lock) => remove_by_hand(&record.checkpoints, &arguments.remove)
+            .map_err(|error| Failure::new(error_with_causes(&error), error.hint(), 1))?,
+        Err(RecordError::Running { .. }) => {
+            let ask = Ask::Remove { numbers: arguments.remove.clone() };
+            let Answer::Removed = verbs::ask_of(directory, record, ask).await? else { return Err(verbs::unexpected()) };
+        }
+        Err(error) => return Err(error.into()),
+    }
+    if arguments.json {
+        report::json(&serde_json::json!({ "removed": arguments.remove }))?;
+    } else {
+        let numbers: Vec<String> = arguments.remove.iter().map(u64::to_string).collect();
+        println!("removed: {}", numbers.join(", "));
+    }
+    Ok(0)
+}

@@ -1,0 +1,387 @@
+//! The directory of a job's checkpoints over time: what is superseded goes, long chains are merged, leftovers of a crash are
+//! swept up. `mend-policy` decides what; here it is done, on a thread of its own that stands back for the program.
+//!
+//! ```text
+//! removal:  N ──rename──► N.old ──► gone                       those that build on others before the others
+//! merge:    N/rank-R.merged.image.new ──fsync, rename──► N/rank-R.merged.image, all ranks
+//!           ──► N/manifest.json names them (written beside it, fsynced, renamed) ──► the old images go
+//! ```
+//! Invariants: at every moment, also after a crash or power failure, every checkpoint that is listed and could be restarted
+//! before can be restarted, but for those being removed; a merged image has the name (id) of the one whose place it takes, so
+//! that what builds on it goes on building on it. Only the holder of the job's lock removes or merges.
+//! Faults assumed: SIGKILL between any two calls; disks full, slow, failing; files of others in the directory (left alone).
+
+use crate::manifest::{self, Manifest, ManifestError, merged_name};
+use crate::record::sync_directory;
+use mend_coordination::checkpoint::image_name;
+use mend_image::chain::Chain;
+use mend_policy::retention::{self, Bounds, Known};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes of a merged image that are written at once.
+const WRITE_SIZE: usize = 1 << 20;
+
+/// Why a checkpoint was not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// No such checkpoint.
+    #[error("there is no checkpoint {number}")]
+    None {
+        /// As asked.
+        number: u64,
+        /// Those there are.
+        known: Vec<u64>,
+    },
+    /// Others need it.
+    #[error("checkpoint {number} cannot be removed: {} on it", builders(by))]
+    Needed {
+        /// As asked.
+        number: u64,
+        /// Which build on it.
+        by: Vec<u64>,
+    },
+    /// It is not known whether others need it.
+    #[error("checkpoint {number} cannot be removed: another one cannot be read, and may build on it")]
+    Unknown {
+        /// As asked.
+        number: u64,
+    },
+    /// The file system refuses.
+    #[error("checkpoint {number} cannot be removed")]
+    Io {
+        /// As asked.
+        number: u64,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn builders(numbers: &[u64]) -> String {
+    match numbers {
+        [one] => format!("checkpoint {one} builds"),
+        several => format!("checkpoints {} build", list(several)),
+    }
+}
+
+fn list(numbers: &[u64]) -> String {
+    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl RemoveError {
+    /// What a user can do about it; may be empty.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::None { known, .. } if known.is_empty() => String::new(),
+            Self::None { known, .. } => format!("there are {}", list(known)),
+            Self::Needed { by, .. } => format!("remove {} first", list(by)),
+            Self::Unknown { .. } => "`mend checkpoints` shows which one".into(),
+            Self::Io { .. } => "is the directory of checkpoints still yours to write?".into(),
+        }
+    }
+}
+
+/// Why a merge did not come about.
+#[derive(Debug, thiserror::Error)]
+pub enum MergeError {
+    /// The job ends, or something else goes first.
+    #[error("given up for something more urgent")]
+    Cancelled,
+    /// The chain cannot be used; a restart could not use it either.
+    #[error("rank {rank}: the images of checkpoint {number} and those it builds on are damaged")]
+    Chain {
+        /// Whose.
+        rank: u32,
+        /// Which.
+        number: u64,
+        /// What is wrong.
+        source: mend_image::chain::ChainError,
+    },
+    /// The merged image cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: mend_image::write::WriteError,
+    },
+    /// A file cannot be used.
+    #[error("cannot use {}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The checkpoint cannot be read or rewritten.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+}
+
+/// What there is.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Checkpoints whose manifest is good, ascending.
+    pub known: Vec<Known>,
+    /// Others, which may be good, too.
+    pub unreadable: Vec<u64>,
+}
+
+/// Looks at all checkpoints of a directory.
+#[must_use]
+pub fn survey(directory: &Path) -> Survey {
+    let mut survey = Survey::default();
+    for number in manifest::numbers(directory) {
+        let place = directory.join(number.to_string());
+        match manifest::read_alone(&place) {
+            Ok(found) => survey.known.push(Known {
+                number,
+                periodic: found.periodic,
+                restorable: manifest::load(&place).is_ok(),
+                bases: found.images.iter().filter_map(|image| image.base).collect(),
+                bytes: found.images.iter().map(|image| image.bytes).sum(),
+            }),
+            // What is damaged for good can't be restarted by anybody, and so needs nothing.
+            Err(ManifestError::Damaged { .. } | ManifestError::None { .. }) => {}
+            Err(_) => survey.unreadable.push(number),
+        }
+    }
+    survey
+}
+
+/// Removes a checkpoint: it is gone from the list at once and for good, also after a power failure.
+///
+/// # Errors
+/// Those of the file system.
+fn remove(directory: &Path, number: u64, step: &mut dyn FnMut()) -> io::Result<()> {
+    let old = directory.join(format!("{number}.old"));
+    remove_tree(&old)?;
+    step();
+    fs::rename(directory.join(number.to_string()), &old)?;
+    step();
+    sync_directory(directory)?;
+    step();
+    remove_tree(&old)
+}
+
+fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Removes checkpoints that somebody wants gone.
+///
+/// # Errors
+/// See [`RemoveError`]. All are refused if others build on one of them.
+pub fn remove_by_hand(directory: &Path, numbers: &[u64]) -> Result<(), RemoveError> {
+    let found = survey(directory);
+    let there = manifest::numbers(directory);
+    let mut order = numbers.to_vec();
+    // What builds on others goes first.
+    order.sort_unstable_by(|a, b| b.cmp(a));
+    order.dedup();
+    for &number in &order {
+        if !there.contains(&number) {
+            return Err(RemoveError::None { number, known: there });
+        }
+        let mut by = retention::builders(&found.known, number);
+        by.retain(|builder| !order.contains(builder));
+        if !by.is_empty() {
+            return Err(RemoveError::Needed { number, by });
+        }
+        // One that cannot be read may itself go.
+        if found.unreadable.iter().any(|other| !order.contains(other)) && found.known.iter().any(|one| one.number == number) {
+            return Err(RemoveError::Unknown { number });
+        }
+    }
+    order.into_iter().try_for_each(|number| remove(directory, number, &mut || {}).map_err(|source| RemoveError::Io { number, source }))
+}
+
+/// Removes what a crash left: checkpoints whose removal had begun, images that no manifest names.
+pub fn sweep(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".old"));
+        if number.is_some_and(|number| number.parse::<u64>().is_ok())
+            && let Err(error) = remove_tree(&entry.path())
+        {
+            tracing::warn!(path = %entry.path().display(), %error, "what is left of a checkpoint cannot be removed");
+        }
+    }
+    for number in manifest::numbers(directory) {
+        let place = directory.join(number.to_string());
+        if let Ok(manifest) = manifest::read_alone(&place) {
+            tidy(&place, &manifest, &mut || {});
+        }
+    }
+}
+
+/// Removes images in a checkpoint's directory that its manifest does not name.
+fn tidy(place: &Path, manifest: &Manifest, step: &mut dyn FnMut()) {
+    for image in &manifest.images {
+        for name in [image_name(image.rank), merged_name(image.rank), draft_name(image.rank)] {
+            if name != image.file() && fs::remove_file(place.join(name)).is_ok() {
+                step();
+            }
+        }
+    }
+}
+
+fn draft_name(rank: u32) -> String {
+    format!("{}.new", merged_name(rank))
+}
+
+/// What a round of upkeep did.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// The newest checkpoint that can be restarted, and for each rank how many images it builds on.
+    pub newest: Option<(u64, Vec<u32>)>,
+    /// What went wrong, for people.
+    pub failure: Option<String>,
+    /// The newest chain is damaged: build on it no more.
+    pub damaged: bool,
+}
+
+/// One round: removes what is superseded, merges what takes too much space, removes what that frees. With `cancel` it ends
+/// soon, at a moment that leaves nothing half done.
+#[must_use]
+pub fn round(directory: &Path, bounds: Option<Bounds>, cancel: &AtomicBool) -> Done {
+    stepped_round(directory, bounds, cancel, &mut || {})
+}
+
+/// [`round`], with a call between any two changes to the disk.
+fn stepped_round(directory: &Path, bounds: Option<Bounds>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Done {
+    let mut done = Done::default();
+    sweep(directory);
+    let Some(bounds) = bounds else { return done };
+    let mut told = |text: String| {
+        done.failure.get_or_insert(text);
+    };
+    remove_superseded(directory, bounds, cancel, step, &mut told);
+    let found = survey(directory);
+    if let Some(wanted) = retention::merge(&found.known, !found.unreadable.is_empty(), bounds) {
+        match merge(directory, wanted.at, cancel, step) {
+            Ok(()) => remove_superseded(directory, bounds, cancel, step, &mut told),
+            Err(MergeError::Cancelled) => {}
+            Err(error) => {
+                done.damaged = matches!(error, MergeError::Chain { .. });
+                told(format!("older checkpoints were not merged: {}", crate::error::with_causes(&error)));
+            }
+        }
+    }
+    done.newest = manifest::numbers(directory).into_iter().rev().find_map(|number| {
+        let place = directory.join(number.to_string());
+        let manifest = manifest::load(&place).ok()?;
+        let chains = manifest::chains(&place, &manifest).ok()?;
+        Some((number, chains.iter().map(|chain| chain.len() as u32 - 1).collect()))
+    });
+    done
+}
+
+fn remove_superseded(directory: &Path, bounds: Bounds, cancel: &AtomicBool, step: &mut dyn FnMut(), told: &mut dyn FnMut(String)) {
+    let found = survey(directory);
+    for number in retention::superseded(&found.known, !found.unreadable.is_empty(), bounds) {
+        if cancel.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = remove(directory, number, step) {
+            return told(format!("checkpoint {number} is superseded and cannot be removed: {error}"));
+        }
+        step();
+    }
+}
+
+/// Makes all images of a checkpoint full ones.
+fn merge(directory: &Path, number: u64, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Result<(), MergeError> {
+    let place = directory.join(number.to_string());
+    let mut manifest = manifest::load(&place)?;
+    let chains = manifest::chains(&place, &manifest)?;
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| MergeError::Io { path, source }
+    };
+    for (image, chain) in manifest.images.iter_mut().zip(&chains).filter(|(image, _)| image.base.is_some()) {
+        let draft = place.join(draft_name(image.rank));
+        let (bytes, checksum) = match merge_image(chain, &draft, image.rank, number, cancel) {
+            Ok(totals) => totals,
+            Err(error) => {
+                let _ = fs::remove_file(&draft);
+                return Err(if cancel.load(Ordering::Relaxed) { MergeError::Cancelled } else { error });
+            }
+        };
+        step();
+        let merged = place.join(merged_name(image.rank));
+        fs::rename(&draft, &merged).map_err(io(&merged))?;
+        step();
+        (image.bytes, image.checksum, image.base, image.sequence, image.merged) = (bytes, checksum, None, 0, true);
+    }
+    sync_directory(&place).map_err(io(&place))?;
+    step();
+    manifest::replace(&place, &manifest)?;
+    step();
+    tidy(&place, &manifest, step);
+    Ok(())
+}
+
+/// Writes one merged image, durable but for its name. Its length and checksum.
+fn merge_image(chain: &[PathBuf], draft: &Path, rank: u32, number: u64, cancel: &AtomicBool) -> Result<(u64, u64), MergeError> {
+    let mut files = Vec::new();
+    for path in chain {
+        files.push(File::open(path).map_err(|source| MergeError::Io { path: path.clone(), source })?);
+    }
+    let damaged = |source| MergeError::Chain { rank, number, source };
+    let mut chain = Chain::open(files).map_err(damaged)?;
+    let unwritten = |source| MergeError::Io { path: draft.to_owned(), source };
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(draft).map_err(unwritten)?;
+    let mut out = Cancellable { inner: BufWriter::with_capacity(WRITE_SIZE, file), cancel };
+    let end = mend_image::merge::merge(&mut chain, &mut out).map_err(|error| match error {
+        mend_image::merge::MergeError::Chain(source) => damaged(source),
+        mend_image::merge::MergeError::Write(source) => MergeError::Write { path: draft.to_owned(), source },
+    })?;
+    let file = out.inner.into_inner().map_err(|error| unwritten(error.into_error()))?;
+    file.sync_all().map_err(unwritten)?;
+    Ok((end.bytes, end.stream))
+}
+
+/// Fails once it is cancelled.
+struct Cancellable<'a, W> {
+    inner: W,
+    cancel: &'a AtomicBool,
+}
+
+impl<W: Write> Write for Cancellable<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(io::Error::other("cancelled"));
+        }
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Does a round on a thread of its own, of low priority; `report` gets what came of it. Set the flag to end it early.
+pub fn start(directory: PathBuf, bounds: Option<Bounds>, report: impl FnOnce(Done) + Send + 'static) -> Arc<AtomicBool> {
+    let cancel = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancel);
+    std::thread::spawn(move || {
+        if let Err(error) = mend_kernel::background::stand_back() {
+            tracing::debug!(%error, "upkeep of checkpoints runs at ordinary priority");
+        }
+        report(round(&directory, bounds, &flag));
+    });
+    cancel
+}
+
+#[cfg(test)]
+mod tests;

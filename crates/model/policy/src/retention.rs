@@ -1,0 +1,235 @@
+//! Which checkpoints may go, and which are to be merged so that others may.
+//!
+//! A checkpoint whose images are incremental needs those it builds on, down to full ones. What is *kept*: those that
+//! somebody asked for, until somebody removes them; of the periodic ones the newest few that can be restarted; always the
+//! newest that can be restarted at all. What those need stays, too. Everything else may go.
+//!
+//! Merging turns a kept incremental checkpoint into a full one with the same content: those that only it (and others that
+//! build on it) needed may then go. So the newest chain takes a bounded multiple of a full checkpoint.
+//!
+//! Invariants: nothing that is kept ever loses something that it needs, whatever the order of calls; what cannot be read
+//! is never a reason to remove something, and is not removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A checkpoint as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its number; larger is newer.
+    pub number: u64,
+    /// Taken by the schedule, not because somebody asked.
+    pub periodic: bool,
+    /// All its images and all they build on are there.
+    pub restorable: bool,
+    /// Numbers of the checkpoints its images build on directly; empty: it is full.
+    pub bases: BTreeSet<u64>,
+    /// Length of its images.
+    pub bytes: u64,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Periodic checkpoints that can be restarted; at least one is kept whatever it says.
+    pub keep: u32,
+    /// The newest chain is merged when it takes more than this, per cent of its largest full checkpoint.
+    pub space_percent: u32,
+}
+
+/// A merge to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merge {
+    /// The checkpoint that becomes full.
+    pub at: u64,
+    /// What may go afterwards, ascending.
+    pub frees: Vec<u64>,
+}
+
+/// All that `numbers` build on, directly or not, without themselves unless they build on each other.
+#[must_use]
+pub fn needed(all: &[Known], numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+    let bases: BTreeMap<u64, &BTreeSet<u64>> = all.iter().map(|one| (one.number, &one.bases)).collect();
+    let mut found = BTreeSet::new();
+    let mut open: Vec<u64> = numbers.into_iter().collect();
+    while let Some(number) = open.pop() {
+        open.extend(bases.get(&number).into_iter().flat_map(|below| below.iter()).filter(|base| found.insert(**base)));
+    }
+    found
+}
+
+/// Checkpoints that build on `number` directly, ascending.
+#[must_use]
+pub fn builders(all: &[Known], number: u64) -> Vec<u64> {
+    all.iter().filter(|one| one.bases.contains(&number)).map(|one| one.number).collect()
+}
+
+/// Those kept for their own sake.
+fn kept(all: &[Known], keep: u32) -> BTreeSet<u64> {
+    let newest_first = || {
+        let mut order: Vec<&Known> = all.iter().collect();
+        order.sort_unstable_by_key(|one| std::cmp::Reverse(one.number));
+        order.into_iter()
+    };
+    let newest = newest_first().find(|one| one.restorable);
+    let Some(newest) = newest else { return all.iter().map(|one| one.number).collect() };
+    let periodic = newest_first().filter(|one| one.periodic && one.restorable).take(keep.max(1) as usize);
+    // What is newer than all that can be restarted may only look damaged, or be under way.
+    let other = all.iter().filter(|one| !one.periodic || one.number >= newest.number);
+    periodic.chain(other).map(|one| one.number).collect()
+}
+
+/// What may go, in the order in which it is to be removed: what builds on others before those.
+///
+/// With `unreadable`, there are checkpoints besides `all` of which nothing is known, and nothing goes: they may need
+/// anything.
+#[must_use]
+pub fn superseded(all: &[Known], unreadable: bool, bounds: Bounds) -> Vec<u64> {
+    if unreadable {
+        return Vec::new();
+    }
+    let mut stay = kept(all, bounds.keep);
+    stay.extend(needed(all, stay.iter().copied()));
+    let mut going: Vec<u64> = all.iter().filter(|one| !stay.contains(&one.number)).map(|one| one.number).collect();
+    going.sort_unstable_by(|a, b| b.cmp(a));
+    going
+}
+
+/// The merge that is worth its work now, if any.
+#[must_use]
+pub fn merge(all: &[Known], unreadable: bool, bounds: Bounds) -> Option<Merge> {
+    if unreadable {
+        return None;
+    }
+    let known: BTreeMap<u64, &Known> = all.iter().map(|one| (one.number, one)).collect();
+    let newest = all.iter().filter(|one| one.restorable).max_by_key(|one| one.number)?;
+    let mut chain = needed(all, [newest.number]);
+    chain.insert(newest.number);
+    let size = |number: &u64| known.get(number).map_or(0, |one| one.bytes);
+    let full = chain.iter().filter(|number| known.get(number).is_some_and(|one| one.bases.is_empty())).map(size).max()?;
+    let total: u64 = chain.iter().map(size).fold(0, u64::saturating_add);
+    if u128::from(total) * 100 <= u128::from(full) * u128::from(bounds.space_percent) {
+        return None;
+    }
+    let kept = kept(all, bounds.keep);
+    // The oldest that is kept for its own sake and builds on others.
+    let at = *chain.iter().find(|number| kept.contains(number) && known.get(number).is_some_and(|one| !one.bases.is_empty()))?;
+    let merged: Vec<Known> = all
+        .iter()
+        .map(|one| if one.number == at { Known { bases: BTreeSet::new(), bytes: full, ..one.clone() } } else { one.clone() })
+        .collect();
+    let mut frees = superseded(&merged, false, bounds);
+    let before: BTreeSet<u64> = superseded(all, false, bounds).into_iter().collect();
+    frees.retain(|number| !before.contains(number));
+    frees.reverse();
+    // It has to give more than the full one takes.
+    let freed = frees.iter().map(size).fold(size(&at), u64::saturating_add);
+    (!frees.is_empty() && freed > full).then_some(Merge { at, frees })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one(number: u64, periodic: bool, bases: &[u64], bytes: u64) -> Known {
+        Known { number, periodic, restorable: true, bases: bases.iter().copied().collect(), bytes }
+    }
+
+    const TWO: Bounds = Bounds { keep: 2, space_percent: 200 };
+
+    #[test]
+    fn the_newest_stay_with_what_they_need() {
+        let all = [one(1, true, &[], 100), one(2, true, &[1], 10), one(3, true, &[], 100), one(4, true, &[3], 10), one(5, true, &[4], 10)];
+        assert_eq!(superseded(&all, false, TWO), [2, 1], "what builds on another goes first");
+        assert_eq!(superseded(&all[..3], false, TWO), [] as [u64; 0], "2 still needs 1");
+        assert_eq!(superseded(&all, false, Bounds { keep: 0, ..TWO }), [2, 1]);
+        assert_eq!(superseded(&all, true, TWO), [] as [u64; 0]);
+        assert_eq!(builders(&all, 3), [4]);
+        assert_eq!(needed(&all, [5]), [3, 4].into());
+    }
+
+    #[test]
+    fn what_was_asked_for_stays_and_damaged_ones_do_not_count() {
+        let mut all = vec![one(1, false, &[], 9), one(2, true, &[], 9), one(3, true, &[], 9), one(4, true, &[], 9), one(5, true, &[], 9)];
+        assert_eq!(superseded(&all, false, TWO), [3, 2]);
+        all[4].restorable = false;
+        assert_eq!(superseded(&all, false, TWO), [2]);
+        all.iter_mut().for_each(|one| one.restorable = false);
+        assert_eq!(superseded(&all, false, TWO), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn a_long_chain_is_merged_at_the_oldest_that_is_kept() {
+        let mut all = vec![one(1, true, &[], 100)];
+        for number in 2..8 {
+            all.push(one(number, true, &[number - 1], 15));
+        }
+        assert_eq!(merge(&all, false, TWO), None, "190 of 200");
+        all.push(one(8, true, &[7], 15));
+        assert_eq!(merge(&all, false, TWO), Some(Merge { at: 7, frees: vec![1, 2, 3, 4, 5, 6] }));
+        assert_eq!(merge(&all, true, TWO), None);
+        assert_eq!(merge(&all, false, Bounds { keep: 1, ..TWO }), Some(Merge { at: 8, frees: (1..8).collect() }));
+        // Kept by hand: it can be merged itself, and those above it.
+        all[0].periodic = false;
+        assert_eq!(merge(&all, false, TWO), None, "90 of increments for 100 more");
+        all[0].periodic = true;
+        all[3].periodic = false;
+        assert_eq!(merge(&all, false, TWO), Some(Merge { at: 4, frees: vec![1, 2, 3] }));
+    }
+
+    fn histories() -> impl Strategy<Value = Vec<Known>> {
+        let step = (any::<bool>(), 0u8..10, 0u64..200, proptest::collection::vec(0usize..4, 0..3));
+        proptest::collection::vec(step, 0..24).prop_map(|steps| {
+            let mut all: Vec<Known> = Vec::new();
+            for (at, (periodic, luck, bytes, back)) in steps.into_iter().enumerate() {
+                let bases: BTreeSet<u64> = back.iter().filter_map(|back| all.iter().rev().nth(*back)).map(|one| one.number).collect();
+                let whole = bases.iter().all(|base| all.iter().any(|one| one.number == *base && one.restorable));
+                all.push(Known { number: at as u64 + 1, periodic, restorable: luck > 0 && whole, bases, bytes });
+            }
+            all
+        })
+    }
+
+    proptest! {
+        /// After removal in the given order, stopped at any point, nothing has lost what it needs.
+        #[test]
+        fn nothing_loses_what_it_needs(all in histories(), keep in 0u32..5, percent in 100u32..500, stop in 0usize..24) {
+            let bounds = Bounds { keep, space_percent: percent };
+            let going = superseded(&all, false, bounds);
+            let left: Vec<Known> = all.iter().filter(|one| !going.iter().take(stop).any(|gone| *gone == one.number)).cloned().collect();
+            let there: BTreeSet<u64> = left.iter().map(|one| one.number).collect();
+            for one in &left {
+                let stays = !going.contains(&one.number);
+                prop_assert!(one.bases.is_subset(&there) || !stays, "{one:?}");
+                prop_assert!(one.bases.is_subset(&there) || going.iter().take(stop).any(|gone| one.bases.contains(gone)));
+            }
+            // In the order given, even those that still go have what they need.
+            prop_assert!(left.iter().all(|one| one.bases.is_subset(&there)));
+            let newest = all.iter().filter(|one| one.restorable).map(|one| one.number).max();
+            prop_assert!(newest.is_none_or(|newest| there.contains(&newest)));
+            let periodic = |all: &[Known]| all.iter().filter(|one| one.periodic && one.restorable).count().min(keep.max(1) as usize);
+            prop_assert_eq!(periodic(&left), periodic(&all));
+            prop_assert!(all.iter().all(|one| one.periodic || there.contains(&one.number)));
+        }
+
+        /// A merge frees what it says, shrinks the whole, and is not wanted again at once.
+        #[test]
+        fn a_merge_is_worth_it(all in histories(), keep in 0u32..5, percent in 100u32..500) {
+            let bounds = Bounds { keep, space_percent: percent };
+            let Some(Merge { at, frees }) = merge(&all, false, bounds) else { return Ok(()) };
+            let full = all.iter().filter(|one| one.bases.is_empty()).map(|one| one.bytes).max().unwrap_or(0);
+            let mut after = all.clone();
+            for one in &mut after {
+                if one.number == at {
+                    prop_assert!(one.restorable && !one.bases.is_empty());
+                    one.bases.clear();
+                    one.bytes = one.bytes.max(full);
+                }
+            }
+            let going = superseded(&after, false, bounds);
+            prop_assert!(frees.iter().all(|number| going.contains(number)));
+            after.retain(|one| !going.contains(&one.number));
+            prop_assert!(merge(&after, false, bounds).is_none_or(|again| again.at != at));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A job in fast motion, with seeded failures: the interval and the chain that the policy chooses do about as well as the
+//! best of a grid. Every choice sees the same failures.
+
+use mend_policy::chain::{Costs, plan};
+use mend_policy::schedule::{Incremental, Interval, Kind, Rules, Schedule, Taken};
+
+/// splitmix64: the same numbers in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Time to the next failure.
+    fn failure(&mut self, mtbf_s: f64) -> f64 {
+        -mtbf_s * (1.0 - self.roll()).ln()
+    }
+}
+
+/// Seconds until `work_s` are done. `next` says how long to compute and whether the checkpoint after that builds on the
+/// last one; `taken` hears of each.
+fn run(
+    work_s: f64,
+    costs: &Costs,
+    restart_s: f64,
+    mtbf_s: f64,
+    seed: u64,
+    mut next: impl FnMut(f64, u32) -> (f64, bool),
+    mut taken: impl FnMut(f64, f64, bool, u32),
+) -> f64 {
+    let mut dice = Dice(seed);
+    let (mut now, mut done, mut chain, mut any) = (0.0, 0.0, 0u32, false);
+    let mut fails = dice.failure(mtbf_s);
+    while done < work_s {
+        let (compute, builds) = next(now, chain);
+        let compute = compute.min(work_s - done);
+        let builds = builds && any;
+        let cost = if builds { costs.incremental_s } else { costs.full_s };
+        let end = now + compute + cost;
+        if fails >= end {
+            (chain, any) = (if builds { chain + 1 } else { 0 }, true);
+            (now, done) = (end, done + compute);
+            taken(end - cost, end, builds, chain);
+            continue;
+        }
+        now = fails;
+        loop {
+            let restart = restart_s + costs.extra_recovery_s * f64::from(chain);
+            fails = now + dice.failure(mtbf_s);
+            now = fails.min(now + restart);
+            if now < fails {
+                break;
+            }
+        }
+    }
+    now
+}
+
+fn fixed(work_s: f64, costs: &Costs, mtbf_s: f64, seed: u64, interval_s: f64, incrementals: u32) -> f64 {
+    let next = |_, chain| (interval_s, chain < incrementals);
+    run(work_s, costs, 2.0 * costs.full_s, mtbf_s, seed, next, |_, _, _, _| {})
+}
+
+const CASES: [(Costs, f64); 5] = [
+    // A small job with rare failures, a large one, one that fails all the time, one whose restarts suffer much, and one
+    // whose incremental checkpoints save little.
+    (Costs { full_s: 10.0, incremental_s: 1.0, extra_recovery_s: 1.0 }, 1e6),
+    (Costs { full_s: 60.0, incremental_s: 10.0, extra_recovery_s: 8.0 }, 2e4),
+    (Costs { full_s: 20.0, incremental_s: 5.0, extra_recovery_s: 5.0 }, 600.0),
+    (Costs { full_s: 20.0, incremental_s: 10.0, extra_recovery_s: 40.0 }, 5e3),
+    (Costs { full_s: 30.0, incremental_s: 28.0, extra_recovery_s: 25.0 }, 1e4),
+];
+
+#[test]
+fn the_chosen_interval_and_chain_are_near_the_best_of_a_grid() {
+    for (at, (costs, mtbf_s)) in CASES.iter().enumerate() {
+        let work = 1500.0 * mtbf_s;
+        let chosen = plan(costs, *mtbf_s, 31);
+        let time = |interval_s: f64, incrementals| fixed(work, costs, *mtbf_s, 11 + at as u64, interval_s, incrementals);
+        let ours = time(chosen.interval_s, chosen.incrementals);
+        let mut best = (f64::INFINITY, 0.0, 0);
+        for step in -8i32..=8 {
+            let interval_s = chosen.interval_s * 1.25f64.powi(step);
+            for incrementals in [0, 1, 2, 3, 5, 8, 12, 18, 25, 31] {
+                let took = time(interval_s, incrementals);
+                if took < best.0 {
+                    best = (took, interval_s, incrementals);
+                }
+            }
+        }
+        // What is lost beyond the work itself, and the whole.
+        let (lost, least) = (ours - work, best.0 - work);
+        assert!(ours <= best.0 * 1.02 && lost <= least * 1.1, "case {at}: {chosen:?} takes {ours}, best {best:?}");
+    }
+}
+
+#[test]
+fn a_schedule_that_has_to_learn_its_costs_does_as_well() {
+    for (at, (costs, mtbf_s)) in CASES.iter().enumerate() {
+        let work = 1500.0 * mtbf_s;
+        let rules = Rules { interval: Interval::Auto, incremental: Incremental::Auto, node_mtbf_s: (mtbf_s * 8.0) as u64, nodes: 8 };
+        let schedule = std::cell::RefCell::new(Schedule::new(rules, 0));
+        let us = |seconds: f64| (seconds * 1e6) as u64;
+        let next = |_, _| {
+            let schedule = schedule.borrow();
+            (schedule.interval_s().unwrap(), schedule.builds())
+        };
+        let taken = |begun: f64, ended: f64, builds, chain| {
+            let (begun_us, ended_us) = (us(begun), us(ended));
+            let (kind, bytes) = if builds { (Kind::Incremental, us(costs.extra_recovery_s)) } else { (Kind::Full, us(costs.full_s)) };
+            let stopped_us = ended_us - begun_us;
+            schedule.borrow_mut().taken(&Taken { begun_us, ended_us, stopped_us, write_us: stopped_us, bytes, kind, chain });
+        };
+        let ours = run(work, costs, 2.0 * costs.full_s, *mtbf_s, 11 + at as u64, next, taken);
+        let planned = plan(costs, *mtbf_s, 31);
+        let known = fixed(work, costs, *mtbf_s, 11 + at as u64, planned.interval_s, planned.incrementals);
+        assert!(ours <= known * 1.02, "case {at}: {ours} against {known}");
+    }
+}

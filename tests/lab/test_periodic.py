@@ -1,0 +1,206 @@
+"""Checkpoints that nobody asks for: when they are taken, what builds on what, which are kept, what is merged; and jobs that are
+killed at any moment of all this."""
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+import unittest
+
+from cluster import Machine, compile_mpi, compile_plain
+
+
+class Periodic(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = tempfile.mkdtemp(prefix="mend-periodic-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        cls.count = compile_plain("count.c", os.path.join(cls.work, "count"))
+        cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
+
+    def setUp(self):
+        # A home of its own for each test: jobs are found by "the last one".
+        self.machine = self.enterContext(Machine())
+        self.directory = tempfile.mkdtemp(dir=self.work)
+
+    def start(self, *arguments):
+        job = self.machine.start(self.directory, *arguments)
+        return job, self.machine.running(job)
+
+    def checkpoints(self, name):
+        return self.machine.verb("checkpoints", name)
+
+    def numbers(self, name):
+        return [one["number"] for one in self.checkpoints(name)]
+
+    def wait_for(self, job, name, number):
+        """Until that many were taken; the list then."""
+        job.wait_for(lambda: (self.numbers(name) or [0])[-1] >= number, f"checkpoint {number} is taken")
+        return self.checkpoints(name)
+
+    def end(self, job, name):
+        self.assertEqual(self.machine.mend("kill", name).returncode, 0)
+        job.finish(137)
+
+    def files(self, name):
+        place = os.path.join(self.machine.home, "jobs", name, "checkpoints")
+        return sorted(os.path.relpath(os.path.join(top, file), place) for top, _, files in os.walk(place) for file in files)
+
+    def plain_output(self, *argv):
+        plain = tempfile.mkdtemp(dir=self.work)
+        job = self.machine.start(plain, "run", *argv)
+        job.let_go()
+        job.finish(0)
+        return job.stdout()
+
+    def test_off_unless_asked_for(self):
+        job, name = self.start("run", self.count, "400", "5000", "go")
+        self.assertNotIn("mend: a checkpoint", job.stderr())
+        [status] = [one["status"] for one in self.machine.verb("ps")]
+        self.assertIsNone(status["interval_s"])
+        job.let_go()
+        job.finish(0)
+        self.assertEqual(self.numbers(name), [])
+
+    def test_every_second_and_the_newest_are_kept(self):
+        job, name = self.start("run", "--interval", "1", "--incremental", "off", "--keep", "2", self.count, "400", "5000", "go")
+        self.assertIn("mend: a checkpoint every 1 s", job.stderr())
+        self.wait_for(job, name, 4)
+        by_hand = self.machine.verb("checkpoint", name)["number"]
+        self.wait_for(job, name, by_hand + 3)
+        job.wait_for(lambda: len(self.numbers(name)) == 3, "the older ones are gone")
+        found = self.checkpoints(name)
+        self.assertEqual([one["periodic"] for one in found], [False, True, True])
+        self.assertEqual(found[0]["number"], by_hand, "what was asked for stays")
+        self.assertTrue(all(one["usable"] and one["kind"] == "full" and not one["needs"] for one in found))
+        job.let_go()
+        job.finish(0)
+
+    def test_a_restart_goes_on_as_before_unless_told_otherwise(self):
+        job, name = self.start("run", "--interval", "1", "--keep", "1", self.count, "400", "5000", "go")
+        self.wait_for(job, name, 1)
+        self.end(job, name)
+        last = self.numbers(name)[-1]
+        job, _ = self.start("restart", name)
+        self.wait_for(job, name, last + 1)
+        self.end(job, name)
+        job, _ = self.start("restart", name, "--interval", "off")
+        [status] = [one["status"] for one in self.machine.verb("ps")]
+        self.assertIsNone(status["interval_s"])
+        job.let_go()
+        job.finish(0)
+        self.assertEqual(job.stdout(), self.plain_output(self.count, "400", "0"))
+
+    def test_auto_takes_one_early_to_learn_what_they_cost(self):
+        job, name = self.start("run", "--interval", "auto", self.count, "400", "5000", "go")
+        self.assertIn("then as often as its cost makes it best", job.stderr())
+        [status] = [one["status"] for one in self.machine.verb("ps")]
+        self.assertEqual(status["interval_s"], 300)
+        # One by hand counts, too: its cost is known from then on.
+        self.machine.verb("checkpoint", name)
+        [status] = [one["status"] for one in self.machine.verb("ps")]
+        self.assertNotEqual(status["interval_s"], 300)
+        job.let_go()
+        job.finish(0)
+
+    def test_failures_are_told_once_and_the_job_runs_on(self):
+        job, name = self.start("run", "--interval", "1", self.count, "400", "5000", "go", "socket")
+        job.wait_for(lambda: "a periodic checkpoint failed: rank 0 cannot be saved: " in job.stderr(), "it fails")
+        # The second try comes two seconds later.
+        time.sleep(4)
+        self.assertEqual(job.stderr().count("a periodic checkpoint failed"), 1)
+        self.assertEqual(self.numbers(name), [])
+        job.let_go()
+        job.finish(0)
+
+    def test_wrong_values_are_refused(self):
+        for option, value in (("--interval", "soon"), ("--interval", "0"), ("--incremental", "-1"), ("--keep", "0")):
+            done = self.machine.mend("run", f"{option}={value}", "true")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(option, done.stderr)
+        self.machine.environment["MEND_MTBF"] = "never"
+        done = self.machine.mend("run", "true")
+        self.assertEqual(done.returncode, 64, done.stderr)
+
+    def test_removal_by_hand(self):
+        job, name = self.start("run", "-n", "2", "--incremental", "3", self.iters, "-i", "100", "-w", "100", "-m", "4", "-u", "go")
+        for _ in range(3):
+            self.machine.verb("checkpoint", name)
+        found = self.checkpoints(name)
+        self.assertEqual([one["kind"] for one in found], ["full", "incremental", "incremental"])
+        self.assertEqual([one["needs"] for one in found], [[], [1], [1, 2]])
+        refused = self.machine.mend("checkpoints", name, "--remove", "2")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("checkpoint 3 builds on it", refused.stderr)
+        self.assertEqual(self.machine.verb("checkpoints", name, "--remove", "2,3"), {"removed": [2, 3]})
+        # What the ranks track their changes from is gone: the next one is full, and can be restarted.
+        self.machine.verb("checkpoint", name)
+        [_, last] = self.checkpoints(name)
+        self.assertEqual((last["number"], last["kind"]), (2, "full"))
+        self.end(job, name)
+        refused = self.machine.mend("checkpoints", name, "--remove", "7")
+        self.assertIn("there are 1, 2", refused.stderr)
+        self.machine.verb("checkpoints", name, "--remove", "1")
+        job.let_go()
+        self.machine.start(self.directory, "restart", name).finish(0)
+        self.assertEqual(job.stdout(), self.plain_output("-n", "2", self.iters, "-i", "100", "-w", "100", "-m", "4", "-u", "go"))
+
+    def test_after_a_restart_all_ranks_begin_anew(self):
+        job, name = self.start("run", "--incremental", "5", self.count, "400", "5000", "go")
+        self.machine.verb("checkpoint", name)
+        self.machine.verb("checkpoint", name)
+        self.end(job, name)
+        job, _ = self.start("restart", name)
+        self.machine.verb("checkpoint", name)
+        self.machine.verb("checkpoint", name)
+        self.assertEqual([one["kind"] for one in self.checkpoints(name)], ["full", "incremental", "full", "incremental"])
+        self.assertEqual([one["bases"] for one in self.checkpoints(name)], [[], [1], [], [3]])
+        job.let_go()
+        job.finish(0)
+
+    def test_a_long_chain_is_merged_while_the_job_runs(self):
+        self.machine.environment["MEND_SPACE_PERCENT"] = "110"
+        arguments = ["-n", "2", self.iters, "-i", "100", "-w", "100", "-m", "4", "-u", "go"]
+        job, name = self.start("run", "--interval", "1", "--incremental", "31", "--keep", "2", *arguments)
+        job.wait_for(lambda: any("merged" in file for file in self.files(name)), "a chain is merged")
+        number = self.numbers(name)[-1]
+        self.wait_for(job, name, number + 2)
+        job.wait_for(lambda: self.numbers(name)[0] >= number - 1, "what was merged is gone")
+        self.assertTrue(all(one["usable"] for one in self.checkpoints(name)[-2:]))
+        self.end(job, name)
+        newest = self.checkpoints(name)[-1]
+        self.assertTrue(newest["usable"] and newest["needs"], newest)
+        job.let_go()
+        self.machine.start(self.directory, "restart", name).finish(0)
+        self.assertEqual(job.stdout(), self.plain_output(*arguments))
+
+    def test_killed_at_any_moment_and_restarted(self):
+        """SIGKILL of everything, again and again, while checkpoints are taken, merged and removed."""
+        seed = int(os.environ.get("MEND_SEED", random.randrange(1 << 32)))
+        dice = random.Random(seed)
+        self.machine.environment["MEND_SPACE_PERCENT"] = "110"
+        arguments = ["-n", "2", self.iters, "-i", "200", "-w", "100", "-m", "8", "-u", "go"]
+        command = ["run", "--interval", "1", "--incremental", "3", "--keep", "1", *arguments]
+        with self.subTest(seed=seed):
+            life = 0
+            while life < 6:
+                job, name = self.start(*command)
+                command = ["restart", name]
+                first = (self.numbers(name) or [0])[-1]
+                self.wait_for(job, name, first + 1)
+                time.sleep(dice.random() * 3)
+                job.process.send_signal(signal.SIGKILL)
+                job.finish(-signal.SIGKILL)
+                self.assertTrue(self.checkpoints(name)[-1]["usable"])
+                life += 1
+            job.let_go()
+            job = self.machine.start(self.directory, "restart", name)
+            job.finish(0)
+            self.assertEqual(job.stdout(), self.plain_output(*arguments))
+            self.assertFalse([file for file in self.files(name) if file.endswith(".new") or ".old/" in file])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -2,12 +2,16 @@
 torn, and a restart takes what is good."""
 
 import glob
+import json
 import os
 import shutil
+import subprocess
 import tempfile
+import time
 import unittest
+import unittest.mock
 
-from cluster import Lab, Machine, compile_mpi
+from cluster import BIN, Lab, Machine, MEND, VENV, compile_mpi
 
 ARGUMENTS = ("-i", "100", "-w", "1000", "-m", "8", "-u", "go")
 # Runs in a node's shell: every image in the node's memory, as CHECKPOINT/rank-R.image.
@@ -15,7 +19,7 @@ LIST_MEMORY = "cd /dev/shm && find . -path './mend.*' -name '*.image' -printf '%
 LIST_ALL = "find /dev/shm -path '*/mend.*'"
 
 
-class Tiers(unittest.TestCase):
+class OfFourRanks(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.work = tempfile.mkdtemp(prefix="mend-tiers-")
@@ -67,6 +71,8 @@ class Tiers(unittest.TestCase):
         self.assertEqual(self.job.stdout(), self.expected)
         return self.job.stderr()[before:]
 
+
+class Tiers(OfFourRanks):
     def test_a_lost_node_s_ranks_come_from_their_partner_s_memory(self):
         with Lab(3) as lab:
             name = self.started(lab, "memory,partner")
@@ -183,6 +189,97 @@ class Tiers(unittest.TestCase):
             lab.mend("kill", name)
             self.job.finish(137)
             self.restarted(lab, name)
+
+
+class ObjectStorage(OfFourRanks):
+    """A real S3 server, SeaweedFS, on the lab's head node."""
+
+    SECRET = "lab-secret-that-must-not-leak"
+
+    def setUp(self):
+        super().setUp()
+        self.weed = os.path.join(VENV, "bin", "weed")
+        if not os.path.exists(self.weed):
+            self.skipTest("no server: `make setup` could not install SeaweedFS")
+        variables = {
+            "AWS_ACCESS_KEY_ID": "lab", "AWS_SECRET_ACCESS_KEY": self.SECRET, "AWS_ENDPOINT_URL": "http://head:8333",
+            "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+        }
+        self.enterContext(unittest.mock.patch.dict(os.environ, variables))
+
+    def serve(self, lab):
+        """Starts the server and waits until it answers."""
+        config = {"identities": [{"name": "lab", "actions": ["Admin"], "credentials": [{"accessKey": "lab", "secretKey": self.SECRET}]}]}
+        path = os.path.join(self.directory, "s3.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        data = os.path.join(self.directory, "objects")
+        os.mkdir(data)
+        options = [f"-dir={data}", "-s3", f"-s3.config={path}", "-ip=head", "-ip.bind=0.0.0.0", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
+        command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", self.weed, "server", *options]
+        log = self.enterContext(open(os.path.join(self.directory, "weed.log"), "wb"))
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.addCleanup(lambda: (server.kill(), server.wait()))
+        put = [os.path.join(BIN, "mend-object"), "put", "s3://lab/there", "0"]
+        for _ in range(200):
+            if lab.on("head", *put).returncode == 0:
+                return
+            self.assertIsNone(server.poll(), "the server ended")
+            time.sleep(0.1)
+        self.fail("the server does not answer")
+
+    def objects(self, lab, verb, *addresses, **options):
+        return lab.on("head", os.path.join(BIN, "mend-object"), verb, *addresses, **options)
+
+    def test_a_lost_node_s_ranks_come_from_object_storage(self):
+        with Lab(3) as lab:
+            self.serve(lab)
+            name = self.started(lab, "memory,s3://lab/jobs@1")
+            for number in (1, 2):
+                lab.verb("checkpoint", name)
+                self.complete(lab, name, number, ["memory", "s3://lab/jobs"])
+            manifest = self.objects(lab, "get", f"s3://lab/jobs/{name}/2/manifest.json")
+            self.assertEqual(manifest.returncode, 0, manifest.stderr)
+            self.assertEqual(json.loads(manifest.stdout)["manifest"]["number"], 2)
+            self.assertNotIn(self.SECRET, manifest.stdout)
+            # One is kept there: the first is gone.
+            self.wait_gone(lab, f"s3://lab/jobs/{name}/1/manifest.json")
+            lab.kill("node2")
+            self.job.finish(75)
+            # The store alone is enough: a manifest from there, in whatever directory.
+            directory = lab.verb("checkpoints", name)[-1]["directory"]
+            script = 'rm -r "$1" && mkdir -p "$2" && "$3" get "$4" > "$2/manifest.json"'
+            place = os.path.join(os.path.dirname(directory), "fetched", "2")
+            words = (directory, place, os.path.join(BIN, "mend-object"), f"s3://lab/jobs/{name}/2/manifest.json")
+            fetched = lab.on("head", "sh", "-c", script, "sh", *words)
+            self.assertEqual(fetched.returncode, 0, fetched.stderr)
+            said = self.restarted(lab, place)
+            self.assertNotIn("its image", said)
+            self.assertNotIn(self.SECRET, self.job.stderr())
+
+    def wait_gone(self, lab, address):
+        for _ in range(100):
+            if self.objects(lab, "get", address).returncode:
+                return
+            time.sleep(0.1)
+        self.fail(f"{address} is still there")
+
+    def test_a_store_that_refuses_or_loses_objects_is_named(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,s3://lab/jobs")
+            lab.verb("checkpoint", name)
+            self.job.wait_for(lambda: "s3://lab/jobs does not hold the whole checkpoint 1" in self.job.stderr(), "it is told")
+            # The job runs on, and the next checkpoint gets there once the store does.
+            self.serve(lab)
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 2, ["memory", "s3://lab/jobs"])
+            # A copy that is not what was saved, and one that is not there at all.
+            self.assertEqual(self.objects(lab, "delete", f"s3://lab/jobs/{name}/2/rank-2.image").returncode, 0)
+            lab.kill("node2")
+            self.job.finish(75)
+            done = lab.mend("restart", name, "--checkpoint", "2")
+            self.assertEqual(done.returncode, 65, done.stderr)
+            self.assertIn("rank 2: its image of checkpoint 2 in s3://lab/jobs", done.stderr)
 
 
 class Alone(unittest.TestCase):

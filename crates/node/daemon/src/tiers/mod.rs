@@ -74,8 +74,8 @@ impl Tiers {
             let (node, other) = (self.node.clone(), shelf.clone());
             self.removals.spawn_blocking(move || shelf::sweep(&other, &node, age));
         }
-        for shelf in &self.shelves {
-            shelf.tidy(keep);
+        for shelf in self.shelves.clone() {
+            self.delete(shelf.tidy(keep));
         }
     }
 
@@ -285,7 +285,10 @@ impl Tiers {
     pub fn remove(&mut self, place: &Destination, number: u64, ranks: Vec<Rank>) {
         match place {
             Destination::Shelf(shelf) => {
-                if let Ok(open) = self.shelf(shelf) {
+                let Ok(open) = self.shelf(shelf) else { return };
+                if ranks.is_empty() {
+                    self.delete(open.drop_checkpoint(number).into_iter().collect());
+                } else {
                     self.removals.spawn_blocking(move || open.remove(number, &ranks));
                 }
             }
@@ -301,6 +304,15 @@ impl Tiers {
             }
             Destination::File(_) => {}
         }
+    }
+
+    fn delete(&mut self, directories: Vec<PathBuf>) {
+        self.removals.spawn_blocking(move || {
+            for directory in directories {
+                // What stays is nobody's, and goes with the job or the next sweep.
+                let _ = std::fs::remove_dir_all(directory);
+            }
+        });
     }
 
     /// See `TierOrder::Close`.

@@ -75,8 +75,15 @@ impl OpenShelf {
         }
     }
 
-    /// Removes what is of other checkpoints than `keep`, and what was never finished.
-    pub fn tidy(&self, keep: &[u64]) {
+    /// Takes a directory of the job's out of the way at once. What is to be deleted; it may take its time.
+    fn set_aside(&self, directory: &Path) -> Option<PathBuf> {
+        let aside = self.directory.join(format!(".{}.gone", to_hex(&mend_wire::random_bytes::<8>())));
+        fs::rename(directory, &aside).is_ok().then_some(aside)
+    }
+
+    /// Takes away what is of other checkpoints than `keep`, and what was never finished. What is to be deleted.
+    pub fn tidy(&self, keep: &[u64]) -> Vec<PathBuf> {
+        let mut going = Vec::new();
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
             if number.is_some_and(|number| keep.contains(&number)) {
@@ -84,9 +91,10 @@ impl OpenShelf {
                 // Only if nothing is left in it.
                 let _ = fs::remove_dir(entry.path());
             } else {
-                let _ = fs::remove_dir_all(entry.path());
+                going.extend(self.set_aside(&entry.path()));
             }
         }
+        going
     }
 
     fn checkpoint(&self, number: u64) -> PathBuf {
@@ -129,7 +137,12 @@ impl OpenShelf {
         draft.publish()
     }
 
-    /// Removes these ranks' images of a checkpoint; with none named, all of it.
+    /// Takes a whole checkpoint away; the number may be used again. What is to be deleted.
+    pub fn drop_checkpoint(&self, number: u64) -> Option<PathBuf> {
+        self.set_aside(&self.checkpoint(number))
+    }
+
+    /// Removes these ranks' images of a checkpoint, and with the last of them all of it.
     pub fn remove(&self, number: u64, ranks: &[Rank]) {
         let checkpoint = self.checkpoint(number);
         for &rank in ranks {
@@ -139,7 +152,7 @@ impl OpenShelf {
         }
         let is_image = |entry: fs::DirEntry| entry.file_name().to_string_lossy().ends_with(".image");
         let left = fs::read_dir(&checkpoint).is_ok_and(|entries| entries.flatten().any(is_image));
-        if ranks.is_empty() || !left {
+        if !left {
             let _ = fs::remove_dir_all(checkpoint);
         }
     }
@@ -327,7 +340,11 @@ mod tests {
             put(&one, number, 0);
         }
         drop(one.draft(2, 1).unwrap());
-        one.tidy(&[2, 9]);
+        assert_eq!(one.tidy(&[2, 9]).into_iter().map(fs::remove_dir_all).filter(Result::is_ok).count(), 2);
+        put(&one, 4, 0);
+        let gone = one.drop_checkpoint(4).unwrap();
+        assert!(gone.join(image_name(0)).exists() && one.drop_checkpoint(4).is_none());
+        fs::remove_dir_all(gone).unwrap();
         assert_eq!(one.holdings().iter().map(|holding| holding.number).collect::<Vec<_>>(), [2]);
         assert_eq!(fs::read_dir(one.checkpoint(2)).unwrap().count(), 1);
         one.clear();

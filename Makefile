@@ -23,10 +23,11 @@ setup: ## install what build, demo and tests need (quick when it is there)
 	@./tests/setup.sh
 
 build: ## build Mend's parts into target/mend
-	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-preload
+	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-object --package mend-preload
 	umask 022 && cd $(RESTORER) && cargo build --release --locked --target-dir $(abspath $(TARGET))/restorer
 	@$(INSTALL) $(TARGET)/release/mend $(PARTS)/mend
 	@$(INSTALL) $(TARGET)/release/mendd $(PARTS)/mendd
+	@$(INSTALL) $(TARGET)/release/mend-object $(PARTS)/mend-object
 	@$(INSTALL) $(TARGET)/release/libmend_fi.so $(PARTS)/libmend-fi.so
 	@$(INSTALL) $(TARGET)/restorer/release/mend-restorer $(PARTS)/mend-restorer
 
@@ -64,6 +65,7 @@ fuzz: setup ## every fuzz target for SECONDS each (default 10)
 install: build ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/mend/
 	$(INSTALL) $(PARTS)/mend $(DESTDIR)$(PREFIX)/bin/mend
 	$(INSTALL) $(PARTS)/mendd $(DESTDIR)$(PREFIX)/bin/mendd
+	$(INSTALL) $(PARTS)/mend-object $(DESTDIR)$(PREFIX)/lib/mend/mend-object
 	$(INSTALL) $(PARTS)/libmend-fi.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-fi.so
 	$(INSTALL) $(PARTS)/mend-restorer $(DESTDIR)$(PREFIX)/lib/mend/mend-restorer
 

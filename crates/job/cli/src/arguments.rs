@@ -95,6 +95,10 @@ pub struct Run {
     /// File with a key that images are encrypted with, on all nodes, readable by you alone: 64 hexadecimal digits
     #[arg(long, value_name = "FILE")]
     pub encryption_key: Option<PathBuf>,
+    /// Where checkpoints are kept, nearest first: memory, partner, local:/DIR, shared, s3://BUCKET/PREFIX, with commas;
+    /// NAME@2 keeps two there; default: MEND_TIERS
+    #[arg(long, value_name = "LIST")]
+    pub tiers: Option<String>,
     /// When checkpoints are taken, and which are kept
     #[command(flatten)]
     pub periodic: Periodic,
@@ -224,6 +228,9 @@ pub struct Restart {
     /// File with one host per line
     #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
+    /// Other tiers for the checkpoints to come than before, as in `mend run`
+    #[arg(long, value_name = "LIST")]
+    pub tiers: Option<String>,
     /// Print also what was printed between the checkpoint and the job's end
     #[arg(long)]
     pub repeat_output: bool,

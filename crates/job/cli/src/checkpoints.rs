@@ -10,6 +10,7 @@ use mend_controller::upkeep::remove_by_hand;
 use mend_messages::control::{Answer, Ask};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 #[derive(Serialize)]
 struct Listed {
@@ -24,6 +25,7 @@ struct Listed {
     needs: BTreeSet<u64>,
     bytes: Option<u64>,
     stopped_us: Option<u64>,
+    tiers: Vec<String>,
     directory: String,
 }
 
@@ -46,7 +48,7 @@ pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
         return Ok(0);
     }
     println!("{}", record.id);
-    let heading = ["N", "TAKEN (UTC)", "AGE", "KIND", "NEEDS", "SIZE", "STOPPED", "DIRECTORY"];
+    let heading = ["N", "TAKEN (UTC)", "AGE", "KIND", "NEEDS", "SIZE", "STOPPED", "WHOLE IN", "DIRECTORY"];
     report::table(&heading, &all.iter().map(row).collect::<Vec<_>>());
     Ok(0)
 }
@@ -62,6 +64,7 @@ fn row(one: &Listed) -> Vec<String> {
         or_dash((!needs.is_empty()).then(|| needs.join(","))),
         or_dash(one.bytes.map(report::size)),
         or_dash(one.stopped_us.map(report::duration)),
+        or_dash((!one.tiers.is_empty()).then(|| one.tiers.join(" "))),
         one.problem.clone().unwrap_or_else(|| one.directory.clone()),
     ]
 }
@@ -89,8 +92,14 @@ fn look(record: &JobRecord, number: u64) -> Listed {
         needs: found.map(|found| needs(record, found)).unwrap_or_default(),
         bytes: found.map(|found| found.images.iter().map(|image| image.bytes).sum()),
         stopped_us: found.map(|found| found.stopped_us),
+        tiers: found.map(|found| tiers(&directory, found)).unwrap_or_default(),
         directory: directory.to_string_lossy().into_owned(),
     }
+}
+
+/// Tiers that hold the whole checkpoint: as the job recorded it, or the shared directory where nothing else takes part.
+fn tiers(directory: &Path, manifest: &Manifest) -> Vec<String> {
+    if manifest.tiers.is_empty() { vec!["shared".to_owned()] } else { mend_controller::tiers::held(directory) }
 }
 
 fn bases(manifest: &Manifest) -> BTreeSet<u64> {

@@ -7,6 +7,7 @@ use mend_controller::hosts::{Host, parse_list, read_file};
 use mend_controller::manifest::numbers;
 use mend_controller::{RestartSpec, RunSpec, record};
 use mend_messages::job::Program;
+use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,11 @@ fn hosts(list: Option<&str>, file: Option<&Path>) -> Result<Vec<Host>, Failure> 
         (None, Some(file)) => Ok(read_file(file)?),
         (None, None) => Ok(Vec::new()),
     }
+}
+
+fn tiers(list: Option<&str>) -> Result<Option<Vec<TierSpec>>, Failure> {
+    let refuse = |error: TierError| Failure::new(format!("--tiers: {error}"), error.hint(), 64);
+    list.map(parse_tiers).transpose().map_err(refuse)
 }
 
 fn text(value: OsString) -> Result<String, Failure> {
@@ -50,6 +56,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         spares,
         program: Program { argv, env, cwd },
         checkpoints: arguments.checkpoint_dir,
+        tiers: tiers(arguments.tiers.as_deref())?,
         wishes: arguments.periodic.wishes(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
@@ -84,6 +91,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
     let spec = RestartSpec {
         candidates,
         hosts,
+        tiers: tiers(arguments.tiers.as_deref())?,
         repeat_output: arguments.repeat_output,
         wishes: arguments.periodic.wishes(),
         encryption_key: key_file(arguments.encryption_key),

@@ -105,6 +105,18 @@ pub enum RunError {
     /// An address for the verbs cannot be had.
     #[error("cannot listen for the verbs on this job")]
     Listen(#[source] io::Error),
+    /// The user ended it before any rank was there.
+    #[error("ended by signal {signal} before the ranks were restored")]
+    Interrupted {
+        /// Which.
+        signal: i32,
+    },
+    /// The tiers cannot be used.
+    #[error("the list of tiers cannot be used")]
+    Tiers(#[from] mend_messages::tier::TierError),
+    /// Two wishes that do not go together.
+    #[error("encrypted images are kept in the shared directory alone")]
+    SealedTiers,
     /// A daemon refuses the job.
     #[error("node {host} refuses the job: {error}")]
     Refused {
@@ -142,7 +154,9 @@ impl RunError {
             Self::Record(error) => error.hint(),
             Self::Manifest(error) => error.hint(),
             Self::Hosts(error) => error.hint().to_owned(),
-            Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } => String::new(),
+            Self::Tiers(error) => error.hint().to_owned(),
+            Self::SealedTiers => "leave out --encryption-key (MEND_ENCRYPTION_KEY) or --tiers (MEND_TIERS)".into(),
+            Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
         }
     }
 
@@ -161,7 +175,8 @@ impl RunError {
             Self::NodeLost { .. } => 75,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } => 65,
-            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) => 64,
+            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) | Self::Tiers(_) | Self::SealedTiers => 64,
+            Self::Interrupted { signal } => 128 + signal,
             _ => 1,
         }
     }

@@ -13,6 +13,7 @@ use crate::operation::{AnswerSender, Operation, Saving};
 use crate::output::Output;
 use crate::periodic::Periodic;
 use crate::record::{JobDirectory, JobRecord, now};
+use crate::tiers::Tiering;
 use mend_coordination::pmi::{ClientState, Effect, PmiServer};
 use mend_messages::agent::{Reply, Request};
 use mend_messages::control::{Answer, Ask, JobStatus, Phases, RankStatus};
@@ -111,6 +112,8 @@ pub struct Job {
     pub(crate) map_dirty: bool,
     pub(crate) started: Instant,
     pub(crate) restart: Option<Phases>,
+    /// `None`: the shared directory alone.
+    pub(crate) tiers: Option<Tiering>,
     pub(crate) resumed_at_us: Option<u64>,
     pub(crate) stdin: Option<mpsc::Sender<()>>,
     pub(crate) stdin_frozen: bool,
@@ -230,6 +233,7 @@ impl Job {
                     let _ = more.try_send(());
                 }
             }
+            FromDaemon::Tier(report) => self.tier_report(report),
             FromDaemon::Ready { .. }
             | FromDaemon::Pong
             | FromDaemon::FabricInUse { .. }
@@ -357,6 +361,7 @@ impl Job {
         let here = |state: &RankState| state.node == index && !matches!(state.phase, RankPhase::Exited(_));
         let lost: Vec<Rank> = (0..self.ranks.len() as Rank).filter(|&rank| here(&self.ranks[rank as usize])).collect();
         self.target_lost(index, why);
+        self.tiers_lost(index);
         if lost.is_empty() {
             eprintln!("mend: node {host} is lost ({why}); no rank was on it");
             return;
@@ -380,6 +385,9 @@ impl Job {
         }
         self.ending = Some((result, Instant::now()));
         self.abandon_operations();
+        if matches!(self.ending, Some((Ok(0), _))) {
+            self.close_tiers();
+        }
         for node in &self.nodes {
             node.send(ToDaemon::End);
         }
@@ -421,6 +429,9 @@ impl Job {
         }
         if self.output.take_changed() && self.started.elapsed().as_millis() % 1000 < TICK.as_millis() {
             self.persist_output();
+        }
+        if self.tiers.is_some() && self.started.elapsed().as_millis() % 1000 < TICK.as_millis() {
+            self.tidy_tiers();
         }
         let late: Vec<u64> = self.pending.iter().filter(|(_, p)| p.deadline < Instant::now()).map(|(seq, _)| *seq).collect();
         for seq in late {

@@ -3,7 +3,7 @@
 //! It lives inside `mend run` and `mend restart`, one per job, and ends with the job. Reading order: [`hosts`] and
 //! [`record`] (what is asked, where it is kept), [`nodes`] (connections to the daemons), [`job`] (the event loop),
 //! [`operation`] (a checkpoint or migration under way), [`periodic`] and [`upkeep`] (when they are taken, what becomes of
-//! them), [`serve`] and [`client`] (the verbs' side door).
+//! them), [`tiers`] and `recover` (where copies are), [`serve`] and [`client`] (the verbs' side door).
 //!
 //! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. The
 //! controller's own death ends the job (its connections are the job's lease on the nodes) and leaves every published
@@ -23,8 +23,10 @@ mod operation;
 mod output;
 pub mod periodic;
 pub mod record;
+mod recover;
 mod serve;
 mod start;
+pub mod tiers;
 pub mod upkeep;
 
 pub use error::{RunError, with_causes as error_with_causes};

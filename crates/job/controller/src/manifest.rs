@@ -7,6 +7,7 @@ use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::job::{Program, Rank};
+use mend_messages::tier::TierSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -99,6 +100,9 @@ pub struct Manifest {
     /// Taken by the schedule, not because somebody asked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub periodic: bool,
+    /// Tiers that were to hold the images, nearest first; none: they lie beside this file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<TierSpec>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -255,6 +259,10 @@ fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestErr
         if image.base.is_some() != (image.sequence > 0) {
             return Err(wrong("builds on an image that no checkpoint holds".into()));
         }
+        // Which tiers have it now, and whether it is good there, is found out by a restart.
+        if !manifest.tiers.is_empty() {
+            continue;
+        }
         match fs::metadata(&path) {
             Ok(found) if found.len() == image.bytes => {}
             Ok(found) => return Err(wrong(format!("is torn: {} bytes instead of {}", found.len(), image.bytes))),
@@ -285,6 +293,24 @@ pub fn load(directory: &Path) -> Result<Manifest, ManifestError> {
 pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
     let base = directory.parent().unwrap_or(Path::new("/"));
     let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
+    manifest.images.iter().map(|image| Ok(files(directory, manifest, chain(directory, manifest, image, base, &mut older)?))).collect()
+}
+
+fn files(directory: &Path, manifest: &Manifest, chain: Vec<(u64, ImageEntry)>) -> Vec<PathBuf> {
+    let file = |(number, image): (u64, ImageEntry)| match number == manifest.number {
+        true => directory.join(image.file()),
+        false => directory.with_file_name(number.to_string()).join(image.file()),
+    };
+    chain.into_iter().map(file).collect()
+}
+
+/// For each rank its image and those it builds on, newest first, down to a full one, each with its checkpoint's number.
+///
+/// # Errors
+/// As [`chains`].
+pub fn lineage(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<(u64, ImageEntry)>>, ManifestError> {
+    let base = directory.parent().unwrap_or(Path::new("/"));
+    let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
     manifest.images.iter().map(|image| chain(directory, manifest, image, base, &mut older)).collect()
 }
 
@@ -295,7 +321,8 @@ pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>
 pub fn chain_of(directory: &Path, manifest: &Manifest, rank: Rank) -> Result<Vec<PathBuf>, ManifestError> {
     let base = directory.parent().unwrap_or(Path::new("/"));
     let damaged = || ManifestError::Damaged { path: directory.join("manifest.json"), what: format!("it has no rank {rank}") };
-    chain(directory, manifest, manifest.images.get(rank as usize).ok_or_else(damaged)?, base, &mut BTreeMap::new())
+    let image = manifest.images.get(rank as usize).ok_or_else(damaged)?;
+    Ok(files(directory, manifest, chain(directory, manifest, image, base, &mut BTreeMap::new())?))
 }
 
 fn chain(
@@ -304,8 +331,8 @@ fn chain(
     image: &ImageEntry,
     checkpoints: &Path,
     older: &mut BTreeMap<u64, Manifest>,
-) -> Result<Vec<PathBuf>, ManifestError> {
-    let mut files = vec![directory.join(image.file())];
+) -> Result<Vec<(u64, ImageEntry)>, ManifestError> {
+    let mut files = vec![(manifest.number, image.clone())];
     let (mut next, mut number, mut sequence) = (image.base, manifest.number, image.sequence);
     while let Some(base) = next {
         let from = checkpoints.join(base.to_string());
@@ -319,7 +346,7 @@ fn chain(
         let entry = below.images.get(image.rank as usize).filter(linked).filter(|_| below.identity == manifest.identity);
         let foreign = || failed(ManifestError::Damaged { path: from.join("manifest.json"), what: "it is not what was built on".into() });
         let entry = entry.ok_or_else(foreign)?;
-        files.push(from.join(entry.file()));
+        files.push((base, entry.clone()));
         (next, number, sequence) = (entry.base, base, entry.sequence);
     }
     Ok(files)
@@ -435,6 +462,7 @@ pub(crate) mod tests {
             stopped_us: 0,
             periodic: false,
             durable_us: 0,
+            tiers: Vec::new(),
         }
     }
 

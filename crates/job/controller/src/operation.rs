@@ -5,6 +5,7 @@ use crate::error::with_causes;
 use crate::job::{Job, RankPhase};
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
 use crate::record::now;
+use crate::tiers::{Keeping, Tiering};
 use mend_coordination::checkpoint::{self, Checkpoint, Failure, image_name};
 use mend_coordination::migration::{self, Migration};
 use mend_coordination::placement::choose_target;
@@ -15,7 +16,7 @@ use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_settings::SettingError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -111,7 +112,8 @@ impl Job {
         }
         let Some((ask, _, since)) = self.waiting.front() else { return };
         let (explain, remove, since) = (matches!(ask, Ask::Explain), matches!(ask, Ask::Remove { .. }), *since);
-        if self.background.is_some() && !explain || remove && self.upkeep_in_the_way() {
+        let concluding = self.background.is_some() || self.tiers.as_ref().is_some_and(Tiering::is_keeping);
+        if concluding && !explain || remove && self.upkeep_in_the_way() {
             return;
         }
         if !self.agents_ready(since) {
@@ -228,6 +230,9 @@ impl Job {
     /// An agent answered (or its time ran out).
     pub(crate) fn replied(&mut self, rank: Rank, reply: Reply) {
         let now_us = self.now_us();
+        if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
+            tiers.expect_size(rank, found.image_bytes);
+        }
         match &mut self.operation {
             Some(Operation::Checkpoint { machine, .. }) => {
                 let actions = machine.reply(now_us, rank, reply);
@@ -294,7 +299,15 @@ impl Job {
     fn do_checkpoint(&mut self, actions: Vec<checkpoint::Action>) {
         for action in actions {
             match action {
-                checkpoint::Action::Ask { rank, request } => self.ask_agent(rank, request),
+                checkpoint::Action::Ask { rank, request } => {
+                    let number = match &self.operation {
+                        Some(Operation::Checkpoint { number, .. }) => *number,
+                        _ => 0,
+                    };
+                    if !matches!(&request, Request::Save(order) if self.save_on_shelf(rank, number, order)) {
+                        self.ask_agent(rank, request);
+                    }
+                }
                 checkpoint::Action::FreezePmi => self.pmi.freeze(),
                 checkpoint::Action::Snapshot => {
                     let now = (self.pmi.clone(), self.output.printed().clone());
@@ -321,7 +334,7 @@ impl Job {
     fn finish_checkpoint(&mut self, result: Result<checkpoint::Outcome, Failure>) {
         let ended = if self.background.is_some() { self.background.take() } else { self.operation.take() };
         let Some(Operation::Checkpoint { number, part, snapshot, answers, .. }) = ended else { return };
-        let answer = match (result, snapshot) {
+        match (result, snapshot) {
             (Ok(outcome), Some((pmi, printed))) => {
                 let host = |rank: Rank| self.nodes[self.ranks[rank as usize].node as usize].name.clone();
                 let images = outcome.saved.iter().map(|(&rank, saved)| ImageEntry {
@@ -351,32 +364,42 @@ impl Job {
                     stopped_us: outcome.stopped_us,
                     periodic: self.periodic.asked_for(&answers),
                     durable_us: outcome.durable_us,
+                    tiers: self.tiers.as_ref().map(Tiering::specs).unwrap_or_default(),
                 };
                 let note = |(rank, saved): (&Rank, &Saved)| saved.note.as_ref().map(|note| format!("rank {rank}: {note}"));
                 let notes = outcome.saved.iter().filter_map(note).collect();
-                match manifest::publish(&part, &manifest) {
-                    Ok(place) => {
-                        self.published(&manifest);
-                        Answer::Checkpoint(CheckpointDone {
-                            number,
-                            directory: place.to_string_lossy().into_owned(),
-                            bytes: manifest.images.iter().map(|image| image.bytes).sum(),
-                            phases: outcome.phases,
-                            stopped_us: outcome.stopped_us,
-                            durable_us: outcome.durable_us,
-                            notes,
-                        })
-                    }
-                    Err(error) => failed(Failure { error: with_causes(&error), hint: error.hint() }),
-                }
+                self.conclude_checkpoint(Keeping::new(manifest, part, notes, answers));
             }
-            (Ok(_), None) => failed(Failure { error: "no snapshot was taken".into(), hint: String::new() }),
-            (Err(failure), _) => failed(failure),
-        };
-        if matches!(answer, Answer::Failed { .. }) {
-            manifest::discard(&part);
+            (Ok(_), None) => self.checkpoint_failed(number, &part, &answers, "no snapshot was taken".into(), String::new()),
+            (Err(failure), _) => self.checkpoint_failed(number, &part, &answers, failure.error, failure.hint),
         }
-        let _ = answers.send(answer);
+    }
+
+    /// All images are there: the checkpoint becomes one.
+    pub(crate) fn publish_checkpoint(&mut self, keeping: Keeping) {
+        let Keeping { manifest, part, notes, answers, .. } = keeping;
+        let place = match manifest::publish(&part, &manifest) {
+            Ok(place) => place,
+            Err(error) => return self.checkpoint_failed(manifest.number, &part, &answers, with_causes(&error), error.hint()),
+        };
+        self.published(&manifest);
+        let _ = answers.send(Answer::Checkpoint(CheckpointDone {
+            number: manifest.number,
+            directory: place.to_string_lossy().into_owned(),
+            bytes: manifest.images.iter().map(|image| image.bytes).sum(),
+            phases: manifest.phases,
+            stopped_us: manifest.stopped_us,
+            durable_us: manifest.durable_us,
+            notes,
+        }));
+        self.replicate(&manifest);
+    }
+
+    /// There is no checkpoint; nothing is left of it.
+    pub(crate) fn checkpoint_failed(&mut self, number: u64, part: &Path, answers: &AnswerSender, error: String, hint: String) {
+        manifest::discard(part);
+        self.drop_checkpoint(number);
+        let _ = answers.send(failed(Failure { error, hint }));
     }
 
     fn do_migration(&mut self, actions: Vec<migration::Action>) {
@@ -504,6 +527,10 @@ impl Job {
                     let _ = answers.send(answer());
                 }
             }
+        }
+        if let Some(keeping) = self.tiers.as_mut().and_then(Tiering::take_keeping) {
+            manifest::discard(&keeping.part);
+            let _ = keeping.answers.send(answer());
         }
         for (_, answers, _) in self.waiting.drain(..) {
             let _ = answers.send(answer());

@@ -272,7 +272,8 @@ impl Job {
         let report = move |done| {
             let _ = events.blocking_send(Event::Upkeep(done));
         };
-        let bounds = retention.then(|| self.periodic.plan.bounds());
+        // With tiers, each keeps what it was told to, and images may not be here to be merged.
+        let bounds = (retention && self.tiers.is_none()).then(|| self.periodic.plan.bounds());
         self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), bounds, self.key.clone(), report));
     }
 

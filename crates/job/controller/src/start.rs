@@ -11,12 +11,15 @@ use crate::operation::Saving;
 use crate::output::Output;
 use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now};
+use crate::recover::Search;
+use crate::tiers::{Tiering, is_plain, open_order};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
+use mend_messages::tier::{Tier, TierSpec, parse_tiers};
 use mend_sealed::Key;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -27,6 +30,9 @@ use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
 const WAITING_EVENTS: usize = 256;
+
+/// Of the object store's client: ranks do not get them where object storage is a tier.
+const CREDENTIALS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
 /// What `mend run` was asked for.
 #[derive(Clone, Debug)]
@@ -43,6 +49,8 @@ pub struct RunSpec {
     pub checkpoints: Option<PathBuf>,
     /// File with the key that images are encrypted with; absolute.
     pub encryption_key: Option<PathBuf>,
+    /// Tiers that keep them; `None` for those of the setting.
+    pub tiers: Option<Vec<TierSpec>>,
     /// When they are taken, and which are kept.
     pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
@@ -56,6 +64,8 @@ pub struct RestartSpec {
     pub candidates: Candidates,
     /// Other hosts than before; none means those of the checkpoint that still answer.
     pub hosts: Vec<Host>,
+    /// Other tiers than before.
+    pub tiers: Option<Vec<TierSpec>>,
     /// Print also what was printed before the job ended.
     pub repeat_output: bool,
     /// File with the key that images are encrypted with; absolute.
@@ -118,23 +128,41 @@ struct Beginning {
     encryption_key: Option<PathBuf>,
     plan: Plan,
     quiet: bool,
+    tiers: Vec<TierSpec>,
+    /// The checkpoint whose images are to be looked for in its tiers.
+    recovery: Option<(Manifest, PathBuf)>,
 }
 
 async fn begin(
     beginning: Beginning,
     reached: Vec<Reached>,
     embedded: Option<Embedded>,
-    first_orders: impl Fn(&Job),
+    first_orders: impl FnOnce(&Job, Option<Vec<Vec<PathBuf>>>),
 ) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, encryption_key, plan, quiet } =
-        beginning;
+    let Beginning {
+        directory,
+        id,
+        identity,
+        program,
+        places,
+        phase,
+        pmi,
+        output,
+        stdin,
+        checkpoints,
+        encryption_key,
+        plan,
+        quiet,
+        tiers,
+        recovery,
+    } = beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
-    let (events, incoming) = mpsc::channel(WAITING_EVENTS);
+    let (events, mut incoming) = mpsc::channel(WAITING_EVENTS);
     let (more, taken) = mpsc::channel(1);
     let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
     let controller_port = serve::listen(bind, secret.clone(), events.clone(), Event::Ask).await.map_err(RunError::Listen)?;
@@ -170,6 +198,28 @@ async fn begin(
         };
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
     }
+    watch_signals(&events);
+    let mut found = None;
+    // What a restart reads may be in other tiers than what it will write.
+    let read = recovery.as_ref().map(|(manifest, _)| manifest.tiers.as_slice()).unwrap_or_default();
+    if !(is_plain(&tiers) && is_plain(read)) {
+        let all: Vec<TierSpec> = tiers.iter().chain(read).cloned().collect();
+        let order = open_order(&all, &record.checkpoints)?;
+        nodes.iter().for_each(|node| node.send(order.clone()));
+    }
+    if let Some((manifest, checkpoint)) = recovery.as_ref().filter(|(manifest, _)| !is_plain(&manifest.tiers)) {
+        let search = Search { manifest, directory: checkpoint, specs: read, places: &places, nodes: &mut nodes, events: &mut incoming };
+        found = match search.run().await {
+            Ok(found) => Some(found),
+            Err(error) => {
+                let record = JobRecord { ended: Some((now(), error.to_string())), ..record };
+                directory.write("job.json", &record)?;
+                return Err(error);
+            }
+        };
+    }
+    let first_task = found.as_ref().map_or(0, |found| found.last_task);
+    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, first_task)?;
     let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
     let periodic = Periodic::new(plan, used, events.clone());
     if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
@@ -197,6 +247,7 @@ async fn begin(
         map_dirty: false,
         started: Instant::now(),
         restart: None,
+        tiers,
         resumed_at_us: None,
         stdin: stdin.then_some(more),
         stdin_frozen: false,
@@ -208,12 +259,13 @@ async fn begin(
         spawn_told: false,
         ending: None,
     };
-    first_orders(&job);
+    job.open_tiers();
+    job.adopt(&found.as_ref().map(|found| found.holdings.clone()).unwrap_or_default());
+    first_orders(&job, found.map(|found| found.files));
     job.start_upkeep(false);
     if stdin {
         tokio::spawn(read_stdin(events.clone(), taken));
     }
-    watch_signals(&events);
     drop(events);
     let result = job.run(incoming).await;
     if let Some(embedded) = embedded {
@@ -250,13 +302,32 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
     }
 }
 
+/// The tiers that were named, or those of the setting.
+fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
+    match named {
+        Some(tiers) => Ok(tiers),
+        None => Ok(parse_tiers(&mend_settings::TIERS.text())?),
+    }
+}
+
+/// Encrypted images are in the shared directory alone: what copies and checks images in other tiers has no key.
+fn refuse_sealed_tiers(key: Option<&Path>, tiers: &[TierSpec]) -> Result<(), RunError> {
+    if key.is_some() && !is_plain(tiers) { Err(RunError::SealedTiers) } else { Ok(()) }
+}
+
 /// Runs a new job to its end. Returns its exit code.
 ///
 /// # Errors
 /// See [`RunError`].
-pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
+pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     load_key(spec.encryption_key.as_deref())?;
     let plan = Plan::new(&spec.wishes, None)?;
+    let tiers = configured(spec.tiers.take())?;
+    refuse_sealed_tiers(spec.encryption_key.as_deref(), &tiers)?;
+    if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
+        // They would be in every manifest and image, and with these in the store.
+        spec.program.env.retain(|(name, _)| !CREDENTIALS.contains(&name.as_str()));
+    }
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
     let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
@@ -283,8 +354,10 @@ pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
         encryption_key: spec.encryption_key.clone(),
         plan,
         quiet: spec.quiet,
+        tiers,
+        recovery: None,
     };
-    let start_all = |job: &Job| {
+    let start_all = |job: &Job, _| {
         for rank in 0..job.ranks.len() as Rank {
             job.send_to_rank(rank, ToDaemon::Start { rank, stdin: rank == 0 });
         }
@@ -330,6 +403,12 @@ async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> 
         let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
         replace(&old, reached.len() as u32)?
     };
+    let tiers = match (&spec.tiers, manifest.tiers.is_empty()) {
+        (Some(tiers), _) => tiers.clone(),
+        (None, false) => manifest.tiers.clone(),
+        (None, true) => configured(None)?,
+    };
+    refuse_sealed_tiers(spec.encryption_key.as_deref(), &tiers)?;
     let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),
@@ -355,9 +434,12 @@ async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> 
         plan,
         quiet: spec.quiet,
         directory,
+        tiers,
+        recovery: Some((manifest.clone(), images.to_owned())),
     };
     let ids: Vec<ImageId> = manifest.images.iter().map(|image| image.id).collect();
-    let restore_all = move |job: &Job| {
+    let restore_all = move |job: &Job, found: Option<Vec<Vec<PathBuf>>>| {
+        let chains = found.unwrap_or(chains);
         for rank in 0..job.ranks.len() as Rank {
             let source = RestoreSource::Files(chains[rank as usize].clone());
             let image = Some(ids[rank as usize]);

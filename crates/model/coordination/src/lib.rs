@@ -1,4 +1,4 @@
-//! The job's decisions as pure code: PMI server, checkpoint, migration, placement.
+//! The job's decisions as pure code: PMI server, checkpoint, migration, placement, copies of images.
 //!
 //! Nothing here does I/O, reads a clock or starts a thread: events go in, commands come out, so that the same code
 //! runs in the controller and under a seeded simulation.
@@ -7,3 +7,5 @@ pub mod checkpoint;
 pub mod migration;
 pub mod placement;
 pub mod pmi;
+pub mod recovery;
+pub mod replication;

@@ -9,6 +9,7 @@
 
 use crate::agent::{ImageId, Reply, Request, Written};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
+use crate::tier::{TierOrder, TierReport};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -123,6 +124,8 @@ pub enum ToDaemon {
         /// Which.
         rank: Rank,
     },
+    /// About the tiers that checkpoints are kept in.
+    Tier(Box<TierOrder>),
     /// Send a signal to all ranks of the job on this node.
     Signal(i32),
     /// SIGKILL all ranks of the job on this node and forget it. The daemon closes the connection when all are reaped.
@@ -248,6 +251,8 @@ pub enum FromDaemon {
         /// How.
         status: ExitStatus,
     },
+    /// About the tiers that checkpoints are kept in.
+    Tier(TierReport),
     /// Answer to `Ping`.
     Pong,
     /// The daemon refuses to go on with this job.

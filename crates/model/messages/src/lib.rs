@@ -12,6 +12,7 @@ pub mod control;
 pub mod daemon;
 pub mod frame;
 pub mod job;
+pub mod tier;
 
 /// Version of all messages in this crate; a peer with another number is refused by the handshake.
 pub const PROTOCOL: u32 = 2;

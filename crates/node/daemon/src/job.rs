@@ -19,10 +19,12 @@ use crate::relay::{Ranks, Readied, Relay, Slot};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
 use crate::start::Beginning;
+use crate::tiers::Tiers;
 use crate::transfer::{Admitted, MeetingPlace};
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
+use mend_messages::tier::{Origin as ImageOrigin, TierOrder};
 use mend_sealed::Key;
 use mend_wire::Connection;
 use std::collections::HashMap;
@@ -95,6 +97,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let introduction = Arc::new(introduction);
     let mut job = Job {
         relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience, key.clone()),
+        tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience),
         node,
         introduction,
         urgent,
@@ -171,6 +174,7 @@ struct Job {
     ranks: Ranks,
     attempts: u64,
     lives: JoinSet<(Rank, u64)>,
+    tiers: Tiers,
     meeting: MeetingPlace,
     mpi: Arc<Mutex<MpiCheck>>,
     /// What images are encrypted with.
@@ -256,9 +260,39 @@ impl Job {
             ToDaemon::Map(map) => self.relay.publish(map),
             ToDaemon::Agent { seq, rank, request } => self.relay.request(seq, rank, request, &self.ranks),
             ToDaemon::SaveTo { seq, rank, address, token } => self.relay.save_to(seq, rank, address, token, &self.ranks),
+            ToDaemon::Tier(order) => self.tier(*order),
             ToDaemon::Introduce(_) => tracing::warn!(job = self.introduction.id, "a controller introduced its job twice"),
             // Handled by the loop.
             ToDaemon::End => {}
+        }
+    }
+
+    fn tier(&mut self, order: TierOrder) {
+        let now = Instant::now();
+        match order {
+            TierOrder::Open { shelves, keep, rate } => self.tiers.open(shelves, &keep, rate),
+            TierOrder::Save { seq, rank, number, shelves, needed, order } => {
+                let (order, file) = self.tiers.place(rank, number, &shelves, needed, order);
+                self.relay.save_on(seq, rank, order, file, &self.ranks);
+            }
+            TierOrder::Keep { task, number, images } => self.tiers.keep(task, number, images),
+            TierOrder::Manifest { task, number, to, text } => self.tiers.manifest(task, number, to, text),
+            TierOrder::Copy { task, image, from, to } => self.tiers.copy(task, image, from, to),
+            TierOrder::Send { image, from, address, token, hurry } => self.tiers.send(image, from, address, token, hurry),
+            TierOrder::Receive { task, image, shelf, token } => {
+                let arrival = self.meeting.expect(token, now);
+                self.tiers.receive(task, image, &shelf, arrival);
+            }
+            TierOrder::Fetch { task, image, from, spare } => {
+                let arrival = match &from {
+                    ImageOrigin::Node { token } => Some(self.meeting.expect(*token, now)),
+                    _ => None,
+                };
+                self.tiers.fetch(task, image, from, spare, arrival);
+            }
+            TierOrder::Inventory { task } => self.tiers.inventory(task),
+            TierOrder::Remove { place, number, ranks } => self.tiers.remove(&place, number, ranks),
+            TierOrder::Close => self.tiers.close(),
         }
     }
 
@@ -331,5 +365,6 @@ impl Job {
     async fn release(&mut self) {
         self.ranks.clear();
         while self.lives.join_next().await.is_some() {}
+        self.tiers.leave().await;
     }
 }

@@ -187,6 +187,11 @@ impl Relay {
         }
     }
 
+    /// A save into what is open already.
+    pub fn save_on(&mut self, seq: u64, rank: Rank, order: SaveOrder, file: Option<OwnedFd>, ranks: &Ranks) {
+        self.ready_save(seq, rank, ranks, async { Ok(Ready { order, file, sealing: None }) });
+    }
+
     /// A save into a transfer: opens it, then asks.
     pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &Ranks) {
         let (job, patience) = (self.job.clone(), self.patience);

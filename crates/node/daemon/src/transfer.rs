@@ -145,13 +145,24 @@ pub struct Admitted {
     pub stream: TcpStream,
 }
 
-/// Waits for the transfer, tells its source that it is wanted, and looks at the image's header without taking it.
-pub async fn receive_header(arrival: oneshot::Receiver<TcpStream>, patience: Duration) -> Result<(OwnedFd, Vec<u8>), TransferError> {
+/// Waits for the transfer and tells its source that it is wanted.
+async fn meet(arrival: oneshot::Receiver<TcpStream>) -> Result<TcpStream, TransferError> {
     let mut stream = match timeout(MEETING_TIME, arrival).await {
         Ok(Ok(stream)) => stream,
         _ => return Err(TransferError::NoSource),
     };
     stream.write_all(&[TAKEN]).await.map_err(TransferError::Socket)?;
+    Ok(stream)
+}
+
+/// Waits for the transfer and takes it, blocking, for a thread that keeps the image.
+pub async fn take(arrival: oneshot::Receiver<TcpStream>, patience: Duration) -> Result<OwnedFd, TransferError> {
+    blocking(meet(arrival).await?, patience).map_err(TransferError::Socket)
+}
+
+/// Waits for the transfer, tells its source that it is wanted, and looks at the image's header without taking it.
+pub async fn receive_header(arrival: oneshot::Receiver<TcpStream>, patience: Duration) -> Result<(OwnedFd, Vec<u8>), TransferError> {
+    let stream = meet(arrival).await?;
     let header = match timeout(patience, peek_header(&stream)).await {
         Ok(header) => header?,
         Err(_) => return Err(TransferError::Stalled(patience)),

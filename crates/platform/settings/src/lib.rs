@@ -162,6 +162,34 @@ pub const OFI_PROVIDER: Setting = Setting {
     default: "tcp",
     meaning: "libfabric provider of the ofi channel, as fi_info -l names it: tcp, verbs;ofi_rxm, cxi, efa, …; it must offer reliable datagram endpoints with RMA.",
 };
+/// Where checkpoints are kept.
+pub const TIERS: Setting = Setting {
+    name: "MEND_TIERS",
+    kind: Kind::Text,
+    default: "shared",
+    meaning: "Where checkpoints are kept, nearest first, separated by commas: memory (of the rank's node), partner (memory of another node), local:/DIRECTORY (of the rank's node), shared (the checkpoint directory), s3://BUCKET/PREFIX. Ranks write to the first and go on; the others get their copies behind. NAME@2 keeps two checkpoints there; default 1 in memory, 2 in a local directory, all in the others.",
+};
+/// Copying behind the job.
+pub const TIER_RATE: Setting = Setting {
+    name: "MEND_TIER_RATE_MIB",
+    kind: Kind::Number { min: 0, max: 1 << 20 },
+    default: "256",
+    meaning: "MiB per second that each node may copy from tier to tier while the job runs; 0: no bound.",
+};
+/// Staggering.
+pub const TIER_WRITERS: Setting = Setting {
+    name: "MEND_TIER_WRITERS",
+    kind: Kind::Number { min: 1, max: 1_000_000 },
+    default: "2",
+    meaning: "Nodes that may copy to the shared directory, or to object storage, at the same time.",
+};
+/// Age of what is left behind.
+pub const TIER_HOURS: Setting = Setting {
+    name: "MEND_TIER_HOURS",
+    kind: Kind::Number { min: 1, max: 87_600 },
+    default: "72",
+    meaning: "Hours after which a node removes images in its memory and local directories of a job that did not end well and was not restarted.",
+};
 /// How changed pages are noticed.
 pub const TRACKING: Setting = Setting {
     name: "MEND_TRACKING",
@@ -206,6 +234,10 @@ pub const ALL: &[Setting] = &[
     KEEP,
     MTBF,
     SPACE_PERCENT,
+    TIERS,
+    TIER_RATE,
+    TIER_WRITERS,
+    TIER_HOURS,
     CHANNELS,
     OFI_PROVIDER,
     TRACKING,

@@ -1,0 +1,446 @@
+//! Tiers of a running job's checkpoints: where ranks save, which copies follow, what is removed. Decisions are
+//! `mend_coordination::replication`'s; this carries them out.
+//!
+//! ```text
+//! checkpoint: Save per rank ─► Placed ─► Saved … all ─► Keep per node ─► Done, all ─► published ─► copies follow
+//! ```
+//! Invariants: a checkpoint is published only when every image has its name in the tier it was written to; its manifest
+//! is in the checkpoint directory whichever tiers hold the images. With the default, the shared directory alone, nothing
+//! of this takes part.
+
+use crate::job::Job;
+use crate::manifest::{self, Manifest, numbers};
+use crate::operation::{AnswerSender, Operation};
+use crate::record::write_durably;
+use mend_coordination::checkpoint::image_name;
+use mend_coordination::replication::{Action, Published, Replication};
+use mend_messages::agent::SaveOrder;
+use mend_messages::daemon::ToDaemon;
+use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::{Destination, Holding, ImageRef, Place, Shelf, Tier, TierOrder, TierReport, TierSpec};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest time the image of one rank may take to be written.
+const SAVE_PATIENCE: Duration = Duration::from_secs(3600);
+/// Room that is asked for where nothing is known of a rank's size, bytes.
+const UNKNOWN: u64 = 64 << 20;
+const MIB: u64 = 1 << 20;
+
+/// A manifest on its way to be published.
+#[derive(Debug)]
+pub struct Keeping {
+    /// What will be published.
+    pub manifest: Manifest,
+    /// Where.
+    pub part: PathBuf,
+    /// What people are to know of it.
+    pub notes: Vec<String>,
+    /// Who asked for the checkpoint.
+    pub answers: AnswerSender,
+    waiting: BTreeSet<u64>,
+}
+
+impl Keeping {
+    /// All images are written.
+    pub fn new(manifest: Manifest, part: PathBuf, notes: Vec<String>, answers: AnswerSender) -> Self {
+        Self { manifest, part, notes, answers, waiting: BTreeSet::new() }
+    }
+}
+
+/// The tiers of one job.
+#[derive(Debug)]
+pub struct Tiering {
+    specs: Vec<TierSpec>,
+    machine: Replication,
+    /// What each rank's image may take, as its agent said.
+    sizes: BTreeMap<Rank, u64>,
+    placed: BTreeMap<Rank, Place>,
+    /// A checkpoint whose images get their names.
+    keeping: Option<Keeping>,
+    /// Tasks that daemons work on: those of the machine by its own number, others by none.
+    tasks: BTreeMap<u64, Option<u64>>,
+    next_task: u64,
+    told: BTreeSet<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Held {
+    complete: Vec<String>,
+}
+
+/// Names of the tiers that hold the whole checkpoint in this directory, as the job recorded it; none if nothing is on
+/// record (a job with the shared directory alone keeps no record).
+#[must_use]
+pub fn held(directory: &Path) -> Vec<String> {
+    let text = fs::read(directory.join("tiers.json")).unwrap_or_default();
+    serde_json::from_slice::<Held>(&text).map(|held| held.complete).unwrap_or_default()
+}
+
+/// True for the shared directory alone with all its checkpoints: then images lie beside the manifest, and that is all.
+#[must_use]
+pub fn is_plain(specs: &[TierSpec]) -> bool {
+    matches!(specs, [] | [TierSpec { tier: Tier::Shared, keep: 0 }])
+}
+
+/// Shelves of these tiers, each once, nearest first.
+#[must_use]
+pub fn shelves(specs: &[TierSpec]) -> Vec<Shelf> {
+    let mut found: Vec<Shelf> = Vec::new();
+    for shelf in specs.iter().filter_map(|spec| spec.tier.shelf()) {
+        if !found.contains(&shelf) {
+            found.push(shelf);
+        }
+    }
+    found
+}
+
+/// The order that opens the shelves on a node.
+pub fn open_order(specs: &[TierSpec], checkpoints: &Path) -> Result<ToDaemon, mend_settings::SettingError> {
+    let rate = mend_settings::TIER_RATE.number()?.saturating_mul(MIB);
+    let order = TierOrder::Open { shelves: shelves(specs), keep: numbers(checkpoints), rate };
+    Ok(ToDaemon::Tier(Box::new(order)))
+}
+
+/// Address of one object of a checkpoint.
+pub fn object_address(base: &str, job: &str, number: u64, name: &str) -> String {
+    format!("{base}/{job}/{number}/{name}")
+}
+
+impl Tiering {
+    /// `None` if there is nothing to do.
+    pub fn new(specs: Vec<TierSpec>, nodes: u32, identity: [u8; 16], first_task: u64) -> Result<Option<Self>, mend_settings::SettingError> {
+        if is_plain(&specs) {
+            return Ok(None);
+        }
+        let writers = mend_settings::TIER_WRITERS.number()? as usize;
+        let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let machine = Replication::new(specs.clone(), 0..nodes, u64::from_le_bytes(*seed), writers);
+        let (sizes, placed, keeping, tasks, told) = Default::default();
+        Ok(Some(Self { specs, machine, sizes, placed, keeping, tasks, next_task: first_task, told }))
+    }
+
+    /// True while a checkpoint is about to be published.
+    pub fn is_keeping(&self) -> bool {
+        self.keeping.is_some()
+    }
+
+    /// The checkpoint that was about to be published, if the job ends first.
+    pub fn take_keeping(&mut self) -> Option<Keeping> {
+        self.keeping.take()
+    }
+
+    /// As text in manifests.
+    pub fn specs(&self) -> Vec<TierSpec> {
+        self.specs.clone()
+    }
+
+    fn task(&mut self, of_machine: Option<u64>) -> u64 {
+        self.next_task += 1;
+        self.tasks.insert(self.next_task, of_machine);
+        self.next_task
+    }
+
+    /// Shelves on which a rank may save; none: it saves in the shared directory.
+    fn first_shelves(&self) -> Vec<Shelf> {
+        let before = self.specs.iter().take_while(|spec| spec.tier != Tier::Shared).filter(|spec| spec.tier != Tier::Partner);
+        before.filter_map(|spec| spec.tier.shelf()).collect()
+    }
+
+    fn index(&self, wanted: impl Fn(&Tier) -> bool) -> Option<usize> {
+        self.specs.iter().position(|spec| wanted(&spec.tier))
+    }
+
+    /// Where a shelf's or a file's copy counts: the tier's index, and the node.
+    fn site(&self, place: &Place, node: NodeIndex) -> Option<(usize, Option<NodeIndex>)> {
+        match place {
+            Place::Shelf(Shelf::Memory) => Some((self.index(|tier| *tier == Tier::Memory)?, Some(node))),
+            Place::Shelf(Shelf::Directory(path)) => Some((self.index(|tier| matches!(tier, Tier::Local(own) if own == path))?, Some(node))),
+            Place::File(_) => Some((self.index(|tier| *tier == Tier::Shared)?, None)),
+        }
+    }
+
+    /// Takes note of what an agent said a full image may take.
+    pub fn expect_size(&mut self, rank: Rank, bytes: u64) {
+        self.sizes.insert(rank, bytes);
+    }
+}
+
+/// An image as its manifest knows it.
+pub fn reference(number: u64, image: &manifest::ImageEntry) -> ImageRef {
+    ImageRef { number, rank: image.rank, bytes: image.bytes, checksum: image.checksum, id: image.id }
+}
+
+impl Job {
+    /// Tells every node which shelves the job has.
+    pub(crate) fn open_tiers(&mut self) {
+        let Some(tiering) = &self.tiers else { return };
+        if self.nodes.len() < 2 && tiering.index(|tier| *tier == Tier::Partner).is_some() {
+            eprintln!("mend: the job has one node: nothing is kept in a partner's memory");
+        }
+    }
+
+    /// Saves a rank on a shelf, if it does not save in the shared directory. False: ask its agent as usual.
+    pub(crate) fn save_on_shelf(&mut self, rank: Rank, number: u64, order: &SaveOrder) -> bool {
+        let Some(tiering) = &mut self.tiers else { return false };
+        tiering.placed.remove(&rank);
+        let shelves = tiering.first_shelves();
+        if shelves.is_empty() {
+            return false;
+        }
+        let needed = tiering.sizes.get(&rank).copied().unwrap_or(UNKNOWN);
+        let seq = self.new_seq(rank, SAVE_PATIENCE);
+        let order = TierOrder::Save { seq, rank, number, shelves, needed, order: order.clone() };
+        self.send_to_rank(rank, ToDaemon::Tier(Box::new(order)));
+        true
+    }
+
+    /// Publishes a checkpoint: at once, or when the nodes have given the images their names.
+    pub(crate) fn conclude_checkpoint(&mut self, mut keeping: Keeping) {
+        let mut by_node: BTreeMap<NodeIndex, Vec<(Rank, Shelf)>> = BTreeMap::new();
+        if let Some(tiering) = &self.tiers {
+            for (&rank, place) in &tiering.placed {
+                if let Place::Shelf(shelf) = place {
+                    by_node.entry(self.ranks[rank as usize].node).or_default().push((rank, shelf.clone()));
+                }
+            }
+        }
+        for (node, images) in by_node {
+            let Some(task) = self.tiers.as_mut().map(|tiering| tiering.task(None)) else { break };
+            keeping.waiting.insert(task);
+            self.order(node, TierOrder::Keep { task, number: keeping.manifest.number, images });
+        }
+        match &mut self.tiers {
+            Some(tiering) if !keeping.waiting.is_empty() => tiering.keeping = Some(keeping),
+            _ => self.publish_checkpoint(keeping),
+        }
+    }
+
+    /// A checkpoint failed: what was written of it goes.
+    pub(crate) fn drop_checkpoint(&mut self, number: u64) {
+        let Some(tiering) = &mut self.tiers else { return };
+        tiering.placed.clear();
+        for shelf in shelves(&tiering.specs) {
+            for node in self.nodes.iter().filter(|node| node.alive) {
+                let order = TierOrder::Remove { place: Destination::Shelf(shelf.clone()), number, ranks: Vec::new() };
+                node.send(ToDaemon::Tier(Box::new(order)));
+            }
+        }
+    }
+
+    /// The checkpoint is published: its copies follow.
+    pub(crate) fn replicate(&mut self, manifest: &Manifest) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let placed = std::mem::take(&mut tiering.placed);
+        let image = |entry: &manifest::ImageEntry| {
+            let place = placed.get(&entry.rank).cloned().unwrap_or(Place::File(PathBuf::new()));
+            let site = tiering.site(&place, self.ranks[entry.rank as usize].node);
+            Published { image: reference(manifest.number, entry), base: entry.base, sites: site.into_iter().collect() }
+        };
+        let images = manifest.images.iter().map(image).collect();
+        let actions = tiering.machine.published(manifest.number, images);
+        self.do_tiers(actions);
+    }
+
+    /// Checkpoints that were there before the job was restarted, with what the nodes have of them.
+    pub(crate) fn adopt(&mut self, holdings: &BTreeMap<NodeIndex, Vec<Holding>>) {
+        let Some(tiering) = &mut self.tiers else { return };
+        for number in numbers(&self.record.checkpoints) {
+            let directory = self.record.checkpoints.join(number.to_string());
+            let Ok(manifest) = manifest::load(&directory) else { continue };
+            let mut images = Vec::new();
+            for entry in &manifest.images {
+                let mut sites = Vec::new();
+                for (&node, holdings) in holdings {
+                    for holding in holdings.iter().filter(|holding| holding.number == number) {
+                        if !holding.images.contains(&(entry.rank, entry.bytes)) {
+                            continue;
+                        }
+                        let own = self.nodes[node as usize].name == entry.host;
+                        let partner = tiering.index(|tier| *tier == Tier::Partner).filter(|_| !own && holding.shelf == Shelf::Memory);
+                        let site = partner.map(|tier| (tier, Some(node)));
+                        sites.extend(site.or_else(|| tiering.site(&Place::Shelf(holding.shelf.clone()), node)));
+                    }
+                }
+                let file = directory.join(entry.file());
+                if fs::metadata(&file).is_ok_and(|found| found.len() == entry.bytes) {
+                    sites.extend(tiering.site(&Place::File(file), 0));
+                }
+                images.push(Published { image: reference(number, entry), base: entry.base, sites });
+            }
+            tiering.machine.adopt(number, images);
+        }
+    }
+
+    /// A daemon reports.
+    pub(crate) fn tier_report(&mut self, report: TierReport) {
+        match report {
+            TierReport::Placed { rank, number, place } => {
+                let under_way = self.operation.as_ref().or(self.background.as_ref());
+                let current = matches!(under_way, Some(Operation::Checkpoint { number: now, .. }) if *now == number);
+                if let (true, Some(tiering)) = (current, &mut self.tiers) {
+                    tiering.placed.insert(rank, place);
+                }
+            }
+            TierReport::Done { task, result } => {
+                let Some(tiering) = &mut self.tiers else { return };
+                match tiering.tasks.remove(&task) {
+                    Some(Some(number)) => {
+                        let actions = tiering.machine.finished(number, result.map(|_| ()));
+                        self.do_tiers(actions);
+                    }
+                    Some(None) => self.kept(task, result.map(|_| ())),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// A node has given its images their names.
+    fn kept(&mut self, task: u64, result: Result<(), String>) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let Some(mut keeping) = tiering.keeping.take_if(|keeping| keeping.waiting.contains(&task)) else { return };
+        keeping.waiting.remove(&task);
+        match result {
+            Ok(()) if !keeping.waiting.is_empty() => tiering.keeping = Some(keeping),
+            Ok(()) => self.publish_checkpoint(keeping),
+            Err(error) => self.checkpoint_failed(keeping.manifest.number, &keeping.part, &keeping.answers, error, String::new()),
+        }
+        self.next_operation();
+    }
+
+    /// A node is lost, and what it held.
+    pub(crate) fn tiers_lost(&mut self, node: NodeIndex) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let actions = tiering.machine.lost(node);
+        self.do_tiers(actions);
+    }
+
+    /// Lets go of checkpoints that others removed. To be called now and then.
+    pub(crate) fn tidy_tiers(&mut self) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let there: BTreeSet<u64> = numbers(&self.record.checkpoints).into_iter().collect();
+        let gone: Vec<u64> = tiering.machine.numbers().filter(|number| !there.contains(number)).collect();
+        let actions: Vec<Action> = gone.into_iter().flat_map(|number| tiering.machine.forgotten(number)).collect();
+        self.do_tiers(actions);
+    }
+
+    /// The job has ended well: nothing of it is left on any node.
+    pub(crate) fn close_tiers(&self) {
+        if self.tiers.is_some() {
+            for node in self.nodes.iter().filter(|node| node.alive) {
+                node.send(ToDaemon::Tier(Box::new(TierOrder::Close)));
+            }
+        }
+    }
+
+    fn order(&self, node: NodeIndex, order: TierOrder) {
+        if let Some(node) = self.nodes.get(node as usize) {
+            node.send(ToDaemon::Tier(Box::new(order)));
+        }
+    }
+
+    fn do_tiers(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Copy { task, image, node, from, to, target } => self.copy(task, image, node, (from, to), target),
+                Action::Manifest { task, number, tier, node } => self.store_manifest(task, number, tier, node),
+                Action::Complete { number, .. } => self.record_tiers(number),
+                Action::GaveUp { number, tier, why } => self.tell_once(number, tier, &why),
+                Action::Remove { number, tier, node, ranks } => self.remove_copies(number, tier, node, ranks),
+            }
+        }
+    }
+
+    fn copy(&mut self, task: u64, image: ImageRef, node: NodeIndex, (from, to): (usize, usize), target: Option<NodeIndex>) {
+        let file = self.record.checkpoints.join(image.number.to_string()).join(image_name(image.rank));
+        let Some(tiering) = &mut self.tiers else { return };
+        let task = tiering.task(Some(task));
+        let from = tiering.specs[from].tier.shelf().map_or_else(|| Place::File(file.clone()), Place::Shelf);
+        let partner = target.and_then(|target| self.nodes.get(target as usize)).map(|node| node.address);
+        if let (Some(address), Some(target)) = (partner, target) {
+            let token = mend_wire::random_bytes();
+            self.order(target, TierOrder::Receive { task, image, shelf: Shelf::Memory, token });
+            return self.order(node, TierOrder::Send { image, from, address, token, hurry: false });
+        }
+        let to = match &tiering.specs[to].tier {
+            Tier::Object(base) => Destination::Object(object_address(base, &self.record.id, image.number, &image_name(image.rank))),
+            tier => tier.shelf().map_or(Destination::File(file), Destination::Shelf),
+        };
+        self.order(node, TierOrder::Copy { task, image, from, to });
+    }
+
+    fn store_manifest(&mut self, task: u64, number: u64, tier: usize, node: NodeIndex) {
+        let text = fs::read(self.record.checkpoints.join(number.to_string()).join("manifest.json"));
+        let Some(tiering) = &mut self.tiers else { return };
+        let text = match text {
+            Ok(text) => text,
+            Err(error) => {
+                let actions = tiering.machine.finished(task, Err(format!("its manifest cannot be read: {error}")));
+                return self.do_tiers(actions);
+            }
+        };
+        let task = tiering.task(Some(task));
+        let to = match &tiering.specs[tier].tier {
+            Tier::Object(base) => Destination::Object(object_address(base, &self.record.id, number, "manifest.json")),
+            spec => spec.shelf().map_or(Destination::File(PathBuf::new()), Destination::Shelf),
+        };
+        self.order(node, TierOrder::Manifest { task, number, to, text });
+    }
+
+    /// For people, and `mend checkpoints`.
+    fn record_tiers(&self, number: u64) {
+        let Some(tiering) = &self.tiers else { return };
+        let directory = self.record.checkpoints.join(number.to_string());
+        let complete = tiering.machine.complete(number).iter().map(|spec| spec.tier.to_string()).collect();
+        let written = serde_json::to_vec_pretty(&Held { complete }).map_err(Into::into);
+        if let Err(error) = written.and_then(|text| write_durably(&directory.join("tiers.json"), &text)) {
+            tracing::warn!(%error, number, "which tiers hold the checkpoint is not on record");
+        }
+    }
+
+    fn tell_once(&mut self, number: u64, tier: usize, why: &str) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let tier = tiering.specs[tier].tier.to_string();
+        if tiering.told.insert(format!("{tier}: {why}")) {
+            eprintln!("mend: {tier} does not hold the whole checkpoint {number}: {why}");
+        }
+    }
+
+    fn remove_copies(&mut self, number: u64, tier: usize, node: NodeIndex, ranks: Vec<Rank>) {
+        let Some(tiering) = &self.tiers else { return };
+        let directory = self.record.checkpoints.join(number.to_string());
+        match &tiering.specs[tier].tier {
+            Tier::Shared => {
+                for rank in ranks {
+                    let _ = fs::remove_file(directory.join(image_name(rank)));
+                }
+            }
+            Tier::Object(base) => {
+                let place = Destination::Object(object_address(base, &self.record.id, number, ""));
+                self.order(node, TierOrder::Remove { place, number, ranks });
+            }
+            spec => {
+                if let Some(shelf) = spec.shelf() {
+                    self.order(node, TierOrder::Remove { place: Destination::Shelf(shelf), number, ranks });
+                }
+            }
+        }
+        let Some(tiering) = &mut self.tiers else { return };
+        if !tiering.machine.is_anywhere(number) && !has_images(&directory) {
+            // Nothing can be restarted from a manifest alone.
+            tiering.machine.forgotten(number);
+            let _ = fs::remove_dir_all(&directory);
+        } else {
+            self.record_tiers(number);
+        }
+    }
+}
+
+fn has_images(directory: &Path) -> bool {
+    let is_image = |entry: fs::DirEntry| entry.file_name().to_string_lossy().ends_with(".image");
+    fs::read_dir(directory).is_ok_and(|entries| entries.flatten().any(is_image))
+}

@@ -1,0 +1,500 @@
+//! Which copy of which image is made next, when a tier holds a checkpoint as a whole, and what may be removed.
+//!
+//! ```text
+//! published ──► held in the tier it was written to
+//!                 │ per later tier: the newest checkpoint becomes its target, one at a time
+//!                 ▼
+//!               copying ── all images of its chains held ──► manifests ──► complete ──► older ones go
+//!                 └── a copy fails ──► given up; the next checkpoint is tried
+//! ```
+//! Invariants:
+//! - A tier is complete for a checkpoint only if it holds every image of the checkpoint and all that these build on.
+//! - No image is removed that the newest restorable checkpoint needs, wherever its copy is; nor one that a tier's newest
+//!   complete checkpoints (as many as it keeps) or its target need.
+//! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
+//!   node makes two copies for the same tier at once.
+//!
+//! Faults assumed: any copy fails; a node and all on it vanishes at any moment; a checkpoint is removed by others.
+
+use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::{ImageRef, Tier, TierSpec};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where a copy is: index of the tier, and the node if the tier is of one.
+pub type Site = (usize, Option<NodeIndex>);
+
+/// One image of a checkpoint that was published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Which.
+    pub image: ImageRef,
+    /// The checkpoint whose image of the same rank it builds on.
+    pub base: Option<u64>,
+    /// Where it is.
+    pub sites: Vec<Site>,
+}
+
+/// What the caller has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Have `node` copy the image, which is in the tier `from`, to the tier `to` (on `target`, if that is another
+    /// node's).
+    Copy {
+        /// To be named in [`Replication::finished`].
+        task: u64,
+        /// What.
+        image: ImageRef,
+        /// Who does it.
+        node: NodeIndex,
+        /// Index of the tier it is read from.
+        from: usize,
+        /// Index of the tier.
+        to: usize,
+        /// The partner, for a partner's memory.
+        target: Option<NodeIndex>,
+    },
+    /// Store the checkpoint's manifest in the tier (on the node, if the tier is of one).
+    Manifest {
+        /// To be named in [`Replication::finished`].
+        task: u64,
+        /// Number of the checkpoint.
+        number: u64,
+        /// Index of the tier.
+        tier: usize,
+        /// Which node does it: where the tier is, or any.
+        node: NodeIndex,
+    },
+    /// The tier holds the whole checkpoint: for the record.
+    Complete {
+        /// Number of the checkpoint.
+        number: u64,
+        /// Index of the tier.
+        tier: usize,
+    },
+    /// The tier will not hold the whole checkpoint.
+    GaveUp {
+        /// Number of the checkpoint.
+        number: u64,
+        /// Index of the tier.
+        tier: usize,
+        /// Why.
+        why: String,
+    },
+    /// Remove these ranks' images of a checkpoint.
+    Remove {
+        /// Number of the checkpoint.
+        number: u64,
+        /// Index of the tier.
+        tier: usize,
+        /// On which node, or any.
+        node: NodeIndex,
+        /// Whose.
+        ranks: Vec<Rank>,
+    },
+}
+
+#[derive(Debug)]
+struct Image {
+    reference: ImageRef,
+    base: Option<u64>,
+    sites: BTreeSet<Site>,
+    failed: BTreeMap<usize, String>,
+}
+
+#[derive(Debug)]
+struct Task {
+    number: u64,
+    tier: usize,
+    node: NodeIndex,
+    target: Option<NodeIndex>,
+    /// `None`: the manifest.
+    rank: Option<Rank>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    target: Option<u64>,
+    /// Nodes that still lack the target's manifest; `None` before the images are there.
+    manifests: Option<BTreeSet<Option<NodeIndex>>>,
+    complete: BTreeSet<u64>,
+    given_up: BTreeSet<u64>,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Replication {
+    tiers: Vec<TierSpec>,
+    seed: u64,
+    writers: usize,
+    nodes: BTreeSet<NodeIndex>,
+    checkpoints: BTreeMap<u64, Vec<Image>>,
+    lanes: Vec<Lane>,
+    running: BTreeMap<u64, Task>,
+    tasks: u64,
+}
+
+impl Replication {
+    /// Nothing is there yet. `writers`: nodes that may write to a tier of all nodes at once, at least 1.
+    #[must_use]
+    pub fn new(tiers: Vec<TierSpec>, nodes: impl IntoIterator<Item = NodeIndex>, seed: u64, writers: usize) -> Self {
+        let lanes = tiers.iter().map(|_| Lane::default()).collect();
+        Self {
+            tiers,
+            seed,
+            writers: writers.max(1),
+            nodes: nodes.into_iter().collect(),
+            checkpoints: BTreeMap::new(),
+            lanes,
+            running: BTreeMap::new(),
+            tasks: 0,
+        }
+    }
+
+    /// The tiers, nearest first.
+    #[must_use]
+    pub fn tiers(&self) -> &[TierSpec] {
+        &self.tiers
+    }
+
+    /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event.
+    pub fn adopt(&mut self, number: u64, images: Vec<Published>) {
+        self.insert(number, images);
+        for tier in 0..self.tiers.len() {
+            // Its copies were begun by a controller that is no more; the next checkpoint's will be made.
+            let whole = self.holds_all(tier, number);
+            let lane = &mut self.lanes[tier];
+            if whole {
+                lane.complete.insert(number)
+            } else {
+                lane.given_up.insert(number)
+            };
+        }
+    }
+
+    /// A checkpoint has been published; one image per rank, ascending.
+    pub fn published(&mut self, number: u64, images: Vec<Published>) -> Vec<Action> {
+        self.insert(number, images);
+        self.advance()
+    }
+
+    fn insert(&mut self, number: u64, images: Vec<Published>) {
+        let image = |one: Published| Image {
+            reference: one.image,
+            base: one.base,
+            sites: one.sites.into_iter().filter(|(_, node)| node.is_none_or(|node| self.nodes.contains(&node))).collect(),
+            failed: BTreeMap::new(),
+        };
+        let images = images.into_iter().map(image).collect();
+        self.checkpoints.insert(number, images);
+    }
+
+    /// A task is over.
+    pub fn finished(&mut self, task: u64, result: Result<(), String>) -> Vec<Action> {
+        let Some(task) = self.running.remove(&task) else { return Vec::new() };
+        let Task { number, tier, node, target, rank } = task;
+        let site = (tier, if self.tiers[tier].tier.is_common() { None } else { Some(target.unwrap_or(node)) });
+        let mut actions = Vec::new();
+        let image = rank.and_then(|rank| self.checkpoints.get_mut(&number)?.get_mut(rank as usize));
+        match (rank, image, result) {
+            (Some(_), Some(image), Ok(())) => drop(image.sites.insert(site)),
+            (Some(_), Some(image), Err(why)) => drop(image.failed.insert(tier, why)),
+            // The checkpoint was removed meanwhile.
+            (Some(rank), None, Ok(())) => actions.push(Action::Remove { number, tier, node: site.1.unwrap_or(node), ranks: vec![rank] }),
+            (Some(_), None, Err(_)) => {}
+            (None, _, result) => {
+                let lane = &mut self.lanes[tier];
+                if lane.target == Some(number) {
+                    match result {
+                        Ok(()) => drop(lane.manifests.as_mut().map(|missing| missing.remove(&site.1))),
+                        Err(why) => {
+                            lane.give_up(number);
+                            actions.push(Action::GaveUp { number, tier, why });
+                        }
+                    }
+                }
+            }
+        }
+        actions.extend(self.advance());
+        actions
+    }
+
+    /// A node and everything on it is gone.
+    pub fn lost(&mut self, node: NodeIndex) -> Vec<Action> {
+        self.nodes.remove(&node);
+        for image in self.checkpoints.values_mut().flatten() {
+            image.sites.retain(|(_, at)| *at != Some(node));
+        }
+        // Begun again elsewhere, if there is a source.
+        self.running.retain(|_, task| task.node != node && task.target != Some(node));
+        for lane in &mut self.lanes {
+            if let Some(missing) = &mut lane.manifests {
+                missing.remove(&Some(node));
+            }
+        }
+        for tier in 0..self.tiers.len() {
+            let whole: BTreeSet<u64> = self.lanes[tier].complete.iter().copied().filter(|&number| self.holds_all(tier, number)).collect();
+            self.lanes[tier].complete = whole;
+        }
+        self.advance()
+    }
+
+    /// The checkpoint is no more: what there is of it goes.
+    pub fn forgotten(&mut self, number: u64) -> Vec<Action> {
+        let Some(images) = self.checkpoints.remove(&number) else { return Vec::new() };
+        let mut going: BTreeMap<Site, Vec<Rank>> = BTreeMap::new();
+        for image in &images {
+            for site in &image.sites {
+                going.entry(*site).or_default().push(image.reference.rank);
+            }
+        }
+        for lane in &mut self.lanes {
+            lane.complete.remove(&number);
+            if lane.target == Some(number) {
+                (lane.target, lane.manifests) = (None, None);
+            }
+        }
+        let mut actions = self.removals(number, going);
+        actions.extend(self.advance());
+        actions
+    }
+
+    /// Numbers of the checkpoints that others must leave alone: the newest restorable one, each tier's newest complete
+    /// one and its target, and all that they build on.
+    #[must_use]
+    pub fn needed(&self) -> BTreeSet<u64> {
+        let newest = self.checkpoints.keys().rev().find(|&&number| self.is_restorable(number)).copied();
+        let lanes = self.lanes.iter().flat_map(|lane| [lane.target, lane.complete.last().copied()]);
+        let wanted: Vec<u64> = lanes.chain([newest]).flatten().collect();
+        wanted.into_iter().flat_map(|number| self.closure(number)).map(|(number, _)| number).collect()
+    }
+
+    /// Names of the tiers that hold the whole checkpoint, nearest first.
+    #[must_use]
+    pub fn complete(&self, number: u64) -> Vec<&TierSpec> {
+        let held = |tier: &usize| self.lanes[*tier].complete.contains(&number);
+        (0..self.tiers.len()).filter(held).map(|tier| &self.tiers[tier]).collect()
+    }
+
+    /// Numbers of the checkpoints that are known, ascending.
+    pub fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.checkpoints.keys().copied()
+    }
+
+    /// Whether any tier has any image of the checkpoint.
+    #[must_use]
+    pub fn is_anywhere(&self, number: u64) -> bool {
+        self.checkpoints.get(&number).is_some_and(|images| images.iter().any(|image| !image.sites.is_empty()))
+    }
+
+    /// All images that a restart from the checkpoint reads, as (number, rank).
+    fn closure(&self, number: u64) -> BTreeSet<(u64, Rank)> {
+        let mut found = BTreeSet::new();
+        let Some(images) = self.checkpoints.get(&number) else { return found };
+        for image in images {
+            let rank = image.reference.rank;
+            let mut next = Some(number);
+            while let Some(number) = next {
+                found.insert((number, rank));
+                // Numbers descend, so this ends.
+                next = self.image(number, rank).and_then(|image| image.base).filter(|base| *base < number);
+            }
+        }
+        found
+    }
+
+    fn image(&self, number: u64, rank: Rank) -> Option<&Image> {
+        self.checkpoints.get(&number)?.get(rank as usize)
+    }
+
+    fn is_restorable(&self, number: u64) -> bool {
+        self.closure(number).into_iter().all(|(number, rank)| self.image(number, rank).is_some_and(|image| !image.sites.is_empty()))
+    }
+
+    fn holds_all(&self, tier: usize, number: u64) -> bool {
+        self.closure(number).into_iter().all(|(number, rank)| self.image(number, rank).is_some_and(|image| image.is_in(tier)))
+    }
+
+    /// Begins what can be begun, and removes what is not needed any more.
+    fn advance(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for tier in 0..self.tiers.len() {
+            while self.advance_lane(tier, &mut actions) {}
+        }
+        for tier in 0..self.tiers.len() {
+            self.clear(tier, &mut actions);
+        }
+        actions
+    }
+
+    /// True if the lane's target is over, and another may be begun.
+    fn advance_lane(&mut self, tier: usize, actions: &mut Vec<Action>) -> bool {
+        let Some(number) = self.lanes[tier].target.or_else(|| self.choose_target(tier)) else { return false };
+        self.lanes[tier].target = Some(number);
+        self.begin_copies(tier, number, actions);
+        if self.running.values().any(|task| task.tier == tier) {
+            return false;
+        }
+        if !self.holds_all(tier, number) {
+            // What could be copied is; a rank whose image was written farther away is not brought nearer.
+            let why = self.closure(number).into_iter().find_map(|(number, rank)| self.image(number, rank)?.failed.get(&tier).cloned());
+            self.lanes[tier].give_up(number);
+            if let Some(why) = why {
+                actions.push(Action::GaveUp { number, tier, why });
+            }
+            return true;
+        }
+        let missing = match self.lanes[tier].manifests.take() {
+            Some(missing) => missing,
+            None => self.holders(tier, number),
+        };
+        for &site in &missing {
+            // Any node reaches a tier of all nodes.
+            let Some(node) = site.or_else(|| self.nodes.first().copied()) else { continue };
+            let task = self.begin(Task { number, tier, node, target: None, rank: None });
+            actions.push(Action::Manifest { task, number, tier, node });
+        }
+        let over = missing.is_empty();
+        self.lanes[tier].manifests = Some(missing);
+        if over {
+            let lane = &mut self.lanes[tier];
+            (lane.target, lane.manifests) = (None, None);
+            lane.complete.insert(number);
+            actions.push(Action::Complete { number, tier });
+        }
+        over
+    }
+
+    /// The newest checkpoint, unless the tier has it, has a newer one, or has given it up.
+    fn choose_target(&self, tier: usize) -> Option<u64> {
+        let newest = *self.checkpoints.keys().next_back()?;
+        let lane = &self.lanes[tier];
+        (lane.complete.last().is_none_or(|&complete| complete < newest) && !lane.given_up.contains(&newest)).then_some(newest)
+    }
+
+    /// Sites in the tier that hold an image of the checkpoint's chains. The checkpoint directory has its manifest already.
+    fn holders(&self, tier: usize, number: u64) -> BTreeSet<Option<NodeIndex>> {
+        if self.tiers[tier].tier == Tier::Shared {
+            return BTreeSet::new();
+        }
+        let images = self.closure(number).into_iter().filter_map(|(number, rank)| self.image(number, rank));
+        images.flat_map(|image| &image.sites).filter(|(at, _)| *at == tier).map(|(_, node)| *node).collect()
+    }
+
+    fn begin(&mut self, task: Task) -> u64 {
+        self.tasks += 1;
+        self.running.insert(self.tasks, task);
+        self.tasks
+    }
+
+    fn begin_copies(&mut self, tier: usize, number: u64, actions: &mut Vec<Action>) {
+        let mut wanted: Vec<(u64, NodeIndex, u64, Rank, usize)> = Vec::new();
+        for (number, rank) in self.closure(number) {
+            let Some(image) = self.image(number, rank) else { continue };
+            if image.is_in(tier) || image.failed.contains_key(&tier) {
+                continue;
+            }
+            let Some((from, node)) = self.source(image, tier) else { continue };
+            wanted.push((drawn(self.seed, number, node), node, number, rank, from));
+        }
+        wanted.sort_unstable();
+        for (_, node, number, rank, from) in wanted {
+            let busy: BTreeSet<NodeIndex> = self.running.values().filter(|task| task.tier == tier).map(|task| task.node).collect();
+            if busy.contains(&node) {
+                continue;
+            }
+            if self.tiers[tier].tier.is_common() && busy.len() >= self.writers {
+                return;
+            }
+            let target = match self.tiers[tier].tier {
+                Tier::Partner => match self.partner(node) {
+                    Some(partner) => Some(partner),
+                    None => continue,
+                },
+                _ => None,
+            };
+            let Some(image) = self.image(number, rank).map(|image| image.reference) else { continue };
+            let task = self.begin(Task { number, tier, node, target, rank: Some(rank) });
+            actions.push(Action::Copy { task, image, node, from, to: tier, target });
+        }
+    }
+
+    /// The nearest copy in a tier before this one, and who reads it.
+    fn source(&self, image: &Image, tier: usize) -> Option<(usize, NodeIndex)> {
+        let near = |(from, _): &&Site| *from < tier && !matches!(self.tiers[*from].tier, Tier::Object(_));
+        let (from, node) = *image.sites.iter().find(near)?;
+        // Copies of one node's images in a tier of all nodes are read by whoever is there.
+        Some((from, node.or_else(|| self.nodes.first().copied())?))
+    }
+
+    /// The next node in the ring.
+    fn partner(&self, node: NodeIndex) -> Option<NodeIndex> {
+        let after = self.nodes.range(node + 1..).next().or_else(|| self.nodes.first());
+        after.copied().filter(|&partner| partner != node)
+    }
+
+    /// Removes from a tier what nobody needs.
+    fn clear(&mut self, tier: usize, actions: &mut Vec<Action>) {
+        let keep = self.tiers[tier].keep as usize;
+        if keep == 0 {
+            return;
+        }
+        let in_tier = |number: &&u64| {
+            self.closure(**number).into_iter().any(|(number, rank)| self.image(number, rank).is_some_and(|i| i.is_in(tier)))
+        };
+        let restorable = self.checkpoints.keys().rev().filter(|&&number| self.is_restorable(number)).filter(in_tier).take(keep);
+        let complete = self.lanes[tier].complete.iter().rev().take(keep);
+        let targets = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
+        let mut kept: BTreeSet<u64> = restorable.chain(complete).chain(targets).copied().collect();
+        // Not older than all of these: under way, or not yet looked at.
+        kept.extend(self.checkpoints.keys().rev().take(1));
+        let needed: BTreeSet<(u64, Rank)> = kept.iter().flat_map(|&number| self.closure(number)).collect();
+        let mut going: BTreeMap<(u64, Site), Vec<Rank>> = BTreeMap::new();
+        for (&number, images) in &self.checkpoints {
+            for image in images.iter().filter(|image| !needed.contains(&(number, image.reference.rank))) {
+                for site in image.sites.iter().filter(|(at, _)| *at == tier) {
+                    going.entry((number, *site)).or_default().push(image.reference.rank);
+                }
+            }
+        }
+        for ((number, site), ranks) in going {
+            for &rank in &ranks {
+                if let Some(image) = self.checkpoints.get_mut(&number).and_then(|images| images.get_mut(rank as usize)) {
+                    image.sites.remove(&site);
+                }
+            }
+            self.lanes[tier].complete.remove(&number);
+            actions.extend(self.removals(number, [(site, ranks)].into()));
+        }
+    }
+
+    fn removals(&self, number: u64, going: BTreeMap<Site, Vec<Rank>>) -> Vec<Action> {
+        let action = |((tier, node), ranks): (Site, Vec<Rank>)| {
+            Some(Action::Remove { number, tier, node: node.or_else(|| self.nodes.first().copied())?, ranks })
+        };
+        going.into_iter().filter_map(action).collect()
+    }
+}
+
+impl Image {
+    fn is_in(&self, tier: usize) -> bool {
+        self.sites.iter().any(|(at, _)| *at == tier)
+    }
+}
+
+impl Lane {
+    fn give_up(&mut self, number: u64) {
+        (self.target, self.manifests) = (None, None);
+        self.given_up.insert(number);
+    }
+}
+
+/// A number that orders the nodes anew for each checkpoint, so that no node is always the last (splitmix64's mixing).
+fn drawn(seed: u64, number: u64, node: NodeIndex) -> u64 {
+    let mut mixed = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(node).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! A world of nodes that do what the machine asks, fail and vanish, by proptest's seeds.
+
+use super::*;
+use mend_messages::tier::parse_tiers;
+use proptest::prelude::*;
+
+const NODES: u32 = 3;
+
+/// What is really stored, and what is to be done.
+struct World {
+    machine: Replication,
+    /// (tier, node, number, rank)
+    store: BTreeSet<(usize, Option<NodeIndex>, u64, Rank)>,
+    bases: BTreeMap<(u64, Rank), Option<u64>>,
+    nodes: BTreeSet<NodeIndex>,
+    ranks: u32,
+    open: Vec<Action>,
+    complete: BTreeSet<(usize, u64)>,
+    writers: usize,
+}
+
+impl World {
+    fn new(tiers: &str, ranks: u32, writers: usize) -> Self {
+        let tiers = parse_tiers(tiers).unwrap();
+        let machine = Replication::new(tiers, 0..NODES, 7, writers);
+        let (store, bases, complete) = Default::default();
+        Self { machine, store, bases, nodes: (0..NODES).collect(), ranks, open: Vec::new(), complete, writers }
+    }
+
+    fn chain(&self, number: u64, rank: Rank) -> Vec<u64> {
+        let mut chain = vec![number];
+        while let Some(Some(base)) = self.bases.get(&(*chain.last().unwrap(), rank)) {
+            chain.push(*base);
+        }
+        chain
+    }
+
+    fn restorable(&self) -> Option<u64> {
+        let numbers: BTreeSet<u64> = self.bases.keys().map(|(number, _)| *number).collect();
+        numbers.into_iter().rev().find(|&number| {
+            let there = |number: u64, rank: Rank| self.store.iter().any(|(_, _, n, r)| (*n, *r) == (number, rank));
+            (0..self.ranks).all(|rank| self.chain(number, rank).into_iter().all(|number| there(number, rank)))
+        })
+    }
+
+    fn publish(&mut self, number: u64, incremental: bool, farther: bool) {
+        let mut images = Vec::new();
+        for rank in 0..self.ranks {
+            let home = *self.nodes.iter().nth(rank as usize % self.nodes.len()).unwrap();
+            // Only an image that the machine still knows can be built on, as the controller names them.
+            let base = (incremental && number > 1 && self.bases.contains_key(&(number - 1, rank))).then(|| number - 1);
+            let tier = usize::from(farther && rank == 0);
+            let site = (tier, (!self.machine.tiers()[tier].tier.is_common()).then_some(home));
+            self.store.insert((site.0, site.1, number, rank));
+            self.bases.insert((number, rank), base);
+            let image = ImageRef { number, rank, bytes: 1, checksum: 0, id: Default::default() };
+            images.push(Published { image, base, sites: vec![site] });
+        }
+        let actions = self.machine.published(number, images);
+        self.take(actions);
+    }
+
+    fn take(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match &action {
+                Action::Remove { number, tier, node, ranks } => {
+                    let before = self.restorable();
+                    let site = (!self.machine.tiers()[*tier].tier.is_common()).then_some(*node);
+                    self.store.retain(|(t, n, number_, rank)| (*t, *n, *number_) != (*tier, site, *number) || !ranks.contains(rank));
+                    assert_eq!(before, self.restorable(), "{action:?}");
+                }
+                Action::Complete { number, tier } => {
+                    for rank in 0..self.ranks {
+                        for number in self.chain(*number, rank) {
+                            assert!(self.store.iter().any(|(t, _, n, r)| (*t, *n, *r) == (*tier, number, rank)), "{action:?}");
+                        }
+                    }
+                    self.complete.insert((*tier, *number));
+                }
+                Action::GaveUp { .. } => {}
+                Action::Copy { node, target, .. } => {
+                    assert!(self.nodes.contains(node) && target.is_none_or(|target| target != *node && self.nodes.contains(&target)));
+                    self.open.push(action);
+                }
+                Action::Manifest { .. } => self.open.push(action),
+            }
+        }
+        for (tier, spec) in self.machine.tiers().iter().enumerate() {
+            let copying = |action: &&Action| matches!(action, Action::Copy { to, .. } if *to == tier);
+            let nodes: Vec<NodeIndex> = self
+                .open
+                .iter()
+                .filter(copying)
+                .map(|action| match action {
+                    Action::Copy { node, .. } => *node,
+                    _ => unreachable!(),
+                })
+                .collect();
+            assert_eq!(nodes.iter().collect::<BTreeSet<_>>().len(), nodes.len(), "a node copies twice at once for {}", spec.tier);
+            assert!(!spec.tier.is_common() || nodes.len() <= self.writers);
+        }
+    }
+
+    fn finish(&mut self, which: usize, good: bool) {
+        if self.open.is_empty() {
+            return;
+        }
+        let action = self.open.remove(which % self.open.len());
+        let (task, result) = match action {
+            Action::Copy { task, image, node, from, to, target } => {
+                let source = |(t, n, number, rank): &(usize, Option<NodeIndex>, u64, Rank)| {
+                    *t == from && n.is_none_or(|n| n == node) && (*number, *rank) == (image.number, image.rank)
+                };
+                // What a copy reads may be gone only if its checkpoint is.
+                let there = self.store.iter().any(source);
+                assert!(there || !self.bases.contains_key(&(image.number, image.rank)), "the source went: {image:?}");
+                if good && there {
+                    let site = (!self.machine.tiers()[to].tier.is_common()).then_some(target.unwrap_or(node));
+                    self.store.insert((to, site, image.number, image.rank));
+                }
+                (task, if good && there { Ok(()) } else { Err("full".into()) })
+            }
+            Action::Manifest { task, .. } => (task, if good { Ok(()) } else { Err("full".into()) }),
+            _ => unreachable!(),
+        };
+        let actions = self.machine.finished(task, result);
+        self.take(actions);
+    }
+
+    fn lose(&mut self, node: NodeIndex) {
+        if self.nodes.len() == 1 || !self.nodes.remove(&node) {
+            return;
+        }
+        self.store.retain(|(_, at, ..)| *at != Some(node));
+        self.open.retain(|action| match action {
+            Action::Copy { node: by, target, .. } => *by != node && *target != Some(node),
+            Action::Manifest { node: by, .. } => *by != node,
+            _ => true,
+        });
+        let actions = self.machine.lost(node);
+        self.take(actions);
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            if self.open.is_empty() {
+                return;
+            }
+            self.finish(0, true);
+        }
+        panic!("it does not end");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Publish { incremental: bool, farther: bool },
+    Finish { which: usize, good: bool },
+    Lose(NodeIndex),
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (any::<bool>(), prop::bool::weighted(0.1)).prop_map(|(incremental, farther)| Step::Publish { incremental, farther }),
+        12 => (any::<usize>(), prop::bool::weighted(0.9)).prop_map(|(which, good)| Step::Finish { which, good }),
+        1 => (0..NODES).prop_map(Step::Lose),
+    ]
+}
+
+const LISTS: [&str; 6] = [
+    "shared",
+    "memory,shared",
+    "memory,partner,shared@2",
+    "memory,partner,local:/l,shared,s3://b",
+    "local:/l@1,s3://b@1",
+    "memory@2,partner@1,shared@1",
+];
+
+proptest! {
+    #[test]
+    fn nothing_needed_goes_and_all_tiers_come_to_hold_the_newest(
+        list in prop::sample::select(LISTS.to_vec()),
+        ranks in 1u32..6,
+        writers in 1usize..3,
+        steps in prop::collection::vec(a_step(), 1..120),
+    ) {
+        let mut world = World::new(list, ranks, writers);
+        let mut number = 0;
+        for step in steps {
+            match step {
+                Step::Publish { incremental, farther } => {
+                    number += 1;
+                    let farther = farther && world.machine.tiers().len() > 1 && !matches!(world.machine.tiers()[1].tier, Tier::Partner);
+                    world.publish(number, incremental, farther);
+                }
+                Step::Finish { which, good } => world.finish(which, good),
+                Step::Lose(node) => world.lose(node),
+            }
+        }
+        world.settle();
+        // One more, full, with nobody failing: every tier that can hold it does.
+        number += 1;
+        world.publish(number, false, false);
+        world.settle();
+        for (tier, spec) in world.machine.tiers().iter().enumerate() {
+            let possible = spec.tier != Tier::Partner || world.nodes.len() > 1;
+            prop_assert_eq!(world.complete.contains(&(tier, number)), possible, "{}", spec.tier);
+        }
+        prop_assert_eq!(world.restorable(), Some(number));
+        prop_assert!(world.machine.needed().contains(&number));
+        // What a tier keeps is bounded: that many checkpoints, and what they build on (nothing, here, for the newest).
+        for (tier, spec) in world.machine.tiers().iter().enumerate().filter(|(_, spec)| spec.keep == 1 && spec.tier != Tier::Partner) {
+            let held: BTreeSet<u64> = world.store.iter().filter(|(t, ..)| *t == tier).map(|(_, _, number, _)| *number).collect();
+            prop_assert_eq!(held, BTreeSet::from([number]), "{}", spec.tier);
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_removed_by_others_goes_everywhere() {
+    let mut world = World::new("memory,partner,shared", 2, 1);
+    world.publish(1, false, false);
+    world.settle();
+    world.publish(2, false, false);
+    world.settle();
+    assert_eq!(world.machine.needed(), [2].into());
+    assert_eq!(world.machine.complete(2).len(), 3);
+    world.bases.retain(|(number, _), _| *number != 1);
+    let actions = world.machine.forgotten(1);
+    assert!(actions.iter().all(|action| matches!(action, Action::Remove { number: 1, .. })));
+}
+
+#[test]
+fn nodes_take_turns_in_an_order_of_the_checkpoint() {
+    let mut orders = BTreeSet::new();
+    for number in 1..20 {
+        let mut machine = Replication::new(parse_tiers("memory,shared").unwrap(), 0..3, 1, 1);
+        let image = |rank| ImageRef { number, rank, bytes: 1, checksum: 0, id: Default::default() };
+        let images = (0..3).map(|rank| Published { image: image(rank), base: None, sites: vec![(0, Some(rank))] }).collect();
+        let (mut actions, mut order) = (machine.published(number, images), Vec::new());
+        while let Some(action) = actions.pop() {
+            match action {
+                Action::Copy { task, node, .. } => {
+                    order.push(node);
+                    actions.extend(machine.finished(task, Ok(())));
+                }
+                Action::Manifest { task, .. } => actions.extend(machine.finished(task, Ok(()))),
+                _ => {}
+            }
+        }
+        assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 3);
+        orders.insert(order);
+    }
+    assert!(orders.len() > 2, "{orders:?}");
+}

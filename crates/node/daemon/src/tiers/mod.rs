@@ -1,0 +1,402 @@
+//! The tiers of one job's checkpoints, as far as they are on this node: where its ranks save, what is copied to and from
+//! here. What is asked for, and in which order, is the controller's business (`mend_messages::tier`).
+//!
+//! Invariants: every task is answered once; the loop that serves the job never waits for a copy: each runs in a thread
+//! of its own, with the lowest priority unless a restart waits for it. When the job leaves, its copies end, and what
+//! they had not finished is removed. Faults assumed: as in [`copy`] and [`shelf`].
+
+pub mod copy;
+mod object;
+mod shelf;
+
+use crate::failure::chain;
+use crate::outbox::Urgent;
+use crate::transfer::{self, Token};
+use copy::{CopyError, Expected, Pace};
+use mend_coordination::checkpoint::image_name;
+use mend_messages::agent::{SaveOrder, SaveTarget};
+use mend_messages::daemon::{FromDaemon, JobIntroduction};
+use mend_messages::job::Rank;
+use mend_messages::tier::{Destination, ImageRef, Origin, Place, Shelf, TierDone, TierReport};
+use shelf::OpenShelf;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// Room beyond what an image may take: its tables, and the file system's own.
+const MARGIN: u64 = 4 << 20;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Tiers {
+    job: Arc<JobIntroduction>,
+    node: String,
+    urgent: Urgent,
+    patience: Duration,
+    shelves: Vec<Arc<OpenShelf>>,
+    /// Of copies behind the job.
+    pace: Arc<Pace>,
+    /// Of what others pace, or a restart waits for: only its end is asked for.
+    unbounded: Arc<Pace>,
+    /// Bytes that ranks may still write, by rank.
+    promised: HashMap<Rank, (Shelf, u64)>,
+    work: JoinSet<()>,
+    /// Removals: always carried out.
+    removals: JoinSet<()>,
+}
+
+impl Tiers {
+    /// None are open yet.
+    pub fn new(job: Arc<JobIntroduction>, node: String, urgent: Urgent, patience: Duration) -> Self {
+        let (shelves, promised) = Default::default();
+        let (pace, unbounded) = (Arc::new(Pace::new(0)), Arc::new(Pace::new(0)));
+        Self { job, node, urgent, patience, shelves, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
+    }
+
+    /// See `TierOrder::Open`. A shelf that cannot be used is left out, with a line in the log: what would have been put
+    /// there goes to the next.
+    pub fn open(&mut self, shelves: Vec<Shelf>, keep: &[u64], rate: u64) {
+        let age = Duration::from_secs(mend_settings::TIER_HOURS.number().unwrap_or(u64::MAX / 3600).saturating_mul(3600));
+        self.pace = Arc::new(Pace::new(rate));
+        for shelf in shelves {
+            if let Err(error) = self.shelf(&shelf) {
+                tracing::warn!(%shelf, %error, "a tier cannot be used here");
+                continue;
+            }
+            let (node, other) = (self.node.clone(), shelf.clone());
+            self.removals.spawn_blocking(move || shelf::sweep(&other, &node, age));
+        }
+        for shelf in self.shelves.clone() {
+            self.delete(shelf.tidy(keep));
+        }
+    }
+
+    /// An open shelf.
+    fn shelf(&mut self, wanted: &Shelf) -> std::io::Result<Arc<OpenShelf>> {
+        if let Some(open) = self.shelves.iter().find(|open| open.shelf == *wanted) {
+            return Ok(open.clone());
+        }
+        let open = Arc::new(OpenShelf::open(wanted.clone(), &self.node, &self.job.identity)?);
+        self.shelves.push(open.clone());
+        Ok(open)
+    }
+
+    /// Decides where a rank saves, tells the controller, and yields the order for its agent.
+    pub fn place(&mut self, rank: Rank, number: u64, shelves: &[Shelf], needed: u64, order: SaveOrder) -> (SaveOrder, Option<OwnedFd>) {
+        self.promised.remove(&rank);
+        let chosen = shelves.iter().find_map(|shelf| match self.try_place(rank, number, shelf, needed) {
+            Ok(target) => Some((Place::Shelf(shelf.clone()), target)),
+            Err(why) => {
+                tracing::warn!(rank, %shelf, why, "an image goes to the next tier");
+                None
+            }
+        });
+        let last_resort = match &order.target {
+            SaveTarget::File(path) => path.clone(),
+            SaveTarget::Descriptor => PathBuf::new(),
+        };
+        let (place, (target, file)) = chosen.unwrap_or_else(|| (Place::File(last_resort.clone()), (SaveTarget::File(last_resort), None)));
+        self.urgent.send(FromDaemon::Tier(TierReport::Placed { rank, number, place }));
+        (SaveOrder { target, ..order }, file)
+    }
+
+    fn try_place(&mut self, rank: Rank, number: u64, shelf: &Shelf, needed: u64) -> Result<(SaveTarget, Option<OwnedFd>), String> {
+        let open = self.shelf(shelf).map_err(|error| error.to_string())?;
+        let promised: u64 = self.promised.values().filter(|(other, _)| other == shelf).map(|(_, bytes)| bytes).sum();
+        let room = open.room().map_err(|error| error.to_string())?;
+        let wanted = needed.saturating_add(promised).saturating_add(MARGIN);
+        if room < wanted {
+            return Err(format!("it has room for {room} bytes, {wanted} are wanted"));
+        }
+        let target = match shelf {
+            // The rank has a /dev/shm of its own and does not see the node's.
+            Shelf::Memory => {
+                let draft = open.draft(number, rank).map_err(|error| error.to_string())?;
+                (SaveTarget::Descriptor, Some(draft.into()))
+            }
+            Shelf::Directory(_) => {
+                open.prepare(number).map_err(|error| error.to_string())?;
+                (SaveTarget::File(open.image(number, rank)), None)
+            }
+        };
+        self.promised.insert(rank, (shelf.clone(), needed));
+        Ok(target)
+    }
+
+    /// See `TierOrder::Keep`.
+    pub fn keep(&mut self, task: u64, number: u64, images: Vec<(Rank, Shelf)>) {
+        let mut found = Vec::new();
+        for (rank, shelf) in images {
+            self.promised.remove(&rank);
+            match self.shelf(&shelf) {
+                Ok(open) => found.push((rank, open)),
+                Err(error) => return self.answer(task, Err(format!("{shelf}: {error}"))),
+            }
+        }
+        self.run(task, false, move || {
+            for (rank, open) in found {
+                open.keep(number, rank).map_err(|error| format!("the image of rank {rank}: {error}"))?;
+            }
+            Ok(TierDone::Stored)
+        });
+    }
+
+    /// See `TierOrder::Manifest`.
+    pub fn manifest(&mut self, task: u64, number: u64, to: Destination, text: Vec<u8>) {
+        match to {
+            Destination::Shelf(shelf) => match self.shelf(&shelf) {
+                Ok(open) => self.run(task, true, move || {
+                    open.manifest(number, &text).map_err(|error| error.to_string())?;
+                    Ok(TierDone::Stored)
+                }),
+                Err(error) => self.answer(task, Err(error.to_string())),
+            },
+            Destination::File(_) => self.answer(task, Err("a manifest has no business there".into())),
+            Destination::Object(address) => self.run(task, true, move || {
+                object::put_text(&text, &address).map_err(|error| error.to_string())?;
+                Ok(TierDone::Stored)
+            }),
+        }
+    }
+
+    /// See `TierOrder::Copy`.
+    pub fn copy(&mut self, task: u64, image: ImageRef, from: Place, to: Destination) {
+        let (source, expected, pace) = (self.locate(&image, from), self.expected(image), self.pace.clone());
+        let target = match to {
+            Destination::Shelf(shelf) => self.shelf(&shelf).and_then(|open| {
+                open.prepare(image.number)?;
+                Ok(open.image(image.number, image.rank))
+            }),
+            Destination::File(path) => Ok(path),
+            Destination::Object(address) => {
+                return self.run(task, true, move || {
+                    let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
+                    object::put(&mut source, expected, &pace, &address).map_err(|error| error.to_string())?;
+                    Ok(TierDone::Stored)
+                });
+            }
+        };
+        self.run(task, true, move || {
+            let target = target.map_err(|error| error.to_string())?;
+            let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
+            copy::into_file(&mut source, expected, &pace, &target).map_err(|error| error.to_string())?;
+            Ok(TierDone::Stored)
+        });
+    }
+
+    /// See `TierOrder::Send`.
+    pub fn send(&mut self, image: ImageRef, from: Place, address: SocketAddr, token: Token, hurry: bool) {
+        let pace = if hurry { self.unbounded.clone() } else { self.pace.clone() };
+        let (source, job, patience) = (self.locate(&image, from), self.job.clone(), self.patience);
+        self.work.spawn(async move {
+            // Opened also when there is nothing to send: the receiver sees it end and need not wait.
+            let opened = transfer::open(address, job.identity, &job.secret, token, patience).await;
+            let pour = move || {
+                let mut stream = File::from(opened.map_err(|error| chain(&error))?);
+                let source = source.map_err(|error| error.to_string())?;
+                copy::pour(&source, &mut stream, &pace).map_err(|error| error.to_string())
+            };
+            if let Err(error) = if hurry { at_once(pour).await } else { in_background(pour).await } {
+                tracing::warn!(rank = image.rank, error, "an image was not sent to another node");
+            }
+        });
+    }
+
+    /// See `TierOrder::Receive`; `arrival` is the other node's connection.
+    pub fn receive(&mut self, task: u64, image: ImageRef, shelf: &Shelf, arrival: oneshot::Receiver<TcpStream>) {
+        let place = self.shelf(shelf).and_then(|open| {
+            let room = open.room()?;
+            if room < image.bytes.saturating_add(MARGIN) {
+                return Err(std::io::Error::other(format!("there is room for {room} bytes only")));
+            }
+            open.prepare(image.number)?;
+            Ok(open.image(image.number, image.rank))
+        });
+        let (expected, pace, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
+        self.work.spawn(async move {
+            // Taken even if it cannot be kept, so that the other node is turned away at once.
+            let taken = transfer::take(arrival, patience).await;
+            let result = in_background(move || {
+                let place = place.map_err(|error| error.to_string())?;
+                let stream = File::from(taken.map_err(|error| chain(&error))?);
+                let mut bounded = stream.take(image.bytes + 1);
+                copy::into_file(&mut bounded, expected, &pace, &place).map_err(|error| error.to_string())?;
+                Ok(TierDone::Stored)
+            });
+            let result = result.await;
+            urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
+        });
+    }
+
+    /// See `TierOrder::Fetch`; `arrival` is the other node's connection, if the image comes from one.
+    pub fn fetch(&mut self, task: u64, image: ImageRef, from: Origin, spare: PathBuf, arrival: Option<oneshot::Receiver<TcpStream>>) {
+        let (expected, pace) = (self.expected(image), self.unbounded.clone());
+        let here = match from {
+            Origin::Shelf(shelf) => self.shelf(&shelf).map(|open| open.image(image.number, image.rank)),
+            Origin::File(path) => Ok(path),
+            Origin::Object(address) => {
+                let place = self.place_for(&image, spare);
+                return self.run(task, false, move || {
+                    object::get(&address, expected, &pace, &place).map_err(|error| error.to_string())?;
+                    Ok(TierDone::Image(place))
+                });
+            }
+            Origin::Node { .. } => {
+                let (place, patience, urgent) = (self.place_for(&image, spare), self.patience, self.urgent.clone());
+                self.work.spawn(async move {
+                    let result = match arrival {
+                        Some(arrival) => receive_now(arrival, patience, place, expected, pace).await,
+                        None => Err("no transfer was announced".into()),
+                    };
+                    urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
+                });
+                return;
+            }
+        };
+        self.run(task, false, move || {
+            let path = here.map_err(|error| error.to_string())?;
+            copy::check(&path, expected, &pace).map_err(|error| error.to_string())?;
+            Ok(TierDone::Image(path))
+        });
+    }
+
+    /// Where an image from elsewhere is put: the first shelf that has room, else the spare place.
+    fn place_for(&self, image: &ImageRef, spare: PathBuf) -> PathBuf {
+        let wanted = image.bytes.saturating_add(MARGIN);
+        let fits = |open: &&Arc<OpenShelf>| open.room().is_ok_and(|room| room >= wanted) && open.prepare(image.number).is_ok();
+        self.shelves.iter().find(fits).map_or(spare, |open| open.image(image.number, image.rank))
+    }
+
+    /// See `TierOrder::Inventory`.
+    pub fn inventory(&mut self, task: u64) {
+        let shelves = self.shelves.clone();
+        self.run(task, false, move || Ok(TierDone::Holdings(shelves.iter().flat_map(|open| open.holdings()).collect())));
+    }
+
+    /// See `TierOrder::Remove`.
+    pub fn remove(&mut self, place: &Destination, number: u64, ranks: Vec<Rank>) {
+        match place {
+            Destination::Shelf(shelf) => {
+                let Ok(open) = self.shelf(shelf) else { return };
+                if ranks.is_empty() {
+                    self.delete(open.drop_checkpoint(number).into_iter().collect());
+                } else {
+                    self.removals.spawn_blocking(move || open.remove(number, &ranks));
+                }
+            }
+            Destination::Object(base) => {
+                // Its images first: a manifest without them is better found than they without it.
+                let names = ranks.into_iter().map(image_name).chain(["manifest.json".to_owned()]);
+                let addresses: Vec<String> = names.map(|name| format!("{base}{name}")).collect();
+                self.removals.spawn_blocking(move || {
+                    if let Err(error) = object::delete(&addresses) {
+                        tracing::warn!(number, %error, "a checkpoint was not removed from object storage");
+                    }
+                });
+            }
+            Destination::File(_) => {}
+        }
+    }
+
+    fn delete(&mut self, directories: Vec<PathBuf>) {
+        self.removals.spawn_blocking(move || {
+            for directory in directories {
+                // What stays is nobody's, and goes with the job or the next sweep.
+                let _ = std::fs::remove_dir_all(directory);
+            }
+        });
+    }
+
+    /// See `TierOrder::Close`.
+    pub fn close(&mut self) {
+        self.cancel();
+        for open in std::mem::take(&mut self.shelves) {
+            self.removals.spawn_blocking(move || open.clear());
+        }
+    }
+
+    fn cancel(&self) {
+        self.pace.cancel();
+        self.unbounded.cancel();
+    }
+
+    /// Ends all copies. Those that wait for another node are not waited for: they find out by themselves, and what they
+    /// write has names of its own until it is whole. What is being removed is.
+    pub async fn leave(&mut self) {
+        self.cancel();
+        self.work.abort_all();
+        while self.work.join_next().await.is_some() {}
+        while self.removals.join_next().await.is_some() {}
+    }
+
+    fn expected(&self, image: ImageRef) -> Expected {
+        Expected { job: self.job.identity, image }
+    }
+
+    fn locate(&mut self, image: &ImageRef, from: Place) -> std::io::Result<PathBuf> {
+        match from {
+            Place::Shelf(shelf) => Ok(self.shelf(&shelf)?.image(image.number, image.rank)),
+            Place::File(path) => Ok(path),
+        }
+    }
+
+    fn answer(&self, task: u64, result: Result<TierDone, String>) {
+        self.urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
+    }
+
+    /// Runs a task in a thread of its own, and answers.
+    fn run(&mut self, task: u64, humble: bool, work: impl FnOnce() -> Result<TierDone, String> + Send + 'static) {
+        let urgent = self.urgent.clone();
+        self.work.spawn(async move {
+            let result = if humble { in_background(work).await } else { at_once(work).await };
+            urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
+        });
+        // Those that are over.
+        while self.work.try_join_next().is_some() {}
+        while self.removals.try_join_next().is_some() {}
+    }
+}
+
+/// Takes an image that another node sends, for a restart that waits.
+async fn receive_now(
+    arrival: oneshot::Receiver<TcpStream>,
+    patience: Duration,
+    place: PathBuf,
+    expected: Expected,
+    pace: Arc<Pace>,
+) -> Result<TierDone, String> {
+    let stream = transfer::take(arrival, patience).await.map_err(|error| chain(&error))?;
+    at_once(move || {
+        let mut bounded = File::from(stream).take(expected.image.bytes + 1);
+        copy::into_file(&mut bounded, expected, &pace, &place).map_err(|error| error.to_string())?;
+        Ok(TierDone::Image(place))
+    })
+    .await
+}
+
+async fn at_once<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err("the daemon failed".into()))
+}
+
+/// In a thread that ranks do not feel. The runtime's own are used again for others, and this cannot be taken back.
+async fn in_background<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    let (done, over) = oneshot::channel();
+    let humble = move || {
+        if let Err(error) = mend_kernel::background::stand_back() {
+            tracing::debug!(%error, "a copy has the usual priority");
+        }
+        let _ = done.send(work());
+    };
+    match std::thread::Builder::new().name("mendd-copy".into()).spawn(humble) {
+        Ok(_) => over.await.unwrap_or_else(|_| Err("the daemon failed".into())),
+        Err(error) => Err(CopyError::Source(error).to_string()),
+    }
+}

@@ -1,0 +1,312 @@
+"""Tiers of checkpoints: copies in memory, at a partner, in local directories and in the shared one; nodes die, copies are
+torn, and a restart takes what is good."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+import unittest.mock
+
+from cluster import BIN, Lab, Machine, MEND, VENV, compile_mpi
+
+ARGUMENTS = ("-i", "100", "-w", "1000", "-m", "8", "-u", "go")
+# Runs in a node's shell: every image in the node's memory, as CHECKPOINT/rank-R.image.
+LIST_MEMORY = "cd /dev/shm && find . -path './mend.*' -name '*.image' -printf '%P\\n' | sed 's|.*/\\([0-9]*/rank\\)|\\1|' | sort"
+LIST_ALL = "find /dev/shm -path '*/mend.*'"
+
+
+class OfFourRanks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = tempfile.mkdtemp(prefix="mend-tiers-")
+        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        os.chmod(cls.work, 0o755)
+        cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
+        plain = tempfile.mkdtemp(dir=cls.work)
+        with Machine() as machine:
+            job = machine.start(plain, "run", "-n", "4", cls.iters, *ARGUMENTS)
+            job.let_go()
+            job.finish(0)
+        cls.expected = job.stdout()
+
+    def setUp(self):
+        self.directory = tempfile.mkdtemp(dir=self.work)
+
+    def started(self, lab, tiers, *options):
+        """A job of four ranks on node1 and node2, in the middle of its work; its name."""
+        command = ("run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--tiers", tiers, *options)
+        self.job = lab.start(self.directory, *command, self.iters, *ARGUMENTS)
+        return lab.running(self.job)
+
+    def complete(self, lab, name, number, tiers):
+        """Waits until these tiers hold the whole checkpoint."""
+        def held():
+            return next((one["tiers"] for one in lab.verb("checkpoints", name) if one["number"] == number), None) == tiers
+        self.job.wait_for(held, f"checkpoint {number} is complete in {tiers}")
+
+    def memory(self, lab, node):
+        return lab.on(node, "sh", "-c", LIST_MEMORY).stdout.split()
+
+    def spoil(self, lab, node, number, rank, how):
+        """Does something to an image in a node's memory."""
+        path = lab.on(node, "sh", "-c", f"ls /dev/shm/mend.*/*/*/{number}/rank-{rank}.image").stdout.strip()
+        self.assertTrue(path)
+        script = {
+            "torn": 'truncate -s 5000 "$1"',
+            "flipped": 'printf "\\377" | dd of="$1" bs=1 seek=9000 conv=notrunc status=none',
+            "gone": 'rm "$1"',
+        }[how]
+        self.assertEqual(lab.on(node, "sh", "-c", script, "sh", path).returncode, 0)
+
+    def restarted(self, lab, name, *options):
+        """Restarts the job to its end and compares what it printed; what the restart itself said."""
+        before = len(self.job.stderr())
+        self.job = lab.start(self.directory, "restart", name, *options)
+        self.job.let_go()
+        self.job.finish(0)
+        self.assertEqual(self.job.stdout(), self.expected)
+        return self.job.stderr()[before:]
+
+
+class Tiers(OfFourRanks):
+    def test_a_lost_node_s_ranks_come_from_their_partner_s_memory(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,partner")
+            for number in (1, 2):
+                lab.verb("checkpoint", name)
+                self.complete(lab, name, number, ["memory", "partner"])
+            # One checkpoint is kept in memory, the others' images are gone: the ranks' own nodes and the next ones.
+            self.assertEqual(self.memory(lab, "node1"), ["2/rank-0.image", "2/rank-1.image"])
+            self.assertEqual(self.memory(lab, "node2"), [f"2/rank-{rank}.image" for rank in range(4)])
+            self.assertEqual(self.memory(lab, "node3"), ["2/rank-2.image", "2/rank-3.image"])
+            modes = lab.on("node2", "sh", "-c", "find /dev/shm/mend.* -printf '%y%m\\n' | sort -u").stdout.split()
+            self.assertEqual(modes, ["d700", "f600"])
+            lab.kill("node2")
+            self.job.finish(75)
+            # Ranks 2 and 3 go to node3, where their partner's copies are; no file of theirs is anywhere else.
+            said = self.restarted(lab, name)
+            self.assertNotIn("its image", said)
+            # A job that ended well leaves nothing in any memory.
+            for node in ("node1", "node3"):
+                self.assertEqual(lab.on(node, "sh", "-c", LIST_ALL).stdout, "")
+
+    def test_a_copy_that_is_not_good_is_named_and_the_next_one_taken(self):
+        with Lab(3) as lab:
+            scratch = lab.on("node1", "sh", "-c", 'echo "$MEND_SCRATCH"').stdout.strip()
+            tiers = ["memory", "partner", f"local:{scratch}", "shared"]
+            name = self.started(lab, ",".join(tiers))
+            directory = lab.verb("checkpoint", name)["directory"]
+            self.complete(lab, name, 1, tiers)
+            lab.mend("kill", name)
+            self.job.finish(137)
+            self.spoil(lab, "node1", 1, 0, "torn")
+            self.spoil(lab, "node1", 1, 1, "flipped")
+            self.spoil(lab, "node2", 1, 1, "flipped")
+            self.spoil(lab, "node2", 1, 2, "gone")
+            self.assertEqual(lab.on("head", "truncate", "-s", "100", f"{directory}/rank-3.image").returncode, 0)
+            said = self.restarted(lab, name)
+            self.assertIn("rank 0: its image of checkpoint 1 in the memory of node1 is torn: 5000 bytes instead of", said)
+            self.assertIn("rank 1: its image of checkpoint 1 in the memory of node1 is damaged", said)
+            self.assertIn("rank 1: its image of checkpoint 1 in the memory of node2 is damaged", said)
+            self.assertIn("rank 3: its image of checkpoint 1 in the checkpoint directory is torn: 100 bytes instead of", said)
+            self.assertNotIn("rank 2:", said)
+
+    def test_what_no_tier_has_is_refused_by_name(self):
+        with Lab(2) as lab:
+            self.job = lab.start(self.directory, "run", "-n", "4", "--hosts", "node1,node2", "--tiers", "memory", self.iters, *ARGUMENTS)
+            name = lab.running(self.job)
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 1, ["memory"])
+            lab.kill("node2")
+            self.job.finish(75)
+            done = lab.mend("restart", name)
+            self.assertEqual(done.returncode, 65, done.stderr)
+            self.assertIn("rank 2", done.stderr)
+            self.assertIn("has no good copy in any tier that can be reached", done.stderr)
+            # The copies that are left stay where they are.
+            self.assertEqual(self.memory(lab, "node1"), ["1/rank-0.image", "1/rank-1.image"])
+
+    def test_a_full_memory_sends_images_to_the_next_tier(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,partner,shared")
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 1, ["memory", "partner", "shared"])
+            fill = "df --output=avail -B1 /dev/shm | tail -1 | { read free; fallocate -l $((free - 65536)) /dev/shm/full; }"
+            self.assertEqual(lab.on("node2", "mount", "-o", "remount,size=64M", "/dev/shm").returncode, 0)
+            self.assertEqual(lab.on("node2", "sh", "-c", fill).returncode, 0)
+            lab.verb("checkpoint", name)
+            # Whole where everything is; the partner of node1's ranks had no room.
+            self.complete(lab, name, 2, ["shared"])
+            self.assertIn("partner does not hold the whole checkpoint 2", self.job.stderr())
+            # The older one is still whole in memory.
+            self.assertIn("1/rank-2.image", self.memory(lab, "node2"))
+            lab.kill("node2")
+            self.job.finish(75)
+            self.restarted(lab, name)
+
+    def test_killed_daemons_and_controllers_leave_a_checkpoint_and_no_drafts(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,partner,shared")
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 1, ["memory", "partner", "shared"])
+            for _ in range(2):
+                # In the middle of a checkpoint and of its copies, wherever that is.
+                asked = lab.start(tempfile.mkdtemp(dir=self.work), "checkpoint", name)
+                self.job.end()
+                asked.finish(None)
+                before = len(self.job.stderr())
+                self.job = lab.start(self.directory, "restart", name)
+                self.job.wait_for(lambda: "run\n" in self.job.stderr()[before:], "the ranks are back")
+                lab.running(self.job)
+                number = lab.verb("checkpoint", name)["number"]
+                self.complete(lab, name, number, ["memory", "partner", "shared"])
+            self.assertEqual(lab.on("node2", "sh", "-c", "find /dev/shm/mend.* -name '*.partial'").stdout, "")
+            self.job.let_go()
+            self.job.finish(0)
+            self.assertEqual(self.job.stdout(), self.expected)
+            for node in ("node1", "node2", "node3"):
+                self.assertEqual(lab.on(node, "sh", "-c", LIST_ALL).stdout, "")
+
+    def test_a_job_goes_on_through_moves_and_restarts_in_all_tiers(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,partner,shared@1")
+            lab.verb("checkpoint", name)
+            lab.verb("migrate", name, "3", "--to", "node3")
+            number = lab.verb("checkpoint", name)["number"]
+            self.complete(lab, name, number, ["memory", "partner", "shared"])
+            lab.kill("node1")
+            self.job.finish(75)
+            self.job = lab.start(self.directory, "restart", name)
+            lab.running(self.job)
+            number = lab.verb("checkpoint", name)["number"]
+            self.complete(lab, name, number, ["memory", "partner", "shared"])
+            # One is kept in each tier, and no directory of one that nobody holds.
+            self.assertEqual([one["number"] for one in lab.verb("checkpoints", name)], [number])
+            lab.mend("kill", name)
+            self.job.finish(137)
+            self.restarted(lab, name)
+
+
+class ObjectStorage(OfFourRanks):
+    """A real S3 server, SeaweedFS, on the lab's head node."""
+
+    SECRET = "lab-secret-that-must-not-leak"
+
+    def setUp(self):
+        super().setUp()
+        self.weed = os.path.join(VENV, "bin", "weed")
+        if not os.path.exists(self.weed):
+            self.skipTest("no server: `make setup` could not install SeaweedFS")
+        variables = {
+            "AWS_ACCESS_KEY_ID": "lab", "AWS_SECRET_ACCESS_KEY": self.SECRET, "AWS_ENDPOINT_URL": "http://head:8333",
+            "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+        }
+        self.enterContext(unittest.mock.patch.dict(os.environ, variables))
+
+    def serve(self, lab):
+        """Starts the server and waits until it answers."""
+        config = {"identities": [{"name": "lab", "actions": ["Admin"], "credentials": [{"accessKey": "lab", "secretKey": self.SECRET}]}]}
+        path = os.path.join(self.directory, "s3.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        data = os.path.join(self.directory, "objects")
+        os.mkdir(data)
+        options = [f"-dir={data}", "-s3", f"-s3.config={path}", "-ip=head", "-ip.bind=0.0.0.0", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
+        command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", self.weed, "server", *options]
+        log = self.enterContext(open(os.path.join(self.directory, "weed.log"), "wb"))
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.addCleanup(lambda: (server.kill(), server.wait()))
+        put = [os.path.join(BIN, "mend-object"), "put", "s3://lab/there", "0"]
+        for _ in range(200):
+            if lab.on("head", *put).returncode == 0:
+                return
+            self.assertIsNone(server.poll(), "the server ended")
+            time.sleep(0.1)
+        self.fail("the server does not answer")
+
+    def objects(self, lab, verb, *addresses, **options):
+        return lab.on("head", os.path.join(BIN, "mend-object"), verb, *addresses, **options)
+
+    def test_a_lost_node_s_ranks_come_from_object_storage(self):
+        with Lab(3) as lab:
+            self.serve(lab)
+            name = self.started(lab, "memory,s3://lab/jobs@1")
+            for number in (1, 2):
+                lab.verb("checkpoint", name)
+                self.complete(lab, name, number, ["memory", "s3://lab/jobs"])
+            manifest = self.objects(lab, "get", f"s3://lab/jobs/{name}/2/manifest.json")
+            self.assertEqual(manifest.returncode, 0, manifest.stderr)
+            self.assertEqual(json.loads(manifest.stdout)["manifest"]["number"], 2)
+            self.assertNotIn(self.SECRET, manifest.stdout)
+            # One is kept there: the first is gone.
+            self.wait_gone(lab, f"s3://lab/jobs/{name}/1/manifest.json")
+            lab.kill("node2")
+            self.job.finish(75)
+            # The store alone is enough: a manifest from there, in whatever directory.
+            directory = lab.verb("checkpoints", name)[-1]["directory"]
+            script = 'rm -r "$1" && mkdir -p "$2" && "$3" get "$4" > "$2/manifest.json"'
+            place = os.path.join(os.path.dirname(directory), "fetched", "2")
+            words = (directory, place, os.path.join(BIN, "mend-object"), f"s3://lab/jobs/{name}/2/manifest.json")
+            fetched = lab.on("head", "sh", "-c", script, "sh", *words)
+            self.assertEqual(fetched.returncode, 0, fetched.stderr)
+            said = self.restarted(lab, place)
+            self.assertNotIn("its image", said)
+            self.assertNotIn(self.SECRET, self.job.stderr())
+
+    def wait_gone(self, lab, address):
+        for _ in range(100):
+            if self.objects(lab, "get", address).returncode:
+                return
+            time.sleep(0.1)
+        self.fail(f"{address} is still there")
+
+    def test_a_store_that_refuses_or_loses_objects_is_named(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,s3://lab/jobs")
+            lab.verb("checkpoint", name)
+            self.job.wait_for(lambda: "s3://lab/jobs does not hold the whole checkpoint 1" in self.job.stderr(), "it is told")
+            # The job runs on, and the next checkpoint gets there once the store does.
+            self.serve(lab)
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 2, ["memory", "s3://lab/jobs"])
+            # A copy that is not what was saved, and one that is not there at all.
+            self.assertEqual(self.objects(lab, "delete", f"s3://lab/jobs/{name}/2/rank-2.image").returncode, 0)
+            lab.kill("node2")
+            self.job.finish(75)
+            done = lab.mend("restart", name, "--checkpoint", "2")
+            self.assertEqual(done.returncode, 65, done.stderr)
+            self.assertIn("rank 2: its image of checkpoint 2 in s3://lab/jobs", done.stderr)
+
+
+class Alone(unittest.TestCase):
+    def test_lists_that_mean_nothing_are_refused(self):
+        with Machine() as machine:
+            for tiers, text in [("memory,tape", "`tape` is not a tier"), ("partner,shared", "cannot be the first tier"), ("local:x", "absolute")]:
+                done = machine.mend("run", "--tiers", tiers, "true")
+                self.assertEqual(done.returncode, 64, done.stderr)
+                self.assertIn(text, done.stderr)
+                self.assertIn("memory,partner,local:/scratch,shared", done.stderr)
+
+    def test_memory_of_this_machine_alone(self):
+        work = tempfile.mkdtemp(prefix="mend-tiers-")
+        self.addCleanup(shutil.rmtree, work, ignore_errors=True)
+        iters = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
+        with Machine() as machine:
+            job = machine.start(work, "run", "-n", "2", "--tiers", "memory", iters, *ARGUMENTS)
+            name = machine.running(job)
+            directory = machine.verb("checkpoint", name)["directory"]
+            self.assertEqual(glob.glob(os.path.join(directory, "*.image")), [])
+            machine.mend("kill", name)
+            job.finish(137)
+            job.let_go()
+            job = machine.start(work, "restart", name)
+            job.finish(0)
+            self.assertIn("ranks=2", job.stdout())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -47,8 +47,9 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/restart.py
 	@./benches/tracking.py
 
-soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30); every kill point, hundreds of power failures and damages
+soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30); thousands of random changes to memory against their images; every kill point, hundreds of power failures and damages
 	MEND_STORM_SEED=$(SEED) MEND_STORM_MESSAGES=$(MESSAGES) cargo test --release --locked --package mend-fabric --test storm
+	MEND_DIFFERENTIAL_SEQUENCES=3000 cargo test --release --locked --package mend-agent --lib dirty
 	@./tests/lab/events.py --minutes $(MINUTES) --seed $(SEED)
 	cargo build --release --locked --package mend-powerloss
 	@./tests/lab/powerloss.py --times 300 --faults 24 --seed $(SEED)

@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const PAGE: u64 = 4096;
 const THREADS: usize = 3;
 /// Sequences of operations and images, for each method.
-const SEQUENCES: u64 = 500;
+const SEQUENCES: u64 = 50;
 
 /// Only one test at a time: soft-dirty bits are the process's.
 static TURN: Mutex<()> = Mutex::new(());

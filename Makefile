@@ -45,10 +45,15 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/network.py
 	@./benches/images.py
 	@./benches/restart.py
+	@./benches/tracking.py
 
-soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30)
+soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30); every kill point, hundreds of power failures and damages
 	MEND_STORM_SEED=$(SEED) MEND_STORM_MESSAGES=$(MESSAGES) cargo test --release --locked --package mend-fabric --test storm
 	@./tests/lab/events.py --minutes $(MINUTES) --seed $(SEED)
+	cargo build --release --locked --package mend-powerloss
+	@./tests/lab/powerloss.py --times 300 --faults 24 --seed $(SEED)
+	@./tests/lab/killpoints.py --all
+	@./tests/lab/damage.py --times 600 --seed $(SEED)
 
 conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (half an hour)
 	@./tests/setup.sh conformance

@@ -4,6 +4,7 @@
     images.py [--runs N] [NAME ...]
 
     checkpoint  one rank with 256 MiB, to the temporary directory: time to write / dd bs=1M conv=fsync of as many bytes
+    encrypted   the same with --encryption-key / without
     drain       8 ranks on two lab nodes: from the order to suspend until nothing is in flight, in heavy traffic and in a computation
     migration   one rank with 256 MiB to another lab node: time it was stopped / raw TCP of as many bytes between these nodes
 
@@ -40,6 +41,30 @@ def checkpoint(runs, work):
             shutil.rmtree(done["directory"])
         machine.mend("kill", name)
     report(f"checkpoint of {done['bytes'] / 2**20:.0f} MiB, write + fsync", theirs, ours, "ms", "dd")
+
+
+def encrypted(runs, work):
+    program = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
+    key = os.path.join(work, "key")
+    with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+        file.write(os.urandom(32).hex())
+    times = {"plain": [], "encrypted": []}
+    with Machine() as machine:
+        names = {}
+        for kind, options in (("plain", []), ("encrypted", ["--encryption-key", key])):
+            directory = os.path.join(work, kind)
+            os.mkdir(directory)
+            job = machine.start(directory, "run", "--checkpoint-dir", directory, *options, program, "-i", "1000000", "-w", "10", "-m", "256")
+            names[kind] = machine.running(job)
+        time.sleep(2)
+        for _ in range(runs):
+            for kind, name in names.items():
+                done = machine.verb("checkpoint", name)
+                times[kind].append(done["phases"]["write_us"] / 1e3)
+                shutil.rmtree(done["directory"])
+        for name in names.values():
+            machine.mend("kill", name)
+    report(f"checkpoint of {done['bytes'] / 2**20:.0f} MiB, encrypted", times["plain"], times["encrypted"], "ms", "plain")
 
 
 def drain(runs, work):
@@ -105,7 +130,7 @@ def migration(runs, work):
     report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "TCP")
 
 
-BENCHES = {"checkpoint": checkpoint, "drain": drain, "migration": migration}
+BENCHES = {"checkpoint": checkpoint, "encrypted": encrypted, "drain": drain, "migration": migration}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

@@ -187,6 +187,17 @@ def crash_steps():
     return [Step([sys.executable, "tests/lab/crashes.py"])]
 
 
+def integrity_steps():
+    """Mounting a disk takes /dev/fuse, which may be root's; the rest runs as an ordinary user."""
+    build = ["cargo", "build", "--release", "--locked", "-p", "mend-powerloss"]
+    return [
+        Step(build, check=True),
+        Step([sys.executable, "tests/lab/powerloss.py"]),
+        as_user([sys.executable, "tests/lab/killpoints.py"]),
+        as_user([sys.executable, "tests/lab/damage.py"]),
+    ]
+
+
 def event_steps():
     return [as_user([sys.executable, "tests/lab/events.py"])]
 
@@ -230,6 +241,7 @@ TIERS = [
     Tier("lab", "real jobs on this machine and on the nodes of a lab", lab_steps, 40),
     Tier("lab-user", "the same as an ordinary user", lab_user_steps, 40, "this is an ordinary user already"),
     Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40),
+    Tier("integrity", "power failures, failing disks, SIGKILL before any system call, damaged checkpoints", integrity_steps, 20),
     Tier("events", "200 random checkpoints, migrations and restarts, as an ordinary user", event_steps, 90),
     Tier("loom", "the shared-memory rings, in every order two threads can run", loom_steps, 10),
     Tier("fuzz", "every fuzz target, briefly", fuzz_steps, 15),

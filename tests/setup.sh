@@ -27,6 +27,7 @@ need git git
 need ip iproute2
 need tc iproute2
 need python3 python3
+need strace strace
 # A Python without ensurepip (Debian's, when python3-venv is absent) cannot make a virtual environment.
 if command -v python3 >/dev/null 2>&1 && [ ! -x "$venv/bin/python3" ]; then
   python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)

@@ -26,10 +26,18 @@ struct Area {
 
 #[derive(Arbitrary, Debug)]
 enum Content {
-    Pages { start: u8, count: u8, fill: u8 },
+    Pages {
+        start: u8,
+        count: u8,
+        fill: u8,
+    },
     Kept(Vec<(u8, u8)>),
     /// Anything at all, of any kind.
-    Raw { kind: u8, address: u64, payload: Vec<u8> },
+    Raw {
+        kind: u8,
+        address: u64,
+        payload: Vec<u8>,
+    },
 }
 
 #[derive(Arbitrary, Debug)]
@@ -63,7 +71,9 @@ fn build(image: &Image) -> Option<Vec<u8>> {
         table.extend(raw);
     }
     let table = image.table.as_ref().unwrap_or(&table);
-    for (kind, payload) in [(Kind::Strings, &[][..]), (Kind::Objects, &[]), (Kind::Mappings, table), (Kind::Threads, &[]), (Kind::Process, &[])] {
+    for (kind, payload) in
+        [(Kind::Strings, &[][..]), (Kind::Objects, &[]), (Kind::Mappings, table), (Kind::Threads, &[]), (Kind::Process, &[])]
+    {
         writer.record(kind, 0, 0, payload).ok()?;
     }
     for content in &image.content {

@@ -45,6 +45,12 @@ class Conformance(unittest.TestCase):
                 job.finish()
                 self.assertEqual(job.stdout(), f"{name}: right with 1 ranks\n")
 
+    def test_a_refused_spawn_is_told_once_and_why(self):
+        job = self.start("dynamic", 3, "node1:2,node2:1")
+        job.finish()
+        self.assertEqual(job.stderr().count("asked for more processes (MPI_Comm_spawn): refused"), 1, job.stderr())
+        self.assertIn("hint: start all of them at once", job.stderr())
+
     def place(self, identity, rank):
         status = next(job for job in self.lab.verb("ps") if job["id"] == identity)["status"]
         return status["ranks"][rank]["host"]

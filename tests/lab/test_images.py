@@ -29,14 +29,14 @@ class Images(unittest.TestCase):
         return done
 
     def test_show(self):
-        shown = json.loads(self.image("show", self.second, "--json").stdout)
+        shown = json.loads(self.image("show", self.first, "--json").stdout)
         self.assertTrue(shown["executable"].endswith("/count"))
         self.assertEqual((shown["rank"], shown["ranks"], shown["whole"]), (0, 1, True))
         [image] = shown["chain"]
-        self.assertEqual((image["base"], image["sequence"], image["bytes"]), (None, 0, os.path.getsize(self.second)))
+        self.assertEqual((image["base"], image["sequence"], image["bytes"]), (None, 0, os.path.getsize(self.first)))
         self.assertEqual(sum(one["live"] for one in shown["mappings"]), image["live"])
         self.assertTrue(any(one["what"].endswith("/count") for one in shown["mappings"]))
-        text = self.image("show", self.second).stdout
+        text = self.image("show", self.first).stdout
         self.assertIn("[vdso]", text)
         self.assertIn("rank 0 of 1", text)
 
@@ -55,8 +55,18 @@ class Images(unittest.TestCase):
         self.assertIn("incomplete", self.image("verify", damaged, code=65).stderr)
         self.assertIn("hint:", self.image("verify", "/no/such/image", code=65).stderr)
 
-    def test_two_images_of_one_process_do_not_fit_as_a_chain(self):
-        self.assertIn("builds on no other one", self.image("verify", self.second, self.first, code=65).stderr)
+    def test_what_does_not_fit_as_a_chain_is_refused(self):
+        self.assertIn("builds on no other one", self.image("verify", self.first, self.second, code=65).stderr)
+
+    def test_what_an_image_builds_on_is_found(self):
+        """The second image is built on the first where changes can be noticed, else full: either way it stands alone here."""
+        shown = json.loads(self.image("show", self.second, "--json").stdout)
+        self.assertTrue(shown["whole"])
+        self.assertEqual(len(shown["chain"]), 1 + shown["chain"][0]["sequence"])
+        self.image("verify", self.second)
+        merged = os.path.join(self.work, "second.image")
+        self.image("compact", self.second, "--to", merged)
+        self.assertIn("0 page(s) differ", self.image("diff", self.second, merged).stdout)
 
     def test_diff(self):
         self.assertIn("0 page(s) differ", self.image("diff", self.first, self.first).stdout)

@@ -54,6 +54,22 @@ class Migration(unittest.TestCase):
         job.finish()
         self.assertEqual(job.stdout(), self.expected)
 
+    def test_a_rank_that_moved_begins_its_chain_anew(self):
+        job, name = self.start("--hosts", "node1,node2", "--spares", "node3", "--incremental", "5")
+        self.lab.verb("checkpoint", name)
+        self.lab.verb("checkpoint", name)
+        self.lab.verb("migrate", name, "3", "--to", "node3")
+        self.lab.verb("checkpoint", name)
+        self.lab.verb("checkpoint", name)
+        found = self.lab.verb("checkpoints", name)
+        self.assertEqual([one["kind"] for one in found], ["full", "incremental", "partly full", "incremental"])
+        self.assertEqual([one["needs"] for one in found], [[], [1], [1, 2], [1, 2, 3]])
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        job.let_go()
+        self.lab.start(job.directory, "restart", name).finish()
+        self.assertEqual(job.stdout(), self.expected)
+
     def test_wrong_targets_are_named(self):
         job, name = self.start("--hosts", "node1,node2")
         for arguments, text in (

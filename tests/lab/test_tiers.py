@@ -307,6 +307,15 @@ class Alone(unittest.TestCase):
                 self.assertIn(text, done.stderr)
                 self.assertIn("memory,partner,local:/scratch,shared", done.stderr)
 
+    def test_no_key_for_tiers_that_would_not_be_encrypted(self):
+        with Machine() as machine:
+            key = os.path.join(machine.home, "key")
+            with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+                file.write("ab" * 32)
+            done = machine.mend("run", "--tiers", "memory", "--encryption-key", key, "true")
+            self.assertEqual(done.returncode, 64, done.stderr)
+            self.assertIn("encrypted in the checkpoint directory alone", done.stderr)
+
     def test_memory_of_this_machine_alone(self):
         work = tempfile.mkdtemp(prefix="mend-tiers-")
         self.addCleanup(shutil.rmtree, work, ignore_errors=True)

@@ -96,6 +96,9 @@ pub struct Run {
     /// NAME@2 keeps two there; default: MEND_TIERS
     #[arg(long, value_name = "LIST")]
     pub tiers: Option<String>,
+    /// File with a key that images are encrypted with, on all nodes, readable by you alone: 64 hexadecimal digits
+    #[arg(long, value_name = "FILE")]
+    pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken, and which are kept
     #[command(flatten)]
     pub periodic: Periodic,
@@ -216,7 +219,7 @@ pub struct Restart {
     /// The job, or the directory of a checkpoint; default: the job that ended last
     #[arg(value_name = "JOB|IMAGE")]
     pub job: Option<String>,
-    /// Number of the checkpoint; default: the newest that is complete
+    /// Number of the checkpoint, taken or refused; default: the newest that is complete and undamaged
     #[arg(long, value_name = "N")]
     pub checkpoint: Option<u64>,
     /// Other hosts than before, as in `mend run`
@@ -231,6 +234,9 @@ pub struct Restart {
     /// Print also what was printed between the checkpoint and the job's end
     #[arg(long)]
     pub repeat_output: bool,
+    /// File with the key that the checkpoint's images were encrypted with; later ones are, too
+    #[arg(long, value_name = "FILE")]
+    pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken, and which are kept; default: as before
     #[command(flatten)]
     pub periodic: Periodic,

@@ -3,13 +3,13 @@
 use crate::arguments::{Compact, Diff, ImageCommand, ImageFiles};
 use crate::failure::Failure;
 use crate::report;
+use mend_controller::image_file::ImageFile;
 use mend_controller::images::{self, ImagesError};
 use mend_image::chain::Chain;
 use mend_image::diff::{Difference, How, diff};
 use mend_image::record::{Mapping, mapping};
 use mend_messages::agent::ImageId;
 use serde::Serialize;
-use std::fs::File;
 use std::path::PathBuf;
 
 const PAGE: u64 = 4096;
@@ -76,7 +76,7 @@ struct Shown {
     mappings: Vec<Mapped>,
 }
 
-fn name_of(chain: &Chain<File>, mapped: &Mapping) -> String {
+fn name_of(chain: &Chain<ImageFile>, mapped: &Mapping) -> String {
     let newest = chain.newest();
     if mapped.flags & mapping::VDSO != 0 {
         return "[vdso]".into();
@@ -99,9 +99,9 @@ fn protection(mapped: &Mapping) -> String {
     [bit(1, 'r'), bit(2, 'w'), bit(4, 'x'), shared].into_iter().collect()
 }
 
-fn describe(files: &[PathBuf], chain: &Chain<File>) -> Shown {
+fn describe(files: &[PathBuf], chain: &Chain<ImageFile>) -> Shown {
     let header = &chain.newest().header;
-    let member = |(file, member): (&PathBuf, &mend_image::chain::Member<File>)| Member {
+    let member = |(file, member): (&PathBuf, &mend_image::chain::Member<ImageFile>)| Member {
         file: file.clone(),
         id: ImageId(member.header.id),
         base: member.header.incremental().then_some(ImageId(member.header.base)),

@@ -2,8 +2,9 @@
 
 use crate::arguments::{Restart, Run};
 use crate::failure::Failure;
+use mend_controller::candidates::Candidates;
 use mend_controller::hosts::{Host, parse_list, read_file};
-use mend_controller::manifest::{self, Manifest, ManifestError};
+use mend_controller::manifest::numbers;
 use mend_controller::{RestartSpec, RunSpec, record};
 use mend_messages::job::Program;
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
@@ -57,46 +58,44 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         checkpoints: arguments.checkpoint_dir,
         tiers: tiers(arguments.tiers.as_deref())?,
         wishes: arguments.periodic.wishes(),
+        encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };
     Ok(mend_controller::run(spec).await?)
 }
 
-/// The checkpoint that `mend restart` is to use. Without a number, the newest that is complete; damaged ones are
-/// passed over, saying so.
-fn choose(job: Option<&str>, number: Option<u64>) -> Result<(Manifest, PathBuf), Failure> {
+/// The flag's file, else the setting's; as a path that every node understands.
+fn key_file(flag: Option<PathBuf>) -> Option<PathBuf> {
+    let set = || Some(mend_settings::ENCRYPTION_KEY.text()).filter(|text| !text.is_empty()).map(PathBuf::from);
+    flag.or_else(set).map(|path| std::path::absolute(&path).unwrap_or(path))
+}
+
+/// The checkpoints that `mend restart` may use: the one that is named, else all, newest first.
+fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure> {
     if let Some(path) = job.map(Path::new).filter(|path| path.is_dir() || path.components().count() > 1) {
         let directory = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         // A job's checkpoint directory, or one checkpoint.
-        if directory.join("manifest.json").exists() || manifest::numbers(&directory).is_empty() {
-            return Ok((manifest::load(&directory)?, directory));
+        if directory.join("manifest.json").exists() || numbers(&directory).is_empty() {
+            return Ok(Candidates::only(&directory));
         }
-        return newest(&directory, number);
+        return Ok(Candidates::numbered(&directory, None, number));
     }
     let (_, record) = record::find(job, false)?;
-    newest(&record.checkpoints, number)
-}
-
-fn newest(directory: &Path, number: Option<u64>) -> Result<(Manifest, PathBuf), Failure> {
-    if let Some(number) = number {
-        let directory = directory.join(number.to_string());
-        return Ok((manifest::load(&directory)?, directory));
-    }
-    for number in manifest::numbers(directory).into_iter().rev() {
-        let directory = directory.join(number.to_string());
-        match manifest::load(&directory) {
-            Ok(manifest) => return Ok((manifest, directory)),
-            Err(error) => eprintln!("mend: checkpoint {number} cannot be used: {error}"),
-        }
-    }
-    Err(ManifestError::None { path: directory.to_owned() }.into())
+    Ok(Candidates::numbered(&record.checkpoints, Some(&record.id), number))
 }
 
 /// `mend restart`.
 pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
-    let (manifest, directory) = choose(arguments.job.as_deref(), arguments.checkpoint)?;
+    let candidates = choose(arguments.job.as_deref(), arguments.checkpoint)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
-    let (repeat_output, wishes, tiers) = (arguments.repeat_output, arguments.periodic.wishes(), tiers(arguments.tiers.as_deref())?);
-    let spec = RestartSpec { manifest, directory, hosts, tiers, repeat_output, wishes, quiet: arguments.quiet };
+    let spec = RestartSpec {
+        candidates,
+        hosts,
+        tiers: tiers(arguments.tiers.as_deref())?,
+        repeat_output: arguments.repeat_output,
+        wishes: arguments.periodic.wishes(),
+        encryption_key: key_file(arguments.encryption_key),
+        quiet: arguments.quiet,
+    };
     Ok(mend_controller::restart(spec).await?)
 }

@@ -4,6 +4,7 @@ use crate::hosts::HostsError;
 use crate::manifest::ManifestError;
 use crate::record::RecordError;
 use mend_coordination::placement::PlacementError;
+use mend_sealed::KeyError;
 use mend_settings::SettingError;
 use mend_wire::HandshakeError;
 use mend_wire::secret::SecretError;
@@ -18,6 +19,9 @@ pub enum RunError {
     /// The user's secret cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// The key for images cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// A host name or host file cannot be used.
     #[error(transparent)]
     Hosts(#[from] HostsError),
@@ -83,6 +87,8 @@ pub enum RunError {
         error: String,
         /// Way out.
         hint: String,
+        /// It is the image that is at fault: an older checkpoint may do.
+        image: bool,
     },
     /// A node fell silent or died.
     #[error("node {host} is lost ({why}), and with it rank(s) {ranks}; the job was stopped")]
@@ -105,6 +111,9 @@ pub enum RunError {
         /// Which.
         signal: i32,
     },
+    /// Images in other tiers would not be encrypted.
+    #[error("images are encrypted in the checkpoint directory alone, not in other tiers")]
+    SealedTiers,
     /// The tiers cannot be used.
     #[error("the list of tiers cannot be used")]
     Tiers(#[from] mend_messages::tier::TierError),
@@ -136,6 +145,7 @@ impl RunError {
     pub fn hint(&self) -> String {
         match self {
             Self::Secret(error) => error.hint(),
+            Self::Key(error) => error.hint(),
             Self::Node { source, .. } => source.hint().to_owned(),
             Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
             Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
@@ -145,8 +155,15 @@ impl RunError {
             Self::Manifest(error) => error.hint(),
             Self::Hosts(error) => error.hint().to_owned(),
             Self::Tiers(error) => error.hint().to_owned(),
+            Self::SealedTiers => "leave out --tiers (and MEND_TIERS), or the key".into(),
             Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
         }
+    }
+
+    /// True if another checkpoint may do where this one did not.
+    #[must_use]
+    pub fn blames_checkpoint(&self) -> bool {
+        matches!(self, Self::Restore { image: true, .. } | Self::Manifest(_))
     }
 
     /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go
@@ -158,7 +175,7 @@ impl RunError {
             Self::NodeLost { .. } => 75,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } => 65,
-            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Tiers(_) => 64,
+            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) | Self::Tiers(_) | Self::SealedTiers => 64,
             Self::Interrupted { signal } => 128 + signal,
             _ => 1,
         }

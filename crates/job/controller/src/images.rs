@@ -3,15 +3,17 @@
 //! Faults assumed: files are missing, torn or hostile; disks are full; this process dies at any moment. A compacted image
 //! exists under its name only when it is whole and durable.
 
+use crate::image_file::{ImageFile, NewImage, key_of_setting};
 use crate::manifest::{self, ManifestError};
 use crate::record::sync_directory;
 use mend_image::chain::{Chain, ChainError, Fault};
 use mend_image::merge::{MergeError, merge};
 use mend_image::record::End;
 use mend_image::{HEADER_SIZE, read_header};
+use mend_sealed::{KeyError, SealError};
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +28,9 @@ pub enum ImagesError {
         /// Why.
         source: io::Error,
     },
+    /// The key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// A file is no image, damaged, or does not fit.
     #[error("the image {} cannot be used", path.display())]
     Image {
@@ -52,7 +57,11 @@ impl ImagesError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
+            Self::Open { source, .. } if source.get_ref().is_some_and(|inner| inner.is::<SealError>()) => {
+                "name the key's file with MEND_ENCRYPTION_KEY".into()
+            }
             Self::Open { .. } => "name image files (`N/rank-R.image` in a checkpoint directory), newest first".into(),
+            Self::Key(error) => error.hint(),
             Self::Image { source, .. } => source.hint().into(),
             Self::Manifest(error) => error.hint(),
             Self::Write { .. } => "make room, or choose another place".into(),
@@ -74,7 +83,9 @@ impl ImagesError {
 pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
     let opened = |source| ImagesError::Open { path: image.to_owned(), source };
     let mut raw = Vec::new();
-    File::open(image).and_then(|file| file.take(HEADER_SIZE as u64).read_to_end(&mut raw)).map_err(opened)?;
+    ImageFile::open(image, key_of_setting()?.as_ref())
+        .and_then(|file| file.take(HEADER_SIZE as u64).read_to_end(&mut raw))
+        .map_err(opened)?;
     let alone = vec![image.to_owned()];
     // What is wrong with the header is told by whoever opens the chain.
     let Ok(header) = read_header(&raw) else { return Ok(alone) };
@@ -97,20 +108,23 @@ pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
 ///
 /// # Errors
 /// See [`ImagesError`].
-pub fn open(files: &[PathBuf], whole: bool) -> Result<Chain<File>, ImagesError> {
-    let open = |path: &PathBuf| File::open(path).map_err(|source| ImagesError::Open { path: path.clone(), source });
-    let sources = files.iter().map(open).collect::<Result<Vec<File>, _>>()?;
+pub fn open(files: &[PathBuf], whole: bool) -> Result<Chain<ImageFile>, ImagesError> {
+    let key = key_of_setting()?;
+    let open = |path: &PathBuf| ImageFile::open(path, key.as_ref()).map_err(|source| ImagesError::Open { path: path.clone(), source });
+    let sources = files.iter().map(open).collect::<Result<Vec<ImageFile>, _>>()?;
     let chain = if whole { Chain::open(sources) } else { Chain::survey(sources) };
     chain.map_err(|error| ImagesError::of(files, error))
 }
 
-/// Merges a chain of files into one full image at `target`, which may be one of them: until the new one is durable, the
+/// Merges a chain of files into one full image at `target` (encrypted, if one of them is), which may be one of them: until the new one is durable, the
 /// old one stays. Returns the new image's end record.
 ///
 /// # Errors
 /// See [`ImagesError`]. Nothing is left behind.
 pub fn compact(files: &[PathBuf], target: &Path) -> Result<End, ImagesError> {
     let mut chain = open(files, true)?;
+    let key = key_of_setting()?;
+    let sealed = files.iter().any(|path| ImageFile::open(path, key.as_ref()).is_ok_and(|file| file.is_sealed()));
     let written = |source| ImagesError::Write { path: target.to_owned(), source };
     let name = target.file_name().ok_or_else(|| written(io::ErrorKind::InvalidFilename.into()))?;
     let mut draft = OsString::from(".");
@@ -121,11 +135,13 @@ pub fn compact(files: &[PathBuf], target: &Path) -> Result<End, ImagesError> {
         // What a killed one left is worthless.
         let _ = fs::remove_file(&draft);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(written)?;
-        let end = merge(&mut chain, BufWriter::with_capacity(1 << 20, &file)).map_err(|error| match error {
+        let mut out = NewImage::begin(&file, key.as_ref().filter(|_| sealed)).map_err(written)?;
+        let end = merge(&mut chain, &mut out).map_err(|error| match error {
             MergeError::Chain(error) => ImagesError::of(files, error),
             MergeError::Write(mend_image::write::WriteError::Write(source)) => written(source),
             MergeError::Write(error) => written(io::Error::other(error)),
         })?;
+        out.finish().map_err(written)?;
         file.sync_all().map_err(written)?;
         fs::rename(&draft, target).map_err(written)?;
         let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -146,6 +162,7 @@ mod tests {
     use mend_image::kept;
     use mend_image::record::{Kind, Mapping, mapping};
     use mend_image::write::StreamWriter;
+    use std::fs::File;
 
     fn write(path: &Path, id: u8, base: u8, content: &[(Kind, u64, &[u8])]) {
         let header = Header { id: [id; 16], base: [base; 16], sequence: u32::from(id) - 1, ..Header::default() };

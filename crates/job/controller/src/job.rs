@@ -19,6 +19,7 @@ use mend_messages::agent::{Reply, Request};
 use mend_messages::control::{Answer, Ask, JobStatus, Phases, RankStatus};
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Program, Rank};
+use mend_sealed::Key;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -94,6 +95,8 @@ pub struct Job {
     pub(crate) identity: [u8; 16],
     pub(crate) program: Program,
     pub(crate) local: bool,
+    /// What images are encrypted with.
+    pub(crate) key: Option<Key>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) ranks: Vec<RankState>,
     pub(crate) pmi: PmiServer,
@@ -207,11 +210,11 @@ impl Job {
                 self.restarted_if_complete();
             }
             FromDaemon::Restored { rank, restart_us, .. } => self.target_restored(node, rank, restart_us),
-            FromDaemon::RestoreFailed { rank, error, hint } if at_home(rank, self) => {
+            FromDaemon::RestoreFailed { rank, error, hint, image } if at_home(rank, self) => {
                 let host = self.nodes[node as usize].name.clone();
-                self.end(Err(RunError::Restore { rank, host, error, hint }));
+                self.end(Err(RunError::Restore { rank, host, error, hint, image }));
             }
-            FromDaemon::RestoreFailed { rank, error, hint } => self.target_refused(node, rank, error, hint),
+            FromDaemon::RestoreFailed { rank, error, hint, .. } => self.target_refused(node, rank, error, hint),
             FromDaemon::StartFailed { rank, error, hint, code } => {
                 let host = self.nodes[node as usize].name.clone();
                 self.end(Err(RunError::Start { rank, host, error, hint, code }));

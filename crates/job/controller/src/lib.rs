@@ -9,10 +9,12 @@
 //! controller's own death ends the job (its connections are the job's lease on the nodes) and leaves every published
 //! checkpoint usable.
 
+pub mod candidates;
 pub mod client;
 mod embedded;
 mod error;
 pub mod hosts;
+pub mod image_file;
 pub mod images;
 mod job;
 pub mod manifest;

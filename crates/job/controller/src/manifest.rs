@@ -1,7 +1,7 @@
 //! Published checkpoints: a directory `N` with one image per rank and `manifest.json`, which was renamed to that name
 //! only when every byte in it was durable. `N.part` is one that was never finished and is never read.
 
-use crate::record::{sync_directory, write_durably};
+use crate::record::{make_directories, sync_directory, write_durably};
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::ImageId;
@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -211,7 +210,7 @@ pub fn prepare(directory: &Path, number: u64) -> Result<PathBuf, ManifestError> 
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&part).map_err(failed)?;
+    make_directories(&part).map_err(failed)?;
     Ok(part)
 }
 

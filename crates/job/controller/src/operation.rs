@@ -419,7 +419,7 @@ impl Job {
                     let token = mend_wire::random_bytes();
                     let node = &self.nodes[target as usize];
                     let stdin = self.stdin.is_some() && rank == 0;
-                    node.send(ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, stdin });
+                    node.send(ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, image: None, stdin });
                     let to = node.address;
                     let seq = self.new_seq(rank, STREAM_PATIENCE);
                     self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address: to, token });

@@ -274,7 +274,7 @@ impl Job {
         };
         // With tiers, each keeps what it was told to, and images may not be here to be merged.
         let bounds = (retention && self.tiers.is_none()).then(|| self.periodic.plan.bounds());
-        self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), bounds, report));
+        self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), bounds, self.key.clone(), report));
     }
 
     /// A round of upkeep is over.

@@ -1,15 +1,16 @@
 //! A job's directory, `$MEND_HOME/jobs/ID` (0700): `job.json`, `secret` (0600), `lock`, `printed.json`, `checkpoints/N/`.
 //!
 //! Invariants: `lock` is held (flock) by the controller while the job runs, so that a second one refuses to start;
-//! every file is written beside its place and renamed.
+//! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
+//! before anything is promised that needs it.
 
 use crate::periodic::Plan;
 use mend_messages::job::Secret;
 use mend_wire::secret::{from_hex, to_hex};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -127,10 +128,38 @@ pub fn now() -> u64 {
 pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
     sync_directory(path.parent().unwrap_or(Path::new("/")))
+}
+
+/// Makes a directory for its owner alone, durable in the one above.
+///
+/// # Errors
+/// Those of the file system, [`io::ErrorKind::AlreadyExists`] among them.
+fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    sync_directory(path.parent().unwrap_or(Path::new("/")))
+}
+
+/// Makes a directory with those above it that are missing, as [`make_directory`] does.
+///
+/// # Errors
+/// Those of the file system.
+pub fn make_directories(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = path.parent() {
+        make_directories(above)?;
+    }
+    match make_directory(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// fsync of a directory: makes renames in it durable.
@@ -158,7 +187,7 @@ impl JobDirectory {
         loop {
             let id = format!("{stem}-{}", to_hex(&mend_wire::random_bytes::<3>()));
             let path = jobs.join(&id);
-            match DirBuilder::new().mode(0o700).create(&path) {
+            match make_directory(&path) {
                 Ok(()) => return Ok((Self { path }, id)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(RecordError::Io { path, source }),
@@ -172,7 +201,7 @@ impl JobDirectory {
     /// [`RecordError::Io`].
     pub fn open(id: &str) -> Result<Self, RecordError> {
         let path = jobs_directory()?.join(id);
-        match DirBuilder::new().mode(0o700).create(&path) {
+        match make_directory(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(RecordError::Io { path, source: error }),
             _ => Ok(Self { path }),
         }
@@ -192,6 +221,7 @@ impl JobDirectory {
         let path = self.path.join("lock");
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(|source| RecordError::Io { path, source })?;
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(|error| self.io(error))?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(JobLock(file)),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(RecordError::Running { id: id.to_owned() }),
@@ -256,7 +286,7 @@ fn jobs_directory() -> Result<PathBuf, RecordError> {
     let jobs = home
         .map_err(|error| RecordError::Io { path: "~/.mend".into(), source: io::Error::new(io::ErrorKind::NotFound, error) })?
         .join("jobs");
-    DirBuilder::new().recursive(true).mode(0o700).create(&jobs).map_err(|source| RecordError::Io { path: jobs.clone(), source })?;
+    make_directories(&jobs).map_err(|source| RecordError::Io { path: jobs.clone(), source })?;
     Ok(jobs)
 }
 

@@ -1,5 +1,6 @@
 //! How a job begins: new ([`run`]) or from a checkpoint ([`restart`]).
 
+use crate::candidates::Candidates;
 use crate::embedded::{self, Embedded};
 use crate::error::RunError;
 use crate::hosts::{Host, check_distinct};
@@ -15,11 +16,13 @@ use crate::tiers::{Tiering, is_plain, open_order};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
+use mend_messages::agent::ImageId;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{Tier, TierSpec, parse_tiers};
+use mend_sealed::Key;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,6 +49,8 @@ pub struct RunSpec {
     pub checkpoints: Option<PathBuf>,
     /// Tiers that keep them; `None` for those of the setting.
     pub tiers: Option<Vec<TierSpec>>,
+    /// File with the key that images are encrypted with; absolute.
+    pub encryption_key: Option<PathBuf>,
     /// When they are taken, and which are kept.
     pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
@@ -55,16 +60,16 @@ pub struct RunSpec {
 /// What `mend restart` was asked for.
 #[derive(Clone, Debug)]
 pub struct RestartSpec {
-    /// The checkpoint.
-    pub manifest: Manifest,
-    /// Where its images are.
-    pub directory: PathBuf,
+    /// The checkpoints it may begin from.
+    pub candidates: Candidates,
     /// Other hosts than before; none means those of the checkpoint that still answer.
     pub hosts: Vec<Host>,
     /// Other tiers than before.
     pub tiers: Option<Vec<TierSpec>>,
     /// Print also what was printed before the job ended.
     pub repeat_output: bool,
+    /// File with the key that images are encrypted with; absolute.
+    pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken from now on, and which are kept.
     pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
@@ -103,6 +108,11 @@ async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reac
     Ok((reached, None))
 }
 
+/// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
+fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
+    Ok(file.map(Key::load).transpose()?)
+}
+
 /// Everything a new or restarted job has in common.
 struct Beginning {
     directory: JobDirectory,
@@ -115,6 +125,7 @@ struct Beginning {
     output: Output,
     stdin: bool,
     checkpoints: PathBuf,
+    encryption_key: Option<PathBuf>,
     plan: Plan,
     quiet: bool,
     tiers: Vec<TierSpec>,
@@ -128,8 +139,23 @@ async fn begin(
     embedded: Option<Embedded>,
     first_orders: impl FnOnce(&Job, Option<Vec<Vec<PathBuf>>>),
 ) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, phase, pmi, output, stdin, checkpoints, plan, quiet, tiers, recovery } =
-        beginning;
+    let Beginning {
+        directory,
+        id,
+        identity,
+        program,
+        places,
+        phase,
+        pmi,
+        output,
+        stdin,
+        checkpoints,
+        encryption_key,
+        plan,
+        quiet,
+        tiers,
+        recovery,
+    } = beginning;
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -167,6 +193,7 @@ async fn begin(
             size: places.len() as u32,
             node: index as NodeIndex,
             program: program.clone(),
+            encryption_key: encryption_key.clone(),
             node_timeout_ms: node_timeout.as_millis() as u64,
         };
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
@@ -205,6 +232,7 @@ async fn begin(
         identity,
         program,
         local: embedded.is_some(),
+        key: load_key(encryption_key.as_deref())?,
         nodes,
         ranks: places.iter().map(rank).collect(),
         pmi,
@@ -274,12 +302,14 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
     }
 }
 
-/// The tiers that were named, or those of the setting.
-fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
-    match named {
-        Some(tiers) => Ok(tiers),
-        None => Ok(parse_tiers(&mend_settings::TIERS.text())?),
-    }
+/// The tiers that were named, or those of the setting. `sealed`: images are to be encrypted.
+fn configured(named: Option<Vec<TierSpec>>, sealed: bool) -> Result<Vec<TierSpec>, RunError> {
+    let tiers = match named {
+        Some(tiers) => tiers,
+        None => parse_tiers(&mend_settings::TIERS.text())?,
+    };
+    // Daemons copy what they can check, and check what they can read.
+    if sealed && !is_plain(&tiers) { Err(RunError::SealedTiers) } else { Ok(tiers) }
 }
 
 /// Runs a new job to its end. Returns its exit code.
@@ -287,7 +317,9 @@ fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
-    let tiers = configured(spec.tiers.take())?;
+    load_key(spec.encryption_key.as_deref())?;
+    let plan = Plan::new(&spec.wishes, None)?;
+    let tiers = configured(spec.tiers.take(), spec.encryption_key.is_some())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
         // They would be in every manifest and image, and with these in the store.
         spec.program.env.retain(|(name, _)| !CREDENTIALS.contains(&name.as_str()));
@@ -303,7 +335,6 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         Some(base) => std::path::absolute(&base).unwrap_or(base).join(&id),
         None => directory.path().join("checkpoints"),
     };
-    let plan = Plan::new(&spec.wishes, None)?;
     let identity = mend_wire::random_bytes::<16>();
     let beginning = Beginning {
         directory,
@@ -316,6 +347,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         output: Output::new(BTreeMap::new(), &BTreeMap::new()),
         stdin: true,
         checkpoints,
+        encryption_key: spec.encryption_key.clone(),
         plan,
         quiet: spec.quiet,
         tiers,
@@ -329,14 +361,25 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     begin(beginning, reached.into_iter().flatten().collect(), embedded, start_all).await
 }
 
-/// Continues a job from a checkpoint to its end. Returns its exit code.
+/// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
 ///
 /// # Errors
 /// See [`RunError`].
-pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
-    let manifest = spec.manifest;
+pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts)?;
-    let chains = chains(&spec.directory, &manifest)?;
+    load_key(spec.encryption_key.as_deref())?;
+    loop {
+        let (manifest, directory) = spec.candidates.newest()?;
+        match restart_from(manifest, &directory, &spec).await {
+            Err(error) if spec.candidates.older_may_do(&directory, &error) => {}
+            ended => return ended,
+        }
+    }
+}
+
+/// Continues a job from one checkpoint. All of its processes are gone when this returns.
+async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> Result<i32, RunError> {
+    let chains = chains(images, &manifest)?;
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);
@@ -356,17 +399,14 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
         replace(&old, reached.len() as u32)?
     };
-    let tiers = match (spec.tiers, manifest.tiers.is_empty()) {
-        (Some(tiers), _) => tiers,
-        (None, false) => manifest.tiers.clone(),
-        (None, true) => configured(None)?,
-    };
+    let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
+    let tiers = configured(spec.tiers.clone().or(before), spec.encryption_key.is_some())?;
     let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),
         false => directory.read("printed.json").unwrap_or_default(),
     };
-    let checkpoints = spec.directory.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
+    let checkpoints = images.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
     if !spec.quiet {
         let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
         let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
@@ -382,17 +422,20 @@ pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
         output: Output::new(manifest.printed.clone(), &already),
         stdin: false,
         checkpoints,
+        encryption_key: spec.encryption_key.clone(),
         plan,
         quiet: spec.quiet,
         directory,
         tiers,
-        recovery: Some((manifest.clone(), spec.directory.clone())),
+        recovery: Some((manifest.clone(), images.to_owned())),
     };
+    let ids: Vec<ImageId> = manifest.images.iter().map(|image| image.id).collect();
     let restore_all = move |job: &Job, found: Option<Vec<Vec<PathBuf>>>| {
         let chains = found.unwrap_or(chains);
         for rank in 0..job.ranks.len() as Rank {
             let source = RestoreSource::Files(chains[rank as usize].clone());
-            job.send_to_rank(rank, ToDaemon::Restore { rank, source, stdin: false });
+            let image = Some(ids[rank as usize]);
+            job.send_to_rank(rank, ToDaemon::Restore { rank, source, image, stdin: false });
         }
     };
     begin(beginning, reached, embedded, restore_all).await

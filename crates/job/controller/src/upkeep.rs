@@ -11,20 +11,19 @@
 //! that what builds on it goes on building on it. Only the holder of the job's lock removes or merges.
 //! Faults assumed: SIGKILL between any two calls; disks full, slow, failing; files of others in the directory (left alone).
 
+use crate::image_file::{ImageFile, NewImage};
 use crate::manifest::{self, Manifest, ManifestError, merged_name};
 use crate::record::sync_directory;
 use mend_coordination::checkpoint::image_name;
 use mend_image::chain::Chain;
 use mend_policy::retention::{self, Bounds, Known};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use mend_sealed::Key;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Bytes of a merged image that are written at once.
-const WRITE_SIZE: usize = 1 << 20;
 
 /// Why a checkpoint was not removed.
 #[derive(Debug, thiserror::Error)]
@@ -251,14 +250,14 @@ pub struct Done {
 }
 
 /// One round: removes what is superseded, merges what takes too much space, removes what that frees. With `cancel` it ends
-/// soon, at a moment that leaves nothing half done.
+/// soon, at a moment that leaves nothing half done. With a key, what is merged is encrypted.
 #[must_use]
-pub fn round(directory: &Path, bounds: Option<Bounds>, cancel: &AtomicBool) -> Done {
-    stepped_round(directory, bounds, cancel, &mut || {})
+pub fn round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, cancel: &AtomicBool) -> Done {
+    stepped_round(directory, bounds, key, cancel, &mut || {})
 }
 
 /// [`round`], with a call between any two changes to the disk.
-fn stepped_round(directory: &Path, bounds: Option<Bounds>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Done {
+fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Done {
     let mut done = Done::default();
     sweep(directory);
     let Some(bounds) = bounds else { return done };
@@ -268,7 +267,7 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, cancel: &AtomicBool, 
     remove_superseded(directory, bounds, cancel, step, &mut told);
     let found = survey(directory);
     if let Some(wanted) = retention::merge(&found.known, !found.unreadable.is_empty(), bounds) {
-        match merge(directory, wanted.at, cancel, step) {
+        match merge(directory, wanted.at, key, cancel, step) {
             Ok(()) => remove_superseded(directory, bounds, cancel, step, &mut told),
             Err(MergeError::Cancelled) => {}
             Err(error) => {
@@ -300,7 +299,7 @@ fn remove_superseded(directory: &Path, bounds: Bounds, cancel: &AtomicBool, step
 }
 
 /// Makes all images of a checkpoint full ones.
-fn merge(directory: &Path, number: u64, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Result<(), MergeError> {
+fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Result<(), MergeError> {
     let place = directory.join(number.to_string());
     let mut manifest = manifest::load(&place)?;
     let chains = manifest::chains(&place, &manifest)?;
@@ -310,7 +309,7 @@ fn merge(directory: &Path, number: u64, cancel: &AtomicBool, step: &mut dyn FnMu
     };
     for (image, chain) in manifest.images.iter_mut().zip(&chains).filter(|(image, _)| image.base.is_some()) {
         let draft = place.join(draft_name(image.rank));
-        let (bytes, checksum) = match merge_image(chain, &draft, image.rank, number, cancel) {
+        let (bytes, checksum) = match merge_image(chain, &draft, (image.rank, number), key, cancel) {
             Ok(totals) => totals,
             Err(error) => {
                 let _ = fs::remove_file(&draft);
@@ -332,23 +331,29 @@ fn merge(directory: &Path, number: u64, cancel: &AtomicBool, step: &mut dyn FnMu
 }
 
 /// Writes one merged image, durable but for its name. Its length and checksum.
-fn merge_image(chain: &[PathBuf], draft: &Path, rank: u32, number: u64, cancel: &AtomicBool) -> Result<(u64, u64), MergeError> {
+fn merge_image(
+    chain: &[PathBuf],
+    draft: &Path,
+    (rank, number): (u32, u64),
+    key: Option<&Key>,
+    cancel: &AtomicBool,
+) -> Result<(u64, u64), MergeError> {
     let mut files = Vec::new();
     for path in chain {
-        files.push(File::open(path).map_err(|source| MergeError::Io { path: path.clone(), source })?);
+        files.push(ImageFile::open(path, key).map_err(|source| MergeError::Io { path: path.clone(), source })?);
     }
     let damaged = |source| MergeError::Chain { rank, number, source };
     let mut chain = Chain::open(files).map_err(damaged)?;
     let unwritten = |source| MergeError::Io { path: draft.to_owned(), source };
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(draft).map_err(unwritten)?;
-    let mut out = Cancellable { inner: BufWriter::with_capacity(WRITE_SIZE, file), cancel };
+    let mut out = Cancellable { inner: NewImage::begin(&file, key).map_err(unwritten)?, cancel };
     let end = mend_image::merge::merge(&mut chain, &mut out).map_err(|error| match error {
         mend_image::merge::MergeError::Chain(source) => damaged(source),
         mend_image::merge::MergeError::Write(source) => MergeError::Write { path: draft.to_owned(), source },
     })?;
-    let file = out.inner.into_inner().map_err(|error| unwritten(error.into_error()))?;
+    let length = out.inner.finish().map_err(unwritten)?;
     file.sync_all().map_err(unwritten)?;
-    Ok((end.bytes, end.stream))
+    Ok((length, end.stream))
 }
 
 /// Fails once it is cancelled.
@@ -371,14 +376,14 @@ impl<W: Write> Write for Cancellable<'_, W> {
 }
 
 /// Does a round on a thread of its own, of low priority; `report` gets what came of it. Set the flag to end it early.
-pub fn start(directory: PathBuf, bounds: Option<Bounds>, report: impl FnOnce(Done) + Send + 'static) -> Arc<AtomicBool> {
+pub fn start(directory: PathBuf, bounds: Option<Bounds>, key: Option<Key>, report: impl FnOnce(Done) + Send + 'static) -> Arc<AtomicBool> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
     std::thread::spawn(move || {
         if let Err(error) = mend_kernel::background::stand_back() {
             tracing::debug!(%error, "upkeep of checkpoints runs at ordinary priority");
         }
-        report(round(&directory, bounds, &flag));
+        report(round(&directory, bounds, key.as_ref(), &flag));
     });
     cancel
 }

@@ -29,6 +29,8 @@ pub struct JobIntroduction {
     pub node: NodeIndex,
     /// Program, environment and working directory.
     pub program: Program,
+    /// File on this node with the key that images are encrypted with; `None`: they are not. The key itself is never sent.
+    pub encryption_key: Option<PathBuf>,
     /// Milliseconds without a word from the controller after which the daemon gives the job up.
     pub node_timeout_ms: u64,
 }
@@ -112,6 +114,8 @@ pub enum ToDaemon {
         rank: Rank,
         /// Where its image comes from.
         source: RestoreSource,
+        /// The image that must be there; `None` where the source alone decides.
+        image: Option<ImageId>,
         /// As in `Start`.
         stdin: bool,
     },
@@ -237,6 +241,8 @@ pub enum FromDaemon {
         error: String,
         /// Way out; may be empty.
         hint: String,
+        /// It is the image that cannot be used, whatever the node: missing, torn, damaged, of something else.
+        image: bool,
     },
     /// A rank ended by itself (or by a signal that the controller asked for). All its output came before this.
     Exited {

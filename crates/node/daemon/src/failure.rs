@@ -100,6 +100,11 @@ impl RankFailure {
         }
     }
 
+    /// True if it is the image that cannot be used.
+    pub fn blames_image(&self) -> bool {
+        matches!(self, Self::Restore(error) if error.blames_image())
+    }
+
     /// What a user can do; may be empty.
     pub fn hint(&self) -> String {
         match self {

@@ -21,9 +21,11 @@ use crate::shared_memory::SharedMemory;
 use crate::start::Beginning;
 use crate::tiers::Tiers;
 use crate::transfer::{Admitted, MeetingPlace};
+use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
 use mend_messages::tier::{Origin as ImageOrigin, TierOrder};
+use mend_sealed::Key;
 use mend_wire::Connection;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -62,6 +64,13 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         let _ = sender.send(&FromDaemon::Refused { error }).await;
         return;
     };
+    let key = match introduction.encryption_key.as_deref().map(Key::load).transpose() {
+        Ok(key) => key,
+        Err(error) => {
+            let _ = sender.send(&FromDaemon::Refused { error: format!("{} ({})", chain(&error), error.hint()) }).await;
+            return;
+        }
+    };
     let (urgent, ordered, outbox) = queues();
     let (door, agents) = match AgentDoor::open() {
         Ok(opened) => opened,
@@ -87,7 +96,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
     let introduction = Arc::new(introduction);
     let mut job = Job {
-        relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience),
+        relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience, key.clone()),
         tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience),
         node,
         introduction,
@@ -99,6 +108,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         lives: JoinSet::new(),
         meeting: MeetingPlace::default(),
         mpi: Arc::default(),
+        key,
         shared_memory: SharedMemory::make(),
         news,
         patience,
@@ -167,6 +177,8 @@ struct Job {
     tiers: Tiers,
     meeting: MeetingPlace,
     mpi: Arc<Mutex<MpiCheck>>,
+    /// What images are encrypted with.
+    key: Option<Key>,
     /// Goes when all ranks are gone.
     shared_memory: Option<SharedMemory>,
     news: mpsc::UnboundedSender<News>,
@@ -225,10 +237,10 @@ impl Job {
                     self.urgent.send(FromDaemon::StartFailed { rank, error, hint, code });
                 }
             }
-            ToDaemon::Restore { rank, source, stdin } => {
-                if let Err(failure) = self.restore(rank, source, stdin) {
+            ToDaemon::Restore { rank, source, image, stdin } => {
+                if let Err(failure) = self.restore(rank, source, image, stdin) {
                     let (error, hint) = (chain(&failure), failure.hint());
-                    self.urgent.send(FromDaemon::RestoreFailed { rank, error, hint });
+                    self.urgent.send(FromDaemon::RestoreFailed { rank, error, hint, image: failure.blames_image() });
                 }
             }
             ToDaemon::Pmi { rank, bytes } => self.tell(rank, Command::Pmi(bytes)),
@@ -292,7 +304,7 @@ impl Job {
         }
     }
 
-    fn restore(&mut self, rank: Rank, source: RestoreSource, stdin: bool) -> Result<(), RankFailure> {
+    fn restore(&mut self, rank: Rank, source: RestoreSource, image: Option<ImageId>, stdin: bool) -> Result<(), RankFailure> {
         if self.ranks.contains_key(&rank) {
             return Err(RankFailure::Present(rank));
         }
@@ -306,6 +318,8 @@ impl Job {
                 RestoreSource::Files(chain) => Source::Files(chain),
                 RestoreSource::Transfer { token } => Source::Transfer(self.meeting.expect(token, Instant::now())),
             },
+            image,
+            key: self.key.clone(),
             agent: theirs.into(),
             isolation: self.node.isolation.clone(),
             restorer: self.node.restorer.clone(),

@@ -2,7 +2,7 @@
 //!
 //! Where to read: [`listen`] who is let in; [`job`] what a controller can ask; [`rank`] the life of one rank's process;
 //! [`shepherd`] what stands between daemon and rank; [`relay`] and [`agents`] the rank's agent; [`restore`] and
-//! [`transfer`] how a rank comes from elsewhere; [`tiers`] where copies of checkpoints are.
+//! [`transfer`] how a rank comes from elsewhere; [`sealing`] encrypted images; [`tiers`] where copies of checkpoints are.
 
 mod agents;
 mod channels;
@@ -21,6 +21,7 @@ mod program;
 mod rank;
 mod relay;
 mod restore;
+mod sealing;
 mod shared_memory;
 mod shepherd;
 mod start;

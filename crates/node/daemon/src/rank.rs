@@ -132,7 +132,7 @@ fn report_failure(around: &Surroundings, restoring: bool, failure: &RankFailure)
     let (rank, error, hint, code) = (around.rank, chain(failure), failure.hint(), failure.code());
     tracing::info!(rank, error, "no process for a rank");
     around.urgent.send(match restoring {
-        true => FromDaemon::RestoreFailed { rank, error, hint },
+        true => FromDaemon::RestoreFailed { rank, error, hint, image: failure.blames_image() },
         false => FromDaemon::StartFailed { rank, error, hint, code },
     });
 }

@@ -15,15 +15,17 @@ use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
 use crate::rank::{Command, Milestone, News};
+use crate::sealing::Sealing;
 use crate::transfer::{self, Token, TransferError};
-use mend_messages::agent::{FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::{JobMap, Rank};
+use mend_sealed::Key;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// The ranks that are here.
@@ -68,7 +70,35 @@ pub struct Readied {
     seq: u64,
     rank: Rank,
     attempt: u64,
-    order: Result<(SaveOrder, Option<OwnedFd>), TransferError>,
+    ready: Result<Ready, NotReady>,
+}
+
+/// What a save takes.
+#[derive(Debug)]
+struct Ready {
+    order: SaveOrder,
+    /// The descriptor that goes with it.
+    file: Option<OwnedFd>,
+    /// What becomes of what is written there.
+    sealing: Option<Sealing>,
+}
+
+/// Why a save cannot begin.
+#[derive(Debug, thiserror::Error)]
+enum NotReady {
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    #[error("no encrypted image can be made")]
+    Sealing(#[from] std::io::Error),
+}
+
+impl NotReady {
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::Transfer(error) => error.hint(),
+            Self::Sealing(_) => NO_ROOM_HINT,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -92,6 +122,7 @@ struct Question {
     attempt: u64,
     agent: AgentId,
     save: bool,
+    sealing: Option<Sealing>,
 }
 
 /// See the module's head.
@@ -107,6 +138,10 @@ pub struct Relay {
     questions: HashMap<u64, Question>,
     asked: u64,
     map: Option<JobMap>,
+    /// What images are encrypted with.
+    key: Option<Key>,
+    /// Images that are written behind their ranks, into encrypted files.
+    behind: HashMap<(AgentId, ImageId), Sealing>,
 }
 
 impl Relay {
@@ -119,9 +154,10 @@ impl Relay {
         ordered: Ordered,
         readied: mpsc::UnboundedSender<Readied>,
         patience: Duration,
+        key: Option<Key>,
     ) -> Self {
-        let (agents, questions) = (HashMap::new(), HashMap::new());
-        Self { job, ip, urgent, ordered, readied, patience, agents, questions, asked: 0, map: None }
+        let (agents, questions, behind) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { job, ip, urgent, ordered, readied, patience, agents, questions, asked: 0, map: None, key, behind }
     }
 
     /// The map changed.
@@ -138,19 +174,22 @@ impl Relay {
             Request::Save(SaveOrder { target: SaveTarget::Descriptor, .. }) => {
                 self.fail(seq, rank, "a save into a transfer has no transfer".into(), "")
             }
-            Request::Save(order) => self.ready_save(seq, rank, ranks, async { Ok((order, None)) }),
+            Request::Save(order) => {
+                let key = self.key.clone();
+                self.ready_save(seq, rank, ranks, async { seal_if(key, order) });
+            }
             request => {
                 if let (Request::Resume, Some(slot)) = (&request, ranks.get(&rank)) {
                     slot.tell(Command::Feed);
                 }
-                self.ask(seq, rank, request, None, ranks);
+                self.ask(seq, rank, request, (None, None), ranks);
             }
         }
     }
 
     /// A save into what is open already.
     pub fn save_on(&mut self, seq: u64, rank: Rank, order: SaveOrder, file: Option<OwnedFd>, ranks: &Ranks) {
-        self.ready_save(seq, rank, ranks, async { Ok((order, file)) });
+        self.ready_save(seq, rank, ranks, async { Ok(Ready { order, file, sealing: None }) });
     }
 
     /// A save into a transfer: opens it, then asks.
@@ -158,19 +197,13 @@ impl Relay {
         let (job, patience) = (self.job.clone(), self.patience);
         let opening = async move {
             let socket = transfer::open(address, job.identity, &job.secret, token, patience).await?;
-            Ok((SaveOrder::full(SaveTarget::Descriptor), Some(socket)))
+            Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(socket), sealing: None })
         };
         self.ready_save(seq, rank, ranks, opening);
     }
 
     /// Gets the target, then stops the rank's input, whose state is part of the image.
-    fn ready_save(
-        &mut self,
-        seq: u64,
-        rank: Rank,
-        ranks: &Ranks,
-        order: impl Future<Output = Result<(SaveOrder, Option<OwnedFd>), TransferError>> + Send + 'static,
-    ) {
+    fn ready_save(&mut self, seq: u64, rank: Rank, ranks: &Ranks, ready: impl Future<Output = Result<Ready, NotReady>> + Send + 'static) {
         let (slot, attempt) = match (self.speaker(rank, true, ranks), ranks.get(&rank)) {
             (Ok((_, attempt)), Some(slot)) => (slot, attempt),
             (Err((error, hint)), _) => return self.fail(seq, rank, error, hint),
@@ -178,8 +211,8 @@ impl Relay {
         };
         let (readied, commands) = (self.readied.clone(), slot.commands.clone().downgrade());
         tokio::spawn(async move {
-            let order = order.await;
-            if let (Ok(_), Some(commands)) = (&order, commands.upgrade()) {
+            let ready = ready.await;
+            if let (Ok(_), Some(commands)) = (&ready, commands.upgrade()) {
                 let (done, held) = oneshot::channel();
                 // A rank that ended meanwhile is noticed by whoever gets the result.
                 let _ = commands.send(Command::Hold(done));
@@ -187,23 +220,23 @@ impl Relay {
                 let _ = held.await;
             }
             // The job may have left meanwhile.
-            let _ = readied.send(Readied { seq, rank, attempt, order });
+            let _ = readied.send(Readied { seq, rank, attempt, ready });
         });
     }
 
     /// A save is ready for its agent (or failed before it).
     pub fn readied(&mut self, readied: Readied, ranks: &mut Ranks) {
-        let Readied { seq, rank, attempt, order } = readied;
+        let Readied { seq, rank, attempt, ready } = readied;
         if ranks.get(&rank).is_none_or(|slot| slot.attempt != attempt) {
             return self.fail(seq, rank, format!("rank {rank} has ended"), "");
         }
-        match order {
-            Ok((order, file)) => self.ask(seq, rank, Request::Save(order), file, ranks),
+        match ready {
+            Ok(ready) => self.ask(seq, rank, Request::Save(ready.order), (ready.file, ready.sealing), ranks),
             Err(error) => self.fail(seq, rank, chain(&error), error.hint()),
         }
     }
 
-    fn ask(&mut self, seq: u64, rank: Rank, request: Request, file: Option<OwnedFd>, ranks: &Ranks) {
+    fn ask(&mut self, seq: u64, rank: Rank, request: Request, (file, sealing): (Option<OwnedFd>, Option<Sealing>), ranks: &Ranks) {
         let save = matches!(request, Request::Save(_));
         let (agent, attempt) = match self.speaker(rank, save, ranks) {
             Ok(speaker) => speaker,
@@ -214,7 +247,7 @@ impl Relay {
         };
         let number = self.asked;
         self.asked += 1;
-        self.questions.insert(number, Question { seq, rank, attempt, agent, save });
+        self.questions.insert(number, Question { seq, rank, attempt, agent, save, sealing });
         known.link.send(&ToAgent::Request { seq: number, request }, file);
     }
 
@@ -379,7 +412,7 @@ impl Relay {
                 if let Some(agent) = self.agents.get_mut(&id) {
                     agent.behind.retain(|behind| *behind != image);
                 }
-                self.urgent.send(FromDaemon::Written { rank, id: image, result });
+                self.written(id, rank, image, result);
             }
             FromAgent::Hello(_) | FromAgent::Restored { .. } | FromAgent::RestoreFailed { .. } => {
                 tracing::warn!(rank, "an agent introduced itself twice");
@@ -398,10 +431,14 @@ impl Relay {
         if let (Reply::Saved(Saved { behind: true, id: image, .. }), Some(agent)) = (&reply, self.agents.get_mut(&id)) {
             agent.behind.push(*image);
         }
-        let Question { seq, rank, save, .. } = question;
-        let message = FromDaemon::Agent { seq, rank, reply };
+        let Question { seq, rank, save, mut sealing, .. } = question;
         if !save {
-            return self.urgent.send(message);
+            return self.urgent.send(FromDaemon::Agent { seq, rank, reply });
+        }
+        if let Reply::Saved(Saved { behind: true, id: image, .. }) = &reply
+            && let Some(sealing) = sealing.take()
+        {
+            self.behind.insert((id, *image), sealing);
         }
         // The rank's threads are parked: what it wrote is in the pipes, and goes first.
         let (done, flushed) = oneshot::channel();
@@ -410,8 +447,36 @@ impl Relay {
         tokio::spawn(async move {
             // A rank that ended meanwhile has been flushed by its end.
             let _ = flushed.await;
-            let _ = ordered.send(message).await;
+            let reply = match (reply, sealing) {
+                (Reply::Saved(saved), Some(sealing)) => keep_saved(saved, sealing).await,
+                (Reply::Failed { error, hint }, Some(sealing)) => match sealing.give_up().await {
+                    Some(error) => Reply::Failed { error, hint: NO_ROOM_HINT.into() },
+                    None => Reply::Failed { error, hint },
+                },
+                (reply, _) => reply,
+            };
+            let _ = ordered.send(FromDaemon::Agent { seq, rank, reply }).await;
         });
+    }
+
+    /// An image that was written behind its rank is complete, or given up.
+    fn written(&mut self, id: AgentId, rank: Rank, image: ImageId, result: Result<Written, String>) {
+        let urgent = self.urgent.clone();
+        match (result, self.behind.remove(&(id, image))) {
+            (Ok(written), Some(sealing)) => {
+                tokio::spawn(async move {
+                    let result = sealing.keep(written.bytes).await.map(|bytes| Written { bytes, ..written });
+                    urgent.send(FromDaemon::Written { rank, id: image, result });
+                });
+            }
+            (Err(error), Some(sealing)) => {
+                tokio::spawn(async move {
+                    let result = Err(sealing.give_up().await.unwrap_or(error));
+                    urgent.send(FromDaemon::Written { rank, id: image, result });
+                });
+            }
+            (result, None) => urgent.send(FromDaemon::Written { rank, id: image, result }),
+        }
     }
 
     fn gone(&mut self, id: AgentId, ranks: &mut Ranks) {
@@ -426,6 +491,7 @@ impl Relay {
             slot.early.retain(|(early, ..)| *early != id);
         }
         let Some(agent) = self.agents.remove(&id) else { return };
+        self.behind.retain(|(agent, _), _| *agent != id);
         for id in agent.behind {
             let result = Err("its agent went away while the image was written".to_owned());
             self.urgent.send(FromDaemon::Written { rank: agent.rank, id, result });
@@ -438,6 +504,31 @@ impl Relay {
     }
 }
 
+/// An order with a file as its target is carried out into a stream, where there is a key to encrypt the file with.
+fn seal_if(key: Option<Key>, order: SaveOrder) -> Result<Ready, NotReady> {
+    match (key, order) {
+        (Some(key), SaveOrder { target: SaveTarget::File(path), mode, base, rate, track }) => {
+            let (sealing, file) = Sealing::begin(path, key)?;
+            let order = SaveOrder { target: SaveTarget::Descriptor, mode, base, rate, track };
+            Ok(Ready { order, file: Some(file), sealing: Some(sealing) })
+        }
+        (_, order) => Ok(Ready { order, file: None, sealing: None }),
+    }
+}
+
+/// The agent has written all; only when the file is durable is it saved.
+async fn keep_saved(saved: Saved, sealing: Sealing) -> Reply {
+    let began = Instant::now();
+    match sealing.keep(saved.bytes).await {
+        Ok(bytes) => {
+            let write_us = saved.write_us.saturating_add(began.elapsed().as_micros() as u64);
+            Reply::Saved(Saved { bytes, write_us, ..saved })
+        }
+        Err(error) => Reply::Failed { error, hint: NO_ROOM_HINT.into() },
+    }
+}
+
+const NO_ROOM_HINT: &str = "choose another directory for checkpoints, or make room";
 const NO_AGENT: &str = "the preloaded library was not loaded into it (a static or setuid program?), or it has just started";
 const NO_AGENT_HINT: &str = "use a dynamically linked program without setuid bit, or try again in a moment";
 const RUN_IT_DIRECTLY: &str = "run the program itself instead of a script or wrapper around it, or let the wrapper `exec` it";

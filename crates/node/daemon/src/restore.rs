@@ -1,22 +1,24 @@
 //! Building a rank from an image: what is checked before, what the restorer is given, what it says.
 //!
-//! The image's bytes never pass through the daemon: it looks at the header (peeking at a socket, so that the restorer
+//! The image's bytes never pass through the daemon, unless it is encrypted ([`crate::sealing`]): it looks at the header (peeking at a socket, so that the restorer
 //! still finds it there) and hands the descriptor on.
 //! Faults assumed: the image is foreign, torn or of another machine; its source stalls or dies; the restorer fails.
 
 use crate::clock;
 use crate::privileges::Isolation;
+use crate::sealing::{self, Opened, Trouble};
 use crate::shepherd::order::Launch;
 use crate::transfer::{TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
-use mend_image::{HEADER_SIZE, Header, ImageError, read_header};
+use mend_image::{Header, ImageError, read_header};
+use mend_messages::agent::ImageId;
 use mend_messages::job::Rank;
+use mend_sealed::{Key, SealError};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -73,6 +75,22 @@ pub enum RestoreError {
         from: String,
         /// Why.
         source: LinkError,
+    },
+    /// The encryption stands in the way.
+    #[error("the image {from} cannot be used")]
+    Sealed {
+        /// File.
+        from: String,
+        /// Why.
+        source: SealError,
+    },
+    /// An encrypted image stopped opening on the way.
+    #[error("the image {from} cannot be used: {why}")]
+    Unsealable {
+        /// File.
+        from: String,
+        /// Why.
+        why: String,
     },
     /// The image is of something else.
     #[error("the image {from} is of {found}, not of {wanted}")]
@@ -132,6 +150,17 @@ fn errno_text(errno: i32) -> String {
 }
 
 impl RestoreError {
+    /// True if it is the image that cannot be used, whatever the node: another checkpoint may do.
+    pub fn blames_image(&self) -> bool {
+        match self {
+            Self::Unreadable { .. } | Self::Image { .. } | Self::Foreign { .. } | Self::Link { .. } | Self::Unsealable { .. } => true,
+            // Damage may look like another key.
+            Self::Sealed { source, .. } => *source != SealError::NoKey,
+            Self::Refused { failure, .. } => matches!(failure, Failure::Image | Failure::Stream),
+            _ => false,
+        }
+    }
+
     /// What a user can do; may be empty.
     pub fn hint(&self) -> String {
         match self {
@@ -142,6 +171,8 @@ impl RestoreError {
             Self::Unreadable { .. } => "checkpoints must be readable on every node that restarts ranks: use a shared directory".into(),
             Self::Transfer(error) => error.hint().into(),
             Self::Image { source, .. } => source.hint().into(),
+            Self::Sealed { source, .. } => source.hint().into(),
+            Self::Unsealable { .. } => Failure::Image.hint().into(),
             Self::Link { source, .. } => source.hint().into(),
             Self::Foreign { .. } => "name a checkpoint of this job; `mend checkpoints` lists them".into(),
             Self::Processor { .. } => "restore on a node with the same kind of processor".into(),
@@ -174,6 +205,10 @@ pub struct Restoration {
     pub job: [u8; 16],
     /// The image.
     pub source: Source,
+    /// Which one it must be.
+    pub image: Option<ImageId>,
+    /// What opens it, if it is encrypted.
+    pub key: Option<Key>,
     /// The end of its agent's socket that the process gets.
     pub agent: OwnedFd,
     /// What this node can do.
@@ -192,12 +227,15 @@ impl Restoration {
             Isolation::Refused { reason } => return Err(RestoreError::NotHere { reason }),
         };
         let restorer = self.restorer.ok_or(RestoreError::NoRestorer)?;
+        let mut troubles = Vec::new();
         let (found, mode) = match self.source {
             Source::Files(chain) => {
                 let mut found = Vec::new();
                 for path in chain {
-                    let (image, bytes) = read_file_header(&path).await?;
-                    found.push((path.display().to_string(), image, bytes));
+                    let Opened { image, header, trouble } = open_image(&path, self.key.clone()).await?;
+                    let from = path.display().to_string();
+                    troubles.extend(trouble.map(|trouble| (from.clone(), trouble)));
+                    found.push((from, image, header));
                 }
                 (found, Mode::Restart)
             }
@@ -213,6 +251,9 @@ impl Restoration {
             froms.push(from);
             images.push(image);
             headers.push(header);
+        }
+        if let (Some(wanted), Some(header), Some(from)) = (self.image, headers.first(), froms.first()) {
+            check_moment(header, from, wanted)?;
         }
         link::check(&headers).map_err(|(at, source)| RestoreError::Link { from: froms.swap_remove(at), source })?;
         let header = headers.first().ok_or(RestoreError::NoImage)?;
@@ -240,35 +281,21 @@ impl Restoration {
             privileged: true,
             numbers: (0..first_role + roles.len() as i32).collect(),
         };
-        Ok((launch, Building { given: Some(Given { images, control: theirs.into(), agent: self.agent }), roles, control: ours }))
+        Ok((launch, Building { given: Some(Given { images, control: theirs.into(), agent: self.agent }), roles, control: ours, troubles }))
     }
 }
 
-async fn read_file_header(path: &Path) -> Result<(OwnedFd, Vec<u8>), RestoreError> {
+async fn open_image(path: &Path, key: Option<Key>) -> Result<Opened, RestoreError> {
     let owned = path.to_owned();
-    let read = move || -> io::Result<(OwnedFd, Vec<u8>)> {
-        let file = File::open(owned)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        let mut bytes = vec![0; HEADER_SIZE];
-        let mut filled = 0;
-        // Reading at an offset leaves the file position where the restorer expects it.
-        while filled < HEADER_SIZE {
-            match file.read_at(&mut bytes[filled..], filled as u64)? {
-                0 => break,
-                length => filled += length,
-            }
-        }
-        bytes.truncate(filled);
-        Ok((file.into(), bytes))
-    };
     // File systems may be slow: not in the thread that serves everybody.
-    match tokio::task::spawn_blocking(read).await {
-        Ok(read) => read,
+    let opened = match tokio::task::spawn_blocking(move || sealing::open(&owned, key.as_ref())).await {
+        Ok(opened) => opened,
         Err(_) => Err(io::ErrorKind::Other.into()),
-    }
-    .map_err(|source| RestoreError::Unreadable { path: path.to_owned(), source })
+    };
+    opened.map_err(|source| match source.get_ref().and_then(|inner| inner.downcast_ref::<SealError>()) {
+        Some(&source) => RestoreError::Sealed { from: path.display().to_string(), source },
+        None => RestoreError::Unreadable { path: path.to_owned(), source },
+    })
 }
 
 fn check_identity(header: &Header, from: &str, job: [u8; 16], rank: Rank, size: u32) -> Result<(), RestoreError> {
@@ -280,6 +307,14 @@ fn check_identity(header: &Header, from: &str, job: [u8; 16], rank: Rank, size: 
         return Err(RestoreError::Foreign { from: from.into(), found, wanted: format!("rank {rank} of {size}") });
     }
     Ok(())
+}
+
+fn check_moment(header: &Header, from: &str, image: ImageId) -> Result<(), RestoreError> {
+    if header.id == image.0 {
+        return Ok(());
+    }
+    let (found, wanted) = (format!("another moment (image {})", ImageId(header.id)), format!("this checkpoint (image {image})"));
+    Err(RestoreError::Foreign { from: from.into(), found, wanted })
 }
 
 fn check_machine(header: &Header) -> Result<(), RestoreError> {
@@ -308,6 +343,8 @@ pub struct Building {
     given: Option<Given>,
     roles: Vec<Role>,
     control: UnixStream,
+    /// What may go wrong with streams out of encrypted files, with their names.
+    troubles: Vec<(String, Trouble)>,
 }
 
 /// What a restorer says while it works.
@@ -349,7 +386,7 @@ impl Building {
     pub fn words(&self) -> io::Result<Words> {
         let stream = self.control.try_clone()?;
         stream.set_nonblocking(true)?;
-        Ok(Words(tokio::net::UnixStream::from_std(stream)?))
+        Ok(Words { stream: tokio::net::UnixStream::from_std(stream)?, troubles: self.troubles.clone() })
     }
 
     /// Lets the restored process run.
@@ -361,20 +398,28 @@ impl Building {
 
 /// The restorer's words, one by one.
 #[derive(Debug)]
-pub struct Words(tokio::net::UnixStream);
+pub struct Words {
+    stream: tokio::net::UnixStream,
+    troubles: Vec<(String, Trouble)>,
+}
 
 impl Words {
     /// The next. An error is the last. Not cancel safe.
     pub async fn next(&mut self) -> Result<Word, RestoreError> {
         let mut head = [0; STATUS_HEAD];
-        self.0.read_exact(&mut head).await.map_err(|_| RestoreError::Speechless)?;
+        self.stream.read_exact(&mut head).await.map_err(|_| RestoreError::Speechless)?;
         let length = Status::payload_length(&head).map_err(|_| RestoreError::Speechless)?;
         let mut payload = vec![0; length];
-        self.0.read_exact(&mut payload).await.map_err(|_| RestoreError::Speechless)?;
+        self.stream.read_exact(&mut payload).await.map_err(|_| RestoreError::Speechless)?;
         match Status::decode(&head, &payload).map_err(|_| RestoreError::Speechless)? {
             Status::Unread { role, bytes } => Ok(Word::Unread { role, bytes: bytes.to_vec() }),
             Status::Ready { bytes, us } => Ok(Word::Ready { bytes, us }),
             Status::Failed { failure, errno, text } => {
+                // To the restorer a file that does not open any further is one that ends.
+                let trouble = self.troubles.iter().find_map(|(from, trouble)| Some((from.clone(), trouble.get()?.clone())));
+                if let Some((from, why)) = trouble {
+                    return Err(RestoreError::Unsealable { from, why });
+                }
                 Err(RestoreError::Refused { failure, text: String::from_utf8_lossy(text).into_owned(), errno })
             }
         }

@@ -54,11 +54,16 @@ impl Drop for SharedMemory {
     }
 }
 
+/// Whether a daemon could have made a directory of this name.
+fn is_name(name: &str) -> bool {
+    name.strip_prefix(PREFIX).is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 /// Removes what killed daemons of this user left.
 pub fn sweep() {
     let own = rustix::process::geteuid().as_raw();
     for entry in read_dir(PLACE).into_iter().flatten().flatten() {
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX) && entry.metadata().is_ok_and(|found| found.uid() == own);
+        let ours = is_name(&entry.file_name().to_string_lossy()) && entry.metadata().is_ok_and(|found| found.uid() == own);
         let Some(directory) = ours.then(|| File::open(entry.path()).ok()).flatten() else { continue };
         if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = remove_dir_all(entry.path());
@@ -69,6 +74,12 @@ pub fn sweep() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_names_of_daemons_are_swept() {
+        assert!(is_name("mend-68356e9c52049609"));
+        assert!(!is_name("mend-results") && !is_name("mend-68356e9c5204960") && !is_name("amend-68356e9c52049609"));
+    }
 
     #[test]
     fn a_used_directory_survives_a_sweep_and_a_left_one_does_not() {

@@ -197,6 +197,13 @@ pub const TRACKING: Setting = Setting {
     default: "auto",
     meaning: "How a rank notices which pages change between two images: write-protect (userfaultfd, Linux 6.7), soft-dirty (/proc/self/clear_refs), hash (of every page, any kernel), auto: the first of these that works, off: every image is full. `mend explain` says which is in use.",
 };
+/// What images are encrypted with.
+pub const ENCRYPTION_KEY: Setting = Setting {
+    name: "MEND_ENCRYPTION_KEY",
+    kind: Kind::Path,
+    default: "",
+    meaning: "File with the key that checkpoints' images are encrypted with, 64 hexadecimal digits, mode 0600, the same on all nodes; default none: they are not encrypted.",
+};
 /// Bound of the messages that wait for their receives.
 pub const UNEXPECTED: Setting = Setting {
     name: "MEND_UNEXPECTED_KIB",
@@ -235,6 +242,7 @@ pub const ALL: &[Setting] = &[
     OFI_PROVIDER,
     TRACKING,
     UNEXPECTED,
+    ENCRYPTION_KEY,
     LOG,
 ];
 

@@ -2,9 +2,9 @@
 
 use crate::random_bytes;
 use mend_messages::job::Secret;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why there is no usable secret.
@@ -81,6 +81,8 @@ pub fn load_or_create(path: &Path) -> Result<Secret, SecretError> {
         }
         let draft = path.with_extension(format!("{}.new", to_hex(&random_bytes::<8>())));
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(io)?;
+        // Whatever the umask.
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(io)?;
         writeln!(file, "{}", to_hex(&random_bytes::<32>())).and_then(|()| file.sync_all()).map_err(io)?;
         // link(2) fails if somebody else was first, which is as good.
         let linked = fs::hard_link(&draft, path);

@@ -2,7 +2,7 @@
 
 use mend_kernel::copy::FIRST_DESCRIPTOR;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, open, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, open, openat, renameat, unlinkat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,8 @@ impl Target {
         let _ = unlinkat(&directory, &temporary, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(&directory, &temporary, flags, Mode::RUSR | Mode::WUSR).and_then(high).map_err(failed("created"))?;
+        // The umask is the program's, and may deny its owner what the restart needs.
+        fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(failed("created"))?;
         Ok(OpenTarget::File { path, directory, file, temporary, name })
     }
 }

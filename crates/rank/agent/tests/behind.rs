@@ -3,8 +3,9 @@
 
 mod support;
 
+use mend_image::launch::Mode;
 use std::path::Path;
-use support::{Rank, compile, generations_behind};
+use support::{Rank, Source, compile, generations_behind};
 
 /// Slow enough for the program to go on meanwhile.
 const SLOW: u64 = 16 << 20;
@@ -12,21 +13,20 @@ const SLOW: u64 = 16 << 20;
 #[test]
 fn a_counter_goes_on_from_the_snapshot() {
     let rank = Rank::start(7000, &compile("apps/counter.c"), &["1000000"]);
-    generations_behind(rank, &[("tick 5", "tick 8"), ("tick 15", "tick 18"), ("tick 25", "tick 28")], "tick 30", 1 << 20);
+    generations_behind(rank, 3, 1 << 20);
 }
 
 #[test]
 fn memory_of_every_kind_is_of_one_instant() {
     let rank = Rank::start(7001, &compile("apps/instant.c"), &["1000000"]);
-    let lines = [("round 50", "round 150"), ("round 300", "round 400"), ("round 500", "round 550")];
-    generations_behind(rank, &lines, "round 700", 4 * SLOW);
+    generations_behind(rank, 3, 4 * SLOW);
 }
 
 #[test]
 fn threads_signals_and_memory() {
     for (pid, program) in [(7100, "apps/threads.c"), (7200, "apps/signals.c"), (7300, "apps/memory.c")] {
         let rank = Rank::start(pid, &compile(program), &["1000000"]);
-        generations_behind(rank, &[("tick 3", "tick 5"), ("tick 10", "tick 12")], "tick 20", SLOW);
+        generations_behind(rank, 2, SLOW);
     }
 }
 
@@ -41,7 +41,7 @@ for i in range(1, 100001):
     print("tick" if all(len(d[k]) == k % 100 * 10 for k in d) else "LOST", i, flush=True)
 "#;
     let rank = Rank::start(7400, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
-    generations_behind(rank, &[("tick 5", "tick 8"), ("tick 20", "tick 23")], "tick 30", SLOW);
+    generations_behind(rank, 2, SLOW);
 }
 
 #[test]
@@ -68,9 +68,60 @@ fn a_writer_that_is_killed_hurts_nobody() {
 
 /// Ends a program without end, which must have found nothing wrong until now.
 fn goes_on(mut rank: Rank) {
-    rank.await_line("round 500");
+    rank.two_lines_more();
     let printed = String::from_utf8(rank.kill()).unwrap();
     assert!(!printed.contains("LOST"), "{printed}");
+}
+
+#[test]
+fn a_chain_written_behind_is_of_the_last_ones_instant() {
+    for (pid, tracking) in [(8100, "write-protect"), (8200, "soft-dirty"), (8300, "hash")] {
+        let program = compile("apps/instant.c");
+        let mut rank = Rank::start_with(pid, &program, &["1000000"], &[("MEND_TRACKING", tracking)]);
+        rank.await_line("round 50");
+        if rank.inspect().tracking.method != tracking {
+            println!("{tracking}: not with this kernel");
+            rank.kill();
+            continue;
+        }
+        let directory = rank.directory.clone();
+        let (mut chain, mut base) = (Vec::new(), None);
+        for number in 0..3 {
+            rank.two_lines_more();
+            let path = directory.join(format!("image-{number}"));
+            let saved = rank.snapshot_on(&path, base, Some(4 * SLOW));
+            assert!(saved.behind && saved.base == base && saved.sequence == number as u32, "{tracking}: {saved:?}");
+            rank.resume();
+            rank.await_written(saved.id).unwrap();
+            base = Some(saved.id);
+            chain.insert(0, path);
+        }
+        let printed = String::from_utf8(rank.kill()).unwrap();
+        assert!(!printed.contains("LOST"), "{tracking}: {printed}");
+        let mut rank = Rank::restore(Source::Chain(&chain), Mode::Restart, &directory).unwrap();
+        rank.resume();
+        goes_on(rank);
+    }
+}
+
+#[test]
+fn nothing_builds_on_an_image_that_was_not_written() {
+    let mut rank = Rank::start(8400, &compile("apps/instant.c"), &["1000000"]);
+    rank.await_line("round 50");
+    let path = rank.directory.join("image");
+    let good = rank.snapshot_on(&path, None, None);
+    rank.resume();
+    rank.await_written(good.id).unwrap();
+    let lost = rank.snapshot_on(&path, Some(good.id), Some(1 << 20));
+    rank.resume();
+    // The next one ends its writer, and is to build on the last that is good: since then too much is unknown.
+    let full = rank.snapshot_on(&path, Some(good.id), None);
+    rank.resume();
+    assert!(rank.await_written(lost.id).is_err());
+    rank.await_written(full.id).unwrap();
+    assert_eq!((full.base, full.sequence), (None, 0));
+    assert!(full.note.unwrap().contains("full, because changes"));
+    goes_on(rank);
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn memory(directory: &Path, number: u64) -> Vec<Vec<u8>> {
     let place = directory.join(number.to_string());
     let manifest = manifest::load(&place).unwrap();
     let content = |files: Vec<PathBuf>| {
-        let mut chain = Chain::open(files.iter().map(|path| File::open(path).unwrap())).unwrap();
+        let mut chain = Chain::open(files.iter().map(|path| fs::File::open(path).unwrap())).unwrap();
         chain.verify().unwrap();
         let pieces = chain.pieces().to_vec();
         pieces.iter().flat_map(|piece| chain.read(piece).unwrap().iter().step_by(PAGE as usize).copied().collect::<Vec<_>>()).collect()
@@ -125,7 +125,7 @@ fn wherever_a_round_is_cut_off_nothing_that_is_kept_is_lost() {
         let mut left = cuts;
         // As SIGKILL: nothing that would run after it does.
         let cut = catch_unwind(AssertUnwindSafe(|| {
-            stepped_round(directory, Some(TWO), &go, &mut || match left {
+            stepped_round(directory, Some(TWO), None, &go, &mut || match left {
                 0 => resume_unwind(Box::new(())),
                 _ => left -= 1,
             })
@@ -136,7 +136,7 @@ fn wherever_a_round_is_cut_off_nothing_that_is_kept_is_lost() {
         for number in manifest::numbers(directory) {
             assert!(manifest::load(&directory.join(number.to_string())).is_ok(), "checkpoint {number}, cut {cuts}");
         }
-        let done = round(directory, Some(TWO), &go);
+        let done = round(directory, Some(TWO), None, &go);
         assert_eq!((done.failure, done.newest), (None, Some((7, vec![1, 1]))));
         for (number, expected) in [6, 7].into_iter().zip(&expected) {
             assert_eq!(&memory(directory, number), expected);
@@ -157,7 +157,7 @@ fn what_builds_on_a_merged_one_goes_on() {
     let directory = history();
     let directory = directory.path();
     let go = AtomicBool::new(false);
-    assert!(round(directory, Some(Bounds { keep: 1, ..TWO }), &go).failure.is_none());
+    assert!(round(directory, Some(Bounds { keep: 1, ..TWO }), None, &go).failure.is_none());
     assert_eq!(manifest::numbers(directory), [7]);
     take(directory, 8, [Some(7), Some(7)]);
     let after = memory(directory, 8);
@@ -175,7 +175,7 @@ fn a_damaged_chain_is_told_of_and_left_as_it_is() {
     bytes[page] ^= 1;
     fs::write(&victim, bytes).unwrap();
     let before = names(directory);
-    let done = round(directory, Some(TWO), &AtomicBool::new(false));
+    let done = round(directory, Some(TWO), None, &AtomicBool::new(false));
     assert!(done.damaged && done.failure.is_some_and(|text| text.contains("rank 0: the images of checkpoint 6")));
     assert_eq!(names(directory), before);
 }
@@ -184,7 +184,7 @@ fn a_damaged_chain_is_told_of_and_left_as_it_is() {
 fn a_cancelled_round_leaves_everything_as_it_was() {
     let directory = history();
     let before = names(directory.path());
-    let done = round(directory.path(), Some(TWO), &AtomicBool::new(true));
+    let done = round(directory.path(), Some(TWO), None, &AtomicBool::new(true));
     assert!(done.failure.is_none() && !done.damaged);
     assert_eq!(names(directory.path()), before);
 }

@@ -327,7 +327,7 @@ fn a_source_that_stalls_ends_the_restore() {
         receiver.introduce().await;
         receiver.next().await;
         let token = [9; 16];
-        receiver.send(ToDaemon::Restore { rank: 0, source: RestoreSource::Transfer { token }, stdin: false }).await;
+        receiver.send(ToDaemon::Restore { rank: 0, source: RestoreSource::Transfer { token }, image: None, stdin: false }).await;
         let mend_wire::Connection { sender: pings, receiver: mut answers } = receiver.connection;
         keep_alive(pings);
         sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token }).await;
@@ -352,7 +352,7 @@ fn a_save_into_a_transfer_reaches_the_restore_that_waits_for_it() {
         receiver.introduce().await;
         receiver.next().await;
         let token = [9; 16];
-        receiver.send(ToDaemon::Restore { rank: 0, source: RestoreSource::Transfer { token }, stdin: false }).await;
+        receiver.send(ToDaemon::Restore { rank: 0, source: RestoreSource::Transfer { token }, image: None, stdin: false }).await;
         sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token }).await;
         match news(&mut sender).await {
             FromDaemon::Agent { seq: 4, reply: Reply::Saved(_), .. } => {}
@@ -360,7 +360,7 @@ fn a_save_into_a_transfer_reaches_the_restore_that_waits_for_it() {
         }
         // The header came through, and says that the program is not on this node.
         match receiver.next().await {
-            FromDaemon::RestoreFailed { rank: 0, error, hint } => {
+            FromDaemon::RestoreFailed { rank: 0, error, hint, image: false } => {
                 assert!(error.contains("/no/such/program is not on this node") && !hint.is_empty(), "{error}");
             }
             other => panic!("{other:?}"),

@@ -132,6 +132,7 @@ impl Daemon {
             identity: random_bytes(),
             secret: Secret(random_bytes()),
             size,
+            encryption_key: None,
             node: 3,
             program: Program {
                 argv: argv.iter().map(|&word| word.to_owned()).collect(),

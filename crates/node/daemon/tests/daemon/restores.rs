@@ -3,23 +3,29 @@
 use crate::controller::{Controller, Daemon, User, for_each_isolated_user, for_each_user};
 use mend_image::cpu::Cpu;
 use mend_image::{Header, put_text};
+use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, RestoreSource, ToDaemon};
 use std::path::PathBuf;
 
 fn header(job: &Controller) -> Header {
-    let mut header = Header { rank: 0, size: 1, pid: 1000, job: job.introduction.identity, ..Header::default() };
+    let mut header = Header { rank: 0, size: 1, pid: 1000, id: [7; 16], job: job.introduction.identity, ..Header::default() };
     header.set_cpu(&Cpu::detect());
     put_text(&mut header.executable, b"/bin/sh");
     put_text(&mut header.host, b"elsewhere");
     header
 }
 
-async fn refusal(job: &mut Controller, source: RestoreSource) -> String {
-    job.send(ToDaemon::Restore { rank: 0, source, stdin: false }).await;
+/// What it says, and whether it blames the image.
+async fn refusal(job: &mut Controller, source: RestoreSource) -> (String, bool) {
+    refusal_of(job, source, Some(ImageId([7; 16]))).await
+}
+
+async fn refusal_of(job: &mut Controller, source: RestoreSource, image: Option<ImageId>) -> (String, bool) {
+    job.send(ToDaemon::Restore { rank: 0, source, image, stdin: false }).await;
     match job.next().await {
-        FromDaemon::RestoreFailed { rank: 0, error, hint } => {
+        FromDaemon::RestoreFailed { rank: 0, error, hint, image } => {
             assert!(!hint.is_empty(), "{error}");
-            error
+            (error, image)
         }
         other => panic!("{other:?}"),
     }
@@ -30,8 +36,8 @@ fn without_a_restorer_it_is_named() {
     for_each_isolated_user(async |user| {
         let daemon = Daemon::start(user);
         let mut job = daemon.job(&["true"], 1).await;
-        let error = refusal(&mut job, RestoreSource::Files(vec!["/no/such/image".into()])).await;
-        assert_eq!(error, "mend-restorer is not installed beside mendd");
+        let refused = refusal(&mut job, RestoreSource::Files(vec!["/no/such/image".into()])).await;
+        assert_eq!(refused, ("mend-restorer is not installed beside mendd".into(), false));
     });
 }
 
@@ -42,6 +48,7 @@ fn unusable_images_are_refused_by_name() {
         let mut job = daemon.job(&["true"], 1).await;
         let good = header(&job);
         let another = Header { job: [9; 16], ..header(&job) };
+        let another_moment = Header { id: [8; 16], ..header(&job) };
         let another_rank = Header { rank: 5, size: 8, ..header(&job) };
         let mut elsewhere = header(&job);
         put_text(&mut elsewhere.executable, b"/no/such/program");
@@ -51,24 +58,27 @@ fn unusable_images_are_refused_by_name() {
         damaged[100] ^= 1;
         let mut newer = good.to_bytes();
         newer[8] = 99;
-        let cases: [(&str, &[u8], &str); 8] = [
+        let cases: [(&str, &[u8], &str); 9] = [
             ("empty", b"", "incomplete"),
             ("foreign", &[b'x'; 5000], "not an image of a rank"),
             ("damaged", &damaged, "header is damaged"),
             ("newer", &newer, "has format 99"),
             ("other-job", &another.to_bytes(), "of another job"),
+            ("other-moment", &another_moment.to_bytes(), "of another moment"),
             ("other-rank", &another_rank.to_bytes(), "of rank 5 of 8, not of rank 0 of 1"),
             ("no-program", &elsewhere.to_bytes(), "/no/such/program is not on this node"),
             ("stronger", &stronger.to_bytes(), "processor lacks"),
         ];
         for (name, bytes, words) in cases {
             let path = daemon.file(name, bytes, 0o644);
-            let error = refusal(&mut job, RestoreSource::Files(vec![path.clone()])).await;
+            let (error, image) = refusal(&mut job, RestoreSource::Files(vec![path.clone()])).await;
             assert!(error.contains(words), "{name}: {error}");
-            assert!(error.contains(path.to_str().unwrap()) || matches!(name, "no-program" | "stronger"), "{error}");
+            // What the node lacks, an older image would miss as well.
+            assert_eq!(image, !matches!(name, "no-program" | "stronger"), "{name}");
+            assert!(error.contains(path.to_str().unwrap()) || !image, "{error}");
         }
-        let error = refusal(&mut job, RestoreSource::Files(vec![PathBuf::from("/no/such/image")])).await;
-        assert!(error.contains("cannot read the image /no/such/image"), "{error}");
+        let (error, image) = refusal(&mut job, RestoreSource::Files(vec![PathBuf::from("/no/such/image")])).await;
+        assert!(image && error.contains("cannot read the image /no/such/image"), "{error}");
     });
 }
 
@@ -88,13 +98,14 @@ fn a_chain_that_does_not_fit_is_refused_by_name() {
             (vec![&full, &another], &another, "is full and builds on no other"),
         ];
         for (chain, named, words) in cases {
-            let error = refusal(&mut job, RestoreSource::Files(chain.into_iter().cloned().collect())).await;
-            assert!(error.contains(words) && error.contains(named.to_str().unwrap()), "{error}");
+            let (error, image) = refusal_of(&mut job, RestoreSource::Files(chain.into_iter().cloned().collect()), None).await;
+            assert!(image && error.contains(words) && error.contains(named.to_str().unwrap()), "{error}");
         }
         // A whole chain gets as far as the restorer.
-        let error = refusal(&mut job, RestoreSource::Files(vec![newer, full])).await;
+        let (error, _) = refusal_of(&mut job, RestoreSource::Files(vec![newer, full]), None).await;
         assert_eq!(error, "mend-restorer ended without saying why");
-        assert_eq!(refusal(&mut job, RestoreSource::Files(Vec::new())).await, "no image was named to restore the rank from");
+        let (error, _) = refusal(&mut job, RestoreSource::Files(Vec::new())).await;
+        assert_eq!(error, "no image was named to restore the rank from");
     });
 }
 
@@ -104,8 +115,8 @@ fn a_restorer_that_dies_silently_is_a_failure() {
         let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nkill -9 $$\n");
         let mut job = daemon.job(&["true"], 1).await;
         let path = daemon.file("image", &header(&job).to_bytes(), 0o644);
-        let error = refusal(&mut job, RestoreSource::Files(vec![path])).await;
-        assert_eq!(error, "mend-restorer ended without saying why");
+        let refused = refusal(&mut job, RestoreSource::Files(vec![path])).await;
+        assert_eq!(refused, ("mend-restorer ended without saying why".into(), false));
         // The rank's place is free again.
         job.start(0, false).await;
         job.until_exit(0).await;
@@ -143,7 +154,7 @@ fn a_node_without_namespaces_says_so() {
         if user == User::Confined {
             let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nexit 1\n");
             let mut job = daemon.job(&["true"], 1).await;
-            let error = refusal(&mut job, RestoreSource::Files(vec!["/no/such/image".into()])).await;
+            let (error, _) = refusal(&mut job, RestoreSource::Files(vec!["/no/such/image".into()])).await;
             assert!(error.contains("this node refuses user and PID namespaces"), "{error}");
         }
     });

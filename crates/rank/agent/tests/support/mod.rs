@@ -121,6 +121,8 @@ pub struct Rank {
     pub unread: Vec<(Role, Vec<u8>)>,
     /// Microseconds from its start to its readiness.
     pub restorer_us: u64,
+    /// Bytes that the restorer read, of all images.
+    pub restorer_bytes: u64,
 }
 
 impl Drop for Rank {
@@ -229,6 +231,7 @@ impl Rank {
             written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
+            restorer_bytes: 0,
         };
         rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
         loop {
@@ -308,9 +311,14 @@ impl Rank {
 
     /// Suspends and takes a snapshot, to be written behind; threads stay parked.
     pub fn snapshot(&mut self, path: &Path, rate: Option<u64>) -> Saved {
+        self.snapshot_on(path, None, rate)
+    }
+
+    /// The same, on another image if changes since that are known; those from here on are to be.
+    pub fn snapshot_on(&mut self, path: &Path, base: Option<ImageId>, rate: Option<u64>) -> Saved {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
-        let target = SaveTarget::File(path.to_path_buf());
-        match self.ask(Request::Save(SaveOrder { mode: SaveMode::CopyOnWrite, rate, ..SaveOrder::full(target) })) {
+        let order = SaveOrder::full(SaveTarget::File(path.to_path_buf()));
+        match self.ask(Request::Save(SaveOrder { mode: SaveMode::CopyOnWrite, base, track: true, rate, ..order })) {
             Reply::Saved(saved) => saved,
             other => panic!("unexpected {other:?}"),
         }
@@ -368,15 +376,50 @@ impl Rank {
 
     /// Reads output until this line was printed.
     pub fn await_line(&mut self, line: &str) {
+        self.await_output(line, |printed| printed.lines().any(|printed| printed == line));
+    }
+
+    /// Reads output until two more lines are there than now.
+    pub fn two_lines_more(&mut self) {
+        let seen = self.drain_output().lines().count();
+        self.await_output("two lines more", |printed| printed.lines().count() >= seen + 2);
+    }
+
+    fn await_output(&mut self, what: &str, there: impl Fn(&str) -> bool) {
         let began = Instant::now();
         self.output.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        while !String::from_utf8_lossy(&self.printed).lines().any(|printed| printed == line) {
+        while !there(&String::from_utf8_lossy(&self.printed)) {
             let mut bytes = [0; 4096];
             match self.output.read(&mut bytes) {
-                Ok(0) => panic!("ended before {line:?}: {}", String::from_utf8_lossy(&self.printed)),
+                Ok(0) => panic!("ended before {what:?}: {}", String::from_utf8_lossy(&self.printed)),
                 Ok(count) => self.printed.extend(&bytes[..count]),
-                Err(_) => assert!(began.elapsed() < LIMIT, "{line:?} never came: {}", String::from_utf8_lossy(&self.printed)),
+                Err(_) => assert!(began.elapsed() < LIMIT, "{what:?} never came: {}", String::from_utf8_lossy(&self.printed)),
             }
+        }
+    }
+
+    /// Reads output until so many more lines were printed.
+    pub fn await_more(&mut self, lines: usize) {
+        let count = |printed: &[u8]| printed.iter().filter(|byte| **byte == b'\n').count();
+        let (began, wanted) = (Instant::now(), count(&self.printed) + lines);
+        self.output.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        while count(&self.printed) < wanted {
+            let mut bytes = [0; 4096];
+            match self.output.read(&mut bytes) {
+                Ok(0) => panic!("ended before {lines} more lines: {}", String::from_utf8_lossy(&self.printed)),
+                Ok(count) => self.printed.extend(&bytes[..count]),
+                Err(_) => assert!(began.elapsed() < LIMIT, "too few lines: {}", String::from_utf8_lossy(&self.printed)),
+            }
+        }
+    }
+
+    /// Reads some output, or nothing for a while.
+    pub fn read_some(&mut self) {
+        self.output.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut bytes = [0; 4096];
+        if let Ok(count) = self.output.read(&mut bytes) {
+            assert!(count != 0, "ended: {}", String::from_utf8_lossy(&self.printed));
+            self.printed.extend(&bytes[..count]);
         }
     }
 
@@ -462,6 +505,7 @@ impl Rank {
             written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
+            restorer_bytes: 0,
         };
         rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
         rank.await_ready(control)?;
@@ -491,8 +535,9 @@ impl Rank {
                     }
                     self.unread.push((role, bytes.to_vec()));
                 }
-                Status::Ready { us, .. } => {
+                Status::Ready { us, bytes } => {
                     self.restorer_us = us;
+                    self.restorer_bytes = bytes;
                     break;
                 }
                 Status::Failed { failure, errno, text } => {
@@ -527,25 +572,25 @@ pub fn generations(mut rank: Rank, lines: &[&str]) -> String {
     String::from_utf8_lossy(&printed).into_owned() + &end
 }
 
-/// The same with snapshots of a program without end: it runs on, up to the second line, while the image is written, and is killed
-/// after that. The last one runs up to the line `end`.
-pub fn generations_behind(mut rank: Rank, lines: &[(&str, &str)], end: &str, rate: u64) {
+/// The same with snapshots of a program without end: it runs on, for two lines more, while the image is written, and is killed after
+/// that.
+pub fn generations_behind(mut rank: Rank, count: usize, rate: u64) {
     let directory = rank.directory.clone();
-    for (generation, (line, later)) in lines.iter().enumerate() {
-        rank.await_line(line);
+    rank.two_lines_more();
+    for generation in 0..count {
         let path = directory.join(format!("image-{generation}"));
         let saved = rank.snapshot(&path, Some(rate));
         assert!(saved.behind, "{saved:?}");
         rank.resume();
-        rank.await_line(later);
+        rank.two_lines_more();
         let written = rank.await_written(saved.id).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), written.bytes);
         let printed = String::from_utf8(rank.kill()).unwrap();
         assert!(!printed.contains("LOST"), "{printed}");
         rank = Rank::restart(&path, &directory);
         rank.resume();
+        rank.two_lines_more();
     }
-    rank.await_line(end);
     let printed = String::from_utf8(rank.kill()).unwrap();
     assert!(!printed.contains("LOST"), "{printed}");
 }

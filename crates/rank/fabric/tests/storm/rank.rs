@@ -9,6 +9,7 @@ use crate::{Draw, Settings, THREADS};
 use mend_fabric::{DrainError, Identity, fabric};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Secret};
 use std::collections::VecDeque;
+use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
@@ -352,6 +353,7 @@ fn parse_map(line: &str) -> Option<JobMap> {
 fn die_and_rise() {
     let (mut descriptors, mut mappings) = (Vec::new(), Vec::new());
     let mut frozen = fabric().freeze();
+    frozen.close_provider();
     frozen.own_descriptors(&mut |fd| descriptors.push(fd));
     frozen.excluded_memory(&mut |address, length| mappings.push((address, length)));
     frozen.rebuild();
@@ -407,10 +409,18 @@ fn obey(settings: &Settings, rank: u32, socket: UnixStream, seen: &Seen, over: &
     over.store(true, Ordering::Release);
 }
 
+/// An MPI library has loaded libfabric long before; here it is the one that `make setup` installs.
+fn load_libfabric() {
+    let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
+    let path = CString::new(format!("{venv}/lib/mpich/libfabric.so.1")).expect("a path");
+    assert!(mend_fabric_sys::Library::load(&path).is_some(), "no libfabric at {path:?}; run `make setup`");
+}
+
 /// A rank's whole life.
 pub fn run(settings: &Settings, rank: u32, socket: UnixStream) {
     let got = (0..settings.ranks).map(|_| AtomicU64::new(0)).collect();
     let (seen, over) = (Seen { finished: AtomicU32::new(0), got }, AtomicBool::new(false));
+    load_libfabric();
     std::thread::scope(|scope| {
         scope.spawn(|| obey(settings, rank, socket, &seen, &over));
         let endpoint = Endpoint::open(settings.ranks);

@@ -6,7 +6,6 @@ use mend_kernel::{pagemap, userfault};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, open};
 use std::fs::File;
-use std::io::Write;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -72,12 +71,14 @@ impl Arena {
     pub fn new(seed: u64) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(format!("/dev/shm/mend-arena-{}-{number}", std::process::id()));
-        let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        // A daemon removes from there what begins as its own files do.
+        let path = PathBuf::from(format!("/dev/shm/tracking-arena-{}-{number}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         let mut random = Random::new(seed);
-        let mut content = vec![0; (FILE_PAGES * PAGE) as usize];
-        content.chunks_mut(PAGE as usize).for_each(|page| page[..8].copy_from_slice(&random.next().to_ne_bytes()));
-        file.write_all(&content).unwrap();
+        ftruncate(&file, FILE_PAGES * PAGE).unwrap();
+        for page in (0..FILE_PAGES).step_by(8) {
+            file.write_all_at(&random.next().to_ne_bytes(), page * PAGE).unwrap();
+        }
         // Any file of a disk will do.
         let program = std::env::current_exe().unwrap();
         let direct = open(&program, OFlags::RDONLY | OFlags::DIRECT, Mode::empty());
@@ -154,7 +155,7 @@ impl Arena {
         let (address, length) = (self.at(span.start), Self::bytes(&span));
         // No page behind the file's end: a store to one ends the process.
         let from = self.random.below(PAGES - (span.end - span.start) + 1);
-        match self.random.below(30) {
+        match self.random.below(29) {
             0..6 => self.store(span),
             6 => self.read(&span, false),
             7 => self.read(&span, true),
@@ -193,16 +194,13 @@ impl Arena {
                 self.set(span, false);
             }
             27 => self.observe_too(span),
-            28 => {
+            _ => {
                 // A huge page that is then split.
                 let huge = span.start / 512 * 512..span.start / 512 * 512 + 512;
                 self.map(huge.clone(), true, None);
                 self.advise(&huge, libc::MADV_HUGEPAGE);
                 self.store(huge.start..huge.start + 1);
                 self.store(span);
-            }
-            _ => {
-                self.read_by_ring(&span);
             }
         }
     }
@@ -325,9 +323,5 @@ impl Arena {
         let mut found = [pagemap::Region::default(); 8];
         pagemap::written(pagemap.as_raw_fd(), start, end, false, true, &mut found).unwrap();
         self.store(span.start..span.start + 1);
-    }
-
-    fn read_by_ring(&mut self, span: &Range<u64>) {
-        let _ = span;
     }
 }

@@ -13,6 +13,8 @@ use std::ptr::{null, null_mut};
 
 /// Longest address of an endpoint that can be told to peers, bytes.
 pub const MAX_ADDRESS: usize = 64;
+/// Events taken at a time.
+pub const BATCH: usize = 16;
 /// Release of the interface whose meaning is relied upon.
 const API: u32 = fi_version(1, 18);
 /// What is understood of memory registration; a provider asks for a part of it.
@@ -319,12 +321,11 @@ impl Core {
         }
     }
 
-    /// Drives the provider and takes what has ended. False: nothing had.
+    /// Drives the provider and takes what has ended. [`BATCH`]: there may be more.
     ///
     /// # Errors
     /// A positive error number: the queue is unusable.
-    pub fn poll(&self, each: &mut dyn FnMut(Event)) -> Result<bool, i32> {
-        const BATCH: usize = 16;
+    pub fn poll(&self, each: &mut dyn FnMut(Event)) -> Result<usize, i32> {
         let mut entries = [FiCqMsgEntry { op_context: null_mut(), flags: 0, len: 0 }; BATCH];
         // SAFETY: an open queue of the msg format, and room for as many entries as it is told.
         unsafe {
@@ -334,10 +335,10 @@ impl Core {
                 for entry in &entries[..(count as usize).min(BATCH)] {
                     each(Event::Done { context: entry.op_context, len: entry.len });
                 }
-                return Ok(true);
+                return Ok(count as usize);
             }
             if count == -(FI_EAGAIN as isize) || count == 0 {
-                return Ok(false);
+                return Ok(0);
             }
             if count != -(FI_EAVAIL as isize) {
                 return Err(-count as i32);
@@ -346,10 +347,11 @@ impl Core {
             // Integers and pointers only: all zero is a value.
             let mut entry: FiCqErrEntry = std::mem::zeroed();
             if readerr(self.queue.0, &raw mut entry, 0) < 0 {
-                return Ok(false);
+                return Ok(0);
             }
             each(Event::Failed { context: entry.op_context, errno: entry.err });
-            Ok(true)
+            // There may be more behind it.
+            Ok(BATCH)
         }
     }
 

@@ -39,7 +39,7 @@ impl OfiAdmission {
     /// The sender has been told.
     pub fn finish(self, socket: OwnedFd) -> OfiIncoming {
         let Self { line, to, theirs } = self;
-        OfiIncoming { line, to, theirs, socket, partial: Vec::new(), read: 0, sequence: 0, drained: true, ended: None }
+        OfiIncoming { line, to, theirs, socket, partial: Vec::new(), sequence: 0, drained: true, ended: None }
     }
 }
 
@@ -51,8 +51,6 @@ pub struct OfiIncoming {
     socket: OwnedFd,
     /// A packet that came in part.
     partial: Vec<u8>,
-    /// Messages read since credits went back.
-    read: u32,
     sequence: u32,
     /// Nothing came since the last marker was acknowledged.
     drained: bool,
@@ -110,15 +108,16 @@ impl OfiIncoming {
 
     /// Lets the sender send again what was read, if that is worth a message.
     fn return_credits(&mut self) -> Result<(), ChannelError> {
-        if self.read < RETURN {
+        let mut port = lock(&self.line.port);
+        let credits = port.owed(self.line.number);
+        if credits < RETURN {
             return Ok(());
         }
-        let mut port = lock(&self.line.port);
         let Some(number) = port.take_send() else { return Ok(()) };
-        let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits: self.read };
+        let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits, back: 0 };
         if port.send(number, 0, self.to, self.line.number, prefix)? {
             self.sequence = self.sequence.wrapping_add(1);
-            self.read = 0;
+            port.repaid(self.line.number, credits);
         } else {
             port.give_back(number);
         }
@@ -133,8 +132,7 @@ impl Incoming for OfiIncoming {
             // Not held while packets are delivered: answers to them use the port.
             let Some((number, base, len)) = lock(&self.line.port).take_mail(self.line.number) else { break };
             let digested = self.digest(base, len, deliver);
-            lock(&self.line.port).done(number);
-            self.read += 1;
+            lock(&self.line.port).done(number, self.line.number);
             self.drained = false;
             packets += digested?;
             bytes += len + 64;
@@ -148,7 +146,8 @@ impl Incoming for OfiIncoming {
                 return Err(ChannelError::Closed);
             }
         }
-        if self.ended.is_none() {
+        // The answer to what has come may take them along.
+        if self.ended.is_none() && bytes == 0 {
             self.return_credits()?;
         }
         Ok(packets)
@@ -182,7 +181,8 @@ impl Incoming for OfiIncoming {
     }
 
     fn arm(&mut self) -> bool {
-        self.ended.is_some() || self.read >= RETURN || lock(&self.line.port).has_mail(self.line.number)
+        let port = lock(&self.line.port);
+        self.ended.is_some() || port.owed(self.line.number) >= RETURN || port.has_mail(self.line.number)
     }
 
     fn disarm(&mut self) {}

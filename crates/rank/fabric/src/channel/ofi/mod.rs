@@ -9,6 +9,9 @@
 //!   stage ≤ BUFFER bytes ── message: line, sequence, bytes ──►   buffer posted beforehand (CREDITS per sender)
 //!   credits += n       ◄── message: line, sequence, n ─────      n buffers read and posted again
 //! ```
+//! Credits travel with messages of packets to the same peer, if there are any; a message of their own they get when
+//! [`RETURN`] are due and nothing else is to be read.
+//!
 //! Packets are a stream of bytes cut into messages: a long packet takes several, and while there is no credit, short
 //! ones gather in one. So a burst of short packets costs few messages, and a peer that does not read holds up its own
 //! sender only. Memory: (CREDITS + CREDIT_MESSAGES) · BUFFER bytes per active peer and direction pair.
@@ -32,16 +35,16 @@ pub use incoming::{OfiAdmission, OfiIncoming};
 pub use outgoing::{OfiOpening, OfiOutgoing};
 
 /// Bytes of a message, prefix included: enough for 8 KiB in one packet. With [`CREDITS`], a peer with channels both ways
-/// costs 63 KiB.
-const BUFFER: usize = 9 * 1024;
-/// Messages that a sender may have under way.
-const CREDITS: u32 = 6;
-/// Messages read before their credits go back.
-const RETURN: u32 = 4;
+/// costs 64 KiB.
+const BUFFER: usize = 12 * 1024 + 768;
+/// Messages that a sender may have under way. Two long messages each way need four: an announcement and an answer each.
+const CREDITS: u32 = 4;
+/// Messages read before their credits go back in a message of their own.
+const RETURN: u32 = 3;
 /// Messages with credits that may be under way to a sender: at most all credits are, in lots of [`RETURN`] or more.
 const CREDIT_MESSAGES: usize = (CREDITS / RETURN) as usize;
 /// Encoded prefix, bytes.
-const PREFIX: usize = 16;
+const PREFIX: usize = 24;
 /// Bytes of packets in one message.
 const CONTENT: usize = BUFFER - PREFIX;
 
@@ -54,23 +57,27 @@ pub struct Prefix {
     pub line: u64,
     /// Counts the messages on this line.
     pub sequence: u32,
-    /// 0: packets follow. Else: so many messages were read.
+    /// So many messages were read of those of the line `back`; 0: none.
     pub credits: u32,
+    /// Number of the sending end that may use the credits; 0: the line itself is one, and no packets follow.
+    pub back: u64,
 }
 
 impl Prefix {
     fn encode(self, bytes: &mut [u8; BUFFER]) {
         bytes[..8].copy_from_slice(&self.line.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[12..PREFIX].copy_from_slice(&self.credits.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.credits.to_le_bytes());
+        bytes[16..PREFIX].copy_from_slice(&self.back.to_le_bytes());
     }
 
     fn decode(bytes: &[u8; BUFFER]) -> Self {
-        let (mut long, mut word) = ([0; 8], [0; 4]);
-        long.copy_from_slice(&bytes[..8]);
-        word.copy_from_slice(&bytes[8..12]);
-        let sequence = u32::from_le_bytes(word);
-        word.copy_from_slice(&bytes[12..PREFIX]);
-        Self { line: u64::from_le_bytes(long), sequence, credits: u32::from_le_bytes(word) }
+        let long = |at: usize| {
+            let mut long = [0; 8];
+            long.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(long)
+        };
+        let pair = long(8);
+        Self { line: long(0), sequence: pair as u32, credits: (pair >> 32) as u32, back: long(16) }
     }
 }

@@ -11,10 +11,11 @@ use crate::engine::pull::Offer;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Payload of a packet of a long transfer: with its header it fills some messages to the brim.
-const CHUNK: usize = 7 * CONTENT - HEADER;
+const CHUNK: usize = 5 * CONTENT - HEADER;
 const _: () = assert!(CHUNK <= crate::engine::packet::MAX_PAYLOAD);
-/// Longest message that is sent: reading it costs two more round trips, copying it less.
-const SHORT: usize = 4 * CONTENT - HEADER;
+/// Longest message that is sent: two of the provider's. Each further one costs it as much as 30 KiB in one, and could have to
+/// wait for a credit: reading is the faster way.
+const SHORT: usize = 2 * CONTENT - HEADER;
 
 /// The sending end of a channel whose handshake is under way.
 pub struct OfiOpening {
@@ -95,7 +96,7 @@ impl OfiOutgoing {
         if !port.take_credit(self.line.number) {
             return Ok(false);
         }
-        let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits: 0 };
+        let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits: 0, back: 0 };
         if !port.send(number, filled, self.to, self.line.number, prefix)? {
             port.return_credit(self.line.number);
             return Ok(false);

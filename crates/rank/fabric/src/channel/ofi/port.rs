@@ -8,10 +8,13 @@
 //! the number that was drawn for one of its directions and told to the peer alone, in the keyed handshake; anything
 //! else is dropped and its buffer posted again. A peer that breaks the order or exceeds its credits loses its channel.
 
+mod own_line;
+
+pub use own_line::OwnLine;
+
 use super::super::ChannelError;
-use super::super::opening::nonce;
 use super::contact::Contact;
-use super::core::{Core, CoreError, Event, Registration};
+use super::core::{BATCH, Core, CoreError, Event, Registration};
 use super::{BUFFER, CREDIT_MESSAGES, CREDITS, PREFIX, Prefix};
 use mend_fabric_sys::Library;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -24,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Buffers made at a time.
 const SLAB: usize = CREDITS as usize + CREDIT_MESSAGES;
 /// Most buffers for sending, all peers together.
-const SEND_BUFFERS: usize = 56;
+const SEND_BUFFERS: usize = 40;
 /// Polls of the queue in one round: other channels have their turn.
 const POLLS: usize = 8;
 const PAGE: usize = 4096;
@@ -85,6 +88,10 @@ pub(super) struct Line {
     credits: u32,
     /// True at the sender's end: credits come in, not data.
     outbound: bool,
+    /// Messages read whose credits have not gone back.
+    owed: u32,
+    /// Number of the peer's end.
+    theirs: u64,
     /// Number of the next message to come.
     expected: u32,
     /// Reads under way.
@@ -114,6 +121,8 @@ pub struct Port {
     held: usize,
     pub(super) lines: HashMap<u64, Line>,
     peers: HashMap<Vec<u8>, (u64, u32)>,
+    /// The line on which a peer sends, by the peer's number at the provider.
+    sources: HashMap<u64, u64>,
     pub(super) fault: Option<String>,
 }
 
@@ -143,6 +152,7 @@ impl Port {
             held: 0,
             lines: HashMap::new(),
             peers: HashMap::new(),
+            sources: HashMap::new(),
             fault: None,
         })))
     }
@@ -174,12 +184,16 @@ impl Port {
 
     /// Drives the provider. True if anything came.
     pub fn poll(&mut self) -> bool {
-        let mut moved = false;
+        let (mut moved, mut more) = (false, true);
         let mut events = Vec::new();
         for _ in 0..POLLS {
+            // A look that finds nothing costs a system call with some providers.
+            if !more {
+                break;
+            }
             match self.core.poll(&mut |event| events.push(event)) {
-                Ok(true) => {}
-                Ok(false) => break,
+                Ok(0) => break,
+                Ok(count) => more = count == BATCH,
                 Err(errno) => {
                     self.fault = Some(format!("the queue of {} failed with error {errno}", self.core.provider));
                     break;
@@ -238,13 +252,40 @@ impl Port {
         line.expected = line.expected.wrapping_add(1);
         match (line.outbound, prefix.credits) {
             (true, 1..=CREDITS) if line.credits + prefix.credits <= CREDITS && len == PREFIX => line.credits += prefix.credits,
-            (false, 0) if line.inbox.len() < CREDITS as usize => {
+            (false, credits) if line.inbox.len() < CREDITS as usize && (credits == 0) == (prefix.back == 0) => {
                 line.inbox.push_back((number, len));
+                if credits > 0 {
+                    self.credit(prefix);
+                }
                 return true;
             }
             _ => line.fault = Some("messages and credits do not add up".into()),
         }
         false
+    }
+
+    /// Credits that came with packets.
+    fn credit(&mut self, prefix: Prefix) {
+        match self.lines.get_mut(&prefix.back) {
+            Some(line) if line.outbound && prefix.credits <= CREDITS && line.credits + prefix.credits <= CREDITS => {
+                line.credits += prefix.credits;
+            }
+            Some(line) => line.fault = Some("messages and credits do not add up".into()),
+            // That channel has been closed meanwhile.
+            None => {}
+        }
+    }
+
+    /// Messages of a line that were read, and not reported.
+    pub fn owed(&self, line: u64) -> u32 {
+        self.lines.get(&line).map_or(0, |line| line.owed)
+    }
+
+    /// So many of them were reported.
+    pub fn repaid(&mut self, line: u64, credits: u32) {
+        if let Some(line) = self.lines.get_mut(&line) {
+            line.owed -= credits;
+        }
     }
 
     pub(super) fn slot(&self, number: u32) -> NonNull<Slot> {
@@ -363,7 +404,19 @@ impl Port {
     ///
     /// # Errors
     /// The provider failed.
-    pub fn send(&mut self, number: u32, content: usize, to: u64, own_line: u64, prefix: Prefix) -> Result<bool, ChannelError> {
+    pub fn send(&mut self, number: u32, content: usize, to: u64, own_line: u64, mut prefix: Prefix) -> Result<bool, ChannelError> {
+        let source = self.sources.get(&to).copied().filter(|_| prefix.credits == 0);
+        if let Some(line) = source.and_then(|source| self.lines.get(&source)).filter(|line| line.owed > 0) {
+            (prefix.credits, prefix.back) = (line.owed, line.theirs);
+        }
+        let taken = self.launch(number, content, to, own_line, prefix)?;
+        if let Some(source) = source.filter(|_| taken && prefix.credits > 0) {
+            self.repaid(source, prefix.credits);
+        }
+        Ok(taken)
+    }
+
+    fn launch(&mut self, number: u32, content: usize, to: u64, own_line: u64, prefix: Prefix) -> Result<bool, ChannelError> {
         prefix.encode(self.bytes_mut(number));
         let total = PREFIX + content.min(BUFFER - PREFIX);
         if total <= self.core.inject_size {
@@ -439,10 +492,13 @@ impl Port {
         self.lines.get_mut(&line)?.read.pop_front()
     }
 
-    /// A message has been read.
-    pub fn done(&mut self, number: u32) {
+    /// A message of a line has been read.
+    pub fn done(&mut self, number: u32, line: u64) {
         self.held -= 1;
         self.recycle(number);
+        if let Some(line) = self.lines.get_mut(&line) {
+            line.owed += 1;
+        }
     }
 
     /// What broke this line.
@@ -460,89 +516,6 @@ impl Drop for Port {
         for slot in self.slots.drain(..) {
             // SAFETY: leaked from a Box in `grow`.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });
-        }
-    }
-}
-
-/// One direction of a channel at one end, as long as the channel lives.
-pub struct OwnLine {
-    /// The port.
-    pub port: SharedPort,
-    /// Number that messages to this end begin with.
-    pub number: u64,
-    grant: usize,
-    peer: Option<(Vec<u8>, u64)>,
-}
-
-impl OwnLine {
-    /// Begins a line on which the peer may have `grant` messages under way.
-    ///
-    /// # Errors
-    /// No memory, or the provider takes no more buffers.
-    pub fn begin(port: &SharedPort, outbound: bool, grant: usize) -> Result<Self, ChannelError> {
-        let mut number = [0; 8];
-        number.copy_from_slice(&nonce()?[..8]);
-        let number = u64::from_le_bytes(number);
-        let mut open = lock(port);
-        open.wanted += grant;
-        let line = Self { port: port.clone(), number, grant, peer: None };
-        open.replenish();
-        let enough = open.posted + open.held >= open.wanted;
-        open.lines.insert(number, Line { outbound, credits: if outbound { CREDITS } else { 0 }, ..Line::default() });
-        drop(open);
-        // Too late is too little: a message without a buffer would hold up others.
-        if enough { Ok(line) } else { Err(ChannelError::Protocol("the provider takes no more receive buffers".into())) }
-    }
-
-    /// Learns where the peer is; its number at the provider.
-    ///
-    /// # Errors
-    /// The address is not one.
-    pub fn meet(&mut self, contact: &Contact) -> Result<u64, ChannelError> {
-        let mut port = lock(&self.port);
-        let unusable = |what: String| Err(ChannelError::Protocol(what));
-        if contact.provider != port.core.provider || contact.format != port.core.format {
-            return unusable(format!("the peer uses {:?}, this rank {:?}", contact.provider, port.core.provider));
-        }
-        if contact.address.len() != port.core.address.len() {
-            return unusable("the peer's address is none".into());
-        }
-        let to = match port.peers.get_mut(&contact.address) {
-            Some((to, users)) => {
-                *users += 1;
-                *to
-            }
-            None => match port.core.insert(&contact.address) {
-                Ok(to) => {
-                    port.peers.insert(contact.address.clone(), (to, 1));
-                    to
-                }
-                Err(errno) => return unusable(format!("the peer's address is refused with error {errno}")),
-            },
-        };
-        drop(port);
-        self.peer = Some((contact.address.clone(), to));
-        Ok(to)
-    }
-}
-
-impl Drop for OwnLine {
-    fn drop(&mut self) {
-        let mut port = lock(&self.port);
-        port.wanted -= self.grant;
-        if let Some(line) = port.lines.remove(&self.number) {
-            for (number, _) in line.inbox {
-                port.done(number);
-            }
-        }
-        if let Some((address, to)) = &self.peer
-            && let Some((_, users)) = port.peers.get_mut(address)
-        {
-            *users -= 1;
-            if *users == 0 {
-                port.peers.remove(address);
-                port.core.remove(*to);
-            }
         }
     }
 }

@@ -1,0 +1,145 @@
+//! What incremental images and the tracking for them cost, for people: `benches/tracking.py`, or
+//! `cargo test -p mend-agent --release --test pace -- --ignored --nocapture`. `MEND_BENCH_MIB` is the size of the process
+//! (1024), `MEND_BENCH_RUNS` how often each thing is measured (5).
+
+mod support;
+
+use mend_messages::agent::{ImageId, Reply, Request, SaveOrder, SaveTarget, Saved};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use support::{Rank, compile};
+
+fn number(name: &str, default: u32) -> u32 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Suspends, saves and resumes; milliseconds of the save from its order to its answer.
+fn image(rank: &mut Rank, path: &Path, base: Option<ImageId>, track: bool) -> (Saved, f64) {
+    assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
+    let began = Instant::now();
+    let order = SaveOrder { base, track, ..SaveOrder::full(SaveTarget::File(path.to_path_buf())) };
+    let saved = match rank.ask(Request::Save(order)) {
+        Reply::Saved(saved) => saved,
+        other => panic!("unexpected {other:?}"),
+    };
+    let took = began.elapsed().as_secs_f64() * 1e3;
+    rank.resume();
+    (saved, took)
+}
+
+fn tell(rank: &mut Rank, order: &str) -> Vec<f64> {
+    rank.printed.clear();
+    rank.type_in(&format!("{order}\n"));
+    let word = order.split(' ').next().unwrap().to_string();
+    loop {
+        let printed = String::from_utf8_lossy(&rank.printed).into_owned();
+        if let Some(line) = printed.lines().find(|line| line.starts_with(&word) && printed.ends_with('\n')) {
+            return line.split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
+        }
+        rank.read_some();
+    }
+}
+
+fn start(pid: u32, huge: &str, method: &str) -> Rank {
+    let size = number("MEND_BENCH_MIB", 1024).to_string();
+    let mut rank = Rank::start_with(pid, &compile("apps/pace.c"), &[&size, huge], &[("MEND_TRACKING", method)]);
+    rank.await_line("ready");
+    rank
+}
+
+/// Full, nothing changed, a tenth changed.
+fn sizes(pid: u32, huge: &str, method: &str) {
+    let mut rank = start(pid, huge, method);
+    let place = PathBuf::from(format!("/dev/shm/pace-{}", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let (mut full, mut none, mut tenth, mut parked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut pages = (0, 0);
+    for _ in 0..number("MEND_BENCH_RUNS", 5) {
+        let (first, took) = image(&mut rank, &place.join("full"), None, true);
+        full.push(took);
+        let (second, took) = image(&mut rank, &place.join("none"), Some(first.id), true);
+        none.push(took);
+        parked.push((second.park_us + second.write_us) as f64 / 1e3);
+        tell(&mut rank, "dirty 10");
+        let (third, took) = image(&mut rank, &place.join("tenth"), Some(second.id), true);
+        tenth.push(took);
+        assert_eq!((second.base, third.base), (Some(first.id), Some(second.id)));
+        pages = (second.pages, third.pages);
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    std::fs::remove_dir_all(&place).unwrap();
+    let ratio = median(tenth.iter().zip(&full).map(|(tenth, full)| tenth / full).collect());
+    println!(
+        "{} {method:13} full {:7.1} ms; nothing changed {:6.2} ms (threads stood still {:.2} ms, {} pages); a tenth changed {:6.1} ms ({} pages), {ratio:.3} of full",
+        kind(huge),
+        median(full),
+        median(none),
+        median(parked),
+        pages.0,
+        median(tenth),
+        pages.1
+    );
+    rank.kill();
+}
+
+fn kind(huge: &str) -> &'static str {
+    if huge == "1" { "huge pages" } else { "4k pages  " }
+}
+
+/// Two processes that differ in their tracking alone take turns.
+fn slowdown(pid: u32, huge: &str) {
+    let mut ranks = [start(pid, huge, "auto"), start(pid + 1, huge, "off")];
+    let place = PathBuf::from(format!("/dev/shm/pace-image-{}", std::process::id()));
+    let (mut stream, mut random, mut first) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..number("MEND_BENCH_RUNS", 5) {
+        let mut paces = Vec::new();
+        for rank in &mut ranks {
+            image(rank, &place, None, true);
+            std::fs::remove_file(&place).unwrap();
+        }
+        let touched = tell(&mut ranks[0], "touch")[0];
+        first.push((touched, tell(&mut ranks[0], "raw")[0]));
+        tell(&mut ranks[1], "touch");
+        for turn in [0, 1, 1, 0] {
+            paces.push(tell(&mut ranks[turn], "pace 400"));
+        }
+        let pair = |what: usize| (paces[0][what] + paces[3][what]) / (paces[1][what] + paces[2][what]);
+        stream.push(pair(0));
+        random.push(pair(1));
+    }
+    let ratio = median(first.iter().map(|(ours, raw)| ours / raw).collect());
+    let (ours, raw) = first.iter().copied().unzip();
+    println!(
+        "{} first touch {:.0} ns a page, raw {:.0} ns: ratio {ratio:.3}; after it, tracked / not: in order {:.3}, at random {:.3}",
+        kind(huge),
+        median(ours),
+        median(raw),
+        median(stream),
+        median(random)
+    );
+    ranks.into_iter().for_each(|rank| drop(rank.kill()));
+}
+
+#[test]
+#[ignore = "measures, proves nothing"]
+fn incremental_images() {
+    for (number, huge) in ["0", "1"].into_iter().enumerate() {
+        sizes(5100 + number as u32 * 10, huge, "write-protect");
+        sizes(5200 + number as u32 * 10, huge, "hash");
+    }
+}
+
+#[test]
+#[ignore = "measures, proves nothing"]
+fn tracking() {
+    slowdown(5300, "0");
+    slowdown(5310, "1");
+}

@@ -1,0 +1,101 @@
+//! One direction of a channel at one end: what it takes from the port, and gives back when it ends.
+//!
+//! Invariant: a line's number is in the port as long as its `OwnLine` lives, and the receive buffers that its peer may fill are
+//! posted before the peer is told of them.
+
+use super::super::super::ChannelError;
+use super::super::super::opening::nonce;
+use super::super::CREDITS;
+use super::{Contact, Line, SharedPort, lock};
+
+/// One direction of a channel at one end, as long as the channel lives.
+pub struct OwnLine {
+    /// The port.
+    pub port: SharedPort,
+    /// Number that messages to this end begin with.
+    pub number: u64,
+    grant: usize,
+    peer: Option<(Vec<u8>, u64)>,
+}
+
+impl OwnLine {
+    /// Begins a line on which the peer may have `grant` messages under way.
+    ///
+    /// # Errors
+    /// No memory, or the provider takes no more buffers.
+    pub fn begin(port: &SharedPort, outbound: bool, grant: usize) -> Result<Self, ChannelError> {
+        let mut number = [0; 8];
+        number.copy_from_slice(&nonce()?[..8]);
+        let number = u64::from_le_bytes(number);
+        let mut open = lock(port);
+        open.wanted += grant;
+        let line = Self { port: port.clone(), number, grant, peer: None };
+        open.replenish();
+        let enough = open.posted + open.held >= open.wanted;
+        open.lines.insert(number, Line { outbound, credits: if outbound { CREDITS } else { 0 }, ..Line::default() });
+        drop(open);
+        // Too late is too little: a message without a buffer would hold up others.
+        if enough { Ok(line) } else { Err(ChannelError::Protocol("the provider takes no more receive buffers".into())) }
+    }
+
+    /// Learns where the peer is; its number at the provider.
+    ///
+    /// # Errors
+    /// The address is not one.
+    pub fn meet(&mut self, contact: &Contact) -> Result<u64, ChannelError> {
+        let mut port = lock(&self.port);
+        let unusable = |what: String| Err(ChannelError::Protocol(what));
+        if contact.provider != port.core.provider || contact.format != port.core.format {
+            return unusable(format!("the peer uses {:?}, this rank {:?}", contact.provider, port.core.provider));
+        }
+        if contact.address.len() != port.core.address.len() {
+            return unusable("the peer's address is none".into());
+        }
+        let to = match port.peers.get_mut(&contact.address) {
+            Some((to, users)) => {
+                *users += 1;
+                *to
+            }
+            None => match port.core.insert(&contact.address) {
+                Ok(to) => {
+                    port.peers.insert(contact.address.clone(), (to, 1));
+                    to
+                }
+                Err(errno) => return unusable(format!("the peer's address is refused with error {errno}")),
+            },
+        };
+        if let Some(line) = port.lines.get_mut(&self.number) {
+            line.theirs = contact.line;
+            if !line.outbound {
+                port.sources.insert(to, self.number);
+            }
+        }
+        drop(port);
+        self.peer = Some((contact.address.clone(), to));
+        Ok(to)
+    }
+}
+
+impl Drop for OwnLine {
+    fn drop(&mut self) {
+        let mut port = lock(&self.port);
+        port.wanted -= self.grant;
+        if let Some(line) = port.lines.remove(&self.number) {
+            for (number, _) in line.inbox {
+                port.done(number, self.number);
+            }
+        }
+        if let Some((address, to)) = &self.peer
+            && let Some((_, users)) = port.peers.get_mut(address)
+        {
+            *users -= 1;
+            if *users == 0 {
+                port.peers.remove(address);
+                port.core.remove(*to);
+            }
+            if port.sources.get(to) == Some(&self.number) {
+                port.sources.remove(to);
+            }
+        }
+    }
+}

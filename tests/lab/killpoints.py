@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""SIGKILL before every system call of a checkpoint: the previous checkpoint stays, or the new one is whole.
+
+    killpoints.py [--points N | --all] [--seed S] [--only PART:CALL:K]
+
+A checkpoint is taken once under strace, which tells all system calls of the rank that writes its image and of the
+controller that publishes it. Then, for each of them (or for as many as asked, drawn by the seed), a job with one good
+checkpoint is told to take another, and the process is killed as it enters that call; a process of several threads
+counts each thread's calls apart, and a copy that writes behind the program its own. Then `mend restart` must go on, from the first checkpoint or the second, and end with the result
+of an undisturbed run; all that is listed must be usable.
+"""
+
+import argparse
+import collections
+import contextlib
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE]
+from cluster import Failed, Machine, Tally, compile_plain  # noqa: E402
+
+STEPS, PAUSE = "600", "1000"
+PARTS = ["rank", "controller"]
+# Calls of the controller that can matter to what is on disk: the others are its conversation.
+FILES = {"mkdir", "openat", "write", "fsync", "rename", "renameat2", "unlink", "unlinkat", "rmdir", "fchmod", "chmod", "close", "statx"}
+LINE = re.compile(r"^(\d+) +(\w+)\(")
+
+
+def processes(program):
+    """Processes that run this executable."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.readlink(f"/proc/{name}/exe") == program:
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+class Traced:
+    """A process under strace, with all its threads."""
+
+    def __init__(self, pid, log, *options):
+        self.log = log
+        self.process = subprocess.Popen(["strace", "-f", "-q", "-o", log, *options, "-p", str(pid)], stderr=subprocess.PIPE, text=True)
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        until = time.monotonic() + 20
+        while not all(self.traced(pid, thread) for thread in threads):
+            if self.killed():
+                # The call came before anything was asked for.
+                return
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise Failed(f"strace cannot attach: {self.process.stderr.read()}")
+            time.sleep(0.005)
+
+    @staticmethod
+    def traced(pid, thread):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/status", encoding="utf-8") as file:
+                return "\nTracerPid:\t0\n" not in file.read()
+        except OSError:
+            return True
+
+    def killed(self):
+        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8", errors="replace") as file:
+            return "+++ killed by SIGKILL +++" in file.read()
+        return False
+
+    def end(self):
+        self.process.terminate()
+        self.process.communicate()
+
+    def calls(self):
+        """Each system call with how often one thread made it, at most."""
+        threads = collections.defaultdict(collections.Counter)
+        with open(self.log, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if match := LINE.match(line):
+                    threads[match[1]][match[2]] += 1
+        calls = collections.Counter()
+        for counted in threads.values():
+            calls |= counted
+        return calls
+
+
+class Story:
+    """A job with one checkpoint that is about to take another."""
+
+    def __init__(self, machine, app, directory):
+        self.machine, self.app, self.directory = machine, app, directory
+        self.job = machine.start(directory, "run", app, STEPS, PAUSE, "go")
+        self.name = machine.running(self.job)
+        machine.verb("checkpoint", self.name)
+
+    def pid(self, part):
+        if part == "controller":
+            return self.job.process.pid
+        (pid,) = processes(self.app)
+        return pid
+
+
+def points_of(part, app, work):
+    """All kill points of a part: system call and its number."""
+    directory = tempfile.mkdtemp(dir=work)
+    with Machine() as machine:
+        story = Story(machine, app, directory)
+        traced = Traced(story.pid(part), os.path.join(directory, "log"))
+        machine.verb("checkpoint", story.name)
+        traced.end()
+        calls = traced.calls()
+    if part == "controller":
+        calls = {call: count for call, count in calls.items() if call in FILES}
+    # What it waits in is no step of it.
+    waits = {"poll", "ppoll", "epoll_wait", "futex", "clock_nanosleep", "restart_syscall", "access", "faccessat"}
+    return [(part, call, k) for call, count in sorted(calls.items()) if call not in waits for k in range(1, count + 1)]
+
+
+def some(points, wanted, draw):
+    """So many of the points, of different system calls as far as possible."""
+    calls = collections.defaultdict(list)
+    for point in draw.sample(points, len(points)):
+        calls[point[1]].append(point)
+    # The first of each call, then the second of each, ….
+    ranked = sorted((at, point) for of_call in calls.values() for at, point in enumerate(of_call))
+    firsts = [point for _, point in ranked]
+    return firsts[:wanted] if wanted > len(calls) else draw.sample(firsts[:len(calls)], wanted)
+
+
+def one_kill(point, app, expected, work):
+    part, call, k = point
+    what = f"{part} killed before {call} no. {k}"
+    directory = tempfile.mkdtemp(dir=work)
+    with Machine() as machine:
+        story = Story(machine, app, directory)
+        options = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={k}"]
+        traced = Traced(story.pid(part), os.path.join(directory, "log"), *options)
+        done = machine.mend("checkpoint", story.name)
+        story.job.let_go()
+        code = story.job.finish(None)
+        traced.end()
+        listed = machine.verb("checkpoints", story.name)
+        if [one["number"] for one in listed] not in ([1], [1, 2]) or not all(one["usable"] for one in listed):
+            raise Failed(f"{what}: checkpoints are {listed}")
+        if done.returncode == 0 and len(listed) != 2:
+            raise Failed(f"{what}: a checkpoint was acknowledged that is not there")
+        first = story.job.stdout().splitlines()
+        if code == 0:
+            # The copy that writes behind the program was killed, which hurts nothing else; or the point was not reached this time.
+            if done.returncode and "wrote behind the program was killed" not in done.stderr:
+                raise Failed(f"{what}: it lives, but the checkpoint failed: {done.stderr}")
+            if first != expected:
+                raise Failed(f"{what}: it lives, with output {first[-3:]}")
+            shutil.rmtree(directory, ignore_errors=True)
+            return f"{what}: the job went on{'' if done.returncode else ', the point was not reached'}"
+        life = tempfile.mkdtemp(dir=directory)
+        again = machine.start(life, "restart", story.name)
+        again.finish(0)
+        found = again.stdout().splitlines()
+        # Killed as it exited, it had printed all.
+        if found != expected[len(expected) - len(found):] or not found and first != expected:
+            raise Failed(f"{what}: output {found[-3:]} instead of {expected[-3:]}")
+    shutil.rmtree(directory, ignore_errors=True)
+    return f"{what}: restarted from {listed[-1]['number']}, result equal"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--points", type=int, default=16)
+    parser.add_argument("--all", action="store_true", help="every point")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", metavar="PART:CALL:K")
+    arguments = parser.parse_args()
+    work = tempfile.mkdtemp(prefix="mend-killpoints-")
+    app = compile_plain("count.c", os.path.join(work, "count"))
+    expected = subprocess.run([app, STEPS, "0"], capture_output=True, text=True, check=True).stdout.splitlines()
+    if arguments.only:
+        part, call, k = arguments.only.split(":")
+        points = [(part, call, int(k))]
+    else:
+        of_parts = [points_of(part, app, work) for part in PARTS]
+        print(f"{sum(map(len, of_parts))} points", flush=True)
+        draw = random.Random(arguments.seed)
+        wanted = max(map(len, of_parts)) if arguments.all else arguments.points // len(PARTS)
+        points = [point for of_part in of_parts for point in some(of_part, wanted, draw)]
+    tally = Tally()
+    for point in points:
+        try:
+            tally.good(one_kill(point, app, expected, work))
+        except Failed as error:
+            tally.bad(error)
+            if tally.enough():
+                break
+    return tally.end(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Images and manifests that earlier releases wrote are read, verified and shown as ever (tests/golden)."""
+
+import glob
+import json
+import os
+import tarfile
+import tempfile
+import unittest
+
+from cluster import ROOT, Machine
+
+GOLDEN = os.path.join(ROOT, "tests", "golden")
+
+
+class Golden(unittest.TestCase):
+    def each(self, check):
+        """Calls `check(machine, directory, shown)` for every golden set: unpacked, with what `mend image show` said of its newest image."""
+        packed = sorted(glob.glob(os.path.join(GOLDEN, "*.tar.xz")))
+        self.assertTrue(packed, "no golden images")
+        for path in packed:
+            name = os.path.basename(path).removesuffix(".tar.xz")
+            with open(os.path.join(GOLDEN, f"{name}.json"), encoding="utf-8") as file:
+                shown = json.load(file)
+            with self.subTest(name), tempfile.TemporaryDirectory() as directory, Machine() as machine:
+                with tarfile.open(path) as archive:
+                    archive.extractall(directory, filter="data")
+                check(machine, directory, shown)
+
+    def newest(self, directory):
+        return os.path.join(directory, max(filter(str.isdigit, os.listdir(directory)), key=int), "rank-0.image")
+
+    def test_they_verify_and_show_what_they_showed(self):
+        def check(machine, directory, shown):
+            done = machine.mend("image", "verify", self.newest(directory))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            now = machine.verb("image", "show", self.newest(directory))
+            for member in now["chain"]:
+                member["file"] = os.path.relpath(os.path.realpath(member["file"]), os.path.realpath(directory))
+            # A later release may show more, never something else.
+            for key, value in shown.items():
+                self.assertEqual(now[key], value, key)
+
+        self.each(check)
+
+    def test_one_flipped_bit_is_noticed(self):
+        def check(machine, directory, _):
+            image = self.newest(directory)
+            with open(image, "r+b") as file:
+                file.seek(os.path.getsize(image) // 2)
+                byte = file.read(1)[0]
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte ^ 4]))
+            done = machine.mend("image", "verify", image)
+            self.assertEqual(done.returncode, 65, done.stdout)
+
+        self.each(check)
+
+    def test_a_restart_understands_them(self):
+        """The program they are of is not here: that, and nothing about their format, is what a restart says."""
+        def check(machine, directory, _):
+            done = machine.mend("restart", directory)
+            self.assertEqual(done.returncode, 65, done.stderr)
+            self.assertIn("/opt/mend/count is not on this node", done.stderr)
+
+        self.each(check)
+
+    def test_they_merge_into_one(self):
+        def check(machine, directory, shown):
+            merged = os.path.join(directory, "merged.image")
+            done = machine.mend("image", "compact", self.newest(directory), "--to", merged)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            now = machine.verb("image", "show", merged)
+            sizes = [[(one["start"], one["end"], one["live"]) for one in of["mappings"]] for of in (now, shown)]
+            self.assertEqual(*sizes)
+            whole = ",".join([self.newest(directory), os.path.join(directory, "1", "rank-0.image")])
+            same = machine.mend("image", "diff", whole, merged)
+            self.assertEqual(same.returncode, 0, same.stdout + same.stderr)
+
+        self.each(check)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -79,10 +79,10 @@ class Tiers(OfFourRanks):
             for number in (1, 2):
                 lab.verb("checkpoint", name)
                 self.complete(lab, name, number, ["memory", "partner"])
-            # One checkpoint is kept in memory, the others' images are gone: the ranks' own nodes and the next ones.
-            self.assertEqual(self.memory(lab, "node1"), ["2/rank-0.image", "2/rank-1.image"])
-            self.assertEqual(self.memory(lab, "node2"), [f"2/rank-{rank}.image" for rank in range(4)])
-            self.assertEqual(self.memory(lab, "node3"), ["2/rank-2.image", "2/rank-3.image"])
+            # One checkpoint is kept in memory, the others' images go: the ranks' own nodes and the next ones.
+            for node, ranks in (("node1", (0, 1)), ("node2", range(4)), ("node3", (2, 3))):
+                wanted = [f"2/rank-{rank}.image" for rank in ranks]
+                self.job.wait_for(lambda node=node, wanted=wanted: self.memory(lab, node) == wanted, f"{node} holds {wanted}")
             modes = lab.on("node2", "sh", "-c", "find /dev/shm/mend.* -printf '%y%m\\n' | sort -u").stdout.split()
             self.assertEqual(modes, ["d700", "f600"])
             lab.kill("node2")
@@ -93,6 +93,20 @@ class Tiers(OfFourRanks):
             # A job that ended well leaves nothing in any memory.
             for node in ("node1", "node3"):
                 self.assertEqual(lab.on(node, "sh", "-c", LIST_ALL).stdout, "")
+
+    def test_a_chain_is_kept_and_restored_as_a_whole(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,partner", "--incremental", "2")
+            for number in (1, 2, 3):
+                lab.verb("checkpoint", name)
+                self.complete(lab, name, number, ["memory", "partner"])
+            self.assertEqual([one["kind"] for one in lab.verb("checkpoints", name)], ["full", "incremental", "incremental"])
+            chain = [f"{number}/rank-{rank}.image" for number in (1, 2, 3) for rank in (2, 3)]
+            self.assertEqual(self.memory(lab, "node3"), chain)
+            lab.kill("node2")
+            self.job.finish(75)
+            said = self.restarted(lab, name)
+            self.assertNotIn("its image", said)
 
     def test_a_copy_that_is_not_good_is_named_and_the_next_one_taken(self):
         with Lab(3) as lab:
@@ -216,6 +230,8 @@ class ObjectStorage(OfFourRanks):
         data = os.path.join(self.directory, "objects")
         os.mkdir(data)
         options = [f"-dir={data}", "-s3", f"-s3.config={path}", "-ip=head", "-ip.bind=0.0.0.0", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
+        # Its default lies in /tmp, which all nodes share.
+        options.append(f"-filer.localSocket={self.directory}/filer.sock")
         command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", self.weed, "server", *options]
         log = self.enterContext(open(os.path.join(self.directory, "weed.log"), "wb"))
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -266,8 +282,7 @@ class ObjectStorage(OfFourRanks):
 
     def test_a_store_that_refuses_or_loses_objects_is_named(self):
         with Lab(3) as lab:
-            # Full ones: what builds on an image that the store lacks would wait for the next full one.
-            name = self.started(lab, "memory,s3://lab/jobs", "--incremental", "off")
+            name = self.started(lab, "memory,s3://lab/jobs")
             lab.verb("checkpoint", name)
             self.job.wait_for(lambda: "s3://lab/jobs does not hold the whole checkpoint 1" in self.job.stderr(), "it is told")
             # The job runs on, and the next checkpoint gets there once the store does.
@@ -291,6 +306,15 @@ class Alone(unittest.TestCase):
                 self.assertEqual(done.returncode, 64, done.stderr)
                 self.assertIn(text, done.stderr)
                 self.assertIn("memory,partner,local:/scratch,shared", done.stderr)
+
+    def test_no_key_for_tiers_that_would_not_be_encrypted(self):
+        with Machine() as machine:
+            key = os.path.join(machine.home, "key")
+            with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+                file.write("ab" * 32)
+            done = machine.mend("run", "--tiers", "memory", "--encryption-key", key, "true")
+            self.assertEqual(done.returncode, 64, done.stderr)
+            self.assertIn("encrypted in the checkpoint directory alone", done.stderr)
 
     def test_memory_of_this_machine_alone(self):
         work = tempfile.mkdtemp(prefix="mend-tiers-")

@@ -92,13 +92,13 @@ pub struct Run {
     /// Directory for checkpoints, shared by all hosts; default: the job's directory in MEND_HOME
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
-    /// File with a key that images are encrypted with, on all nodes, readable by you alone: 64 hexadecimal digits
-    #[arg(long, value_name = "FILE")]
-    pub encryption_key: Option<PathBuf>,
     /// Where checkpoints are kept, nearest first: memory, partner, local:/DIR, shared, s3://BUCKET/PREFIX, with commas;
     /// NAME@2 keeps two there; default: MEND_TIERS
     #[arg(long, value_name = "LIST")]
     pub tiers: Option<String>,
+    /// File with a key that images are encrypted with, on all nodes, readable by you alone: 64 hexadecimal digits
+    #[arg(long, value_name = "FILE")]
+    pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken, and which are kept
     #[command(flatten)]
     pub periodic: Periodic,

@@ -111,12 +111,12 @@ pub enum RunError {
         /// Which.
         signal: i32,
     },
+    /// Images in other tiers would not be encrypted.
+    #[error("images are encrypted in the checkpoint directory alone, not in other tiers")]
+    SealedTiers,
     /// The tiers cannot be used.
     #[error("the list of tiers cannot be used")]
     Tiers(#[from] mend_messages::tier::TierError),
-    /// Two wishes that do not go together.
-    #[error("encrypted images are kept in the shared directory alone")]
-    SealedTiers,
     /// A daemon refuses the job.
     #[error("node {host} refuses the job: {error}")]
     Refused {
@@ -155,7 +155,7 @@ impl RunError {
             Self::Manifest(error) => error.hint(),
             Self::Hosts(error) => error.hint().to_owned(),
             Self::Tiers(error) => error.hint().to_owned(),
-            Self::SealedTiers => "leave out --encryption-key (MEND_ENCRYPTION_KEY) or --tiers (MEND_TIERS)".into(),
+            Self::SealedTiers => "leave out --tiers (and MEND_TIERS), or the key".into(),
             Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
         }
     }

@@ -47,10 +47,10 @@ pub struct RunSpec {
     pub program: Program,
     /// Where checkpoints go; `None` for the job's own directory.
     pub checkpoints: Option<PathBuf>,
-    /// File with the key that images are encrypted with; absolute.
-    pub encryption_key: Option<PathBuf>,
     /// Tiers that keep them; `None` for those of the setting.
     pub tiers: Option<Vec<TierSpec>>,
+    /// File with the key that images are encrypted with; absolute.
+    pub encryption_key: Option<PathBuf>,
     /// When they are taken, and which are kept.
     pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
@@ -302,17 +302,14 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
     }
 }
 
-/// The tiers that were named, or those of the setting.
-fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
-    match named {
-        Some(tiers) => Ok(tiers),
-        None => Ok(parse_tiers(&mend_settings::TIERS.text())?),
-    }
-}
-
-/// Encrypted images are in the shared directory alone: what copies and checks images in other tiers has no key.
-fn refuse_sealed_tiers(key: Option<&Path>, tiers: &[TierSpec]) -> Result<(), RunError> {
-    if key.is_some() && !is_plain(tiers) { Err(RunError::SealedTiers) } else { Ok(()) }
+/// The tiers that were named, or those of the setting. `sealed`: images are to be encrypted.
+fn configured(named: Option<Vec<TierSpec>>, sealed: bool) -> Result<Vec<TierSpec>, RunError> {
+    let tiers = match named {
+        Some(tiers) => tiers,
+        None => parse_tiers(&mend_settings::TIERS.text())?,
+    };
+    // Daemons copy what they can check, and check what they can read.
+    if sealed && !is_plain(&tiers) { Err(RunError::SealedTiers) } else { Ok(tiers) }
 }
 
 /// Runs a new job to its end. Returns its exit code.
@@ -322,8 +319,7 @@ fn refuse_sealed_tiers(key: Option<&Path>, tiers: &[TierSpec]) -> Result<(), Run
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     load_key(spec.encryption_key.as_deref())?;
     let plan = Plan::new(&spec.wishes, None)?;
-    let tiers = configured(spec.tiers.take())?;
-    refuse_sealed_tiers(spec.encryption_key.as_deref(), &tiers)?;
+    let tiers = configured(spec.tiers.take(), spec.encryption_key.is_some())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
         // They would be in every manifest and image, and with these in the store.
         spec.program.env.retain(|(name, _)| !CREDENTIALS.contains(&name.as_str()));
@@ -403,12 +399,8 @@ async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> 
         let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
         replace(&old, reached.len() as u32)?
     };
-    let tiers = match (&spec.tiers, manifest.tiers.is_empty()) {
-        (Some(tiers), _) => tiers.clone(),
-        (None, false) => manifest.tiers.clone(),
-        (None, true) => configured(None)?,
-    };
-    refuse_sealed_tiers(spec.encryption_key.as_deref(), &tiers)?;
+    let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
+    let tiers = configured(spec.tiers.clone().or(before), spec.encryption_key.is_some())?;
     let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),

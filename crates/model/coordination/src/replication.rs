@@ -98,7 +98,6 @@ struct Image {
     reference: ImageRef,
     base: Option<u64>,
     sites: BTreeSet<Site>,
-    failed: BTreeMap<usize, String>,
 }
 
 #[derive(Debug)]
@@ -116,6 +115,8 @@ struct Lane {
     target: Option<u64>,
     /// Nodes that still lack the target's manifest; `None` before the images are there.
     manifests: Option<BTreeSet<Option<NodeIndex>>>,
+    /// Images of the target that could not be copied; with the next target they are tried again.
+    failed: BTreeMap<(u64, Rank), String>,
     complete: BTreeSet<u64>,
     given_up: BTreeSet<u64>,
 }
@@ -182,7 +183,6 @@ impl Replication {
             reference: one.image,
             base: one.base,
             sites: one.sites.into_iter().filter(|(_, node)| node.is_none_or(|node| self.nodes.contains(&node))).collect(),
-            failed: BTreeMap::new(),
         };
         let images = images.into_iter().map(image).collect();
         self.checkpoints.insert(number, images);
@@ -197,7 +197,7 @@ impl Replication {
         let image = rank.and_then(|rank| self.checkpoints.get_mut(&number)?.get_mut(rank as usize));
         match (rank, image, result) {
             (Some(_), Some(image), Ok(())) => drop(image.sites.insert(site)),
-            (Some(_), Some(image), Err(why)) => drop(image.failed.insert(tier, why)),
+            (Some(rank), Some(_), Err(why)) => drop(self.lanes[tier].failed.insert((number, rank), why)),
             // The checkpoint was removed meanwhile.
             (Some(rank), None, Ok(())) => actions.push(Action::Remove { number, tier, node: site.1.unwrap_or(node), ranks: vec![rank] }),
             (Some(_), None, Err(_)) => {}
@@ -250,7 +250,7 @@ impl Replication {
         for lane in &mut self.lanes {
             lane.complete.remove(&number);
             if lane.target == Some(number) {
-                (lane.target, lane.manifests) = (None, None);
+                lane.leave_target();
             }
         }
         let mut actions = self.removals(number, going);
@@ -336,7 +336,7 @@ impl Replication {
         }
         if !self.holds_all(tier, number) {
             // What could be copied is; a rank whose image was written farther away is not brought nearer.
-            let why = self.closure(number).into_iter().find_map(|(number, rank)| self.image(number, rank)?.failed.get(&tier).cloned());
+            let why = self.lanes[tier].failed.values().next().cloned();
             self.lanes[tier].give_up(number);
             if let Some(why) = why {
                 actions.push(Action::GaveUp { number, tier, why });
@@ -357,7 +357,7 @@ impl Replication {
         self.lanes[tier].manifests = Some(missing);
         if over {
             let lane = &mut self.lanes[tier];
-            (lane.target, lane.manifests) = (None, None);
+            lane.leave_target();
             lane.complete.insert(number);
             actions.push(Action::Complete { number, tier });
         }
@@ -390,7 +390,7 @@ impl Replication {
         let mut wanted: Vec<(u64, NodeIndex, u64, Rank, usize)> = Vec::new();
         for (number, rank) in self.closure(number) {
             let Some(image) = self.image(number, rank) else { continue };
-            if image.is_in(tier) || image.failed.contains_key(&tier) {
+            if image.is_in(tier) || self.lanes[tier].failed.contains_key(&(number, rank)) {
                 continue;
             }
             let Some((from, node)) = self.source(image, tier) else { continue };
@@ -483,8 +483,13 @@ impl Image {
 
 impl Lane {
     fn give_up(&mut self, number: u64) {
-        (self.target, self.manifests) = (None, None);
+        self.leave_target();
         self.given_up.insert(number);
+    }
+
+    fn leave_target(&mut self) {
+        (self.target, self.manifests) = (None, None);
+        self.failed.clear();
     }
 }
 

@@ -183,6 +183,7 @@ proptest! {
         ranks in 1u32..6,
         writers in 1usize..3,
         steps in prop::collection::vec(a_step(), 1..120),
+        again in any::<bool>(),
     ) {
         let mut world = World::new(list, ranks, writers);
         let mut number = 0;
@@ -198,18 +199,25 @@ proptest! {
             }
         }
         world.settle();
-        // One more, full, with nobody failing: every tier that can hold it does.
+        // One more, with nobody failing: every tier that can hold it does. It builds on what there is, if it can be restored.
         number += 1;
-        world.publish(number, false, false);
+        let incremental = world.restorable() == Some(number - 1) && again;
+        world.publish(number, incremental, false);
         world.settle();
         for (tier, spec) in world.machine.tiers().iter().enumerate() {
             let possible = spec.tier != Tier::Partner || world.nodes.len() > 1;
-            prop_assert_eq!(world.complete.contains(&(tier, number)), possible, "{}", spec.tier);
+            // A tier is not filled from those farther away: a chain that begins there stays in part.
+            if !incremental {
+                prop_assert_eq!(world.complete.contains(&(tier, number)), possible, "{}", spec.tier);
+            } else if spec.tier.is_common() && tier + 1 == world.machine.tiers().len() {
+                prop_assert!(world.complete.contains(&(tier, number)), "{} does not hold the chain", spec.tier);
+            }
         }
         prop_assert_eq!(world.restorable(), Some(number));
         prop_assert!(world.machine.needed().contains(&number));
         // What a tier keeps is bounded: that many checkpoints, and what they build on (nothing, here, for the newest).
-        for (tier, spec) in world.machine.tiers().iter().enumerate().filter(|(_, spec)| spec.keep == 1 && spec.tier != Tier::Partner) {
+        let bounded = |(_, spec): &(usize, &TierSpec)| spec.keep == 1 && spec.tier != Tier::Partner && !incremental;
+        for (tier, spec) in world.machine.tiers().iter().enumerate().filter(bounded) {
             let held: BTreeSet<u64> = world.store.iter().filter(|(t, ..)| *t == tier).map(|(_, _, number, _)| *number).collect();
             prop_assert_eq!(held, BTreeSet::from([number]), "{}", spec.tier);
         }

@@ -13,14 +13,16 @@ use support::{Rank, Source, compile};
 #[test]
 fn saved_many_times_and_never_disturbed() {
     for (number, program) in ["apps/threads.c", "apps/signals.c", "apps/memory.c", "apps/descriptors.c"].into_iter().enumerate() {
-        let mut rank = Rank::start(4000 + number as u32 * 100, &compile(program), &["25"]);
+        let mut rank = Rank::start(4000 + number as u32 * 100, &compile(program), &["1000000"]);
         rank.await_line("tick 1");
         let image = rank.directory.join("image");
         for _ in 0..25 {
             rank.save(&image);
             rank.resume();
         }
-        rank.finish();
+        // With each line the program has looked at all that it has.
+        rank.two_lines_more();
+        rank.kill();
     }
 }
 

@@ -4,6 +4,7 @@ torn, and a restart takes what is good."""
 import glob
 import json
 import os
+import random
 import shutil
 import subprocess
 import tempfile
@@ -144,6 +145,20 @@ class Tiers(OfFourRanks):
             # The copies that are left stay where they are.
             self.assertEqual(self.memory(lab, "node1"), ["1/rank-0.image", "1/rank-1.image"])
 
+    def test_what_no_tier_has_any_more_falls_back_to_an_older_checkpoint(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,shared", "--incremental", "off")
+            for number in (1, 2):
+                directory = lab.verb("checkpoint", name)["directory"]
+                self.complete(lab, name, number, ["memory", "shared"])
+            self.assertEqual(lab.on("head", "rm", f"{directory}/rank-3.image").returncode, 0)
+            lab.kill("node2")
+            self.job.finish(75)
+            said = self.restarted(lab, name)
+            self.assertIn("checkpoint 2 cannot be used: rank 3: image", said)
+            self.assertIn("restarting", said)
+            self.assertIn("from checkpoint 1", said)
+
     def test_a_full_memory_sends_images_to_the_next_tier(self):
         with Lab(3) as lab:
             name = self.started(lab, "memory,partner,shared")
@@ -215,8 +230,10 @@ class ObjectStorage(OfFourRanks):
         self.weed = os.path.join(VENV, "bin", "weed")
         if not os.path.exists(self.weed):
             self.skipTest("no server: `make setup` could not install SeaweedFS")
+        # The server's sockets in /tmp, which all nodes and users share, have its ports in their names.
+        self.port = random.randrange(11000, 20000)
         variables = {
-            "AWS_ACCESS_KEY_ID": "lab", "AWS_SECRET_ACCESS_KEY": self.SECRET, "AWS_ENDPOINT_URL": "http://head:8333",
+            "AWS_ACCESS_KEY_ID": "lab", "AWS_SECRET_ACCESS_KEY": self.SECRET, "AWS_ENDPOINT_URL": f"http://head:{self.port}",
             "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
         }
         self.enterContext(unittest.mock.patch.dict(os.environ, variables))
@@ -230,19 +247,27 @@ class ObjectStorage(OfFourRanks):
         data = os.path.join(self.directory, "objects")
         os.mkdir(data)
         options = [f"-dir={data}", "-s3", f"-s3.config={path}", "-ip=head", "-ip.bind=0.0.0.0", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
-        # Its default lies in /tmp, which all nodes share.
+        options += [f"-{part}.port={self.port + at}" for at, part in enumerate(("s3", "master", "volume", "filer"))]
         options.append(f"-filer.localSocket={self.directory}/filer.sock")
+        self.addCleanup(self.sweep)
         command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", self.weed, "server", *options]
         log = self.enterContext(open(os.path.join(self.directory, "weed.log"), "wb"))
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.addCleanup(lambda: (server.kill(), server.wait()))
         put = [os.path.join(BIN, "mend-object"), "put", "s3://lab/there", "0"]
-        for _ in range(200):
+        # Each try lasts some seconds while nobody answers.
+        for _ in range(10):
             if lab.on("head", *put).returncode == 0:
                 return
             self.assertIsNone(server.poll(), "the server ended")
-            time.sleep(0.1)
         self.fail("the server does not answer")
+
+    def sweep(self):
+        """Removes the sockets that the server leaves in /tmp."""
+        for port in range(self.port, self.port + 4):
+            # Its second protocol's ports are 10000 higher.
+            for path in glob.glob(f"/tmp/seaweedfs-*{port}.sock") + glob.glob(f"/tmp/seaweedfs-*{port + 10000}.sock"):
+                os.unlink(path)
 
     def objects(self, lab, verb, *addresses, **options):
         return lab.on("head", os.path.join(BIN, "mend-object"), verb, *addresses, **options)

@@ -318,7 +318,7 @@ fn a_source_that_stalls_ends_the_restore() {
     for_each_isolated_user(async |user| {
         let source = Daemon::start(user);
         // A restorer that reads to the end, or until the kernel says that nothing comes.
-        let target = Daemon::start_with_restorer(user, "#!/bin/sh\ncat <&3 >/dev/null\n");
+        let target = Daemon::start_with_restorer(user, "#!/bin/sh\ncat <&5 >/dev/null\n");
         let mut sender = performance(&source, "stalling").await;
         until_fabric(&mut sender, true).await;
         let connection = mend_wire::connect(target.address, mend_messages::auth::Purpose::Job, &target.secret).await.unwrap();

@@ -177,7 +177,7 @@ class Tiers(OfFourRanks):
             self.job.finish(75)
             self.restarted(lab, name)
 
-    def test_killed_daemons_and_controllers_leave_a_checkpoint_and_no_drafts(self):
+    def test_killed_controllers_leave_a_checkpoint_and_no_drafts(self):
         with Lab(3) as lab:
             name = self.started(lab, "memory,partner,shared")
             lab.verb("checkpoint", name)

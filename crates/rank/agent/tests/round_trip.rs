@@ -9,33 +9,33 @@ use support::{Rank, compile, generations};
 
 #[test]
 fn a_counter_goes_on_counting_over_three_generations() {
-    let rank = Rank::start(1234, &compile("apps/counter.c"), &["40"]);
+    let rank = Rank::start(1234, &compile("apps/counter.c"), &["150"]);
     let printed = generations(rank, &["tick 5", "tick 15", "tick 25"]);
-    let expected: Vec<String> = (1..=40).map(|tick| format!("tick {tick}")).chain(["OK".to_string()]).collect();
+    let expected: Vec<String> = (1..=150).map(|tick| format!("tick {tick}")).chain(["OK".to_string()]).collect();
     assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]
 fn threads_keep_ids_locks_and_waits() {
-    let rank = Rank::start(2000, &compile("apps/threads.c"), &["40"]);
+    let rank = Rank::start(2000, &compile("apps/threads.c"), &["120"]);
     generations(rank, &["tick 3", "tick 10", "tick 11", "tick 20"]);
 }
 
 #[test]
 fn descriptors_of_all_kinds() {
-    let rank = Rank::start(2001, &compile("apps/descriptors.c"), &["40"]);
+    let rank = Rank::start(2001, &compile("apps/descriptors.c"), &["200"]);
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
 #[test]
 fn signals_handlers_and_timers() {
-    let rank = Rank::start(2002, &compile("apps/signals.c"), &["30"]);
+    let rank = Rank::start(2002, &compile("apps/signals.c"), &["90"]);
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
 #[test]
 fn memory_of_all_kinds() {
-    let rank = Rank::start(2003, &compile("apps/memory.c"), &["30"]);
+    let rank = Rank::start(2003, &compile("apps/memory.c"), &["100"]);
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
@@ -52,14 +52,14 @@ def consume():
         seen.append(item)
 t = threading.Thread(target=consume); t.start()
 d = {}
-for i in range(1, 41):
+for i in range(1, 121):
     d[i] = [str(k) for k in range(i * 10)]
     q.put(i)
     time.sleep(0.03)
     assert all(len(d[k]) == k * 10 for k in d)
     print("tick", i, flush=True)
 q.put(None); t.join()
-assert seen == list(range(1, 41))
+assert seen == list(range(1, 121))
 import json, decimal, subprocess
 print(subprocess.run(["/bin/echo", "OK"], capture_output=True, text=True).stdout, end="")
 "#;

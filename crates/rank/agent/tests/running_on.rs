@@ -28,7 +28,7 @@ fn saved_many_times_and_never_disturbed() {
 
 #[test]
 fn a_rank_moves_through_a_stream_and_its_source_waits() {
-    let mut source = Rank::start(4500, &compile("apps/threads.c"), &["30"]);
+    let mut source = Rank::start(4500, &compile("apps/threads.c"), &["120"]);
     source.await_line("tick 5");
     let directory = source.directory.clone();
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -48,7 +48,7 @@ fn a_rank_moves_through_a_stream_and_its_source_waits() {
 
 #[test]
 fn a_receiver_that_dies_leaves_the_source_running() {
-    let mut source = Rank::start(4600, &compile("apps/memory.c"), &["25"]);
+    let mut source = Rank::start(4600, &compile("apps/memory.c"), &["100"]);
     source.await_line("tick 3");
     for bytes in [0, 1000, 100_000, 1_000_000] {
         let (mut ours, theirs) = UnixStream::pair().unwrap();

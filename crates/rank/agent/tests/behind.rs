@@ -4,6 +4,7 @@
 mod support;
 
 use mend_image::launch::Mode;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use support::{Rank, Source, compile, generations_behind};
 
@@ -180,6 +181,8 @@ fn a_target_that_vanishes_is_told() {
     rank.await_line("round 50");
     let place = rank.directory.join("place");
     std::fs::create_dir(&place).unwrap();
+    // The rank may be another user's.
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o777)).unwrap();
     let saved = rank.snapshot(&place.join("image"), Some(4 * SLOW));
     rank.resume();
     std::fs::remove_dir_all(&place).unwrap();

@@ -94,7 +94,7 @@ pub fn probe(pagemap: i32) -> Method {
 /// The errno of the ioctl or the read.
 pub fn populated(pagemap: i32, method: Method, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
     match method {
-        Method::Scan => scan(pagemap, start, end, own_only, found),
+        Method::Scan => scan(pagemap, start, end, populated_pages(own_only), found),
         Method::Entries => entries(pagemap, start, end, own_only, false, found),
     }
 }
@@ -105,24 +105,9 @@ pub fn populated(pagemap: i32, method: Method, start: u64, end: u64, own_only: b
 /// # Errors
 /// The errno; `EPERM` if the range is not under observation (see [`crate::userfault`]), which is to be taken as "all written".
 pub fn written(pagemap: i32, start: u64, end: u64, own_only: bool, protect: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
-    let without = PAGE_IS_PFNZERO | if own_only { PAGE_IS_FILE } else { 0 };
-    let mut arguments = ScanArguments {
-        size: 96,
-        flags: SCAN_CHECK | if protect { SCAN_PROTECT } else { 0 },
-        start,
-        end,
-        vec: found.as_mut_ptr() as u64,
-        vec_len: found.len() as u64,
-        category_inverted: without,
-        category_mask: without,
-        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-        return_mask: PAGE_IS_WRITTEN | PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-        ..Default::default()
-    };
-    // SAFETY: the kernel writes at most `vec_len` regions into `found`, a live slice, and `arguments`.
-    let result = unsafe { syscall(libc::SYS_ioctl, [pagemap as usize, PAGEMAP_SCAN, (&raw mut arguments) as usize, 0, 0, 0]) };
-    let count = check(result)?;
-    Ok((count.min(found.len()), if count < found.len() { end } else { arguments.walk_end.clamp(start, end) }))
+    let flags = SCAN_CHECK | if protect { SCAN_PROTECT } else { 0 };
+    let arguments = ScanArguments { flags, return_mask: PAGE_IS_WRITTEN | PAGE_IS_PRESENT | PAGE_IS_SWAPPED, ..populated_pages(own_only) };
+    scan(pagemap, start, end, arguments, found)
 }
 
 /// Whether the mapping that begins at or contains `start` is under the observation of some userfaultfd without a handler.
@@ -146,38 +131,28 @@ pub fn soft_dirty(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mu
 /// # Errors
 /// The errno of the ioctl.
 pub fn guards(pagemap: i32, start: u64, end: u64, found: &mut [Region]) -> Result<(usize, u64), i32> {
-    let mut arguments = ScanArguments {
-        size: 96,
-        start,
-        end,
-        vec: found.as_mut_ptr() as u64,
-        vec_len: found.len() as u64,
-        category_mask: PAGE_IS_GUARD,
-        return_mask: PAGE_IS_GUARD,
-        ..Default::default()
-    };
-    // SAFETY: the kernel writes at most `vec_len` regions into `found`, a live slice, and `arguments`.
-    match check(unsafe { syscall(libc::SYS_ioctl, [pagemap as usize, PAGEMAP_SCAN, (&raw mut arguments) as usize, 0, 0, 0]) }) {
+    let arguments = ScanArguments { category_mask: PAGE_IS_GUARD, return_mask: PAGE_IS_GUARD, ..ScanArguments::default() };
+    match scan(pagemap, start, end, arguments, found) {
         Err(libc::EINVAL | libc::ENOTTY) => Ok((0, end)),
-        Err(errno) => Err(errno),
-        Ok(count) => Ok((count.min(found.len()), if count < found.len() { end } else { arguments.walk_end.clamp(start, end) })),
+        result => result,
     }
 }
 
-fn scan(pagemap: i32, start: u64, end: u64, own_only: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
+/// What selects populated pages, and tells of them that they are.
+fn populated_pages(own_only: bool) -> ScanArguments {
     let without = PAGE_IS_PFNZERO | if own_only { PAGE_IS_FILE } else { 0 };
-    let mut arguments = ScanArguments {
-        size: 96,
-        start,
-        end,
-        vec: found.as_mut_ptr() as u64,
-        vec_len: found.len() as u64,
+    ScanArguments {
         category_inverted: without,
         category_mask: without,
         category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
         return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-        ..Default::default()
-    };
+        ..ScanArguments::default()
+    }
+}
+
+/// The ioctl over `start..end`, with the flags and categories of `arguments`.
+fn scan(pagemap: i32, start: u64, end: u64, arguments: ScanArguments, found: &mut [Region]) -> Result<(usize, u64), i32> {
+    let mut arguments = ScanArguments { size: 96, start, end, vec: found.as_mut_ptr() as u64, vec_len: found.len() as u64, ..arguments };
     // SAFETY: the kernel writes at most `vec_len` regions into `found`, a live slice, and `arguments`.
     let result = unsafe { syscall(libc::SYS_ioctl, [pagemap as usize, PAGEMAP_SCAN, (&raw mut arguments) as usize, 0, 0, 0]) };
     let count = check(result)?;

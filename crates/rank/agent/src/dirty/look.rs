@@ -11,6 +11,7 @@ use super::protect;
 use super::room::{Loan, Words};
 use super::soft;
 use crate::layout::{Content, Plan};
+use crate::writer::PAGE;
 use mend_image::record::{Mapping, mapping};
 use mend_kernel::pagemap::{Method, Region, populated};
 
@@ -188,16 +189,28 @@ pub(crate) fn within<'a>(entries: &'a [Entry], mapping: &Mapping) -> &'a [Entry]
 }
 
 /// Calls with each populated region that is the process's own.
-pub(super) fn each_populated(plan: &Plan, sight: &mut Sight, mut each: impl FnMut(&mut Sight, Region)) -> Result<(), i32> {
+pub(super) fn each_populated(plan: &Plan, sight: &mut Sight, each: impl FnMut(&mut Sight, Region)) -> Result<(), i32> {
+    let own_only = plan.content == Content::Changed;
+    let find = |sight: &mut Sight, start, end| populated(sight.pagemap, sight.method, start, end, own_only, sight.regions);
+    each_region(plan, sight, find, each)
+}
+
+/// Calls with each region that `find` puts into the sight's room; it returns how many, and up to where it looked.
+pub(super) fn each_region(
+    plan: &Plan,
+    sight: &mut Sight,
+    find: impl Fn(&mut Sight, u64, u64) -> Result<(usize, u64), i32>,
+    mut each: impl FnMut(&mut Sight, Region),
+) -> Result<(), i32> {
     let Mapping { start, end, .. } = plan.mapping;
     let mut at = start;
     while at < end {
-        let (count, next) = populated(sight.pagemap, sight.method, at, end, plan.content == Content::Changed, sight.regions)?;
+        let (count, next) = find(sight, at, end)?;
         for index in 0..count {
             let region = sight.regions[index];
             each(sight, region);
         }
-        at = next.max(at + 4096);
+        at = next.max(at + PAGE);
     }
     Ok(())
 }

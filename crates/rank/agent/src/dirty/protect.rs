@@ -7,7 +7,7 @@
 //! Anonymous memory alone: a protected page of a file's private mapping that is dropped leaves a mark in its place, and
 //! `MADV_GUARD_INSTALL` on such a mark never returns (seen on Linux 6.18). Hashes serve for those.
 
-use super::look::{Sight, Sink, each_populated};
+use super::look::{Sight, Sink, each_populated, each_region};
 use crate::layout::Plan;
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::{observed, written};
@@ -42,14 +42,6 @@ fn all(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<bool, i32> {
 
 /// What the kernel noticed; protects it if that is wanted.
 fn tell(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
-    let Mapping { start, end, .. } = plan.mapping;
-    let mut at = start;
-    while at < end {
-        let (count, next) = written(sight.pagemap, at, end, false, sight.arm, sight.regions)?;
-        for region in &sight.regions[..count] {
-            sink.push(region.start, region.end, region.written(), region.absent());
-        }
-        at = next.max(at + 4096);
-    }
-    Ok(())
+    let find = |sight: &mut Sight, start, end| written(sight.pagemap, start, end, false, sight.arm, sight.regions);
+    each_region(plan, sight, find, |_, region| sink.push(region.start, region.end, region.written(), region.absent()))
 }

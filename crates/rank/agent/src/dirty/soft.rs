@@ -1,35 +1,28 @@
 //! Changes by soft-dirty bits (see [`mend_kernel::soft_dirty`]). The kernel itself sets them for all of a new, moved or
 //! grown mapping.
 
-use super::look::{Sight, Sink};
+use super::look::{Sight, Sink, each_region};
 use crate::layout::{Content, Plan};
 use crate::writer::{PAGE, is_zero};
-use mend_image::record::Mapping;
 use mend_kernel::pagemap::soft_dirty;
 
 /// Looks at one mapping.
 pub(super) fn look(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
-    let Mapping { start, end, protection, .. } = plan.mapping;
     if !sink.wanted() {
         return Ok(());
     }
-    let readable = protection & libc::PROT_READ as u32 != 0;
+    let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
     let own_only = plan.content == Content::Changed;
-    let mut at = start;
-    while at < end {
-        let (count, next) = soft_dirty(sight.pagemap, at, end, own_only, sight.regions)?;
-        for region in &sight.regions[..count] {
-            if region.written() || region.absent() || own_only {
-                sink.push(region.start, region.end, region.written(), region.absent());
-            } else if readable {
-                kept(region.start, region.end, sink);
-            } else {
-                sink.push(region.start, region.end, true, false);
-            }
+    let find = |sight: &mut Sight, start, end| soft_dirty(sight.pagemap, start, end, own_only, sight.regions);
+    each_region(plan, sight, find, |_, region| {
+        if region.written() || region.absent() || own_only {
+            sink.push(region.start, region.end, region.written(), region.absent());
+        } else if readable {
+            kept(region.start, region.end, sink);
+        } else {
+            sink.push(region.start, region.end, true, false);
         }
-        at = next.max(at + PAGE);
-    }
-    Ok(())
+    })
 }
 
 /// The kernel's page of zeros, which is there after a mere read of a page that was dropped, has no bit set and is not told

@@ -373,7 +373,7 @@ impl Agent {
         let request = save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded };
         match save(&request, target, &mut self.tracker, prepared, snapshot) {
             Ok(Outcome::Saved(mut saved, standstill, behind)) => {
-                saved.note = [note, saved.note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+                saved.note = save::joined(note, saved.note);
                 self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };
                 self.behind = behind;
                 Ok(Some(Reply::Saved(*saved)))

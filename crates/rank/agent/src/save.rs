@@ -240,9 +240,14 @@ pub(crate) fn save(
     target.commit()?;
     settle(&taken);
     let refused = refused.map(|why| format!("the program stood still while the image was written: it could not be copied ({why})"));
-    let note = [refused, saved.note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+    let note = joined(refused, saved.note);
     let saved = Saved { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us: elapsed(), note, ..saved };
     Ok(Outcome::Saved(Box::new(saved), standing.into_standstill(), None))
+}
+
+/// Two notes as one.
+pub(crate) fn joined(one: Option<String>, other: Option<String>) -> Option<String> {
+    [one, other].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"))
 }
 
 struct Call<'a> {

@@ -194,6 +194,24 @@ pub enum Source<'a> {
 }
 
 impl Rank {
+    /// A process that has just been started, with our ends of what it was given.
+    fn around(child: Child, agent: UnixStream, directory: PathBuf, output: UnixStream, stdin: UnixStream) -> Self {
+        agent.set_read_timeout(Some(LIMIT)).unwrap();
+        Self {
+            child,
+            agent,
+            directory,
+            output,
+            stdin: Some(stdin),
+            printed: Vec::new(),
+            seq: 0,
+            written: Vec::new(),
+            unread: Vec::new(),
+            restorer_us: 0,
+            restorer_bytes: 0,
+        }
+    }
+
     /// Starts a program under the agent with this pid.
     pub fn start(pid: u32, program: &Path, arguments: &[&str]) -> Self {
         Self::start_with(pid, program, arguments, &[])
@@ -220,20 +238,7 @@ impl Rank {
         let child = command.spawn().unwrap();
         drop(command);
         let (agent, _) = listener.accept().unwrap();
-        let mut rank = Self {
-            child,
-            agent,
-            directory,
-            output,
-            stdin: Some(stdin),
-            printed: Vec::new(),
-            seq: 0,
-            written: Vec::new(),
-            unread: Vec::new(),
-            restorer_us: 0,
-            restorer_bytes: 0,
-        };
-        rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut rank = Self::around(child, agent, directory, output, stdin);
         loop {
             match read_message(&mut rank.agent) {
                 Ok(FromAgent::Hello(Hello { rank: 0, main_process: true, .. })) => break,
@@ -494,20 +499,7 @@ impl Rank {
         let child = command.spawn().unwrap();
         drop(command);
         drop((images, control_theirs, agent_theirs, theirs, stdin_theirs));
-        let mut rank = Self {
-            child,
-            agent,
-            directory: directory.to_path_buf(),
-            output,
-            stdin: Some(stdin),
-            printed: Vec::new(),
-            seq: 0,
-            written: Vec::new(),
-            unread: Vec::new(),
-            restorer_us: 0,
-            restorer_bytes: 0,
-        };
-        rank.agent.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut rank = Self::around(child, agent, directory.to_path_buf(), output, stdin);
         rank.await_ready(control)?;
         match read_message(&mut rank.agent) {
             Ok(FromAgent::Restored { rank: 0, .. }) => {}

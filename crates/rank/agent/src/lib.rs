@@ -34,6 +34,7 @@ mod scratch;
 mod sockets;
 mod start;
 mod state;
+mod stream;
 mod target;
 mod tasks;
 mod timers;

@@ -1,6 +1,7 @@
 //! Memory of the agent that is not saved: the writer's stack, its buffers, and the place where the restorer leaves its
 //! [`Handoff`]. It is mapped again in a restored process, empty.
 
+use crate::stream::Batch;
 use mend_image::handoff::Handoff;
 use mend_image::record::MAX_PAGES;
 use mend_kernel::pagemap::Region;
@@ -11,7 +12,8 @@ const STACK: usize = 256 << 10;
 const BOUNCE: usize = MAX_PAGES as usize;
 const REGIONS: usize = 4096;
 const RESIDENCY: usize = 64 << 10;
-const TOTAL: usize = HANDOFF + STACK + BOUNCE + RESIDENCY + (REGIONS * size_of::<Region>()).next_multiple_of(4096);
+const BATCH: usize = size_of::<Batch>().next_multiple_of(4096);
+const TOTAL: usize = HANDOFF + STACK + BOUNCE + RESIDENCY + BATCH + (REGIONS * size_of::<Region>()).next_multiple_of(4096);
 
 const _: () = assert!(size_of::<Handoff>() <= HANDOFF);
 
@@ -28,6 +30,8 @@ pub(crate) struct Buffers {
     pub regions: &'static mut [Region],
     /// One byte per page, for `mincore`.
     pub residency: &'static mut [u8],
+    /// Records that wait to be sent.
+    pub batch: &'static mut Batch,
 }
 
 impl Scratch {
@@ -61,7 +65,8 @@ impl Scratch {
     pub unsafe fn buffers(&self) -> Buffers {
         let bounce = self.base + HANDOFF + STACK;
         let residency = bounce + BOUNCE;
-        let regions = residency + RESIDENCY;
+        let batch = residency + RESIDENCY;
+        let regions = batch + BATCH;
         // SAFETY: disjoint parts of a mapping that is never unmapped; any bytes are valid for these types; the caller
         // answers for there being no second borrow.
         unsafe {
@@ -69,6 +74,7 @@ impl Scratch {
                 bounce: core::slice::from_raw_parts_mut(bounce as *mut u8, BOUNCE),
                 regions: core::slice::from_raw_parts_mut(regions as *mut Region, REGIONS),
                 residency: core::slice::from_raw_parts_mut(residency as *mut u8, RESIDENCY),
+                batch: &mut *(batch as *mut Batch),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Writes the stream: from the pages themselves, without a copy where that is safe. Either all of it while the threads are
+//! Decides what goes into the stream: the pages themselves, without a copy where that is safe. Either all of it while the threads are
 //! parked, or what a copy of the process would not hold while they are, and the rest in that copy (see [`crate::behind`]).
 //!
 //! Everything here runs on the scratch stack with its state there, allocates nothing and calls nothing of the C
@@ -8,21 +8,16 @@
 use crate::dirty::{Entry, Look, Taken, tracked, within};
 use crate::layout::{Content, Plan};
 use crate::scratch::Buffers;
+use crate::stream::{STALL, Stream};
 use mend_image::fixed::Fixed;
-use mend_image::record::{End, HEAD_SIZE, Kind, Ledger, MAX_PAGES, Mapping, RecordHead, mapping};
+use mend_image::record::{End, Kind, MAX_PAGES, Mapping, mapping};
 use mend_image::{HEADER_SIZE, kept, launch};
-use mend_kernel::pagemap::{Method, populated};
+use mend_kernel::pagemap::{Method, Region, populated};
 use mend_kernel::raw::{check, syscall};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use std::io::IoSlice;
-use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) const PAGE: u64 = 4096;
-
-/// A peer that takes nothing for this long is dead.
-const STALL: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 /// Everything the writer needs, complete before it starts.
 #[derive(Clone, Copy)]
@@ -86,7 +81,7 @@ impl Part {
     }
 }
 
-/// Told of each record.
+/// Told of what is sent.
 pub(crate) trait Progress {
     fn wrote(&mut self, bytes: u64);
 }
@@ -101,11 +96,11 @@ impl Progress for Silent {
 /// A stream being written.
 pub(crate) struct Writer<'a, P> {
     job: &'a Job<'a>,
-    socket: bool,
-    ledger: Ledger,
-    /// Up to here the disk has been told to write.
-    settling: u64,
-    buffers: Buffers,
+    stream: Stream<'a>,
+    /// See [`Buffers`].
+    bounce: &'static mut [u8],
+    regions: &'static mut [Region],
+    residency: &'static mut [u8],
     /// Populated pages of all mappings that are tracked. `None`: they have to be found, and are all stored.
     changes: Option<&'static [Entry]>,
     progress: P,
@@ -114,16 +109,11 @@ pub(crate) struct Writer<'a, P> {
 impl<'a> Writer<'a, Silent> {
     /// Writes header and tables, after the look.
     pub fn begin(job: &'a Job<'a>, buffers: Buffers, taken: &Taken) -> Result<Self, WriteError> {
-        let socket = rustix::net::sockopt::socket_type(job.out).is_ok();
-        if socket {
-            // The receiver takes pages at the speed of its page faults; a congestion control that paces by estimates would
-            // take its pauses for the line's. Not a TCP socket, or no cubic: as it is.
-            let _ = rustix::net::sockopt::set_tcp_congestion(job.out, "cubic");
-        }
         // SAFETY: one look per image; the rooms stay until the next one is prepared.
         let changes = job.look.and_then(|look| unsafe { look.entries(taken) });
-        let mut writer = Writer { job, socket, ledger: Ledger::new(&job.header), settling: 0, buffers, changes, progress: Silent };
-        writer.send(&mut [IoSlice::new(&job.header)])?;
+        let Buffers { bounce, regions, residency, batch } = buffers;
+        let stream = Stream::begin(job.out, &job.header, batch)?;
+        let mut writer = Writer { job, stream, bounce, regions, residency, changes, progress: Silent };
         for (kind, payload) in job.tables {
             writer.record(kind, 0, 0, payload)?;
         }
@@ -138,8 +128,8 @@ impl<'a> Writer<'a, Silent> {
 
     /// The same stream, gone on with in a copy of the process, which has descriptors of its own.
     pub fn hand_over<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
-        let Self { socket, ledger, settling, buffers, changes, .. } = self;
-        Writer { job, socket, ledger, settling, buffers, changes, progress }
+        let Self { stream, bounce, regions, residency, changes, .. } = self;
+        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, progress }
     }
 }
 
@@ -153,12 +143,15 @@ impl<P: Progress> Writer<'_, P> {
         match part {
             Part::Shared => job.held.iter().try_for_each(|(object, descriptor, size)| self.object(*object, descriptor.as_fd(), *size)),
             Part::Private => self.keep(self.changes.unwrap_or_default()),
-        }
+        }?;
+        let sent = self.stream.flush()?;
+        self.progress.wrote(sent);
+        Ok(())
     }
 
     /// Writes the end of the stream.
     pub fn end(mut self) -> Result<End, WriteError> {
-        let end = self.ledger.end();
+        let end = self.stream.so_far();
         let mut payload = [0; End::SIZE];
         end.encode(&mut payload).map_err(|_| WriteError::Format)?;
         self.record(Kind::End, 0, 0, &payload)?;
@@ -166,55 +159,9 @@ impl<P: Progress> Writer<'_, P> {
     }
 
     fn record(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(), WriteError> {
-        let head = RecordHead::new(kind, index, address, payload.len() as u64, xxh3_64(payload));
-        let raw = head.to_bytes();
-        self.ledger.admit(&raw).map_err(|_| WriteError::Format)?;
-        let padding = (head.padded_length() - head.length) as usize;
-        self.send(&mut [IoSlice::new(&raw), IoSlice::new(payload), IoSlice::new(&[0; 8][..padding])])?;
-        self.settle();
-        self.progress.wrote(HEAD_SIZE as u64 + head.padded_length());
+        let sent = self.stream.record(kind, index, address, payload)?;
+        self.progress.wrote(sent);
         Ok(())
-    }
-
-    /// Lets the disk begin with what is written while the rest is: the end then waits for little.
-    fn settle(&mut self) {
-        const PIECE: u64 = 8 << 20;
-        const SYNC_FILE_RANGE_WRITE: usize = 2;
-        let (from, to) = (self.settling, self.ledger.bytes());
-        if self.socket || to - from < PIECE {
-            return;
-        }
-        self.settling = to;
-        let out = rustix::fd::AsRawFd::as_raw_fd(&self.job.out) as usize;
-        // SAFETY: plain numbers. Not a file, or a file system without: the end waits for all of it.
-        unsafe { syscall(libc::SYS_sync_file_range, [out, from as usize, (to - from) as usize, SYNC_FILE_RANGE_WRITE, 0, 0]) };
-    }
-
-    fn send(&self, mut pieces: &mut [IoSlice]) -> Result<(), WriteError> {
-        loop {
-            // Also drops pieces that are empty from the start.
-            IoSlice::advance_slices(&mut pieces, 0);
-            if pieces.is_empty() {
-                return Ok(());
-            }
-            let result = if self.socket {
-                let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-                rustix::net::sendmsg(self.job.out, pieces, &mut rustix::net::SendAncillaryBuffer::default(), flags)
-            } else {
-                rustix::io::writev(self.job.out, pieces)
-            };
-            match result {
-                Ok(0) => return Err(WriteError::Out(Errno::IO)),
-                Ok(count) => IoSlice::advance_slices(&mut pieces, count),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&self.job.out, PollFlags::OUT)], Some(&STALL)) {
-                    Ok(0) => return Err(WriteError::Stalled),
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(WriteError::Out(error)),
-                },
-                Err(error) => return Err(WriteError::Out(error)),
-            }
-        }
     }
 
     fn mapping(&mut self, plan: &Plan) -> Result<(), WriteError> {
@@ -232,11 +179,11 @@ impl<P: Progress> Writer<'_, P> {
         let own_only = plan.content == Content::Changed;
         let mut at = start;
         while at < end {
-            let (pagemap, regions) = (rustix::fd::AsRawFd::as_raw_fd(&self.job.pagemap), &mut *self.buffers.regions);
+            let (pagemap, regions) = (rustix::fd::AsRawFd::as_raw_fd(&self.job.pagemap), &mut *self.regions);
             let found = populated(pagemap, self.job.method, at, end, own_only, regions);
             let (count, next) = found.map_err(|errno| WriteError::Pagemap(Errno::from_raw_os_error(errno)))?;
             for index in 0..count {
-                let region = self.buffers.regions[index];
+                let region = self.regions[index];
                 self.region(plan, (region.start, region.end), region.absent())?;
             }
             at = next.max(at + PAGE);
@@ -261,7 +208,7 @@ impl<P: Progress> Writer<'_, P> {
     /// Leaves unchanged pages to the base.
     fn keep(&mut self, changes: &[Entry]) -> Result<(), WriteError> {
         let mut kept = changes.iter().filter(|entry| !entry.changed()).peekable();
-        let bounce = std::mem::take(&mut self.buffers.bounce);
+        let bounce = std::mem::take(&mut self.bounce);
         let mut result = Ok(());
         while kept.peek().is_some() && result.is_ok() {
             let mut length = 0;
@@ -271,7 +218,7 @@ impl<P: Progress> Writer<'_, P> {
             }
             result = result.and_then(|()| self.record(Kind::Kept, 0, 0, &bounce[..length]));
         }
-        self.buffers.bounce = bounce;
+        self.bounce = bounce;
         result
     }
 
@@ -295,7 +242,8 @@ impl<P: Progress> Writer<'_, P> {
             // SAFETY: populated, readable pages of this process; all other threads are parked and this one writes only to
             // its scratch memory, which no plan covers.
             let pages = unsafe { core::slice::from_raw_parts(first as *const u8, (at - first) as usize) };
-            self.record(Kind::Pages, 0, first, pages)?;
+            let sent = self.stream.pages(first, pages)?;
+            self.progress.wrote(sent);
         }
         Ok(())
     }
@@ -311,7 +259,7 @@ impl<P: Progress> Writer<'_, P> {
         while at < end {
             let length = (end - at).min(MAX_PAGES) as usize;
             let got = loop {
-                match rustix::io::pread(self.job.memory, &mut self.buffers.bounce[..length], at) {
+                match rustix::io::pread(self.job.memory, &mut self.bounce[..length], at) {
                     Err(Errno::INTR) => {}
                     other => break other,
                 }
@@ -334,7 +282,7 @@ impl<P: Progress> Writer<'_, P> {
     /// Stores the runs of pages in the copy that begins with the page at `address`.
     fn bounced(&mut self, address: u64, length: usize, skip_zero: bool) -> Result<(), WriteError> {
         let page = PAGE as usize;
-        let bounce = std::mem::take(&mut self.buffers.bounce);
+        let bounce = std::mem::take(&mut self.bounce);
         let wanted = |at: usize| !(skip_zero && is_zero(&bounce[at..at + page]));
         let mut result = Ok(());
         let mut at = 0;
@@ -350,15 +298,15 @@ impl<P: Progress> Writer<'_, P> {
                 at += page;
             }
         }
-        self.buffers.bounce = bounce;
+        self.bounce = bounce;
         result
     }
 
     /// Stores the pages of shared memory that exist, whether this process touched them or not.
     fn resident(&mut self, start: u64, end: u64) -> Result<(), WriteError> {
-        let residency = std::mem::take(&mut self.buffers.residency);
+        let residency = std::mem::take(&mut self.residency);
         let result = self.resident_by(start, end, residency);
-        self.buffers.residency = residency;
+        self.residency = residency;
         result
     }
 
@@ -397,14 +345,14 @@ impl<P: Progress> Writer<'_, P> {
                 Err(error) => return Err(WriteError::Memory(at, error)),
             };
             let length = (size.saturating_sub(at)).min(MAX_PAGES) as usize;
-            let bounce = std::mem::take(&mut self.buffers.bounce);
+            let bounce = std::mem::take(&mut self.bounce);
             let result = match rustix::io::pread(descriptor, &mut bounce[..length], at) {
                 Ok(0) => Ok(size),
                 Ok(got) if is_zero(&bounce[..got]) => Ok(at + got as u64),
                 Ok(got) => self.record(Kind::Bytes, object, at, &bounce[..got]).map(|()| at + got as u64),
                 Err(error) => Err(WriteError::Memory(at, error)),
             };
-            self.buffers.bounce = bounce;
+            self.bounce = bounce;
             at = result?;
         }
         Ok(())

@@ -4,6 +4,8 @@
 //! All calls are raw: no `errno`, no locks, usable from a signal handler.
 
 use crate::raw::{check, syscall};
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
 
 /// The signal number that glibc keeps for itself (`SIGSETXID`): programs cannot block it through the C library.
 pub const PARK_SIGNAL: i32 = 33;
@@ -150,17 +152,37 @@ impl Registration {
 }
 
 /// Waits until `word` differs from `value`, or spuriously less; at most `timeout` (None: without end).
-pub fn wait(word: &core::sync::atomic::AtomicU32, value: u32, timeout: Option<core::time::Duration>) {
-    let timespec = timeout.map(|timeout| [timeout.as_secs(), u64::from(timeout.subsec_nanos())]);
-    let pointer = timespec.as_ref().map_or(0, |timespec| timespec.as_ptr() as usize);
-    // SAFETY: FUTEX_WAIT_PRIVATE (128) reads the word and the timespec, both alive.
-    unsafe { syscall(libc::SYS_futex, [core::ptr::from_ref(word) as usize, 128, value as usize, pointer, 0, 0]) };
+pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
+    futex_wait(word, value, timeout, libc::FUTEX_PRIVATE_FLAG);
 }
 
 /// Wakes all that [`wait`] on `word`.
-pub fn wake(word: &core::sync::atomic::AtomicU32) {
-    // SAFETY: FUTEX_WAKE_PRIVATE (129) only uses the address.
-    unsafe { syscall(libc::SYS_futex, [core::ptr::from_ref(word) as usize, 129, i32::MAX as usize, 0, 0, 0]) };
+pub fn wake(word: &AtomicU32) {
+    futex_wake(word, libc::FUTEX_PRIVATE_FLAG);
+}
+
+/// [`wait`], for a word in memory that several processes share.
+pub fn wait_across(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
+    futex_wait(word, value, timeout, 0);
+}
+
+/// Wakes all that [`wait_across`] processes on `word`.
+pub fn wake_across(word: &AtomicU32) {
+    futex_wake(word, 0);
+}
+
+fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<Duration>, scope: i32) {
+    let timespec = timeout.map(|timeout| [timeout.as_secs(), u64::from(timeout.subsec_nanos())]);
+    let pointer = timespec.as_ref().map_or(0, |timespec| timespec.as_ptr() as usize);
+    let operation = (libc::FUTEX_WAIT | scope) as usize;
+    // SAFETY: it reads the word and the timespec, both alive.
+    unsafe { syscall(libc::SYS_futex, [core::ptr::from_ref(word) as usize, operation, value as usize, pointer, 0, 0]) };
+}
+
+fn futex_wake(word: &AtomicU32, scope: i32) {
+    let operation = (libc::FUTEX_WAKE | scope) as usize;
+    // SAFETY: it only uses the address.
+    unsafe { syscall(libc::SYS_futex, [core::ptr::from_ref(word) as usize, operation, i32::MAX as usize, 0, 0, 0]) };
 }
 
 #[cfg(test)]

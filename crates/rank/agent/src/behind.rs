@@ -10,6 +10,7 @@
 //! image is given up.
 
 use crate::dirty::Taken;
+use crate::maps::SMAPS_PIECE;
 use crate::scratch::Buffers;
 use crate::target::{OpenTarget, TargetError, Unfinished};
 use crate::writer::{Job, Part, Progress, Silent, WriteError, Writer};
@@ -18,6 +19,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use mend_image::record::End;
 use mend_kernel::copy::{self, Copy, Side, end_with, keep_only, leave, stand_back};
+use mend_kernel::threads::{wait_across, wake_across};
 use mend_messages::agent::{ImageId, Written};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -32,6 +34,8 @@ use std::time::{Duration, Instant};
 const STALL: Duration = Duration::from_secs(60);
 /// The same while the kernel makes the file durable, which shows no progress.
 const STALL_DURABLE: Duration = Duration::from_secs(900);
+/// How long the original has the processor to itself, unless it says earlier that it needs no more.
+const HEAD_START: Duration = Duration::from_millis(200);
 /// How long a copy that was killed may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 /// How often progress is looked at.
@@ -51,8 +55,10 @@ enum Failure {
     Advice(u64),
 }
 
-/// What the copy tells, in memory that both have.
+/// What the two tell each other, in memory that both have.
 struct Report {
+    /// Not zero: the program runs again.
+    gate: AtomicU32,
     state: AtomicU32,
     beats: AtomicU64,
     result: UnsafeCell<MaybeUninit<Result<(End, u64), Failure>>>,
@@ -134,7 +140,14 @@ pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken, plan: Option<&Pl
 /// The copy's life.
 fn run(original: i32, job: &Job, writer: Writer<Silent>, plan: &Plan) -> ! {
     let report = plan.board.report();
-    if !end_with(original) || keep_only(&plan.target.descriptors()).is_err() {
+    if !end_with(original) {
+        leave(1);
+    }
+    // The original has been busy with copying for long, so the scheduler would rather see the copy run.
+    if report.gate.load(Ordering::Acquire) == 0 {
+        wait_across(&report.gate, 0, Some(HEAD_START));
+    }
+    if keep_only(&plan.target.descriptors()).is_err() {
         leave(1);
     }
     stand_back();
@@ -214,7 +227,9 @@ impl Lines<'_> {
             }
             self.buffer.copy_within(self.at..self.filled, 0);
             (self.filled, self.at) = (self.filled - self.at, 0);
-            match rustix::io::read(self.file, &mut self.buffer[self.filled..]) {
+            let room = &mut self.buffer[self.filled..];
+            let piece = room.len().min(SMAPS_PIECE);
+            match rustix::io::read(self.file, &mut room[..piece]) {
                 Ok(0) if self.filled == 0 => return Ok(None),
                 Ok(0) => return Err(Errno::IO),
                 Ok(count) => self.filled += count,
@@ -267,6 +282,14 @@ pub(crate) struct Behind {
 impl Behind {
     pub fn new(id: ImageId, copy: Copy, board: Board, target: OpenTarget) -> Self {
         Self { id, copy, board, target, seen: (0, Instant::now()), killed: None }
+    }
+
+    /// The program runs again: nothing stands still for the copy's sake any more.
+    pub fn go_on(&self) {
+        let gate = &self.board.report().gate;
+        if gate.swap(1, Ordering::AcqRel) == 0 {
+            wake_across(gate);
+        }
     }
 
     /// Readable when the copy has ended.

@@ -15,6 +15,7 @@ use crate::dirty::Tracker;
 use crate::inspect::{Surroundings, inspect, resident_bytes};
 use crate::link::Link;
 use crate::locks::Due;
+use crate::maps;
 use crate::network::{Frozen, Network};
 use crate::rebuild;
 use crate::room;
@@ -33,6 +34,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+/// How long advice on memory counts as read before the threads were parked. A program seldom gives any, and if it does between an
+/// inspection and the save, it might as well have done so between reading and parking.
+const ADVICE_LIMIT: Duration = Duration::from_secs(1);
 /// How long a rank that has moved waits for the locks of its former self.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -108,6 +112,8 @@ struct Agent {
     behind: Option<Box<Behind>>,
     /// Ranks of the job on this node, which are copied at the same time.
     ranks_here: u64,
+    /// What the last inspection read; a save soon after it need not read it while the job waits.
+    advice: Option<(Instant, maps::Advice)>,
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
@@ -133,6 +139,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         told_use: false,
         behind: None,
         ranks_here: 1,
+        advice: None,
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
@@ -255,7 +262,10 @@ impl Agent {
                 let copy = self.behind.as_ref().and_then(|behind| behind.outer());
                 let main_process = self.place.main_process;
                 let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, copy, main_process };
-                Reply::Inspected(Inspection { tracking, ..inspect(&self.attached, &surroundings, self.network.in_use()) })
+                let advice = maps::advice();
+                let found = inspect(&self.attached, &surroundings, &advice, self.network.in_use());
+                self.advice = Some((Instant::now(), advice));
+                Reply::Inspected(Inspection { tracking, ..found })
             }
             Request::Suspend => self.suspend(|network, deadline| network.suspend(deadline)),
             Request::SuspendPeer(rank) => self.suspend_peer(rank),
@@ -306,6 +316,9 @@ impl Agent {
             self.network.set_map(map);
         }
         self.network.resume();
+        if let Some(behind) = &self.behind {
+            behind.go_on();
+        }
         match locks {
             Ok(()) => Reply::Resumed,
             Err((file, _)) => Reply::Failed {
@@ -357,6 +370,8 @@ impl Agent {
         };
         let Some(identity) = self.identity.clone() else { return Ok(Some(refused("the daemon has not welcomed this agent"))) };
         let prepared = self.tracker.prepare(order.base, order.track);
+        let known = self.advice.take().filter(|(read, _)| read.elapsed() < ADVICE_LIMIT);
+        let advice = known.map_or_else(maps::advice, |(_, advice)| advice);
         let mut frozen = self.network.freeze();
         frozen.close_provider();
         let mut own_descriptors = self.own_descriptors();
@@ -370,7 +385,7 @@ impl Agent {
         excluded.extend(self.tracker.memory());
         excluded.extend(snapshot.as_ref().map(|snapshot| snapshot.board.range()));
         excluded.sort_unstable();
-        let request = save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded };
+        let request = save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded, advice };
         match save(&request, target, &mut self.tracker, prepared, snapshot) {
             Ok(Outcome::Saved(mut saved, standstill, behind)) => {
                 saved.note = save::joined(note, saved.note);

@@ -4,7 +4,7 @@ use crate::attached::Attached;
 use crate::conversation::chain;
 use crate::descriptors::examine_all;
 use crate::layout::Layout;
-use crate::maps::Area;
+use crate::maps::{Advice, Area};
 use crate::{maps, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, Tracking};
 
@@ -24,7 +24,7 @@ pub(crate) struct Surroundings<'a> {
 }
 
 /// Looks. What it finds may change a moment later; a save looks again.
-pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, fabric_in_use: bool) -> Inspection {
+pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, advice: &Advice, fabric_in_use: bool) -> Inspection {
     let Surroundings { own, excluded, provider_open, copy, main_process } = *surroundings;
     let mut obstacles = Vec::new();
     let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
@@ -44,9 +44,8 @@ pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, fabric_i
             if let Some((what, hint)) = shared_with_others(&areas, excluded, copy) {
                 add(what, hint);
             }
-            let advice = maps::advice();
             for area in &areas {
-                if !provider_open && let Err(error) = Layout::plan(std::slice::from_ref(area), &advice, &[], &locked) {
+                if !provider_open && let Err(error) = Layout::plan(std::slice::from_ref(area), advice, &[], &locked) {
                     add(chain(&error), error.hint());
                 }
             }

@@ -2,7 +2,11 @@
 
 use mend_image::record::mapping;
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+
+/// Bytes that are less than `smaps` says of any area.
+pub(crate) const SMAPS_PIECE: usize = 512;
 
 /// Where named shared memory lives (shm_overview(7)).
 pub(crate) const NODE_MEMORY: &str = "/dev/shm/";
@@ -84,11 +88,11 @@ fn parse(line: &str) -> Option<Area> {
     })
 }
 
-/// Reads what `maps` does not tell. Takes milliseconds per GiB of small pages, so it is read before threads are parked
-/// and matched by address.
+/// Reads what `maps` does not tell. Takes some ten milliseconds per GiB of small pages, so it is read before threads are
+/// parked and matched by address.
 pub(crate) fn advice() -> Advice {
     let mut advice = Advice::new();
-    let Ok(text) = std::fs::read("/proc/self/smaps") else { return advice };
+    let Ok(text) = smaps() else { return advice };
     let text = String::from_utf8_lossy(&text);
     let mut area: Option<(u64, Advised)> = None;
     for line in text.lines() {
@@ -113,6 +117,21 @@ pub(crate) fn advice() -> Advice {
         }
     }
     advice
+}
+
+/// The text of `/proc/self/smaps`, a piece at a time: more than one area with one call, and the kernel may run out of its own
+/// buffer in the middle of one and walk through all the pages of that once more (`seq_read_iter`).
+fn smaps() -> io::Result<Vec<u8>> {
+    let mut file = File::open("/proc/self/smaps")?;
+    let (mut text, mut piece) = (Vec::new(), [0; SMAPS_PIECE]);
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(text),
+            Ok(count) => text.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// The line that begins an area.

@@ -49,6 +49,8 @@ pub(crate) struct Request<'a> {
     pub own_descriptors: Vec<i32>,
     /// Memory of fabric and agent that is not saved.
     pub excluded: Vec<(u64, u64)>,
+    /// What `smaps` said lately.
+    pub advice: maps::Advice,
 }
 
 /// Why an image could not be taken. The program runs on.
@@ -161,7 +163,6 @@ pub(crate) fn save(
         return Err(SaveError::Obstacle { what, hint });
     }
     descriptors::capture(request.attached, &request.own_descriptors)?.sync();
-    let advice = maps::advice();
     let began = Instant::now();
     allocator::freeze();
     let frozen = Frozen;
@@ -186,7 +187,7 @@ pub(crate) fn save(
     standing.guards = guards(&sources, request.scratch)?;
     prepared.stand_still();
     let (target, mut tables) = (target.open()?, Tables { id: image_id()?, base: prepared.base, ..Tables::default() });
-    if let Err(error) = gather_until_stable(request, &advice, &mut standing, &mut sources, &mut tables) {
+    if let Err(error) = gather_until_stable(request, &mut standing, &mut sources, &mut tables) {
         target.discard();
         return Err(error);
     }
@@ -384,13 +385,12 @@ fn encode_all<T: Fixed>(records: impl Iterator<Item = T>) -> Vec<u8> {
 /// Gathering allocates and so changes the address space that it describes, until it finds all the memory it needs.
 fn gather_until_stable(
     request: &Request,
-    advice: &maps::Advice,
     standing: &mut Standing,
     sources: &mut Sources,
     tables: &mut Tables,
 ) -> Result<(), SaveError> {
     for _ in 0..8 {
-        if gather(request, advice, standing, sources, tables)? {
+        if gather(request, standing, sources, tables)? {
             return Ok(());
         }
     }
@@ -400,7 +400,6 @@ fn gather_until_stable(
 /// Fills the tables. True if the address space is still what they say, so that nothing more may be allocated.
 fn gather(
     request: &Request,
-    advice: &maps::Advice,
     standing: &mut Standing,
     sources: &mut Sources,
     tables: &mut Tables,
@@ -408,7 +407,7 @@ fn gather(
     let read = |what| move |source| SaveError::Read { what, source };
     let text = std::fs::read("/proc/self/maps").map_err(read("/proc/self/maps"))?;
     let areas = maps::parse_all(&text).map_err(read("/proc/self/maps"))?;
-    let mut layout = Layout::plan(&areas, advice, &request.excluded, &standing.descriptors.locked_files())?;
+    let mut layout = Layout::plan(&areas, &request.advice, &request.excluded, &standing.descriptors.locked_files())?;
     let mut process: Process = process::read().map_err(read("/proc/self"))?;
     process.handoff = request.scratch.handoff() as u64;
     let executable = standing.state.executable.clone();

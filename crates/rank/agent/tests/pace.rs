@@ -18,8 +18,9 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Suspends, saves and resumes; milliseconds of the save from its order to its answer.
+/// Inspects, suspends, saves and resumes; milliseconds of the save from its order to its answer.
 fn image(rank: &mut Rank, path: &Path, base: Option<ImageId>, track: bool) -> (Saved, f64) {
+    assert!(matches!(rank.ask(Request::Inspect), Reply::Inspected(_)));
     assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
     let began = Instant::now();
     let order = SaveOrder { base, track, ..SaveOrder::full(SaveTarget::File(path.to_path_buf())) };

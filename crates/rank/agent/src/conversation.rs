@@ -34,6 +34,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait.
+const SERVICE: Duration = Duration::from_micros(100);
+/// The same the other way round, where peers have hardly anything to say.
+const SERVICE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// How long advice on memory counts as read before the threads were parked. A program seldom gives any, and if it does between an
 /// inspection and the save, it might as well have done so between reading and parking.
 const ADVICE_LIMIT: Duration = Duration::from_secs(1);
@@ -185,7 +190,7 @@ impl Agent {
                 self.link.send(&FromAgent::FabricInUse)?;
             }
             let timeout = match self.stage {
-                Stage::Suspended => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+                Stage::Suspended => Some(if self.network.in_use() { AT_ONCE } else { SERVICE_PAUSE }),
                 Stage::Running if DELAYED.load(Ordering::Acquire) => Some(PATIENCE),
                 _ => self.behind.as_ref().map(|_| behind::LOOK),
             };
@@ -201,7 +206,7 @@ impl Agent {
                             DELAYED.store(false, Ordering::Release);
                             self.network.catch_up();
                         }
-                        Stage::Suspended => self.network.serve(Duration::from_millis(1)),
+                        Stage::Suspended => self.network.serve(if self.network.in_use() { SERVICE } else { Duration::ZERO }),
                         Stage::Parked { .. } => {}
                     }
                     self.look_behind()?;

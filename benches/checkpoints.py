@@ -9,7 +9,7 @@
     slowdown  a process that changes all of its memory over and over: its pace while an image is written behind it / before
     sparse    64 GiB mapped, a page in each GiB used: time and size
     numpy     256 MiB of NumPy arrays, both modes
-    lammps    2 ranks, a checkpoint every 10 s to tmpfs: loop time / without checkpoints
+    lammps    2 ranks, an incremental checkpoint every 10 s to tmpfs: steps around checkpoints / other steps of the same run
 
 MEND_BENCH_MIB sizes the noise (default 256). Times are wall-clock; the machine should have nothing else to do.
 """
@@ -208,34 +208,48 @@ def numpy(runs, work):
     of_python(runs, work, "NumPy, 256 MiB", NUMPY)
 
 
+def paces(job, published):
+    """When each line of thermodynamic output came, and each checkpoint, until the job's end."""
+    lines, taken = [], {}
+    while job.poll() is None:
+        count = len(re.findall(r"^ +[0-9]+ +-?[0-9.]+ ", job.stdout(), re.MULTILINE))
+        now = time.monotonic()
+        lines += [now] * (count - len(lines))
+        for number in published():
+            taken.setdefault(number, now)
+        time.sleep(0.01)
+    return lines, sorted(taken.values())
+
+
 def lammps(runs, work):
+    """The machine's own pace changes by more than what is to be found: steps around checkpoints are held against the others of
+    the same run."""
     melt = os.path.join(os.path.dirname(HERE), "tests", "demo", "in.melt")
-    argv = [find_lammps(), "-in", melt, "-var", "x", "24", "-var", "y", "24", "-var", "z", "24", "-var", "steps", "6000", "-log", "none"]
+    argv = [find_lammps(), "-in", melt, "-var", "x", "24", "-var", "y", "24", "-var", "z", "24", "-var", "steps", "5000", "-log", "none"]
     target = targets(work)["tmpfs"]
     os.makedirs(target)
-    ours, theirs = [], []
+    interval, around = 10, (1.0, 1.5)
     try:
         with Machine() as machine:
-            for run in range(2 * runs):
+            for _ in range(max(1, runs // 5)):
                 place = tempfile.mkdtemp(dir=work)
-                job = machine.start(place, "run", "-n", "2", "--checkpoint-dir", target, *argv)
-                name = machine.running(job)
-                taken = []
-                due = time.monotonic() + 5
-                while job.poll() is None:
-                    time.sleep(0.1)
-                    if run % 2 and time.monotonic() >= due:
-                        done = machine.mend("checkpoint", name, "--json")
-                        taken += [done.stdout] if done.returncode == 0 else []
-                        due += 10
-                loop = float(re.search(r"^Loop time of ([0-9.]+)", job.stdout(), re.MULTILINE)[1])
-                (ours if run % 2 else theirs).append(loop)
-                if run % 2:
-                    print(f"  {len(taken)} checkpoints in {loop:.1f} s", flush=True)
-                    shutil.rmtree(os.path.join(target, name), ignore_errors=True)
+                more = ["--interval", str(interval), "--incremental", "5", "--checkpoint-dir", target]
+                job = machine.start(place, "run", "-n", "2", *more, *argv)
+                directory = os.path.join(target, machine.running(job))
+                published = lambda: [name for name in os.listdir(directory) if name.isdigit()] if os.path.isdir(directory) else []
+                lines, taken = paces(job, published)
+                if job.finish(None) or not taken:
+                    raise Failed(job.stderr())
+                steps = [(a, b) for a, b in zip(lines, lines[1:]) if b > a]
+                near = [any(a < at + around[1] and b > at - around[0] for at in taken) for a, b in steps]
+                usual = statistics.median(b - a for (a, b), close in zip(steps, near) if not close)
+                lost = sum(b - a - usual for (a, b), close in zip(steps, near) if close) / len(taken)
+                rest = sum(b - a - usual for (a, b), close in zip(steps, near) if not close) / near.count(False) * near.count(True) / len(taken)
+                print(f"LAMMPS melt, 2 ranks, incremental checkpoints every {interval} s to tmpfs: {len(taken)} taken, each cost "
+                      f"{lost * 1e3:.0f} ms, {lost / interval * 100:.2f} % (as many other steps: {rest * 1e3:.0f} ms)", flush=True)
+                shutil.rmtree(directory, ignore_errors=True)
     finally:
         shutil.rmtree(target, ignore_errors=True)
-    report("LAMMPS melt, 2 ranks, checkpoint every 10 s", theirs, ours, "s", "none")
 
 
 BENCHES = {"full": full, "snapshot": snapshot, "slowdown": slowdown, "sparse": sparse, "numpy": numpy, "lammps": lammps}

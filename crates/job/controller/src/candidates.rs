@@ -10,7 +10,7 @@
 //! Invariants: newest first, each at most once; only what is wrong with a checkpoint itself leads to the next, never
 //! what is wrong with a node, a program or a file of the job.
 
-use crate::error::RunError;
+use crate::error::{RunError, with_causes};
 use crate::manifest::{self, Manifest, ManifestError, numbers};
 use std::path::{Path, PathBuf};
 
@@ -83,13 +83,7 @@ impl Candidates {
 
 fn passed_over(directory: &Path, error: &dyn std::error::Error) -> String {
     let number = directory.file_name().unwrap_or_default().to_string_lossy();
-    let mut text = format!("checkpoint {number} cannot be used: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
+    format!("checkpoint {number} cannot be used: {}", with_causes(error))
 }
 
 #[cfg(test)]

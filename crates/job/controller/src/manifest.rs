@@ -8,13 +8,17 @@ use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::job::{Program, Rank};
 use mend_messages::tier::TierSpec;
+use mend_policy::schedule::Kind;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
+
+mod lineage;
+
+pub use lineage::{chain_of, chains, lineage};
 
 /// Version of the manifest; another one is refused.
 pub const FORMAT: u32 = 2;
@@ -103,6 +107,30 @@ pub struct Manifest {
     /// Tiers that were to hold the images, nearest first; none: they lie beside this file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierSpec>,
+}
+
+impl Manifest {
+    /// Length of all images.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.images.iter().map(|image| image.bytes).sum()
+    }
+
+    /// Numbers of the checkpoints that it builds on directly.
+    #[must_use]
+    pub fn bases(&self) -> BTreeSet<u64> {
+        self.images.iter().filter_map(|image| image.base).collect()
+    }
+
+    /// How much of it is incremental.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self.images.iter().filter(|image| image.base.is_none()).count() {
+            0 => Kind::Incremental,
+            full if full == self.images.len() => Kind::Full,
+            _ => Kind::Mixed,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -275,81 +303,24 @@ fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestErr
     Ok(())
 }
 
-/// Reads a checkpoint's manifest and checks that every image is there at its full length, with all that it builds on.
-/// The images' content is checked while they are restored.
+/// Reads a checkpoint's manifest and [`check`]s it.
 ///
 /// # Errors
 /// See [`ManifestError`].
 pub fn load(directory: &Path) -> Result<Manifest, ManifestError> {
-    let manifest = read(directory)?;
-    chains(directory, &manifest)?;
+    let manifest = read_alone(directory)?;
+    check(directory, &manifest)?;
     Ok(manifest)
 }
 
-/// For each rank the files of its image and of those it builds on, newest first, down to a full one.
+/// Checks that every image of a checkpoint is there at its full length, with all that it builds on. The files, as
+/// [`chains`] has them. The images' content is checked while they are restored.
 ///
 /// # Errors
-/// [`ManifestError::Base`] if one of them is missing or torn, or not what the checkpoint builds on.
-pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
-    let base = directory.parent().unwrap_or(Path::new("/"));
-    let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
-    manifest.images.iter().map(|image| Ok(files(directory, manifest, chain(directory, manifest, image, base, &mut older)?))).collect()
-}
-
-fn files(directory: &Path, manifest: &Manifest, chain: Vec<(u64, ImageEntry)>) -> Vec<PathBuf> {
-    let file = |(number, image): (u64, ImageEntry)| match number == manifest.number {
-        true => directory.join(image.file()),
-        false => directory.with_file_name(number.to_string()).join(image.file()),
-    };
-    chain.into_iter().map(file).collect()
-}
-
-/// For each rank its image and those it builds on, newest first, down to a full one, each with its checkpoint's number.
-///
-/// # Errors
-/// As [`chains`].
-pub fn lineage(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<(u64, ImageEntry)>>, ManifestError> {
-    let base = directory.parent().unwrap_or(Path::new("/"));
-    let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
-    manifest.images.iter().map(|image| chain(directory, manifest, image, base, &mut older)).collect()
-}
-
-/// The same for one rank.
-///
-/// # Errors
-/// As for [`chains`]; [`ManifestError::Damaged`] if there is no such rank.
-pub fn chain_of(directory: &Path, manifest: &Manifest, rank: Rank) -> Result<Vec<PathBuf>, ManifestError> {
-    let base = directory.parent().unwrap_or(Path::new("/"));
-    let damaged = || ManifestError::Damaged { path: directory.join("manifest.json"), what: format!("it has no rank {rank}") };
-    let image = manifest.images.get(rank as usize).ok_or_else(damaged)?;
-    Ok(files(directory, manifest, chain(directory, manifest, image, base, &mut BTreeMap::new())?))
-}
-
-fn chain(
-    directory: &Path,
-    manifest: &Manifest,
-    image: &ImageEntry,
-    checkpoints: &Path,
-    older: &mut BTreeMap<u64, Manifest>,
-) -> Result<Vec<(u64, ImageEntry)>, ManifestError> {
-    let mut files = vec![(manifest.number, image.clone())];
-    let (mut next, mut number, mut sequence) = (image.base, manifest.number, image.sequence);
-    while let Some(base) = next {
-        let from = checkpoints.join(base.to_string());
-        let failed = |source| ManifestError::Base { rank: image.rank, path: directory.to_owned(), base, source: Box::new(source) };
-        let below = match older.entry(base) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unread) => unread.insert(read(&from).map_err(failed)?),
-        };
-        // Numbers descend, so this ends. Places in the chain may have gaps: images in between may have been merged.
-        let linked = |entry: &&ImageEntry| base < number && entry.sequence < sequence;
-        let entry = below.images.get(image.rank as usize).filter(linked).filter(|_| below.identity == manifest.identity);
-        let foreign = || failed(ManifestError::Damaged { path: from.join("manifest.json"), what: "it is not what was built on".into() });
-        let entry = entry.ok_or_else(foreign)?;
-        files.push((base, entry.clone()));
-        (next, number, sequence) = (entry.base, base, entry.sequence);
-    }
-    Ok(files)
+/// [`ManifestError::Image`], [`ManifestError::Base`].
+pub fn check(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
+    check_images(directory, manifest)?;
+    chains(directory, manifest)
 }
 
 /// Reads a manifest and checks that its own images are there at their full length, not what they build on.

@@ -386,7 +386,7 @@ impl Job {
         let _ = answers.send(Answer::Checkpoint(CheckpointDone {
             number: manifest.number,
             directory: place.to_string_lossy().into_owned(),
-            bytes: manifest.images.iter().map(|image| image.bytes).sum(),
+            bytes: manifest.bytes(),
             phases: manifest.phases,
             stopped_us: manifest.stopped_us,
             durable_us: manifest.durable_us,

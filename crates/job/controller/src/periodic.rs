@@ -19,7 +19,7 @@ use mend_messages::agent::ImageId;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::job::Rank;
 use mend_policy::retention::Bounds;
-use mend_policy::schedule::{Incremental, Interval, Kind, Rules, Schedule, Taken};
+use mend_policy::schedule::{Incremental, Interval, Rules, Schedule, Taken};
 use mend_settings::{INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -238,18 +238,13 @@ impl Job {
             image.base.map_or(0, |_| below.map_or(1, |below| below + 1))
         };
         let chains: Vec<u32> = manifest.images.iter().map(chain).collect();
-        let full = manifest.images.iter().filter(|image| image.base.is_none()).count();
         self.periodic.schedule.taken(&Taken {
             begun_us: now_us.saturating_sub(manifest.durable_us.max(manifest.stopped_us)),
             ended_us: now_us,
             stopped_us: manifest.stopped_us,
             write_us: manifest.phases.write_us,
-            bytes: manifest.images.iter().map(|image| image.bytes).sum(),
-            kind: match full {
-                0 => Kind::Incremental,
-                _ if full == manifest.images.len() => Kind::Full,
-                _ => Kind::Mixed,
-            },
+            bytes: manifest.bytes(),
+            kind: manifest.kind(),
             chain: chains.iter().copied().max().unwrap_or(0),
         });
         let ids = manifest.images.iter().map(|image| image.id).collect();

@@ -11,6 +11,7 @@
 use crate::chain::{Costs, plan};
 use crate::interval::{daly, job_mtbf};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Most incremental checkpoints that build on one full one: a restart opens them all at once.
 pub const MAX_INCREMENTALS: u32 = 31;
@@ -74,6 +75,16 @@ pub enum Kind {
     Incremental,
     /// Some of both (a rank that moved begins anew): says little about the cost of either.
     Mixed,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Full => "full",
+            Self::Incremental => "incremental",
+            Self::Mixed => "partly full",
+        })
+    }
 }
 
 /// A checkpoint that was taken. Microseconds on the caller's clock.

@@ -3,19 +3,20 @@
 //! Faults assumed: files are missing, torn or hostile; disks are full; this process dies at any moment. A compacted image
 //! exists under its name only when it is whole and durable.
 
-use crate::image_file::{ImageFile, NewImage, key_of_setting};
+use crate::image_file::{self, ImageFile, key_of_setting};
 use crate::manifest::{self, ManifestError};
 use crate::record::sync_directory;
 use mend_image::chain::{Chain, ChainError, Fault};
-use mend_image::merge::{MergeError, merge};
+use mend_image::merge::MergeError;
 use mend_image::record::End;
+use mend_image::write::WriteError;
 use mend_image::{HEADER_SIZE, read_header};
-use mend_sealed::{KeyError, SealError};
+use mend_sealed::{Key, KeyError, SealError};
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 /// Why image files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -109,49 +110,42 @@ pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
 /// # Errors
 /// See [`ImagesError`].
 pub fn open(files: &[PathBuf], whole: bool) -> Result<Chain<ImageFile>, ImagesError> {
-    let key = key_of_setting()?;
-    let open = |path: &PathBuf| ImageFile::open(path, key.as_ref()).map_err(|source| ImagesError::Open { path: path.clone(), source });
+    open_with(files, whole, key_of_setting()?.as_ref())
+}
+
+fn open_with(files: &[PathBuf], whole: bool, key: Option<&Key>) -> Result<Chain<ImageFile>, ImagesError> {
+    let open = |path: &PathBuf| ImageFile::open(path, key).map_err(|source| ImagesError::Open { path: path.clone(), source });
     let sources = files.iter().map(open).collect::<Result<Vec<ImageFile>, _>>()?;
     let chain = if whole { Chain::open(sources) } else { Chain::survey(sources) };
     chain.map_err(|error| ImagesError::of(files, error))
 }
 
-/// Merges a chain of files into one full image at `target` (encrypted, if one of them is), which may be one of them: until the new one is durable, the
-/// old one stays. Returns the new image's end record.
+/// Merges a chain of files into one full image at `target` (encrypted, if one of them is), which may be one of them:
+/// until the new one is durable, the old one stays. Returns the new image's end record.
 ///
 /// # Errors
 /// See [`ImagesError`]. Nothing is left behind.
 pub fn compact(files: &[PathBuf], target: &Path) -> Result<End, ImagesError> {
-    let mut chain = open(files, true)?;
     let key = key_of_setting()?;
-    let sealed = files.iter().any(|path| ImageFile::open(path, key.as_ref()).is_ok_and(|file| file.is_sealed()));
+    let mut chain = open_with(files, true, key.as_ref())?;
+    let key = key.as_ref().filter(|_| chain.members().iter().any(|member| member.source().is_sealed()));
     let written = |source| ImagesError::Write { path: target.to_owned(), source };
     let name = target.file_name().ok_or_else(|| written(io::ErrorKind::InvalidFilename.into()))?;
     let mut draft = OsString::from(".");
     draft.push(name);
     draft.push(".compact");
     let draft = target.with_file_name(draft);
-    let result = (|| {
-        // What a killed one left is worthless.
+    let (_, end) = image_file::merge(&mut chain, &draft, key, &AtomicBool::new(false)).map_err(|error| match error {
+        MergeError::Chain(error) => ImagesError::of(files, error),
+        MergeError::Write(WriteError::Write(source)) => written(source),
+        MergeError::Write(error) => written(io::Error::other(error)),
+    })?;
+    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::rename(&draft, target).and_then(|()| sync_directory(directory)).map_err(|error| {
         let _ = fs::remove_file(&draft);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(written)?;
-        let mut out = NewImage::begin(&file, key.as_ref().filter(|_| sealed)).map_err(written)?;
-        let end = merge(&mut chain, &mut out).map_err(|error| match error {
-            MergeError::Chain(error) => ImagesError::of(files, error),
-            MergeError::Write(mend_image::write::WriteError::Write(source)) => written(source),
-            MergeError::Write(error) => written(io::Error::other(error)),
-        })?;
-        out.finish().map_err(written)?;
-        file.sync_all().map_err(written)?;
-        fs::rename(&draft, target).map_err(written)?;
-        let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        sync_directory(directory).map_err(written)?;
-        Ok(end)
-    })();
-    if result.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    result
+        written(error)
+    })?;
+    Ok(end)
 }
 
 #[cfg(test)]

@@ -11,16 +11,15 @@
 //! that what builds on it goes on building on it. Only the holder of the job's lock removes or merges.
 //! Faults assumed: SIGKILL between any two calls; disks full, slow, failing; files of others in the directory (left alone).
 
-use crate::image_file::{ImageFile, NewImage};
+use crate::image_file::{self, ImageFile};
 use crate::manifest::{self, Manifest, ManifestError, merged_name};
 use crate::record::sync_directory;
 use mend_coordination::checkpoint::image_name;
 use mend_image::chain::Chain;
 use mend_policy::retention::{self, Bounds, Known};
 use mend_sealed::Key;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,9 +140,9 @@ pub fn survey(directory: &Path) -> Survey {
             Ok(found) => survey.known.push(Known {
                 number,
                 periodic: found.periodic,
-                restorable: manifest::load(&place).is_ok(),
-                bases: found.images.iter().filter_map(|image| image.base).collect(),
-                bytes: found.images.iter().map(|image| image.bytes).sum(),
+                restorable: manifest::check(&place, &found).is_ok(),
+                bases: found.bases(),
+                bytes: found.bytes(),
             }),
             // What is damaged for good can't be restarted by anybody, and so needs nothing.
             Err(ManifestError::Damaged { .. } | ManifestError::None { .. }) => {}
@@ -278,8 +277,7 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, ca
     }
     done.newest = manifest::numbers(directory).into_iter().rev().find_map(|number| {
         let place = directory.join(number.to_string());
-        let manifest = manifest::load(&place).ok()?;
-        let chains = manifest::chains(&place, &manifest).ok()?;
+        let chains = manifest::check(&place, &manifest::read_alone(&place).ok()?).ok()?;
         Some((number, chains.iter().map(|chain| chain.len() as u32 - 1).collect()))
     });
     done
@@ -301,8 +299,8 @@ fn remove_superseded(directory: &Path, bounds: Bounds, cancel: &AtomicBool, step
 /// Makes all images of a checkpoint full ones.
 fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Result<(), MergeError> {
     let place = directory.join(number.to_string());
-    let mut manifest = manifest::load(&place)?;
-    let chains = manifest::chains(&place, &manifest)?;
+    let mut manifest = manifest::read_alone(&place)?;
+    let chains = manifest::check(&place, &manifest)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| MergeError::Io { path, source }
@@ -311,10 +309,7 @@ fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, 
         let draft = place.join(draft_name(image.rank));
         let (bytes, checksum) = match merge_image(chain, &draft, (image.rank, number), key, cancel) {
             Ok(totals) => totals,
-            Err(error) => {
-                let _ = fs::remove_file(&draft);
-                return Err(if cancel.load(Ordering::Relaxed) { MergeError::Cancelled } else { error });
-            }
+            Err(error) => return Err(if cancel.load(Ordering::Relaxed) { MergeError::Cancelled } else { error }),
         };
         step();
         let merged = place.join(merged_name(image.rank));
@@ -344,35 +339,11 @@ fn merge_image(
     }
     let damaged = |source| MergeError::Chain { rank, number, source };
     let mut chain = Chain::open(files).map_err(damaged)?;
-    let unwritten = |source| MergeError::Io { path: draft.to_owned(), source };
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(draft).map_err(unwritten)?;
-    let mut out = Cancellable { inner: NewImage::begin(&file, key).map_err(unwritten)?, cancel };
-    let end = mend_image::merge::merge(&mut chain, &mut out).map_err(|error| match error {
+    let (length, end) = image_file::merge(&mut chain, draft, key, cancel).map_err(|error| match error {
         mend_image::merge::MergeError::Chain(source) => damaged(source),
         mend_image::merge::MergeError::Write(source) => MergeError::Write { path: draft.to_owned(), source },
     })?;
-    let length = out.inner.finish().map_err(unwritten)?;
-    file.sync_all().map_err(unwritten)?;
     Ok((length, end.stream))
-}
-
-/// Fails once it is cancelled.
-struct Cancellable<'a, W> {
-    inner: W,
-    cancel: &'a AtomicBool,
-}
-
-impl<W: Write> Write for Cancellable<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.cancel.load(Ordering::Relaxed) {
-            return Err(io::Error::other("cancelled"));
-        }
-        self.inner.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
 }
 
 /// Does a round on a thread of its own, of low priority; `report` gets what came of it. Set the flag to end it early.

@@ -4,7 +4,7 @@
 //! rank, name, length, all checksums. Faults assumed: the source is torn, foreign or damaged, or ends early; the target
 //! is full; the job leaves in the middle.
 
-use crate::tiers::shelf::Draft;
+use crate::draft::Draft;
 use mend_image::verify::Verifier;
 use mend_messages::tier::ImageRef;
 use std::fs::File;
@@ -158,7 +158,7 @@ pub fn into_file(source: &mut impl Read, expected: Expected, pace: &Pace, place:
     let failed = |source| CopyError::Target { place: place.display().to_string(), source };
     let mut draft = Draft::new(place.to_owned()).map_err(failed)?;
     relay(source, expected, pace, |piece| draft.file.write_all(piece).map_err(failed))?;
-    draft.publish().map_err(failed)
+    draft.publish().map(drop).map_err(failed)
 }
 
 /// Writes a file to a stream as it is: the receiver checks.
@@ -178,34 +178,22 @@ pub fn pour(path: &Path, to: &mut impl Write, pace: &Pace) -> Result<(), CopyErr
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use mend_image::fixed::Fixed;
-    use mend_image::record::{End, Kind, Ledger, RecordHead};
+    use mend_image::record::Kind;
+    use mend_image::write::StreamWriter;
     use mend_messages::agent::ImageId;
-    use xxhash_rust::xxh3::xxh3_64;
 
     /// A small sound image, of which `expected` is then what a manifest would say.
     pub fn an_image(expected: &mut Expected, pages: &[u8]) -> Vec<u8> {
         let header =
             mend_image::Header { job: expected.job, rank: expected.image.rank, id: expected.image.id.0, ..mend_image::Header::default() };
-        let header = header.to_bytes();
-        let (mut ledger, mut bytes) = (Ledger::new(&header), header.to_vec());
-        let mut put = |ledger: &mut Ledger, kind, payload: &[u8]| {
-            let address = if kind == Kind::Pages { 4096 } else { 0 };
-            let head = RecordHead::new(kind, 0, address, payload.len() as u64, xxh3_64(payload)).to_bytes();
-            ledger.admit(&head).unwrap();
-            bytes.extend(head);
-            bytes.extend(payload);
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
-        };
+        let mut bytes = Vec::new();
+        let mut writer = StreamWriter::new(&mut bytes, &header).unwrap();
         for (kind, payload) in [(Kind::Strings, &b"abc"[..]), (Kind::Objects, b""), (Kind::Mappings, b""), (Kind::Threads, b"xx")] {
-            put(&mut ledger, kind, payload);
+            writer.record(kind, 0, 0, payload).unwrap();
         }
-        put(&mut ledger, Kind::Process, b"process");
-        put(&mut ledger, Kind::Pages, pages);
-        let end = ledger.end();
-        let mut payload = [0; End::SIZE];
-        end.encode(&mut payload).unwrap();
-        put(&mut ledger, Kind::End, &payload);
+        writer.record(Kind::Process, 0, 0, b"process").unwrap();
+        writer.record(Kind::Pages, 0, 4096, pages).unwrap();
+        let end = writer.finish().unwrap();
         (expected.image.bytes, expected.image.checksum) = (bytes.len() as u64, end.stream);
         bytes
     }

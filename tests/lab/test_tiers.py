@@ -220,6 +220,41 @@ class Tiers(OfFourRanks):
             self.restarted(lab, name)
 
 
+def key_file(directory, name="key", digit="c"):
+    path = os.path.join(directory, name)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+        file.write(digit * 64 + "\n")
+    return path
+
+
+class Encrypted(OfFourRanks):
+    def test_images_are_encrypted_in_every_tier_and_copies_checked(self):
+        key, other = key_file(self.directory), key_file(self.directory, "other", "d")
+        with Lab(3) as lab:
+            scratch = lab.on("node1", "sh", "-c", 'echo "$MEND_SCRATCH"').stdout.strip()
+            tiers = ["memory", "partner", f"local:{scratch}", "shared"]
+            name = self.started(lab, ",".join(tiers), "--encryption-key", key, "--incremental", "2")
+            for number in (1, 2):
+                directory = lab.verb("checkpoint", name)["directory"]
+                self.complete(lab, name, number, tiers)
+            begin = f"find /dev/shm/mend.* {scratch} {os.path.dirname(directory)} -name 'rank-*.image' -exec head -c 8 {{}} \\; | sed 's/MENDSEAL/+/g'"
+            # Own and partner's in memory, own in the local directory, all in the shared one, of two checkpoints each.
+            for node, images in (("node1", 2 + 2 + 4), ("node2", 4 + 2 + 4), ("node3", 2 + 4)):
+                self.assertEqual(lab.on(node, "sh", "-c", begin).stdout, "+" * images * 2, node)
+            self.spoil(lab, "node1", 2, 1, "flipped")
+            lab.kill("node2")
+            self.job.finish(75)
+            for options, text in (([], "it is encrypted"), (["--encryption-key", other], "encrypted with another key")):
+                done = lab.mend("restart", name, *options)
+                self.assertEqual(done.returncode, 65, done.stderr)
+                self.assertIn(text, done.stderr)
+            said = self.restarted(lab, name, "--encryption-key", key)
+            self.assertIn("rank 1: its image of checkpoint 2 in the memory of node1 cannot be used: it is damaged or was changed", said)
+            # Ranks 2 and 3 come from their partner's memory.
+            for rank in (0, 2, 3):
+                self.assertNotIn(f"rank {rank}:", said)
+
+
 class ObjectStorage(OfFourRanks):
     """A real S3 server, SeaweedFS, on the lab's head node."""
 
@@ -298,6 +333,22 @@ class ObjectStorage(OfFourRanks):
             self.assertNotIn("its image", said)
             self.assertNotIn(self.SECRET, self.job.stderr())
 
+    def test_what_is_stored_is_encrypted(self):
+        key = key_file(self.directory)
+        with Lab(3) as lab:
+            self.serve(lab)
+            name = self.started(lab, "memory,s3://lab/jobs", "--encryption-key", key)
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 1, ["memory", "s3://lab/jobs"])
+            begin = '"$1" get "$2" | head -c 8'
+            for rank in range(4):
+                words = (os.path.join(BIN, "mend-object"), f"s3://lab/jobs/{name}/1/rank-{rank}.image")
+                self.assertEqual(lab.on("head", "sh", "-c", begin, "sh", *words).stdout, "MENDSEAL")
+            lab.kill("node2")
+            self.job.finish(75)
+            said = self.restarted(lab, name, "--encryption-key", key)
+            self.assertNotIn("its image", said)
+
     def wait_gone(self, lab, address):
         for _ in range(100):
             if self.objects(lab, "get", address).returncode:
@@ -331,15 +382,6 @@ class Alone(unittest.TestCase):
                 self.assertEqual(done.returncode, 64, done.stderr)
                 self.assertIn(text, done.stderr)
                 self.assertIn("memory,partner,local:/scratch,shared", done.stderr)
-
-    def test_no_key_for_tiers_that_would_not_be_encrypted(self):
-        with Machine() as machine:
-            key = os.path.join(machine.home, "key")
-            with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-                file.write("ab" * 32)
-            done = machine.mend("run", "--tiers", "memory", "--encryption-key", key, "true")
-            self.assertEqual(done.returncode, 64, done.stderr)
-            self.assertIn("encrypted in the checkpoint directory alone", done.stderr)
 
     def test_memory_of_this_machine_alone(self):
         work = tempfile.mkdtemp(prefix="mend-tiers-")

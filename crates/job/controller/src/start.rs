@@ -302,14 +302,12 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
     }
 }
 
-/// The tiers that were named, or those of the setting. `sealed`: images are to be encrypted.
-fn configured(named: Option<Vec<TierSpec>>, sealed: bool) -> Result<Vec<TierSpec>, RunError> {
-    let tiers = match named {
+/// The tiers that were named, or those of the setting.
+fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
+    Ok(match named {
         Some(tiers) => tiers,
         None => parse_tiers(&mend_settings::TIERS.text())?,
-    };
-    // Daemons copy what they can check, and check what they can read.
-    if sealed && !is_plain(&tiers) { Err(RunError::SealedTiers) } else { Ok(tiers) }
+    })
 }
 
 /// Runs a new job to its end. Returns its exit code.
@@ -319,7 +317,7 @@ fn configured(named: Option<Vec<TierSpec>>, sealed: bool) -> Result<Vec<TierSpec
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     load_key(spec.encryption_key.as_deref())?;
     let plan = Plan::new(&spec.wishes, None)?;
-    let tiers = configured(spec.tiers.take(), spec.encryption_key.is_some())?;
+    let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
         // They would be in every manifest and image, and with these in the store.
         spec.program.env.retain(|(name, _)| !CREDENTIALS.contains(&name.as_str()));
@@ -400,7 +398,7 @@ async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> 
         replace(&old, reached.len() as u32)?
     };
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
-    let tiers = configured(spec.tiers.clone().or(before), spec.encryption_key.is_some())?;
+    let tiers = configured(spec.tiers.clone().or(before))?;
     let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),

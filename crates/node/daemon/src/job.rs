@@ -97,7 +97,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let introduction = Arc::new(introduction);
     let mut job = Job {
         relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience, key.clone()),
-        tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience),
+        tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone()),
         node,
         introduction,
         urgent,

@@ -18,6 +18,7 @@ use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
 use mend_messages::tier::{Destination, ImageRef, Origin, Place, Shelf, TierDone, TierReport};
+use mend_sealed::Key;
 use shelf::OpenShelf;
 use std::collections::HashMap;
 use std::fs::File;
@@ -48,6 +49,8 @@ pub struct Tiers {
     node: String,
     urgent: Urgent,
     patience: Duration,
+    /// What images are encrypted with.
+    key: Option<Key>,
     shelves: Vec<Arc<OpenShelf>>,
     /// Of copies behind the job.
     pace: Arc<Pace>,
@@ -61,10 +64,10 @@ pub struct Tiers {
 
 impl Tiers {
     /// None are open yet.
-    pub fn new(job: Arc<JobIntroduction>, node: String, urgent: Urgent, patience: Duration) -> Self {
+    pub fn new(job: Arc<JobIntroduction>, node: String, urgent: Urgent, patience: Duration, key: Option<Key>) -> Self {
         let (shelves, promised) = Default::default();
         let (pace, unbounded) = (Arc::new(Pace::new(0)), Arc::new(Pace::new(0)));
-        Self { job, node, urgent, patience, shelves, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
+        Self { job, node, urgent, patience, key, shelves, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
     }
 
     /// See `TierOrder::Open`. A shelf that cannot be used is left out, with a line in the log: what would have been put
@@ -158,7 +161,7 @@ impl Tiers {
             Destination::Object(address) => {
                 return self.run(task, true, move || {
                     let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
-                    object::put(&mut source, expected, &pace, &address).map_err(|error| error.to_string())?;
+                    object::put(&mut source, &expected, &pace, &address).map_err(|error| error.to_string())?;
                     Ok(TierDone::Stored)
                 });
             }
@@ -166,7 +169,7 @@ impl Tiers {
         self.run(task, true, move || {
             let target = target.map_err(|error| error.to_string())?;
             let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
-            copy::into_file(&mut source, expected, &pace, &target).map_err(|error| error.to_string())?;
+            copy::into_file(&mut source, &expected, &pace, &target).map_err(|error| error.to_string())?;
             Ok(TierDone::Stored)
         });
     }
@@ -215,7 +218,7 @@ impl Tiers {
             Origin::Object(address) => {
                 let place = self.place_for(&image, spare);
                 return self.run(task, false, move || {
-                    object::get(&address, expected, &pace, &place).map_err(|error| error.to_string())?;
+                    object::get(&address, &expected, &pace, &place).map_err(|error| error.to_string())?;
                     Ok(TierDone::Image(place))
                 });
             }
@@ -233,7 +236,7 @@ impl Tiers {
         };
         self.run(task, false, move || {
             let path = here.map_err(|error| error.to_string())?;
-            copy::check(&path, expected, &pace).map_err(|error| error.to_string())?;
+            copy::check(&path, &expected, &pace).map_err(|error| error.to_string())?;
             Ok(TierDone::Image(path))
         });
     }
@@ -308,7 +311,7 @@ impl Tiers {
     }
 
     fn expected(&self, image: ImageRef) -> Expected {
-        Expected { job: self.job.identity, image }
+        Expected { job: self.job.identity, image, key: self.key.clone() }
     }
 
     fn locate(&mut self, image: &ImageRef, from: Place) -> std::io::Result<PathBuf> {
@@ -349,7 +352,7 @@ async fn take(
         let place = place.map_err(|error| error.to_string())?;
         let stream = File::from(taken.map_err(|error| chain(&error))?);
         let mut bounded = stream.take(expected.image.bytes + 1);
-        copy::into_file(&mut bounded, expected, &pace, &place).map_err(|error| error.to_string())?;
+        copy::into_file(&mut bounded, &expected, &pace, &place).map_err(|error| error.to_string())?;
         Ok(place)
     };
     if humble { in_background(work).await } else { at_once(work).await }

@@ -3,11 +3,13 @@
 use crate::arguments::Checkpoints;
 use crate::failure::Failure;
 use crate::{report, verbs};
-use mend_controller::error_with_causes;
+use mend_controller::image_file::key_of_setting;
 use mend_controller::manifest::{self, Manifest};
 use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
 use mend_controller::upkeep::remove_by_hand;
+use mend_controller::{RunError, error_with_causes};
 use mend_messages::control::{Answer, Ask};
+use mend_sealed::Key;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,7 +40,8 @@ pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
     if !arguments.remove.is_empty() {
         return remove(&directory, &record, &arguments).await;
     }
-    let all: Vec<Listed> = manifest::numbers(&record.checkpoints).into_iter().map(|number| look(&record, number)).collect();
+    let key = key_of_setting().map_err(RunError::from)?;
+    let all: Vec<Listed> = manifest::numbers(&record.checkpoints).into_iter().map(|number| look(&record, number, key.as_ref())).collect();
     if arguments.json {
         report::json(&all)?;
         return Ok(0);
@@ -69,11 +72,11 @@ fn row(one: &Listed) -> Vec<String> {
     ]
 }
 
-fn look(record: &JobRecord, number: u64) -> Listed {
+fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
     let directory = record.checkpoints.join(number.to_string());
-    let read = manifest::read_alone(&directory);
+    let read = manifest::read_alone(&directory, key);
     let problem = match &read {
-        Ok(found) => manifest::check(&directory, found).err().map(|error| error_with_causes(&error)),
+        Ok(found) => manifest::check(&directory, found, key).err().map(|error| error_with_causes(&error)),
         Err(error) => Some(error_with_causes(error)),
     };
     // A damaged one still says what it is, if its manifest is good.
@@ -105,7 +108,7 @@ fn needs(record: &JobRecord, manifest: &Manifest) -> BTreeSet<u64> {
     let mut found = manifest.bases();
     let mut open: Vec<u64> = found.iter().copied().collect();
     while let Some(number) = open.pop() {
-        if let Ok(below) = manifest::read_alone(&record.checkpoints.join(number.to_string())) {
+        if let Ok(below) = manifest::read_alone(&record.checkpoints.join(number.to_string()), None) {
             open.extend(below.bases().into_iter().filter(|base| found.insert(*base)));
         }
     }

@@ -12,6 +12,7 @@
 
 use crate::error::{RunError, with_causes};
 use crate::manifest::{self, Manifest, ManifestError, numbers};
+use mend_sealed::{Key, SealError};
 use std::path::{Path, PathBuf};
 
 /// Checkpoints that a restart may begin from.
@@ -41,15 +42,17 @@ impl Candidates {
         Self { left: vec![(checkpoint.to_owned(), None)], job: None, place: checkpoint.to_owned() }
     }
 
-    /// The newest that is left and can be loaded, with its directory. Those that cannot are passed over, saying so.
+    /// The newest that is left and can be loaded (and was written with the key, if there is one), with its directory. Those that cannot are passed over, saying so.
     ///
     /// # Errors
     /// What is wrong with the last one that was looked at; [`ManifestError::None`] if there is none.
-    pub fn newest(&mut self) -> Result<(Manifest, PathBuf), ManifestError> {
+    pub fn newest(&mut self, key: Option<&Key>) -> Result<(Manifest, PathBuf), ManifestError> {
         let mut last = None;
         while let Some((directory, number)) = self.left.pop() {
-            match self.load(&directory, number) {
+            match self.load(&directory, number, key) {
                 Ok(manifest) => return Ok((manifest, directory)),
+                // Others of the job want the key, too.
+                Err(error @ ManifestError::Sealed { source: SealError::NoKey, .. }) => return Err(error),
                 Err(error) if self.left.is_empty() => last = Some(error),
                 Err(error) => eprintln!("mend: {}", passed_over(&directory, &error)),
             }
@@ -57,8 +60,11 @@ impl Candidates {
         Err(last.unwrap_or_else(|| ManifestError::None { path: self.place.clone() }))
     }
 
-    fn load(&self, directory: &Path, number: Option<u64>) -> Result<Manifest, ManifestError> {
-        let manifest = manifest::load(directory)?;
+    fn load(&self, directory: &Path, number: Option<u64>, key: Option<&Key>) -> Result<Manifest, ManifestError> {
+        let manifest = manifest::load(directory, key)?;
+        if manifest.encrypted && key.is_none() {
+            return Err(ManifestError::Sealed { path: directory.join("manifest.json"), source: SealError::NoKey });
+        }
         let misplaced = |what: String| Err(ManifestError::Damaged { path: directory.join("manifest.json"), what });
         match (&self.job, number) {
             (Some(job), _) if *job != manifest.job => misplaced(format!("it is of the job {}, not of {job}", manifest.job)),
@@ -94,14 +100,14 @@ mod tests {
     fn none_at_all_and_none_that_loads_are_told_apart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
-        assert!(matches!(Candidates::numbered(path, None, None).newest(), Err(ManifestError::None { .. })));
+        assert!(matches!(Candidates::numbered(path, None, None).newest(None), Err(ManifestError::None { .. })));
         for number in ["1", "2", "3.part"] {
             std::fs::create_dir(path.join(number)).unwrap();
         }
         std::fs::write(path.join("1/manifest.json"), "{").unwrap();
         let mut both = Candidates::numbered(path, None, None);
-        assert!(matches!(both.newest(), Err(ManifestError::Damaged { path: found, .. }) if found == path.join("1/manifest.json")));
-        assert!(matches!(both.newest(), Err(ManifestError::None { .. })));
+        assert!(matches!(both.newest(None), Err(ManifestError::Damaged { path: found, .. }) if found == path.join("1/manifest.json")));
+        assert!(matches!(both.newest(None), Err(ManifestError::None { .. })));
     }
 
     #[test]

@@ -83,10 +83,12 @@ impl ImagesError {
 /// [`ImagesError::Open`]; [`ImagesError::Manifest`] if what it builds on cannot be used.
 pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
     let opened = |source| ImagesError::Open { path: image.to_owned(), source };
+    let key = key_of_setting()?;
     let mut raw = Vec::new();
-    ImageFile::open(image, key_of_setting()?.as_ref())
-        .and_then(|file| file.take(HEADER_SIZE as u64).read_to_end(&mut raw))
-        .map_err(opened)?;
+    let file = ImageFile::open(image, key.as_ref());
+    // A key that is not needed for the image is not for its manifest either.
+    let key = key.as_ref().filter(|_| file.as_ref().is_ok_and(ImageFile::is_sealed));
+    file.and_then(|file| file.take(HEADER_SIZE as u64).read_to_end(&mut raw)).map_err(opened)?;
     let alone = vec![image.to_owned()];
     // What is wrong with the header is told by whoever opens the chain.
     let Ok(header) = read_header(&raw) else { return Ok(alone) };
@@ -95,8 +97,8 @@ pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
     if !header.incremental() || !directory.join("manifest.json").exists() {
         return Ok(alone);
     }
-    let manifest = manifest::read(&directory)?;
-    let mut chain = manifest::chain_of(&directory, &manifest, header.rank)?;
+    let manifest = manifest::read(&directory, key)?;
+    let mut chain = manifest::chain_of(&directory, &manifest, header.rank, key)?;
     match chain.first_mut() {
         Some(newest) if newest.file_name() == image.file_name() => newest.clone_from(&image.to_owned()),
         // Not one of the checkpoint's images.

@@ -364,6 +364,7 @@ impl Job {
                     periodic: self.periodic.asked_for(&answers),
                     durable_us: outcome.durable_us,
                     tiers: self.tiers.as_ref().map(Tiering::specs).unwrap_or_default(),
+                    encrypted: self.key.is_some(),
                 };
                 let note = |(rank, saved): (&Rank, &Saved)| saved.note.as_ref().map(|note| format!("rank {rank}: {note}"));
                 let notes = outcome.saved.iter().filter_map(note).collect();
@@ -376,7 +377,7 @@ impl Job {
 
     /// All images are there: the checkpoint becomes one.
     fn publish_checkpoint(&mut self, manifest: &Manifest, part: &Path, notes: Vec<String>, answers: &AnswerSender) {
-        let place = match manifest::publish(part, manifest) {
+        let place = match manifest::publish(part, manifest, self.key.as_ref()) {
             Ok(place) => place,
             Err(error) => return self.checkpoint_failed(manifest.number, part, answers, with_causes(&error), error.hint()),
         };

@@ -223,7 +223,7 @@ impl Job {
     pub(crate) fn choose_bases(&self) -> Vec<ImageId> {
         let Some(last) = self.periodic.last.as_ref().filter(|_| self.periodic.schedule.builds()) else { return Vec::new() };
         // Somebody may have damaged or removed it.
-        match manifest::load(&self.record.checkpoints.join(last.number.to_string())) {
+        match manifest::load(&self.record.checkpoints.join(last.number.to_string()), self.key.as_ref()) {
             Ok(found) if found.images.iter().map(|image| image.id).eq(last.ids.iter().copied()) => last.ids.clone(),
             _ => Vec::new(),
         }

@@ -159,6 +159,7 @@ async fn begin(
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
+    let key = load_key(encryption_key.as_deref())?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
@@ -208,7 +209,15 @@ async fn begin(
         nodes.iter().for_each(|node| node.send(order.clone()));
     }
     if let Some((manifest, checkpoint)) = recovery.as_ref().filter(|(manifest, _)| !is_plain(&manifest.tiers)) {
-        let search = Search { manifest, directory: checkpoint, specs: read, places: &places, nodes: &mut nodes, events: &mut incoming };
+        let search = Search {
+            manifest,
+            directory: checkpoint,
+            key: key.as_ref(),
+            specs: read,
+            places: &places,
+            nodes: &mut nodes,
+            events: &mut incoming,
+        };
         found = match search.run().await {
             Ok(found) => Some(found),
             Err(error) => {
@@ -232,7 +241,7 @@ async fn begin(
         identity,
         program,
         local: embedded.is_some(),
-        key: load_key(encryption_key.as_deref())?,
+        key,
         nodes,
         ranks: places.iter().map(rank).collect(),
         pmi,
@@ -365,10 +374,10 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
 /// See [`RunError`].
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts)?;
-    load_key(spec.encryption_key.as_deref())?;
+    let key = load_key(spec.encryption_key.as_deref())?;
     loop {
-        let (manifest, directory) = spec.candidates.newest()?;
-        match restart_from(manifest, &directory, &spec).await {
+        let (manifest, directory) = spec.candidates.newest(key.as_ref())?;
+        match restart_from(manifest, &directory, key.as_ref(), &spec).await {
             Err(error) if spec.candidates.older_may_do(&directory, &error) => {}
             ended => return ended,
         }
@@ -376,8 +385,8 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
 }
 
 /// Continues a job from one checkpoint. All of its processes are gone when this returns.
-async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> Result<i32, RunError> {
-    let chains = chains(images, &manifest)?;
+async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec: &RestartSpec) -> Result<i32, RunError> {
+    let chains = chains(images, &manifest, key)?;
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);

@@ -196,7 +196,7 @@ impl Job {
         let Some(tiering) = &mut self.tiers else { return };
         for number in numbers(&self.record.checkpoints) {
             let directory = self.record.checkpoints.join(number.to_string());
-            let Ok(manifest) = manifest::load(&directory) else { continue };
+            let Ok(manifest) = manifest::load(&directory, self.key.as_ref()) else { continue };
             let mut images = Vec::new();
             for entry in &manifest.images {
                 let mut sites = Vec::new();

@@ -130,17 +130,17 @@ pub struct Survey {
     pub unreadable: Vec<u64>,
 }
 
-/// Looks at all checkpoints of a directory.
+/// Looks at all checkpoints of a directory. With a key, those that were not written with it are unreadable.
 #[must_use]
-pub fn survey(directory: &Path) -> Survey {
+pub fn survey(directory: &Path, key: Option<&Key>) -> Survey {
     let mut survey = Survey::default();
     for number in manifest::numbers(directory) {
         let place = directory.join(number.to_string());
-        match manifest::read_alone(&place) {
+        match manifest::read_alone(&place, key) {
             Ok(found) => survey.known.push(Known {
                 number,
                 periodic: found.periodic,
-                restorable: manifest::check(&place, &found).is_ok(),
+                restorable: manifest::check(&place, &found, key).is_ok(),
                 bases: found.bases(),
                 bytes: found.bytes(),
             }),
@@ -179,7 +179,8 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 /// # Errors
 /// See [`RemoveError`]. All are refused if others build on one of them.
 pub fn remove_by_hand(directory: &Path, numbers: &[u64]) -> Result<(), RemoveError> {
-    let found = survey(directory);
+    // Who may remove files needs no key.
+    let found = survey(directory, None);
     let there = manifest::numbers(directory);
     let mut order = numbers.to_vec();
     // What builds on others goes first.
@@ -216,7 +217,7 @@ pub fn sweep(directory: &Path) {
     }
     for number in manifest::numbers(directory) {
         let place = directory.join(number.to_string());
-        if let Ok(manifest) = manifest::read_alone(&place) {
+        if let Ok(manifest) = manifest::read_alone(&place, None) {
             tidy(&place, &manifest, &mut || {});
         }
     }
@@ -263,11 +264,11 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, ca
     let mut told = |text: String| {
         done.failure.get_or_insert(text);
     };
-    remove_superseded(directory, bounds, cancel, step, &mut told);
-    let found = survey(directory);
+    remove_superseded(directory, bounds, key, cancel, step, &mut told);
+    let found = survey(directory, key);
     if let Some(wanted) = retention::merge(&found.known, !found.unreadable.is_empty(), bounds) {
         match merge(directory, wanted.at, key, cancel, step) {
-            Ok(()) => remove_superseded(directory, bounds, cancel, step, &mut told),
+            Ok(()) => remove_superseded(directory, bounds, key, cancel, step, &mut told),
             Err(MergeError::Cancelled) => {}
             Err(error) => {
                 done.damaged = matches!(error, MergeError::Chain { .. });
@@ -277,14 +278,21 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, ca
     }
     done.newest = manifest::numbers(directory).into_iter().rev().find_map(|number| {
         let place = directory.join(number.to_string());
-        let chains = manifest::check(&place, &manifest::read_alone(&place).ok()?).ok()?;
+        let chains = manifest::check(&place, &manifest::read_alone(&place, key).ok()?, key).ok()?;
         Some((number, chains.iter().map(|chain| chain.len() as u32 - 1).collect()))
     });
     done
 }
 
-fn remove_superseded(directory: &Path, bounds: Bounds, cancel: &AtomicBool, step: &mut dyn FnMut(), told: &mut dyn FnMut(String)) {
-    let found = survey(directory);
+fn remove_superseded(
+    directory: &Path,
+    bounds: Bounds,
+    key: Option<&Key>,
+    cancel: &AtomicBool,
+    step: &mut dyn FnMut(),
+    told: &mut dyn FnMut(String),
+) {
+    let found = survey(directory, key);
     for number in retention::superseded(&found.known, !found.unreadable.is_empty(), bounds) {
         if cancel.load(Ordering::Relaxed) {
             return;
@@ -299,8 +307,8 @@ fn remove_superseded(directory: &Path, bounds: Bounds, cancel: &AtomicBool, step
 /// Makes all images of a checkpoint full ones.
 fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Result<(), MergeError> {
     let place = directory.join(number.to_string());
-    let mut manifest = manifest::read_alone(&place)?;
-    let chains = manifest::check(&place, &manifest)?;
+    let mut manifest = manifest::read_alone(&place, key)?;
+    let chains = manifest::check(&place, &manifest, key)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| MergeError::Io { path, source }
@@ -319,7 +327,7 @@ fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, 
     }
     sync_directory(&place).map_err(io(&place))?;
     step();
-    manifest::replace(&place, &manifest)?;
+    manifest::replace(&place, &manifest, key)?;
     step();
     tidy(&place, &manifest, step);
     Ok(())

@@ -71,7 +71,7 @@ fn take(directory: &Path, number: u8, bases: [Option<u8>; 2]) {
         }
     };
     let images = (0..2).zip(bases).map(entry).collect();
-    publish(&part, &manifest::Manifest { number: number.into(), images, periodic: true, ..manifest() }).unwrap();
+    publish(&part, &manifest::Manifest { number: number.into(), images, periodic: true, ..manifest() }, None).unwrap();
 }
 
 /// Seven checkpoints, each on the one before; rank 1 moved before the fourth.
@@ -87,14 +87,14 @@ fn history() -> tempfile::TempDir {
 /// The memory of both ranks as a restart from the checkpoint would have it.
 fn memory(directory: &Path, number: u64) -> Vec<Vec<u8>> {
     let place = directory.join(number.to_string());
-    let manifest = manifest::load(&place).unwrap();
+    let manifest = manifest::load(&place, None).unwrap();
     let content = |files: Vec<PathBuf>| {
         let mut chain = Chain::open(files.iter().map(|path| fs::File::open(path).unwrap())).unwrap();
         chain.verify().unwrap();
         let pieces = chain.pieces().to_vec();
         pieces.iter().flat_map(|piece| chain.read(piece).unwrap().iter().step_by(PAGE as usize).copied().collect::<Vec<_>>()).collect()
     };
-    manifest::chains(&place, &manifest).unwrap().into_iter().map(content).collect()
+    manifest::chains(&place, &manifest, None).unwrap().into_iter().map(content).collect()
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -134,7 +134,7 @@ fn wherever_a_round_is_cut_off_nothing_that_is_kept_is_lost() {
             assert_eq!(&memory(directory, number), expected, "checkpoint {number}, cut {cuts}");
         }
         for number in manifest::numbers(directory) {
-            assert!(manifest::load(&directory.join(number.to_string())).is_ok(), "checkpoint {number}, cut {cuts}");
+            assert!(manifest::load(&directory.join(number.to_string()), None).is_ok(), "checkpoint {number}, cut {cuts}");
         }
         let done = round(directory, Some(TWO), None, &go);
         assert_eq!((done.failure, done.newest), (None, Some((7, vec![1, 1]))));

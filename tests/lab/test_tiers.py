@@ -97,6 +97,8 @@ class Tiers(OfFourRanks):
 
     def test_a_chain_is_kept_and_restored_as_a_whole(self):
         with Lab(3) as lab:
+            # Most of these ranks' memory changes from one to the next.
+            lab.environment["MEND_SPACE_PERCENT"] = "off"
             name = self.started(lab, "memory,partner", "--incremental", "2")
             for number in (1, 2, 3):
                 lab.verb("checkpoint", name)
@@ -107,6 +109,38 @@ class Tiers(OfFourRanks):
             lab.kill("node2")
             self.job.finish(75)
             said = self.restarted(lab, name)
+            self.assertNotIn("its image", said)
+
+    def test_a_chain_that_would_take_too_much_space_is_not_continued(self):
+        with Lab(2) as lab:
+            lab.environment["MEND_SPACE_PERCENT"] = "110"
+            options = ("-n", "4", "--hosts", "node1,node2", "--tiers", "memory,shared", "--incremental", "10")
+            self.job = lab.start(self.directory, "run", *options, self.iters, *ARGUMENTS)
+            name = lab.running(self.job)
+            for number in range(1, 5):
+                lab.verb("checkpoint", name)
+                self.complete(lab, name, number, ["memory", "shared"])
+            self.assertEqual([one["kind"] for one in lab.verb("checkpoints", name)], ["full", "incremental", "full", "incremental"])
+            lab.mend("kill", name)
+            self.job.finish(137)
+            self.restarted(lab, name)
+
+    def test_periodic_checkpoints_go_from_every_tier_and_what_was_asked_for_stays(self):
+        with Lab(3) as lab:
+            options = ("--interval", "1", "--keep", "1", "--incremental", "2")
+            name = self.started(lab, "memory,partner,shared", *options)
+            asked = lab.verb("checkpoint", name)["number"]
+            numbers = lambda: [one["number"] for one in lab.verb("checkpoints", name)]
+            wanted = lambda: (found := numbers())[-1] >= asked + 7 and not set(range(asked + 1, asked + 4)) & set(found)
+            self.job.wait_for(wanted, "the first chain is gone but for what was asked for")
+            lab.mend("kill", name)
+            self.job.finish(137)
+            [kept] = [one for one in lab.verb("checkpoints", name) if one["number"] == asked]
+            self.assertEqual((kept["tiers"], kept["periodic"], kept["usable"]), (["shared"], False, True))
+            for node in ("node1", "node2", "node3"):
+                self.assertNotIn(f"{asked}/", "".join(self.memory(lab, node)))
+            lab.kill("node2")
+            said = self.restarted(lab, name, "--interval", "off")
             self.assertNotIn("its image", said)
 
     def test_a_copy_that_is_not_good_is_named_and_the_next_one_taken(self):

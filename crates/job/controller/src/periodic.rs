@@ -102,9 +102,15 @@ impl Plan {
         Bounds { keep: self.keep.unwrap_or(u32::MAX), space_percent: self.space_percent.unwrap_or(u32::MAX) }
     }
 
-    /// The rules for a job on `nodes` nodes.
-    fn rules(&self, nodes: u32) -> Rules {
-        Rules { interval: self.interval, incremental: self.incremental, node_mtbf_s: self.mtbf_hours.saturating_mul(3600), nodes }
+    /// The rules for a job on `nodes` nodes. Where chains are not `merged`, new ones bound the space that they take.
+    fn rules(&self, nodes: u32, merged: bool) -> Rules {
+        Rules {
+            interval: self.interval,
+            incremental: self.incremental,
+            node_mtbf_s: self.mtbf_hours.saturating_mul(3600),
+            nodes,
+            space_percent: self.space_percent.filter(|_| !merged),
+        }
     }
 }
 
@@ -132,12 +138,12 @@ pub struct Periodic {
 }
 
 impl Periodic {
-    /// The state of a job that begins now on `nodes` nodes.
+    /// The state of a job that begins now on `nodes` nodes; `merged`: upkeep merges its chains.
     #[must_use]
-    pub fn new(plan: Plan, nodes: u32, events: mpsc::Sender<Event>) -> Self {
+    pub fn new(plan: Plan, nodes: u32, merged: bool, events: mpsc::Sender<Event>) -> Self {
         Self {
             plan,
-            schedule: Schedule::new(plan.rules(nodes), 0),
+            schedule: Schedule::new(plan.rules(nodes, merged), 0),
             asked: None,
             told: None,
             last: None,

@@ -228,9 +228,9 @@ async fn begin(
         };
     }
     let first_task = found.as_ref().map_or(0, |found| found.last_task);
-    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, first_task)?;
+    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task))?;
     let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
-    let periodic = Periodic::new(plan, used, events.clone());
+    let periodic = Periodic::new(plan, used, tiers.is_none(), events.clone());
     if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
         eprintln!("mend: {sentence}");
     }

@@ -88,14 +88,20 @@ pub fn object_address(base: &str, job: &str, number: u64, name: &str) -> String 
 }
 
 impl Tiering {
-    /// `None` if there is nothing to do.
-    pub fn new(specs: Vec<TierSpec>, nodes: u32, identity: [u8; 16], first_task: u64) -> Result<Option<Self>, mend_settings::SettingError> {
+    /// `None` if there is nothing to do. `keep`: periodic checkpoints in tiers that were told no number; tasks are numbered
+    /// from `first_task`.
+    pub fn new(
+        specs: Vec<TierSpec>,
+        nodes: u32,
+        identity: [u8; 16],
+        (keep, first_task): (Option<u32>, u64),
+    ) -> Result<Option<Self>, mend_settings::SettingError> {
         if is_plain(&specs) {
             return Ok(None);
         }
         let writers = mend_settings::TIER_WRITERS.number()? as usize;
         let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
-        let machine = Replication::new(specs.clone(), 0..nodes, u64::from_le_bytes(*seed), writers);
+        let machine = Replication::new(specs.clone(), 0..nodes, keep, u64::from_le_bytes(*seed), writers);
         let (sizes, placed, tasks, told) = Default::default();
         Ok(Some(Self { specs, machine, sizes, placed, tasks, next_task: first_task, told }))
     }
@@ -187,7 +193,7 @@ impl Job {
             Published { image: reference(manifest.number, entry), base: entry.base, sites: site.into_iter().collect() }
         };
         let images = manifest.images.iter().map(image).collect();
-        let actions = tiering.machine.published(manifest.number, images);
+        let actions = tiering.machine.published(manifest.number, manifest.periodic, images);
         self.do_tiers(actions);
     }
 
@@ -217,7 +223,7 @@ impl Job {
                 }
                 images.push(Published { image: reference(number, entry), base: entry.base, sites });
             }
-            tiering.machine.adopt(number, images);
+            tiering.machine.adopt(number, manifest.periodic, images);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::manifest::{self, Manifest, ManifestError, merged_name};
 use crate::record::sync_directory;
 use mend_coordination::checkpoint::image_name;
 use mend_image::chain::Chain;
-use mend_policy::retention::{self, Bounds, Known};
+use mend_policy::retention::{self, Bounds, Known, Merge};
 use mend_sealed::Key;
 use std::fs;
 use std::io;
@@ -267,8 +267,9 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, ca
     remove_superseded(directory, bounds, key, cancel, step, &mut told);
     let found = survey(directory, key);
     if let Some(wanted) = retention::merge(&found.known, !found.unreadable.is_empty(), bounds) {
-        match merge(directory, wanted.at, key, cancel, step) {
-            Ok(()) => remove_superseded(directory, bounds, key, cancel, step, &mut told),
+        match merge(directory, &wanted, bounds, key, cancel, step) {
+            Ok(false) => {}
+            Ok(true) => remove_superseded(directory, bounds, key, cancel, step, &mut told),
             Err(MergeError::Cancelled) => {}
             Err(error) => {
                 done.damaged = matches!(error, MergeError::Chain { .. });
@@ -304,8 +305,16 @@ fn remove_superseded(
     }
 }
 
-/// Makes all images of a checkpoint full ones.
-fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Result<(), MergeError> {
+/// Makes all images of a checkpoint full ones. False: it is not worth it, as their tables show.
+fn merge(
+    directory: &Path,
+    wanted: &Merge,
+    bounds: Bounds,
+    key: Option<&Key>,
+    cancel: &AtomicBool,
+    step: &mut dyn FnMut(),
+) -> Result<bool, MergeError> {
+    let number = wanted.at;
     let place = directory.join(number.to_string());
     let mut manifest = manifest::read_alone(&place, key)?;
     let chains = manifest::check(&place, &manifest, key)?;
@@ -313,6 +322,25 @@ fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, 
         let path = path.to_owned();
         move |source| MergeError::Io { path, source }
     };
+    let mut merged = 0;
+    for (image, files) in manifest.images.iter().zip(&chains) {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(MergeError::Cancelled);
+        }
+        let bytes = match image.base {
+            // It stays as it is.
+            None => image.bytes,
+            // Tables are small beside pages.
+            Some(_) => {
+                let chain = open(files, (image.rank, number), key)?;
+                chain.pieces().iter().map(|piece| piece.end - piece.start).fold(chain.newest().bytes, u64::saturating_add)
+            }
+        };
+        merged = u64::saturating_add(merged, bytes);
+    }
+    if !wanted.is_worth(merged, bounds) {
+        return Ok(false);
+    }
     for (image, chain) in manifest.images.iter_mut().zip(&chains).filter(|(image, _)| image.base.is_some()) {
         let draft = place.join(draft_name(image.rank));
         let (bytes, checksum) = match merge_image(chain, &draft, (image.rank, number), key, cancel) {
@@ -330,7 +358,13 @@ fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, 
     manifest::replace(&place, &manifest, key)?;
     step();
     tidy(&place, &manifest, step);
-    Ok(())
+    Ok(true)
+}
+
+fn open(chain: &[PathBuf], (rank, number): (u32, u64), key: Option<&Key>) -> Result<Chain<ImageFile>, MergeError> {
+    let open = |path: &PathBuf| ImageFile::open(path, key).map_err(|source| MergeError::Io { path: path.clone(), source });
+    let files = chain.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    Chain::open(files).map_err(|source| MergeError::Chain { rank, number, source })
 }
 
 /// Writes one merged image, durable but for its name. Its length and checksum.
@@ -341,12 +375,8 @@ fn merge_image(
     key: Option<&Key>,
     cancel: &AtomicBool,
 ) -> Result<(u64, u64), MergeError> {
-    let mut files = Vec::new();
-    for path in chain {
-        files.push(ImageFile::open(path, key).map_err(|source| MergeError::Io { path: path.clone(), source })?);
-    }
     let damaged = |source| MergeError::Chain { rank, number, source };
-    let mut chain = Chain::open(files).map_err(damaged)?;
+    let mut chain = open(chain, (rank, number), key)?;
     let (length, end) = image_file::merge(&mut chain, draft, key, cancel).map_err(|error| match error {
         mend_image::merge::MergeError::Chain(source) => damaged(source),
         mend_image::merge::MergeError::Write(source) => MergeError::Write { path: draft.to_owned(), source },

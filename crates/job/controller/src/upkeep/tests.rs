@@ -15,8 +15,9 @@ const BASE: u64 = 0x10_0000;
 const PAGES: u64 = 8;
 const TWO: Bounds = Bounds { keep: 2, space_percent: 150 };
 
-/// An image whose page `fill % PAGES` was written; all others are as in `base`, or also `fill` if there is none.
-fn image(rank: u32, fill: u8, base: Option<u8>) -> Vec<u8> {
+/// An image whose page `fill % PAGES` was written; all others are as in `base`, or if there is none, the first `full` are also
+/// `fill`.
+fn image(rank: u32, fill: u8, base: Option<u8>, full: u64) -> Vec<u8> {
     let id = |fill: u8| [fill + 100 * rank as u8; 16];
     let header = Header {
         rank,
@@ -45,7 +46,7 @@ fn image(rank: u32, fill: u8, base: Option<u8>) -> Vec<u8> {
         writer.record(Kind::Kept, 0, 0, &payload).unwrap();
         writer.record(Kind::Pages, 0, BASE + page * PAGE, &[fill; PAGE as usize]).unwrap();
     } else {
-        writer.record(Kind::Pages, 0, BASE, &[fill; (PAGES * PAGE) as usize]).unwrap();
+        writer.record(Kind::Pages, 0, BASE, &vec![fill; (full * PAGE) as usize]).unwrap();
     }
     writer.finish().unwrap();
     bytes
@@ -53,9 +54,14 @@ fn image(rank: u32, fill: u8, base: Option<u8>) -> Vec<u8> {
 
 /// Publishes a checkpoint; for each rank the number that it builds on.
 fn take(directory: &Path, number: u8, bases: [Option<u8>; 2]) {
+    take_of(directory, number, bases, PAGES);
+}
+
+/// The same; a full image holds so many pages.
+fn take_of(directory: &Path, number: u8, bases: [Option<u8>; 2], full: u64) {
     let part = prepare(directory, number.into()).unwrap();
     let entry = |(rank, base): (u32, Option<u8>)| {
-        let bytes = image(rank, number, base);
+        let bytes = image(rank, number, base, full);
         fs::write(part.join(image_name(rank)), &bytes).unwrap();
         let id = ImageId([number + 100 * rank as u8; 16]);
         let sequence = base.map_or(0, |_| number.into());
@@ -163,6 +169,22 @@ fn what_builds_on_a_merged_one_goes_on() {
     let after = memory(directory, 8);
     assert_eq!(after[0], [8, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(after[1], [8, 4, 4, 4, 4, 5, 6, 7]);
+}
+
+#[test]
+fn what_grows_and_supersedes_nothing_is_not_merged() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    for number in 1..=7 {
+        take_of(directory, number, [(number > 1).then(|| number - 1); 2], 1);
+    }
+    let before = names(directory);
+    let bounds = Bounds { keep: 1, space_percent: 250 };
+    let found = survey(directory, None);
+    assert!(retention::merge(&found.known, false, bounds).is_some(), "seven times the first one's size");
+    let done = round(directory, Some(bounds), None, &AtomicBool::new(false));
+    assert!(done.failure.is_none(), "{done:?}");
+    assert_eq!(names(directory), before);
 }
 
 #[test]

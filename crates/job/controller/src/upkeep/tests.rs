@@ -8,6 +8,7 @@ use mend_image::kept;
 use mend_image::record::{Kind, Mapping};
 use mend_image::write::StreamWriter;
 use mend_messages::agent::ImageId;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 const PAGE: u64 = 4096;
@@ -54,14 +55,19 @@ fn image(rank: u32, fill: u8, base: Option<u8>, full: u64) -> Vec<u8> {
 
 /// Publishes a checkpoint; for each rank the number that it builds on.
 fn take(directory: &Path, number: u8, bases: [Option<u8>; 2]) {
-    take_of(directory, number, bases, PAGES);
+    take_of(directory, number, bases, PAGES, None);
 }
 
-/// The same; a full image holds so many pages.
-fn take_of(directory: &Path, number: u8, bases: [Option<u8>; 2], full: u64) {
+/// The same; a full image holds so many pages, and all are encrypted if there is a key.
+fn take_of(directory: &Path, number: u8, bases: [Option<u8>; 2], full: u64, key: Option<&Key>) {
     let part = prepare(directory, number.into()).unwrap();
     let entry = |(rank, base): (u32, Option<u8>)| {
-        let bytes = image(rank, number, base, full);
+        let mut bytes = image(rank, number, base, full);
+        if let Some(key) = key {
+            let mut sealer = mend_sealed::Sealer::new(Vec::new(), key, [number + 100 * rank as u8; 32]).unwrap();
+            sealer.write_all(&bytes).unwrap();
+            bytes = sealer.finish().unwrap().0;
+        }
         fs::write(part.join(image_name(rank)), &bytes).unwrap();
         let id = ImageId([number + 100 * rank as u8; 16]);
         let sequence = base.map_or(0, |_| number.into());
@@ -77,7 +83,8 @@ fn take_of(directory: &Path, number: u8, bases: [Option<u8>; 2], full: u64) {
         }
     };
     let images = (0..2).zip(bases).map(entry).collect();
-    publish(&part, &manifest::Manifest { number: number.into(), images, periodic: true, ..manifest() }, None).unwrap();
+    publish(&part, &manifest::Manifest { number: number.into(), images, periodic: true, encrypted: key.is_some(), ..manifest() }, key)
+        .unwrap();
 }
 
 /// Seven checkpoints, each on the one before; rank 1 moved before the fourth.
@@ -92,15 +99,19 @@ fn history() -> tempfile::TempDir {
 
 /// The memory of both ranks as a restart from the checkpoint would have it.
 fn memory(directory: &Path, number: u64) -> Vec<Vec<u8>> {
+    memory_with(directory, number, None)
+}
+
+fn memory_with(directory: &Path, number: u64, key: Option<&Key>) -> Vec<Vec<u8>> {
     let place = directory.join(number.to_string());
-    let manifest = manifest::load(&place, None).unwrap();
+    let manifest = manifest::load(&place, key).unwrap();
     let content = |files: Vec<PathBuf>| {
-        let mut chain = Chain::open(files.iter().map(|path| fs::File::open(path).unwrap())).unwrap();
+        let mut chain = Chain::open(files.iter().map(|path| ImageFile::open(path, key).unwrap())).unwrap();
         chain.verify().unwrap();
         let pieces = chain.pieces().to_vec();
         pieces.iter().flat_map(|piece| chain.read(piece).unwrap().iter().step_by(PAGE as usize).copied().collect::<Vec<_>>()).collect()
     };
-    manifest::chains(&place, &manifest, None).unwrap().into_iter().map(content).collect()
+    manifest::chains(&place, &manifest, key).unwrap().into_iter().map(content).collect()
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -176,7 +187,7 @@ fn what_grows_and_supersedes_nothing_is_not_merged() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     for number in 1..=7 {
-        take_of(directory, number, [(number > 1).then(|| number - 1); 2], 1);
+        take_of(directory, number, [(number > 1).then(|| number - 1); 2], 1, None);
     }
     let before = names(directory);
     let bounds = Bounds { keep: 1, space_percent: 250 };
@@ -185,6 +196,27 @@ fn what_grows_and_supersedes_nothing_is_not_merged() {
     let done = round(directory, Some(bounds), None, &AtomicBool::new(false));
     assert!(done.failure.is_none(), "{done:?}");
     assert_eq!(names(directory), before);
+}
+
+#[test]
+fn with_a_key_what_is_merged_is_encrypted_and_authenticated() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let key = Key::from_bytes([7; 32]);
+    for number in 1..=7 {
+        take_of(directory, number, [(number > 1).then(|| number - 1); 2], PAGES, Some(&key));
+    }
+    let before = memory_with(directory, 7, Some(&key));
+    // Nothing is merged or removed for what somebody else may have written.
+    let all = manifest::numbers(directory);
+    let _ = round(directory, Some(TWO), Some(&Key::from_bytes([8; 32])), &AtomicBool::new(false));
+    assert_eq!(manifest::numbers(directory), all);
+    let done = round(directory, Some(TWO), Some(&key), &AtomicBool::new(false));
+    assert_eq!((done.failure, done.newest), (None, Some((7, vec![1, 1]))));
+    assert_eq!(manifest::numbers(directory), [6, 7]);
+    assert_eq!(memory_with(directory, 7, Some(&key)), before);
+    let merged = directory.join("6").join(merged_name(0));
+    assert!(ImageFile::open(&merged, Some(&key)).unwrap().is_sealed());
 }
 
 #[test]

@@ -126,8 +126,8 @@ pub enum MergeError {
 pub struct Survey {
     /// Checkpoints whose manifest is good, ascending.
     pub known: Vec<Known>,
-    /// Others, which may be good, too.
-    pub unreadable: Vec<u64>,
+    /// Others, which may be good, too, and why nothing is known of them.
+    pub unreadable: Vec<(u64, ManifestError)>,
 }
 
 /// Looks at all checkpoints of a directory. With a key, those that were not written with it are unreadable.
@@ -146,7 +146,7 @@ pub fn survey(directory: &Path, key: Option<&Key>) -> Survey {
             }),
             // What is damaged for good can't be restarted by anybody, and so needs nothing.
             Err(ManifestError::Damaged { .. } | ManifestError::None { .. }) => {}
-            Err(_) => survey.unreadable.push(number),
+            Err(error) => survey.unreadable.push((number, error)),
         }
     }
     survey
@@ -196,7 +196,7 @@ pub fn remove_by_hand(directory: &Path, numbers: &[u64]) -> Result<(), RemoveErr
             return Err(RemoveError::Needed { number, by });
         }
         // One that cannot be read may itself go.
-        if found.unreadable.iter().any(|other| !order.contains(other)) && found.known.iter().any(|one| one.number == number) {
+        if found.unreadable.iter().any(|(other, _)| !order.contains(other)) && found.known.iter().any(|one| one.number == number) {
             return Err(RemoveError::Unknown { number });
         }
     }
@@ -266,6 +266,10 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, ca
     };
     remove_superseded(directory, bounds, key, cancel, step, &mut told);
     let found = survey(directory, key);
+    if let Some((number, error)) = found.unreadable.first() {
+        let why = crate::error::with_causes(error);
+        told(format!("no checkpoint is removed or merged, as checkpoint {number} may need any of them: {why}"));
+    }
     if let Some(wanted) = retention::merge(&found.known, !found.unreadable.is_empty(), bounds) {
         match merge(directory, &wanted, bounds, key, cancel, step) {
             Ok(false) => {}

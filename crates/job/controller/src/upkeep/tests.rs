@@ -209,7 +209,9 @@ fn with_a_key_what_is_merged_is_encrypted_and_authenticated() {
     let before = memory_with(directory, 7, Some(&key));
     // Nothing is merged or removed for what somebody else may have written.
     let all = manifest::numbers(directory);
-    let _ = round(directory, Some(TWO), Some(&Key::from_bytes([8; 32])), &AtomicBool::new(false));
+    let done = round(directory, Some(TWO), Some(&Key::from_bytes([8; 32])), &AtomicBool::new(false));
+    let told = done.failure.unwrap();
+    assert!(told.contains("checkpoint 1 may need any of them") && told.contains("encrypted with another key"), "{told}");
     assert_eq!(manifest::numbers(directory), all);
     let done = round(directory, Some(TWO), Some(&key), &AtomicBool::new(false));
     assert_eq!((done.failure, done.newest), (None, Some((7, vec![1, 1]))));

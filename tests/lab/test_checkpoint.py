@@ -74,6 +74,30 @@ class Checkpoint(unittest.TestCase):
         job.finish(0)
         self.assertEqual(self.output(), job.stdout())
 
+    def test_a_directory_in_shared_memory_which_ranks_do_not_see(self):
+        place = tempfile.mkdtemp(prefix="mend-checkpoint-", dir="/dev/shm")
+        self.addCleanup(shutil.rmtree, place, ignore_errors=True)
+        argv = [self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go"]
+        job = self.machine.start(self.directory, "run", "-n", "2", "--checkpoint-dir", place, "--incremental", "2", *argv)
+        name = self.machine.running(job)
+        for mode in ("stop", "copy-on-write", "stop", "copy-on-write"):
+            self.machine.verb("checkpoint", name, "--mode", mode)
+        found = self.machine.verb("checkpoints", name)
+        self.assertEqual([one["kind"] for one in found], ["full", "incremental", "incremental", "full"])
+        self.assertTrue(all(one["usable"] for one in found), found)
+        self.assertEqual(self.machine.mend("kill", name).returncode, 0)
+        job.finish(137)
+        self.let_go()
+        self.restart(name, "--checkpoint", "3").finish(0)
+        images = {f"rank-{rank}.image" for rank in range(2)}
+        for number in range(1, 5):
+            self.assertEqual(set(os.listdir(os.path.join(place, name, str(number)))), images | {"manifest.json"})
+        plain = tempfile.mkdtemp(dir=self.work)
+        job = self.machine.start(plain, "run", "-n", "2", *argv)
+        job.let_go()
+        job.finish(0)
+        self.assertEqual(self.output(), job.stdout())
+
     def test_an_older_checkpoint_and_a_path(self):
         job = self.machine.start(self.directory, "run", self.count, "600", "5000", "go")
         name = self.machine.running(job)

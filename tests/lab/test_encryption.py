@@ -1,6 +1,7 @@
 """Images encrypted at rest: nothing shows, nothing can be changed, the key is nowhere but in its file."""
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -119,6 +120,26 @@ class Encryption(unittest.TestCase):
             self.assertIn("checkpoint 3 cannot be used", job.stderr())
             self.assertIn("checkpoint 2 cannot be used", job.stderr())
             self.assertIn("it is damaged or was changed", job.stderr())
+            self.assertIn("from checkpoint 1 ", job.stderr())
+
+    def test_manifests_that_others_wrote_are_refused_by_name(self):
+        with Machine() as machine:
+            name, place = self.saved(machine, "--encryption-key", self.key, checkpoints=3)
+            files = {number: os.path.join(place, str(number), "manifest.json") for number in (1, 2, 3)}
+            texts = {number: json.loads(self.read(file)) for number, file in files.items()}
+            # The checksum, which anybody can make, is not of the code: one is taken away, the other another checkpoint's.
+            del texts[3]["code"]
+            texts[2]["code"] = texts[1]["code"]
+            for number in (2, 3):
+                with open(files[number], "w", encoding="utf-8") as file:
+                    json.dump(texts[number], file)
+            changed = "changed by somebody who does not have it"
+            self.refused(machine, name, "--encryption-key", self.key, "--checkpoint", "2", code=65, text=changed)
+            job = machine.start(self.directory, "restart", name, "--encryption-key", self.key)
+            job.finish(0)
+            self.assertIn(f"checkpoint 3 cannot be used: {files[3]} cannot be used: it is not encrypted", job.stderr())
+            self.assertIn("checkpoint 2 cannot be used: ", job.stderr())
+            self.assertIn(changed, job.stderr())
             self.assertIn("from checkpoint 1 ", job.stderr())
 
     def test_a_full_disk_fails_the_checkpoint_and_not_the_job(self):

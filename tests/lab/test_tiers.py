@@ -97,6 +97,8 @@ class Tiers(OfFourRanks):
 
     def test_a_chain_is_kept_and_restored_as_a_whole(self):
         with Lab(3) as lab:
+            # Most of these ranks' memory changes from one to the next.
+            lab.environment["MEND_SPACE_PERCENT"] = "off"
             name = self.started(lab, "memory,partner", "--incremental", "2")
             for number in (1, 2, 3):
                 lab.verb("checkpoint", name)
@@ -107,6 +109,38 @@ class Tiers(OfFourRanks):
             lab.kill("node2")
             self.job.finish(75)
             said = self.restarted(lab, name)
+            self.assertNotIn("its image", said)
+
+    def test_a_chain_that_would_take_too_much_space_is_not_continued(self):
+        with Lab(2) as lab:
+            lab.environment["MEND_SPACE_PERCENT"] = "110"
+            options = ("-n", "4", "--hosts", "node1,node2", "--tiers", "memory,shared", "--incremental", "10")
+            self.job = lab.start(self.directory, "run", *options, self.iters, *ARGUMENTS)
+            name = lab.running(self.job)
+            for number in range(1, 5):
+                lab.verb("checkpoint", name)
+                self.complete(lab, name, number, ["memory", "shared"])
+            self.assertEqual([one["kind"] for one in lab.verb("checkpoints", name)], ["full", "incremental", "full", "incremental"])
+            lab.mend("kill", name)
+            self.job.finish(137)
+            self.restarted(lab, name)
+
+    def test_periodic_checkpoints_go_from_every_tier_and_what_was_asked_for_stays(self):
+        with Lab(3) as lab:
+            options = ("--interval", "1", "--keep", "1", "--incremental", "2")
+            name = self.started(lab, "memory,partner,shared", *options)
+            asked = lab.verb("checkpoint", name)["number"]
+            numbers = lambda: [one["number"] for one in lab.verb("checkpoints", name)]
+            wanted = lambda: (found := numbers())[-1] >= asked + 7 and not set(range(asked + 1, asked + 4)) & set(found)
+            self.job.wait_for(wanted, "the first chain is gone but for what was asked for")
+            lab.mend("kill", name)
+            self.job.finish(137)
+            [kept] = [one for one in lab.verb("checkpoints", name) if one["number"] == asked]
+            self.assertEqual((kept["tiers"], kept["periodic"], kept["usable"]), (["shared"], False, True))
+            for node in ("node1", "node2", "node3"):
+                self.assertNotIn(f"{asked}/", "".join(self.memory(lab, node)))
+            lab.kill("node2")
+            said = self.restarted(lab, name, "--interval", "off")
             self.assertNotIn("its image", said)
 
     def test_a_copy_that_is_not_good_is_named_and_the_next_one_taken(self):
@@ -220,6 +254,41 @@ class Tiers(OfFourRanks):
             self.restarted(lab, name)
 
 
+def key_file(directory, name="key", digit="c"):
+    path = os.path.join(directory, name)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+        file.write(digit * 64 + "\n")
+    return path
+
+
+class Encrypted(OfFourRanks):
+    def test_images_are_encrypted_in_every_tier_and_copies_checked(self):
+        key, other = key_file(self.directory), key_file(self.directory, "other", "d")
+        with Lab(3) as lab:
+            scratch = lab.on("node1", "sh", "-c", 'echo "$MEND_SCRATCH"').stdout.strip()
+            tiers = ["memory", "partner", f"local:{scratch}", "shared"]
+            name = self.started(lab, ",".join(tiers), "--encryption-key", key, "--incremental", "2")
+            for number in (1, 2):
+                directory = lab.verb("checkpoint", name)["directory"]
+                self.complete(lab, name, number, tiers)
+            begin = f"find /dev/shm/mend.* {scratch} {os.path.dirname(directory)} -name 'rank-*.image' -exec head -c 8 {{}} \\; | sed 's/MENDSEAL/+/g'"
+            # Own and partner's in memory, own in the local directory, all in the shared one, of two checkpoints each.
+            for node, images in (("node1", 2 + 2 + 4), ("node2", 4 + 2 + 4), ("node3", 2 + 4)):
+                self.assertEqual(lab.on(node, "sh", "-c", begin).stdout, "+" * images * 2, node)
+            self.spoil(lab, "node1", 2, 1, "flipped")
+            lab.kill("node2")
+            self.job.finish(75)
+            for options, text in (([], "it is encrypted"), (["--encryption-key", other], "encrypted with another key")):
+                done = lab.mend("restart", name, *options)
+                self.assertEqual(done.returncode, 65, done.stderr)
+                self.assertIn(text, done.stderr)
+            said = self.restarted(lab, name, "--encryption-key", key)
+            self.assertIn("rank 1: its image of checkpoint 2 in the memory of node1 cannot be used: it is damaged or was changed", said)
+            # Ranks 2 and 3 come from their partner's memory.
+            for rank in (0, 2, 3):
+                self.assertNotIn(f"rank {rank}:", said)
+
+
 class ObjectStorage(OfFourRanks):
     """A real S3 server, SeaweedFS, on the lab's head node."""
 
@@ -298,6 +367,22 @@ class ObjectStorage(OfFourRanks):
             self.assertNotIn("its image", said)
             self.assertNotIn(self.SECRET, self.job.stderr())
 
+    def test_what_is_stored_is_encrypted(self):
+        key = key_file(self.directory)
+        with Lab(3) as lab:
+            self.serve(lab)
+            name = self.started(lab, "memory,s3://lab/jobs", "--encryption-key", key)
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 1, ["memory", "s3://lab/jobs"])
+            begin = '"$1" get "$2" | head -c 8'
+            for rank in range(4):
+                words = (os.path.join(BIN, "mend-object"), f"s3://lab/jobs/{name}/1/rank-{rank}.image")
+                self.assertEqual(lab.on("head", "sh", "-c", begin, "sh", *words).stdout, "MENDSEAL")
+            lab.kill("node2")
+            self.job.finish(75)
+            said = self.restarted(lab, name, "--encryption-key", key)
+            self.assertNotIn("its image", said)
+
     def wait_gone(self, lab, address):
         for _ in range(100):
             if self.objects(lab, "get", address).returncode:
@@ -331,15 +416,6 @@ class Alone(unittest.TestCase):
                 self.assertEqual(done.returncode, 64, done.stderr)
                 self.assertIn(text, done.stderr)
                 self.assertIn("memory,partner,local:/scratch,shared", done.stderr)
-
-    def test_no_key_for_tiers_that_would_not_be_encrypted(self):
-        with Machine() as machine:
-            key = os.path.join(machine.home, "key")
-            with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-                file.write("ab" * 32)
-            done = machine.mend("run", "--tiers", "memory", "--encryption-key", key, "true")
-            self.assertEqual(done.returncode, 64, done.stderr)
-            self.assertIn("encrypted in the checkpoint directory alone", done.stderr)
 
     def test_memory_of_this_machine_alone(self):
         work = tempfile.mkdtemp(prefix="mend-tiers-")

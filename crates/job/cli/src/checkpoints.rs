@@ -3,11 +3,13 @@
 use crate::arguments::Checkpoints;
 use crate::failure::Failure;
 use crate::{report, verbs};
-use mend_controller::error_with_causes;
+use mend_controller::image_file::key_of_setting;
 use mend_controller::manifest::{self, Manifest};
 use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
 use mend_controller::upkeep::remove_by_hand;
+use mend_controller::{RunError, error_with_causes};
 use mend_messages::control::{Answer, Ask};
+use mend_sealed::Key;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +21,7 @@ struct Listed {
     problem: Option<String>,
     taken: Option<u64>,
     age_s: Option<u64>,
-    kind: Option<&'static str>,
+    kind: Option<String>,
     periodic: Option<bool>,
     bases: BTreeSet<u64>,
     needs: BTreeSet<u64>,
@@ -38,7 +40,8 @@ pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
     if !arguments.remove.is_empty() {
         return remove(&directory, &record, &arguments).await;
     }
-    let all: Vec<Listed> = manifest::numbers(&record.checkpoints).into_iter().map(|number| look(&record, number)).collect();
+    let key = key_of_setting().map_err(RunError::from)?;
+    let all: Vec<Listed> = manifest::numbers(&record.checkpoints).into_iter().map(|number| look(&record, number, key.as_ref())).collect();
     if arguments.json {
         report::json(&all)?;
         return Ok(0);
@@ -60,7 +63,7 @@ fn row(one: &Listed) -> Vec<String> {
         one.number.to_string(),
         or_dash(one.taken.map(report::time)),
         or_dash(one.age_s.map(report::age)),
-        or_dash(one.kind.map(str::to_owned)),
+        or_dash(one.kind.clone()),
         or_dash((!needs.is_empty()).then(|| needs.join(","))),
         or_dash(one.bytes.map(report::size)),
         or_dash(one.stopped_us.map(report::duration)),
@@ -69,28 +72,26 @@ fn row(one: &Listed) -> Vec<String> {
     ]
 }
 
-fn look(record: &JobRecord, number: u64) -> Listed {
+fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
     let directory = record.checkpoints.join(number.to_string());
-    let loaded = manifest::load(&directory);
+    let read = manifest::read_alone(&directory, key);
+    let problem = match &read {
+        Ok(found) => manifest::check(&directory, found, key).err().map(|error| error_with_causes(&error)),
+        Err(error) => Some(error_with_causes(error)),
+    };
     // A damaged one still says what it is, if its manifest is good.
-    let found: Option<Manifest> = manifest::read_alone(&directory).ok();
-    let found = found.as_ref();
-    let full = |found: &Manifest| found.images.iter().filter(|image| image.base.is_none()).count();
+    let found = read.as_ref().ok();
     Listed {
         number,
-        usable: loaded.is_ok(),
-        problem: loaded.err().map(|error| error_with_causes(&error)),
+        usable: problem.is_none(),
+        problem,
         taken: found.map(|found| found.taken),
         age_s: found.map(|found| record::now().saturating_sub(found.taken)),
-        kind: found.map(|found| match full(found) {
-            0 => "incremental",
-            full if full == found.images.len() => "full",
-            _ => "partly full",
-        }),
+        kind: found.map(|found| found.kind().to_string()),
         periodic: found.map(|found| found.periodic),
-        bases: found.map(bases).unwrap_or_default(),
+        bases: found.map(Manifest::bases).unwrap_or_default(),
         needs: found.map(|found| needs(record, found)).unwrap_or_default(),
-        bytes: found.map(|found| found.images.iter().map(|image| image.bytes).sum()),
+        bytes: found.map(Manifest::bytes),
         stopped_us: found.map(|found| found.stopped_us),
         tiers: found.map(|found| tiers(&directory, found)).unwrap_or_default(),
         directory: directory.to_string_lossy().into_owned(),
@@ -102,17 +103,13 @@ fn tiers(directory: &Path, manifest: &Manifest) -> Vec<String> {
     if manifest.tiers.is_empty() { vec!["shared".to_owned()] } else { mend_controller::tiers::held(directory) }
 }
 
-fn bases(manifest: &Manifest) -> BTreeSet<u64> {
-    manifest.images.iter().filter_map(|image| image.base).collect()
-}
-
 /// All that a checkpoint builds on, as far as it can be followed.
 fn needs(record: &JobRecord, manifest: &Manifest) -> BTreeSet<u64> {
-    let mut found = bases(manifest);
+    let mut found = manifest.bases();
     let mut open: Vec<u64> = found.iter().copied().collect();
     while let Some(number) = open.pop() {
-        if let Ok(below) = manifest::read_alone(&record.checkpoints.join(number.to_string())) {
-            open.extend(bases(&below).into_iter().filter(|base| found.insert(*base)));
+        if let Ok(below) = manifest::read_alone(&record.checkpoints.join(number.to_string()), None) {
+            open.extend(below.bases().into_iter().filter(|base| found.insert(*base)));
         }
     }
     found

@@ -10,8 +10,9 @@
 //! Invariants: newest first, each at most once; only what is wrong with a checkpoint itself leads to the next, never
 //! what is wrong with a node, a program or a file of the job.
 
-use crate::error::RunError;
+use crate::error::{RunError, with_causes};
 use crate::manifest::{self, Manifest, ManifestError, numbers};
+use mend_sealed::{Key, SealError};
 use std::path::{Path, PathBuf};
 
 /// Checkpoints that a restart may begin from.
@@ -41,15 +42,17 @@ impl Candidates {
         Self { left: vec![(checkpoint.to_owned(), None)], job: None, place: checkpoint.to_owned() }
     }
 
-    /// The newest that is left and can be loaded, with its directory. Those that cannot are passed over, saying so.
+    /// The newest that is left and can be loaded (and was written with the key, if there is one), with its directory. Those that cannot are passed over, saying so.
     ///
     /// # Errors
     /// What is wrong with the last one that was looked at; [`ManifestError::None`] if there is none.
-    pub fn newest(&mut self) -> Result<(Manifest, PathBuf), ManifestError> {
+    pub fn newest(&mut self, key: Option<&Key>) -> Result<(Manifest, PathBuf), ManifestError> {
         let mut last = None;
         while let Some((directory, number)) = self.left.pop() {
-            match self.load(&directory, number) {
+            match self.load(&directory, number, key) {
                 Ok(manifest) => return Ok((manifest, directory)),
+                // Others of the job want the key, too.
+                Err(error @ ManifestError::Sealed { source: SealError::NoKey, .. }) => return Err(error),
                 Err(error) if self.left.is_empty() => last = Some(error),
                 Err(error) => eprintln!("mend: {}", passed_over(&directory, &error)),
             }
@@ -57,8 +60,11 @@ impl Candidates {
         Err(last.unwrap_or_else(|| ManifestError::None { path: self.place.clone() }))
     }
 
-    fn load(&self, directory: &Path, number: Option<u64>) -> Result<Manifest, ManifestError> {
-        let manifest = manifest::load(directory)?;
+    fn load(&self, directory: &Path, number: Option<u64>, key: Option<&Key>) -> Result<Manifest, ManifestError> {
+        let manifest = manifest::load(directory, key)?;
+        if manifest.encrypted && key.is_none() {
+            return Err(ManifestError::Sealed { path: directory.join("manifest.json"), source: SealError::NoKey });
+        }
         let misplaced = |what: String| Err(ManifestError::Damaged { path: directory.join("manifest.json"), what });
         match (&self.job, number) {
             (Some(job), _) if *job != manifest.job => misplaced(format!("it is of the job {}, not of {job}", manifest.job)),
@@ -83,13 +89,7 @@ impl Candidates {
 
 fn passed_over(directory: &Path, error: &dyn std::error::Error) -> String {
     let number = directory.file_name().unwrap_or_default().to_string_lossy();
-    let mut text = format!("checkpoint {number} cannot be used: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
+    format!("checkpoint {number} cannot be used: {}", with_causes(error))
 }
 
 #[cfg(test)]
@@ -100,14 +100,14 @@ mod tests {
     fn none_at_all_and_none_that_loads_are_told_apart() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
-        assert!(matches!(Candidates::numbered(path, None, None).newest(), Err(ManifestError::None { .. })));
+        assert!(matches!(Candidates::numbered(path, None, None).newest(None), Err(ManifestError::None { .. })));
         for number in ["1", "2", "3.part"] {
             std::fs::create_dir(path.join(number)).unwrap();
         }
         std::fs::write(path.join("1/manifest.json"), "{").unwrap();
         let mut both = Candidates::numbered(path, None, None);
-        assert!(matches!(both.newest(), Err(ManifestError::Damaged { path: found, .. }) if found == path.join("1/manifest.json")));
-        assert!(matches!(both.newest(), Err(ManifestError::None { .. })));
+        assert!(matches!(both.newest(None), Err(ManifestError::Damaged { path: found, .. }) if found == path.join("1/manifest.json")));
+        assert!(matches!(both.newest(None), Err(ManifestError::None { .. })));
     }
 
     #[test]

@@ -111,9 +111,6 @@ pub enum RunError {
         /// Which.
         signal: i32,
     },
-    /// Images in other tiers would not be encrypted.
-    #[error("images are encrypted in the checkpoint directory alone, not in other tiers")]
-    SealedTiers,
     /// The tiers cannot be used.
     #[error("the list of tiers cannot be used")]
     Tiers(#[from] mend_messages::tier::TierError),
@@ -155,7 +152,6 @@ impl RunError {
             Self::Manifest(error) => error.hint(),
             Self::Hosts(error) => error.hint().to_owned(),
             Self::Tiers(error) => error.hint().to_owned(),
-            Self::SealedTiers => "leave out --tiers (and MEND_TIERS), or the key".into(),
             Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
         }
     }
@@ -175,7 +171,7 @@ impl RunError {
             Self::NodeLost { .. } => 75,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } => 65,
-            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) | Self::Tiers(_) | Self::SealedTiers => 64,
+            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) | Self::Tiers(_) => 64,
             Self::Interrupted { signal } => 128 + signal,
             _ => 1,
         }

@@ -1,9 +1,15 @@
 //! An image file as it is read and written, encrypted or not.
 
+use mend_image::chain::Chain;
+use mend_image::merge::MergeError;
+use mend_image::record::End;
+use mend_image::write::WriteError;
 use mend_sealed::{HEAD, Key, KeyError, Opener, SealError, Sealer, is_sealed};
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a plain image that are written at once.
 const WRITE_SIZE: usize = 1 << 20;
@@ -121,5 +127,46 @@ impl Write for NewImage<'_> {
             Self::Plain(file) => file.flush(),
             Self::Sealed(sealer) => sealer.flush(),
         }
+    }
+}
+
+/// Merges a chain into one full image, encrypted if there is a key, which is durable as `draft` when this returns. Its
+/// length in bytes, and its end record. What a killed predecessor left as `draft` is worthless, and nothing of it is left
+/// after a failure. With `cancel` it fails soon.
+///
+/// # Errors
+/// As for [`mend_image::merge::merge`].
+pub fn merge(chain: &mut Chain<ImageFile>, draft: &Path, key: Option<&Key>, cancel: &AtomicBool) -> Result<(u64, End), MergeError> {
+    let _ = fs::remove_file(draft);
+    let merged = (|| {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft).map_err(WriteError::Write)?;
+        let mut out = Cancellable { inner: NewImage::begin(&file, key).map_err(WriteError::Write)?, cancel };
+        let end = mend_image::merge::merge(chain, &mut out)?;
+        let length = out.inner.finish().map_err(WriteError::Write)?;
+        file.sync_all().map_err(WriteError::Write)?;
+        Ok((length, end))
+    })();
+    if merged.is_err() {
+        let _ = fs::remove_file(draft);
+    }
+    merged
+}
+
+/// Fails once it is cancelled.
+struct Cancellable<'a, W> {
+    inner: W,
+    cancel: &'a AtomicBool,
+}
+
+impl<W: Write> Write for Cancellable<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(io::Error::other("cancelled"));
+        }
+        self.inner.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
     }
 }

@@ -3,19 +3,20 @@
 //! Faults assumed: files are missing, torn or hostile; disks are full; this process dies at any moment. A compacted image
 //! exists under its name only when it is whole and durable.
 
-use crate::image_file::{ImageFile, NewImage, key_of_setting};
+use crate::image_file::{self, ImageFile, key_of_setting};
 use crate::manifest::{self, ManifestError};
 use crate::record::sync_directory;
 use mend_image::chain::{Chain, ChainError, Fault};
-use mend_image::merge::{MergeError, merge};
+use mend_image::merge::MergeError;
 use mend_image::record::End;
+use mend_image::write::WriteError;
 use mend_image::{HEADER_SIZE, read_header};
-use mend_sealed::{KeyError, SealError};
+use mend_sealed::{Key, KeyError, SealError};
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 /// Why image files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -82,10 +83,12 @@ impl ImagesError {
 /// [`ImagesError::Open`]; [`ImagesError::Manifest`] if what it builds on cannot be used.
 pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
     let opened = |source| ImagesError::Open { path: image.to_owned(), source };
+    let key = key_of_setting()?;
     let mut raw = Vec::new();
-    ImageFile::open(image, key_of_setting()?.as_ref())
-        .and_then(|file| file.take(HEADER_SIZE as u64).read_to_end(&mut raw))
-        .map_err(opened)?;
+    let file = ImageFile::open(image, key.as_ref());
+    // A key that is not needed for the image is not for its manifest either.
+    let key = key.as_ref().filter(|_| file.as_ref().is_ok_and(ImageFile::is_sealed));
+    file.and_then(|file| file.take(HEADER_SIZE as u64).read_to_end(&mut raw)).map_err(opened)?;
     let alone = vec![image.to_owned()];
     // What is wrong with the header is told by whoever opens the chain.
     let Ok(header) = read_header(&raw) else { return Ok(alone) };
@@ -94,8 +97,8 @@ pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
     if !header.incremental() || !directory.join("manifest.json").exists() {
         return Ok(alone);
     }
-    let manifest = manifest::read(&directory)?;
-    let mut chain = manifest::chain_of(&directory, &manifest, header.rank)?;
+    let manifest = manifest::read(&directory, key)?;
+    let mut chain = manifest::chain_of(&directory, &manifest, header.rank, key)?;
     match chain.first_mut() {
         Some(newest) if newest.file_name() == image.file_name() => newest.clone_from(&image.to_owned()),
         // Not one of the checkpoint's images.
@@ -109,49 +112,42 @@ pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
 /// # Errors
 /// See [`ImagesError`].
 pub fn open(files: &[PathBuf], whole: bool) -> Result<Chain<ImageFile>, ImagesError> {
-    let key = key_of_setting()?;
-    let open = |path: &PathBuf| ImageFile::open(path, key.as_ref()).map_err(|source| ImagesError::Open { path: path.clone(), source });
+    open_with(files, whole, key_of_setting()?.as_ref())
+}
+
+fn open_with(files: &[PathBuf], whole: bool, key: Option<&Key>) -> Result<Chain<ImageFile>, ImagesError> {
+    let open = |path: &PathBuf| ImageFile::open(path, key).map_err(|source| ImagesError::Open { path: path.clone(), source });
     let sources = files.iter().map(open).collect::<Result<Vec<ImageFile>, _>>()?;
     let chain = if whole { Chain::open(sources) } else { Chain::survey(sources) };
     chain.map_err(|error| ImagesError::of(files, error))
 }
 
-/// Merges a chain of files into one full image at `target` (encrypted, if one of them is), which may be one of them: until the new one is durable, the
-/// old one stays. Returns the new image's end record.
+/// Merges a chain of files into one full image at `target` (encrypted, if one of them is), which may be one of them:
+/// until the new one is durable, the old one stays. Returns the new image's end record.
 ///
 /// # Errors
 /// See [`ImagesError`]. Nothing is left behind.
 pub fn compact(files: &[PathBuf], target: &Path) -> Result<End, ImagesError> {
-    let mut chain = open(files, true)?;
     let key = key_of_setting()?;
-    let sealed = files.iter().any(|path| ImageFile::open(path, key.as_ref()).is_ok_and(|file| file.is_sealed()));
+    let mut chain = open_with(files, true, key.as_ref())?;
+    let key = key.as_ref().filter(|_| chain.members().iter().any(|member| member.source().is_sealed()));
     let written = |source| ImagesError::Write { path: target.to_owned(), source };
     let name = target.file_name().ok_or_else(|| written(io::ErrorKind::InvalidFilename.into()))?;
     let mut draft = OsString::from(".");
     draft.push(name);
     draft.push(".compact");
     let draft = target.with_file_name(draft);
-    let result = (|| {
-        // What a killed one left is worthless.
+    let (_, end) = image_file::merge(&mut chain, &draft, key, &AtomicBool::new(false)).map_err(|error| match error {
+        MergeError::Chain(error) => ImagesError::of(files, error),
+        MergeError::Write(WriteError::Write(source)) => written(source),
+        MergeError::Write(error) => written(io::Error::other(error)),
+    })?;
+    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::rename(&draft, target).and_then(|()| sync_directory(directory)).map_err(|error| {
         let _ = fs::remove_file(&draft);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(written)?;
-        let mut out = NewImage::begin(&file, key.as_ref().filter(|_| sealed)).map_err(written)?;
-        let end = merge(&mut chain, &mut out).map_err(|error| match error {
-            MergeError::Chain(error) => ImagesError::of(files, error),
-            MergeError::Write(mend_image::write::WriteError::Write(source)) => written(source),
-            MergeError::Write(error) => written(io::Error::other(error)),
-        })?;
-        out.finish().map_err(written)?;
-        file.sync_all().map_err(written)?;
-        fs::rename(&draft, target).map_err(written)?;
-        let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        sync_directory(directory).map_err(written)?;
-        Ok(end)
-    })();
-    if result.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    result
+        written(error)
+    })?;
+    Ok(end)
 }
 
 #[cfg(test)]

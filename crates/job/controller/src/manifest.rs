@@ -8,13 +8,18 @@ use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::job::{Program, Rank};
 use mend_messages::tier::TierSpec;
+use mend_policy::schedule::Kind;
+use mend_sealed::{Key, SealError};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
+
+mod lineage;
+
+pub use lineage::{chain_of, chains, lineage};
 
 /// Version of the manifest; another one is refused.
 pub const FORMAT: u32 = 2;
@@ -103,11 +108,41 @@ pub struct Manifest {
     /// Tiers that were to hold the images, nearest first; none: they lie beside this file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierSpec>,
+    /// The images are encrypted, and this is authenticated with the same key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypted: bool,
+}
+
+impl Manifest {
+    /// Length of all images.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.images.iter().map(|image| image.bytes).sum()
+    }
+
+    /// Numbers of the checkpoints that it builds on directly.
+    #[must_use]
+    pub fn bases(&self) -> BTreeSet<u64> {
+        self.images.iter().filter_map(|image| image.base).collect()
+    }
+
+    /// How much of it is incremental.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self.images.iter().filter(|image| image.base.is_none()).count() {
+            0 => Kind::Incremental,
+            full if full == self.images.len() => Kind::Full,
+            _ => Kind::Mixed,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     checksum: String,
+    /// Of those who have the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    code: Option<[u8; 32]>,
     manifest: Manifest,
 }
 
@@ -135,6 +170,20 @@ pub enum ManifestError {
         path: PathBuf,
         /// What is wrong.
         what: String,
+    },
+    /// The key that there is does not do, or none is there.
+    #[error("{} cannot be used", path.display())]
+    Sealed {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: SealError,
+    },
+    /// Authenticated with another key, or not what was authenticated.
+    #[error("{} was encrypted with another key, or was changed by somebody who does not have it", path.display())]
+    Forged {
+        /// Which file.
+        path: PathBuf,
     },
     /// Written by another release.
     #[error("{} has format {format}, this release reads {FORMAT}", path.display())]
@@ -183,6 +232,10 @@ impl ManifestError {
         match self {
             Self::Io { .. } | Self::None { .. } => "`mend checkpoints` lists what can be restarted".into(),
             Self::Damaged { .. } | Self::Image { .. } | Self::Base { .. } => "restart from an older checkpoint with --checkpoint N".into(),
+            Self::Sealed { source, .. } => source.hint().into(),
+            Self::Forged { .. } => {
+                "name the key that the job was started with, or restart from an older checkpoint with --checkpoint N".into()
+            }
             Self::Format { .. } => "restart it with the release of Mend that wrote it".into(),
             Self::Publish { .. } => "make room, or choose another place with --checkpoint-dir".into(),
         }
@@ -219,14 +272,14 @@ pub fn discard(part: &Path) {
     let _ = fs::remove_dir_all(part);
 }
 
-/// Writes the manifest into `part` and renames it to its number. After this it is durable.
+/// Writes the manifest into `part`, authenticated if there is a key, and renames it to its number. After this it is durable.
 ///
 /// # Errors
 /// [`ManifestError::Publish`], [`ManifestError::Image`] if an image is not in this (shared) directory.
-pub fn publish(part: &Path, manifest: &Manifest) -> Result<PathBuf, ManifestError> {
+pub fn publish(part: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<PathBuf, ManifestError> {
     check_images(part, manifest)?;
     let failed = |source| ManifestError::Publish { path: part.to_owned(), source };
-    write_durably(&part.join("manifest.json"), &sealed(manifest).map_err(failed)?).map_err(failed)?;
+    write_durably(&part.join("manifest.json"), &sealed(manifest, key).map_err(failed)?).map_err(failed)?;
     let place = part.with_file_name(manifest.number.to_string());
     fs::rename(part, &place).map_err(failed)?;
     sync_directory(place.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
@@ -237,19 +290,20 @@ pub fn publish(part: &Path, manifest: &Manifest) -> Result<PathBuf, ManifestErro
 ///
 /// # Errors
 /// As [`publish`].
-pub fn replace(place: &Path, manifest: &Manifest) -> Result<(), ManifestError> {
+pub fn replace(place: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<(), ManifestError> {
     check_images(place, manifest)?;
     let failed = |source| ManifestError::Publish { path: place.to_owned(), source };
-    write_durably(&place.join("manifest.json"), &sealed(manifest).map_err(failed)?).map_err(failed)
+    write_durably(&place.join("manifest.json"), &sealed(manifest, key).map_err(failed)?).map_err(failed)
 }
 
-fn sealed(manifest: &Manifest) -> io::Result<Vec<u8>> {
-    let checksum = checksum(manifest)?;
-    Ok(serde_json::to_vec_pretty(&Sealed { checksum, manifest: manifest.clone() })?)
+fn sealed(manifest: &Manifest, key: Option<&Key>) -> io::Result<Vec<u8>> {
+    let text = serde_json::to_vec(manifest)?;
+    let code = key.map(|key| key.authenticate(&text));
+    Ok(serde_json::to_vec_pretty(&Sealed { checksum: checksum(&text), code, manifest: manifest.clone() })?)
 }
 
-fn checksum(manifest: &Manifest) -> io::Result<String> {
-    Ok(format!("{:016x}", xxh3_64(&serde_json::to_vec(manifest)?)))
+fn checksum(text: &[u8]) -> String {
+    format!("{:016x}", xxh3_64(text))
 }
 
 fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestError> {
@@ -275,98 +329,42 @@ fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestErr
     Ok(())
 }
 
-/// Reads a checkpoint's manifest and checks that every image is there at its full length, with all that it builds on.
-/// The images' content is checked while they are restored.
+/// Reads a checkpoint's manifest and [`check`]s it.
 ///
 /// # Errors
 /// See [`ManifestError`].
-pub fn load(directory: &Path) -> Result<Manifest, ManifestError> {
-    let manifest = read(directory)?;
-    chains(directory, &manifest)?;
+pub fn load(directory: &Path, key: Option<&Key>) -> Result<Manifest, ManifestError> {
+    let manifest = read_alone(directory, key)?;
+    check(directory, &manifest, key)?;
     Ok(manifest)
 }
 
-/// For each rank the files of its image and of those it builds on, newest first, down to a full one.
+/// Checks that every image of a checkpoint is there at its full length, with all that it builds on. The files, as
+/// [`chains`] has them. The images' content is checked while they are restored.
 ///
 /// # Errors
-/// [`ManifestError::Base`] if one of them is missing or torn, or not what the checkpoint builds on.
-pub fn chains(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
-    let base = directory.parent().unwrap_or(Path::new("/"));
-    let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
-    manifest.images.iter().map(|image| Ok(files(directory, manifest, chain(directory, manifest, image, base, &mut older)?))).collect()
-}
-
-fn files(directory: &Path, manifest: &Manifest, chain: Vec<(u64, ImageEntry)>) -> Vec<PathBuf> {
-    let file = |(number, image): (u64, ImageEntry)| match number == manifest.number {
-        true => directory.join(image.file()),
-        false => directory.with_file_name(number.to_string()).join(image.file()),
-    };
-    chain.into_iter().map(file).collect()
-}
-
-/// For each rank its image and those it builds on, newest first, down to a full one, each with its checkpoint's number.
-///
-/// # Errors
-/// As [`chains`].
-pub fn lineage(directory: &Path, manifest: &Manifest) -> Result<Vec<Vec<(u64, ImageEntry)>>, ManifestError> {
-    let base = directory.parent().unwrap_or(Path::new("/"));
-    let mut older: BTreeMap<u64, Manifest> = BTreeMap::new();
-    manifest.images.iter().map(|image| chain(directory, manifest, image, base, &mut older)).collect()
-}
-
-/// The same for one rank.
-///
-/// # Errors
-/// As for [`chains`]; [`ManifestError::Damaged`] if there is no such rank.
-pub fn chain_of(directory: &Path, manifest: &Manifest, rank: Rank) -> Result<Vec<PathBuf>, ManifestError> {
-    let base = directory.parent().unwrap_or(Path::new("/"));
-    let damaged = || ManifestError::Damaged { path: directory.join("manifest.json"), what: format!("it has no rank {rank}") };
-    let image = manifest.images.get(rank as usize).ok_or_else(damaged)?;
-    Ok(files(directory, manifest, chain(directory, manifest, image, base, &mut BTreeMap::new())?))
-}
-
-fn chain(
-    directory: &Path,
-    manifest: &Manifest,
-    image: &ImageEntry,
-    checkpoints: &Path,
-    older: &mut BTreeMap<u64, Manifest>,
-) -> Result<Vec<(u64, ImageEntry)>, ManifestError> {
-    let mut files = vec![(manifest.number, image.clone())];
-    let (mut next, mut number, mut sequence) = (image.base, manifest.number, image.sequence);
-    while let Some(base) = next {
-        let from = checkpoints.join(base.to_string());
-        let failed = |source| ManifestError::Base { rank: image.rank, path: directory.to_owned(), base, source: Box::new(source) };
-        let below = match older.entry(base) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unread) => unread.insert(read(&from).map_err(failed)?),
-        };
-        // Numbers descend, so this ends. Places in the chain may have gaps: images in between may have been merged.
-        let linked = |entry: &&ImageEntry| base < number && entry.sequence < sequence;
-        let entry = below.images.get(image.rank as usize).filter(linked).filter(|_| below.identity == manifest.identity);
-        let foreign = || failed(ManifestError::Damaged { path: from.join("manifest.json"), what: "it is not what was built on".into() });
-        let entry = entry.ok_or_else(foreign)?;
-        files.push((base, entry.clone()));
-        (next, number, sequence) = (entry.base, base, entry.sequence);
-    }
-    Ok(files)
+/// [`ManifestError::Image`], [`ManifestError::Base`].
+pub fn check(directory: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
+    check_images(directory, manifest)?;
+    chains(directory, manifest, key)
 }
 
 /// Reads a manifest and checks that its own images are there at their full length, not what they build on.
 ///
 /// # Errors
 /// See [`ManifestError`].
-pub fn read(directory: &Path) -> Result<Manifest, ManifestError> {
-    let manifest = read_alone(directory)?;
+pub fn read(directory: &Path, key: Option<&Key>) -> Result<Manifest, ManifestError> {
+    let manifest = read_alone(directory, key)?;
     check_images(directory, &manifest)?;
     Ok(manifest)
 }
 
-/// Reads a manifest and looks at no image.
+/// Reads a manifest and looks at no image. With a key, it must have been authenticated with this; without one, whether
+/// somebody changed it is not known.
 ///
 /// # Errors
 /// See [`ManifestError`].
-pub fn read_alone(directory: &Path) -> Result<Manifest, ManifestError> {
+pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, ManifestError> {
     let path = directory.join("manifest.json");
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -381,9 +379,14 @@ pub fn read_alone(directory: &Path) -> Result<Manifest, ManifestError> {
         None => return Err(damaged("it is not a manifest".into())),
     }
     let sealed: Sealed = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
-    let expected = checksum(&sealed.manifest).map_err(|error| damaged(error.to_string()))?;
-    if expected != sealed.checksum {
+    let text = serde_json::to_vec(&sealed.manifest).map_err(|error| damaged(error.to_string()))?;
+    if checksum(&text) != sealed.checksum {
         return Err(damaged("its checksum does not fit".into()));
+    }
+    match (key, sealed.code) {
+        (Some(_), None) => return Err(ManifestError::Sealed { path, source: SealError::Plain }),
+        (Some(key), Some(code)) if !key.confirms(&text, &code) => return Err(ManifestError::Forged { path }),
+        _ => {}
     }
     let manifest = sealed.manifest;
     if manifest.images.iter().enumerate().any(|(at, image)| image.rank as usize != at) || manifest.images.is_empty() {
@@ -393,108 +396,4 @@ pub fn read_alone(directory: &Path) -> Result<Manifest, ManifestError> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    fn entry(base: Option<u64>, sequence: u32) -> ImageEntry {
-        ImageEntry {
-            rank: 0,
-            host: "a".into(),
-            bytes: 3,
-            checksum: 0,
-            id: ImageId([sequence as u8 + 1; 16]),
-            base,
-            sequence,
-            merged: false,
-        }
-    }
-
-    fn publish_one(directory: &Path, number: u64, base: Option<u64>, sequence: u32) -> PathBuf {
-        let part = prepare(directory, number).unwrap();
-        fs::write(part.join(image_name(0)), "abc").unwrap();
-        publish(&part, &Manifest { number, images: vec![entry(base, sequence)], ..manifest() }).unwrap()
-    }
-
-    #[test]
-    fn what_an_image_builds_on_is_found_or_named() {
-        let directory = tempfile::tempdir().unwrap();
-        let directory = directory.path();
-        publish_one(directory, 1, None, 0);
-        publish_one(directory, 2, Some(1), 1);
-        let newest = publish_one(directory, 4, Some(2), 2);
-        let files = chains(&newest, &load(&newest).unwrap()).unwrap();
-        let numbered = |number: u64| directory.join(number.to_string()).join(image_name(0));
-        assert_eq!(files, [[4, 2, 1].map(numbered)]);
-        fs::write(numbered(1), "ab").unwrap();
-        let error = load(&newest).unwrap_err();
-        assert!(matches!(error, ManifestError::Base { rank: 0, base: 1, .. }), "{error}");
-        fs::remove_dir_all(directory.join("2")).unwrap();
-        assert!(matches!(load(&newest).unwrap_err(), ManifestError::Base { base: 2, .. }));
-        // Neither itself, nor a later one, nor one that is not the one before it.
-        assert!(load(&publish_one(directory, 5, Some(5), 1)).is_err());
-        assert!(load(&publish_one(directory, 6, Some(7), 1)).is_err());
-        publish_one(directory, 7, Some(6), 1);
-        assert!(load(&directory.join("6")).is_err());
-        publish_one(directory, 8, None, 0);
-        assert!(load(&publish_one(directory, 9, Some(8), 2)).is_ok(), "merged in between");
-        assert!(load(&publish_one(directory, 10, Some(9), 2)).is_err());
-        let part = prepare(directory, 11).unwrap();
-        fs::write(part.join(image_name(0)), "abc").unwrap();
-        let error = publish(&part, &Manifest { number: 11, images: vec![entry(None, 2)], ..manifest() }).unwrap_err();
-        assert!(error.to_string().contains("builds on an image that no checkpoint holds"), "{error}");
-    }
-
-    pub(crate) fn manifest() -> Manifest {
-        Manifest {
-            format: FORMAT,
-            release: "0".into(),
-            job: "j".into(),
-            identity: [1; 16],
-            number: 1,
-            taken: 0,
-            program: Program { argv: vec!["a".into()], env: vec![], cwd: "/".into() },
-            hosts: vec!["a".into()],
-            local: false,
-            images: vec![entry(None, 0)],
-            pmi: PmiServer::new(1, &[1; 16]),
-            printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
-            phases: Phases::default(),
-            stopped_us: 0,
-            periodic: false,
-            durable_us: 0,
-            tiers: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn published_whole_or_not_at_all() {
-        let directory = tempfile::tempdir().unwrap();
-        let part = prepare(directory.path(), 1).unwrap();
-        let missing = publish(&part, &manifest()).unwrap_err();
-        assert!(missing.to_string().contains("rank 0: image") && missing.to_string().contains("missing"));
-        assert!(numbers(directory.path()).is_empty());
-        fs::write(part.join(image_name(0)), "abc").unwrap();
-        let place = publish(&part, &manifest()).unwrap();
-        assert_eq!(numbers(directory.path()), [1]);
-        assert_eq!(load(&place).unwrap(), manifest());
-        fs::write(place.join(image_name(0)), "ab").unwrap();
-        assert!(load(&place).unwrap_err().to_string().contains("torn: 2 bytes instead of 3"));
-    }
-
-    #[test]
-    fn damage_is_told_apart() {
-        let directory = tempfile::tempdir().unwrap();
-        assert!(matches!(load(directory.path()), Err(ManifestError::None { .. })));
-        let part = prepare(directory.path(), 1).unwrap();
-        fs::write(part.join(image_name(0)), "abc").unwrap();
-        let place = publish(&part, &manifest()).unwrap();
-        let file = place.join("manifest.json");
-        let good = fs::read_to_string(&file).unwrap();
-        fs::write(&file, good.replace("\"number\": 1", "\"number\": 2")).unwrap();
-        assert!(matches!(load(&place), Err(ManifestError::Damaged { .. })));
-        fs::write(&file, good.replace("\"format\": 2", "\"format\": 9")).unwrap();
-        assert!(matches!(load(&place), Err(ManifestError::Format { format: 9, .. })));
-        fs::write(&file, &good[..good.len() / 2]).unwrap();
-        assert!(matches!(load(&place), Err(ManifestError::Damaged { .. })));
-    }
-}
+pub(crate) mod tests;

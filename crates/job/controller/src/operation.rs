@@ -5,7 +5,7 @@ use crate::error::with_causes;
 use crate::job::{Job, RankPhase};
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
 use crate::record::now;
-use crate::tiers::{Keeping, Tiering};
+use crate::tiers::Tiering;
 use mend_coordination::checkpoint::{self, Checkpoint, Failure, image_name};
 use mend_coordination::migration::{self, Migration};
 use mend_coordination::placement::choose_target;
@@ -112,8 +112,7 @@ impl Job {
         }
         let Some((ask, _, since)) = self.waiting.front() else { return };
         let (explain, remove, since) = (matches!(ask, Ask::Explain), matches!(ask, Ask::Remove { .. }), *since);
-        let concluding = self.background.is_some() || self.tiers.as_ref().is_some_and(Tiering::is_keeping);
-        if concluding && !explain || remove && self.upkeep_in_the_way() {
+        if self.background.is_some() && !explain || remove && self.upkeep_in_the_way() {
             return;
         }
         if !self.agents_ready(since) {
@@ -365,10 +364,11 @@ impl Job {
                     periodic: self.periodic.asked_for(&answers),
                     durable_us: outcome.durable_us,
                     tiers: self.tiers.as_ref().map(Tiering::specs).unwrap_or_default(),
+                    encrypted: self.key.is_some(),
                 };
                 let note = |(rank, saved): (&Rank, &Saved)| saved.note.as_ref().map(|note| format!("rank {rank}: {note}"));
                 let notes = outcome.saved.iter().filter_map(note).collect();
-                self.conclude_checkpoint(Keeping::new(manifest, part, notes, answers));
+                self.publish_checkpoint(&manifest, &part, notes, &answers);
             }
             (Ok(_), None) => self.checkpoint_failed(number, &part, &answers, "no snapshot was taken".into(), String::new()),
             (Err(failure), _) => self.checkpoint_failed(number, &part, &answers, failure.error, failure.hint),
@@ -376,27 +376,26 @@ impl Job {
     }
 
     /// All images are there: the checkpoint becomes one.
-    pub(crate) fn publish_checkpoint(&mut self, keeping: Keeping) {
-        let Keeping { manifest, part, notes, answers, .. } = keeping;
-        let place = match manifest::publish(&part, &manifest) {
+    fn publish_checkpoint(&mut self, manifest: &Manifest, part: &Path, notes: Vec<String>, answers: &AnswerSender) {
+        let place = match manifest::publish(part, manifest, self.key.as_ref()) {
             Ok(place) => place,
-            Err(error) => return self.checkpoint_failed(manifest.number, &part, &answers, with_causes(&error), error.hint()),
+            Err(error) => return self.checkpoint_failed(manifest.number, part, answers, with_causes(&error), error.hint()),
         };
-        self.published(&manifest);
+        self.published(manifest);
         let _ = answers.send(Answer::Checkpoint(CheckpointDone {
             number: manifest.number,
             directory: place.to_string_lossy().into_owned(),
-            bytes: manifest.images.iter().map(|image| image.bytes).sum(),
+            bytes: manifest.bytes(),
             phases: manifest.phases,
             stopped_us: manifest.stopped_us,
             durable_us: manifest.durable_us,
             notes,
         }));
-        self.replicate(&manifest);
+        self.replicate(manifest);
     }
 
     /// There is no checkpoint; nothing is left of it.
-    pub(crate) fn checkpoint_failed(&mut self, number: u64, part: &Path, answers: &AnswerSender, error: String, hint: String) {
+    fn checkpoint_failed(&mut self, number: u64, part: &Path, answers: &AnswerSender, error: String, hint: String) {
         manifest::discard(part);
         self.drop_checkpoint(number);
         let _ = answers.send(failed(Failure { error, hint }));
@@ -527,10 +526,6 @@ impl Job {
                     let _ = answers.send(answer());
                 }
             }
-        }
-        if let Some(keeping) = self.tiers.as_mut().and_then(Tiering::take_keeping) {
-            manifest::discard(&keeping.part);
-            let _ = keeping.answers.send(answer());
         }
         for (_, answers, _) in self.waiting.drain(..) {
             let _ = answers.send(answer());

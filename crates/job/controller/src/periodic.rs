@@ -19,7 +19,7 @@ use mend_messages::agent::ImageId;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::job::Rank;
 use mend_policy::retention::Bounds;
-use mend_policy::schedule::{Incremental, Interval, Kind, Rules, Schedule, Taken};
+use mend_policy::schedule::{Incremental, Interval, Rules, Schedule, Taken};
 use mend_settings::{INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -102,9 +102,15 @@ impl Plan {
         Bounds { keep: self.keep.unwrap_or(u32::MAX), space_percent: self.space_percent.unwrap_or(u32::MAX) }
     }
 
-    /// The rules for a job on `nodes` nodes.
-    fn rules(&self, nodes: u32) -> Rules {
-        Rules { interval: self.interval, incremental: self.incremental, node_mtbf_s: self.mtbf_hours.saturating_mul(3600), nodes }
+    /// The rules for a job on `nodes` nodes. Where chains are not `merged`, new ones bound the space that they take.
+    fn rules(&self, nodes: u32, merged: bool) -> Rules {
+        Rules {
+            interval: self.interval,
+            incremental: self.incremental,
+            node_mtbf_s: self.mtbf_hours.saturating_mul(3600),
+            nodes,
+            space_percent: self.space_percent.filter(|_| !merged),
+        }
     }
 }
 
@@ -132,12 +138,12 @@ pub struct Periodic {
 }
 
 impl Periodic {
-    /// The state of a job that begins now on `nodes` nodes.
+    /// The state of a job that begins now on `nodes` nodes; `merged`: upkeep merges its chains.
     #[must_use]
-    pub fn new(plan: Plan, nodes: u32, events: mpsc::Sender<Event>) -> Self {
+    pub fn new(plan: Plan, nodes: u32, merged: bool, events: mpsc::Sender<Event>) -> Self {
         Self {
             plan,
-            schedule: Schedule::new(plan.rules(nodes), 0),
+            schedule: Schedule::new(plan.rules(nodes, merged), 0),
             asked: None,
             told: None,
             last: None,
@@ -223,7 +229,7 @@ impl Job {
     pub(crate) fn choose_bases(&self) -> Vec<ImageId> {
         let Some(last) = self.periodic.last.as_ref().filter(|_| self.periodic.schedule.builds()) else { return Vec::new() };
         // Somebody may have damaged or removed it.
-        match manifest::load(&self.record.checkpoints.join(last.number.to_string())) {
+        match manifest::load(&self.record.checkpoints.join(last.number.to_string()), self.key.as_ref()) {
             Ok(found) if found.images.iter().map(|image| image.id).eq(last.ids.iter().copied()) => last.ids.clone(),
             _ => Vec::new(),
         }
@@ -238,18 +244,13 @@ impl Job {
             image.base.map_or(0, |_| below.map_or(1, |below| below + 1))
         };
         let chains: Vec<u32> = manifest.images.iter().map(chain).collect();
-        let full = manifest.images.iter().filter(|image| image.base.is_none()).count();
         self.periodic.schedule.taken(&Taken {
             begun_us: now_us.saturating_sub(manifest.durable_us.max(manifest.stopped_us)),
             ended_us: now_us,
             stopped_us: manifest.stopped_us,
             write_us: manifest.phases.write_us,
-            bytes: manifest.images.iter().map(|image| image.bytes).sum(),
-            kind: match full {
-                0 => Kind::Incremental,
-                _ if full == manifest.images.len() => Kind::Full,
-                _ => Kind::Mixed,
-            },
+            bytes: manifest.bytes(),
+            kind: manifest.kind(),
             chain: chains.iter().copied().max().unwrap_or(0),
         });
         let ids = manifest.images.iter().map(|image| image.id).collect();

@@ -16,6 +16,7 @@ use mend_coordination::recovery::{Action, Recovery, Source, Survey, Want, source
 use mend_messages::daemon::{FromDaemon, ToDaemon};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Holding, ImageRef, Origin, Place, TierDone, TierOrder, TierReport, TierSpec};
+use mend_sealed::Key;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub struct Search<'a> {
     pub manifest: &'a Manifest,
     /// Its directory.
     pub directory: &'a Path,
+    /// What it was authenticated with.
+    pub key: Option<&'a Key>,
     /// The job's tiers.
     pub specs: &'a [TierSpec],
     /// Where each rank will be.
@@ -58,7 +61,7 @@ impl Search<'_> {
     /// [`RunError::Manifest`] if an image has no good copy; [`RunError::Interrupted`].
     pub async fn run(mut self) -> Result<Found, RunError> {
         let holdings = self.survey().await?;
-        let lineage = lineage(self.directory, self.manifest)?;
+        let lineage = lineage(self.directory, self.manifest, self.key)?;
         let survey = Survey { nodes: holdings, shared: self.shared() };
         let mut wants = Vec::new();
         for (chain, &node) in lineage.iter().zip(self.places) {

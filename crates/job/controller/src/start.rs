@@ -159,6 +159,7 @@ async fn begin(
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
+    let key = load_key(encryption_key.as_deref())?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
@@ -208,7 +209,15 @@ async fn begin(
         nodes.iter().for_each(|node| node.send(order.clone()));
     }
     if let Some((manifest, checkpoint)) = recovery.as_ref().filter(|(manifest, _)| !is_plain(&manifest.tiers)) {
-        let search = Search { manifest, directory: checkpoint, specs: read, places: &places, nodes: &mut nodes, events: &mut incoming };
+        let search = Search {
+            manifest,
+            directory: checkpoint,
+            key: key.as_ref(),
+            specs: read,
+            places: &places,
+            nodes: &mut nodes,
+            events: &mut incoming,
+        };
         found = match search.run().await {
             Ok(found) => Some(found),
             Err(error) => {
@@ -219,9 +228,9 @@ async fn begin(
         };
     }
     let first_task = found.as_ref().map_or(0, |found| found.last_task);
-    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, first_task)?;
+    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task))?;
     let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
-    let periodic = Periodic::new(plan, used, events.clone());
+    let periodic = Periodic::new(plan, used, tiers.is_none(), events.clone());
     if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
         eprintln!("mend: {sentence}");
     }
@@ -232,7 +241,7 @@ async fn begin(
         identity,
         program,
         local: embedded.is_some(),
-        key: load_key(encryption_key.as_deref())?,
+        key,
         nodes,
         ranks: places.iter().map(rank).collect(),
         pmi,
@@ -302,14 +311,12 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
     }
 }
 
-/// The tiers that were named, or those of the setting. `sealed`: images are to be encrypted.
-fn configured(named: Option<Vec<TierSpec>>, sealed: bool) -> Result<Vec<TierSpec>, RunError> {
-    let tiers = match named {
+/// The tiers that were named, or those of the setting.
+fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
+    Ok(match named {
         Some(tiers) => tiers,
         None => parse_tiers(&mend_settings::TIERS.text())?,
-    };
-    // Daemons copy what they can check, and check what they can read.
-    if sealed && !is_plain(&tiers) { Err(RunError::SealedTiers) } else { Ok(tiers) }
+    })
 }
 
 /// Runs a new job to its end. Returns its exit code.
@@ -319,7 +326,7 @@ fn configured(named: Option<Vec<TierSpec>>, sealed: bool) -> Result<Vec<TierSpec
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     load_key(spec.encryption_key.as_deref())?;
     let plan = Plan::new(&spec.wishes, None)?;
-    let tiers = configured(spec.tiers.take(), spec.encryption_key.is_some())?;
+    let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
         // They would be in every manifest and image, and with these in the store.
         spec.program.env.retain(|(name, _)| !CREDENTIALS.contains(&name.as_str()));
@@ -367,10 +374,10 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
 /// See [`RunError`].
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts)?;
-    load_key(spec.encryption_key.as_deref())?;
+    let key = load_key(spec.encryption_key.as_deref())?;
     loop {
-        let (manifest, directory) = spec.candidates.newest()?;
-        match restart_from(manifest, &directory, &spec).await {
+        let (manifest, directory) = spec.candidates.newest(key.as_ref())?;
+        match restart_from(manifest, &directory, key.as_ref(), &spec).await {
             Err(error) if spec.candidates.older_may_do(&directory, &error) => {}
             ended => return ended,
         }
@@ -378,8 +385,8 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
 }
 
 /// Continues a job from one checkpoint. All of its processes are gone when this returns.
-async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> Result<i32, RunError> {
-    let chains = chains(images, &manifest)?;
+async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec: &RestartSpec) -> Result<i32, RunError> {
+    let chains = chains(images, &manifest, key)?;
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);
@@ -400,7 +407,7 @@ async fn restart_from(manifest: Manifest, images: &Path, spec: &RestartSpec) -> 
         replace(&old, reached.len() as u32)?
     };
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
-    let tiers = configured(spec.tiers.clone().or(before), spec.encryption_key.is_some())?;
+    let tiers = configured(spec.tiers.clone().or(before))?;
     let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),

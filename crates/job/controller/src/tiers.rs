@@ -2,7 +2,7 @@
 //! `mend_coordination::replication`'s; this carries them out.
 //!
 //! ```text
-//! checkpoint: Save per rank ─► Placed ─► Saved … all ─► Keep per node ─► Done, all ─► published ─► copies follow
+//! checkpoint: Save per rank ─► Placed ─► Saved … all ─► published ─► copies follow
 //! ```
 //! Invariants: a checkpoint is published only when every image has its name in the tier it was written to; its manifest
 //! is in the checkpoint directory whichever tiers hold the images. With the default, the shared directory alone, nothing
@@ -10,7 +10,7 @@
 
 use crate::job::Job;
 use crate::manifest::{self, Manifest, numbers};
-use crate::operation::{AnswerSender, Operation};
+use crate::operation::Operation;
 use crate::record::write_durably;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::replication::{Action, Published, Replication};
@@ -30,27 +30,6 @@ const SAVE_PATIENCE: Duration = Duration::from_secs(3600);
 const UNKNOWN: u64 = 64 << 20;
 const MIB: u64 = 1 << 20;
 
-/// A manifest on its way to be published.
-#[derive(Debug)]
-pub struct Keeping {
-    /// What will be published.
-    pub manifest: Manifest,
-    /// Where.
-    pub part: PathBuf,
-    /// What people are to know of it.
-    pub notes: Vec<String>,
-    /// Who asked for the checkpoint.
-    pub answers: AnswerSender,
-    waiting: BTreeSet<u64>,
-}
-
-impl Keeping {
-    /// All images are written.
-    pub fn new(manifest: Manifest, part: PathBuf, notes: Vec<String>, answers: AnswerSender) -> Self {
-        Self { manifest, part, notes, answers, waiting: BTreeSet::new() }
-    }
-}
-
 /// The tiers of one job.
 #[derive(Debug)]
 pub struct Tiering {
@@ -59,10 +38,8 @@ pub struct Tiering {
     /// What each rank's image may take, as its agent said.
     sizes: BTreeMap<Rank, u64>,
     placed: BTreeMap<Rank, Place>,
-    /// A checkpoint whose images get their names.
-    keeping: Option<Keeping>,
-    /// Tasks that daemons work on: those of the machine by its own number, others by none.
-    tasks: BTreeMap<u64, Option<u64>>,
+    /// Tasks that daemons work on, with the machine's own numbers.
+    tasks: BTreeMap<u64, u64>,
     next_task: u64,
     told: BTreeSet<String>,
 }
@@ -111,26 +88,22 @@ pub fn object_address(base: &str, job: &str, number: u64, name: &str) -> String 
 }
 
 impl Tiering {
-    /// `None` if there is nothing to do.
-    pub fn new(specs: Vec<TierSpec>, nodes: u32, identity: [u8; 16], first_task: u64) -> Result<Option<Self>, mend_settings::SettingError> {
+    /// `None` if there is nothing to do. `keep`: periodic checkpoints in tiers that were told no number; tasks are numbered
+    /// from `first_task`.
+    pub fn new(
+        specs: Vec<TierSpec>,
+        nodes: u32,
+        identity: [u8; 16],
+        (keep, first_task): (Option<u32>, u64),
+    ) -> Result<Option<Self>, mend_settings::SettingError> {
         if is_plain(&specs) {
             return Ok(None);
         }
         let writers = mend_settings::TIER_WRITERS.number()? as usize;
         let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
-        let machine = Replication::new(specs.clone(), 0..nodes, u64::from_le_bytes(*seed), writers);
-        let (sizes, placed, keeping, tasks, told) = Default::default();
-        Ok(Some(Self { specs, machine, sizes, placed, keeping, tasks, next_task: first_task, told }))
-    }
-
-    /// True while a checkpoint is about to be published.
-    pub fn is_keeping(&self) -> bool {
-        self.keeping.is_some()
-    }
-
-    /// The checkpoint that was about to be published, if the job ends first.
-    pub fn take_keeping(&mut self) -> Option<Keeping> {
-        self.keeping.take()
+        let machine = Replication::new(specs.clone(), 0..nodes, keep, u64::from_le_bytes(*seed), writers);
+        let (sizes, placed, tasks, told) = Default::default();
+        Ok(Some(Self { specs, machine, sizes, placed, tasks, next_task: first_task, told }))
     }
 
     /// As text in manifests.
@@ -138,7 +111,7 @@ impl Tiering {
         self.specs.clone()
     }
 
-    fn task(&mut self, of_machine: Option<u64>) -> u64 {
+    fn task(&mut self, of_machine: u64) -> u64 {
         self.next_task += 1;
         self.tasks.insert(self.next_task, of_machine);
         self.next_task
@@ -198,27 +171,6 @@ impl Job {
         true
     }
 
-    /// Publishes a checkpoint: at once, or when the nodes have given the images their names.
-    pub(crate) fn conclude_checkpoint(&mut self, mut keeping: Keeping) {
-        let mut by_node: BTreeMap<NodeIndex, Vec<(Rank, Shelf)>> = BTreeMap::new();
-        if let Some(tiering) = &self.tiers {
-            for (&rank, place) in &tiering.placed {
-                if let Place::Shelf(shelf) = place {
-                    by_node.entry(self.ranks[rank as usize].node).or_default().push((rank, shelf.clone()));
-                }
-            }
-        }
-        for (node, images) in by_node {
-            let Some(task) = self.tiers.as_mut().map(|tiering| tiering.task(None)) else { break };
-            keeping.waiting.insert(task);
-            self.order(node, TierOrder::Keep { task, number: keeping.manifest.number, images });
-        }
-        match &mut self.tiers {
-            Some(tiering) if !keeping.waiting.is_empty() => tiering.keeping = Some(keeping),
-            _ => self.publish_checkpoint(keeping),
-        }
-    }
-
     /// A checkpoint failed: what was written of it goes.
     pub(crate) fn drop_checkpoint(&mut self, number: u64) {
         let Some(tiering) = &mut self.tiers else { return };
@@ -241,7 +193,7 @@ impl Job {
             Published { image: reference(manifest.number, entry), base: entry.base, sites: site.into_iter().collect() }
         };
         let images = manifest.images.iter().map(image).collect();
-        let actions = tiering.machine.published(manifest.number, images);
+        let actions = tiering.machine.published(manifest.number, manifest.periodic, images);
         self.do_tiers(actions);
     }
 
@@ -250,7 +202,7 @@ impl Job {
         let Some(tiering) = &mut self.tiers else { return };
         for number in numbers(&self.record.checkpoints) {
             let directory = self.record.checkpoints.join(number.to_string());
-            let Ok(manifest) = manifest::load(&directory) else { continue };
+            let Ok(manifest) = manifest::load(&directory, self.key.as_ref()) else { continue };
             let mut images = Vec::new();
             for entry in &manifest.images {
                 let mut sites = Vec::new();
@@ -271,7 +223,7 @@ impl Job {
                 }
                 images.push(Published { image: reference(number, entry), base: entry.base, sites });
             }
-            tiering.machine.adopt(number, images);
+            tiering.machine.adopt(number, manifest.periodic, images);
         }
     }
 
@@ -287,29 +239,11 @@ impl Job {
             }
             TierReport::Done { task, result } => {
                 let Some(tiering) = &mut self.tiers else { return };
-                match tiering.tasks.remove(&task) {
-                    Some(Some(number)) => {
-                        let actions = tiering.machine.finished(number, result.map(|_| ()));
-                        self.do_tiers(actions);
-                    }
-                    Some(None) => self.kept(task, result.map(|_| ())),
-                    None => {}
-                }
+                let Some(number) = tiering.tasks.remove(&task) else { return };
+                let actions = tiering.machine.finished(number, result.map(|_| ()));
+                self.do_tiers(actions);
             }
         }
-    }
-
-    /// A node has given its images their names.
-    fn kept(&mut self, task: u64, result: Result<(), String>) {
-        let Some(tiering) = &mut self.tiers else { return };
-        let Some(mut keeping) = tiering.keeping.take_if(|keeping| keeping.waiting.contains(&task)) else { return };
-        keeping.waiting.remove(&task);
-        match result {
-            Ok(()) if !keeping.waiting.is_empty() => tiering.keeping = Some(keeping),
-            Ok(()) => self.publish_checkpoint(keeping),
-            Err(error) => self.checkpoint_failed(keeping.manifest.number, &keeping.part, &keeping.answers, error, String::new()),
-        }
-        self.next_operation();
     }
 
     /// A node is lost, and what it held.
@@ -358,7 +292,7 @@ impl Job {
     fn copy(&mut self, task: u64, image: ImageRef, node: NodeIndex, (from, to): (usize, usize), target: Option<NodeIndex>) {
         let file = self.record.checkpoints.join(image.number.to_string()).join(image_name(image.rank));
         let Some(tiering) = &mut self.tiers else { return };
-        let task = tiering.task(Some(task));
+        let task = tiering.task(task);
         let from = tiering.specs[from].tier.shelf().map_or_else(|| Place::File(file.clone()), Place::Shelf);
         let partner = target.and_then(|target| self.nodes.get(target as usize)).map(|node| node.address);
         if let (Some(address), Some(target)) = (partner, target) {
@@ -383,7 +317,7 @@ impl Job {
                 return self.do_tiers(actions);
             }
         };
-        let task = tiering.task(Some(task));
+        let task = tiering.task(task);
         let to = match &tiering.specs[tier].tier {
             Tier::Object(base) => Destination::Object(object_address(base, &self.record.id, number, "manifest.json")),
             spec => spec.shelf().map_or(Destination::File(PathBuf::new()), Destination::Shelf),

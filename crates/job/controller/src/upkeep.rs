@@ -11,16 +11,15 @@
 //! that what builds on it goes on building on it. Only the holder of the job's lock removes or merges.
 //! Faults assumed: SIGKILL between any two calls; disks full, slow, failing; files of others in the directory (left alone).
 
-use crate::image_file::{ImageFile, NewImage};
+use crate::image_file::{self, ImageFile};
 use crate::manifest::{self, Manifest, ManifestError, merged_name};
 use crate::record::sync_directory;
 use mend_coordination::checkpoint::image_name;
 use mend_image::chain::Chain;
-use mend_policy::retention::{self, Bounds, Known};
+use mend_policy::retention::{self, Bounds, Known, Merge};
 use mend_sealed::Key;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -127,27 +126,27 @@ pub enum MergeError {
 pub struct Survey {
     /// Checkpoints whose manifest is good, ascending.
     pub known: Vec<Known>,
-    /// Others, which may be good, too.
-    pub unreadable: Vec<u64>,
+    /// Others, which may be good, too, and why nothing is known of them.
+    pub unreadable: Vec<(u64, ManifestError)>,
 }
 
-/// Looks at all checkpoints of a directory.
+/// Looks at all checkpoints of a directory. With a key, those that were not written with it are unreadable.
 #[must_use]
-pub fn survey(directory: &Path) -> Survey {
+pub fn survey(directory: &Path, key: Option<&Key>) -> Survey {
     let mut survey = Survey::default();
     for number in manifest::numbers(directory) {
         let place = directory.join(number.to_string());
-        match manifest::read_alone(&place) {
+        match manifest::read_alone(&place, key) {
             Ok(found) => survey.known.push(Known {
                 number,
                 periodic: found.periodic,
-                restorable: manifest::load(&place).is_ok(),
-                bases: found.images.iter().filter_map(|image| image.base).collect(),
-                bytes: found.images.iter().map(|image| image.bytes).sum(),
+                restorable: manifest::check(&place, &found, key).is_ok(),
+                bases: found.bases(),
+                bytes: found.bytes(),
             }),
             // What is damaged for good can't be restarted by anybody, and so needs nothing.
             Err(ManifestError::Damaged { .. } | ManifestError::None { .. }) => {}
-            Err(_) => survey.unreadable.push(number),
+            Err(error) => survey.unreadable.push((number, error)),
         }
     }
     survey
@@ -180,7 +179,8 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 /// # Errors
 /// See [`RemoveError`]. All are refused if others build on one of them.
 pub fn remove_by_hand(directory: &Path, numbers: &[u64]) -> Result<(), RemoveError> {
-    let found = survey(directory);
+    // Who may remove files needs no key.
+    let found = survey(directory, None);
     let there = manifest::numbers(directory);
     let mut order = numbers.to_vec();
     // What builds on others goes first.
@@ -196,7 +196,7 @@ pub fn remove_by_hand(directory: &Path, numbers: &[u64]) -> Result<(), RemoveErr
             return Err(RemoveError::Needed { number, by });
         }
         // One that cannot be read may itself go.
-        if found.unreadable.iter().any(|other| !order.contains(other)) && found.known.iter().any(|one| one.number == number) {
+        if found.unreadable.iter().any(|(other, _)| !order.contains(other)) && found.known.iter().any(|one| one.number == number) {
             return Err(RemoveError::Unknown { number });
         }
     }
@@ -217,7 +217,7 @@ pub fn sweep(directory: &Path) {
     }
     for number in manifest::numbers(directory) {
         let place = directory.join(number.to_string());
-        if let Ok(manifest) = manifest::read_alone(&place) {
+        if let Ok(manifest) = manifest::read_alone(&place, None) {
             tidy(&place, &manifest, &mut || {});
         }
     }
@@ -264,11 +264,16 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, ca
     let mut told = |text: String| {
         done.failure.get_or_insert(text);
     };
-    remove_superseded(directory, bounds, cancel, step, &mut told);
-    let found = survey(directory);
+    remove_superseded(directory, bounds, key, cancel, step, &mut told);
+    let found = survey(directory, key);
+    if let Some((number, error)) = found.unreadable.first() {
+        let why = crate::error::with_causes(error);
+        told(format!("no checkpoint is removed or merged, as checkpoint {number} may need any of them: {why}"));
+    }
     if let Some(wanted) = retention::merge(&found.known, !found.unreadable.is_empty(), bounds) {
-        match merge(directory, wanted.at, key, cancel, step) {
-            Ok(()) => remove_superseded(directory, bounds, cancel, step, &mut told),
+        match merge(directory, &wanted, bounds, key, cancel, step) {
+            Ok(false) => {}
+            Ok(true) => remove_superseded(directory, bounds, key, cancel, step, &mut told),
             Err(MergeError::Cancelled) => {}
             Err(error) => {
                 done.damaged = matches!(error, MergeError::Chain { .. });
@@ -278,15 +283,21 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, ca
     }
     done.newest = manifest::numbers(directory).into_iter().rev().find_map(|number| {
         let place = directory.join(number.to_string());
-        let manifest = manifest::load(&place).ok()?;
-        let chains = manifest::chains(&place, &manifest).ok()?;
+        let chains = manifest::check(&place, &manifest::read_alone(&place, key).ok()?, key).ok()?;
         Some((number, chains.iter().map(|chain| chain.len() as u32 - 1).collect()))
     });
     done
 }
 
-fn remove_superseded(directory: &Path, bounds: Bounds, cancel: &AtomicBool, step: &mut dyn FnMut(), told: &mut dyn FnMut(String)) {
-    let found = survey(directory);
+fn remove_superseded(
+    directory: &Path,
+    bounds: Bounds,
+    key: Option<&Key>,
+    cancel: &AtomicBool,
+    step: &mut dyn FnMut(),
+    told: &mut dyn FnMut(String),
+) {
+    let found = survey(directory, key);
     for number in retention::superseded(&found.known, !found.unreadable.is_empty(), bounds) {
         if cancel.load(Ordering::Relaxed) {
             return;
@@ -298,23 +309,47 @@ fn remove_superseded(directory: &Path, bounds: Bounds, cancel: &AtomicBool, step
     }
 }
 
-/// Makes all images of a checkpoint full ones.
-fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Result<(), MergeError> {
+/// Makes all images of a checkpoint full ones. False: it is not worth it, as their tables show.
+fn merge(
+    directory: &Path,
+    wanted: &Merge,
+    bounds: Bounds,
+    key: Option<&Key>,
+    cancel: &AtomicBool,
+    step: &mut dyn FnMut(),
+) -> Result<bool, MergeError> {
+    let number = wanted.at;
     let place = directory.join(number.to_string());
-    let mut manifest = manifest::load(&place)?;
-    let chains = manifest::chains(&place, &manifest)?;
+    let mut manifest = manifest::read_alone(&place, key)?;
+    let chains = manifest::check(&place, &manifest, key)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| MergeError::Io { path, source }
     };
+    let mut merged = 0;
+    for (image, files) in manifest.images.iter().zip(&chains) {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(MergeError::Cancelled);
+        }
+        let bytes = match image.base {
+            // It stays as it is.
+            None => image.bytes,
+            // Tables are small beside pages.
+            Some(_) => {
+                let chain = open(files, (image.rank, number), key)?;
+                chain.pieces().iter().map(|piece| piece.end - piece.start).fold(chain.newest().bytes, u64::saturating_add)
+            }
+        };
+        merged = u64::saturating_add(merged, bytes);
+    }
+    if !wanted.is_worth(merged, bounds) {
+        return Ok(false);
+    }
     for (image, chain) in manifest.images.iter_mut().zip(&chains).filter(|(image, _)| image.base.is_some()) {
         let draft = place.join(draft_name(image.rank));
         let (bytes, checksum) = match merge_image(chain, &draft, (image.rank, number), key, cancel) {
             Ok(totals) => totals,
-            Err(error) => {
-                let _ = fs::remove_file(&draft);
-                return Err(if cancel.load(Ordering::Relaxed) { MergeError::Cancelled } else { error });
-            }
+            Err(error) => return Err(if cancel.load(Ordering::Relaxed) { MergeError::Cancelled } else { error }),
         };
         step();
         let merged = place.join(merged_name(image.rank));
@@ -324,10 +359,16 @@ fn merge(directory: &Path, number: u64, key: Option<&Key>, cancel: &AtomicBool, 
     }
     sync_directory(&place).map_err(io(&place))?;
     step();
-    manifest::replace(&place, &manifest)?;
+    manifest::replace(&place, &manifest, key)?;
     step();
     tidy(&place, &manifest, step);
-    Ok(())
+    Ok(true)
+}
+
+fn open(chain: &[PathBuf], (rank, number): (u32, u64), key: Option<&Key>) -> Result<Chain<ImageFile>, MergeError> {
+    let open = |path: &PathBuf| ImageFile::open(path, key).map_err(|source| MergeError::Io { path: path.clone(), source });
+    let files = chain.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    Chain::open(files).map_err(|source| MergeError::Chain { rank, number, source })
 }
 
 /// Writes one merged image, durable but for its name. Its length and checksum.
@@ -338,41 +379,13 @@ fn merge_image(
     key: Option<&Key>,
     cancel: &AtomicBool,
 ) -> Result<(u64, u64), MergeError> {
-    let mut files = Vec::new();
-    for path in chain {
-        files.push(ImageFile::open(path, key).map_err(|source| MergeError::Io { path: path.clone(), source })?);
-    }
     let damaged = |source| MergeError::Chain { rank, number, source };
-    let mut chain = Chain::open(files).map_err(damaged)?;
-    let unwritten = |source| MergeError::Io { path: draft.to_owned(), source };
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(draft).map_err(unwritten)?;
-    let mut out = Cancellable { inner: NewImage::begin(&file, key).map_err(unwritten)?, cancel };
-    let end = mend_image::merge::merge(&mut chain, &mut out).map_err(|error| match error {
+    let mut chain = open(chain, (rank, number), key)?;
+    let (length, end) = image_file::merge(&mut chain, draft, key, cancel).map_err(|error| match error {
         mend_image::merge::MergeError::Chain(source) => damaged(source),
         mend_image::merge::MergeError::Write(source) => MergeError::Write { path: draft.to_owned(), source },
     })?;
-    let length = out.inner.finish().map_err(unwritten)?;
-    file.sync_all().map_err(unwritten)?;
     Ok((length, end.stream))
-}
-
-/// Fails once it is cancelled.
-struct Cancellable<'a, W> {
-    inner: W,
-    cancel: &'a AtomicBool,
-}
-
-impl<W: Write> Write for Cancellable<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.cancel.load(Ordering::Relaxed) {
-            return Err(io::Error::other("cancelled"));
-        }
-        self.inner.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
 }
 
 /// Does a round on a thread of its own, of low priority; `report` gets what came of it. Set the flag to end it early.

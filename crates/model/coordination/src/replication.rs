@@ -10,7 +10,8 @@
 //! Invariants:
 //! - A tier is complete for a checkpoint only if it holds every image of the checkpoint and all that these build on.
 //! - No image is removed that the newest restorable checkpoint needs, wherever its copy is; nor one that a tier's newest
-//!   complete checkpoints (as many as it keeps) or its target need.
+//!   complete checkpoints (as many as it keeps) or its target need. A tier that was told no number keeps every checkpoint that
+//!   somebody asked for.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
 //!
@@ -125,26 +126,33 @@ struct Lane {
 #[derive(Debug)]
 pub struct Replication {
     tiers: Vec<TierSpec>,
+    /// Periodic checkpoints that a tier keeps which was told no number; `None`: all.
+    keep: Option<u32>,
     seed: u64,
     writers: usize,
     nodes: BTreeSet<NodeIndex>,
     checkpoints: BTreeMap<u64, Vec<Image>>,
+    /// Those that nobody asked for.
+    periodic: BTreeSet<u64>,
     lanes: Vec<Lane>,
     running: BTreeMap<u64, Task>,
     tasks: u64,
 }
 
 impl Replication {
-    /// Nothing is there yet. `writers`: nodes that may write to a tier of all nodes at once, at least 1.
+    /// Nothing is there yet. `keep`: periodic checkpoints that a tier keeps which was told no number, besides all that
+    /// somebody asked for; `None`: all. `writers`: nodes that may write to a tier of all nodes at once, at least 1.
     #[must_use]
-    pub fn new(tiers: Vec<TierSpec>, nodes: impl IntoIterator<Item = NodeIndex>, seed: u64, writers: usize) -> Self {
+    pub fn new(tiers: Vec<TierSpec>, nodes: impl IntoIterator<Item = NodeIndex>, keep: Option<u32>, seed: u64, writers: usize) -> Self {
         let lanes = tiers.iter().map(|_| Lane::default()).collect();
         Self {
             tiers,
+            keep,
             seed,
             writers: writers.max(1),
             nodes: nodes.into_iter().collect(),
             checkpoints: BTreeMap::new(),
+            periodic: BTreeSet::new(),
             lanes,
             running: BTreeMap::new(),
             tasks: 0,
@@ -158,8 +166,8 @@ impl Replication {
     }
 
     /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event.
-    pub fn adopt(&mut self, number: u64, images: Vec<Published>) {
-        self.insert(number, images);
+    pub fn adopt(&mut self, number: u64, periodic: bool, images: Vec<Published>) {
+        self.insert(number, periodic, images);
         for tier in 0..self.tiers.len() {
             // Its copies were begun by a controller that is no more; the next checkpoint's will be made.
             let whole = self.holds_all(tier, number);
@@ -173,12 +181,12 @@ impl Replication {
     }
 
     /// A checkpoint has been published; one image per rank, ascending.
-    pub fn published(&mut self, number: u64, images: Vec<Published>) -> Vec<Action> {
-        self.insert(number, images);
+    pub fn published(&mut self, number: u64, periodic: bool, images: Vec<Published>) -> Vec<Action> {
+        self.insert(number, periodic, images);
         self.advance()
     }
 
-    fn insert(&mut self, number: u64, images: Vec<Published>) {
+    fn insert(&mut self, number: u64, periodic: bool, images: Vec<Published>) {
         let image = |one: Published| Image {
             reference: one.image,
             base: one.base,
@@ -186,6 +194,9 @@ impl Replication {
         };
         let images = images.into_iter().map(image).collect();
         self.checkpoints.insert(number, images);
+        if periodic {
+            self.periodic.insert(number);
+        }
     }
 
     /// A task is over.
@@ -241,6 +252,7 @@ impl Replication {
     /// The checkpoint is no more: what there is of it goes.
     pub fn forgotten(&mut self, number: u64) -> Vec<Action> {
         let Some(images) = self.checkpoints.remove(&number) else { return Vec::new() };
+        self.periodic.remove(&number);
         let mut going: BTreeMap<Site, Vec<Rank>> = BTreeMap::new();
         for image in &images {
             for site in &image.sites {
@@ -434,19 +446,24 @@ impl Replication {
 
     /// Removes from a tier what nobody needs.
     fn clear(&mut self, tier: usize, actions: &mut Vec<Action>) {
-        let keep = self.tiers[tier].keep as usize;
-        if keep == 0 {
-            return;
-        }
+        // Told no number, it keeps all that somebody asked for, and of the others as many as the user keeps.
+        let (keep, asked) = match (self.tiers[tier].keep, self.keep) {
+            (0, None) => return,
+            (0, Some(keep)) => (keep.max(1) as usize, true),
+            (keep, _) => (keep as usize, false),
+        };
+        let counts = |number: &&u64| !asked || self.periodic.contains(number);
         let in_tier = |number: &&u64| {
             self.closure(**number).into_iter().any(|(number, rank)| self.image(number, rank).is_some_and(|i| i.is_in(tier)))
         };
-        let restorable = self.checkpoints.keys().rev().filter(|&&number| self.is_restorable(number)).filter(in_tier).take(keep);
+        let restorable =
+            self.checkpoints.keys().rev().filter(counts).filter(|&&number| self.is_restorable(number)).filter(in_tier).take(keep);
         let complete = self.lanes[tier].complete.iter().rev().take(keep);
         let targets = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
         let mut kept: BTreeSet<u64> = restorable.chain(complete).chain(targets).copied().collect();
         // Not older than all of these: under way, or not yet looked at.
         kept.extend(self.checkpoints.keys().rev().take(1));
+        kept.extend(self.checkpoints.keys().filter(|number| !counts(number)));
         let needed: BTreeSet<(u64, Rank)> = kept.iter().flat_map(|&number| self.closure(number)).collect();
         let mut going: BTreeMap<(u64, Site), Vec<Rank>> = BTreeMap::new();
         for (&number, images) in &self.checkpoints {

@@ -98,6 +98,12 @@ pub struct Member<R> {
 }
 
 impl<R> Member<R> {
+    /// What it is read from.
+    #[must_use]
+    pub fn source(&self) -> &R {
+        &self.source
+    }
+
     /// What an object's path or name is.
     #[must_use]
     pub fn text(&self, object: &Object) -> Option<&str> {

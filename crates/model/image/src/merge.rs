@@ -62,8 +62,9 @@ fn pages<R: Read + Seek, W: Write>(chain: &mut Chain<R>, writer: &mut StreamWrit
         let piece = chain.pieces()[index];
         let mut at = piece.start;
         while at < piece.end {
-            let border = chain.newest().mapping_of(at).map_or(piece.end, |mapping| mapping.end);
-            let starts_mapping = chain.newest().mapping_of(at).is_some_and(|mapping| mapping.start == at);
+            let mapping = chain.newest().mapping_of(at);
+            let border = mapping.map_or(piece.end, |mapping| mapping.end);
+            let starts_mapping = mapping.is_some_and(|mapping| mapping.start == at);
             if address + gathered.len() as u64 != at || gathered.len() as u64 == MAX_PAGES || starts_mapping {
                 flush(writer, address, &mut gathered)?;
                 address = at;

@@ -4,7 +4,6 @@
 //! controller                                   daemon
 //!   ── Open ─────────────────────────────────────►   once: which shelves, what may stay on them
 //!   ── Save{seq, …} ─────────────────────────────►   ── Placed{seq, place}, then `Agent` with the same seq
-//!   ── Keep{task, images} ───────────────────────►   ── Done{task}: the new images have their names
 //!   ── Manifest{task}, Copy{task}, Receive{task},
 //!      Fetch{task}, Inventory{task} ───────────────►   ── Done{task}
 //!   ── Send{image, token} ───────────────────────►   no answer: the receiver's counts
@@ -306,15 +305,6 @@ pub enum TierOrder {
         needed: u64,
         /// The rest of the order; its target is the file of last resort.
         order: SaveOrder,
-    },
-    /// The images that were saved on this shelf are whole: they get their names, durably.
-    Keep {
-        /// Number of the task.
-        task: u64,
-        /// Number of the checkpoint.
-        number: u64,
-        /// Where each rank's is.
-        images: Vec<(Rank, Shelf)>,
     },
     /// Store a checkpoint's manifest.
     Manifest {

@@ -32,7 +32,7 @@ pub struct Known {
 pub struct Bounds {
     /// Periodic checkpoints that can be restarted; at least one is kept whatever it says.
     pub keep: u32,
-    /// The newest chain is merged when it takes more than this, per cent of its largest full checkpoint.
+    /// The newest chain is merged when it takes more than this, per cent of what a full checkpoint takes.
     pub space_percent: u32,
 }
 
@@ -43,6 +43,19 @@ pub struct Merge {
     pub at: u64,
     /// What may go afterwards, ascending.
     pub frees: Vec<u64>,
+    /// Bytes that go then: of what it frees, and of its own images.
+    pub goes: u64,
+    /// Bytes of the newest checkpoint and all that it builds on, as they are.
+    pub chain: u64,
+}
+
+impl Merge {
+    /// Whether it is worth its work if the merged images take `merged` bytes: what is superseded is too much, and more goes
+    /// than comes. [`merge`] takes the largest full checkpoint for that size; the images' tables tell it exactly.
+    #[must_use]
+    pub fn is_worth(&self, merged: u64, bounds: Bounds) -> bool {
+        self.goes > merged && u128::from(self.chain) * 100 > u128::from(merged) * u128::from(bounds.space_percent)
+    }
 }
 
 /// All that `numbers` build on, directly or not, without themselves unless they build on each other.
@@ -107,9 +120,6 @@ pub fn merge(all: &[Known], unreadable: bool, bounds: Bounds) -> Option<Merge> {
     let size = |number: &u64| known.get(number).map_or(0, |one| one.bytes);
     let full = chain.iter().filter(|number| known.get(number).is_some_and(|one| one.bases.is_empty())).map(size).max()?;
     let total: u64 = chain.iter().map(size).fold(0, u64::saturating_add);
-    if u128::from(total) * 100 <= u128::from(full) * u128::from(bounds.space_percent) {
-        return None;
-    }
     let kept = kept(all, bounds.keep);
     // The oldest that is kept for its own sake and builds on others.
     let at = *chain.iter().find(|number| kept.contains(number) && known.get(number).is_some_and(|one| !one.bases.is_empty()))?;
@@ -121,9 +131,8 @@ pub fn merge(all: &[Known], unreadable: bool, bounds: Bounds) -> Option<Merge> {
     let before: BTreeSet<u64> = superseded(all, false, bounds).into_iter().collect();
     frees.retain(|number| !before.contains(number));
     frees.reverse();
-    // It has to give more than the full one takes.
-    let freed = frees.iter().map(size).fold(size(&at), u64::saturating_add);
-    (!frees.is_empty() && freed > full).then_some(Merge { at, frees })
+    let goes = frees.iter().map(size).fold(size(&at), u64::saturating_add);
+    Some(Merge { at, frees, goes, chain: total }).filter(|wanted| !wanted.frees.is_empty() && wanted.is_worth(full, bounds))
 }
 
 #[cfg(test)]
@@ -160,21 +169,33 @@ mod tests {
 
     #[test]
     fn a_long_chain_is_merged_at_the_oldest_that_is_kept() {
+        let merge = |all: &[Known], unreadable, bounds| merge(all, unreadable, bounds).map(|wanted| (wanted.at, wanted.frees));
         let mut all = vec![one(1, true, &[], 100)];
         for number in 2..8 {
             all.push(one(number, true, &[number - 1], 15));
         }
         assert_eq!(merge(&all, false, TWO), None, "190 of 200");
         all.push(one(8, true, &[7], 15));
-        assert_eq!(merge(&all, false, TWO), Some(Merge { at: 7, frees: vec![1, 2, 3, 4, 5, 6] }));
+        assert_eq!(merge(&all, false, TWO), Some((7, vec![1, 2, 3, 4, 5, 6])));
         assert_eq!(merge(&all, true, TWO), None);
-        assert_eq!(merge(&all, false, Bounds { keep: 1, ..TWO }), Some(Merge { at: 8, frees: (1..8).collect() }));
+        assert_eq!(merge(&all, false, Bounds { keep: 1, ..TWO }), Some((8, (1..8).collect())));
         // Kept by hand: it can be merged itself, and those above it.
         all[0].periodic = false;
         assert_eq!(merge(&all, false, TWO), None, "90 of increments for 100 more");
         all[0].periodic = true;
         all[3].periodic = false;
-        assert_eq!(merge(&all, false, TWO), Some(Merge { at: 4, frees: vec![1, 2, 3] }));
+        assert_eq!(merge(&all, false, TWO), Some((4, vec![1, 2, 3])));
+    }
+
+    #[test]
+    fn a_merge_that_supersedes_little_is_not_worth_it() {
+        // Each took as much as the first, and all of it is still needed.
+        let all: Vec<Known> = (1..6).map(|number| one(number, true, if number == 1 { &[] } else { &[1] }, 100)).collect();
+        let bounds = Bounds { keep: 1, ..TWO };
+        let chain: Vec<Known> = all.iter().map(|one| Known { bases: (1..one.number).rev().take(1).collect(), ..one.clone() }).collect();
+        let wanted = merge(&chain, false, bounds).unwrap();
+        assert_eq!((wanted.at, wanted.goes, wanted.chain), (5, 500, 500));
+        assert!(wanted.is_worth(249, bounds) && !wanted.is_worth(250, bounds) && !wanted.is_worth(500, bounds));
     }
 
     fn histories() -> impl Strategy<Value = Vec<Known>> {
@@ -216,7 +237,7 @@ mod tests {
         #[test]
         fn a_merge_is_worth_it(all in histories(), keep in 0u32..5, percent in 100u32..500) {
             let bounds = Bounds { keep, space_percent: percent };
-            let Some(Merge { at, frees }) = merge(&all, false, bounds) else { return Ok(()) };
+            let Some(Merge { at, frees, .. }) = merge(&all, false, bounds) else { return Ok(()) };
             let full = all.iter().filter(|one| one.bases.is_empty()).map(|one| one.bytes).max().unwrap_or(0);
             let mut after = all.clone();
             for one in &mut after {

@@ -11,6 +11,7 @@
 use crate::chain::{Costs, plan};
 use crate::interval::{daly, job_mtbf};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Most incremental checkpoints that build on one full one: a restart opens them all at once.
 pub const MAX_INCREMENTALS: u32 = 31;
@@ -63,6 +64,8 @@ pub struct Rules {
     pub node_mtbf_s: u64,
     /// Nodes the job depends on.
     pub nodes: u32,
+    /// A chain that would take more than this, per cent of its full checkpoint, is not continued; `None`: others bound it.
+    pub space_percent: Option<u32>,
 }
 
 /// What kind a checkpoint turned out to be.
@@ -74,6 +77,16 @@ pub enum Kind {
     Incremental,
     /// Some of both (a rank that moved begins anew): says little about the cost of either.
     Mixed,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Full => "full",
+            Self::Incremental => "incremental",
+            Self::Mixed => "partly full",
+        })
+    }
 }
 
 /// A checkpoint that was taken. Microseconds on the caller's clock.
@@ -111,6 +124,18 @@ pub struct Schedule {
     full: Option<Measured>,
     incremental: Option<Measured>,
     chain: u32,
+    space: Space,
+}
+
+/// Bytes of the chain that the next checkpoint would build on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Space {
+    /// Of its full checkpoint.
+    full: u64,
+    /// Of all of it.
+    total: u64,
+    /// Of the newest incremental one, which the next is expected to equal.
+    newest: u64,
 }
 
 fn seconds(us: u64) -> f64 {
@@ -132,7 +157,7 @@ impl Schedule {
     /// The schedule of a job that begins now, new or restarted.
     #[must_use]
     pub fn new(rules: Rules, now_us: u64) -> Self {
-        let mut schedule = Self { rules, due_us: None, failures: 0, full: None, incremental: None, chain: 0 };
+        let mut schedule = Self { rules, due_us: None, failures: 0, full: None, incremental: None, chain: 0, space: Space::default() };
         schedule.due_us = schedule.interval_s().map(|interval| now_us.saturating_add(microseconds(interval)));
         schedule
     }
@@ -152,7 +177,13 @@ impl Schedule {
     /// True if the next checkpoint is to build on the last one.
     #[must_use]
     pub fn builds(&self) -> bool {
-        self.chain < self.incrementals()
+        self.chain < self.incrementals() && self.has_space()
+    }
+
+    fn has_space(&self) -> bool {
+        let Space { full, total, newest } = self.space;
+        let wanted = u128::from(total) + u128::from(newest);
+        self.rules.space_percent.is_none_or(|percent| wanted * 100 <= u128::from(full) * u128::from(percent))
     }
 
     /// Seconds of an interval now; `None` without one.
@@ -193,6 +224,10 @@ impl Schedule {
             Kind::Incremental => self.incremental = Some(smoothed(self.incremental, measured)),
             Kind::Mixed => {}
         }
+        self.space = match taken.kind {
+            Kind::Full => Space { full: taken.bytes, total: taken.bytes, newest: 0 },
+            _ => Space { total: self.space.total.saturating_add(taken.bytes), newest: taken.bytes, ..self.space },
+        };
         self.chain = taken.chain;
         self.failures = 0;
         self.due_us = self.interval_s().map(|interval| match self.rules.interval {
@@ -251,7 +286,7 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     fn rules(interval: Interval, incremental: Incremental) -> Rules {
-        Rules { interval, incremental, node_mtbf_s: 86_400, nodes: 4 }
+        Rules { interval, incremental, node_mtbf_s: 86_400, nodes: 4, space_percent: None }
     }
 
     fn taken(at: u64, kind: Kind, chain: u32, stopped_us: u64) -> Taken {
@@ -280,6 +315,20 @@ mod tests {
             schedule.taken(&taken(now, kind, chain, SECOND));
         }
         assert_eq!(kinds, [0, 1, 2, 3, 0, 1, 2, 3, 0]);
+    }
+
+    #[test]
+    fn a_chain_ends_where_one_more_would_take_too_much_space() {
+        let rules = Rules { space_percent: Some(150), ..rules(Interval::Every(10), Incremental::Count(20)) };
+        let mut schedule = Schedule::new(rules, 0);
+        let mut chains = Vec::new();
+        for at in 0..12 {
+            let chain = if schedule.builds() && at > 0 { schedule.chain + 1 } else { 0 };
+            chains.push(chain);
+            let (kind, bytes) = if chain == 0 { (Kind::Full, 1000) } else { (Kind::Incremental, 120) };
+            schedule.taken(&Taken { bytes, ..taken(at, kind, chain, SECOND) });
+        }
+        assert_eq!(chains, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1], "1480 of 1500 bytes");
     }
 
     #[test]
@@ -325,12 +374,10 @@ mod tests {
     fn rules_of_any_kind() -> impl Strategy<Value = Rules> {
         let interval = prop_oneof![Just(Interval::Off), (1u64..100_000).prop_map(Interval::Every), Just(Interval::Auto)];
         let incremental = prop_oneof![Just(Incremental::Off), (0u32..100).prop_map(Incremental::Count), Just(Incremental::Auto)];
-        (interval, incremental, 1u64..u64::MAX, 0u32..200_000).prop_map(|(interval, incremental, node_mtbf_s, nodes)| Rules {
-            interval,
-            incremental,
-            node_mtbf_s,
-            nodes,
-        })
+        let space = proptest::option::of(0u32..1000);
+        (interval, incremental, 1u64..u64::MAX, 0u32..200_000, space).prop_map(
+            |(interval, incremental, node_mtbf_s, nodes, space_percent)| Rules { space_percent, interval, incremental, node_mtbf_s, nodes },
+        )
     }
 
     proptest! {

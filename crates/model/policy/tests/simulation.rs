@@ -103,7 +103,13 @@ fn the_chosen_interval_and_chain_are_near_the_best_of_a_grid() {
 fn a_schedule_that_has_to_learn_its_costs_does_as_well() {
     for (at, (costs, mtbf_s)) in CASES.iter().enumerate() {
         let work = 1500.0 * mtbf_s;
-        let rules = Rules { interval: Interval::Auto, incremental: Incremental::Auto, node_mtbf_s: (mtbf_s * 8.0) as u64, nodes: 8 };
+        let rules = Rules {
+            interval: Interval::Auto,
+            incremental: Incremental::Auto,
+            node_mtbf_s: (mtbf_s * 8.0) as u64,
+            nodes: 8,
+            space_percent: None,
+        };
         let schedule = std::cell::RefCell::new(Schedule::new(rules, 0));
         let us = |seconds: f64| (seconds * 1e6) as u64;
         let next = |_, _| {

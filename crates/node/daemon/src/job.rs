@@ -21,7 +21,7 @@ use crate::shared_memory::SharedMemory;
 use crate::start::Beginning;
 use crate::tiers::Tiers;
 use crate::transfer::{Admitted, MeetingPlace};
-use mend_messages::agent::ImageId;
+use mend_messages::agent::{ImageId, Request};
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
 use mend_messages::tier::{Origin as ImageOrigin, TierOrder};
@@ -97,7 +97,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let introduction = Arc::new(introduction);
     let mut job = Job {
         relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience, key.clone()),
-        tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience),
+        tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone()),
         node,
         introduction,
         urgent,
@@ -272,10 +272,9 @@ impl Job {
         match order {
             TierOrder::Open { shelves, keep, rate } => self.tiers.open(shelves, &keep, rate),
             TierOrder::Save { seq, rank, number, shelves, needed, order } => {
-                let (order, file) = self.tiers.place(rank, number, &shelves, needed, order);
-                self.relay.save_on(seq, rank, order, file, &self.ranks);
+                let order = self.tiers.place(rank, number, &shelves, needed, order);
+                self.relay.request(seq, rank, Request::Save(order), &self.ranks);
             }
-            TierOrder::Keep { task, number, images } => self.tiers.keep(task, number, images),
             TierOrder::Manifest { task, number, to, text } => self.tiers.manifest(task, number, to, text),
             TierOrder::Copy { task, image, from, to } => self.tiers.copy(task, image, from, to),
             TierOrder::Send { image, from, address, token, hurry } => self.tiers.send(image, from, address, token, hurry),

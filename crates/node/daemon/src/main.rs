@@ -7,6 +7,7 @@
 mod agents;
 mod channels;
 mod clock;
+mod draft;
 mod failure;
 mod input;
 mod job;
@@ -24,6 +25,7 @@ mod restore;
 mod sealing;
 mod shared_memory;
 mod shepherd;
+mod sink;
 mod start;
 mod tiers;
 mod transfer;

@@ -15,7 +15,7 @@ use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
 use crate::rank::{Command, Milestone, News};
-use crate::sealing::Sealing;
+use crate::sink::Sink;
 use crate::transfer::{self, Token, TransferError};
 use mend_messages::agent::{FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
@@ -80,7 +80,14 @@ struct Ready {
     /// The descriptor that goes with it.
     file: Option<OwnedFd>,
     /// What becomes of what is written there.
-    sealing: Option<Sealing>,
+    sink: Option<Sink>,
+}
+
+impl Ready {
+    fn new(order: SaveOrder, given: Option<(OwnedFd, Sink)>) -> Self {
+        let (file, sink) = given.unzip();
+        Self { order, file, sink }
+    }
 }
 
 /// Why a save cannot begin.
@@ -88,15 +95,15 @@ struct Ready {
 enum NotReady {
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    #[error("no encrypted image can be made")]
-    Sealing(#[from] std::io::Error),
+    #[error("no image can be made")]
+    Sink(#[source] std::io::Error),
 }
 
 impl NotReady {
     fn hint(&self) -> &'static str {
         match self {
             Self::Transfer(error) => error.hint(),
-            Self::Sealing(_) => NO_ROOM_HINT,
+            Self::Sink(_) => NO_ROOM_HINT,
         }
     }
 }
@@ -122,7 +129,7 @@ struct Question {
     attempt: u64,
     agent: AgentId,
     save: bool,
-    sealing: Option<Sealing>,
+    sink: Option<Sink>,
 }
 
 /// See the module's head.
@@ -140,8 +147,8 @@ pub struct Relay {
     map: Option<JobMap>,
     /// What images are encrypted with.
     key: Option<Key>,
-    /// Images that are written behind their ranks, into encrypted files.
-    behind: HashMap<(AgentId, ImageId), Sealing>,
+    /// Images that are written behind their ranks, into descriptors of ours.
+    behind: HashMap<(AgentId, ImageId), Sink>,
 }
 
 impl Relay {
@@ -176,7 +183,8 @@ impl Relay {
             }
             Request::Save(order) => {
                 let key = self.key.clone();
-                self.ready_save(seq, rank, ranks, async { seal_if(key, order) });
+                let ready = async { Sink::for_order(order, key).map(|(order, given)| Ready::new(order, given)).map_err(NotReady::Sink) };
+                self.ready_save(seq, rank, ranks, ready);
             }
             request => {
                 if let (Request::Resume, Some(slot)) = (&request, ranks.get(&rank)) {
@@ -187,17 +195,12 @@ impl Relay {
         }
     }
 
-    /// A save into what is open already.
-    pub fn save_on(&mut self, seq: u64, rank: Rank, order: SaveOrder, file: Option<OwnedFd>, ranks: &Ranks) {
-        self.ready_save(seq, rank, ranks, async { Ok(Ready { order, file, sealing: None }) });
-    }
-
     /// A save into a transfer: opens it, then asks.
     pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &Ranks) {
         let (job, patience) = (self.job.clone(), self.patience);
         let opening = async move {
             let socket = transfer::open(address, job.identity, &job.secret, token, patience).await?;
-            Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(socket), sealing: None })
+            Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(socket), sink: None })
         };
         self.ready_save(seq, rank, ranks, opening);
     }
@@ -231,12 +234,12 @@ impl Relay {
             return self.fail(seq, rank, format!("rank {rank} has ended"), "");
         }
         match ready {
-            Ok(ready) => self.ask(seq, rank, Request::Save(ready.order), (ready.file, ready.sealing), ranks),
+            Ok(ready) => self.ask(seq, rank, Request::Save(ready.order), (ready.file, ready.sink), ranks),
             Err(error) => self.fail(seq, rank, chain(&error), error.hint()),
         }
     }
 
-    fn ask(&mut self, seq: u64, rank: Rank, request: Request, (file, sealing): (Option<OwnedFd>, Option<Sealing>), ranks: &Ranks) {
+    fn ask(&mut self, seq: u64, rank: Rank, request: Request, (file, sink): (Option<OwnedFd>, Option<Sink>), ranks: &Ranks) {
         let save = matches!(request, Request::Save(_));
         let (agent, attempt) = match self.speaker(rank, save, ranks) {
             Ok(speaker) => speaker,
@@ -247,7 +250,7 @@ impl Relay {
         };
         let number = self.asked;
         self.asked += 1;
-        self.questions.insert(number, Question { seq, rank, attempt, agent, save, sealing });
+        self.questions.insert(number, Question { seq, rank, attempt, agent, save, sink });
         known.link.send(&ToAgent::Request { seq: number, request }, file);
     }
 
@@ -431,14 +434,14 @@ impl Relay {
         if let (Reply::Saved(Saved { behind: true, id: image, .. }), Some(agent)) = (&reply, self.agents.get_mut(&id)) {
             agent.behind.push(*image);
         }
-        let Question { seq, rank, save, mut sealing, .. } = question;
+        let Question { seq, rank, save, mut sink, .. } = question;
         if !save {
             return self.urgent.send(FromDaemon::Agent { seq, rank, reply });
         }
         if let Reply::Saved(Saved { behind: true, id: image, .. }) = &reply
-            && let Some(sealing) = sealing.take()
+            && let Some(sink) = sink.take()
         {
-            self.behind.insert((id, *image), sealing);
+            self.behind.insert((id, *image), sink);
         }
         // The rank's threads are parked: what it wrote is in the pipes, and goes first.
         let (done, flushed) = oneshot::channel();
@@ -447,9 +450,9 @@ impl Relay {
         tokio::spawn(async move {
             // A rank that ended meanwhile has been flushed by its end.
             let _ = flushed.await;
-            let reply = match (reply, sealing) {
-                (Reply::Saved(saved), Some(sealing)) => keep_saved(saved, sealing).await,
-                (Reply::Failed { error, hint }, Some(sealing)) => match sealing.give_up().await {
+            let reply = match (reply, sink) {
+                (Reply::Saved(saved), Some(sink)) => keep_saved(saved, sink).await,
+                (Reply::Failed { error, hint }, Some(sink)) => match sink.give_up().await {
                     Some(error) => Reply::Failed { error, hint: NO_ROOM_HINT.into() },
                     None => Reply::Failed { error, hint },
                 },
@@ -463,15 +466,15 @@ impl Relay {
     fn written(&mut self, id: AgentId, rank: Rank, image: ImageId, result: Result<Written, String>) {
         let urgent = self.urgent.clone();
         match (result, self.behind.remove(&(id, image))) {
-            (Ok(written), Some(sealing)) => {
+            (Ok(written), Some(sink)) => {
                 tokio::spawn(async move {
-                    let result = sealing.keep(written.bytes).await.map(|bytes| Written { bytes, ..written });
+                    let result = sink.keep(written.bytes).await.map(|bytes| Written { bytes, ..written });
                     urgent.send(FromDaemon::Written { rank, id: image, result });
                 });
             }
-            (Err(error), Some(sealing)) => {
+            (Err(error), Some(sink)) => {
                 tokio::spawn(async move {
-                    let result = Err(sealing.give_up().await.unwrap_or(error));
+                    let result = Err(sink.give_up().await.unwrap_or(error));
                     urgent.send(FromDaemon::Written { rank, id: image, result });
                 });
             }
@@ -504,22 +507,10 @@ impl Relay {
     }
 }
 
-/// An order with a file as its target is carried out into a stream, where there is a key to encrypt the file with.
-fn seal_if(key: Option<Key>, order: SaveOrder) -> Result<Ready, NotReady> {
-    match (key, order) {
-        (Some(key), SaveOrder { target: SaveTarget::File(path), mode, base, rate, track }) => {
-            let (sealing, file) = Sealing::begin(path, key)?;
-            let order = SaveOrder { target: SaveTarget::Descriptor, mode, base, rate, track };
-            Ok(Ready { order, file: Some(file), sealing: Some(sealing) })
-        }
-        (_, order) => Ok(Ready { order, file: None, sealing: None }),
-    }
-}
-
 /// The agent has written all; only when the file is durable is it saved.
-async fn keep_saved(saved: Saved, sealing: Sealing) -> Reply {
+async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
     let began = Instant::now();
-    match sealing.keep(saved.bytes).await {
+    match sink.keep(saved.bytes).await {
         Ok(bytes) => {
             let write_us = saved.write_us.saturating_add(began.elapsed().as_micros() as u64);
             Reply::Saved(Saved { bytes, write_us, ..saved })

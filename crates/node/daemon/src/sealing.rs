@@ -1,7 +1,7 @@
 //! Images on their way into encrypted files and out of them.
 //!
 //! ```text
-//! save:     agent ══ stream ══► thread: seals ──► .rank-R.image.partial ── keep(bytes) ─► fsync, rename ──► length
+//! save:     agent ══ stream ══► thread: seals ──► a draft of rank-R.image ── keep(bytes) ─► fsync, rename ──► length
 //! restore:  rank-R.image ──► thread: opens ══ stream ══► restorer
 //! ```
 //! Agent and restorer see a stream as they do in a migration, and know nothing of keys.
@@ -9,12 +9,14 @@
 //! wrote. A thread's memory is a chunk and the socket's buffers. Faults assumed: either end of a stream goes away at any moment;
 //! disks fill up; files are anybody's.
 
+use crate::draft::Draft;
+use crate::sink::fell_short;
 use mend_image::HEADER_SIZE;
 use mend_sealed::{HEAD, Key, Opener, SealError, Sealer, is_sealed};
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -38,20 +40,13 @@ impl Sealing {
     /// # Errors
     /// Those of making a socket, a file or a thread, with the file's name.
     pub fn begin(path: PathBuf, key: Key) -> io::Result<(Self, OwnedFd)> {
-        let draft = draft_of(&path);
-        // What a killed predecessor left is worthless.
-        let _ = fs::remove_file(&draft);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft);
-        let file = file.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)).map(|()| file));
-        let file = file.map_err(|error| io::Error::new(error.kind(), format!("{} cannot be created: {error}", draft.display())))?;
+        let draft = Draft::new(path.clone())
+            .map_err(|error| io::Error::new(error.kind(), format!("{} cannot be created: {error}", path.display())))?;
         let (ours, theirs) = UnixStream::pair()?;
         let (expected, verdict) = oneshot::channel();
         let (report, result) = oneshot::channel();
         thread::Builder::new().name("seal".into()).spawn(move || {
-            let stored = seal(&ours, file, &key, verdict, &draft, &path);
-            if stored.is_err() {
-                let _ = fs::remove_file(&draft);
-            }
+            let stored = seal(&ours, draft, &key, verdict);
             // Whoever asked may have gone.
             let _ = report.send(stored.map_err(|error| error.map(|error| format!("{} cannot be written: {error}", path.display()))));
         })?;
@@ -75,35 +70,20 @@ impl Sealing {
     }
 }
 
-fn draft_of(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.partial"))
-}
-
 /// `Err(None)`: given up.
-fn seal(
-    stream: &UnixStream,
-    file: File,
-    key: &Key,
-    verdict: oneshot::Receiver<u64>,
-    draft: &Path,
-    path: &Path,
-) -> Result<u64, Option<io::Error>> {
-    let mut sealer = Sealer::new(file, key, mend_wire::random_bytes())?;
+fn seal(stream: &UnixStream, draft: Draft, key: &Key, verdict: oneshot::Receiver<u64>) -> Result<u64, Option<io::Error>> {
+    let mut sealer = Sealer::new(&draft.file, key, mend_wire::random_bytes())?;
     let bytes = absorb(stream, &mut sealer)?;
     let expected = verdict.blocking_recv().map_err(|_| None)?;
     if bytes != expected {
-        return Err(Some(io::Error::other(format!("{bytes} bytes came of {expected}"))));
+        return Err(Some(fell_short(bytes, expected)));
     }
-    let (file, length) = sealer.finish()?;
-    file.sync_all()?;
-    fs::rename(draft, path)?;
-    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
-    Ok(length)
+    sealer.finish()?;
+    Ok(draft.publish()?)
 }
 
 /// All that comes; bytes.
-fn absorb(mut stream: &UnixStream, sealer: &mut Sealer<File>) -> io::Result<u64> {
+fn absorb(mut stream: &UnixStream, sealer: &mut Sealer<&File>) -> io::Result<u64> {
     let (mut piece, mut bytes) = (vec![0; PIECE], 0);
     loop {
         match stream.read(&mut piece) {
@@ -193,6 +173,8 @@ fn open_sealed(file: File, key: &Key) -> io::Result<Opened> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     fn key() -> Key {
         Key::from_bytes([5; 32])

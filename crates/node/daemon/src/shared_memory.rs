@@ -47,6 +47,12 @@ impl SharedMemory {
     }
 }
 
+/// Whether ranks would not find this file where it is: its directory lies in the node's `/dev/shm`.
+pub fn hides(file: &Path) -> bool {
+    file.parent().and_then(|directory| directory.canonicalize().ok()).is_some_and(|directory| directory.starts_with(PLACE))
+        || file.starts_with(PLACE)
+}
+
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         // What cannot be removed is left to the next daemon.

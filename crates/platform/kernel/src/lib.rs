@@ -2,6 +2,7 @@
 
 pub mod background;
 pub mod copy;
+pub mod memory;
 pub mod namespaces;
 pub mod pagemap;
 pub mod program;

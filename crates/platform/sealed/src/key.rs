@@ -1,7 +1,10 @@
 //! The key, in a file of 64 hexadecimal digits that nobody but its owner can read.
 
+use hkdf::Hkdf;
+use hmac::{Hmac, KeyInit, Mac};
 use mend_messages::job::Secret;
 use mend_wire::secret::{self, SecretError};
+use sha2::Sha256;
 use std::path::Path;
 
 /// A user's key for what is stored. Does not show itself.
@@ -38,6 +41,28 @@ impl Key {
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(Secret(bytes))
+    }
+
+    /// A code for a text that only holders of the key can make: HMAC-SHA256 with a key of its own, derived from this one.
+    #[must_use]
+    pub fn authenticate(&self, text: &[u8]) -> [u8; 32] {
+        self.code(text).finalize().into_bytes().into()
+    }
+
+    /// Whether a code is that of this text. Takes as long whatever differs.
+    #[must_use]
+    pub fn confirms(&self, text: &[u8], code: &[u8; 32]) -> bool {
+        self.code(text).verify_slice(code).is_ok()
+    }
+
+    fn code(&self, text: &[u8]) -> Hmac<Sha256> {
+        // As long as a block of the hash.
+        let mut own = [0; 64];
+        // Fails only for more than 8160 bytes.
+        let _ = Hkdf::<Sha256>::new(None, self.bytes()).expand(b"mend text code", &mut own);
+        let mut code = Hmac::<Sha256>::new(&own.into());
+        code.update(text);
+        code
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -146,3 +146,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_code_is_of_one_text_and_one_key() {
+    let code = key().authenticate(b"text");
+    assert!(key().confirms(b"text", &code) && code == key().authenticate(b"text"));
+    assert!(!key().confirms(b"texts", &code) && !Key::from_bytes([4; 32]).confirms(b"text", &code));
+    let mut other = code;
+    other[31] ^= 1;
+    assert!(!key().confirms(b"text", &other));
+}

@@ -146,7 +146,7 @@ pub const SPACE_PERCENT: Setting = Setting {
     name: "MEND_SPACE_PERCENT",
     kind: Kind::WordOrNumber { words: &["off"], min: 110, max: 100_000 },
     default: "250",
-    meaning: "Space of the newest checkpoint and all that it builds on, in per cent of a full one, past which older ones are merged into a full one in the background; off: never.",
+    meaning: "Space of the newest checkpoint and all that it builds on, in per cent of a full one, past which older ones are merged into a full one in the background; with tiers, past which a new chain is begun with a full one; off: never.",
 };
 /// Channels of the fabric, by preference.
 pub const CHANNELS: Setting = Setting {
@@ -167,7 +167,7 @@ pub const TIERS: Setting = Setting {
     name: "MEND_TIERS",
     kind: Kind::Text,
     default: "shared",
-    meaning: "Where checkpoints are kept, nearest first, separated by commas: memory (of the rank's node), partner (memory of another node), local:/DIRECTORY (of the rank's node), shared (the checkpoint directory), s3://BUCKET/PREFIX. Ranks write to the first and go on; the others get their copies behind. NAME@2 keeps two checkpoints there; default 1 in memory, 2 in a local directory, all in the others.",
+    meaning: "Where checkpoints are kept, nearest first, separated by commas: memory (of the rank's node), partner (memory of another node), local:/DIRECTORY (of the rank's node), shared (the checkpoint directory), s3://BUCKET/PREFIX. Ranks write to the first and go on; the others get their copies behind. NAME@2 keeps two checkpoints there; default 1 in memory, 2 in a local directory, in the others what MEND_KEEP says.",
 };
 /// Copying behind the job.
 pub const TIER_RATE: Setting = Setting {

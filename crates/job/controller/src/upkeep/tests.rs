@@ -8,6 +8,7 @@ use mend_image::kept;
 use mend_image::record::{Kind, Mapping};
 use mend_image::write::StreamWriter;
 use mend_messages::agent::ImageId;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 const PAGE: u64 = 4096;
@@ -15,8 +16,9 @@ const BASE: u64 = 0x10_0000;
 const PAGES: u64 = 8;
 const TWO: Bounds = Bounds { keep: 2, space_percent: 150 };
 
-/// An image whose page `fill % PAGES` was written; all others are as in `base`, or also `fill` if there is none.
-fn image(rank: u32, fill: u8, base: Option<u8>) -> Vec<u8> {
+/// An image whose page `fill % PAGES` was written; all others are as in `base`, or if there is none, the first `full` are also
+/// `fill`.
+fn image(rank: u32, fill: u8, base: Option<u8>, full: u64) -> Vec<u8> {
     let id = |fill: u8| [fill + 100 * rank as u8; 16];
     let header = Header {
         rank,
@@ -45,7 +47,7 @@ fn image(rank: u32, fill: u8, base: Option<u8>) -> Vec<u8> {
         writer.record(Kind::Kept, 0, 0, &payload).unwrap();
         writer.record(Kind::Pages, 0, BASE + page * PAGE, &[fill; PAGE as usize]).unwrap();
     } else {
-        writer.record(Kind::Pages, 0, BASE, &[fill; (PAGES * PAGE) as usize]).unwrap();
+        writer.record(Kind::Pages, 0, BASE, &vec![fill; (full * PAGE) as usize]).unwrap();
     }
     writer.finish().unwrap();
     bytes
@@ -53,9 +55,19 @@ fn image(rank: u32, fill: u8, base: Option<u8>) -> Vec<u8> {
 
 /// Publishes a checkpoint; for each rank the number that it builds on.
 fn take(directory: &Path, number: u8, bases: [Option<u8>; 2]) {
+    take_of(directory, number, bases, PAGES, None);
+}
+
+/// The same; a full image holds so many pages, and all are encrypted if there is a key.
+fn take_of(directory: &Path, number: u8, bases: [Option<u8>; 2], full: u64, key: Option<&Key>) {
     let part = prepare(directory, number.into()).unwrap();
     let entry = |(rank, base): (u32, Option<u8>)| {
-        let bytes = image(rank, number, base);
+        let mut bytes = image(rank, number, base, full);
+        if let Some(key) = key {
+            let mut sealer = mend_sealed::Sealer::new(Vec::new(), key, [number + 100 * rank as u8; 32]).unwrap();
+            sealer.write_all(&bytes).unwrap();
+            bytes = sealer.finish().unwrap().0;
+        }
         fs::write(part.join(image_name(rank)), &bytes).unwrap();
         let id = ImageId([number + 100 * rank as u8; 16]);
         let sequence = base.map_or(0, |_| number.into());
@@ -71,7 +83,8 @@ fn take(directory: &Path, number: u8, bases: [Option<u8>; 2]) {
         }
     };
     let images = (0..2).zip(bases).map(entry).collect();
-    publish(&part, &manifest::Manifest { number: number.into(), images, periodic: true, ..manifest() }).unwrap();
+    publish(&part, &manifest::Manifest { number: number.into(), images, periodic: true, encrypted: key.is_some(), ..manifest() }, key)
+        .unwrap();
 }
 
 /// Seven checkpoints, each on the one before; rank 1 moved before the fourth.
@@ -86,15 +99,19 @@ fn history() -> tempfile::TempDir {
 
 /// The memory of both ranks as a restart from the checkpoint would have it.
 fn memory(directory: &Path, number: u64) -> Vec<Vec<u8>> {
+    memory_with(directory, number, None)
+}
+
+fn memory_with(directory: &Path, number: u64, key: Option<&Key>) -> Vec<Vec<u8>> {
     let place = directory.join(number.to_string());
-    let manifest = manifest::load(&place).unwrap();
+    let manifest = manifest::load(&place, key).unwrap();
     let content = |files: Vec<PathBuf>| {
-        let mut chain = Chain::open(files.iter().map(|path| fs::File::open(path).unwrap())).unwrap();
+        let mut chain = Chain::open(files.iter().map(|path| ImageFile::open(path, key).unwrap())).unwrap();
         chain.verify().unwrap();
         let pieces = chain.pieces().to_vec();
         pieces.iter().flat_map(|piece| chain.read(piece).unwrap().iter().step_by(PAGE as usize).copied().collect::<Vec<_>>()).collect()
     };
-    manifest::chains(&place, &manifest).unwrap().into_iter().map(content).collect()
+    manifest::chains(&place, &manifest, key).unwrap().into_iter().map(content).collect()
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -134,7 +151,7 @@ fn wherever_a_round_is_cut_off_nothing_that_is_kept_is_lost() {
             assert_eq!(&memory(directory, number), expected, "checkpoint {number}, cut {cuts}");
         }
         for number in manifest::numbers(directory) {
-            assert!(manifest::load(&directory.join(number.to_string())).is_ok(), "checkpoint {number}, cut {cuts}");
+            assert!(manifest::load(&directory.join(number.to_string()), None).is_ok(), "checkpoint {number}, cut {cuts}");
         }
         let done = round(directory, Some(TWO), None, &go);
         assert_eq!((done.failure, done.newest), (None, Some((7, vec![1, 1]))));
@@ -163,6 +180,45 @@ fn what_builds_on_a_merged_one_goes_on() {
     let after = memory(directory, 8);
     assert_eq!(after[0], [8, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(after[1], [8, 4, 4, 4, 4, 5, 6, 7]);
+}
+
+#[test]
+fn what_grows_and_supersedes_nothing_is_not_merged() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    for number in 1..=7 {
+        take_of(directory, number, [(number > 1).then(|| number - 1); 2], 1, None);
+    }
+    let before = names(directory);
+    let bounds = Bounds { keep: 1, space_percent: 250 };
+    let found = survey(directory, None);
+    assert!(retention::merge(&found.known, false, bounds).is_some(), "seven times the first one's size");
+    let done = round(directory, Some(bounds), None, &AtomicBool::new(false));
+    assert!(done.failure.is_none(), "{done:?}");
+    assert_eq!(names(directory), before);
+}
+
+#[test]
+fn with_a_key_what_is_merged_is_encrypted_and_authenticated() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let key = Key::from_bytes([7; 32]);
+    for number in 1..=7 {
+        take_of(directory, number, [(number > 1).then(|| number - 1); 2], PAGES, Some(&key));
+    }
+    let before = memory_with(directory, 7, Some(&key));
+    // Nothing is merged or removed for what somebody else may have written.
+    let all = manifest::numbers(directory);
+    let done = round(directory, Some(TWO), Some(&Key::from_bytes([8; 32])), &AtomicBool::new(false));
+    let told = done.failure.unwrap();
+    assert!(told.contains("checkpoint 1 may need any of them") && told.contains("encrypted with another key"), "{told}");
+    assert_eq!(manifest::numbers(directory), all);
+    let done = round(directory, Some(TWO), Some(&key), &AtomicBool::new(false));
+    assert_eq!((done.failure, done.newest), (None, Some((7, vec![1, 1]))));
+    assert_eq!(manifest::numbers(directory), [6, 7]);
+    assert_eq!(memory_with(directory, 7, Some(&key)), before);
+    let merged = directory.join("6").join(merged_name(0));
+    assert!(ImageFile::open(&merged, Some(&key)).unwrap().is_sealed());
 }
 
 #[test]

@@ -6,6 +6,11 @@ use proptest::prelude::*;
 
 const NODES: u32 = 3;
 
+/// The others are periodic.
+fn asked_for(number: u64) -> bool {
+    number.is_multiple_of(3)
+}
+
 /// What is really stored, and what is to be done.
 struct World {
     machine: Replication,
@@ -20,9 +25,9 @@ struct World {
 }
 
 impl World {
-    fn new(tiers: &str, ranks: u32, writers: usize) -> Self {
+    fn new(tiers: &str, ranks: u32, keep: Option<u32>, writers: usize) -> Self {
         let tiers = parse_tiers(tiers).unwrap();
-        let machine = Replication::new(tiers, 0..NODES, 7, writers);
+        let machine = Replication::new(tiers, 0..NODES, keep, 7, writers);
         let (store, bases, complete) = Default::default();
         Self { machine, store, bases, nodes: (0..NODES).collect(), ranks, open: Vec::new(), complete, writers }
     }
@@ -56,7 +61,7 @@ impl World {
             let image = ImageRef { number, rank, bytes: 1, checksum: 0, id: Default::default() };
             images.push(Published { image, base, sites: vec![site] });
         }
-        let actions = self.machine.published(number, images);
+        let actions = self.machine.published(number, !asked_for(number), images);
         self.take(actions);
     }
 
@@ -65,6 +70,7 @@ impl World {
             match &action {
                 Action::Remove { number, tier, node, ranks } => {
                     let before = self.restorable();
+                    assert!(self.machine.tiers()[*tier].keep > 0 || !asked_for(*number), "{action:?}");
                     let site = (!self.machine.tiers()[*tier].tier.is_common()).then_some(*node);
                     self.store.retain(|(t, n, number_, rank)| (*t, *n, *number_) != (*tier, site, *number) || !ranks.contains(rank));
                     assert_eq!(before, self.restorable(), "{action:?}");
@@ -181,11 +187,11 @@ proptest! {
     fn nothing_needed_goes_and_all_tiers_come_to_hold_the_newest(
         list in prop::sample::select(LISTS.to_vec()),
         ranks in 1u32..6,
-        writers in 1usize..3,
+        (keep, writers) in (prop::option::of(1u32..4), 1usize..3),
         steps in prop::collection::vec(a_step(), 1..120),
         again in any::<bool>(),
     ) {
-        let mut world = World::new(list, ranks, writers);
+        let mut world = World::new(list, ranks, keep, writers);
         let mut number = 0;
         for step in steps {
             match step {
@@ -226,7 +232,7 @@ proptest! {
 
 #[test]
 fn a_checkpoint_removed_by_others_goes_everywhere() {
-    let mut world = World::new("memory,partner,shared", 2, 1);
+    let mut world = World::new("memory,partner,shared", 2, None, 1);
     world.publish(1, false, false);
     world.settle();
     world.publish(2, false, false);
@@ -239,13 +245,25 @@ fn a_checkpoint_removed_by_others_goes_everywhere() {
 }
 
 #[test]
+fn a_tier_without_a_number_keeps_what_was_asked_for_and_the_newest_others() {
+    let mut world = World::new("memory,shared", 2, Some(2), 1);
+    for (number, incremental) in [(1, false), (2, true), (3, false), (4, false), (5, false), (6, false), (7, false), (8, true)] {
+        world.publish(number, incremental, false);
+        world.settle();
+    }
+    let held =
+        |tier: usize| -> BTreeSet<u64> { world.store.iter().filter(|(t, ..)| *t == tier).map(|(_, _, number, _)| *number).collect() };
+    assert_eq!((held(0), held(1)), ([7, 8].into(), [3, 6, 7, 8].into()));
+}
+
+#[test]
 fn nodes_take_turns_in_an_order_of_the_checkpoint() {
     let mut orders = BTreeSet::new();
     for number in 1..20 {
-        let mut machine = Replication::new(parse_tiers("memory,shared").unwrap(), 0..3, 1, 1);
+        let mut machine = Replication::new(parse_tiers("memory,shared").unwrap(), 0..3, None, 1, 1);
         let image = |rank| ImageRef { number, rank, bytes: 1, checksum: 0, id: Default::default() };
         let images = (0..3).map(|rank| Published { image: image(rank), base: None, sites: vec![(0, Some(rank))] }).collect();
-        let (mut actions, mut order) = (machine.published(number, images), Vec::new());
+        let (mut actions, mut order) = (machine.published(number, true, images), Vec::new());
         while let Some(action) = actions.pop() {
             match action {
                 Action::Copy { task, node, .. } => {

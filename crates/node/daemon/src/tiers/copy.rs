@@ -1,14 +1,17 @@
 //! Moving an image from one place to another, checking it on the way.
 //!
 //! Invariant: a copy gets its name only after every byte of it has been seen to be the image that was meant: its job,
-//! rank, name, length, all checksums. Faults assumed: the source is torn, foreign or damaged, or ends early; the target
+//! rank, name, length, all checksums; with a key, every byte also opened with that. An encrypted image is copied as it is
+//! stored. Faults assumed: the source is torn, foreign or damaged, or ends early; the target
 //! is full; the job leaves in the middle.
 
-use crate::tiers::shelf::Draft;
-use mend_image::verify::Verifier;
+use crate::draft::Draft;
+use mend_image::ImageError;
+use mend_image::verify::{Verified, verify};
 use mend_messages::tier::ImageRef;
+use mend_sealed::{HEAD, Key, Opener, SealError, is_sealed};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Cursor, Read, Write};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,83 +85,112 @@ impl Pace {
 }
 
 /// What an image has to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Expected {
     /// The job's identity.
     pub job: [u8; 16],
     /// The image.
     pub image: ImageRef,
+    /// With a key it must be encrypted with this, without one it must not be.
+    pub key: Option<Key>,
 }
 
-/// Checks an image piece by piece.
-pub struct Inspector {
-    expected: Expected,
-    verifier: Verifier,
+impl Expected {
+    fn matches(&self, verified: &Verified) -> bool {
+        let (Verified { header, end }, image) = (verified, &self.image);
+        header.job == self.job && header.rank == image.rank && header.id == image.id.0 && end.stream == image.checksum
+    }
+}
+
+/// Bytes on their way: each is paced, counted and handed on as it is read.
+struct Passage<'a, R, F> {
+    source: &'a mut R,
+    to: F,
+    pace: &'a Pace,
     seen: u64,
+    /// Bytes that there may be.
+    most: u64,
+    ended: bool,
+    failed: Option<CopyError>,
 }
 
-impl Inspector {
-    /// Before the first byte.
-    pub fn new(expected: Expected) -> Self {
-        Self { expected, verifier: Verifier::new(), seen: 0 }
-    }
-
-    /// Takes the next bytes.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), CopyError> {
-        self.seen += bytes.len() as u64;
-        if self.seen > self.expected.image.bytes {
-            return Err(CopyError::Damaged(format!("is longer than the {} bytes that were saved", self.expected.image.bytes)));
+impl<R: Read, F: FnMut(&[u8]) -> Result<(), CopyError>> Read for Passage<'_, R, F> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = loop {
+            match self.source.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(length) => break length,
+                Err(error) => return self.fail(CopyError::Source(error)),
+            }
+        };
+        self.seen += length as u64;
+        self.ended = length == 0;
+        if self.seen > self.most {
+            return self.fail(CopyError::Damaged(format!("is longer than the {} bytes that were saved", self.most)));
         }
-        self.verifier.feed(bytes).map_err(|error| CopyError::Damaged(format!("is damaged: {error}")))
-    }
-
-    /// After the last byte.
-    pub fn finish(&self) -> Result<(), CopyError> {
-        let Expected { job, image } = self.expected;
-        if self.seen < image.bytes {
-            return Err(CopyError::Damaged(format!("is torn: {} bytes instead of {}", self.seen, image.bytes)));
-        }
-        let verified = self.verifier.finish().map_err(|error| CopyError::Damaged(format!("is damaged: {error}")))?;
-        let header = verified.header;
-        let same = header.job == job && header.rank == image.rank && header.id == image.id.0 && verified.end.stream == image.checksum;
-        if same { Ok(()) } else { Err(CopyError::Damaged("is another image than the one that was saved".into())) }
+        let passed = self.pace.spend(length).and_then(|()| (self.to)(&buffer[..length]));
+        passed.map(|()| length).or_else(|error| self.fail(error))
     }
 }
 
-/// Reads the whole image, checks it, and hands it on piece by piece.
+impl<R, F> Passage<'_, R, F> {
+    /// Who reads hears that it failed; why is kept here.
+    fn fail(&mut self, error: CopyError) -> io::Result<usize> {
+        self.failed = Some(error);
+        Err(io::ErrorKind::Other.into())
+    }
+}
+
+/// Reads all of an image's file and checks all that it holds. What is wrong with its encryption is an error of reading.
+fn inspect(mut file: impl Read, key: Option<&Key>) -> io::Result<Result<Verified, ImageError>> {
+    let mut head = Vec::with_capacity(HEAD);
+    (&mut file).take(HEAD as u64).read_to_end(&mut head)?;
+    let sealed = is_sealed(&head);
+    let mut whole = Cursor::new(head).chain(file);
+    match key {
+        Some(key) => verify(&mut Opener::new(whole, key)?),
+        None if sealed => Err(io::Error::new(io::ErrorKind::InvalidData, SealError::NoKey)),
+        None => verify(&mut whole),
+    }
+}
+
+/// Reads the whole image, checks it, and hands it on piece by piece as it is stored. A piece is handed on before it has
+/// been checked: what was handed on counts only if all is well.
 pub fn relay(
     source: &mut impl Read,
-    expected: Expected,
+    expected: &Expected,
     pace: &Pace,
-    mut to: impl FnMut(&[u8]) -> Result<(), CopyError>,
+    to: impl FnMut(&[u8]) -> Result<(), CopyError>,
 ) -> Result<(), CopyError> {
-    let mut inspector = Inspector::new(expected);
-    let mut piece = vec![0; PIECE];
-    loop {
-        let length = match source.read(&mut piece) {
-            Ok(0) => return inspector.finish(),
-            Ok(length) => length,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(CopyError::Source(error)),
-        };
-        pace.spend(length)?;
-        inspector.feed(&piece[..length])?;
-        to(&piece[..length])?;
+    let most = expected.image.bytes;
+    let mut passage = Passage { source, to, pace, seen: 0, most, ended: false, failed: None };
+    let inspected = inspect(BufReader::with_capacity(PIECE, &mut passage), expected.key.as_ref());
+    if let Some(error) = passage.failed {
+        return Err(error);
+    }
+    if passage.ended && passage.seen < most {
+        return Err(CopyError::Damaged(format!("is torn: {} bytes instead of {most}", passage.seen)));
+    }
+    match inspected {
+        Ok(Ok(verified)) if expected.matches(&verified) => Ok(()),
+        Ok(Ok(_)) => Err(CopyError::Damaged("is another image than the one that was saved".into())),
+        Ok(Err(error)) => Err(CopyError::Damaged(format!("is damaged: {error}"))),
+        Err(error) => Err(CopyError::Damaged(format!("cannot be used: {error}"))),
     }
 }
 
 /// Checks the image in a file.
-pub fn check(path: &Path, expected: Expected, pace: &Pace) -> Result<(), CopyError> {
+pub fn check(path: &Path, expected: &Expected, pace: &Pace) -> Result<(), CopyError> {
     let mut file = File::open(path).map_err(CopyError::Source)?;
     relay(&mut file, expected, pace, |_| Ok(()))
 }
 
 /// Copies the image from a reader into a file, which appears only if the image is good.
-pub fn into_file(source: &mut impl Read, expected: Expected, pace: &Pace, place: &Path) -> Result<(), CopyError> {
+pub fn into_file(source: &mut impl Read, expected: &Expected, pace: &Pace, place: &Path) -> Result<(), CopyError> {
     let failed = |source| CopyError::Target { place: place.display().to_string(), source };
     let mut draft = Draft::new(place.to_owned()).map_err(failed)?;
     relay(source, expected, pace, |piece| draft.file.write_all(piece).map_err(failed))?;
-    draft.publish().map_err(failed)
+    draft.publish().map(drop).map_err(failed)
 }
 
 /// Writes a file to a stream as it is: the receiver checks.
@@ -178,41 +210,29 @@ pub fn pour(path: &Path, to: &mut impl Write, pace: &Pace) -> Result<(), CopyErr
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use mend_image::fixed::Fixed;
-    use mend_image::record::{End, Kind, Ledger, RecordHead};
+    use mend_image::record::Kind;
+    use mend_image::write::StreamWriter;
     use mend_messages::agent::ImageId;
-    use xxhash_rust::xxh3::xxh3_64;
 
     /// A small sound image, of which `expected` is then what a manifest would say.
     pub fn an_image(expected: &mut Expected, pages: &[u8]) -> Vec<u8> {
         let header =
             mend_image::Header { job: expected.job, rank: expected.image.rank, id: expected.image.id.0, ..mend_image::Header::default() };
-        let header = header.to_bytes();
-        let (mut ledger, mut bytes) = (Ledger::new(&header), header.to_vec());
-        let mut put = |ledger: &mut Ledger, kind, payload: &[u8]| {
-            let address = if kind == Kind::Pages { 4096 } else { 0 };
-            let head = RecordHead::new(kind, 0, address, payload.len() as u64, xxh3_64(payload)).to_bytes();
-            ledger.admit(&head).unwrap();
-            bytes.extend(head);
-            bytes.extend(payload);
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
-        };
+        let mut bytes = Vec::new();
+        let mut writer = StreamWriter::new(&mut bytes, &header).unwrap();
         for (kind, payload) in [(Kind::Strings, &b"abc"[..]), (Kind::Objects, b""), (Kind::Mappings, b""), (Kind::Threads, b"xx")] {
-            put(&mut ledger, kind, payload);
+            writer.record(kind, 0, 0, payload).unwrap();
         }
-        put(&mut ledger, Kind::Process, b"process");
-        put(&mut ledger, Kind::Pages, pages);
-        let end = ledger.end();
-        let mut payload = [0; End::SIZE];
-        end.encode(&mut payload).unwrap();
-        put(&mut ledger, Kind::End, &payload);
+        writer.record(Kind::Process, 0, 0, b"process").unwrap();
+        writer.record(Kind::Pages, 0, 4096, pages).unwrap();
+        let end = writer.finish().unwrap();
         (expected.image.bytes, expected.image.checksum) = (bytes.len() as u64, end.stream);
         bytes
     }
 
     pub fn expected(rank: u32) -> Expected {
         let image = ImageRef { number: 1, rank, bytes: 0, checksum: 0, id: ImageId([3; 16]) };
-        Expected { job: [5; 16], image }
+        Expected { job: [5; 16], image, key: None }
     }
 
     #[test]
@@ -237,24 +257,66 @@ pub mod tests {
         flipped[3000] ^= 1;
         let longer = [&bytes[..], b"x"].concat();
         for (wrong, what) in [(&bytes[..3000], "torn"), (&flipped, "damaged"), (&foreign, "another image"), (&longer, "longer")] {
-            let refused = into_file(&mut &wrong[..], wanted, &pace, &place).unwrap_err();
+            let refused = into_file(&mut &wrong[..], &wanted, &pace, &place).unwrap_err();
             assert!(refused.to_string().contains(what), "{refused}");
             assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{what}");
         }
-        into_file(&mut &bytes[..], wanted, &pace, &place).unwrap();
+        into_file(&mut &bytes[..], &wanted, &pace, &place).unwrap();
         assert_eq!(std::fs::read(&place).unwrap(), bytes);
-        check(&place, wanted, &pace).unwrap();
-        assert!(check(&place, Expected { job: [6; 16], ..wanted }, &pace).is_err());
+        check(&place, &wanted, &pace).unwrap();
+        assert!(check(&place, &Expected { job: [6; 16], ..wanted.clone() }, &pace).is_err());
         let mut poured = Vec::new();
         pour(&place, &mut poured, &pace).unwrap();
         assert_eq!(poured, bytes);
     }
 
     #[test]
+    fn an_encrypted_image_is_copied_as_it_is_and_checked_with_its_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, pace) = (directory.path().join("rank-2.image"), Pace::new(0));
+        let mut wanted = expected(2);
+        let plain = an_image(&mut wanted, &[7; 8192]);
+        let key = |byte: u8| Some(Key::from_bytes([byte; 32]));
+        let seal = |plain: &[u8]| {
+            let mut sealer = mend_sealed::Sealer::new(Vec::new(), &key(1).unwrap(), [9; 32]).unwrap();
+            sealer.write_all(plain).unwrap();
+            sealer.finish().unwrap().0
+        };
+        let bytes = seal(&plain);
+        wanted.key = key(1);
+        wanted.image.bytes = bytes.len() as u64;
+        into_file(&mut &bytes[..], &wanted, &pace, &place).unwrap();
+        assert_eq!(std::fs::read(&place).unwrap(), bytes);
+        std::fs::remove_file(&place).unwrap();
+        let mut flipped = bytes.clone();
+        flipped[3000] ^= 1;
+        let mut other = wanted.clone();
+        other.image.id = ImageId([4; 16]);
+        let foreign = seal(&an_image(&mut other, &[7; 8192]));
+        let of = |key: Option<Key>| Expected { key, ..wanted.clone() };
+        for (wrong, expected, what) in [
+            (&bytes, of(None), "it is encrypted"),
+            (&bytes, of(key(2)), "encrypted with another key"),
+            (&flipped, of(key(1)), "damaged or was changed"),
+            (&foreign, of(key(1)), "another image"),
+            (&bytes[..3000].to_vec(), of(key(1)), "torn"),
+            (&bytes[..10].to_vec(), of(key(1)), "torn"),
+            (&[&bytes[..], b"x"].concat(), of(key(1)), "longer"),
+        ] {
+            let refused = into_file(&mut &wrong[..], &expected, &pace, &place).unwrap_err();
+            assert!(refused.to_string().contains(what), "{refused}, not {what}");
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{what}");
+        }
+        let unsealed = Expected { image: ImageRef { bytes: plain.len() as u64, ..wanted.image }, ..wanted.clone() };
+        let refused = into_file(&mut &plain[..], &unsealed, &pace, &place).unwrap_err();
+        assert!(refused.to_string().contains("it is not encrypted"), "{refused}");
+    }
+
+    #[test]
     fn a_full_target_leaves_nothing() {
         let mut wanted = expected(0);
         let bytes = an_image(&mut wanted, &[7; 4096]);
-        let refused = into_file(&mut &bytes[..], wanted, &Pace::new(0), Path::new("/proc/nowhere/rank-0.image")).unwrap_err();
+        let refused = into_file(&mut &bytes[..], &wanted, &Pace::new(0), Path::new("/proc/nowhere/rank-0.image")).unwrap_err();
         assert!(matches!(refused, CopyError::Target { .. }), "{refused}");
     }
 }

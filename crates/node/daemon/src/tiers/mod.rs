@@ -18,12 +18,12 @@ use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
 use mend_messages::tier::{Destination, ImageRef, Origin, Place, Shelf, TierDone, TierReport};
+use mend_sealed::Key;
 use shelf::OpenShelf;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,14 @@ use tokio::task::JoinSet;
 /// Room beyond what an image may take: its tables, and the file system's own.
 const MARGIN: u64 = 4 << 20;
 
+/// Room for an image that a rank may still be writing.
+#[derive(Debug)]
+struct Promise {
+    number: u64,
+    shelf: Shelf,
+    bytes: u64,
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub struct Tiers {
@@ -41,13 +49,14 @@ pub struct Tiers {
     node: String,
     urgent: Urgent,
     patience: Duration,
+    /// What images are encrypted with.
+    key: Option<Key>,
     shelves: Vec<Arc<OpenShelf>>,
     /// Of copies behind the job.
     pace: Arc<Pace>,
     /// Of what others pace, or a restart waits for: only its end is asked for.
     unbounded: Arc<Pace>,
-    /// Bytes that ranks may still write, by rank.
-    promised: HashMap<Rank, (Shelf, u64)>,
+    promised: HashMap<Rank, Promise>,
     work: JoinSet<()>,
     /// Removals: always carried out.
     removals: JoinSet<()>,
@@ -55,10 +64,10 @@ pub struct Tiers {
 
 impl Tiers {
     /// None are open yet.
-    pub fn new(job: Arc<JobIntroduction>, node: String, urgent: Urgent, patience: Duration) -> Self {
+    pub fn new(job: Arc<JobIntroduction>, node: String, urgent: Urgent, patience: Duration, key: Option<Key>) -> Self {
         let (shelves, promised) = Default::default();
         let (pace, unbounded) = (Arc::new(Pace::new(0)), Arc::new(Pace::new(0)));
-        Self { job, node, urgent, patience, shelves, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
+        Self { job, node, urgent, patience, key, shelves, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
     }
 
     /// See `TierOrder::Open`. A shelf that cannot be used is left out, with a line in the log: what would have been put
@@ -89,11 +98,12 @@ impl Tiers {
         Ok(open)
     }
 
-    /// Decides where a rank saves, tells the controller, and yields the order for its agent.
-    pub fn place(&mut self, rank: Rank, number: u64, shelves: &[Shelf], needed: u64, order: SaveOrder) -> (SaveOrder, Option<OwnedFd>) {
-        self.promised.remove(&rank);
+    /// Decides where a rank saves, tells the controller, and yields the order to carry out.
+    pub fn place(&mut self, rank: Rank, number: u64, shelves: &[Shelf], needed: u64, order: SaveOrder) -> SaveOrder {
+        // What was promised for earlier checkpoints has been written, or never will be.
+        self.promised.retain(|other, promise| promise.number == number && *other != rank);
         let chosen = shelves.iter().find_map(|shelf| match self.try_place(rank, number, shelf, needed) {
-            Ok(target) => Some((Place::Shelf(shelf.clone()), target)),
+            Ok(path) => Some((Place::Shelf(shelf.clone()), SaveTarget::File(path))),
             Err(why) => {
                 tracing::warn!(rank, %shelf, why, "an image goes to the next tier");
                 None
@@ -103,50 +113,22 @@ impl Tiers {
             SaveTarget::File(path) => path.clone(),
             SaveTarget::Descriptor => PathBuf::new(),
         };
-        let (place, (target, file)) = chosen.unwrap_or_else(|| (Place::File(last_resort.clone()), (SaveTarget::File(last_resort), None)));
+        let (place, target) = chosen.unwrap_or_else(|| (Place::File(last_resort.clone()), SaveTarget::File(last_resort)));
         self.urgent.send(FromDaemon::Tier(TierReport::Placed { rank, number, place }));
-        (SaveOrder { target, ..order }, file)
+        SaveOrder { target, ..order }
     }
 
-    fn try_place(&mut self, rank: Rank, number: u64, shelf: &Shelf, needed: u64) -> Result<(SaveTarget, Option<OwnedFd>), String> {
+    fn try_place(&mut self, rank: Rank, number: u64, shelf: &Shelf, needed: u64) -> Result<PathBuf, String> {
         let open = self.shelf(shelf).map_err(|error| error.to_string())?;
-        let promised: u64 = self.promised.values().filter(|(other, _)| other == shelf).map(|(_, bytes)| bytes).sum();
+        let promised: u64 = self.promised.values().filter(|promise| promise.shelf == *shelf).map(|promise| promise.bytes).sum();
         let room = open.room().map_err(|error| error.to_string())?;
         let wanted = needed.saturating_add(promised).saturating_add(MARGIN);
         if room < wanted {
             return Err(format!("it has room for {room} bytes, {wanted} are wanted"));
         }
-        let target = match shelf {
-            // The rank has a /dev/shm of its own and does not see the node's.
-            Shelf::Memory => {
-                let draft = open.draft(number, rank).map_err(|error| error.to_string())?;
-                (SaveTarget::Descriptor, Some(draft.into()))
-            }
-            Shelf::Directory(_) => {
-                open.prepare(number).map_err(|error| error.to_string())?;
-                (SaveTarget::File(open.image(number, rank)), None)
-            }
-        };
-        self.promised.insert(rank, (shelf.clone(), needed));
-        Ok(target)
-    }
-
-    /// See `TierOrder::Keep`.
-    pub fn keep(&mut self, task: u64, number: u64, images: Vec<(Rank, Shelf)>) {
-        let mut found = Vec::new();
-        for (rank, shelf) in images {
-            self.promised.remove(&rank);
-            match self.shelf(&shelf) {
-                Ok(open) => found.push((rank, open)),
-                Err(error) => return self.answer(task, Err(format!("{shelf}: {error}"))),
-            }
-        }
-        self.run(task, false, move || {
-            for (rank, open) in found {
-                open.keep(number, rank).map_err(|error| format!("the image of rank {rank}: {error}"))?;
-            }
-            Ok(TierDone::Stored)
-        });
+        open.prepare(number).map_err(|error| error.to_string())?;
+        self.promised.insert(rank, Promise { number, shelf: shelf.clone(), bytes: needed });
+        Ok(open.image(number, rank))
     }
 
     /// See `TierOrder::Manifest`.
@@ -179,7 +161,7 @@ impl Tiers {
             Destination::Object(address) => {
                 return self.run(task, true, move || {
                     let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
-                    object::put(&mut source, expected, &pace, &address).map_err(|error| error.to_string())?;
+                    object::put(&mut source, &expected, &pace, &address).map_err(|error| error.to_string())?;
                     Ok(TierDone::Stored)
                 });
             }
@@ -187,7 +169,7 @@ impl Tiers {
         self.run(task, true, move || {
             let target = target.map_err(|error| error.to_string())?;
             let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
-            copy::into_file(&mut source, expected, &pace, &target).map_err(|error| error.to_string())?;
+            copy::into_file(&mut source, &expected, &pace, &target).map_err(|error| error.to_string())?;
             Ok(TierDone::Stored)
         });
     }
@@ -222,16 +204,7 @@ impl Tiers {
         });
         let (expected, pace, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
         self.work.spawn(async move {
-            // Taken even if it cannot be kept, so that the other node is turned away at once.
-            let taken = transfer::take(arrival, patience).await;
-            let result = in_background(move || {
-                let place = place.map_err(|error| error.to_string())?;
-                let stream = File::from(taken.map_err(|error| chain(&error))?);
-                let mut bounded = stream.take(image.bytes + 1);
-                copy::into_file(&mut bounded, expected, &pace, &place).map_err(|error| error.to_string())?;
-                Ok(TierDone::Stored)
-            });
-            let result = result.await;
+            let result = take(arrival, patience, place, expected, pace, true).await.map(|_| TierDone::Stored);
             urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
         });
     }
@@ -245,7 +218,7 @@ impl Tiers {
             Origin::Object(address) => {
                 let place = self.place_for(&image, spare);
                 return self.run(task, false, move || {
-                    object::get(&address, expected, &pace, &place).map_err(|error| error.to_string())?;
+                    object::get(&address, &expected, &pace, &place).map_err(|error| error.to_string())?;
                     Ok(TierDone::Image(place))
                 });
             }
@@ -253,7 +226,7 @@ impl Tiers {
                 let (place, patience, urgent) = (self.place_for(&image, spare), self.patience, self.urgent.clone());
                 self.work.spawn(async move {
                     let result = match arrival {
-                        Some(arrival) => receive_now(arrival, patience, place, expected, pace).await,
+                        Some(arrival) => take(arrival, patience, Ok(place), expected, pace, false).await.map(TierDone::Image),
                         None => Err("no transfer was announced".into()),
                     };
                     urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
@@ -263,7 +236,7 @@ impl Tiers {
         };
         self.run(task, false, move || {
             let path = here.map_err(|error| error.to_string())?;
-            copy::check(&path, expected, &pace).map_err(|error| error.to_string())?;
+            copy::check(&path, &expected, &pace).map_err(|error| error.to_string())?;
             Ok(TierDone::Image(path))
         });
     }
@@ -338,7 +311,7 @@ impl Tiers {
     }
 
     fn expected(&self, image: ImageRef) -> Expected {
-        Expected { job: self.job.identity, image }
+        Expected { job: self.job.identity, image, key: self.key.clone() }
     }
 
     fn locate(&mut self, image: &ImageRef, from: Place) -> std::io::Result<PathBuf> {
@@ -365,21 +338,24 @@ impl Tiers {
     }
 }
 
-/// Takes an image that another node sends, for a restart that waits.
-async fn receive_now(
+/// Takes an image that another node sends, even if it cannot be kept: so the other node is turned away at once. The file.
+async fn take(
     arrival: oneshot::Receiver<TcpStream>,
     patience: Duration,
-    place: PathBuf,
+    place: std::io::Result<PathBuf>,
     expected: Expected,
     pace: Arc<Pace>,
-) -> Result<TierDone, String> {
-    let stream = transfer::take(arrival, patience).await.map_err(|error| chain(&error))?;
-    at_once(move || {
-        let mut bounded = File::from(stream).take(expected.image.bytes + 1);
-        copy::into_file(&mut bounded, expected, &pace, &place).map_err(|error| error.to_string())?;
-        Ok(TierDone::Image(place))
-    })
-    .await
+    humble: bool,
+) -> Result<PathBuf, String> {
+    let taken = transfer::take(arrival, patience).await;
+    let work = move || {
+        let place = place.map_err(|error| error.to_string())?;
+        let stream = File::from(taken.map_err(|error| chain(&error))?);
+        let mut bounded = stream.take(expected.image.bytes + 1);
+        copy::into_file(&mut bounded, &expected, &pace, &place).map_err(|error| error.to_string())?;
+        Ok(place)
+    };
+    if humble { in_background(work).await } else { at_once(work).await }
 }
 
 async fn at_once<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {

@@ -39,7 +39,7 @@ fn end(mut child: Child) -> Result<(), CopyError> {
 }
 
 /// Stores an image.
-pub fn put(source: &mut impl Read, expected: Expected, pace: &Pace, address: &str) -> Result<(), CopyError> {
+pub fn put(source: &mut impl Read, expected: &Expected, pace: &Pace, address: &str) -> Result<(), CopyError> {
     let mut child = start(&["put", address, &expected.image.bytes.to_string()], Stdio::piped(), Stdio::null())?;
     let mut held = Vec::new();
     let mut input = child.stdin.take();
@@ -72,7 +72,7 @@ pub fn put_text(text: &[u8], address: &str) -> Result<(), CopyError> {
 }
 
 /// Gets an image into a file, which appears only if the image is good.
-pub fn get(address: &str, expected: Expected, pace: &Pace, place: &Path) -> Result<(), CopyError> {
+pub fn get(address: &str, expected: &Expected, pace: &Pace, place: &Path) -> Result<(), CopyError> {
     let mut child = start(&["get", address], Stdio::null(), Stdio::piped())?;
     let got = match child.stdout.take() {
         // Not more than the image may have: the rest would only fill the disk.

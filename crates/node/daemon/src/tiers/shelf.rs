@@ -6,14 +6,15 @@
 //! killed daemon left can be told from what is in use. Faults assumed: another user made `mend.UID` first; the file
 //! system is full, or goes away.
 
+use crate::draft::{self, Draft};
 use mend_coordination::checkpoint::image_name;
 use mend_messages::job::Rank;
 use mend_messages::tier::{Holding, Shelf};
 use mend_wire::secret::to_hex;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -87,7 +88,7 @@ impl OpenShelf {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
             if number.is_some_and(|number| keep.contains(&number)) {
-                remove_drafts(&entry.path());
+                draft::sweep(&entry.path());
                 // Only if nothing is left in it.
                 let _ = fs::remove_dir(entry.path());
             } else {
@@ -111,30 +112,13 @@ impl OpenShelf {
         make_private(&self.checkpoint(number))
     }
 
-    /// A file for a rank's image that does not have its name yet.
-    pub fn draft(&self, number: u64, rank: Rank) -> io::Result<File> {
-        self.prepare(number)?;
-        let draft = draft_name(&self.image(number, rank), "saved");
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => create(&draft),
-        }
-    }
-
-    /// Gives a draft its name.
-    pub fn keep(&self, number: u64, rank: Rank) -> io::Result<()> {
-        let image = self.image(number, rank);
-        // An agent that was given the name has done this itself.
-        if image.exists() { Ok(()) } else { publish(&draft_name(&image, "saved"), &image) }
-    }
-
     /// Stores a checkpoint's manifest.
     pub fn manifest(&self, number: u64, text: &[u8]) -> io::Result<()> {
         self.prepare(number)?;
         let place = self.checkpoint(number).join("manifest.json");
         let mut draft = Draft::new(place)?;
         draft.file.write_all(text)?;
-        draft.publish()
+        draft.publish().map(drop)
     }
 
     /// Takes a whole checkpoint away; the number may be used again. What is to be deleted.
@@ -146,9 +130,7 @@ impl OpenShelf {
     pub fn remove(&self, number: u64, ranks: &[Rank]) {
         let checkpoint = self.checkpoint(number);
         for &rank in ranks {
-            let image = self.image(number, rank);
-            let _ = fs::remove_file(draft_name(&image, "saved"));
-            let _ = fs::remove_file(image);
+            let _ = fs::remove_file(self.image(number, rank));
         }
         let is_image = |entry: fs::DirEntry| entry.file_name().to_string_lossy().ends_with(".image");
         let left = fs::read_dir(&checkpoint).is_ok_and(|entries| entries.flatten().any(is_image));
@@ -200,84 +182,10 @@ impl Drop for OpenShelf {
     }
 }
 
-/// Memory that may be filled: what is available, less a part that programs can count on.
+/// Memory that may be filled: what is free, less a part that programs can count on. File system pages count against the
+/// control groups of the one who writes them.
 fn spare_memory() -> u64 {
-    let table = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| -> Option<u64> {
-        let line = table.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
-    };
-    match (field("MemAvailable"), field("MemTotal")) {
-        (Some(available), Some(total)) => available.saturating_sub(total / RESERVE).min(group_memory()),
-        _ => 0,
-    }
-}
-
-/// What the control groups of this process leave (cgroup v2); file system pages count against the one who writes them.
-fn group_memory() -> u64 {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::/")) else { return u64::MAX };
-    let top = Path::new("/sys/fs/cgroup");
-    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let spare = |group: &Path| {
-        let (most, used) = (number(group.join("memory.max"))?, number(group.join("memory.current"))?);
-        Some(most.saturating_sub(used).saturating_sub(most / RESERVE))
-    };
-    top.join(path).ancestors().take_while(|group| group.starts_with(top)).filter_map(spare).min().unwrap_or(u64::MAX)
-}
-
-/// A file that will be at a place once it is whole. Nobody else's has its name; dropped, it goes.
-#[derive(Debug)]
-pub struct Draft {
-    /// What is written.
-    pub file: File,
-    path: PathBuf,
-    place: PathBuf,
-}
-
-impl Draft {
-    /// A new file, readable by its owner alone, beside `place`.
-    pub fn new(place: PathBuf) -> io::Result<Self> {
-        let path = draft_name(&place, &to_hex(&mend_wire::random_bytes::<8>()));
-        Ok(Self { file: create(&path)?, path, place })
-    }
-
-    /// Makes it durable and gives it its name.
-    pub fn publish(self) -> io::Result<()> {
-        publish(&self.path, &self.place)
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        // Nothing is there if it got its name.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-fn create(draft: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(draft)
-}
-
-fn draft_name(place: &Path, own: &str) -> PathBuf {
-    let name = place.file_name().unwrap_or_default().to_string_lossy();
-    place.with_file_name(format!(".{name}.{own}.partial"))
-}
-
-fn publish(draft: &Path, place: &Path) -> io::Result<()> {
-    File::open(draft)?.sync_all()?;
-    fs::rename(draft, place)?;
-    File::open(place.parent().unwrap_or(Path::new("/")))?.sync_all()
-}
-
-fn remove_drafts(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with('.') && name.ends_with(".partial") {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+    mend_kernel::memory::pools().iter().map(|pool| pool.free.saturating_sub(pool.whole / RESERVE)).min().unwrap_or(0)
 }
 
 /// Removes what jobs left on this shelf that are not here any more: what they had not finished, and everything once it
@@ -295,7 +203,7 @@ pub fn sweep(shelf: &Shelf, node: &str, age: Duration) {
             continue;
         }
         for checkpoint in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-            remove_drafts(&checkpoint.path());
+            draft::sweep(&checkpoint.path());
         }
     }
 }
@@ -309,18 +217,25 @@ mod tests {
         OpenShelf::open(Shelf::Directory(directory.to_owned()), "n", &[job; 16]).unwrap()
     }
 
+    fn draft(shelf: &OpenShelf, number: u64, rank: Rank) -> Draft {
+        shelf.prepare(number).unwrap();
+        Draft::new(shelf.image(number, rank)).unwrap()
+    }
+
     fn put(shelf: &OpenShelf, number: u64, rank: Rank) {
-        shelf.draft(number, rank).unwrap().write_all(b"image").unwrap();
-        shelf.keep(number, rank).unwrap();
+        let mut draft = draft(shelf, number, rank);
+        draft.file.write_all(b"image").unwrap();
+        draft.publish().unwrap();
     }
 
     #[test]
-    fn an_image_appears_when_it_is_kept_and_only_for_its_owner() {
+    fn an_image_appears_when_it_is_whole_and_only_for_its_owner() {
         let directory = tempfile::tempdir().unwrap();
         let one = shelf(directory.path(), 1);
-        one.draft(3, 0).unwrap().write_all(b"image").unwrap();
+        let waiting = draft(&one, 3, 0);
         assert!(one.holdings().iter().all(|holding| holding.images.is_empty()));
-        one.keep(3, 0).unwrap();
+        drop(waiting);
+        put(&one, 3, 0);
         one.manifest(3, b"{}").unwrap();
         assert_eq!(one.holdings(), [Holding { shelf: one.shelf.clone(), number: 3, images: vec![(0, 5)] }]);
         let mut at = one.image(3, 0);
@@ -339,7 +254,8 @@ mod tests {
         for number in [1, 2, 3] {
             put(&one, number, 0);
         }
-        drop(one.draft(2, 1).unwrap());
+        // As if its daemon had been killed.
+        std::mem::forget(draft(&one, 2, 1));
         assert_eq!(one.tidy(&[2, 9]).into_iter().map(fs::remove_dir_all).filter(Result::is_ok).count(), 2);
         put(&one, 4, 0);
         let gone = one.drop_checkpoint(4).unwrap();
@@ -377,7 +293,7 @@ mod tests {
         let (used, left) = (shelf(directory.path(), 1), shelf(directory.path(), 2));
         for one in [&used, &left] {
             put(one, 1, 0);
-            drop(one.draft(1, 1).unwrap());
+            std::mem::forget(draft(one, 1, 1));
         }
         let gone = left.directory.clone();
         drop(left);

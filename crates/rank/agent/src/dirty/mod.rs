@@ -23,6 +23,7 @@ use hash::Hashed;
 use look::Way;
 pub(crate) use look::{Entry, Look, Taken, tracked, within};
 use mend_kernel::copy::FIRST_DESCRIPTOR;
+use mend_kernel::memory::number;
 use mend_kernel::{pagemap, soft_dirty, userfault};
 use mend_messages::agent::{ImageId, Tracking};
 use room::Room;
@@ -262,16 +263,11 @@ fn open(method: Method) -> Result<Active, String> {
 /// Resident and swapped pages of this process.
 fn pages_in_use() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let pages = |name: &str| kibibytes(&status, name) / 4;
+    let pages = |name: &str| number(&status, name).unwrap_or(0) / 4;
     (pages("VmRSS:") + pages("VmSwap:")) as usize
 }
 
 /// Devices may write to memory of this process without its page tables (RDMA, GPUs, fixed buffers of io_uring).
 fn pinned() -> bool {
-    kibibytes(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmPin:") != 0
-}
-
-fn kibibytes(status: &str, name: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+    number(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmPin:").is_some_and(|pinned| pinned != 0)
 }

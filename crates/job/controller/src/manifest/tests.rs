@@ -1,0 +1,132 @@
+//! Manifests are whole or not there; what is wrong with one is told apart.
+
+use super::*;
+
+fn entry(base: Option<u64>, sequence: u32) -> ImageEntry {
+    ImageEntry { rank: 0, host: "a".into(), bytes: 3, checksum: 0, id: ImageId([sequence as u8 + 1; 16]), base, sequence, merged: false }
+}
+
+fn publish_one(directory: &Path, number: u64, base: Option<u64>, sequence: u32) -> PathBuf {
+    let part = prepare(directory, number).unwrap();
+    fs::write(part.join(image_name(0)), "abc").unwrap();
+    publish(&part, &Manifest { number, images: vec![entry(base, sequence)], ..manifest() }, None).unwrap()
+}
+
+#[test]
+fn what_an_image_builds_on_is_found_or_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    publish_one(directory, 1, None, 0);
+    publish_one(directory, 2, Some(1), 1);
+    let newest = publish_one(directory, 4, Some(2), 2);
+    let files = chains(&newest, &load(&newest, None).unwrap(), None).unwrap();
+    let numbered = |number: u64| directory.join(number.to_string()).join(image_name(0));
+    assert_eq!(files, [[4, 2, 1].map(numbered)]);
+    fs::write(numbered(1), "ab").unwrap();
+    let error = load(&newest, None).unwrap_err();
+    assert!(matches!(error, ManifestError::Base { rank: 0, base: 1, .. }), "{error}");
+    fs::remove_dir_all(directory.join("2")).unwrap();
+    assert!(matches!(load(&newest, None).unwrap_err(), ManifestError::Base { base: 2, .. }));
+    // Neither itself, nor a later one, nor one that is not the one before it.
+    assert!(load(&publish_one(directory, 5, Some(5), 1), None).is_err());
+    assert!(load(&publish_one(directory, 6, Some(7), 1), None).is_err());
+    publish_one(directory, 7, Some(6), 1);
+    assert!(load(&directory.join("6"), None).is_err());
+    publish_one(directory, 8, None, 0);
+    assert!(load(&publish_one(directory, 9, Some(8), 2), None).is_ok(), "merged in between");
+    assert!(load(&publish_one(directory, 10, Some(9), 2), None).is_err());
+    let part = prepare(directory, 11).unwrap();
+    fs::write(part.join(image_name(0)), "abc").unwrap();
+    let error = publish(&part, &Manifest { number: 11, images: vec![entry(None, 2)], ..manifest() }, None).unwrap_err();
+    assert!(error.to_string().contains("builds on an image that no checkpoint holds"), "{error}");
+}
+
+pub(crate) fn manifest() -> Manifest {
+    Manifest {
+        format: FORMAT,
+        release: "0".into(),
+        job: "j".into(),
+        identity: [1; 16],
+        number: 1,
+        taken: 0,
+        program: Program { argv: vec!["a".into()], env: vec![], cwd: "/".into() },
+        hosts: vec!["a".into()],
+        local: false,
+        images: vec![entry(None, 0)],
+        pmi: PmiServer::new(1, &[1; 16]),
+        printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
+        phases: Phases::default(),
+        stopped_us: 0,
+        periodic: false,
+        durable_us: 0,
+        tiers: Vec::new(),
+        encrypted: false,
+    }
+}
+
+#[test]
+fn published_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let part = prepare(directory.path(), 1).unwrap();
+    let missing = publish(&part, &manifest(), None).unwrap_err();
+    assert!(missing.to_string().contains("rank 0: image") && missing.to_string().contains("missing"));
+    assert!(numbers(directory.path()).is_empty());
+    fs::write(part.join(image_name(0)), "abc").unwrap();
+    let place = publish(&part, &manifest(), None).unwrap();
+    assert_eq!(numbers(directory.path()), [1]);
+    assert_eq!(load(&place, None).unwrap(), manifest());
+    fs::write(place.join(image_name(0)), "ab").unwrap();
+    assert!(load(&place, None).unwrap_err().to_string().contains("torn: 2 bytes instead of 3"));
+}
+
+#[test]
+fn damage_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(matches!(load(directory.path(), None), Err(ManifestError::None { .. })));
+    let part = prepare(directory.path(), 1).unwrap();
+    fs::write(part.join(image_name(0)), "abc").unwrap();
+    let place = publish(&part, &manifest(), None).unwrap();
+    let file = place.join("manifest.json");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, good.replace("\"number\": 1", "\"number\": 2")).unwrap();
+    assert!(matches!(load(&place, None), Err(ManifestError::Damaged { .. })));
+    fs::write(&file, good.replace("\"format\": 2", "\"format\": 9")).unwrap();
+    assert!(matches!(load(&place, None), Err(ManifestError::Format { format: 9, .. })));
+    fs::write(&file, &good[..good.len() / 2]).unwrap();
+    assert!(matches!(load(&place, None), Err(ManifestError::Damaged { .. })));
+}
+
+#[test]
+fn with_a_key_only_what_its_holders_wrote_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let [key, other] = [5, 6].map(|byte| Key::from_bytes([byte; 32]));
+    let take = |number: u64, base: Option<u64>, key: Option<&Key>| {
+        let part = prepare(directory.path(), number).unwrap();
+        fs::write(part.join(image_name(0)), "abc").unwrap();
+        let images = vec![entry(base, base.map_or(0, |_| number as u32 - 1))];
+        publish(&part, &Manifest { number, images, encrypted: key.is_some(), ..manifest() }, key).unwrap()
+    };
+    let (first, second) = (take(1, None, Some(&key)), take(2, Some(1), Some(&key)));
+    assert!(load(&second, Some(&key)).unwrap().encrypted && load(&second, None).is_ok());
+    assert!(matches!(load(&second, Some(&other)), Err(ManifestError::Forged { .. })));
+    // Somebody without the key can make a checksum, but no code.
+    let file = first.join("manifest.json");
+    let good = fs::read(&file).unwrap();
+    let mut sealed: Sealed = serde_json::from_slice(&good).unwrap();
+    sealed.manifest.program.argv = vec!["evil".into()];
+    sealed.checksum = checksum(&serde_json::to_vec(&sealed.manifest).unwrap());
+    fs::write(&file, serde_json::to_vec(&sealed).unwrap()).unwrap();
+    assert!(load(&first, None).is_ok());
+    let error = load(&first, Some(&key)).unwrap_err();
+    assert!(error.to_string().contains("changed by somebody who does not have it"), "{error}");
+    assert!(matches!(load(&second, Some(&key)), Err(ManifestError::Base { base: 1, .. })));
+    sealed.code = None;
+    fs::write(&file, serde_json::to_vec(&sealed).unwrap()).unwrap();
+    assert!(matches!(load(&first, Some(&key)), Err(ManifestError::Sealed { source: SealError::Plain, .. })));
+    // Nor does a good one do in another's place.
+    fs::write(&file, fs::read(take(3, None, Some(&key)).join("manifest.json")).unwrap()).unwrap();
+    let error = load(&second, Some(&key)).unwrap_err();
+    assert!(matches!(error, ManifestError::Base { base: 1, .. }), "{error}");
+    fs::write(&file, good).unwrap();
+    assert!(load(&second, Some(&key)).is_ok());
+}

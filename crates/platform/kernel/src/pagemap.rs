@@ -16,6 +16,7 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
+const PAGE_IS_HUGE: u64 = 1 << 6;
 const PAGE_IS_GUARD: u64 = 1 << 8;
 
 const ENTRY_PRESENT: u64 = 1 << 63;
@@ -47,6 +48,12 @@ impl Region {
     #[must_use]
     pub fn written(&self) -> bool {
         self.categories & PAGE_IS_WRITTEN != 0
+    }
+
+    /// True if the pages are parts of huge ones, mapped as such. Only said by [`written`].
+    #[must_use]
+    pub fn huge(&self) -> bool {
+        self.categories & PAGE_IS_HUGE != 0
     }
 }
 
@@ -106,7 +113,11 @@ pub fn populated(pagemap: i32, method: Method, start: u64, end: u64, own_only: b
 /// The errno; `EPERM` if the range is not under observation (see [`crate::userfault`]), which is to be taken as "all written".
 pub fn written(pagemap: i32, start: u64, end: u64, own_only: bool, protect: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
     let flags = SCAN_CHECK | if protect { SCAN_PROTECT } else { 0 };
-    let arguments = ScanArguments { flags, return_mask: PAGE_IS_WRITTEN | PAGE_IS_PRESENT | PAGE_IS_SWAPPED, ..populated_pages(own_only) };
+    let arguments = ScanArguments {
+        flags,
+        return_mask: PAGE_IS_WRITTEN | PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE,
+        ..populated_pages(own_only)
+    };
     scan(pagemap, start, end, arguments, found)
 }
 

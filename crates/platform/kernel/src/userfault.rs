@@ -16,6 +16,7 @@ const REGISTER_MODE_WP: u64 = 1 << 1;
 
 const IOCTL_API: usize = 0xc018_aa3f;
 const IOCTL_REGISTER: usize = 0xc020_aa00;
+const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
 #[repr(C)]
 struct ApiArguments {
@@ -31,7 +32,13 @@ struct RegisterArguments {
     mode: u64,
     ioctls: u64,
 }
-const _: () = assert!(size_of::<ApiArguments>() == 24 && size_of::<RegisterArguments>() == 32);
+#[repr(C)]
+struct ProtectArguments {
+    start: u64,
+    length: u64,
+    mode: u64,
+}
+const _: () = assert!(size_of::<ApiArguments>() == 24 && size_of::<RegisterArguments>() == 32 && size_of::<ProtectArguments>() == 24);
 
 /// Opens a userfaultfd of this process for it. Closing it ends all its protection.
 ///
@@ -58,6 +65,17 @@ pub fn register(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
     let mut arguments = RegisterArguments { start, length: end - start, mode: REGISTER_MODE_WP, ioctls: 0 };
     // SAFETY: reads and writes `arguments`; protection without a handler changes nothing that the program can see.
     check(unsafe { syscall(libc::SYS_ioctl, [userfault as usize, IOCTL_REGISTER, (&raw mut arguments) as usize, 0, 0, 0]) }).map(drop)
+}
+
+/// Lifts the protection of a range (whole pages) that is under the observation of the userfaultfd with this number: all of it
+/// counts as written from here on.
+///
+/// # Errors
+/// The errno: `ENOENT` if not all of it is under that observation.
+pub fn release(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
+    let mut arguments = ProtectArguments { start, length: end - start, mode: 0 };
+    // SAFETY: reads `arguments`; to lift protection changes nothing that the program can see.
+    check(unsafe { syscall(libc::SYS_ioctl, [userfault as usize, IOCTL_WRITEPROTECT, (&raw mut arguments) as usize, 0, 0, 0]) }).map(drop)
 }
 
 #[cfg(test)]
@@ -109,6 +127,9 @@ mod tests {
             assert_eq!(look(protect), [(0, 1, false), (1, 2, true), (2, 3, false), (7, 9, false), (12, 13, true)]);
         }
         assert_eq!(look(true), [(0, 3, false), (7, 9, false), (12, 13, false)]);
+        release(userfault.as_raw_fd(), base + 2 * PAGE, base + 8 * PAGE).unwrap();
+        assert_eq!(look(false), [(0, 2, false), (2, 3, true), (7, 8, true), (8, 9, false), (12, 13, false)]);
+        assert_eq!(release(userfault.as_raw_fd(), base, base + 17 * PAGE), Err(libc::ENOENT));
         let other = open().unwrap();
         assert_eq!(register(other.as_raw_fd(), base, base + 16 * PAGE), Err(libc::EBUSY));
     }

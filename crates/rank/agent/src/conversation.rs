@@ -191,6 +191,7 @@ impl Agent {
             }
             let timeout = match self.stage {
                 Stage::Suspended => Some(if self.network.in_use() { AT_ONCE } else { SERVICE_PAUSE }),
+                Stage::Running if self.joins() => Some(AT_ONCE),
                 Stage::Running if DELAYED.load(Ordering::Acquire) => Some(PATIENCE),
                 _ => self.behind.as_ref().map(|_| behind::LOOK),
             };
@@ -202,6 +203,7 @@ impl Agent {
             match poll(descriptors, timeout.as_ref()) {
                 Ok(0) => {
                     match self.stage {
+                        Stage::Running if self.joins() => self.tracker.join_some(),
                         Stage::Running => {
                             DELAYED.store(false, Ordering::Release);
                             self.network.catch_up();
@@ -225,6 +227,11 @@ impl Agent {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Huge pages that the tracking of changes has split are to be joined. Not while a copy has them, too.
+    fn joins(&self) -> bool {
+        self.behind.is_none() && self.tracker.has_split()
     }
 
     /// Tells of the last image if it is complete, or cannot be.
@@ -390,7 +397,8 @@ impl Agent {
         excluded.extend(self.tracker.memory());
         excluded.extend(snapshot.as_ref().map(|snapshot| snapshot.board.range()));
         excluded.sort_unstable();
-        let request = save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded, advice };
+        let request =
+            save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded, advice };
         match save(&request, target, &mut self.tracker, prepared, snapshot) {
             Ok(Outcome::Saved(mut saved, standstill, behind)) => {
                 saved.note = save::joined(note, saved.note);

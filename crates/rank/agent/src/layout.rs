@@ -32,6 +32,8 @@ pub(crate) enum Content {
 pub(crate) struct Plan {
     pub mapping: Mapping,
     pub content: Content,
+    /// May be in huge pages.
+    pub huge: bool,
 }
 
 /// Mappings, the objects they refer to, and the texts of those.
@@ -80,15 +82,18 @@ impl Layout {
                 return Err(LayoutError::Zone(area.start));
             }
             let whole = excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
-            let template =
-                if whole { Plan { mapping: layout.record(area, 0), content: Content::Nothing } } else { layout.classify(area, advice)? };
+            let template = if whole {
+                Plan { mapping: layout.record(area, 0), content: Content::Nothing, huge: false }
+            } else {
+                layout.classify(area, advice)?
+            };
             // Shared memory is excluded as a whole or not at all; private memory may hold an excluded part.
             let mut at = area.start;
             for (start, end) in excluded.iter().filter(|(start, end)| *start < area.end && *end > area.start) {
                 let (start, end) = ((*start).max(area.start), (*end).min(area.end));
                 layout.push(&template, area, at, start);
                 let empty = Mapping { flags: 0, object: mapping::NO_OBJECT, offset: 0, ..template.mapping };
-                layout.push(&Plan { mapping: empty, content: Content::Nothing }, area, start, end);
+                layout.push(&Plan { mapping: empty, content: Content::Nothing, huge: false }, area, start, end);
                 at = end;
             }
             layout.push(&template, area, at, area.end);
@@ -99,7 +104,7 @@ impl Layout {
     fn push(&mut self, template: &Plan, area: &Area, start: u64, end: u64) {
         if start < end {
             let offset = if template.mapping.object == mapping::NO_OBJECT { 0 } else { area.offset + (start - area.start) };
-            self.plans.push(Plan { mapping: Mapping { start, end, offset, ..template.mapping }, content: template.content });
+            self.plans.push(Plan { mapping: Mapping { start, end, offset, ..template.mapping }, ..*template });
         }
     }
 
@@ -137,7 +142,7 @@ impl Layout {
                 (true, false) => Content::Nothing,
             }
         };
-        Ok(Plan { mapping: record, content })
+        Ok(Plan { mapping: record, content, huge: advised.huge })
     }
 
     fn record(&self, area: &Area, flags: u32) -> Mapping {

@@ -35,6 +35,8 @@ pub(crate) struct Advised {
     pub flags: u32,
     /// Binary logarithm of the page size.
     pub page_shift: u32,
+    /// May be in huge pages.
+    pub huge: bool,
     /// Holds pages that the kernel may drop when it likes (`MADV_FREE`).
     pub fleeting: bool,
     /// Why it cannot be saved.
@@ -103,6 +105,8 @@ pub(crate) fn advice() -> Advice {
         };
         if line.starts_with("KernelPageSize:") {
             advised.page_shift = 10 + kibibytes().max(1).ilog2();
+        } else if let Some(eligible) = line.strip_prefix("THPeligible:") {
+            advised.huge = eligible.trim() == "1";
         } else if line.starts_with("LazyFree:") {
             advised.fleeting = kibibytes() != 0;
         } else if line.starts_with("ProtectionKey:") && kibibytes() != 0 {

@@ -383,12 +383,7 @@ fn encode_all<T: Fixed>(records: impl Iterator<Item = T>) -> Vec<u8> {
 }
 
 /// Gathering allocates and so changes the address space that it describes, until it finds all the memory it needs.
-fn gather_until_stable(
-    request: &Request,
-    standing: &mut Standing,
-    sources: &mut Sources,
-    tables: &mut Tables,
-) -> Result<(), SaveError> {
+fn gather_until_stable(request: &Request, standing: &mut Standing, sources: &mut Sources, tables: &mut Tables) -> Result<(), SaveError> {
     for _ in 0..8 {
         if gather(request, standing, sources, tables)? {
             return Ok(());
@@ -398,12 +393,7 @@ fn gather_until_stable(
 }
 
 /// Fills the tables. True if the address space is still what they say, so that nothing more may be allocated.
-fn gather(
-    request: &Request,
-    standing: &mut Standing,
-    sources: &mut Sources,
-    tables: &mut Tables,
-) -> Result<bool, SaveError> {
+fn gather(request: &Request, standing: &mut Standing, sources: &mut Sources, tables: &mut Tables) -> Result<bool, SaveError> {
     let read = |what| move |source| SaveError::Read { what, source };
     let text = std::fs::read("/proc/self/maps").map_err(read("/proc/self/maps"))?;
     let areas = maps::parse_all(&text).map_err(read("/proc/self/maps"))?;

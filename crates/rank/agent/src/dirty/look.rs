@@ -6,6 +6,7 @@
 //! A page that was not populated before and is now, that was dropped and filled again, or whose mapping is another one than
 //! before counts as changed; one that is no longer populated is in no list and thereby as a fresh mapping gives it.
 
+use super::blocks::Blocks;
 use super::hash::{self, Hashed, Hashing};
 use super::protect;
 use super::room::{Loan, Words};
@@ -77,6 +78,10 @@ pub(crate) struct Look {
     pub(super) after: Loan<Hashed>,
     /// Notice changes from now on.
     pub(super) arm: bool,
+    /// Blocks of huge pages as they were, how many, and where they go.
+    pub(super) blocks: ((Loan<Entry>, usize), Loan<Entry>),
+    /// Blocks without protection may stay so.
+    pub(super) stay: bool,
     /// List what changed.
     pub(super) list: Option<Loan<Entry>>,
 }
@@ -89,6 +94,7 @@ pub(crate) struct Taken {
     /// Changes are noticed from here on.
     pub armed: bool,
     pub(super) hashes: usize,
+    pub(super) blocks: usize,
 }
 
 /// What a way needs of the surroundings.
@@ -114,8 +120,17 @@ impl Sink {
         Self::into(None)
     }
 
-    fn into(list: Option<Loan<Entry>>) -> Self {
+    pub fn into(list: Option<Loan<Entry>>) -> Self {
         Self { list, last: Entry::default(), count: 0, full: false }
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Not all entries found room.
+    pub fn full(&self) -> bool {
+        self.full
     }
 
     pub fn wanted(&self) -> bool {
@@ -133,7 +148,7 @@ impl Sink {
     }
 
     /// Ends the entry under way: none reaches over two mappings.
-    fn flush(&mut self) {
+    pub fn flush(&mut self) {
         if let (Some(list), true) = (self.list, self.last.end != 0) {
             // SAFETY: the tracker lent the room for this look, and nobody has a slice of it.
             self.full |= !unsafe { list.put(self.count, self.last) };
@@ -149,9 +164,10 @@ impl Look {
         let mut sight = Sight { pagemap, method, regions, volatile, arm: self.arm };
         let mut sink = Sink::into(self.list);
         let mut hashing = Hashing::new(self.before, self.after);
+        let mut blocks = Blocks::new(self.blocks.0, self.blocks.1, self.stay);
         let result = plans.iter().filter(|plan| tracked(plan)).try_for_each(|plan| {
             let result = match self.way {
-                Way::Protect(number) if plan.content != Content::Changed => protect::look(number, plan, &mut sight, &mut sink),
+                Way::Protect(number) if plan.content != Content::Changed => protect::look(number, plan, &mut sight, &mut sink, &mut blocks),
                 Way::SoftDirty(_) => soft::look(plan, &mut sight, &mut sink),
                 // Under a file's private mapping write protection is not safe: see there.
                 Way::Protect(_) | Way::Hash => hash::look(plan, &mut hashing, &mut sight, &mut sink),
@@ -168,6 +184,7 @@ impl Look {
             entries: (good && sink.wanted() && !sink.full).then_some(sink.count),
             armed: good && self.arm && !hashing.full(),
             hashes: hashing.count(),
+            blocks: blocks.count(),
         }
     }
 

@@ -11,6 +11,7 @@
 //! Invariant: a page that is listed as unchanged holds what it held when the image named by `since` was taken. Whatever is in
 //! doubt counts as changed. A restored process begins untracked.
 
+mod blocks;
 mod hash;
 mod look;
 mod protect;
@@ -19,6 +20,7 @@ mod soft;
 #[cfg(test)]
 mod tests;
 
+use blocks::Split;
 use hash::Hashed;
 use look::Way;
 pub(crate) use look::{Entry, Look, Taken, tracked, within};
@@ -70,6 +72,24 @@ struct Hashes {
     after: Room<Hashed>,
 }
 
+/// Blocks of huge pages: see [`blocks`].
+struct Huge {
+    before: Room<Entry>,
+    count: usize,
+    after: Room<Entry>,
+    /// Of `before`.
+    split: Split,
+    /// Full images so far.
+    fulls: u32,
+}
+
+impl Huge {
+    fn list(&self) -> &'static [Entry] {
+        // SAFETY: looks write to the other room, and the two change places only between uses.
+        unsafe { self.before.lend().items(self.count) }
+    }
+}
+
 /// Keeps track over the images of a process.
 pub(crate) struct Tracker {
     /// Methods allowed, best first.
@@ -79,6 +99,7 @@ pub(crate) struct Tracker {
     why: Vec<String>,
     list: Room<Entry>,
     hashes: Hashes,
+    blocks: Huge,
     /// The image since which changes are noticed, and its place in its chain.
     since: Option<(ImageId, u32)>,
 }
@@ -107,6 +128,7 @@ impl Tracker {
             why: Vec::new(),
             list: Room::EMPTY,
             hashes: Hashes { before: Room::EMPTY, count: 0, after: Room::EMPTY },
+            blocks: Huge { before: Room::EMPTY, count: 0, after: Room::EMPTY, split: Split::NONE, fulls: 0 },
             since: None,
         }
     }
@@ -167,6 +189,8 @@ impl Tracker {
         let hashes = &mut self.hashes;
         if track {
             hashes.after.reserve(pages).map_err(failed)?;
+            self.blocks.after.reserve(pages / 512 + 1).map_err(failed)?;
+            self.blocks.fulls = self.blocks.fulls.wrapping_add(u32::from(!incremental));
         }
         let number = active.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let way = match active.method {
@@ -175,7 +199,9 @@ impl Tracker {
             Method::Hash => Way::Hash,
         };
         let before = (hashes.before.lend(), if incremental { hashes.count } else { 0 });
-        Ok(Some(Look { way, before, after: hashes.after.lend(), arm: track, list: incremental.then(|| self.list.lend()) }))
+        let blocks = ((self.blocks.before.lend(), self.blocks.count), self.blocks.after.lend());
+        let stay = incremental || !blocks::chance(self.blocks.fulls);
+        Ok(Some(Look { way, before, after: hashes.after.lend(), blocks, stay, arm: track, list: incremental.then(|| self.list.lend()) }))
     }
 
     /// Whether the descriptor is still ours: a program may close what it does not know, and open something else.
@@ -194,7 +220,8 @@ impl Tracker {
 
     /// Memory that is not the program's.
     pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
-        let rooms = [self.list.range(), self.hashes.before.range(), self.hashes.after.range()];
+        let Huge { before, after, .. } = &self.blocks;
+        let rooms = [self.list.range(), self.hashes.before.range(), self.hashes.after.range(), before.range(), after.range()];
         rooms.into_iter().filter(|(start, end)| start < end)
     }
 
@@ -211,9 +238,24 @@ impl Tracker {
             self.since = taken.armed.then_some((id, sequence));
             mem::swap(&mut self.hashes.before, &mut self.hashes.after);
             self.hashes.count = taken.hashes;
+            let blocks = &mut self.blocks;
+            mem::swap(&mut blocks.before, &mut blocks.after);
+            (blocks.count, blocks.split) = (taken.blocks, Split::all());
         }
         self.hashes.after.empty();
         self.list.empty();
+    }
+
+    /// Blocks that were left without protection are not in huge pages yet.
+    pub fn has_split(&self) -> bool {
+        self.blocks.split.any(self.blocks.list())
+    }
+
+    /// Makes some of them huge pages again, in a few milliseconds, while the program runs.
+    pub fn join_some(&mut self) {
+        let userfault = self.descriptors().unwrap_or(-1);
+        let list = self.blocks.list();
+        self.blocks.split.join_some(list, userfault);
     }
 
     /// In a restored process, where neither the descriptor nor the rooms are.
@@ -222,6 +264,9 @@ impl Tracker {
         self.list.forget();
         self.hashes.before.forget();
         self.hashes.after.forget();
+        self.blocks.before.forget();
+        self.blocks.after.forget();
+        (self.blocks.count, self.blocks.split) = (0, Split::NONE);
         mem::forget(self.active.take().and_then(|active| active.fd));
     }
 }

@@ -4,28 +4,32 @@
 //! that is not under our observation (new, moved by `mremap`, grown, mapped anew at the same address, or under
 //! somebody else's) counts as written as a whole; it is taken under observation where that can be done.
 //!
+//! Where there may be huge pages it is first told what was written, then protected but for what [`super::blocks`] leaves out.
+//!
 //! Anonymous memory alone: a protected page of a file's private mapping that is dropped leaves a mark in its place, and
 //! `MADV_GUARD_INSTALL` on such a mark never returns (seen on Linux 6.18). Hashes serve for those.
 
+use super::blocks::Blocks;
 use super::look::{Sight, Sink, each_populated, each_region};
 use crate::layout::Plan;
+use crate::writer::PAGE;
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::{observed, written};
 use mend_kernel::userfault::register;
 
 /// Looks at one mapping.
-pub(super) fn look(userfault: i32, plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
+pub(super) fn look(userfault: i32, plan: &Plan, sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
     let Mapping { start, end, .. } = plan.mapping;
     // To register again what is ours does no harm, and what is somebody else's is refused.
     if observed(sight.pagemap, start) {
         return match register(userfault, start, end) {
-            Ok(()) => tell(plan, sight, sink),
+            Ok(()) => tell(plan, sight, sink, blocks),
             Err(_) => all(plan, sight, sink).map(drop),
         };
     }
     // Nothing to protect (program code, above all) is nothing to observe.
     if all(plan, sight, sink)? && sight.arm && register(userfault, start, end).is_ok() {
-        return tell(plan, sight, &mut Sink::none());
+        return tell(plan, sight, &mut Sink::none(), blocks);
     }
     Ok(())
 }
@@ -41,7 +45,26 @@ fn all(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<bool, i32> {
 }
 
 /// What the kernel noticed; protects it if that is wanted.
-fn tell(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
-    let find = |sight: &mut Sight, start, end| written(sight.pagemap, start, end, false, sight.arm, sight.regions);
-    each_region(plan, sight, find, |_, region| sink.push(region.start, region.end, region.written(), region.absent()))
+fn tell(plan: &Plan, sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
+    let select = plan.huge && sight.arm;
+    let protect = sight.arm && !select;
+    let find = |sight: &mut Sight, start, end| written(sight.pagemap, start, end, false, protect, sight.regions);
+    blocks.begin();
+    each_region(plan, sight, find, |_, region| {
+        sink.push(region.start, region.end, region.written(), region.absent());
+        if select {
+            blocks.add(&region);
+        }
+    })?;
+    if !select {
+        return Ok(());
+    }
+    blocks.end();
+    blocks.each_cold(&plan.mapping, |mut at, end| {
+        while at < end {
+            let (_, next) = written(sight.pagemap, at, end, false, true, sight.regions)?;
+            at = next.max(at + PAGE);
+        }
+        Ok(())
+    })
 }

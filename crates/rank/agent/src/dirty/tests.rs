@@ -5,6 +5,7 @@
 //! `MEND_DIFFERENTIAL_SEED=n cargo test -p mend-agent dirty`. `MEND_DIFFERENTIAL_SEQUENCES` says how many.
 
 mod arena;
+mod huge;
 
 use super::*;
 use crate::layout::{Content, Layout, Plan};
@@ -65,7 +66,10 @@ impl Bench {
     fn plans(&self, arenas: &[Arena]) -> Vec<Plan> {
         let areas: Vec<_> =
             maps::read().unwrap().into_iter().filter(|area| arenas.iter().any(|arena| arena.range().contains(&area.start))).collect();
-        Layout::plan(&areas, &maps::Advice::new(), &[], &[]).unwrap().plans
+        let mut plans = Layout::plan(&areas, &maps::Advice::new(), &[], &[]).unwrap().plans;
+        // Whether or not there are huge pages: which pages are protected must not matter.
+        plans.iter_mut().for_each(|plan| plan.huge = self.images.is_multiple_of(2) || !(plan.mapping.start / PAGE).is_multiple_of(3));
+        plans
     }
 
     /// Takes an image as a save does. Returns how many pages it left to its base.
@@ -107,6 +111,9 @@ impl Bench {
             self.images = self.images.wrapping_add(1);
         }
         self.tracker.settle(ImageId([self.images; 16]), prepared.base.map_or(0, |(_, sequence)| sequence), &look, &taken);
+        while !self.images.is_multiple_of(3) && self.tracker.has_split() {
+            self.tracker.join_some();
+        }
         kept
     }
 

@@ -1,0 +1,112 @@
+//! Blocks of huge pages that are written to all the time: left alone, joined, and tried again.
+
+use super::*;
+use mend_image::record::Mapping;
+
+const BLOCK: usize = 2 << 20;
+const BLOCKS: usize = 4;
+
+/// Whole blocks of memory that may be in huge pages.
+struct Memory {
+    base: *mut u8,
+    plan: Plan,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let length = (BLOCKS + 1) * BLOCK;
+        // SAFETY: a new mapping at an address of the kernel's choice, never unmapped.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let start = (base as u64).next_multiple_of(BLOCK as u64);
+        // SAFETY: advice on the mapping made above.
+        unsafe { libc::madvise(start as *mut _, BLOCKS * BLOCK, libc::MADV_HUGEPAGE) };
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as u32;
+        let end = start + (BLOCKS * BLOCK) as u64;
+        let mapping =
+            Mapping { start, end, offset: 0, protection, flags: 0, object: mend_image::record::mapping::NO_OBJECT, page_shift: 0 };
+        Self { base: start as *mut u8, plan: Plan { mapping, content: Content::Populated, huge: true } }
+    }
+
+    /// Writes to every n-th page of a block.
+    fn write(&self, block: usize, every: usize) {
+        for page in (0..512).step_by(every) {
+            // SAFETY: within the mapping.
+            unsafe { self.base.add(block * BLOCK + page * 4096).write_volatile(7) };
+        }
+    }
+
+    /// Whether a block is one huge page.
+    fn huge(&self, pagemap: &File, block: usize) -> bool {
+        let start = self.plan.mapping.start + (block * BLOCK) as u64;
+        let mut found = [Region::default(); 4];
+        let (count, _) = mend_kernel::pagemap::written(pagemap.as_raw_fd(), start, start + BLOCK as u64, false, false, &mut found).unwrap();
+        count == 1 && found[0].huge()
+    }
+}
+
+/// Takes an image; how many pages of each block count as changed, and the tracker as it is then.
+fn image(tracker: &mut Tracker, pagemap: &File, memory: &Memory, number: u8, full: bool) -> [u64; BLOCKS] {
+    let base = (!full).then(|| ImageId([number - 1; 16]));
+    let look = tracker.prepare(base, true).look.unwrap();
+    tracker.begin(&look);
+    let taken = look.take(pagemap.as_raw_fd(), Scan::Scan, &[memory.plan], &[], &mut [Region::default(); 64]);
+    // SAFETY: the slice is gone before the next look.
+    let entries = unsafe { look.entries(&taken) }.unwrap_or_default();
+    let mut changed = [0; BLOCKS];
+    for entry in entries.iter().filter(|entry| entry.changed()) {
+        for page in (entry.range().0..entry.range().1).step_by(PAGE as usize) {
+            changed[(page - memory.plan.mapping.start) as usize / BLOCK] += 1;
+        }
+    }
+    assert!(taken.armed);
+    tracker.settle(ImageId([number; 16]), u32::from(number), &look, &taken);
+    changed
+}
+
+#[test]
+fn what_is_written_all_the_time_is_left_alone() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut tracker = Tracker::new("write-protect");
+    if tracker.describe().method != "write-protect" {
+        return;
+    }
+    let (memory, pagemap) = (Memory::new(), File::open("/proc/self/pagemap").unwrap());
+    (0..BLOCKS).for_each(|block| memory.write(block, 1));
+    image(&mut tracker, &pagemap, &memory, 1, true);
+    let huge: Vec<bool> = (0..BLOCKS).map(|block| memory.huge(&pagemap, block)).collect();
+    assert!(!tracker.has_split(), "new blocks are protected, not left alone");
+    // All of one, half of one, a little of one, nothing of one.
+    for (block, every) in [(0, 1), (1, 2), (2, 32)] {
+        memory.write(block, every);
+    }
+    assert_eq!(image(&mut tracker, &pagemap, &memory, 2, false), [512, 256, 16, 0]);
+    assert!(tracker.has_split());
+    while tracker.has_split() {
+        tracker.join_some();
+    }
+    let joined: Vec<bool> = (0..BLOCKS).map(|block| memory.huge(&pagemap, block)).collect();
+    if huge == [true; BLOCKS] {
+        assert_eq!(joined, [true, true, false, true]);
+    }
+    // Left alone, they count as changed; the others do not.
+    assert_eq!(image(&mut tracker, &pagemap, &memory, 3, false), [512, 512, 0, 0]);
+    if huge == [true; BLOCKS] {
+        assert!(!tracker.has_split(), "they are huge pages");
+    }
+    // Also by full images, until one of those gives them another chance.
+    let mut number = 4;
+    loop {
+        image(&mut tracker, &pagemap, &memory, number, true);
+        number += 1;
+        let changed = image(&mut tracker, &pagemap, &memory, number, false);
+        number += 1;
+        if changed == [0; BLOCKS] {
+            break;
+        }
+        assert_eq!(changed, [512, 512, 0, 0]);
+        assert!(number < 40, "they never get another chance");
+    }
+    assert!(number > 8, "they were tried again at once");
+}

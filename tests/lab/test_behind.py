@@ -8,7 +8,7 @@ import tempfile
 import time
 import unittest
 
-from cluster import Lab, Machine, compile_mpi, find_lammps
+from cluster import PATIENCE, Lab, Machine, compile_mpi, find_lammps
 
 MELT = """units lj
 lattice fcc 0.8442
@@ -49,20 +49,31 @@ class Behind(unittest.TestCase):
         job.finish(0)
         return job.stdout()
 
-    def slow_checkpoint(self, machine, job, name):
-        """Asks for a checkpoint that takes seconds to write; the process that waits for it, once a writer is at work."""
-        before = job.stderr().count("iteration")
-        asked = subprocess.Popen(machine.command("checkpoint", name), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=machine.environment)
+    def held_checkpoint(self, machine, job, name):
+        """Asks for a checkpoint and stops its two writers in the middle; the process that waits for it. A writer is given up
+        after a minute without progress, no earlier."""
+        command = machine.command("checkpoint", name)
+        asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=machine.environment)
         self.addCleanup(asked.stdout.close)
-        job.wait_for(lambda: self.writers(machine), "a writer is at work")
-        return asked, before
+
+        def held():
+            if asked.poll() is not None:
+                self.fail(f"it was over before its writers could be stopped: {asked.stdout.read()}")
+            return len(machine.on("node1", "sh", "-c", "pkill -STOP -x mend-writer; pgrep -x -r T mend-writer").stdout.split()) == 2
+
+        job.wait_for(held, "both writers are stopped")
+        return asked
+
+    def release(self, machine):
+        self.assertEqual(machine.on("node1", "pkill", "-CONT", "-x", "mend-writer").returncode, 0)
 
     def writers(self, machine):
         return machine.on("node1", "pgrep", "-x", "mend-writer").stdout.split()
 
-    def start_slow(self, machine, *more):
-        machine.environment["MEND_WRITE_RATE"] = "16"
-        argv = ["-n", "2", "--hosts", "node1", *more, "--", self.iters, "-i", "100", "-w", "1000", "-m", "32", "-u", "go"]
+    def start_slow(self, machine):
+        """A job whose checkpoints take some seconds to write."""
+        machine.environment["MEND_WRITE_RATE"] = "8"
+        argv = ["-n", "2", "--hosts", "node1", "--", self.iters, "-i", "100", "-w", "1000", "-m", "32", "-u", "go"]
         job = machine.start(self.directory, "run", *argv)
         name = machine.running(job)
         job.wait_for(lambda: "iteration" in job.stderr(), "the tables are filled")
@@ -93,25 +104,37 @@ class Behind(unittest.TestCase):
         self.assertGreater(len(thermo), 25)
         self.assertEqual(found, thermo)
 
-    def test_meanwhile_the_job_runs_and_can_be_asked(self):
+    def test_meanwhile_the_job_can_be_asked(self):
         with Lab(1) as lab:
             job, name, argv = self.start_slow(lab)
-            asked, _ = self.slow_checkpoint(lab, job, name)
+            asked = self.held_checkpoint(lab, job, name)
             for explanation in lab.verb("explain", name):
                 self.assertEqual(explanation["inspection"]["Ok"]["obstacles"], [])
             status = next(one["status"] for one in lab.verb("ps") if one["id"] == name)
             self.assertEqual((status["state"], status["last_checkpoint"]), ("running", None))
-            self.assertTrue(self.writers(lab), "it was written before anything could be asked")
-            job.let_go()
-            said = asked.communicate(timeout=60)[0].decode()
+            self.assertEqual(lab.verb("checkpoints", name), [])
+            self.release(lab)
+            said = asked.communicate(timeout=PATIENCE)[0]
             self.assertIn("durable after", said)
             self.assertEqual(asked.returncode, 0, said)
-            job.finish(None)
-            # Whether the job or its checkpoint was complete first: the checkpoint can be restarted.
-            again = lab.start(self.directory, "restart", name)
-            again.finish(0)
-            expected = self.plain(lab, *argv)
-        self.assertTrue(self.output().endswith(expected), (self.output(), expected))
+            self.assertEqual(lab.mend("kill", name).returncode, 0)
+            job.finish(137)
+            job.let_go()
+            lab.start(self.directory, "restart", name).finish(0)
+            self.assertEqual(self.output(), self.plain(lab, *argv))
+
+    def test_meanwhile_the_job_runs_to_its_end(self):
+        """What is not complete by then is given up with the job."""
+        with Lab(1) as lab:
+            job, name, argv = self.start_slow(lab)
+            asked = self.held_checkpoint(lab, job, name)
+            job.let_go()
+            job.finish(0)
+            asked.communicate(timeout=PATIENCE)
+            self.assertNotEqual(asked.returncode, 0)
+            self.assertEqual(self.writers(lab), [])
+            self.assertEqual(lab.verb("checkpoints", name), [])
+            self.assertEqual(self.output(), self.plain(lab, *argv))
 
     def test_a_job_that_was_told_to_stop_and_write_does(self):
         with Machine() as machine:
@@ -128,10 +151,10 @@ class Behind(unittest.TestCase):
     def test_a_writer_that_is_killed_fails_the_checkpoint_and_not_the_job(self):
         with Lab(1) as lab:
             job, name, argv = self.start_slow(lab)
-            asked, _ = self.slow_checkpoint(lab, job, name)
+            asked = self.held_checkpoint(lab, job, name)
             writer = self.writers(lab)[0]
             self.assertEqual(lab.on("node1", "kill", "-KILL", writer).returncode, 0)
-            said = asked.communicate(timeout=60)[0].decode()
+            said = asked.communicate(timeout=PATIENCE)[0]
             self.assertNotEqual(asked.returncode, 0)
             self.assertIn("killed by signal 9", said)
             self.assertEqual(lab.verb("checkpoints", name), [])
@@ -146,12 +169,12 @@ class Behind(unittest.TestCase):
             with self.subTest(victim), Lab(1) as lab:
                 self.directory = tempfile.mkdtemp(dir=self.work)
                 job, name, _ = self.start_slow(lab)
-                asked, _ = self.slow_checkpoint(lab, job, name)
+                asked = self.held_checkpoint(lab, job, name)
                 if victim == "mend":
                     lab.on("head", "pkill", "-KILL", "-f", "mend run ")
                 else:
                     lab.on("node1", "pkill", "-KILL", "-x", victim)
-                asked.communicate(timeout=60)
+                asked.communicate(timeout=PATIENCE)
                 self.assertNotEqual(asked.returncode, 0)
                 job.finish(None)
                 until = time.monotonic() + 30

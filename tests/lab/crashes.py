@@ -117,14 +117,9 @@ def main():
         undisturbed.let_go()
         undisturbed.finish(0)
     expected = result(plain)
+    numbers = range(arguments.times) if arguments.only is None else [arguments.only]
     tally = Tally()
-    for number in range(arguments.times) if arguments.only is None else [arguments.only]:
-        try:
-            tally.good(one_crash(number, arguments.seed, app, argv, expected, work))
-        except Failed as error:
-            tally.bad(error)
-            if tally.enough():
-                break
+    tally.run(lambda number=number: one_crash(number, arguments.seed, app, argv, expected, work) for number in numbers)
     return tally.end(work)
 
 

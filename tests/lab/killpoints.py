@@ -191,13 +191,7 @@ def main():
         wanted = max(map(len, of_parts)) if arguments.all else arguments.points // len(PARTS)
         points = [point for of_part in of_parts for point in some(of_part, wanted, draw)]
     tally = Tally()
-    for point in points:
-        try:
-            tally.good(one_kill(point, app, expected, work))
-        except Failed as error:
-            tally.bad(error)
-            if tally.enough():
-                break
+    tally.run(lambda point=point: one_kill(point, app, expected, work) for point in points)
     return tally.end(work)
 
 

@@ -2,12 +2,12 @@
 writer, a rank or the target goes."""
 
 import os
-import shutil
 import subprocess
 import tempfile
 import time
 import unittest
 
+from cases import InDirectory
 from cluster import PATIENCE, Lab, Machine, compile_mpi, find_lammps
 
 MELT = """units lj
@@ -27,27 +27,11 @@ run {steps}
 """
 
 
-class Behind(unittest.TestCase):
+class Behind(InDirectory):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-behind-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
-
-    def setUp(self):
-        self.directory = tempfile.mkdtemp(dir=self.work)
-
-    def output(self):
-        with open(os.path.join(self.directory, "stdout"), encoding="utf-8") as file:
-            return file.read()
-
-    def plain(self, machine, *argv):
-        """What an undisturbed run prints."""
-        place = tempfile.mkdtemp(dir=self.work)
-        job = machine.start(place, "run", *argv)
-        job.let_go()
-        job.finish(0)
-        return job.stdout()
 
     def held_checkpoint(self, machine, job, name):
         """Asks for a checkpoint and stops its two writers in the middle; the process that waits for it. A writer is given up
@@ -70,6 +54,12 @@ class Behind(unittest.TestCase):
     def writers(self, machine):
         return machine.on("node1", "pgrep", "-x", "mend-writer").stdout.split()
 
+    def await_no_writer(self, machine):
+        until = time.monotonic() + PATIENCE
+        while self.writers(machine) and time.monotonic() < until:
+            time.sleep(0.1)
+        self.assertEqual(self.writers(machine), [])
+
     def start_slow(self, machine):
         """A job whose checkpoints take some seconds to write."""
         machine.environment["MEND_WRITE_RATE"] = "8"
@@ -86,7 +76,7 @@ class Behind(unittest.TestCase):
         argv = ["-n", "2", "--", find_lammps(), "-in", os.path.join(self.directory, "in.melt"), "-log", "none"]
         with Machine() as machine:
             machine.environment["MEND_WRITE_RATE"] = "64"
-            expected = self.plain(machine, *argv)
+            expected = machine.undisturbed(*argv)
             job = machine.start(self.directory, "run", *argv)
             name = machine.running(job)
             for steps in ("200", "500", "900"):
@@ -121,7 +111,7 @@ class Behind(unittest.TestCase):
             job.finish(137)
             job.let_go()
             lab.start(self.directory, "restart", name).finish(0)
-            self.assertEqual(self.output(), self.plain(lab, *argv))
+            self.assertEqual(self.output(), lab.undisturbed(*argv))
 
     def test_meanwhile_the_job_runs_to_its_end(self):
         """What is not complete by then is given up with the job."""
@@ -132,9 +122,9 @@ class Behind(unittest.TestCase):
             job.finish(0)
             asked.communicate(timeout=PATIENCE)
             self.assertNotEqual(asked.returncode, 0)
-            self.assertEqual(self.writers(lab), [])
+            self.await_no_writer(lab)
             self.assertEqual(lab.verb("checkpoints", name), [])
-            self.assertEqual(self.output(), self.plain(lab, *argv))
+            self.assertEqual(self.output(), lab.undisturbed(*argv))
 
     def test_a_job_that_was_told_to_stop_and_write_does(self):
         with Machine() as machine:
@@ -154,6 +144,7 @@ class Behind(unittest.TestCase):
             asked = self.held_checkpoint(lab, job, name)
             writer = self.writers(lab)[0]
             self.assertEqual(lab.on("node1", "kill", "-KILL", writer).returncode, 0)
+            self.release(lab)
             said = asked.communicate(timeout=PATIENCE)[0]
             self.assertNotEqual(asked.returncode, 0)
             self.assertIn("killed by signal 9", said)
@@ -162,7 +153,7 @@ class Behind(unittest.TestCase):
             self.assertEqual([one["usable"] for one in lab.verb("checkpoints", name)], [True])
             job.let_go()
             job.finish(0)
-            self.assertEqual(self.output(), self.plain(lab, *argv))
+            self.assertEqual(self.output(), lab.undisturbed(*argv))
 
     def test_no_writer_outlives_its_rank_daemon_or_controller(self):
         for victim in ("iters", "mendd", "mend"):
@@ -177,10 +168,7 @@ class Behind(unittest.TestCase):
                 asked.communicate(timeout=PATIENCE)
                 self.assertNotEqual(asked.returncode, 0)
                 job.finish(None)
-                until = time.monotonic() + 30
-                while self.writers(lab) and time.monotonic() < until:
-                    time.sleep(0.1)
-                self.assertEqual(self.writers(lab), [])
+                self.await_no_writer(lab)
                 self.assertEqual(lab.verb("checkpoints", name), [])
 
 

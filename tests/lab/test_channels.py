@@ -6,10 +6,10 @@ other.
 
 import os
 import re
-import shutil
 import tempfile
 import unittest
 
+from cases import InDirectory
 from cluster import Lab, compile_mpi, find_lammps
 
 CHOICES = ("shm,tcp", "tcp", "ofi", "shm,ofi", "ofi,shm")
@@ -32,16 +32,16 @@ run 1500
 """
 
 
-class Channels(unittest.TestCase):
+class Channels(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(3))
-        cls.work = tempfile.mkdtemp(prefix="mend-channels-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
         cls.checksums = compile_mpi("mpi_checksums.c", os.path.join(cls.work, "checksums"))
 
     def setUp(self):
+        super().setUp()
         self.addCleanup(self.choose, None)
 
     def choose(self, channels, provider=None):
@@ -54,10 +54,7 @@ class Channels(unittest.TestCase):
     def plain(self, argv):
         """What the program prints when nothing happens to it."""
         self.choose(None)
-        job = self.lab.start(tempfile.mkdtemp(dir=self.work), "run", "-n", "4", "--hosts", "node1", "--", *argv)
-        job.let_go()
-        job.finish()
-        return job.stdout()
+        return self.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *argv)
 
     def disturbed(self, argv, channels, provider=None):
         """Two checkpoints, moves between and to nodes, an end by force, a restart, another move and another checkpoint."""

@@ -1,26 +1,19 @@
 """Checkpoint and restart on this machine, and everything that can be wrong with an image, a disk or a rank."""
 
 import os
-import shutil
 import subprocess
-import tempfile
 import unittest
 
-from cluster import Machine, MEND, compile_mpi, compile_plain
+from cases import OnMachine
+from cluster import MEND, compile_mpi, compile_plain
 
 
-class Checkpoint(unittest.TestCase):
+class Checkpoint(OnMachine):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-checkpoint-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         cls.count = compile_plain("count.c", os.path.join(cls.work, "count"))
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
-
-    def setUp(self):
-        # A home of its own for each test: jobs are found by "the last one".
-        self.machine = self.enterContext(Machine())
-        self.directory = tempfile.mkdtemp(dir=self.work)
 
     def checkpointed(self, *argv, ranks="1", after=None):
         """A job that was killed after one checkpoint (not before it made the file `after`); its name and the checkpoint's directory."""
@@ -40,10 +33,6 @@ class Checkpoint(unittest.TestCase):
         """Programs that were started with "go" run to their end."""
         with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):
             pass
-
-    def output(self):
-        with open(os.path.join(self.directory, "stdout"), encoding="utf-8") as file:
-            return file.read()
 
     def plain_output(self, *argv):
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -68,11 +57,7 @@ class Checkpoint(unittest.TestCase):
         self.restart(name).finish(0)
         numbers = [one["number"] for one in self.machine.verb("checkpoints", name)]
         self.assertEqual(numbers, list(range(1, 8)))
-        plain = tempfile.mkdtemp(dir=self.work)
-        job = self.machine.start(plain, "run", "-n", "2", self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go")
-        job.let_go()
-        job.finish(0)
-        self.assertEqual(self.output(), job.stdout())
+        self.assertEqual(self.output(), self.machine.undisturbed("-n", "2", self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go"))
 
     def test_an_older_checkpoint_and_a_path(self):
         job = self.machine.start(self.directory, "run", self.count, "600", "5000", "go")

@@ -2,10 +2,9 @@
 
 import contextlib
 import os
-import shutil
-import tempfile
 import unittest
 
+from cases import InDirectory
 from cluster import Lab, Machine, MEND, compile_mpi
 
 KEY = "c0ffee" * 10 + "0123"
@@ -20,15 +19,14 @@ print('kept', len(kept), kept[:28].decode())
 """
 
 
-class Encryption(unittest.TestCase):
+class Encryption(InDirectory):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-encryption-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
 
     def setUp(self):
-        self.directory = tempfile.mkdtemp(dir=self.work)
+        super().setUp()
         self.key = self.key_file("key", KEY)
 
     def key_file(self, name, digits, mode=0o600):
@@ -152,11 +150,7 @@ class Encryption(unittest.TestCase):
             job.let_go()
             again = lab.start(self.directory, "restart", name, "--hosts", "node2", "--encryption-key", self.key)
             again.finish(0)
-            plain = tempfile.mkdtemp(dir=self.work)
-            undisturbed = lab.start(plain, "run", "-n", "3", "--hosts", "node1", *argv)
-            undisturbed.let_go()
-            undisturbed.finish(0)
-            self.assertEqual(again.stdout(), undisturbed.stdout())
+            self.assertEqual(again.stdout(), lab.undisturbed("-n", "3", "--hosts", "node1", *argv))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Intel MPI over the same provider, started by `mend run`: IMB, and LAMMPS with checkpoint, move, kill and restart."""
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from cases import InDirectory
 from cluster import Lab, ROOT, compile_mpi, find_lammps, imb_programs, intel_environment
 
 sys.path.append(os.path.join(ROOT, "tests", "demo"))
@@ -15,14 +15,13 @@ import compare  # noqa: E402
 MELT = os.path.join(ROOT, "tests", "demo", "in.melt")
 
 
-class Intel(unittest.TestCase):
+class Intel(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(3))
         # What a site may have set for its own launcher and network must not matter.
         cls.lab.environment |= intel_environment() | {"I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so", "I_MPI_OFI_PROVIDER": "tcp"}
-        cls.work = tempfile.mkdtemp(prefix="mend-intel-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
 
     def start(self, *arguments):
         directory = tempfile.mkdtemp(dir=self.work)

@@ -1,35 +1,23 @@
 """Migration between lab nodes, and everything that can keep one from happening: the job goes on either way."""
 
 import os
-import shutil
-import tempfile
 import unittest
 
+from cases import InDirectory
 from cluster import BIN, Lab, compile_mpi
 
 
-class Migration(unittest.TestCase):
+class Migration(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(3))
-        cls.work = tempfile.mkdtemp(prefix="mend-migration-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
         cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
         cls.argv = [cls.program, "-i", "60", "-w", "2000", "-m", "16", "-u", "go"]
-        cls.expected = cls.run_plain()
-
-    @classmethod
-    def run_plain(cls):
-        directory = os.path.join(cls.work, "plain")
-        os.makedirs(directory)
-        job = cls.lab.start(directory, "run", "-n", "4", "--hosts", "node1", "--", *cls.argv)
-        job.let_go()
-        job.finish()
-        return job.stdout()
+        cls.expected = cls.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *cls.argv)
 
     def start(self, *place, argv=None):
-        directory = tempfile.mkdtemp(dir=self.work)
-        job = self.lab.start(directory, "run", "-n", "4", *place, "--", *(argv or self.argv))
+        job = self.lab.start(self.directory, "run", "-n", "4", *place, "--", *(argv or self.argv))
         return job, self.lab.running(job)
 
     def places(self, name):

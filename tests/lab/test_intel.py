@@ -2,17 +2,12 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 
+import melt
 from cases import InDirectory
-from cluster import Lab, ROOT, compile_mpi, find_lammps, imb_programs, intel_environment
-
-sys.path.append(os.path.join(ROOT, "tests", "demo"))
-import compare  # noqa: E402
-
-MELT = os.path.join(ROOT, "tests", "demo", "in.melt")
+from cluster import Lab, compile_mpi, imb_programs, intel_environment
 
 
 class Intel(InDirectory):
@@ -48,14 +43,11 @@ class Intel(InDirectory):
                 self.assertIn("All processes entering MPI_Finalize", job.stdout())
 
     def test_lammps_is_saved_moved_and_restarted(self):
-        size = [word for axis in "xyz" for word in ("-var", axis, "10")]
-        program = ["--", find_lammps(), "-in", MELT, *size, "-var", "steps", "4000"]
-        plain = self.start("-n", "3", "--hosts", "node1,node2", *program)
-        plain.finish()
+        program = ["--", *melt.argv(self.work)]
+        expected = self.lab.undisturbed("-n", "3", "--hosts", "node1,node2", *program)
         job = self.start("-n", "3", "--hosts", "node1:2,node2:1", "--spares", "node3", *program)
         name = self.lab.running(job)
-        log = os.path.join(job.directory, "log.lammps")
-        job.wait_for(lambda: os.path.exists(log) and "TotEng" in open(log, encoding="utf-8").read(), "the first step")
+        job.wait_for(lambda: melt.steps(job.stdout()) >= 100, "the first steps are done")
         self.lab.verb("checkpoint", name)
         self.assertEqual(self.lab.verb("migrate", name, "1")["to"], "node3")
         self.lab.verb("checkpoint", name)
@@ -65,8 +57,9 @@ class Intel(InDirectory):
         self.lab.running(job)
         self.lab.verb("checkpoint", name)
         self.lab.verb("migrate", name, "0")
+        job.let_go()
         job.finish()
-        self.assertEqual(compare.differences(plain.directory, job.directory), [])
+        melt.compare(self, expected, job.stdout())
 
     def test_without_libfabric_the_reason_is_named(self):
         if "libfabric.so.1" in subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout:

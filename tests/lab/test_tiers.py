@@ -12,9 +12,9 @@ import unittest
 import unittest.mock
 
 from cases import InDirectory
-from cluster import BIN, Lab, Machine, MEND, VENV, compile_mpi
+from cluster import BIN, PATIENCE, Lab, Machine, MEND, VENV, compile_mpi
 
-ARGUMENTS = ("-i", "100", "-w", "1000", "-m", "8", "-u", "go")
+ARGUMENTS = ("-i", "100", "-w", "200", "-m", "8", "-u", "go")
 # Runs in a node's shell: every image in the node's memory, as CHECKPOINT/rank-R.image.
 LIST_MEMORY = "cd /dev/shm && find . -path './mend.*' -name '*.image' -printf '%P\\n' | sed 's|.*/\\([0-9]*/rank\\)|\\1|' | sort"
 LIST_ALL = "find /dev/shm -path '*/mend.*'"
@@ -247,12 +247,13 @@ class ObjectStorage(OfFourRanks):
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.addCleanup(lambda: (server.kill(), server.wait()))
         put = [os.path.join(BIN, "mend-object"), "put", "s3://lab/there", "0"]
-        # Each try lasts some seconds while nobody answers.
-        for _ in range(10):
-            if lab.on("head", *put).returncode == 0:
-                return
+        listening = f"grep -q ':{self.port:04X} [0:]* 0A ' /proc/net/tcp /proc/net/tcp6"
+        until = time.monotonic() + PATIENCE
+        # An attempt lasts some seconds while nobody listens.
+        while lab.on("head", "sh", "-c", f'{listening} && exec "$@"', "sh", *put).returncode:
             self.assertIsNone(server.poll(), "the server ended")
-        self.fail("the server does not answer")
+            self.assertLess(time.monotonic(), until, "the server does not answer")
+            time.sleep(0.1)
 
     def sweep(self):
         """Removes the sockets that the server leaves in /tmp."""

@@ -109,7 +109,7 @@ def main():
     arguments = parser.parse_args()
     work = tempfile.mkdtemp(prefix="mend-crashes-")
     app = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
-    argv = [app, "-i", "60", "-w", "2000", "-m", "64", "-u", "go"]
+    argv = [app, "-i", "60", "-w", "200", "-m", "64", "-u", "go"]
     plain = os.path.join(work, "plain")
     os.makedirs(plain)
     with Lab(1) as lab:

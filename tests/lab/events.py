@@ -65,7 +65,7 @@ class Scenario:
         elif self.name == "checksums":
             self.argv = [programs["checksums"], "-s", "7", "-r", "300"]
         else:
-            self.argv = [programs["iters"], "-i", "120", "-w", "2000", "-m", "24", "-u", "go"]
+            self.argv = [programs["iters"], "-i", "120", "-w", "200", "-m", "24", "-u", "go"]
 
     def __str__(self):
         return f"{self.name}, {self.ranks} ranks, {self.nodes} node(s)"

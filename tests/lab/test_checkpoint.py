@@ -38,14 +38,14 @@ class Checkpoint(OnMachine):
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
     def test_a_program_without_mpi_goes_on_where_it_was(self):
-        self.checkpointed(self.count, "400", "5000", "go")
+        self.checkpointed(self.count, "400", "500", "go")
         self.let_go()
         self.restart().finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
 
     def test_many_cycles(self):
         """Checkpoint, restart, checkpoint, restart …: each life is made from the last one's image."""
-        name, _ = self.checkpointed(self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go", ranks="2")
+        name, _ = self.checkpointed(self.iters, "-i", "100", "-w", "100", "-m", "8", "-u", "go", ranks="2")
         for _ in range(3):
             job = self.restart(name)
             self.machine.running(job)
@@ -57,10 +57,10 @@ class Checkpoint(OnMachine):
         self.restart(name).finish(0)
         numbers = [one["number"] for one in self.machine.verb("checkpoints", name)]
         self.assertEqual(numbers, list(range(1, 8)))
-        self.assertEqual(self.output(), self.machine.undisturbed("-n", "2", self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go"))
+        self.assertEqual(self.output(), self.machine.undisturbed("-n", "2", self.iters, "-i", "100", "-w", "100", "-m", "8", "-u", "go"))
 
     def test_an_older_checkpoint_and_a_path(self):
-        job = self.machine.start(self.directory, "run", self.count, "600", "5000", "go")
+        job = self.machine.start(self.directory, "run", self.count, "600", "500", "go")
         name = self.machine.running(job)
         first = self.machine.verb("checkpoint")["directory"]
         self.machine.verb("checkpoint")
@@ -112,7 +112,7 @@ class Checkpoint(OnMachine):
         job.finish(137)
 
     def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(self):
-        job = self.machine.start(self.directory, "run", self.count, "600", "5000", "go")
+        job = self.machine.start(self.directory, "run", self.count, "600", "500", "go")
         name = self.machine.running(job)
         self.machine.verb("checkpoint")
         newest = self.machine.verb("checkpoint")["directory"]
@@ -128,7 +128,7 @@ class Checkpoint(OnMachine):
     def test_a_full_disk_fails_the_checkpoint_and_not_the_job(self):
         small = os.path.join(self.directory, "small")
         os.makedirs(small)
-        inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} run --checkpoint-dir {small} {self.count} 400 5000 go"
+        inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} run --checkpoint-dir {small} {self.count} 400 500 go"
         unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
         self.machine.command = lambda *arguments: [*unshare, "sh", "-c", inside] if arguments[0] == "run" else [MEND, *arguments]
         job = self.machine.start(self.directory, "run")
@@ -142,7 +142,7 @@ class Checkpoint(OnMachine):
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
 
     def obstacle(self, kind, *texts):
-        job = self.machine.start(self.directory, "run", self.count, "300", "5000", "go", kind)
+        job = self.machine.start(self.directory, "run", self.count, "300", "500", "go", kind)
         name = self.machine.running(job)
         told = self.machine.mend("explain", name)
         self.assertEqual(told.returncode, 1)
@@ -164,7 +164,7 @@ class Checkpoint(OnMachine):
 
     def test_a_static_program_is_named_and_the_job_runs_on(self):
         static = compile_plain("count.c", os.path.join(self.directory, "count-static"), "-static")
-        job = self.machine.start(self.directory, "run", static, "200", "5000", "go")
+        job = self.machine.start(self.directory, "run", static, "200", "500", "go")
         name = self.machine.running(job)
         done = self.machine.mend("checkpoint", name)
         self.assertEqual(done.returncode, 1, done.stdout)

@@ -123,7 +123,7 @@ class Encryption(InDirectory):
         with Machine() as machine:
             small = os.path.join(self.directory, "small")
             os.makedirs(small)
-            command = f"run -n 2 --checkpoint-dir {small} --encryption-key {self.key} {self.iters} -i 60 -w 500 -m 8 -u go"
+            command = f"run -n 2 --checkpoint-dir {small} --encryption-key {self.key} {self.iters} -i 60 -w 100 -m 8 -u go"
             inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} {command}"
             unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
             machine.command = lambda *arguments: [*unshare, "sh", "-c", inside] if arguments[0] == "run" else [MEND, *arguments]
@@ -139,7 +139,7 @@ class Encryption(InDirectory):
 
     def test_a_job_on_several_nodes(self):
         with Lab(2) as lab:
-            argv = [self.iters, "-i", "60", "-w", "500", "-m", "4", "-u", "go"]
+            argv = [self.iters, "-i", "60", "-w", "100", "-m", "4", "-u", "go"]
             job = lab.start(self.directory, "run", "-n", "3", "--hosts", "node1,node2", "--encryption-key", self.key, *argv)
             name = lab.running(job)
             lab.verb("checkpoint", name)

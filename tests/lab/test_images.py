@@ -15,7 +15,7 @@ class Images(InDirectory):
         super().setUpClass()
         cls.machine = cls.enterClassContext(Machine())
         count = compile_plain("count.c", os.path.join(cls.work, "count"))
-        job = cls.machine.start(cls.work, "run", count, "400", "5000", "go")
+        job = cls.machine.start(cls.work, "run", count, "400", "500", "go")
         name = cls.machine.running(job)
         directories = [cls.machine.verb("checkpoint", name)["directory"] for _ in range(2)]
         cls.machine.mend("kill", name)

@@ -13,7 +13,7 @@ class Migration(InDirectory):
         super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(3))
         cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
-        cls.argv = [cls.program, "-i", "60", "-w", "2000", "-m", "16", "-u", "go"]
+        cls.argv = [cls.program, "-i", "60", "-w", "200", "-m", "16", "-u", "go"]
         cls.expected = cls.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *cls.argv)
 
     def start(self, *place, argv=None):
@@ -85,7 +85,7 @@ class Migration(InDirectory):
         """The target's daemon lives under a limit of address space that the rank's image does not fit into."""
         self.replace_daemon("ulimit -v 400000")
         try:
-            large = [self.program, "-i", "40", "-w", "2000", "-m", "500", "-u", "go"]
+            large = [self.program, "-i", "40", "-w", "200", "-m", "500", "-u", "go"]
             job, name = self.start("--hosts", "node1,node2", "--spares", "node3", argv=large)
             # The memory has to be there before it can be too much.
             size = lambda: self.lab.verb("explain", name)[2]["inspection"]["Ok"]["image_bytes"]

@@ -42,7 +42,7 @@ class Periodic(OnMachine):
         return sorted(os.path.relpath(os.path.join(top, file), place) for top, _, files in os.walk(place) for file in files)
 
     def test_off_unless_asked_for(self):
-        job, name = self.start("run", self.count, "400", "5000", "go")
+        job, name = self.start("run", self.count, "400", "500", "go")
         self.assertNotIn("mend: a checkpoint", job.stderr())
         [status] = [one["status"] for one in self.machine.verb("ps")]
         self.assertIsNone(status["interval_s"])
@@ -51,7 +51,7 @@ class Periodic(OnMachine):
         self.assertEqual(self.numbers(name), [])
 
     def test_every_second_and_the_newest_are_kept(self):
-        job, name = self.start("run", "--interval", "1", "--incremental", "off", "--keep", "2", self.count, "400", "5000", "go")
+        job, name = self.start("run", "--interval", "1", "--incremental", "off", "--keep", "2", self.count, "400", "500", "go")
         self.assertIn("mend: a checkpoint every 1 s", job.stderr())
         self.wait_for(job, name, 4)
         by_hand = self.machine.verb("checkpoint", name)["number"]
@@ -65,7 +65,7 @@ class Periodic(OnMachine):
         job.finish(0)
 
     def test_a_restart_goes_on_as_before_unless_told_otherwise(self):
-        job, name = self.start("run", "--interval", "1", "--keep", "1", self.count, "400", "5000", "go")
+        job, name = self.start("run", "--interval", "1", "--keep", "1", self.count, "400", "500", "go")
         self.wait_for(job, name, 1)
         self.end(job, name)
         last = self.numbers(name)[-1]
@@ -80,7 +80,7 @@ class Periodic(OnMachine):
         self.assertEqual(job.stdout(), self.machine.undisturbed(self.count, "400", "0"))
 
     def test_auto_takes_one_early_to_learn_what_they_cost(self):
-        job, name = self.start("run", "--interval", "auto", self.count, "400", "5000", "go")
+        job, name = self.start("run", "--interval", "auto", self.count, "400", "500", "go")
         self.assertIn("then as often as its cost makes it best", job.stderr())
         [status] = [one["status"] for one in self.machine.verb("ps")]
         self.assertEqual(status["interval_s"], 300)
@@ -92,7 +92,7 @@ class Periodic(OnMachine):
         job.finish(0)
 
     def test_failures_are_told_once_and_the_job_runs_on(self):
-        job, name = self.start("run", "--interval", "1", self.count, "400", "5000", "go", "socket")
+        job, name = self.start("run", "--interval", "1", self.count, "400", "500", "go", "socket")
         job.wait_for(lambda: "a periodic checkpoint failed: rank 0 cannot be saved: " in job.stderr(), "it fails")
         # The second try comes two seconds later.
         time.sleep(4)
@@ -134,7 +134,7 @@ class Periodic(OnMachine):
         self.assertEqual(job.stdout(), self.machine.undisturbed("-n", "2", self.iters, "-i", "100", "-w", "100", "-m", "4", "-u", "go"))
 
     def test_after_a_restart_all_ranks_begin_anew(self):
-        job, name = self.start("run", "--incremental", "5", self.count, "400", "5000", "go")
+        job, name = self.start("run", "--incremental", "5", self.count, "400", "500", "go")
         self.machine.verb("checkpoint", name)
         self.machine.verb("checkpoint", name)
         self.end(job, name)

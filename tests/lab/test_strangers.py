@@ -56,7 +56,7 @@ class Strangers(InDirectory):
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
 
     def test_garbage_on_every_socket_hurts_nobody(self):
-        argv = ["-n", "4", "--hosts", "node1,node2", "--", self.iters, "-i", "60", "-w", "1000", "-m", "4", "-u", "go"]
+        argv = ["-n", "4", "--hosts", "node1,node2", "--", self.iters, "-i", "60", "-w", "100", "-m", "4", "-u", "go"]
         with Lab(2) as lab:
             expected = lab.undisturbed(*argv)
             job = lab.start(self.directory, "run", *argv)

@@ -145,7 +145,7 @@ class Shaker:
     def run(self, quota):
         self.start()
         while sum(self.done.values()) < quota and self.job.poll() is None:
-            time.sleep(self.random.uniform(0, 0.4))
+            time.sleep(self.random.uniform(0, 0.2))
             if not self.event():
                 break
         self.job.let_go()

@@ -51,7 +51,7 @@ soak: setup build ## messages by the ten million under moves; random checkpoints
 	MEND_STORM_SEED=$(SEED) MEND_STORM_MESSAGES=$(MESSAGES) cargo test --release --locked --package mend-fabric --test storm
 	MEND_DIFFERENTIAL_SEQUENCES=3000 cargo test --release --locked --package mend-agent --lib dirty
 	@./tests/lab/events.py --minutes $(MINUTES) --seed $(SEED)
-	cargo build --release --locked --package mend-powerloss
+	cargo build --locked --workspace --bin mend-powerloss
 	@./tests/lab/powerloss.py --times 300 --faults 24 --seed $(SEED)
 	@./tests/lab/killpoints.py --all
 	@./tests/lab/damage.py --times 600 --seed $(SEED)

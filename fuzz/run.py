@@ -14,6 +14,7 @@ good first ones. An input that fails is put in fuzz/artifacts/TARGET-…; the ru
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -71,7 +72,9 @@ def main():
     unknown = set(arguments.targets) - set(programs)
     if unknown:
         sys.exit(f"fuzz: no such target: {', '.join(sorted(unknown))}; there are {', '.join(sorted(programs))}")
-    outcomes = [run(name, programs[name], arguments.seconds) for name in sorted(arguments.targets or programs)]
+    # A target keeps one processor busy.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        outcomes = list(pool.map(lambda name: run(name, programs[name], arguments.seconds), sorted(arguments.targets or programs)))
     print(f"{sum(outcomes)} passed, {len(outcomes) - sum(outcomes)} failed")
     return 0 if all(outcomes) else 1
 

@@ -1,6 +1,6 @@
 // Seeded random traffic among all ranks: every byte, size, order and count is checked.
 //
-//   mpi_checksums [-s SEED] [-r ROUNDS] [-t SECONDS] [-p PAUSE_US]
+//   mpi_checksums [-s SEED] [-r ROUNDS] [-t SECONDS] [-p PAUSE_US] [-u FILE]
 //
 // In each round every rank sends MESSAGES messages of 0 to 1 MiB to random ranks (itself included), with or without
 // waiting for the match, over four ways to receive: from any source; from a given source and tag; with any tag on a
@@ -11,7 +11,8 @@
 // every 16 rounds bounds by how much.
 //
 // Standard output: one last line "checksums digest=…", the same in every run with equal SEED, ROUNDS and number of
-// ranks; with -t the rounds done depend on time and only the checks count. Progress goes to standard error.
+// ranks; with -t the rounds done depend on time and only the checks count. With -u the traffic goes on after ROUNDS, checked
+// as before but no part of the digest, until FILE exists. Progress goes to standard error.
 // Exit code 0, or 1 on the first wrong message, 2 on wrong usage.
 
 #include <inttypes.h>
@@ -178,12 +179,14 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   uint64_t rounds = 500, pause_us = 0;
   double seconds = 0;
-  for (int option; (option = getopt(argc, argv, "s:r:t:p:")) != -1;) {
+  const char *until = NULL;
+  for (int option; (option = getopt(argc, argv, "s:r:t:p:u:")) != -1;) {
     switch (option) {
       case 's': seed = strtoull(optarg, NULL, 10); break;
       case 'r': rounds = strtoull(optarg, NULL, 10); break;
       case 't': seconds = strtod(optarg, NULL); break;
       case 'p': pause_us = strtoull(optarg, NULL, 10); break;
+      case 'u': until = optarg; break;
       default: MPI_Abort(MPI_COMM_WORLD, 2);
     }
   }
@@ -201,14 +204,14 @@ int main(int argc, char **argv) {
   for (int go = 1; go;) {
     play(round++, second, third);
     if (round % 16 == 0 || (seconds == 0 && round == rounds)) {
-      MPI_Allreduce(&digest, &total, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
-      go = seconds > 0 ? MPI_Wtime() - start < seconds : round < rounds;
+      if (seconds > 0 || round <= rounds) MPI_Allreduce(&digest, &total, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+      go = seconds > 0 ? MPI_Wtime() - start < seconds : round < rounds || (until && access(until, F_OK) != 0);
       MPI_Bcast(&go, 1, MPI_INT, 0, MPI_COMM_WORLD);
       if (rank == 0) fprintf(stderr, "mpi_checksums: round %" PRIu64 ", digest so far %016" PRIx64 "\n", round, total);
     }
     if (pause_us) usleep((useconds_t)pause_us);
   }
-  if (rank == 0) printf("checksums digest=%016" PRIx64 " ranks=%d rounds=%" PRIu64 " seed=%" PRIu64 "\n", total, size, round, seed);
+  if (rank == 0) printf("checksums digest=%016" PRIx64 " ranks=%d rounds=%" PRIu64 " seed=%" PRIu64 "\n", total, size, seconds > 0 ? round : rounds, seed);
   for (int way = 0; way < WAYS; way++) {
     free(sent[way]);
     free(received[way]);

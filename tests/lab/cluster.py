@@ -24,6 +24,10 @@ class Failed(Exception):
     """Something that had to happen did not."""
 
 
+class NotHere(Exception):
+    """What a script needs cannot be had on this machine, to this user."""
+
+
 class Tally:
     """Counts what a script of many cases did; three failures are enough to stop it."""
 
@@ -31,24 +35,32 @@ class Tally:
 
     def __init__(self):
         self.passed = self.failed = 0
+        self.skipped = False
 
-    def good(self, text):
-        self.passed += 1
-        print(text, flush=True)
-
-    def bad(self, error):
-        self.failed += 1
-        print(f"FAILED {error}", flush=True)
-
-    def enough(self):
-        return self.failed >= self.ENOUGH
+    def run(self, cases):
+        """Calls the cases: each returns what is to be told, or raises `Failed`, or `NotHere`, which ends the script as skipped."""
+        for case in cases:
+            try:
+                said = case()
+            except NotHere as reason:
+                print(f"skipped: {reason}", flush=True)
+                self.skipped = True
+                return
+            except Failed as error:
+                self.failed += 1
+                print(f"FAILED {error}", flush=True)
+                if self.failed >= self.ENOUGH:
+                    return
+            else:
+                self.passed += 1
+                print(said, flush=True)
 
     def end(self, work):
         """Sums up in a line and returns the exit code; the work directory stays if it may tell why something failed."""
         if not self.failed:
             shutil.rmtree(work, ignore_errors=True)
-        print(f"{self.passed} passed, {self.failed} failed")
-        return 1 if self.failed or not self.passed else 0
+        print(f"{self.passed} passed, {self.failed} failed{', 1 skipped' if self.skipped else ''}")
+        return 1 if self.failed or not (self.passed or self.skipped) else 0
 
 
 def find_lammps():
@@ -205,6 +217,14 @@ class Machine:
         job = Job(self.command(*arguments), directory, self.environment, stdin)
         self.jobs.append(job)
         return job
+
+    def undisturbed(self, *arguments):
+        """What `mend run` of this prints when nothing happens to it."""
+        with tempfile.TemporaryDirectory(prefix="mend-undisturbed-") as directory:
+            job = self.start(directory, "run", *arguments)
+            job.let_go()
+            job.finish(0)
+            return job.stdout()
 
     def running(self, job):
         """Waits until all ranks of the job run and their agents answer; its id."""

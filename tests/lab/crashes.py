@@ -109,7 +109,7 @@ def main():
     arguments = parser.parse_args()
     work = tempfile.mkdtemp(prefix="mend-crashes-")
     app = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
-    argv = [app, "-i", "60", "-w", "2000", "-m", "64", "-u", "go"]
+    argv = [app, "-i", "60", "-w", "200", "-m", "64", "-u", "go"]
     plain = os.path.join(work, "plain")
     os.makedirs(plain)
     with Lab(1) as lab:
@@ -117,14 +117,9 @@ def main():
         undisturbed.let_go()
         undisturbed.finish(0)
     expected = result(plain)
+    numbers = range(arguments.times) if arguments.only is None else [arguments.only]
     tally = Tally()
-    for number in range(arguments.times) if arguments.only is None else [arguments.only]:
-        try:
-            tally.good(one_crash(number, arguments.seed, app, argv, expected, work))
-        except Failed as error:
-            tally.bad(error)
-            if tally.enough():
-                break
+    tally.run(lambda number=number: one_crash(number, arguments.seed, app, argv, expected, work) for number in numbers)
     return tally.end(work)
 
 

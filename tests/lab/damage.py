@@ -196,16 +196,17 @@ def main():
         stories = [Story(machine, app, os.path.join(work, name), count) for name, count in (("job", CHECKPOINTS), ("other", 1))]
         good = [shutil.copytree(place, os.path.join(work, f"good-{at}")) for at, (_, place) in enumerate(stories)]
         pristine = contents(stories[0][1])
-        for number in range(arguments.times) if arguments.only is None else [arguments.only]:
+
+        def case(number):
             try:
-                tally.good(one_damage(number, arguments.seed, machine, stories, pristine, expected, work))
-            except Failed as error:
-                tally.bad(error)
-                if tally.enough():
-                    break
-            for (_, place), kept in zip(stories, good):
-                shutil.rmtree(place)
-                shutil.copytree(kept, place)
+                return one_damage(number, arguments.seed, machine, stories, pristine, expected, work)
+            finally:
+                for (_, place), kept in zip(stories, good):
+                    shutil.rmtree(place)
+                    shutil.copytree(kept, place)
+
+        numbers = range(arguments.times) if arguments.only is None else [arguments.only]
+        tally.run(lambda number=number: case(number) for number in numbers)
     return tally.end(work)
 
 

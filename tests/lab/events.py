@@ -10,6 +10,7 @@ and the number of the scenario are printed with every failure: with --scenario o
 """
 
 import argparse
+import itertools
 import os
 import random
 import re
@@ -64,7 +65,7 @@ class Scenario:
         elif self.name == "checksums":
             self.argv = [programs["checksums"], "-s", "7", "-r", "300"]
         else:
-            self.argv = [programs["iters"], "-i", "120", "-w", "2000", "-m", "24", "-u", "go"]
+            self.argv = [programs["iters"], "-i", "120", "-w", "200", "-m", "24", "-u", "go"]
 
     def __str__(self):
         return f"{self.name}, {self.ranks} ranks, {self.nodes} node(s)"
@@ -144,7 +145,7 @@ class Shaker:
     def run(self, quota):
         self.start()
         while sum(self.done.values()) < quota and self.job.poll() is None:
-            time.sleep(self.random.uniform(0, 0.4))
+            time.sleep(self.random.uniform(0, 0.2))
             if not self.event():
                 break
         self.job.let_go()
@@ -191,30 +192,27 @@ def main():
     }
     total = {"checkpoint": 0, "migrate": 0, "restart": 0}
     tally, baselines = Tally(), {}
-    began, number = time.monotonic(), arguments.scenario or 0
+    began = time.monotonic()
 
     def more():
         if arguments.minutes:
             return time.monotonic() - began < 60 * arguments.minutes
         return sum(total.values()) < arguments.events
 
+    def case(lab, number):
+        quota = 12 if arguments.minutes else min(12, arguments.events - sum(total.values()))
+        scenario, done = run_scenario(lab, number, arguments.seed, programs, baselines, work, quota)
+        for kind, count in done.items():
+            total[kind] += count
+        counts = ", ".join(f"{count} {kind}" for kind, count in done.items())
+        return f"scenario {number}: {scenario}: {counts}; equal ({sum(total.values())} events so far)"
+
     with Lab(3) as lab:
-        while more():
-            quota = 12 if arguments.minutes else min(12, arguments.events - sum(total.values()))
-            try:
-                scenario, done = run_scenario(lab, number, arguments.seed, programs, baselines, work, quota)
-            except Failed as error:
-                tally.bad(error)
-                if tally.enough():
-                    break
-            else:
-                for kind, count in done.items():
-                    total[kind] += count
-                counts = ", ".join(f"{count} {kind}" for kind, count in done.items())
-                tally.good(f"scenario {number}: {scenario}: {counts}; equal ({sum(total.values())} events so far)")
-            if arguments.scenario is not None:
-                break
-            number += 1
+        if arguments.scenario is None:
+            numbers = itertools.takewhile(lambda _: more(), itertools.count())
+        else:
+            numbers = [arguments.scenario]
+        tally.run(lambda number=number: case(lab, number) for number in numbers)
     counts = ", ".join(f"{count} {kind}" for kind, count in total.items())
     print(f"seed {arguments.seed}: {counts} in {time.monotonic() - began:.0f} s")
     return tally.end(work)

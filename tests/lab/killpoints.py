@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """SIGKILL before every system call of a checkpoint: the previous checkpoint stays, or the new one is whole.
 
-    killpoints.py [--points N | --all] [--seed S] [--only PART:CALL:K]
+    killpoints.py [--points N | --all [--share I/N]] [--seed S] [--only PART:CALL:K]
 
 A checkpoint is taken once under strace, which tells all system calls of the rank that writes its image and of the
 controller that publishes it. Then, for each of them (or for as many as asked, drawn by the seed), a job with one good
@@ -175,6 +175,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--points", type=int, default=16)
     parser.add_argument("--all", action="store_true", help="every point")
+    parser.add_argument("--share", metavar="I/N", default="1/1", help="the I-th of N shares of them: all of it in several runs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", metavar="PART:CALL:K")
     arguments = parser.parse_args()
@@ -190,14 +191,10 @@ def main():
         draw = random.Random(arguments.seed)
         wanted = max(map(len, of_parts)) if arguments.all else arguments.points // len(PARTS)
         points = [point for of_part in of_parts for point in some(of_part, wanted, draw)]
+        share, shares = map(int, arguments.share.split("/"))
+        points = points[share - 1::shares]
     tally = Tally()
-    for point in points:
-        try:
-            tally.good(one_kill(point, app, expected, work))
-        except Failed as error:
-            tally.bad(error)
-            if tally.enough():
-                break
+    tally.run(lambda point=point: one_kill(point, app, expected, work) for point in points)
     return tally.end(work)
 
 

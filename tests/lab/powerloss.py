@@ -24,7 +24,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE]
 from cluster import Failed, Tally, compile_plain  # noqa: E402
-from disk import Disk, MachineOnDisk, NotHere, skip  # noqa: E402
+from disk import Disk, MachineOnDisk  # noqa: E402
 
 STEPS, PAUSE = "600", "1000"
 
@@ -209,15 +209,7 @@ def main():
         cases += [lambda: lies_are_noticed(arguments.seed, app, expected, work)]
         cases += [lambda: short_writes(app, expected, work), lambda: full_disk(app, expected, work)]
     tally = Tally()
-    for case in cases:
-        try:
-            tally.good(case())
-        except NotHere as reason:
-            skip(reason)
-        except Failed as error:
-            tally.bad(error)
-            if tally.enough():
-                break
+    tally.run(cases)
     return tally.end(work)
 
 

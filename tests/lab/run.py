@@ -3,17 +3,38 @@
 
 import os
 import sys
+import time
 import unittest
 
+LONGEST = 12
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+
+
+class Timed(unittest.TextTestResult):
+    """Knows how long each test took."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.seconds = []
+
+    def startTest(self, test):
+        self.began = time.monotonic()
+        super().startTest(test)
+
+    def stopTest(self, test):
+        self.seconds.append((time.monotonic() - self.began, test.id()))
+        super().stopTest(test)
 
 
 def main():
     loader = unittest.TestLoader()
     if len(sys.argv) > 1:
         loader.testNamePatterns = [f"*{name}*" for name in sys.argv[1:]]
-    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(loader.discover(HERE, "test_*.py"))
+    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=Timed).run(loader.discover(HERE, "test_*.py"))
+    print("\nThe longest, in seconds:")
+    for seconds, name in sorted(result.seconds, reverse=True)[:LONGEST]:
+        print(f"{seconds:7.1f}  {name}")
     failed = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)
     skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
     print(f"{result.testsRun - failed - len(result.skipped)} passed, {failed} failed{skipped}")

@@ -5,43 +5,25 @@ other.
 """
 
 import os
-import re
-import shutil
 import tempfile
 import unittest
 
-from cluster import Lab, compile_mpi, find_lammps
+import melt
+from cases import InDirectory
+from cluster import Lab, compile_mpi
 
 CHOICES = ("shm,tcp", "tcp", "ofi", "shm,ofi", "ofi,shm")
-IN_LJ = """units lj
-atom_style atomic
-lattice fcc 0.8442
-region box block 0 12 0 12 0 12
-create_box 1 box
-create_atoms 1 box
-mass 1 1.0
-velocity all create 3.0 87287 loop geom
-pair_style lj/cut 2.5
-pair_coeff 1 1 1.0 1.0 2.5
-neighbor 0.3 bin
-neigh_modify every 20 delay 0 check no
-fix 1 all nve
-thermo 100
-thermo_style custom step temp epair etotal press
-run 1500
-"""
 
-
-class Channels(unittest.TestCase):
+class Channels(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(3))
-        cls.work = tempfile.mkdtemp(prefix="mend-channels-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
         cls.checksums = compile_mpi("mpi_checksums.c", os.path.join(cls.work, "checksums"))
 
     def setUp(self):
+        super().setUp()
         self.addCleanup(self.choose, None)
 
     def choose(self, channels, provider=None):
@@ -54,10 +36,7 @@ class Channels(unittest.TestCase):
     def plain(self, argv):
         """What the program prints when nothing happens to it."""
         self.choose(None)
-        job = self.lab.start(tempfile.mkdtemp(dir=self.work), "run", "-n", "4", "--hosts", "node1", "--", *argv)
-        job.let_go()
-        job.finish()
-        return job.stdout()
+        return self.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *argv)
 
     def disturbed(self, argv, channels, provider=None):
         """Two checkpoints, moves between and to nodes, an end by force, a restart, another move and another checkpoint."""
@@ -82,7 +61,7 @@ class Channels(unittest.TestCase):
         return again.stdout()
 
     def test_results_stay_over_every_choice_of_channels(self):
-        argv = [self.iters, "-i", "60", "-w", "500", "-m", "8", "-u", "go"]
+        argv = [self.iters, "-i", "60", "-w", "100", "-m", "8", "-u", "go"]
         expected = self.plain(argv)
         for channels in CHOICES:
             with self.subTest(channels=channels):
@@ -90,7 +69,7 @@ class Channels(unittest.TestCase):
 
     def test_results_stay_over_other_core_providers(self):
         """One with threads and connections of its own making, and one that libfabric layers over another."""
-        argv = [self.iters, "-i", "60", "-w", "500", "-m", "8", "-u", "go"]
+        argv = [self.iters, "-i", "60", "-w", "100", "-m", "8", "-u", "go"]
         expected = self.plain(argv)
         for provider in ("sockets", "tcp;ofi_rxm"):
             with self.subTest(provider=provider):
@@ -100,7 +79,7 @@ class Channels(unittest.TestCase):
         """Random traffic up to 1 MiB, checked byte by byte, under checkpoints and moves; then from the last image again."""
         for channels in ("ofi", "shm,ofi"):
             with self.subTest(channels=channels):
-                argv = [self.checksums, "-s", "7", "-r", "1500"]
+                argv = [self.checksums, "-s", "7", "-r", "300", "-u", "go"]
                 expected = self.plain(argv)
                 self.choose(channels)
                 directory = tempfile.mkdtemp(dir=self.work)
@@ -109,6 +88,7 @@ class Channels(unittest.TestCase):
                 for rank, node in ((0, "node2"), (3, "node1"), (0, "node3")):
                     self.lab.verb("checkpoint", name)
                     self.lab.verb("migrate", name, str(rank), "--to", node)
+                job.let_go()
                 job.finish()
                 self.assertNotIn("no ofi channels here", job.stderr())
                 self.assertEqual(job.stdout(), expected)
@@ -117,29 +97,22 @@ class Channels(unittest.TestCase):
                 self.assertEqual(again.stdout(), expected * 2)
 
     def test_lammps_results_stay(self):
-        script = os.path.join(self.work, "in.lj")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(IN_LJ)
-        argv = [find_lammps(), "-in", script, "-log", "none", "-nocite"]
-        plain = self.table(self.plain(argv))
+        argv = melt.argv(self.work)
+        expected = self.plain(argv)
         self.choose("ofi")
-        directory = tempfile.mkdtemp(dir=self.work)
-        job = self.lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
+        job = self.lab.start(self.directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
         name = self.lab.running(job)
-        job.wait_for(lambda: "\n       100" in job.stdout(), "the first steps are done")
+        job.wait_for(lambda: melt.steps(job.stdout()) >= 100, "the first steps are done")
         self.lab.verb("migrate", name, "2", "--to", "node3")
         self.lab.verb("checkpoint", name)
         self.assertEqual(self.lab.mend("kill", name).returncode, 0)
         job.finish(137)
-        again = self.lab.start(directory, "restart", name)
+        again = self.lab.start(self.directory, "restart", name)
+        self.lab.running(again)
+        again.let_go()
         again.finish()
         self.assertNotIn("no ofi channels here", job.stderr() + again.stderr())
-        self.assertEqual(self.table(again.stdout()), plain)
-
-    @staticmethod
-    def table(text):
-        """Lines of LAMMPS' thermodynamic table: step and values."""
-        return [line.split() for line in text.splitlines() if re.match(r"^ +[0-9]+ +[-0-9.]+ ", line)]
+        melt.compare(self, expected, self.output())
 
 
 if __name__ == "__main__":

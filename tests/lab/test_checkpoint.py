@@ -1,26 +1,19 @@
 """Checkpoint and restart on this machine, and everything that can be wrong with an image, a disk or a rank."""
 
 import os
-import shutil
 import subprocess
-import tempfile
 import unittest
 
-from cluster import Machine, MEND, compile_mpi, compile_plain
+from cases import OnMachine
+from cluster import MEND, compile_mpi, compile_plain
 
 
-class Checkpoint(unittest.TestCase):
+class Checkpoint(OnMachine):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-checkpoint-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         cls.count = compile_plain("count.c", os.path.join(cls.work, "count"))
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
-
-    def setUp(self):
-        # A home of its own for each test: jobs are found by "the last one".
-        self.machine = self.enterContext(Machine())
-        self.directory = tempfile.mkdtemp(dir=self.work)
 
     def checkpointed(self, *argv, ranks="1", after=None):
         """A job that was killed after one checkpoint (not before it made the file `after`); its name and the checkpoint's directory."""
@@ -41,22 +34,18 @@ class Checkpoint(unittest.TestCase):
         with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):
             pass
 
-    def output(self):
-        with open(os.path.join(self.directory, "stdout"), encoding="utf-8") as file:
-            return file.read()
-
     def plain_output(self, *argv):
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
     def test_a_program_without_mpi_goes_on_where_it_was(self):
-        self.checkpointed(self.count, "400", "5000", "go")
+        self.checkpointed(self.count, "400", "500", "go")
         self.let_go()
         self.restart().finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
 
     def test_many_cycles(self):
         """Checkpoint, restart, checkpoint, restart …: each life is made from the last one's image."""
-        name, _ = self.checkpointed(self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go", ranks="2")
+        name, _ = self.checkpointed(self.iters, "-i", "100", "-w", "100", "-m", "8", "-u", "go", ranks="2")
         for _ in range(3):
             job = self.restart(name)
             self.machine.running(job)
@@ -68,11 +57,7 @@ class Checkpoint(unittest.TestCase):
         self.restart(name).finish(0)
         numbers = [one["number"] for one in self.machine.verb("checkpoints", name)]
         self.assertEqual(numbers, list(range(1, 8)))
-        plain = tempfile.mkdtemp(dir=self.work)
-        job = self.machine.start(plain, "run", "-n", "2", self.iters, "-i", "100", "-w", "1000", "-m", "8", "-u", "go")
-        job.let_go()
-        job.finish(0)
-        self.assertEqual(self.output(), job.stdout())
+        self.assertEqual(self.output(), self.machine.undisturbed("-n", "2", self.iters, "-i", "100", "-w", "100", "-m", "8", "-u", "go"))
 
     def test_a_directory_in_shared_memory_which_ranks_do_not_see(self):
         place = tempfile.mkdtemp(prefix="mend-checkpoint-", dir="/dev/shm")
@@ -99,7 +84,7 @@ class Checkpoint(unittest.TestCase):
         self.assertEqual(self.output(), job.stdout())
 
     def test_an_older_checkpoint_and_a_path(self):
-        job = self.machine.start(self.directory, "run", self.count, "600", "5000", "go")
+        job = self.machine.start(self.directory, "run", self.count, "600", "500", "go")
         name = self.machine.running(job)
         first = self.machine.verb("checkpoint")["directory"]
         self.machine.verb("checkpoint")
@@ -151,7 +136,7 @@ class Checkpoint(unittest.TestCase):
         job.finish(137)
 
     def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(self):
-        job = self.machine.start(self.directory, "run", self.count, "600", "5000", "go")
+        job = self.machine.start(self.directory, "run", self.count, "600", "500", "go")
         name = self.machine.running(job)
         self.machine.verb("checkpoint")
         newest = self.machine.verb("checkpoint")["directory"]
@@ -167,7 +152,7 @@ class Checkpoint(unittest.TestCase):
     def test_a_full_disk_fails_the_checkpoint_and_not_the_job(self):
         small = os.path.join(self.directory, "small")
         os.makedirs(small)
-        inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} run --checkpoint-dir {small} {self.count} 400 5000 go"
+        inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} run --checkpoint-dir {small} {self.count} 400 500 go"
         unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
         self.machine.command = lambda *arguments: [*unshare, "sh", "-c", inside] if arguments[0] == "run" else [MEND, *arguments]
         job = self.machine.start(self.directory, "run")
@@ -181,7 +166,7 @@ class Checkpoint(unittest.TestCase):
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
 
     def obstacle(self, kind, *texts):
-        job = self.machine.start(self.directory, "run", self.count, "300", "5000", "go", kind)
+        job = self.machine.start(self.directory, "run", self.count, "300", "500", "go", kind)
         name = self.machine.running(job)
         told = self.machine.mend("explain", name)
         self.assertEqual(told.returncode, 1)
@@ -203,7 +188,7 @@ class Checkpoint(unittest.TestCase):
 
     def test_a_static_program_is_named_and_the_job_runs_on(self):
         static = compile_plain("count.c", os.path.join(self.directory, "count-static"), "-static")
-        job = self.machine.start(self.directory, "run", static, "200", "5000", "go")
+        job = self.machine.start(self.directory, "run", static, "200", "500", "go")
         name = self.machine.running(job)
         done = self.machine.mend("checkpoint", name)
         self.assertEqual(done.returncode, 1, done.stdout)

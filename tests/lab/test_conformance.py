@@ -4,10 +4,10 @@ The short selection; conformance.py runs all numbers of ranks and nodes, IMB, mp
 """
 
 import os
-import shutil
 import tempfile
 import unittest
 
+from cases import InDirectory
 from cluster import Lab, ROOT, compile_mpi
 
 SOURCES = os.path.join("tests", "apps", "conformance")
@@ -19,12 +19,11 @@ def compiled(directory, names=tuple(PROGRAMS)):
     return {name: compile_mpi(os.path.join("conformance", f"{name}.c"), os.path.join(directory, name)) for name in names}
 
 
-class Conformance(unittest.TestCase):
+class Conformance(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(3))
-        cls.work = tempfile.mkdtemp(prefix="mend-conformance-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
         cls.programs = compiled(cls.work)
 
     def start(self, name, ranks, hosts, *arguments):

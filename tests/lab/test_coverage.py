@@ -9,12 +9,12 @@ import fcntl
 import glob
 import os
 import pty
-import shutil
 import subprocess
 import tempfile
 import unittest
 
-from cluster import Failed, Lab, Machine, ROOT, VENV
+from cases import InDirectory, OnMachine
+from cluster import Failed, Lab, ROOT, VENV
 
 PROGRAMS = os.path.join(ROOT, "tests", "apps", "coverage")
 NOT_HERE = 77
@@ -58,16 +58,7 @@ OBSTACLES = {
 }
 
 
-class Coverage(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-coverage-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
-
-    def setUp(self):
-        self.machine = self.enterContext(Machine())
-        self.directory = tempfile.mkdtemp(dir=self.work)
-
+class Coverage(OnMachine):
     def start(self, *arguments):
         """Starts the program and waits until it is in its state; the job and its name."""
         job = self.machine.start(self.directory, "run", *arguments)
@@ -207,14 +198,13 @@ class Coverage(unittest.TestCase):
         self.assertIn(f"lock on {path}", done.stderr)
 
 
-class Moved(unittest.TestCase):
+class Moved(InDirectory):
     """The same programs, moved from node to node and back instead of saved."""
 
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(2))
-        cls.work = tempfile.mkdtemp(prefix="mend-moved-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
 
     def test_programs_move_whole(self):
         for name in ("blocked.c", "signals.c", "timers.c", "mappings.c", "files.c", "channels.c", "registers.c"):

@@ -3,10 +3,9 @@
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 import unittest
 
+from cases import InDirectory
 from cluster import Lab, Machine, MEND, compile_mpi
 
 KEY = "c0ffee" * 10 + "0123"
@@ -21,15 +20,14 @@ print('kept', len(kept), kept[:28].decode())
 """
 
 
-class Encryption(unittest.TestCase):
+class Encryption(InDirectory):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-encryption-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
 
     def setUp(self):
-        self.directory = tempfile.mkdtemp(dir=self.work)
+        super().setUp()
         self.key = self.key_file("key", KEY)
 
     def key_file(self, name, digits, mode=0o600):
@@ -146,7 +144,7 @@ class Encryption(unittest.TestCase):
         with Machine() as machine:
             small = os.path.join(self.directory, "small")
             os.makedirs(small)
-            command = f"run -n 2 --checkpoint-dir {small} --encryption-key {self.key} {self.iters} -i 60 -w 500 -m 8 -u go"
+            command = f"run -n 2 --checkpoint-dir {small} --encryption-key {self.key} {self.iters} -i 60 -w 100 -m 8 -u go"
             inside = f"mount -t tmpfs -o size=3m tmpfs {small} && exec {MEND} {command}"
             unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
             machine.command = lambda *arguments: [*unshare, "sh", "-c", inside] if arguments[0] == "run" else [MEND, *arguments]
@@ -162,7 +160,7 @@ class Encryption(unittest.TestCase):
 
     def test_a_job_on_several_nodes(self):
         with Lab(2) as lab:
-            argv = [self.iters, "-i", "60", "-w", "500", "-m", "4", "-u", "go"]
+            argv = [self.iters, "-i", "60", "-w", "100", "-m", "4", "-u", "go"]
             job = lab.start(self.directory, "run", "-n", "3", "--hosts", "node1,node2", "--encryption-key", self.key, *argv)
             name = lab.running(job)
             lab.verb("checkpoint", name)
@@ -173,11 +171,7 @@ class Encryption(unittest.TestCase):
             job.let_go()
             again = lab.start(self.directory, "restart", name, "--hosts", "node2", "--encryption-key", self.key)
             again.finish(0)
-            plain = tempfile.mkdtemp(dir=self.work)
-            undisturbed = lab.start(plain, "run", "-n", "3", "--hosts", "node1", *argv)
-            undisturbed.let_go()
-            undisturbed.finish(0)
-            self.assertEqual(again.stdout(), undisturbed.stdout())
+            self.assertEqual(again.stdout(), lab.undisturbed("-n", "3", "--hosts", "node1", *argv))
 
 
 if __name__ == "__main__":

@@ -3,20 +3,19 @@
 import json
 import os
 import shutil
-import tempfile
 import unittest
 
+from cases import InDirectory
 from cluster import Machine, compile_plain
 
 
-class Images(unittest.TestCase):
+class Images(InDirectory):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-images-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         cls.machine = cls.enterClassContext(Machine())
         count = compile_plain("count.c", os.path.join(cls.work, "count"))
-        job = cls.machine.start(cls.work, "run", count, "400", "5000", "go")
+        job = cls.machine.start(cls.work, "run", count, "400", "500", "go")
         name = cls.machine.running(job)
         directories = [cls.machine.verb("checkpoint", name)["directory"] for _ in range(2)]
         cls.machine.mend("kill", name)

@@ -1,28 +1,22 @@
 """Intel MPI over the same provider, started by `mend run`: IMB, and LAMMPS with checkpoint, move, kill and restart."""
 
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
-from cluster import Lab, ROOT, compile_mpi, find_lammps, imb_programs, intel_environment
-
-sys.path.append(os.path.join(ROOT, "tests", "demo"))
-import compare  # noqa: E402
-
-MELT = os.path.join(ROOT, "tests", "demo", "in.melt")
+import melt
+from cases import InDirectory
+from cluster import Lab, compile_mpi, imb_programs, intel_environment
 
 
-class Intel(unittest.TestCase):
+class Intel(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(3))
         # What a site may have set for its own launcher and network must not matter.
         cls.lab.environment |= intel_environment() | {"I_MPI_PMI_LIBRARY": "/usr/lib/libpmi2.so", "I_MPI_OFI_PROVIDER": "tcp"}
-        cls.work = tempfile.mkdtemp(prefix="mend-intel-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
 
     def start(self, *arguments):
         directory = tempfile.mkdtemp(dir=self.work)
@@ -37,7 +31,11 @@ class Intel(unittest.TestCase):
         self.assertIn("libfabric provider: mend", job.stdout())
 
     def test_benchmarks(self):
-        options = ["-time", "0.01", "-iter", "10", "-msglog", "3:16", "-mem", "0.2"]
+        # Of each way to send a message, one length.
+        lengths = os.path.join(self.directory, "lengths")
+        with open(lengths, "w", encoding="utf-8") as file:
+            file.write("0\n8\n4096\n65536\n")
+        options = ["-time", "0.01", "-iter", "10", "-msglen", lengths, "-mem", "0.2"]
         for name, path in imb_programs().items():
             if name == "IMB-MT":
                 # Needs an OpenMP library that the wheel lacks; conformance.py runs it.
@@ -49,14 +47,11 @@ class Intel(unittest.TestCase):
                 self.assertIn("All processes entering MPI_Finalize", job.stdout())
 
     def test_lammps_is_saved_moved_and_restarted(self):
-        size = [word for axis in "xyz" for word in ("-var", axis, "10")]
-        program = ["--", find_lammps(), "-in", MELT, *size, "-var", "steps", "4000"]
-        plain = self.start("-n", "3", "--hosts", "node1,node2", *program)
-        plain.finish()
+        program = ["--", *melt.argv(self.work)]
+        expected = self.lab.undisturbed("-n", "3", "--hosts", "node1,node2", *program)
         job = self.start("-n", "3", "--hosts", "node1:2,node2:1", "--spares", "node3", *program)
         name = self.lab.running(job)
-        log = os.path.join(job.directory, "log.lammps")
-        job.wait_for(lambda: os.path.exists(log) and "TotEng" in open(log, encoding="utf-8").read(), "the first step")
+        job.wait_for(lambda: melt.steps(job.stdout()) >= 100, "the first steps are done")
         self.lab.verb("checkpoint", name)
         self.assertEqual(self.lab.verb("migrate", name, "1")["to"], "node3")
         self.lab.verb("checkpoint", name)
@@ -66,8 +61,9 @@ class Intel(unittest.TestCase):
         self.lab.running(job)
         self.lab.verb("checkpoint", name)
         self.lab.verb("migrate", name, "0")
+        job.let_go()
         job.finish()
-        self.assertEqual(compare.differences(plain.directory, job.directory), [])
+        melt.compare(self, expected, job.stdout())
 
     def test_without_libfabric_the_reason_is_named(self):
         if "libfabric.so.1" in subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout:

@@ -1,35 +1,23 @@
 """Migration between lab nodes, and everything that can keep one from happening: the job goes on either way."""
 
 import os
-import shutil
-import tempfile
 import unittest
 
+from cases import InDirectory
 from cluster import BIN, Lab, compile_mpi
 
 
-class Migration(unittest.TestCase):
+class Migration(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.lab = cls.enterClassContext(Lab(3))
-        cls.work = tempfile.mkdtemp(prefix="mend-migration-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
         cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
-        cls.argv = [cls.program, "-i", "60", "-w", "2000", "-m", "16", "-u", "go"]
-        cls.expected = cls.run_plain()
-
-    @classmethod
-    def run_plain(cls):
-        directory = os.path.join(cls.work, "plain")
-        os.makedirs(directory)
-        job = cls.lab.start(directory, "run", "-n", "4", "--hosts", "node1", "--", *cls.argv)
-        job.let_go()
-        job.finish()
-        return job.stdout()
+        cls.argv = [cls.program, "-i", "60", "-w", "200", "-m", "16", "-u", "go"]
+        cls.expected = cls.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *cls.argv)
 
     def start(self, *place, argv=None):
-        directory = tempfile.mkdtemp(dir=self.work)
-        job = self.lab.start(directory, "run", "-n", "4", *place, "--", *(argv or self.argv))
+        job = self.lab.start(self.directory, "run", "-n", "4", *place, "--", *(argv or self.argv))
         return job, self.lab.running(job)
 
     def places(self, name):
@@ -97,7 +85,7 @@ class Migration(unittest.TestCase):
         """The target's daemon lives under a limit of address space that the rank's image does not fit into."""
         self.replace_daemon("ulimit -v 400000")
         try:
-            large = [self.program, "-i", "40", "-w", "2000", "-m", "500", "-u", "go"]
+            large = [self.program, "-i", "40", "-w", "200", "-m", "500", "-u", "go"]
             job, name = self.start("--hosts", "node1,node2", "--spares", "node3", argv=large)
             # The memory has to be there before it can be too much.
             size = lambda: self.lab.verb("explain", name)[2]["inspection"]["Ok"]["image_bytes"]

@@ -3,27 +3,20 @@ killed at any moment of all this."""
 
 import os
 import random
-import shutil
 import signal
-import tempfile
 import time
 import unittest
 
-from cluster import Machine, compile_mpi, compile_plain
+from cases import OnMachine
+from cluster import compile_mpi, compile_plain
 
 
-class Periodic(unittest.TestCase):
+class Periodic(OnMachine):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-periodic-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         cls.count = compile_plain("count.c", os.path.join(cls.work, "count"))
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
-
-    def setUp(self):
-        # A home of its own for each test: jobs are found by "the last one".
-        self.machine = self.enterContext(Machine())
-        self.directory = tempfile.mkdtemp(dir=self.work)
 
     def start(self, *arguments):
         job = self.machine.start(self.directory, *arguments)
@@ -48,15 +41,8 @@ class Periodic(unittest.TestCase):
         place = os.path.join(self.machine.home, "jobs", name, "checkpoints")
         return sorted(os.path.relpath(os.path.join(top, file), place) for top, _, files in os.walk(place) for file in files)
 
-    def plain_output(self, *argv):
-        plain = tempfile.mkdtemp(dir=self.work)
-        job = self.machine.start(plain, "run", *argv)
-        job.let_go()
-        job.finish(0)
-        return job.stdout()
-
     def test_off_unless_asked_for(self):
-        job, name = self.start("run", self.count, "400", "5000", "go")
+        job, name = self.start("run", self.count, "400", "500", "go")
         self.assertNotIn("mend: a checkpoint", job.stderr())
         [status] = [one["status"] for one in self.machine.verb("ps")]
         self.assertIsNone(status["interval_s"])
@@ -65,7 +51,7 @@ class Periodic(unittest.TestCase):
         self.assertEqual(self.numbers(name), [])
 
     def test_every_second_and_the_newest_are_kept(self):
-        job, name = self.start("run", "--interval", "1", "--incremental", "off", "--keep", "2", self.count, "400", "5000", "go")
+        job, name = self.start("run", "--interval", "1", "--incremental", "off", "--keep", "2", self.count, "400", "500", "go")
         self.assertIn("mend: a checkpoint every 1 s", job.stderr())
         self.wait_for(job, name, 4)
         by_hand = self.machine.verb("checkpoint", name)["number"]
@@ -79,7 +65,7 @@ class Periodic(unittest.TestCase):
         job.finish(0)
 
     def test_a_restart_goes_on_as_before_unless_told_otherwise(self):
-        job, name = self.start("run", "--interval", "1", "--keep", "1", self.count, "400", "5000", "go")
+        job, name = self.start("run", "--interval", "1", "--keep", "1", self.count, "400", "500", "go")
         self.wait_for(job, name, 1)
         self.end(job, name)
         last = self.numbers(name)[-1]
@@ -91,10 +77,10 @@ class Periodic(unittest.TestCase):
         self.assertIsNone(status["interval_s"])
         job.let_go()
         job.finish(0)
-        self.assertEqual(job.stdout(), self.plain_output(self.count, "400", "0"))
+        self.assertEqual(job.stdout(), self.machine.undisturbed(self.count, "400", "0"))
 
     def test_auto_takes_one_early_to_learn_what_they_cost(self):
-        job, name = self.start("run", "--interval", "auto", self.count, "400", "5000", "go")
+        job, name = self.start("run", "--interval", "auto", self.count, "400", "500", "go")
         self.assertIn("then as often as its cost makes it best", job.stderr())
         [status] = [one["status"] for one in self.machine.verb("ps")]
         self.assertEqual(status["interval_s"], 300)
@@ -106,7 +92,7 @@ class Periodic(unittest.TestCase):
         job.finish(0)
 
     def test_failures_are_told_once_and_the_job_runs_on(self):
-        job, name = self.start("run", "--interval", "1", self.count, "400", "5000", "go", "socket")
+        job, name = self.start("run", "--interval", "1", self.count, "400", "500", "go", "socket")
         job.wait_for(lambda: "a periodic checkpoint failed: rank 0 cannot be saved: " in job.stderr(), "it fails")
         # The second try comes two seconds later.
         time.sleep(4)
@@ -145,10 +131,10 @@ class Periodic(unittest.TestCase):
         self.machine.verb("checkpoints", name, "--remove", "1")
         job.let_go()
         self.machine.start(self.directory, "restart", name).finish(0)
-        self.assertEqual(job.stdout(), self.plain_output("-n", "2", self.iters, "-i", "100", "-w", "100", "-m", "4", "-u", "go"))
+        self.assertEqual(job.stdout(), self.machine.undisturbed("-n", "2", self.iters, "-i", "100", "-w", "100", "-m", "4", "-u", "go"))
 
     def test_after_a_restart_all_ranks_begin_anew(self):
-        job, name = self.start("run", "--incremental", "5", self.count, "400", "5000", "go")
+        job, name = self.start("run", "--incremental", "5", self.count, "400", "500", "go")
         self.machine.verb("checkpoint", name)
         self.machine.verb("checkpoint", name)
         self.end(job, name)
@@ -174,7 +160,7 @@ class Periodic(unittest.TestCase):
         self.assertTrue(newest["usable"] and newest["needs"], newest)
         job.let_go()
         self.machine.start(self.directory, "restart", name).finish(0)
-        self.assertEqual(job.stdout(), self.plain_output(*arguments))
+        self.assertEqual(job.stdout(), self.machine.undisturbed(*arguments))
 
     def test_killed_at_any_moment_and_restarted(self):
         """SIGKILL of everything, again and again, while checkpoints are taken, merged and removed."""
@@ -198,7 +184,7 @@ class Periodic(unittest.TestCase):
             job.let_go()
             job = self.machine.start(self.directory, "restart", name)
             job.finish(0)
-            self.assertEqual(job.stdout(), self.plain_output(*arguments))
+            self.assertEqual(job.stdout(), self.machine.undisturbed(*arguments))
             self.assertFalse([file for file in self.files(name) if file.endswith(".new") or ".old/" in file])
 
 

@@ -1,13 +1,12 @@
 """Checkpoints are their owner's alone, whatever the umask of the user or of the program, and usable to their owner."""
 
 import os
-import shutil
 import stat
 import subprocess
-import tempfile
 import unittest
 
-from cluster import Machine, compile_plain
+from cases import OnMachine
+from cluster import compile_plain
 
 STRANGER = 65534
 PROGRAM = """\
@@ -19,17 +18,15 @@ print('done')
 """
 
 
-class Private(unittest.TestCase):
+class Private(OnMachine):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-private-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         os.chmod(cls.work, 0o755)
         cls.count = compile_plain("count.c", os.path.join(cls.work, "count"))
 
     def setUp(self):
-        self.machine = self.enterContext(Machine())
-        self.directory = tempfile.mkdtemp(dir=self.work)
+        super().setUp()
         # What keeps others out must be the checkpoints' own modes.
         for open_to_all in (self.machine.home, self.directory):
             os.chmod(open_to_all, 0o755)

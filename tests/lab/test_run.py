@@ -1,22 +1,20 @@
 """`mend run` on this machine: mpiexec's habits, exit codes, output, input, signals, and bad input."""
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 
+from cases import InDirectory
 from cluster import Machine, compile_mpi
 
 
-class Run(unittest.TestCase):
+class Run(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.machine = cls.enterClassContext(Machine())
-        cls.work = tempfile.mkdtemp(prefix="mend-run-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
 
     def mend(self, *arguments, **options):
         return self.machine.mend(*arguments, cwd=self.work, **options)
@@ -133,12 +131,11 @@ class Run(unittest.TestCase):
         self.assertIn("protocol", self.mend("version").stdout)
 
 
-class Mpi(unittest.TestCase):
+class Mpi(InDirectory):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.machine = cls.enterClassContext(Machine())
-        cls.work = tempfile.mkdtemp(prefix="mend-mpi-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
         cls.checksums = compile_mpi("mpi_checksums.c", os.path.join(cls.work, "checksums"))
         cls.ring = compile_mpi("mpi_ring.c", os.path.join(cls.work, "ring"))
 

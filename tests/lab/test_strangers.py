@@ -1,13 +1,12 @@
 """Those who don't belong: wrong secrets, other versions, garbage and silence on every socket, nodes that can't be reached."""
 
 import os
-import shutil
 import socket
 import struct
-import tempfile
 import threading
 import unittest
 
+from cases import InDirectory
 from cluster import Lab, Machine, compile_mpi
 
 ABUSE = r"""
@@ -50,21 +49,17 @@ time.sleep(1)
 """
 
 
-class Strangers(unittest.TestCase):
+class Strangers(InDirectory):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-strangers-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
 
     def test_garbage_on_every_socket_hurts_nobody(self):
-        argv = ["-n", "4", "--hosts", "node1,node2", "--", self.iters, "-i", "60", "-w", "1000", "-m", "4", "-u", "go"]
+        argv = ["-n", "4", "--hosts", "node1,node2", "--", self.iters, "-i", "60", "-w", "100", "-m", "4", "-u", "go"]
         with Lab(2) as lab:
-            plain, abused = tempfile.mkdtemp(dir=self.work), tempfile.mkdtemp(dir=self.work)
-            first = lab.start(plain, "run", *argv)
-            first.let_go()
-            first.finish()
-            job = lab.start(abused, "run", *argv)
+            expected = lab.undisturbed(*argv)
+            job = lab.start(self.directory, "run", *argv)
             name = lab.running(job)
             for seed, node in enumerate(("node1", "node2", "head")):
                 done = lab.on(node, "python3", "-c", ABUSE, str(seed))
@@ -73,10 +68,9 @@ class Strangers(unittest.TestCase):
             lab.verb("checkpoint", name)
             job.let_go()
             job.finish()
-            self.assertEqual(job.stdout(), first.stdout())
-            again = lab.start(tempfile.mkdtemp(dir=self.work), "run", *argv)
-            again.let_go()
-            again.finish()
+            self.assertEqual(job.stdout(), expected)
+            # What was abused starts jobs as before.
+            self.assertEqual(lab.undisturbed(*argv), expected)
 
     def test_a_wrong_secret_is_told(self):
         with Lab(1) as lab:

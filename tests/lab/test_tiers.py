@@ -5,37 +5,29 @@ import glob
 import json
 import os
 import random
-import shutil
 import subprocess
 import tempfile
 import time
 import unittest
 import unittest.mock
 
-from cluster import BIN, Lab, Machine, MEND, VENV, compile_mpi
+from cases import InDirectory
+from cluster import BIN, PATIENCE, Lab, Machine, MEND, VENV, compile_mpi
 
-ARGUMENTS = ("-i", "100", "-w", "1000", "-m", "8", "-u", "go")
+ARGUMENTS = ("-i", "100", "-w", "200", "-m", "8", "-u", "go")
 # Runs in a node's shell: every image in the node's memory, as CHECKPOINT/rank-R.image.
 LIST_MEMORY = "cd /dev/shm && find . -path './mend.*' -name '*.image' -printf '%P\\n' | sed 's|.*/\\([0-9]*/rank\\)|\\1|' | sort"
 LIST_ALL = "find /dev/shm -path '*/mend.*'"
 
 
-class OfFourRanks(unittest.TestCase):
+class OfFourRanks(InDirectory):
     @classmethod
     def setUpClass(cls):
-        cls.work = tempfile.mkdtemp(prefix="mend-tiers-")
-        cls.addClassCleanup(shutil.rmtree, cls.work, ignore_errors=True)
+        super().setUpClass()
         os.chmod(cls.work, 0o755)
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
-        plain = tempfile.mkdtemp(dir=cls.work)
         with Machine() as machine:
-            job = machine.start(plain, "run", "-n", "4", cls.iters, *ARGUMENTS)
-            job.let_go()
-            job.finish(0)
-        cls.expected = job.stdout()
-
-    def setUp(self):
-        self.directory = tempfile.mkdtemp(dir=self.work)
+            cls.expected = machine.undisturbed("-n", "4", cls.iters, *ARGUMENTS)
 
     def started(self, lab, tiers, *options):
         """A job of four ranks on node1 and node2, in the middle of its work; its name."""
@@ -324,12 +316,13 @@ class ObjectStorage(OfFourRanks):
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.addCleanup(lambda: (server.kill(), server.wait()))
         put = [os.path.join(BIN, "mend-object"), "put", "s3://lab/there", "0"]
-        # Each try lasts some seconds while nobody answers.
-        for _ in range(10):
-            if lab.on("head", *put).returncode == 0:
-                return
+        listening = f"grep -q ':{self.port:04X} [0:]* 0A ' /proc/net/tcp /proc/net/tcp6"
+        until = time.monotonic() + PATIENCE
+        # An attempt lasts some seconds while nobody listens.
+        while lab.on("head", "sh", "-c", f'{listening} && exec "$@"', "sh", *put).returncode:
             self.assertIsNone(server.poll(), "the server ended")
-        self.fail("the server does not answer")
+            self.assertLess(time.monotonic(), until, "the server does not answer")
+            time.sleep(0.1)
 
     def sweep(self):
         """Removes the sockets that the server leaves in /tmp."""
@@ -408,7 +401,7 @@ class ObjectStorage(OfFourRanks):
             self.assertIn("rank 2: its image of checkpoint 2 in s3://lab/jobs", done.stderr)
 
 
-class Alone(unittest.TestCase):
+class Alone(InDirectory):
     def test_lists_that_mean_nothing_are_refused(self):
         with Machine() as machine:
             for tiers, text in [("memory,tape", "`tape` is not a tier"), ("partner,shared", "cannot be the first tier"), ("local:x", "absolute")]:
@@ -418,18 +411,16 @@ class Alone(unittest.TestCase):
                 self.assertIn("memory,partner,local:/scratch,shared", done.stderr)
 
     def test_memory_of_this_machine_alone(self):
-        work = tempfile.mkdtemp(prefix="mend-tiers-")
-        self.addCleanup(shutil.rmtree, work, ignore_errors=True)
-        iters = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
+        iters = compile_mpi("mpi_iters.c", os.path.join(self.directory, "iters"))
         with Machine() as machine:
-            job = machine.start(work, "run", "-n", "2", "--tiers", "memory", iters, *ARGUMENTS)
+            job = machine.start(self.directory, "run", "-n", "2", "--tiers", "memory", iters, *ARGUMENTS)
             name = machine.running(job)
             directory = machine.verb("checkpoint", name)["directory"]
             self.assertEqual(glob.glob(os.path.join(directory, "*.image")), [])
             machine.mend("kill", name)
             job.finish(137)
             job.let_go()
-            job = machine.start(work, "restart", name)
+            job = machine.start(self.directory, "restart", name)
             job.finish(0)
             self.assertIn("ranks=2", job.stdout())
 

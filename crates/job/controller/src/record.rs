@@ -7,6 +7,8 @@
 use crate::periodic::Plan;
 use mend_messages::job::Secret;
 use mend_wire::secret::{from_hex, to_hex};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -218,21 +220,33 @@ impl JobDirectory {
     /// # Errors
     /// [`RecordError::Running`] if another controller holds it.
     pub fn lock(&self, id: &str) -> Result<JobLock, RecordError> {
-        let path = self.path.join("lock");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.map_err(|source| RecordError::Io { path, source })?;
-        file.set_permissions(Permissions::from_mode(0o600)).map_err(|error| self.io(error))?;
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(JobLock(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(RecordError::Running { id: id.to_owned() }),
-            Err(error) => Err(self.io(error.into())),
+        let file = self.open_lock()?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(JobLock(file)),
+                Err(Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(self.io(error.into())),
+            }
+            // Those who only look share it, for an instant.
+            if held(&file) {
+                return Err(RecordError::Running { id: id.to_owned() });
+            }
+            std::thread::yield_now();
         }
     }
 
     /// True if a controller holds the lock.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        matches!(self.lock(""), Err(RecordError::Running { .. }))
+        self.open_lock().is_ok_and(|file| held(&file))
+    }
+
+    fn open_lock(&self) -> Result<File, RecordError> {
+        let path = self.path.join("lock");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(|source| RecordError::Io { path, source })?;
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(|error| self.io(error))?;
+        Ok(file)
     }
 
     /// Keeps the job's secret.
@@ -279,6 +293,14 @@ impl JobDirectory {
     pub fn record(&self) -> Result<JobRecord, RecordError> {
         self.read("job.json")
     }
+}
+
+/// Whether somebody has the lock for himself. Leaves it unlocked.
+fn held(lock: &File) -> bool {
+    let shared = flock(lock, FlockOperation::NonBlockingLockShared);
+    // Unlocking one's own lock does not fail.
+    let _ = flock(lock, FlockOperation::Unlock);
+    shared == Err(Errno::WOULDBLOCK)
 }
 
 fn jobs_directory() -> Result<PathBuf, RecordError> {
@@ -333,5 +355,31 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
             let known = matching.into_iter().map(|at| known[at].clone()).collect();
             Err(RecordError::Ambiguous { name: name.to_owned(), known })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn who_looks_does_not_run() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory { path: place.path().to_path_buf() };
+        let looking = directory.open_lock().unwrap();
+        flock(&looking, FlockOperation::NonBlockingLockShared).unwrap();
+        assert!(!directory.is_running());
+        let lock = std::thread::scope(|scope| {
+            let locking = scope.spawn(|| directory.lock("a-job"));
+            std::thread::sleep(Duration::from_millis(20));
+            drop(looking);
+            locking.join().unwrap()
+        });
+        assert!(lock.is_ok(), "{lock:?}");
+        assert!(directory.is_running());
+        assert!(matches!(directory.lock("a-job"), Err(RecordError::Running { .. })));
+        drop(lock);
+        assert!(!directory.is_running());
     }
 }

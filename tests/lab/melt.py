@@ -1,0 +1,59 @@
+"""LAMMPS melting a block of atoms for as long as a test disturbs it: on a fast machine as on a slow one.
+
+It goes on after its LAST step until there is a file `go` (`Job.let_go`). How far it got then differs from run to run; what it
+says of each step does not.
+"""
+
+import os
+import re
+
+from cluster import find_lammps
+
+LAST, INTERVAL = 400, 50
+INPUT = f"""units lj
+lattice fcc 0.8442
+region box block 0 {{size}} 0 {{size}} 0 {{size}}
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 3.0 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify every 20 delay 0 check no
+fix 1 all nve
+thermo {INTERVAL}
+thermo_style custom step temp epair etotal press
+thermo_modify flush yes format float %20.15g
+variable o equal "is_file(go) && step >= {LAST}"
+run 1000000 every {INTERVAL} "if '$o' then quit"
+"""
+
+
+def argv(directory, size=12):
+    """The command that melts 4 * size³ atoms; its input is put into the directory."""
+    path = os.path.join(directory, "in.melt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(INPUT.format(size=size))
+    return [find_lammps(), "-in", path, "-log", "none", "-nocite"]
+
+
+def table(text):
+    """What it said: step and values, of the first and of the last step of each interval."""
+    return [line.split() for line in text.splitlines() if re.match(r"^ +[0-9]+( +[-0-9.e+]+){4} *$", line)]
+
+
+def steps(text):
+    """How far it got."""
+    found = table(text)
+    return int(found[-1][0]) if found else -1
+
+
+def compare(test, undisturbed, disturbed):
+    """Each interval is there once and in its place, and as far as both runs went they are equal to the last digit."""
+    expected, found = table(undisturbed), table(disturbed)
+    for lines in (expected, found):
+        intervals = max(LAST // INTERVAL, len(lines) // 2)
+        test.assertEqual([int(step) for step, *_ in lines], [INTERVAL * (at + end) for at in range(intervals) for end in (0, 1)])
+    both = min(len(expected), len(found))
+    test.assertEqual(found[:both], expected[:both])

@@ -44,6 +44,7 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/one_node.py
 	@./benches/network.py
 	@./benches/images.py
+	@./benches/checkpoints.py
 	@./benches/restart.py
 	@./benches/tracking.py
 

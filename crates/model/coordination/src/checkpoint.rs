@@ -178,7 +178,7 @@ impl Checkpoint {
                 *saved = Saved { bytes, pages, checksum, behind: false, ..std::mem::take(saved) };
             }
             Some(Err(error)) => {
-                let hint = "the job runs on; look at space and quota of the checkpoint directory, and at free memory".into();
+                let hint = "if the job runs on, look at space and quota of the checkpoint directory, and at free memory".into();
                 self.fail(Failure { error: format!("rank {rank}: {error}"), hint });
             }
         }

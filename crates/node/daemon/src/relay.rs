@@ -496,7 +496,7 @@ impl Relay {
         let Some(agent) = self.agents.remove(&id) else { return };
         self.behind.retain(|(agent, _), _| *agent != id);
         for id in agent.behind {
-            let result = Err("its agent went away while the image was written".to_owned());
+            let result = Err("it ended before its image was written behind it".to_owned());
             self.urgent.send(FromDaemon::Written { rank: agent.rank, id, result });
         }
         if let Some(slot) = ranks.get_mut(&agent.rank).filter(|slot| slot.attempt == agent.attempt) {

@@ -6,7 +6,7 @@
 use crate::channel::ChannelError;
 use crate::engine::Engine;
 use crate::engine::slab::Slab;
-use crate::idle::{Idle, LOOKS, NAP, Rest};
+use crate::idle::{HALFWAY, Idle, LOOKS, NAP, Rest};
 use crate::links::{DrainError, Links};
 use crate::lock::{Gate, Guard};
 use crate::provider::av::AddressVector;
@@ -83,6 +83,10 @@ impl State {
             self.idle.lingered(began, began);
             return false;
         }
+        self.look_on(gate, began)
+    }
+
+    fn look_on(&mut self, gate: &Gate<Self>, began: u64) -> bool {
         loop {
             for _ in 0..LOOKS {
                 if !self.links.quiet() && self.progress() {
@@ -231,6 +235,19 @@ impl Fabric {
     #[inline]
     pub(crate) fn progress(&self, state: &mut State) -> bool {
         state.progress() || state.linger(&self.state)
+    }
+
+    /// If all there is to tell is that long messages have left, goes on while another arrives.
+    #[inline]
+    pub(crate) fn keep_step(&self, state: &mut State, queue: u64) {
+        if state.engine.leaves_halfway(queue) && !state.idle.crowded {
+            let began = cycles();
+            while (state.progress() || state.look_on(&self.state, cycles()))
+                && state.engine.leaves_halfway(queue)
+                && cycles().wrapping_sub(began) < HALFWAY
+                && !self.state.wanted()
+            {}
+        }
     }
 
     /// After a poll that found nothing, with the lock: rests as the circumstances ask, without the lock. `Some` if it is

@@ -26,6 +26,8 @@ const POLLS: u32 = 16;
 const POLLS_CROWDED: u32 = 4;
 /// How long a rank lingers, and the longest absence after which it does: 1 to 2 µs, in cycles of the time stamp counter.
 const LINGER: u64 = 4096;
+/// How long a rank that has sent a long message goes on receiving another before it hears of it: 0.2 to 0.5 ms, in cycles.
+pub const HALFWAY: u64 = 1 << 20;
 /// Looks between two at the counter.
 pub const LOOKS: u32 = 16;
 /// A gap between two looks longer than this is computing.

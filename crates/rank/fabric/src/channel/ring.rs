@@ -25,7 +25,7 @@
 mod modelled;
 
 use super::ChannelError;
-use crate::engine::buffers::{Payload, Segment};
+use crate::engine::buffers::{Payload, Segment, copy_apart};
 use crate::engine::packet::{BRIEF, HEADER, Header};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -250,9 +250,9 @@ impl Writer {
         // SAFETY: both parts lie in the data area, in the span that `write` found free; the source is lent by the
         // application for its length.
         unsafe {
-            std::ptr::copy_nonoverlapping(segment.base, self.ring.base.add(place), first);
+            copy_apart(segment.base, self.ring.base.add(place), first);
             if first < segment.len {
-                std::ptr::copy_nonoverlapping(segment.base.add(first), self.ring.base.add(DATA), segment.len - first);
+                copy_apart(segment.base.add(first), self.ring.base.add(DATA), segment.len - first);
             }
         }
     }

@@ -117,6 +117,7 @@ unsafe fn read_into(cq: *mut FidCq, buffer: *mut c_void, count: usize, sources: 
         // What moves may be parts of a long message: it goes on faster without a way back to the MPI library after each.
         let mut rounds = 0;
         while fabric.progress(&mut state) {
+            fabric.keep_step(&mut state, cq.number);
             // SAFETY: by the caller's promise.
             if let Some(got) = unsafe { take(&mut state, cq, buffer, count, sources) } {
                 return got;

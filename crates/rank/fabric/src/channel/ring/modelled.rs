@@ -84,6 +84,8 @@ impl Ring {
         }
     }
 
+    pub(super) fn will_write(&self, _position: u64) {}
+
     pub(super) fn first_word(&self, position: u64) -> &AtomicU64 {
         &self.memory.first[(position / LINE as u64) as usize % (CAPACITY / LINE)]
     }

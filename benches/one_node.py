@@ -10,7 +10,7 @@
                  than ranks
     lammps       LAMMPS melt and rhodo-like (PPPM), 2 ranks, loop time
     floor        what reading another process's memory costs without MPI: as Mend can (/proc/PID/mem), as stock can
-                 (process_vm_readv)
+                 (process_vm_readv); and what it costs to hand 8 bytes from one processor to another
 
 Runs alternate (A B A B …); a figure is the median of the runs, a ratio the median of the pairs' ratios: mend's time
 by the other's, so that less is better. The machine should have nothing else to do.
@@ -136,6 +136,15 @@ def floor(runs, work):
         ours, theirs = ([float(row[column]) for row in rows] for column in (1, 2))
         ratio = statistics.median(mine / other for mine, other in zip(ours, theirs))
         print(f"{rows[0][0]:>9}{statistics.median(ours):>14.2f}us{statistics.median(theirs):>16.2f}us{ratio:>8.3f}", flush=True)
+    program = compile_plain("line_floor.c", os.path.join(work, "line_floor"))
+    ways = {}
+    for _ in range(runs):
+        for line in output([program, "300000"], None, work).splitlines():
+            name, time = line.rsplit(maxsplit=1)
+            ways.setdefault(name, []).append(float(time))
+    print("\n8 bytes from one processor to another, half a round trip")
+    for name, times in ways.items():
+        print(f"{name:>14}{statistics.median(times):>10.1f}ns", flush=True)
 
 
 BENCHES = {"latency": latency, "bandwidth": bandwidth, "collectives": collectives, "crowded": crowded, "lammps": lammps, "floor": floor}

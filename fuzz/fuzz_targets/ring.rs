@@ -16,17 +16,14 @@ enum Act {
         bytes: Vec<u8>,
     },
     /// A position, near a true one or anywhere.
-    Head {
-        near: bool,
-        by: i64,
-    },
     Tail {
         near: bool,
         by: i64,
     },
-    /// A header that would be read next, with any length.
+    /// A header that would be read next, with any length, as a record or nearly.
     Record {
         payload: u32,
+        mark: u16,
     },
     Read,
     Write {
@@ -38,7 +35,6 @@ enum Act {
 }
 
 /// Where the words are (see ring.rs).
-const HEAD: usize = 64;
 const TAIL: usize = 128;
 const SLEEPS: usize = 192;
 const WAITS: usize = 256;
@@ -56,16 +52,15 @@ fuzz_target!(|acts: Vec<Act>| {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (base as *mut u8).add(at), fits) };
     };
     let (from, size) = reader.ring().mapping();
-    let (mut head, mut tail, mut broken) = (0u64, 0u64, false);
+    let (mut tail, mut broken) = (0u64, false);
     let body = vec![7; MAX_RECORD];
     for act in acts {
         match act {
             Act::Scribble { at, bytes } => poke(at as usize % length, &bytes),
-            Act::Head { near, by } => poke(HEAD, &if near { head.wrapping_add_signed(by % 100 * 64) } else { by as u64 }.to_le_bytes()),
             Act::Tail { near, by } => poke(TAIL, &if near { tail.wrapping_add_signed(by % 100 * 64) } else { by as u64 }.to_le_bytes()),
-            Act::Record { payload } => {
+            Act::Record { payload, mark } => {
                 let mut header = Header::new(Kind::Eager);
-                header.payload = payload;
+                (header.payload, header.padding) = (payload, mark % 4);
                 poke(DATA + tail as usize % CAPACITY, header.as_bytes());
             }
             Act::Read if !broken => match reader.peek() {
@@ -90,7 +85,7 @@ fuzz_target!(|acts: Vec<Act>| {
                 let payload = usize::from(payload).min(MAX_RECORD);
                 header.payload = payload as u32;
                 match writer.write(&header, &[Segment::of(&body[..payload])]) {
-                    Ok(true) => head += (32 + payload as u64).next_multiple_of(64),
+                    Ok(true) => {}
                     Ok(false) => drop(writer.wait_for_room()),
                     Err(_) => return,
                 }

@@ -6,7 +6,7 @@
 use crate::channel::ChannelError;
 use crate::engine::Engine;
 use crate::engine::slab::Slab;
-use crate::idle::{Idle, NAP, Rest};
+use crate::idle::{HALFWAY, Idle, LOOKS, NAP, Rest};
 use crate::links::{DrainError, Links};
 use crate::lock::{Gate, Guard};
 use crate::provider::av::AddressVector;
@@ -74,6 +74,38 @@ impl State {
         }
         moved
     }
+
+    /// A rank that waits looks on for a moment, unless somebody else wants the lock. True if anything moved.
+    #[inline]
+    fn linger(&mut self, gate: &Gate<Self>) -> bool {
+        let began = cycles();
+        if !self.idle.lingers(began) {
+            self.idle.lingered(began, began);
+            return false;
+        }
+        self.look_on(gate, began)
+    }
+
+    fn look_on(&mut self, gate: &Gate<Self>, began: u64) -> bool {
+        loop {
+            for _ in 0..LOOKS {
+                if !self.links.quiet() && self.progress() {
+                    self.idle.lingered(began, cycles());
+                    return true;
+                }
+            }
+            if self.idle.lingered(began, cycles()) || gate.wanted() {
+                return false;
+            }
+        }
+    }
+}
+
+/// The time stamp counter.
+#[inline]
+fn cycles() -> u64 {
+    // SAFETY: every x86-64 processor has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// The process's fabric.
@@ -199,7 +231,26 @@ impl Fabric {
         self.state.lock()
     }
 
-    /// After a poll that found nothing, with the lock: rests as the circumstances ask, without the lock. True if it is
+    /// A round of progress; if nothing moves, a rank that waits looks on for a moment. True if anything moved.
+    #[inline]
+    pub(crate) fn progress(&self, state: &mut State) -> bool {
+        state.progress() || state.linger(&self.state)
+    }
+
+    /// If all there is to tell is that long messages have left, goes on while another arrives.
+    #[inline]
+    pub(crate) fn keep_step(&self, state: &mut State, queue: u64) {
+        if state.engine.leaves_halfway(queue) && !state.idle.crowded {
+            let began = cycles();
+            while (state.progress() || state.look_on(&self.state, cycles()))
+                && state.engine.leaves_halfway(queue)
+                && cycles().wrapping_sub(began) < HALFWAY
+                && !self.state.wanted()
+            {}
+        }
+    }
+
+    /// After a poll that found nothing, with the lock: rests as the circumstances ask, without the lock. `Some` if it is
     /// worth to poll again at once.
     #[inline]
     pub(crate) fn rest<'a>(&'a self, mut state: Guard<'a, State>) -> Option<Guard<'a, State>> {

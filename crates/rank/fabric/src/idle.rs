@@ -5,6 +5,10 @@
 //! the one it keeps from running, so it gives way almost at once.
 //!
 //! A program that computes between polls is not waiting: long gaps between polls start the clock again.
+//!
+//! Between two polls MPICH gives the processor away, a system call that takes as long as a message. A rank that was here a
+//! moment ago and finds nothing again therefore *lingers*: it goes on looking, for about as long as an answer takes, before
+//! it goes back.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +24,12 @@ const SPIN_CROWDED: Duration = Duration::from_micros(30);
 const POLLS: u32 = 16;
 /// The same when ranks share processors.
 const POLLS_CROWDED: u32 = 4;
+/// How long a rank lingers, and the longest absence after which it does: 1 to 2 µs, in cycles of the time stamp counter.
+const LINGER: u64 = 4096;
+/// How long a rank that has sent a long message goes on receiving another before it hears of it: 0.2 to 0.5 ms, in cycles.
+pub const HALFWAY: u64 = 1 << 20;
+/// Looks between two at the counter.
+pub const LOOKS: u32 = 16;
 /// A gap between two looks longer than this is computing.
 const GAP: Duration = Duration::from_micros(400);
 /// Longest sleep: a bound on what an unforeseen lost wake-up costs, and the pace of other progress in the MPI library.
@@ -44,9 +54,25 @@ pub struct Idle {
     empty: u32,
     since: Option<Instant>,
     last: Option<Instant>,
+    /// Counter when this rank last stopped lingering.
+    left: u64,
 }
 
 impl Idle {
+    /// True if a rank that is here at `now` and finds nothing does nothing but wait, and is in nobody's way.
+    #[inline]
+    pub fn lingers(&self, now: u64) -> bool {
+        // In a restored process the counter may be behind; then this is not true once.
+        !self.crowded && now.wrapping_sub(self.left) < LINGER
+    }
+
+    /// True if a rank that lingers since `began` has done so long enough at `now`; it leaves then, or when it found something.
+    #[inline]
+    pub fn lingered(&mut self, began: u64, now: u64) -> bool {
+        self.left = now;
+        now.wrapping_sub(began) >= LINGER
+    }
+
     /// Something happened.
     #[inline]
     pub fn reset(&mut self) {
@@ -108,6 +134,17 @@ mod tests {
         assert_eq!(after(&mut idle, start, 2000), Rest::Poll);
         idle.reset();
         assert_eq!(after(&mut idle, start, 2010), Rest::Poll);
+    }
+
+    #[test]
+    fn who_was_here_a_moment_ago_lingers() {
+        let mut idle = Idle::default();
+        let long = 10 * LINGER;
+        assert!(!idle.lingers(long) && idle.lingered(0, long));
+        assert!(idle.lingers(long + 1) && !idle.lingered(long + 1, long + 2));
+        assert!(!idle.lingers(long + 2 + LINGER));
+        assert!(!idle.lingers(1), "the counter of another machine");
+        assert!(!Idle { crowded: true, ..Idle::default() }.lingers(1));
     }
 
     #[test]

@@ -74,6 +74,12 @@ impl<T> Gate<T> {
         Guard { gate: self, reserved: true }
     }
 
+    /// True if somebody waits for the lock, as far as one look tells.
+    #[inline]
+    pub fn wanted(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == CONTENDED || self.reservations.load(Ordering::Relaxed) != 0
+    }
+
     #[inline]
     fn acquire(&self) {
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {

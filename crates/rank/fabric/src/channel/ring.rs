@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! 0      magic, capacity                        written by the creator, once
-//! 64     head: bytes written (u64)              written by the sender
 //! 128    tail: bytes read (u64)                 written by the receiver
 //! 192    reader sleeps (u32)                    set by the receiver, cleared by whoever rings
 //! 256    writer waits for room (u32)            set by the sender, cleared by whoever rings
@@ -15,15 +14,18 @@
 //! Positions count up for ever; a position modulo the capacity is a place. A record never begins across the end,
 //! because header and alignment are at most 64 bytes.
 //!
-//! The other side is untrusted: positions are checked against the capacity, headers are copied out before they are
-//! looked at, and lengths are checked against what the positions say is there. The seals keep it from shrinking
-//! the file under us.
+//! How far the sender is stands nowhere: the first word of a record, never 0, is written last, and the word where the next
+//! one will begin is set to 0 before. The receiver looks at that word, so that a short message changes processors with
+//! one line. There is always a line between the newest record and the oldest for this.
+//!
+//! The other side is untrusted: the tail is checked against what was written, headers are copied out before they are looked
+//! at, and no length leads out of the ring. The seals keep it from shrinking the file under us.
 
 #[cfg(loom)]
 mod modelled;
 
 use super::ChannelError;
-use crate::engine::buffers::{Payload, Segment};
+use crate::engine::buffers::{Payload, Segment, copy_apart};
 use crate::engine::packet::{BRIEF, HEADER, Header};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -35,6 +37,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 #[cfg(not(loom))]
 use rustix::mm::{MapFlags, ProtFlags};
+use std::mem::offset_of;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -50,15 +53,22 @@ pub const MAX_RECORD: usize = crate::engine::EAGER_LIMIT;
 #[cfg(loom)]
 pub use modelled::{CAPACITY, RING_BYTES};
 const DATA: usize = 512;
-const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin2");
+const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin3");
 const LINE: usize = 64;
 
-const HEAD: usize = 64;
 const TAIL: usize = 128;
 const SLEEPS: usize = 192;
 const WAITS: usize = 256;
 
-const _: () = assert!(CAPACITY.is_multiple_of(LINE) && HEADER <= LINE && MAX_RECORD + LINE <= CAPACITY);
+/// What stands in place of [`Header::padding`] in the ring: the header's first word is not 0.
+const WRITTEN: u16 = 1;
+/// Bytes of a header that its first word holds.
+const WORD: usize = size_of::<u64>();
+/// Most bytes in a ring in which there is still room for any record.
+const AMPLE: u64 = (CAPACITY - LINE) as u64 - record(HEADER, MAX_RECORD);
+
+const _: () = assert!(CAPACITY.is_multiple_of(LINE) && HEADER <= LINE && MAX_RECORD + 2 * LINE <= CAPACITY);
+const _: () = assert!(offset_of!(Header, padding) == 6);
 
 /// A mapped ring.
 #[derive(Debug)]
@@ -112,6 +122,22 @@ impl Ring {
     fn note_read(&self, _position: u64, _length: usize) {}
     #[inline(always)]
     fn note_written(&self, _position: u64, _length: usize) {}
+
+    /// Fetches a line early that will be written.
+    #[inline]
+    fn will_write(&self, position: u64) {
+        // SAFETY: a hint, and a place in the mapping; processors without it take it for a `nop`.
+        unsafe {
+            let line = self.base.add(self.place(position));
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+    }
+
+    /// The first word of the record at a position.
+    #[inline]
+    fn first_word(&self, position: u64) -> &AtomicU64 {
+        self.word64(self.place(position))
+    }
 }
 
 impl Ring {
@@ -121,7 +147,8 @@ impl Ring {
     }
 
     fn word64(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: `at` is one of the constants above: 8-aligned and inside the mapping, which lives as long as self.
+        // SAFETY: `at` is one of the constants above or the place of a line: 8-aligned and inside the mapping, which lives
+        // as long as self.
         unsafe { &*self.base.add(at).cast() }
     }
 
@@ -149,7 +176,7 @@ fn header_length(header: &Header) -> usize {
     if header.is_brief() { BRIEF } else { HEADER }
 }
 
-fn record(header: usize, payload: usize) -> u64 {
+const fn record(header: usize, payload: usize) -> u64 {
     (header + payload).next_multiple_of(LINE) as u64
 }
 
@@ -180,7 +207,9 @@ impl Writer {
         self.ring
     }
 
-    fn room(&mut self, need: u64) -> Result<bool, ChannelError> {
+    /// True if there is room for a record of this size and the line after it.
+    fn room(&mut self, size: u64) -> Result<bool, ChannelError> {
+        let need = size + LINE as u64;
         if CAPACITY as u64 - (self.head - self.tail) >= need {
             return Ok(true);
         }
@@ -201,18 +230,28 @@ impl Writer {
         if !self.room(size)? {
             return Ok(false);
         }
+        let next = self.head + size;
+        self.ring.first_word(next).store(0, Ordering::Relaxed);
         let start = self.ring.place(self.head);
         // SAFETY: `start` is 64-aligned and HEADER ≤ 64 ≤ what is left before the end (capacity is a multiple of 64),
-        // and the positions say that the reader is not looking at [head, head + size).
-        unsafe { std::ptr::copy_nonoverlapping(header.as_bytes().as_ptr(), self.ring.base.add(start), HEADER) };
+        // and the positions say that the reader looks at nothing of [head, head + size) but the first word.
+        unsafe {
+            let (from, to) = (header.as_bytes().as_ptr().add(WORD), self.ring.base.add(start + WORD));
+            if fixed == BRIEF {
+                std::ptr::copy_nonoverlapping(from, to, BRIEF - WORD);
+            } else {
+                std::ptr::copy_nonoverlapping(from, to, HEADER - WORD);
+            }
+        }
         let mut at = self.head + fixed as u64;
         for segment in payload {
             self.copy_in(at, *segment);
             at += segment.len as u64;
         }
         self.ring.note_written(self.head, size as usize);
-        self.head += size;
-        self.ring.word64(HEAD).store(self.head, Ordering::Release);
+        self.ring.first_word(self.head).store(header.first_word() | u64::from(WRITTEN) << 48, Ordering::Release);
+        self.head = next;
+        self.ring.will_write(next + LINE as u64);
         Ok(true)
     }
 
@@ -222,16 +261,16 @@ impl Writer {
         // SAFETY: both parts lie in the data area, in the span that `write` found free; the source is lent by the
         // application for its length.
         unsafe {
-            std::ptr::copy_nonoverlapping(segment.base, self.ring.base.add(place), first);
+            copy_apart(segment.base, self.ring.base.add(place), first);
             if first < segment.len {
-                std::ptr::copy_nonoverlapping(segment.base.add(first), self.ring.base.add(DATA), segment.len - first);
+                copy_apart(segment.base.add(first), self.ring.base.add(DATA), segment.len - first);
             }
         }
     }
 
     /// True once if the reader asked to be woken and something was written.
     pub fn reader_asleep(&self) -> bool {
-        // The head must be visible before the flag is read, else both sides could miss each other.
+        // The record must be visible before the flag is read, else both sides could miss each other.
         fence(Ordering::SeqCst);
         let flag = self.ring.word32(SLEEPS);
         clear(flag)
@@ -253,15 +292,16 @@ impl Writer {
 #[derive(Debug)]
 pub struct Reader {
     ring: Ring,
-    head: u64,
     tail: u64,
     /// Bytes of the record that was peeked.
     size: u64,
+    /// Bytes read since the writer's flag was looked at.
+    unseen: u64,
 }
 
 impl Reader {
     pub fn new(ring: Ring) -> Self {
-        Self { ring, head: 0, tail: 0, size: 0 }
+        Self { ring, tail: 0, size: 0, unseen: 0 }
     }
 
     pub fn ring(&self) -> &Ring {
@@ -275,31 +315,29 @@ impl Reader {
     /// True if nothing is there.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.head == self.tail && self.ring.word64(HEAD).load(Ordering::Relaxed) == self.tail
+        self.ring.first_word(self.tail).load(Ordering::Relaxed) == 0
     }
 
     /// The next record, where it is; stays until [`Reader::advance`].
     #[inline]
     pub fn peek(&mut self) -> Result<Option<(Header, Payload)>, ChannelError> {
-        if self.head == self.tail {
-            let head = self.ring.word64(HEAD).load(Ordering::Acquire);
-            if head == self.tail {
-                return Ok(None);
-            }
-            if head < self.tail || head - self.tail > CAPACITY as u64 || !head.is_multiple_of(LINE as u64) {
-                return Err(ChannelError::Protocol("impossible position in a ring".into()));
-            }
-            self.head = head;
+        let word = self.ring.first_word(self.tail).load(Ordering::Acquire);
+        if word == 0 {
+            return Ok(None);
         }
-        let start = self.ring.place(self.tail);
         self.ring.note_read(self.tail, HEADER);
+        let start = self.ring.place(self.tail);
         let mut bytes = [0; HEADER];
+        bytes[..WORD].copy_from_slice(&word.to_le_bytes());
         // SAFETY: the tail is a multiple of 64, so a header at its place lies inside the data area.
-        unsafe { std::ptr::copy_nonoverlapping(self.ring.base.add(start), bytes.as_mut_ptr(), HEADER) };
+        unsafe { std::ptr::copy_nonoverlapping(self.ring.base.add(start + WORD), bytes[WORD..].as_mut_ptr(), HEADER - WORD) };
         let mut header = Header::from_bytes(&bytes);
+        if std::mem::take(&mut header.padding) != WRITTEN {
+            return Err(ChannelError::Protocol("no record where one begins in a ring".into()));
+        }
         header.complete_brief();
         let (fixed, length) = (header_length(&header), header.payload as usize);
-        if length > MAX_RECORD || record(fixed, length) > self.head - self.tail {
+        if length > MAX_RECORD {
             return Err(ChannelError::Protocol("impossible length in a ring".into()));
         }
         self.size = record(fixed, length);
@@ -317,12 +355,20 @@ impl Reader {
     /// Gives the place of the peeked record back to the writer.
     pub fn advance(&mut self) {
         self.ring.note_read(self.tail, self.size as usize);
-        self.tail += std::mem::take(&mut self.size);
+        let size = std::mem::take(&mut self.size);
+        self.tail += size;
+        self.unseen += size;
         self.ring.word64(TAIL).store(self.tail, Ordering::Release);
     }
 
-    /// True once if the writer waits for room.
-    pub fn writer_waits(&self) -> bool {
+    /// True once if the writer waits for room. It can do so only if more than [`AMPLE`] bytes are there by its latest look at
+    /// the tail; when they have been read, it is looked at.
+    #[inline]
+    pub fn writer_waits(&mut self) -> bool {
+        if self.unseen <= AMPLE {
+            return false;
+        }
+        self.unseen = 0;
         fence(Ordering::SeqCst);
         let flag = self.ring.word32(WAITS);
         clear(flag)
@@ -332,7 +378,7 @@ impl Reader {
     pub fn sleep(&mut self) -> bool {
         self.ring.word32(SLEEPS).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.head != self.tail || self.ring.word64(HEAD).load(Ordering::Acquire) != self.tail
+        self.ring.first_word(self.tail).load(Ordering::Relaxed) != 0
     }
 
     /// Awake: no wake-up needed.
@@ -384,13 +430,19 @@ mod tests {
 
         /// A hostile writer can put anything anywhere: the reader refuses or delivers, within the ring.
         #[test]
-        fn a_hostile_writer_is_refused(head in any::<u64>(), junk in any::<[u8; 56]>()) {
+        fn a_hostile_writer_is_refused(mark in any::<bool>(), short in any::<bool>(), junk in any::<[u8; HEADER]>()) {
             let (writer, mut reader) = pair();
+            let mut header = Header::from_bytes(&junk);
+            if mark {
+                header.padding = WRITTEN;
+            }
+            if short {
+                header.payload %= MAX_RECORD as u32 + 2;
+            }
             // SAFETY: inside the data area; the test is the only writer.
-            unsafe { std::ptr::copy_nonoverlapping(junk.as_ptr(), writer.ring.base.add(DATA), junk.len()) };
-            writer.ring.word64(HEAD).store(head, Ordering::Release);
+            unsafe { std::ptr::copy_nonoverlapping(header.as_bytes().as_ptr(), writer.ring.base.add(DATA), HEADER) };
             if let Ok(Some((_, payload))) = reader.peek() {
-                prop_assert!(payload.len() <= MAX_RECORD);
+                prop_assert!(header.padding == WRITTEN && payload.len() <= MAX_RECORD);
             }
         }
     }

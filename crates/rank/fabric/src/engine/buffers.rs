@@ -135,6 +135,25 @@ impl Buffers {
     }
 }
 
+/// Bytes copied at a time. From 2112 on glibc takes `rep movsb` where the processor calls it fast; AMD's are half as fast with
+/// it as with a loop if source and target lie alike in their pages, and a ring's records lie so to most buffers.
+const PIECE: usize = 2048;
+
+/// Copies between memory that does not overlap.
+///
+/// # Safety
+/// Both are valid for `len` bytes.
+#[inline]
+pub unsafe fn copy_apart(source: *const u8, target: *mut u8, len: usize) {
+    let mut done = 0;
+    while done < len {
+        let size = PIECE.min(len - done);
+        // SAFETY: by the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(source.add(done), target.add(done), size) };
+        done += size;
+    }
+}
+
 /// Copies payload bytes into lent memory.
 #[inline]
 fn copy(source: *mut u8, target: *mut u8, len: usize) {
@@ -145,7 +164,13 @@ fn copy(source: *mut u8, target: *mut u8, len: usize) {
     // SAFETY: the callers cut `len` so that the target lies within memory lent for the operation (see the module's
     // head) and the source within a ring's data area, a receive buffer or the application's memory. An application
     // may send to itself from overlapping memory, hence `copy`.
-    unsafe { std::ptr::copy(source, target, len) };
+    unsafe {
+        if (source as usize).abs_diff(target as usize) >= len {
+            copy_apart(source, target, len);
+        } else {
+            std::ptr::copy(source, target, len);
+        }
+    }
 }
 
 /// The bytes of a packet where its channel has them: in one piece, or two where a ring wraps.
@@ -220,6 +245,19 @@ mod tests {
             if fits > 0 { flat[offset..offset + fits].copy_from_slice(&data[..fits]); }
             prop_assert_eq!(copied, fits);
             prop_assert_eq!(pieces.concat(), flat);
+        }
+    }
+
+    #[test]
+    fn what_is_copied_in_pieces_is_copied_whole_also_onto_itself() {
+        let bytes: Vec<u8> = (0..5 * PIECE).map(|at| (at / 3) as u8).collect();
+        for (from, to, len) in [(0, 0, 1), (0, 7, 3 * PIECE), (7, 0, 3 * PIECE), (1, 3 * PIECE, 2 * PIECE), (3 * PIECE, 5, PIECE + 1)] {
+            let mut memory = bytes.clone();
+            let base = memory.as_mut_ptr();
+            copy(base.wrapping_add(from), base.wrapping_add(to), len);
+            let mut expected = bytes.clone();
+            expected.copy_within(from..from + len, to);
+            assert!(memory == expected, "{from} to {to}, {len} bytes");
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct Completion {
     pub error: i32,
     /// Bytes that did not fit.
     pub overflow: u64,
+    /// The end of sending a long message: see [`super::Engine::leaves_halfway`].
+    pub long: bool,
 }
 
 /// A completion queue. Unbounded: what completes has been given memory by the application already.

@@ -292,6 +292,18 @@ impl Engine {
         }
     }
 
+    /// True if all that this queue tells is that long messages have left, while another arrives. Two ranks that exchange long
+    /// messages with blocking sends would be out of step if the first to have sent went away then: the other waits for it until
+    /// it comes back.
+    #[must_use]
+    pub fn leaves_halfway(&self, queue: u64) -> bool {
+        let Some(queue) = self.queues.get(queue) else { return false };
+        let arrives = |operation: &Operation| matches!(operation, Operation::Receive(landing) if landing.is_halfway());
+        !queue.entries.is_empty()
+            && queue.entries.iter().all(|entry| entry.long && entry.error == 0)
+            && self.operations.values().any(arrives)
+    }
+
     /// Whether an operation with these flags is reported when it succeeds.
     pub(crate) fn reports(&self, endpoint: u16, class: Class, flags: u64) -> bool {
         let Some(owner) = self.endpoints.get(usize::from(endpoint)).and_then(Option::as_ref) else { return false };

@@ -73,7 +73,7 @@ pub struct Header {
     pub from: u16,
     /// Endpoint of the receiver.
     pub to: u16,
-    /// Bytes after the payload that mean nothing: see the tcp channel. Elsewhere 0.
+    /// Bytes after the payload that mean nothing: see the tcp channel. In a ring a mark, elsewhere 0.
     pub padding: u16,
     /// Bytes that follow the header.
     pub payload: u32,
@@ -141,6 +141,14 @@ impl Header {
         // SAFETY: Header is repr(C), has no padding bytes (its field sizes add up to 56, asserted above) and the
         // target has alignment 1.
         unsafe { &*std::ptr::from_ref(self).cast() }
+    }
+
+    /// The first eight bytes of the wire form, as a word: kind, flags, endpoints and padding.
+    #[must_use]
+    #[inline]
+    pub fn first_word(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = *self.as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
     /// Reads a header from wire form.

@@ -38,6 +38,11 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
+    /// True if some of it is here.
+    pub fn is_halfway(&self) -> bool {
+        self.received > 0
+    }
+
     /// The CTS that asks for the data into operation `id`, which is this.
     pub fn clearance(&self, id: u64) -> Header {
         let mut answer = Header::new(Kind::Cts);

@@ -229,7 +229,7 @@ impl Engine {
             if let Some(ticket) = sending.ticket {
                 out.retract(sending.peer, ticket);
             }
-            let completion = Completion { context: sending.context, flags: sending.flags, error, ..Completion::default() };
+            let completion = Completion { context: sending.context, flags: sending.flags, error, long: true, ..Completion::default() };
             self.finish(sending.endpoint, Class::Send, sending.report, completion);
         }
     }

@@ -470,3 +470,29 @@ fn a_closed_endpoint_takes_what_waited() {
         assert_eq!(pair.engines[0].handle(&mut pair.wires[0], 1, &lie, Payload::EMPTY), outcome);
     }
 }
+
+/// Whoever has sent its part of an exchange, and has some of the other's, is told only when it has all.
+#[test]
+fn an_exchange_of_long_messages_is_kept_in_step() {
+    let mut pair = Pair::new();
+    let sent = [pattern(1, 3 * MAX_PAYLOAD), pattern(2, 3 * MAX_PAYLOAD)];
+    let mut memory = [vec![0; 3 * MAX_PAYLOAD], vec![0; 3 * MAX_PAYLOAD]];
+    for side in 0..2 {
+        pair.receive(side, &mut memory[side], Some((7, 0)), 1, 0);
+        pair.send(side, &sent[side], Some(7), 2, FI_COMPLETION);
+    }
+    // Each is announced and asked for; then all of the first goes, and a third of the second.
+    for side in [0, 1, 0, 1] {
+        assert!(pair.step(side, false));
+    }
+    let queue = pair.queues[0];
+    while !pair.wires[0].streams.is_empty() {
+        assert!(!pair.engines[0].leaves_halfway(queue), "nothing is to be told yet");
+        assert!(pair.step(0, true));
+    }
+    assert!(!pair.engines[0].leaves_halfway(queue), "nothing of the other is here");
+    assert!(pair.step(1, true) && pair.engines[0].leaves_halfway(queue));
+    pair.settle();
+    assert!(!pair.engines[0].leaves_halfway(queue));
+    assert!(memory[0] == sent[1] && memory[1] == sent[0]);
+}

@@ -38,7 +38,7 @@ const LOOPBACK_LIMIT: usize = 16;
 /// Payload of a packet of a stream to itself, bytes.
 const LOOPBACK_CHUNK: usize = 64 * 1024;
 /// Polls between two looks at the sockets when all open channels are rings.
-const LOOK_EVERY: u32 = 64;
+const LOOK_EVERY: u32 = 256;
 /// The same when rings and sockets are mixed.
 const LOOK_EVERY_MIXED: u32 = 8;
 /// Rounds between two polls of the latest sockets when rings and sockets are mixed.
@@ -227,6 +227,21 @@ impl Links {
         }
         self.in_round = false;
         moved
+    }
+
+    /// True if a look at the rings is all that a round would do, and nothing is in them.
+    #[inline]
+    pub fn quiet(&self) -> bool {
+        let silent = |number: &u32| matches!(self.inbound.get(*number as usize), Some(Some(inbound)) if inbound.channel.quiet());
+        self.by_socket == 0
+            && !self.urgent
+            && self.busy.is_empty()
+            && self.loopback.is_empty()
+            && !self.port_open()
+            && self.pulling.is_empty()
+            && self.asked.is_empty()
+            && self.failed.is_empty()
+            && self.polled.iter().all(silent)
     }
 
     /// Receives from the sockets that something came from last: one system call instead of two.

@@ -55,7 +55,7 @@ unsafe fn number(cntr: *mut FidCntr) -> u64 {
 fn look(number: u64) -> Count {
     let fabric = fabric();
     let mut state = fabric.lock();
-    if !state.progress() {
+    if !fabric.progress(&mut state) {
         match fabric.rest(state) {
             Some(rested) => {
                 state = rested;

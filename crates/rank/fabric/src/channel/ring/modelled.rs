@@ -25,8 +25,11 @@ pub const MAX_RECORD: usize = 2 * LINE - HEADER;
 #[derive(Debug)]
 pub struct Memory {
     _words: std::cell::UnsafeCell<Vec<u64>>,
-    /// One per line of the data area: whoever reads or writes the line touches it, so that loom sees a race.
+    /// One per line of the data area: whoever reads or writes the line, but for its first word, touches it, so that loom sees
+    /// a race.
     lines: Vec<UnsafeCell<()>>,
+    /// The first words of the lines.
+    first: Vec<AtomicU64>,
 }
 
 // SAFETY: what is read and written besides loom's atomics is touched in `lines` as well, and loom refuses two threads
@@ -41,16 +44,15 @@ impl Ring {
     fn pair() -> (Self, Self) {
         let mut words = vec![0u64; RING_BYTES / 8];
         let base: *mut u8 = words.as_mut_ptr().cast();
-        for at in [HEAD, TAIL] {
-            // SAFETY: inside the vector, aligned; loom's atomics need no drop.
-            unsafe { base.add(at).cast::<AtomicU64>().write(AtomicU64::new(0)) };
-        }
+        // SAFETY: inside the vector, aligned; loom's atomics need no drop.
+        unsafe { base.add(TAIL).cast::<AtomicU64>().write(AtomicU64::new(0)) };
         for at in [SLEEPS, WAITS] {
             // SAFETY: as above.
             unsafe { base.add(at).cast::<AtomicU32>().write(AtomicU32::new(0)) };
         }
         let lines = (0..CAPACITY / LINE).map(|_| UnsafeCell::new(())).collect();
-        let memory = std::sync::Arc::new(Memory { _words: words.into(), lines });
+        let first = (0..CAPACITY / LINE).map(|_| AtomicU64::new(0)).collect();
+        let memory = std::sync::Arc::new(Memory { _words: words.into(), lines, first });
         (Self { base, memory: memory.clone() }, Self { base, memory })
     }
 
@@ -76,6 +78,16 @@ impl Ring {
 
     pub(super) fn note_written(&self, position: u64, length: usize) {
         self.lines(position, length).for_each(|line| line.with_mut(|_| ()));
+        // A payload may be anything, where words of records were or will be, too.
+        for line in 1..length / LINE {
+            self.first_word(position + (line * LINE) as u64).store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn will_write(&self, _position: u64) {}
+
+    pub(super) fn first_word(&self, position: u64) -> &AtomicU64 {
+        &self.memory.first[(position / LINE as u64) as usize % (CAPACITY / LINE)]
     }
 }
 

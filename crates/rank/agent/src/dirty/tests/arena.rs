@@ -2,6 +2,7 @@
 //!
 //! Arenas lie where the kernel places nothing by itself, so that a hole in one stays a hole.
 
+use io_uring::{IoUring, opcode, types};
 use mend_kernel::{pagemap, userfault};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, open};
@@ -52,6 +53,8 @@ pub struct Arena {
     random: Random,
     file: File,
     direct: OwnedFd,
+    /// Where the machine allows it.
+    ring: Option<IoUring>,
     path: PathBuf,
     /// By page: a plain store does not end the process.
     writable: Vec<bool>,
@@ -84,7 +87,8 @@ impl Arena {
         let direct = open(&program, OFlags::RDONLY | OFlags::DIRECT, Mode::empty());
         let direct = direct.or_else(|_| open(&program, OFlags::RDONLY, Mode::empty())).unwrap();
         let base = BASE + number % 64 * STRIDE;
-        let mut arena = Self { base, random, file, direct, path, writable: vec![false; PAGES as usize], foreign: None };
+        let ring = IoUring::new(2).ok();
+        let mut arena = Self { base, random, file, direct, ring, path, writable: vec![false; PAGES as usize], foreign: None };
         arena.map(0..PAGES, true, None);
         arena
     }
@@ -155,8 +159,10 @@ impl Arena {
         let (address, length) = (self.at(span.start), Self::bytes(&span));
         // No page behind the file's end: a store to one ends the process.
         let from = self.random.below(PAGES - (span.end - span.start) + 1);
-        match self.random.below(29) {
+        match self.random.below(31) {
             0..6 => self.store(span),
+            29 => self.read_by_ring(&span, false),
+            30 => self.read_by_ring(&span, true),
             6 => self.read(&span, false),
             7 => self.read(&span, true),
             8 => self.write_from_outside(&span),
@@ -211,6 +217,21 @@ impl Arena {
         let from = self.random.below(PAGES) * PAGE;
         // SAFETY: writes to this arena's own addresses, or refuses.
         unsafe { libc::pread(fd, self.at(span.start), Self::bytes(span), from as i64) };
+    }
+
+    /// By the kernel too, asynchronously, into memory that was not pinned for it before.
+    fn read_by_ring(&mut self, span: &Range<u64>, direct: bool) {
+        let from = self.random.below(PAGES) * PAGE;
+        let (to, length) = (self.at(span.start).cast(), Self::bytes(span) as u32);
+        let Some(ring) = &mut self.ring else { return };
+        let fd = if direct { self.direct.as_raw_fd() } else { self.file.as_raw_fd() };
+        let read = opcode::Read::new(types::Fd(fd), to, length).offset(from).build();
+        // SAFETY: writes to this arena's own addresses, or refuses; nothing else happens to them until it is complete.
+        unsafe { ring.submission().push(&read) }.unwrap();
+        // A wait may end early.
+        while ring.completion().next().is_none() {
+            let _ = ring.submit_and_wait(1);
+        }
     }
 
     fn write_from_outside(&mut self, span: &Range<u64>) {

@@ -91,6 +91,8 @@ pub(crate) struct Descriptors {
 pub(crate) enum DescriptorError {
     #[error("{what} (fd {fd})")]
     Unsupported { fd: i32, what: String, hint: &'static str },
+    #[error("netlink socket (fd {fd})")]
+    Netlink { fd: i32 },
     #[error("descriptor {fd} cannot be examined: {source}")]
     Examine { fd: i32, source: io::Error },
     #[error("the list of descriptors cannot be read: {0}")]
@@ -101,8 +103,14 @@ impl DescriptorError {
     pub fn hint(&self) -> &'static str {
         match self {
             DescriptorError::Unsupported { hint, .. } => hint,
+            DescriptorError::Netlink { .. } => "it stayed open for long: close it before a checkpoint",
             _ => "the rank needs a readable /proc",
         }
+    }
+
+    /// It is likely to be gone in a moment.
+    pub fn passes(&self) -> bool {
+        matches!(self, DescriptorError::Netlink { .. })
     }
 }
 
@@ -251,6 +259,7 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
         FileType::Socket => match sockets::examine(borrowed, stat.st_ino, park::standing_still()) {
             Ok(socket) => What::Socket(socket),
             Err(Refusal::Outside(name)) => return unsupported(name, SOCKETS),
+            Err(Refusal::Netlink) => return Err(DescriptorError::Netlink { fd }),
             Err(Refusal::Other(why)) => {
                 return unsupported(format!("unix socket: {why}"), "let the program read what was sent, then try again");
             }

@@ -2,10 +2,9 @@
 
 use crate::attached::Attached;
 use crate::conversation::chain;
-use crate::descriptors::examine_all;
 use crate::layout::Layout;
 use crate::maps::{Advice, Area};
-use crate::{maps, tasks, timers};
+use crate::{maps, passing, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, Tracking};
 
 /// What of the process is not the program's.
@@ -35,7 +34,7 @@ pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, advice: 
         );
     }
     let mut errors = Vec::new();
-    let locked = examine_all(attached, own, &mut errors).locked_files();
+    let locked = passing::examine(attached, own, &mut errors).locked_files();
     for error in errors.iter().filter(|_| !provider_open) {
         add(chain(error), error.hint());
     }

@@ -22,6 +22,7 @@ mod locks;
 mod maps;
 mod network;
 mod park;
+mod passing;
 mod pending;
 mod process;
 mod rebuild;

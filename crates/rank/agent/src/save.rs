@@ -19,7 +19,7 @@ use crate::scratch::{Buffers, Scratch};
 use crate::state::{State, StateError};
 use crate::target::{Target, TargetError};
 use crate::writer::{self, Job, PAGE, WriteError};
-use crate::{allocator, maps, process, rseq};
+use crate::{allocator, maps, passing, process, rseq};
 use mend_image::cpu::Cpu;
 use mend_image::fixed::Fixed;
 use mend_image::handoff::Context;
@@ -162,13 +162,13 @@ pub(crate) fn save(
     if let Some((what, hint)) = process_obstacles(None).into_iter().next().or_else(|| shared_with_others(&areas, &request.excluded, None)) {
         return Err(SaveError::Obstacle { what, hint });
     }
-    descriptors::capture(request.attached, &request.own_descriptors)?.sync();
+    let mut errors = Vec::new();
+    passing::examine(request.attached, &request.own_descriptors, &mut errors).sync();
+    if let Some(error) = errors.into_iter().next() {
+        return Err(error.into());
+    }
     let began = Instant::now();
-    allocator::freeze();
-    let frozen = Frozen;
-    let parked = park(PARK_LIMIT)?;
-    let state = State::read(&parked).map_err(|source| SaveError::Read { what: "the state of the process", source })?;
-    let descriptors = descriptors::capture(request.attached, &request.own_descriptors)?;
+    let (frozen, parked, state, descriptors) = stop(request)?;
     descriptors.sync();
     let outputs: Vec<BorrowedFd> = descriptors.outputs().collect();
     attached::await_drained(&outputs, DRAIN_LIMIT);
@@ -244,6 +244,26 @@ pub(crate) fn save(
     let note = joined(refused, saved.note);
     let saved = Saved { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us: elapsed(), note, ..saved };
     Ok(Outcome::Saved(Box::new(saved), standing.into_standstill(), None))
+}
+
+/// Parks all threads and looks at what they have; once more, if that is something which passes.
+fn stop(request: &Request) -> Result<(Frozen, Parked, State, Descriptors), SaveError> {
+    let until = Instant::now() + passing::PATIENCE;
+    loop {
+        allocator::freeze();
+        let frozen = Frozen;
+        let parked = park(PARK_LIMIT)?;
+        let state = State::read(&parked).map_err(|source| SaveError::Read { what: "the state of the process", source })?;
+        match descriptors::capture(request.attached, &request.own_descriptors) {
+            Err(error) if error.passes() && Instant::now() < until => drop(parked),
+            result => {
+                let descriptors = result?;
+                return Ok((frozen, parked, state, descriptors));
+            }
+        }
+        drop(frozen);
+        std::thread::sleep(passing::PAUSE);
+    }
 }
 
 /// Two notes as one.

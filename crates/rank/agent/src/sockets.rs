@@ -54,6 +54,8 @@ pub(crate) struct Socket {
 pub(crate) enum Refusal {
     /// It leads out of the rank; what it is, for people.
     Outside(String),
+    /// To the kernel, with questions and answers that may be under way.
+    Netlink,
     Other(&'static str),
     Failed(io::Error),
 }
@@ -88,6 +90,7 @@ pub(crate) fn examine(fd: BorrowedFd, inode: u64, still: bool) -> Result<Socket,
             }
         }
         libc::AF_INET | libc::AF_INET6 if untouched(fd) && matches!(kind, libc::SOCK_STREAM | libc::SOCK_DGRAM) => {}
+        libc::AF_NETLINK => return Err(Refusal::Netlink),
         _ => return Err(Refusal::Outside(outside(fd))),
     }
     for (index, (level, name, size)) in OPTIONS.iter().enumerate() {

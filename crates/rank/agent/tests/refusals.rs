@@ -50,6 +50,30 @@ fn obstacles_are_named_beforehand_and_at_the_save_and_go_away() {
 }
 
 #[test]
+fn a_netlink_socket_is_waited_for_unless_it_stays() {
+    let program = compile("apps/interfaces.c");
+    let mut rank = Rank::start(3300, &program, &[]);
+    rank.await_line("ready");
+    let image = rank.directory.join("image");
+    for _ in 0..30 {
+        assert_eq!(rank.inspect().obstacles, []);
+        rank.save(&image);
+        rank.resume();
+    }
+    rank.two_lines_more();
+    rank.kill();
+    let mut rank = Rank::start(3310, &program, &["hold"]);
+    rank.await_line("ready");
+    let obstacles = rank.inspect().obstacles;
+    assert!(obstacles.iter().any(|obstacle| obstacle.what.contains("netlink socket (fd ")), "{obstacles:?}");
+    let (error, _) = rank.try_save(&rank.directory.join("image")).unwrap_err();
+    assert!(error.contains("netlink socket"), "{error}");
+    rank.resume();
+    rank.two_lines_more();
+    rank.kill();
+}
+
+#[test]
 fn memory_shared_with_another_process_is_named() {
     let program = compile("apps/obstacle.c");
     let name = format!("/mend-agent-shared-{}", std::process::id());

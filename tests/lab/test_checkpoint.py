@@ -1,7 +1,9 @@
 """Checkpoint and restart on this machine, and everything that can be wrong with an image, a disk or a rank."""
 
 import os
+import shutil
 import subprocess
+import tempfile
 import unittest
 
 from cases import OnMachine

@@ -145,7 +145,9 @@ def clippy_steps():
 
 def house_steps():
     tests = [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests/house", "--pattern", "*.py"]
-    return [Step(["cargo", "xtask", "check"], check=True), Step(tests)]
+    python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
+    names = Step([python, "-m", "pyflakes", "tests", "benches", "fuzz/run.py"], check=True)
+    return [Step(["cargo", "xtask", "check"], check=True), names, Step(tests)]
 
 
 def unit_steps():
@@ -245,7 +247,7 @@ class Tier:
 TIERS = [
     Tier("format", "rustfmt", format_steps, 2),
     Tier("clippy", "clippy, warnings denied", clippy_steps, 20),
-    Tier("house", "house rules (cargo xtask check), tests of the tests", house_steps, 10),
+    Tier("house", "house rules (cargo xtask check), pyflakes, tests of the tests", house_steps, 10),
     Tier("unit", "unit, property and process tests beside the code", unit_steps, 40),
     Tier("user", "the same as an ordinary user", user_steps, 20, "this is an ordinary user already"),
     Tier("lab", "real jobs on this machine and on the nodes of a lab", lab_steps, 40),

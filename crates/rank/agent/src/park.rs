@@ -290,6 +290,30 @@ impl Parked {
         Ok(())
     }
 
+    /// Waits until the kernel says that every parked thread sleeps. A thread that has just said that it is parked, or done an
+    /// errand, is on its way there and still writes to its stack: an image would hold something else than its checksum says.
+    /// Where the kernel does not say what a thread does, it is taken on trust.
+    pub fn await_asleep(&self, limit: Duration) -> Result<(), ParkError> {
+        if std::fs::read("/proc/thread-self/syscall").is_err() {
+            return Ok(());
+        }
+        let deadline = Instant::now() + limit;
+        let place = core::ptr::from_ref(&EPOCH) as u64;
+        for slot in self.threads() {
+            let task = Task { outer: slot.outer };
+            let asleep = || task.blocked_call().is_some_and(|call| call[..2] == [libc::SYS_futex as u64, place]);
+            let there = || task.identify().is_some_and(|(tid, running)| running && tid == slot.tid);
+            while !asleep() && there() {
+                if Instant::now() >= deadline {
+                    return Err(ParkError::Stuck { tid: slot.tid, name: task.name(), seconds: limit.as_secs() });
+                }
+                // The processor may be what it waits for.
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        Ok(())
+    }
+
     /// In a restored process: waits until all threads have left the restorer's code.
     pub fn await_arrival(&self, limit: Duration) -> Result<(), i32> {
         let deadline = Instant::now() + limit;

@@ -19,6 +19,8 @@ fn saved_many_times_and_never_disturbed() {
         for _ in 0..25 {
             rank.save(&image);
             rank.resume();
+            // A thread that was not yet asleep while it was written shows here.
+            mend_image::verify::verify(&mut std::fs::File::open(&image).unwrap()).unwrap().unwrap();
         }
         // With each line the program has looked at all that it has.
         rank.two_lines_more();

@@ -119,20 +119,25 @@ def mpi4py(count, work):
             directory = tempfile.mkdtemp(dir=work)
 
             def run(ranks=ranks, directory=directory):
-                job = machine.start(directory, "run", "-q", "-n", str(ranks), "--", python, suite, "-v", *left_out)
+                # Each rank's errors in a file of its own: lines of several, each of thousands, would run into each other.
+                apart = ["sh", "-c", 'exec "$@" 2>"errors-$MEND_RANK"', "sh"]
+                job = machine.start(directory, "run", "-q", "-n", str(ranks), "--", *apart, python, suite, "-v", *left_out)
                 job.finish(1, LONG)
-                text = job.stderr()
-                failed = re.findall(r"^(?:ERROR|FAIL): \S+ \((\S+)\)", text, re.MULTILINE)
-                wrong = {name: failed.count(name) for name in set(failed) | REFUSED if failed.count(name) != (ranks if name in REFUSED else 0)}
-                if wrong:
-                    raise Failed(f"failed on how many of {ranks} ranks: {wrong}\n{text[-4000:]}")
-                if text.count("mend: rank") != 1 or "asked for more processes (MPI_Comm_spawn): refused" not in text:
-                    raise Failed(f"the user was not told once that spawning is refused:\n{text[-4000:]}")
-                ran = re.findall(r"^Ran (\d+) tests", text, re.MULTILINE)
-                skipped = re.findall(r"^FAILED \(.*?skipped=(\d+)", text, re.MULTILINE)
-                if len(ran) != ranks or len(skipped) != ranks:
-                    raise Failed(f"{len(ran)} of {ranks} ranks told how many tests they ran")
-                return f"ran {ran[0]}, of which {len(REFUSED)} were refused to spawn, skipped {skipped[0]}"
+                texts = []
+                for rank in range(ranks):
+                    with open(os.path.join(directory, f"errors-{rank}"), encoding="utf-8", errors="replace") as file:
+                        texts.append(file.read())
+                for rank, text in enumerate(texts):
+                    failed = re.findall(r"^(?:ERROR|FAIL): \S+ \((\S+)\)", text, re.MULTILINE)
+                    if sorted(failed) != sorted(REFUSED):
+                        raise Failed(f"rank {rank}: failed or not, against what is refused: {set(failed) ^ REFUSED}\n{text[-4000:]}")
+                    if not (ran := re.findall(r"^Ran (\d+) tests", text, re.MULTILINE)):
+                        raise Failed(f"rank {rank} did not tell how many tests it ran\n{text[-4000:]}")
+                    skipped = re.findall(r"^FAILED \(.*?skipped=(\d+)", text, re.MULTILINE)
+                told = "".join([job.stderr(), *texts])
+                if told.count("mend: rank") != 1 or "asked for more processes (MPI_Comm_spawn): refused" not in told:
+                    raise Failed(f"the user was not told once that spawning is refused:\n{told[-4000:]}")
+                return f"ran {ran[0]}, of which {len(REFUSED)} were refused to spawn, skipped {skipped[0] if skipped else 0}"
 
             count.record(f"mpi4py's tests, {ranks} ranks", run)
 

@@ -260,6 +260,8 @@ impl Agent {
         let reply = match request {
             Request::Inspect => {
                 let tracking = self.tracker.describe();
+                // Before the fabric is held: it takes long, and the program's calls would wait.
+                let advice = maps::advice();
                 let (mut own, mut excluded) = (self.own_descriptors(), Vec::new());
                 // Held meanwhile, so that no channel is opened between listing the fabric's descriptors and looking at all. A
                 // parked rank's fabric is held already.
@@ -274,7 +276,6 @@ impl Agent {
                 let copy = self.behind.as_ref().and_then(|behind| behind.outer());
                 let main_process = self.place.main_process;
                 let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, copy, main_process };
-                let advice = maps::advice();
                 let found = inspect(&self.attached, &surroundings, &advice, self.network.in_use());
                 self.advice = Some((Instant::now(), advice));
                 Reply::Inspected(Inspection { tracking, ..found })

@@ -11,13 +11,14 @@
 
 use super::look::{Entry, Sink};
 use super::room::Loan;
+use crate::writer::PAGE;
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::Region;
 use mend_kernel::userfault::release;
 
 /// Bytes of a huge page.
 const BLOCK: u64 = 2 << 20;
-const PAGES: u64 = BLOCK / 4096;
+const PAGES: u64 = BLOCK / PAGE;
 /// Written pages of a protected block that make it hot. Fewer are worth the faults, since the others need not be stored.
 const MANY: u64 = PAGES / 4;
 /// Bytes that are made huge pages again at a time, while the program runs.
@@ -80,7 +81,7 @@ impl Blocks {
                 self.block = Block { start, huge: true, ..Block::default() };
             }
             let next = region.end.min(start + BLOCK);
-            let pages = (next - at) / 4096;
+            let pages = (next - at) / PAGE;
             self.block.pages += pages;
             self.block.written += if region.written() { pages } else { 0 };
             self.block.huge &= region.huge();

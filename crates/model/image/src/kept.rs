@@ -29,6 +29,21 @@ pub fn put(range: (u64, u64), bytes: &mut [u8]) -> Result<(), ImageError> {
     Ok(())
 }
 
+/// Encodes ranges as long as there is room for another, and takes no more of them. Returns how many bytes they take.
+///
+/// # Errors
+/// None in practice: those of [`put`].
+pub fn fill(ranges: &mut impl Iterator<Item = (u64, u64)>, bytes: &mut [u8]) -> Result<usize, ImageError> {
+    let mut length = 0;
+    // The room first: what is taken from an iterator is not put back.
+    for room in bytes.chunks_exact_mut(RANGE) {
+        let Some(range) = ranges.next() else { break };
+        put(range, room)?;
+        length += RANGE;
+    }
+    Ok(length)
+}
+
 /// The ranges of a payload whose record begins `at` bytes from the stream's start.
 ///
 /// # Errors
@@ -51,10 +66,23 @@ mod tests {
 
     fn payload(ranges: &[(u64, u64)]) -> Vec<u8> {
         let mut bytes = std::vec![0; RANGE * ranges.len()];
-        for (range, raw) in ranges.iter().zip(bytes.chunks_exact_mut(RANGE)) {
-            put(*range, raw).unwrap();
-        }
+        assert_eq!(fill(&mut ranges.iter().copied(), &mut bytes), Ok(bytes.len()));
         bytes
+    }
+
+    #[test]
+    fn none_is_lost_between_two_payloads() {
+        let all: Vec<_> = (1..=7).map(|page| (page * 0x2000, page * 0x2000 + 0x1000)).collect();
+        let (mut rest, mut found) = (all.iter().copied(), Vec::new());
+        loop {
+            let mut bytes = [0; 3 * RANGE];
+            let length = fill(&mut rest, &mut bytes).unwrap();
+            if length == 0 {
+                break;
+            }
+            found.extend(ranges(&bytes[..length], 0).unwrap());
+        }
+        assert_eq!(found, all);
     }
 
     #[test]

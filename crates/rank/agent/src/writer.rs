@@ -207,16 +207,15 @@ impl<P: Progress> Writer<'_, P> {
 
     /// Leaves unchanged pages to the base.
     fn keep(&mut self, changes: &[Entry]) -> Result<(), WriteError> {
-        let mut kept = changes.iter().filter(|entry| !entry.changed()).peekable();
+        let mut kept = changes.iter().filter(|entry| !entry.changed()).map(Entry::range);
         let bounce = std::mem::take(&mut self.bounce);
         let mut result = Ok(());
-        while kept.peek().is_some() && result.is_ok() {
-            let mut length = 0;
-            for (entry, room) in kept.by_ref().zip(bounce.chunks_exact_mut(kept::RANGE)) {
-                result = kept::put(entry.range(), room).map_err(|_| WriteError::Format);
-                length += kept::RANGE;
-            }
-            result = result.and_then(|()| self.record(Kind::Kept, 0, 0, &bounce[..length]));
+        while result.is_ok() {
+            result = match kept::fill(&mut kept, bounce) {
+                Ok(0) => break,
+                Ok(length) => self.record(Kind::Kept, 0, 0, &bounce[..length]),
+                Err(_) => Err(WriteError::Format),
+            };
         }
         self.bounce = bounce;
         result

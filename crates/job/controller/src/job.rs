@@ -275,7 +275,7 @@ impl Job {
     /// Asks a rank's agent. An answer that does not come in time counts as a failure.
     pub(crate) fn ask_agent(&mut self, rank: Rank, request: Request) {
         let patience = match request {
-            Request::Inspect | Request::Resume => Duration::from_secs(20),
+            Request::Inspect { .. } | Request::Resume => Duration::from_secs(20),
             Request::Suspend | Request::SuspendPeer(_) => self.drain_timeout + Duration::from_secs(5),
             Request::Save(_) => Duration::from_secs(3600),
         };

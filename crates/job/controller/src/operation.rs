@@ -209,7 +209,7 @@ impl Job {
                 found.insert(rank, Err("it has ended".to_owned()));
             } else {
                 waiting.insert(rank);
-                self.ask_agent(rank, Request::Inspect);
+                self.ask_agent(rank, Request::Inspect { ahead: None });
             }
         }
         self.operation = Some(Operation::Explain { waiting, found, answers });

@@ -16,7 +16,7 @@
 //! Faults assumed: any rank may fail, vanish or answer out of turn at any step (the latter is ignored); news of a written
 //! image may come before the answer to the save, twice, or for an image of long ago.
 
-use mend_messages::agent::{ImageId, Reply, Request, SaveOrder, Saved, Written};
+use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, Saved, Written};
 use mend_messages::control::Phases;
 use mend_messages::job::Rank;
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,7 +110,9 @@ impl Checkpoint {
     #[must_use]
     pub fn start(orders: Vec<SaveOrder>) -> (Self, Vec<Action>) {
         let ranks: BTreeSet<Rank> = (0..orders.len() as Rank).collect();
-        let actions = ranks.iter().map(|&rank| Action::Ask { rank, request: Request::Inspect }).collect();
+        let ahead = |order: &SaveOrder| order.base.filter(|_| order.mode == SaveMode::CopyOnWrite);
+        let inspect = |(rank, order)| Action::Ask { rank, request: Request::Inspect { ahead: ahead(order) } };
+        let actions = (0..).zip(&orders).map(inspect).collect();
         let machine = Self {
             state: State::Inspecting,
             waiting: ranks.clone(),
@@ -288,7 +290,7 @@ mod tests {
     /// Even ranks write behind.
     fn good_reply(rank: Rank, request: &Request) -> Reply {
         match request {
-            Request::Inspect => Reply::Inspected(Inspection::default()),
+            Request::Inspect { .. } => Reply::Inspected(Inspection::default()),
             Request::Suspend | Request::SuspendPeer(_) => Reply::Suspended { us: 5 },
             Request::Save(_) if rank.is_multiple_of(2) => Reply::Saved(Saved { id: id(rank), behind: true, ..Saved::default() }),
             Request::Save(_) => Reply::Saved(Saved { id: id(rank), bytes: 10, write_us: 7, ..Saved::default() }),
@@ -303,7 +305,7 @@ mod tests {
     /// Two ranks, both resumed.
     fn writing() -> Checkpoint {
         let (mut machine, _) = Checkpoint::start(orders(2));
-        for (time, request) in [(1, Request::Inspect), (2, Request::Suspend), (3, Request::Save(orders(1).remove(0)))] {
+        for (time, request) in [(1, Request::Inspect { ahead: None }), (2, Request::Suspend), (3, Request::Save(orders(1).remove(0)))] {
             for rank in 0..2 {
                 machine.reply(time, rank, good_reply(rank, &request));
             }

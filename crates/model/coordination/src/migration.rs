@@ -96,7 +96,7 @@ impl Migration {
             phases: Phases::default(),
             failure: None,
         };
-        (machine, vec![Action::Ask { rank, request: Request::Inspect }])
+        (machine, vec![Action::Ask { rank, request: Request::Inspect { ahead: None } }])
     }
 
     /// The rank that moves.
@@ -319,7 +319,7 @@ mod tests {
                 todo = match open.remove(pick % open.len()) {
                     Pending::Reply(from, request) => {
                         let good = match request {
-                            Request::Inspect => Reply::Inspected(Inspection::default()),
+                            Request::Inspect { .. } => Reply::Inspected(Inspection::default()),
                             Request::Resume => Reply::Resumed,
                             _ => Reply::Suspended { us: 1 },
                         };

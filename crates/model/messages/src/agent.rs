@@ -184,8 +184,12 @@ pub struct Inspection {
 /// What the daemon asks of an agent. Each is answered by exactly one [`Reply`] with the same `seq`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Look, touch nothing. → [`Reply::Inspected`]
-    Inspect,
+    /// Look, touch nothing of the program's. → [`Reply::Inspected`]
+    Inspect {
+        /// An image that builds on this one is to follow soon, [`SaveMode::CopyOnWrite`]: memory for what changed since may be
+        /// made ready.
+        ahead: Option<ImageId>,
+    },
     /// Stop sending to all peers, drain every channel in both directions. → [`Reply::Suspended`]
     ///
     /// The agent keeps serving markers of its peers until `Save`, `Resume`.

@@ -7,6 +7,7 @@
 //! Sources: clone(2), pidfd_open(2), close_range(2), waitid(2), ioprio_set(2).
 
 use crate::raw::{check, syscall};
+use core::ffi::c_void;
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Descriptors of the parts of Mend inside a rank start here, out of the way of the program's.
@@ -52,10 +53,55 @@ pub unsafe fn copy() -> Result<Side, i32> {
     // SAFETY: without a stack and without CLONE_VM both sides go on here, each on its own memory; the kernel writes one int
     // into `pidfd`, in the original alone.
     let result = unsafe { syscall(libc::SYS_clone, [FLAGS as usize, 0, (&raw mut pidfd) as usize, 0, 0, 0]) };
-    let pid = check(result)? as i32;
-    if pid == 0 {
-        return Ok(Side::Copy);
+    match check(result)? as i32 {
+        0 => Ok(Side::Copy),
+        pid => known(pid, pidfd).map(Side::Original),
     }
+}
+
+/// Starts a process that shares all memory with this one instead, and otherwise is like a copy: it runs `function(argument)` on
+/// the stack that ends at `stack_top`.
+///
+/// # Safety
+/// `function` must not unwind, must use neither thread-local memory nor locks, and nothing that anybody else changes or gives
+/// back before [`Copy::reap`] tells of its end; the stack and `argument` above all. It must end by [`leave`].
+///
+/// # Errors
+/// As [`copy()`].
+pub unsafe fn beside(stack_top: usize, function: unsafe extern "C" fn(*mut c_void) -> !, argument: *mut c_void) -> Result<Copy, i32> {
+    const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_PIDFD;
+    let mut pidfd = -1i32;
+    let result: usize;
+    // SAFETY: the new process begins behind the system call, on its own stack, and leaves this code for good; in the original the
+    // kernel writes one int into `pidfd`.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone as usize => result,
+            in("rdi") FLAGS as usize,
+            in("rsi") stack_top & !15,
+            in("rdx") &raw mut pidfd,
+            in("r10") 0usize,
+            in("r8") 0usize,
+            in("r12") argument,
+            in("r13") function,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    known(check(result as isize)? as i32, pidfd)
+}
+
+/// What the kernel has just made.
+fn known(pid: i32, pidfd: i32) -> Result<Copy, i32> {
     if pidfd < 0 {
         // SAFETY: plain numbers; a child of this thread that nobody else knows.
         unsafe {
@@ -67,7 +113,7 @@ pub unsafe fn copy() -> Result<Side, i32> {
     // SAFETY: the kernel has just made it for this call.
     let low = unsafe { OwnedFd::from_raw_fd(pidfd) };
     let pidfd = rustix::io::fcntl_dupfd_cloexec(&low, FIRST_DESCRIPTOR).unwrap_or(low);
-    Ok(Side::Original(Copy { pid, pidfd }))
+    Ok(Copy { pid, pidfd })
 }
 
 impl Copy {
@@ -158,8 +204,7 @@ fn keep_only_one_by_one(kept: &[i32]) -> Result<(), i32> {
     Ok(())
 }
 
-/// In a copy: behind everybody else at the processor, the disk and, above all, in the queue for the out-of-memory killer. Each
-/// step is tried; none is needed.
+/// In a copy: behind everybody else at the processor and the disk. Each step is tried; none is needed.
 pub fn stand_back() {
     const NICE: usize = 10;
     const IOPRIO_WHO_PROCESS: usize = 1;
@@ -175,6 +220,10 @@ pub fn stand_back() {
         let limit = [0u64; 2];
         syscall(libc::SYS_prlimit64, [0, libc::RLIMIT_CORE as usize, limit.as_ptr() as usize, 0, 0, 0]);
     }
+}
+
+/// In a copy whose memory is its own: it is the first that the out-of-memory killer takes.
+pub fn die_first() {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     if let Ok(file) = rustix::fs::open(c"/proc/self/oom_score_adj", flags, rustix::fs::Mode::empty()) {
         let _ = rustix::io::write(file, b"1000");

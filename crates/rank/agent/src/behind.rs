@@ -4,6 +4,9 @@
 //! threads parked: header, tables, shared memory ──► copy ──► threads go on
 //!                                                     └► private memory, end, fsync, name ──► report, exit
 //! ```
+//! Where little changed, what did is copied instead ([`crate::staged`]), and the "copy" is a process that shares the program's
+//! memory and writes from there.
+//!
 //! Invariants: the copy never runs the program's code and has none of its descriptors. The stream is one stream, the copy
 //! goes on where the original stopped. The file gets its name only in the copy, after it is durable.
 //! Faults assumed: the copy is killed at any moment, or stands still with its target. The program does not notice either; the
@@ -12,13 +15,15 @@
 use crate::dirty::Taken;
 use crate::maps::SMAPS_PIECE;
 use crate::scratch::Buffers;
+use crate::staged::{Filled, Staging};
 use crate::target::{OpenTarget, TargetError, Unfinished};
-use crate::writer::{Job, Part, Progress, Silent, WriteError, Writer};
+use crate::writer::{Detached, Job, Part, Progress, Silent, WriteError, Writer};
 use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
+use core::ffi::c_void;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use mend_image::record::End;
-use mend_kernel::copy::{self, Copy, Side, end_with, keep_only, leave, stand_back};
+use mend_kernel::copy::{self, Copy, Side, die_first, end_with, keep_only, leave, stand_back};
 use mend_kernel::threads::{wait_across, wake_across};
 use mend_messages::agent::{ImageId, Written};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -98,19 +103,22 @@ impl Drop for Board {
 }
 
 /// What a snapshot needs beside the job.
+#[derive(Clone, Copy)]
 pub(crate) struct Plan<'a> {
     pub board: &'a Board,
     pub target: &'a OpenTarget,
     /// Bytes per second.
     pub rate: Option<u64>,
+    /// Memory that was made ready, and a stack, for copies of what changed.
+    pub staging: Option<(&'a Staging, usize)>,
 }
 
 /// What came of writing.
 pub(crate) enum Done {
     /// All is written.
     Written(End),
-    /// A copy writes on.
-    Snapshot(Copy),
+    /// A copy writes on. True: it shares the memory of this process.
+    Snapshot(Copy, bool),
     /// All is written; no copy could be made.
     Refused(End, i32),
 }
@@ -126,10 +134,21 @@ pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken, plan: Option<&Pl
     };
     // SAFETY: no arguments.
     let original = unsafe { mend_kernel::raw::syscall(libc::SYS_getpid, [0; 6]) } as i32;
+    if let (Some((staging, stack)), Some(changes)) = (plan.staging, writer.changes())
+        && let Some(filled) = staging.fill(job, changes)?
+    {
+        // SAFETY: the other one is dropped by the owner, this one never.
+        let staging = ManuallyDrop::new(unsafe { core::ptr::read(staging) });
+        let (report, target) = (&raw const *plan.board.report(), &raw const *plan.target);
+        return beside(Task { original, writer: writer.detach(), report, target, rate: plan.rate, staging, filled }, stack);
+    }
     // SAFETY: the copy goes into `run`, which uses scratch memory and system calls alone and ends by `leave`.
     match unsafe { copy::copy() } {
-        Ok(Side::Copy) => run(original, job, writer, plan),
-        Ok(Side::Original(copy)) => Ok(Done::Snapshot(copy)),
+        Ok(Side::Copy) => {
+            let report = plan.board.report();
+            run(original, report, plan.target, true, || complete(job, writer, plan))
+        }
+        Ok(Side::Original(copy)) => Ok(Done::Snapshot(copy, false)),
         Err(errno) => {
             writer.content(Part::Private)?;
             writer.end().map(|end| Done::Refused(end, errno))
@@ -137,9 +156,57 @@ pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken, plan: Option<&Pl
     }
 }
 
-/// The copy's life.
-fn run(original: i32, job: &Job, writer: Writer<Silent>, plan: &Plan) -> ! {
-    let report = plan.board.report();
+/// What a writer that shares the memory of this process works with, on its own stack. Board, target and staged memory are owned by
+/// the [`Behind`] that is made of them, until the writer has ended.
+struct Task {
+    original: i32,
+    writer: Detached,
+    report: *const Report,
+    target: *const OpenTarget,
+    rate: Option<u64>,
+    /// The same mapping as the owner's.
+    staging: ManuallyDrop<Staging>,
+    filled: Filled,
+}
+
+/// Makes a process that writes what was staged.
+fn beside(task: Task, stack: usize) -> Result<Done, WriteError> {
+    let place = (stack - size_of::<Task>()) & !63;
+    // SAFETY: the end of a stack that nobody uses: an earlier writer has ended.
+    unsafe { (place as *mut Task).write(task) };
+    // SAFETY: `write_staged` uses that stack, buffers of the scratch memory, what `Task` names and system calls alone, and ends by
+    // `leave`.
+    match unsafe { copy::beside(place, write_staged, place as *mut c_void) } {
+        Ok(copy) => Ok(Done::Snapshot(copy, true)),
+        Err(errno) => {
+            // SAFETY: written above; no process was made that could use it.
+            let Task { writer, staging, filled, .. } = unsafe { (place as *mut Task).read() };
+            let job = writer.job();
+            let mut writer = writer.attach(&job, Silent);
+            writer.staged(&staging, filled)?;
+            writer.end().map(|end| Done::Refused(end, errno))
+        }
+    }
+}
+
+/// The life of a writer that shares the memory of the original.
+unsafe extern "C" fn write_staged(task: *mut c_void) -> ! {
+    // SAFETY: `beside` put it there for this process.
+    let Task { original, writer, report, target, rate, staging, filled } = unsafe { task.cast::<Task>().read() };
+    // SAFETY: their owner keeps them until this process has ended.
+    let (report, target) = unsafe { (&*report, &*target) };
+    run(original, report, target, false, || {
+        let job = writer.job();
+        let pace = Pace::new(report, rate);
+        let began = pace.began;
+        let mut writer = writer.attach(&job, pace);
+        writer.staged(&staging, filled).map_err(Failure::Write)?;
+        finish(writer, report, target, began)
+    })
+}
+
+/// The copy's life. `alone` says that its memory is its own.
+fn run(original: i32, report: &Report, target: &OpenTarget, alone: bool, complete: impl FnOnce() -> Result<(End, u64), Failure>) -> ! {
     if !end_with(original) {
         leave(1);
     }
@@ -147,15 +214,16 @@ fn run(original: i32, job: &Job, writer: Writer<Silent>, plan: &Plan) -> ! {
     if report.gate.load(Ordering::Acquire) == 0 {
         wait_across(&report.gate, 0, Some(HEAD_START));
     }
-    if keep_only(&plan.target.descriptors()).is_err() {
+    if keep_only(&target.descriptors()).is_err() {
         leave(1);
     }
     stand_back();
-    let began = now();
-    let attempt = std::panic::AssertUnwindSafe(|| complete(job, writer, plan, began));
-    let result = std::panic::catch_unwind(attempt).unwrap_or(Err(Failure::Write(WriteError::Format)));
+    if alone {
+        die_first();
+    }
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(complete)).unwrap_or(Err(Failure::Write(WriteError::Format)));
     if result.is_err() {
-        plan.target.discard();
+        target.discard();
     }
     // SAFETY: the original reads it only after `state` says so.
     unsafe { (*report.result.get()).write(result) };
@@ -163,18 +231,25 @@ fn run(original: i32, job: &Job, writer: Writer<Silent>, plan: &Plan) -> ! {
     leave(i32::from(result.is_err()));
 }
 
-fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan, began: Duration) -> Result<(End, u64), Failure> {
+fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan) -> Result<(End, u64), Failure> {
     let report = plan.board.report();
+    let pace = Pace::new(report, plan.rate);
+    let began = pace.began;
     let open = |path: &core::ffi::CStr| open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Failure::Open);
     // The original's show the original's memory.
     let (pagemap, memory) = (open(c"/proc/self/pagemap")?, open(c"/proc/self/mem")?);
     check_advice(job, &open(c"/proc/self/smaps")?, report)?;
     let job = Job { pagemap: pagemap.as_fd(), memory: memory.as_fd(), ..*job };
-    let mut writer = writer.hand_over(&job, Pace { report, rate: plan.rate, began, bytes: 0 });
+    let mut writer = writer.hand_over(&job, pace);
     writer.content(Part::Private).map_err(Failure::Write)?;
+    finish(writer, report, plan.target, began)
+}
+
+/// Ends the stream and makes it durable.
+fn finish(writer: Writer<Pace>, report: &Report, target: &OpenTarget, began: Duration) -> Result<(End, u64), Failure> {
     let end = writer.end().map_err(Failure::Write)?;
     report.state.store(SETTLING, Ordering::Release);
-    plan.target.finish().map_err(Failure::Unfinished)?;
+    target.finish().map_err(Failure::Unfinished)?;
     Ok((end, (now() - began).as_micros() as u64))
 }
 
@@ -248,6 +323,12 @@ struct Pace<'a> {
     bytes: u64,
 }
 
+impl<'a> Pace<'a> {
+    fn new(report: &'a Report, rate: Option<u64>) -> Self {
+        Self { report, rate, began: now(), bytes: 0 }
+    }
+}
+
 impl Progress for Pace<'_> {
     fn wrote(&mut self, bytes: u64) {
         const NAP: Duration = Duration::from_millis(100);
@@ -273,15 +354,18 @@ pub(crate) struct Behind {
     pub id: ImageId,
     copy: Copy,
     board: Board,
-    target: OpenTarget,
+    target: Box<OpenTarget>,
+    /// What a writer that shares our memory writes from.
+    staging: Option<Staging>,
     /// Beats when they were last counted, and when that was different from before.
     seen: (u64, Instant),
     killed: Option<&'static str>,
+    ended: bool,
 }
 
 impl Behind {
-    pub fn new(id: ImageId, copy: Copy, board: Board, target: OpenTarget) -> Self {
-        Self { id, copy, board, target, seen: (0, Instant::now()), killed: None }
+    pub fn new(id: ImageId, copy: Copy, board: Board, target: Box<OpenTarget>, staging: Option<Staging>) -> Self {
+        Self { id, copy, board, target, staging, ended: false, seen: (0, Instant::now()), killed: None }
     }
 
     /// The program runs again: nothing stands still for the copy's sake any more.
@@ -303,8 +387,8 @@ impl Behind {
     }
 
     /// Memory that is not the program's.
-    pub fn range(&self) -> (u64, u64) {
-        self.board.range()
+    pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
+        [self.board.range()].into_iter().chain(self.staging.as_ref().map(Staging::range))
     }
 
     /// Id of the copy, as `/proc` shows it.
@@ -316,6 +400,7 @@ impl Behind {
     pub fn look(&mut self) -> Option<Result<Written, String>> {
         let report = self.board.report();
         if let Some(end) = self.copy.reap() {
+            self.ended = true;
             let result = self.judge(end);
             if result.is_err() {
                 self.target.discard();
@@ -371,5 +456,14 @@ impl Behind {
         let limit = Timespec { tv_sec: KILL_LIMIT.as_secs() as i64, tv_nsec: 0 };
         let _ = poll(&mut [PollFd::from_borrowed_fd(self.copy.ended(), PollFlags::IN)], Some(&limit));
         self.look()
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        if !self.ended && self.give_up("the agent ends").is_none() {
+            // It hangs in the kernel, and may still be about to use it.
+            std::mem::forget(self.staging.take());
+        }
     }
 }

@@ -21,10 +21,14 @@ use crate::rebuild;
 use crate::room;
 use crate::save::{self, Outcome, Snapshot, Standing, Standstill, save};
 use crate::scratch::Scratch;
+use crate::staged::{Staging, worth_while};
 use crate::target::Target;
+use crate::writer::PAGE;
 use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_messages::PROTOCOL;
-use mend_messages::agent::{FromAgent, Hello, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome, Written};
+use mend_messages::agent::{
+    FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome, Written,
+};
 use mend_messages::job::{JobMap, Rank};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -119,6 +123,8 @@ struct Agent {
     ranks_here: u64,
     /// What the last inspection read; a save soon after it need not read it while the job waits.
     advice: Option<(Instant, maps::Advice)>,
+    /// Made ready for a snapshot that is to follow.
+    staging: Option<Staging>,
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
@@ -145,6 +151,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         behind: None,
         ranks_here: 1,
         advice: None,
+        staging: None,
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
@@ -193,7 +200,7 @@ impl Agent {
                 Stage::Suspended => Some(if self.network.in_use() { AT_ONCE } else { SERVICE_PAUSE }),
                 Stage::Running if self.joins() => Some(AT_ONCE),
                 Stage::Running if DELAYED.load(Ordering::Acquire) => Some(PATIENCE),
-                _ => self.behind.as_ref().map(|_| behind::LOOK),
+                _ => (self.behind.is_some() || self.staging.is_some()).then_some(behind::LOOK),
             };
             let own = [PollFd::from_borrowed_fd(self.link.fd(), PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
             let copy = self.behind.as_ref().map(|behind| PollFd::from_borrowed_fd(behind.ended(), PollFlags::IN));
@@ -212,6 +219,7 @@ impl Agent {
                         Stage::Parked { .. } => {}
                     }
                     self.look_behind()?;
+                    self.staging.take_if(|staging| staging.is_stale());
                 }
                 Ok(_) => {
                     let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
@@ -258,10 +266,11 @@ impl Agent {
 
     fn answer(&mut self, seq: u64, request: Request) -> io::Result<()> {
         let reply = match request {
-            Request::Inspect => {
+            Request::Inspect { ahead } => {
                 let tracking = self.tracker.describe();
                 // Before the fabric is held: it takes long, and the program's calls would wait.
                 let advice = maps::advice();
+                self.staging = ahead.and_then(|base| self.make_ready(base, &advice));
                 let (mut own, mut excluded) = (self.own_descriptors(), Vec::new());
                 // Held meanwhile, so that no channel is opened between listing the fabric's descriptors and looking at all. A
                 // parked rank's fabric is held already.
@@ -272,7 +281,7 @@ impl Agent {
                 }
                 excluded.extend(self.tracker.memory());
                 let provider_open = frozen.as_ref().is_some_and(|frozen| frozen.provider_open());
-                excluded.extend(self.behind.as_ref().map(|behind| behind.range()));
+                excluded.extend(self.behind.iter().flat_map(|behind| behind.memory()));
                 let copy = self.behind.as_ref().and_then(|behind| behind.outer());
                 let main_process = self.place.main_process;
                 let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, copy, main_process };
@@ -322,7 +331,16 @@ impl Agent {
         }
     }
 
+    /// Memory for copies of what changed since an image, if to copy that is quicker than to copy page tables, and there is enough.
+    fn make_ready(&self, base: ImageId, advice: &maps::Advice) -> Option<Staging> {
+        let changed = self.tracker.changed(base, &maps::read().ok()?)?;
+        let small = advice.values().map(|advised| advised.small).sum();
+        let fits = room::too_little(changed * PAGE, self.ranks_here).is_none();
+        (worth_while(changed, small) && fits).then(|| Staging::new(changed).ok())?
+    }
+
     fn resume(&mut self) -> Reply {
+        self.staging = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         self.stage = Stage::Running;
         if let Some(map) = self.held_map.take() {
@@ -347,7 +365,8 @@ impl Agent {
     }
 
     /// What a save that shall not stop the program for long needs; or why it has to.
-    fn snapshot(&self, order: &SaveOrder) -> Result<Option<Snapshot>, String> {
+    fn snapshot(&mut self, order: &SaveOrder) -> Result<Option<Snapshot>, String> {
+        let staging = self.staging.take().filter(|_| order.base.is_some());
         if order.mode == SaveMode::Stop {
             return Ok(None);
         }
@@ -355,7 +374,7 @@ impl Agent {
         match room::too_little(resident_bytes(), self.ranks_here) {
             Some(why) => Err(stopped(&why)),
             None => match Board::new() {
-                Ok(board) => Ok(Some(Snapshot { board, rate: order.rate })),
+                Ok(board) => Ok(Some(Snapshot { board, rate: order.rate, staging })),
                 Err(errno) => Err(stopped(&errno.to_string())),
             },
         }
@@ -396,7 +415,7 @@ impl Agent {
         let mut excluded = vec![(start as u64, end as u64)];
         frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
         excluded.extend(self.tracker.memory());
-        excluded.extend(snapshot.as_ref().map(|snapshot| snapshot.board.range()));
+        excluded.extend(snapshot.iter().flat_map(Snapshot::memory));
         excluded.sort_unstable();
         let request =
             save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded, advice };

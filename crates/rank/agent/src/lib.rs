@@ -1,7 +1,7 @@
 //! The agent inside a rank: parks threads, writes the image, rebuilds the process after a restore.
 //!
 //! One thread, started by the preloaded object's constructor, that talks with the node's daemon. Reading order:
-//! [`conversation`] (what is asked), [`save`] (how an image is taken), `park`, `layout`, `writer`, `behind`; for the way back
+//! [`conversation`] (what is asked), [`save`] (how an image is taken), `park`, `layout`, `writer`, `behind`, `staged`; for the way back
 //! `rebuild`, `reopen`, `state`.
 //!
 //! Rules: whatever fails here, the program runs on. While threads are parked nothing here calls the C library's malloc or
@@ -33,6 +33,7 @@ mod save;
 mod scheduling;
 mod scratch;
 mod sockets;
+mod staged;
 mod start;
 mod state;
 mod stream;

@@ -39,6 +39,8 @@ pub(crate) struct Advised {
     pub huge: bool,
     /// Holds pages that the kernel may drop when it likes (`MADV_FREE`).
     pub fleeting: bool,
+    /// Pages of its own that are in small ones.
+    pub small: u64,
     /// Why it cannot be saved.
     pub obstacle: Option<&'static str>,
 }
@@ -107,6 +109,10 @@ pub(crate) fn advice() -> Advice {
             advised.page_shift = 10 + kibibytes().max(1).ilog2();
         } else if let Some(eligible) = line.strip_prefix("THPeligible:") {
             advised.huge = eligible.trim() == "1";
+        } else if line.starts_with("Anonymous:") {
+            advised.small = kibibytes() / 4;
+        } else if line.starts_with("AnonHugePages:") {
+            advised.small = advised.small.saturating_sub(kibibytes() / 4);
         } else if line.starts_with("LazyFree:") {
             advised.fleeting = kibibytes() != 0;
         } else if line.starts_with("ProtectionKey:") && kibibytes() != 0 {

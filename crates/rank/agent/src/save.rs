@@ -16,6 +16,7 @@ use crate::inspect::{process_obstacles, shared_with_others};
 use crate::layout::{Content, Layout, LayoutError};
 use crate::park::{ParkError, Parked, park};
 use crate::scratch::{Buffers, Scratch};
+use crate::staged::Staging;
 use crate::state::{State, StateError};
 use crate::target::{Target, TargetError};
 use crate::writer::{self, Job, PAGE, WriteError};
@@ -140,6 +141,15 @@ pub(crate) struct Snapshot {
     pub board: Board,
     /// Bytes per second.
     pub rate: Option<u64>,
+    /// Made ready for copies of what changed.
+    pub staging: Option<Staging>,
+}
+
+impl Snapshot {
+    /// Memory that is not the program's.
+    pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
+        [self.board.range()].into_iter().chain(self.staging.as_ref().map(Staging::range))
+    }
 }
 
 /// How [`save`] returns.
@@ -186,7 +196,7 @@ pub(crate) fn save(
     let mut sources = Sources::open()?;
     standing.guards = guards(&sources, request.scratch)?;
     prepared.stand_still();
-    let (target, mut tables) = (target.open()?, Tables { id: image_id()?, base: prepared.base, ..Tables::default() });
+    let (target, mut tables) = (Box::new(target.open()?), Tables { id: image_id()?, base: prepared.base, ..Tables::default() });
     if let Err(error) = gather_until_stable(request, &mut standing, &mut sources, &mut tables) {
         target.discard();
         return Err(error);
@@ -200,7 +210,10 @@ pub(crate) fn save(
         let job = tables.job(target.fd(), &sources, &standing.layout, prepared.look);
         // SAFETY: the writer runs alone; its buffers are borrowed nowhere else.
         let buffers = unsafe { request.scratch.buffers() };
-        let plan = snapshot.as_ref().map(|Snapshot { board, rate }| behind::Plan { board, target: &target, rate: *rate });
+        let plan = snapshot.as_ref().map(|Snapshot { board, rate, staging }| {
+            let staging = staging.as_ref().map(|staging| (staging, request.scratch.other_stack_top()));
+            behind::Plan { board, target: &target, rate: *rate, staging }
+        });
         let mut call = Call { job: &job, buffers: Some(buffers), plan: plan.as_ref(), result: None };
         let context = &raw mut standing.context;
         // SAFETY: the stack is scratch memory of sufficient size; `write_on_scratch` does not unwind and changes nothing but its
@@ -225,8 +238,9 @@ pub(crate) fn save(
     };
     let elapsed = || writing.elapsed().as_micros() as u64;
     let (end, taken, refused) = match result {
-        Ok((Done::Snapshot(copy), taken)) => {
-            let behind = snapshot.map(|snapshot| Box::new(Behind::new(saved.id, copy, snapshot.board, target)));
+        Ok((Done::Snapshot(copy, shares), taken)) => {
+            let new = |Snapshot { board, staging, .. }| Behind::new(saved.id, copy, board, target, staging.filter(|_| shares));
+            let behind = snapshot.map(new).map(Box::new);
             settle(&taken);
             let saved = Box::new(Saved { behind: true, write_us: elapsed(), ..saved });
             return Ok(Outcome::Saved(saved, standing.into_standstill(), behind));

@@ -1,4 +1,4 @@
-//! Memory of the agent that is not saved: the writer's stack, its buffers, and the place where the restorer leaves its
+//! Memory of the agent that is not saved: the writers' stacks, their buffers, and the place where the restorer leaves its
 //! [`Handoff`]. It is mapped again in a restored process, empty.
 
 use crate::stream::Batch;
@@ -13,7 +13,7 @@ const BOUNCE: usize = MAX_PAGES as usize;
 const REGIONS: usize = 4096;
 const RESIDENCY: usize = 64 << 10;
 const BATCH: usize = size_of::<Batch>().next_multiple_of(4096);
-const TOTAL: usize = HANDOFF + STACK + BOUNCE + RESIDENCY + BATCH + (REGIONS * size_of::<Region>()).next_multiple_of(4096);
+const TOTAL: usize = HANDOFF + 2 * STACK + BOUNCE + RESIDENCY + BATCH + (REGIONS * size_of::<Region>()).next_multiple_of(4096);
 
 const _: () = assert!(size_of::<Handoff>() <= HANDOFF);
 
@@ -60,10 +60,15 @@ impl Scratch {
         self.base + HANDOFF + STACK
     }
 
+    /// End of the stack of a writer that shares this memory. See [`crate::staged`].
+    pub fn other_stack_top(&self) -> usize {
+        self.stack_top() + STACK
+    }
+
     /// # Safety
     /// No other result of this function may be in use.
     pub unsafe fn buffers(&self) -> Buffers {
-        let bounce = self.base + HANDOFF + STACK;
+        let bounce = self.base + HANDOFF + 2 * STACK;
         let residency = bounce + BOUNCE;
         let batch = residency + RESIDENCY;
         let regions = batch + BATCH;

@@ -15,17 +15,23 @@ use xxhash_rust::xxh3::xxh3_64;
 /// A peer that takes nothing for this long is dead.
 pub(crate) const STALL: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
-/// Records sent with one call: with head and payload of each, within what a call takes (`IOV_MAX`).
-const MOST: usize = 256;
+/// Pieces sent with one call, at most what a call takes (`IOV_MAX`).
+const MOST: usize = 512;
 /// Bytes that are enough for one call. Few enough to stay in the processor's cache between checksum and copy.
 const ENOUGH: usize = 256 << 10;
+/// Payloads up to this length are gathered, not sent from where they are: the kernel is slower with many short pieces than
+/// a copy takes.
+const SHORT: usize = 32 << 10;
+const PAGE: usize = 4096;
+const ROOM: usize = ENOUGH + SHORT + 2 * PAGE;
 
 /// Records that wait for the call that sends them. Any bytes, zeros above all, are valid.
-#[repr(C)]
+#[repr(C, align(4096))]
 pub(crate) struct Batch {
-    heads: [[u8; HEAD_SIZE]; MOST],
-    /// Addresses and lengths.
-    payloads: [(usize, usize); MOST],
+    /// Heads and short payloads.
+    gathered: [u8; ROOM],
+    /// Addresses and lengths, within `gathered` and of long payloads.
+    pieces: [(usize, usize); MOST],
 }
 
 /// A stream being sent.
@@ -36,9 +42,15 @@ pub(crate) struct Stream<'a> {
     /// Up to here the disk has been told to write.
     settling: u64,
     batch: &'static mut Batch,
-    waiting: usize,
-    /// Bytes of the records that wait.
+    /// What waits: pieces, their bytes, and up to where room is taken.
+    waiting: Waiting,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    pieces: usize,
     bytes: usize,
+    filled: usize,
 }
 
 impl<'a> Stream<'a> {
@@ -50,15 +62,15 @@ impl<'a> Stream<'a> {
             // take its pauses for the line's. Not a TCP socket, or no cubic: as it is.
             let _ = rustix::net::sockopt::set_tcp_congestion(out, "cubic");
         }
-        let stream = Self { out, socket, ledger: Ledger::new(header), settling: 0, batch, waiting: 0, bytes: 0 };
+        let stream = Self { out, socket, ledger: Ledger::new(header), settling: 0, batch, waiting: Waiting::default() };
         stream.send(&mut [IoSlice::new(header)])?;
         Ok(stream)
     }
 
     /// The same stream, out through another descriptor of the same file.
     pub fn through<'b>(self, out: BorrowedFd<'b>) -> Stream<'b> {
-        let Self { socket, ledger, settling, batch, waiting, bytes, .. } = self;
-        Stream { out, socket, ledger, settling, batch, waiting, bytes }
+        let Self { socket, ledger, settling, batch, waiting, .. } = self;
+        Stream { out, socket, ledger, settling, batch, waiting }
     }
 
     /// What an end record would say now.
@@ -79,28 +91,66 @@ impl<'a> Stream<'a> {
     /// Sends pages, now or with others that follow: they must stay as they are until [`Stream::flush`]. Returns how many bytes
     /// went.
     pub fn pages(&mut self, address: u64, pages: &'static [u8]) -> Result<u64, WriteError> {
-        let (_, raw) = self.admit(Kind::Pages, 0, address, pages)?;
-        self.batch.heads[self.waiting] = raw;
-        self.batch.payloads[self.waiting] = (pages.as_ptr() as usize, pages.len());
-        self.waiting += 1;
-        self.bytes += HEAD_SIZE + pages.len();
-        if self.waiting == MOST || self.bytes >= ENOUGH { self.flush() } else { Ok(0) }
+        if self.waiting.pieces == 0 {
+            // Pages of the file that are filled from one page of memory each are filled fastest.
+            self.waiting.filled = self.ledger.bytes() as usize % PAGE;
+        }
+        if pages.len() <= SHORT {
+            self.gather(address, pages)?;
+        } else {
+            let (_, raw) = self.admit(Kind::Pages, 0, address, pages)?;
+            let at = self.take_room(HEAD_SIZE);
+            self.batch.gathered[at..at + HEAD_SIZE].copy_from_slice(&raw);
+            self.piece(pages.as_ptr() as usize, pages.len());
+        }
+        let Waiting { pieces, bytes, .. } = self.waiting;
+        if pieces + 2 > MOST || bytes >= ENOUGH { self.flush() } else { Ok(0) }
+    }
+
+    /// Copies first and reads the copy for its checksum: memory that is in no cache is copied faster than it is read.
+    fn gather(&mut self, address: u64, pages: &[u8]) -> Result<(), WriteError> {
+        let at = self.take_room(HEAD_SIZE + pages.len());
+        let payload = at + HEAD_SIZE..at + HEAD_SIZE + pages.len();
+        self.batch.gathered[payload.clone()].copy_from_slice(pages);
+        let head = RecordHead::new(Kind::Pages, 0, address, pages.len() as u64, xxh3_64(&self.batch.gathered[payload]));
+        let raw = head.to_bytes();
+        self.batch.gathered[at..at + HEAD_SIZE].copy_from_slice(&raw);
+        self.ledger.admit(&raw).map(drop).map_err(|_| WriteError::Format)
+    }
+
+    /// Where `gathered` has room for what comes next, which then waits. There is enough: while a call is not due, less than
+    /// [`ENOUGH`] waits.
+    fn take_room(&mut self, length: usize) -> usize {
+        let at = self.waiting.filled;
+        self.waiting.filled += length;
+        self.piece(self.batch.gathered[at..at + length].as_ptr() as usize, length);
+        at
+    }
+
+    fn piece(&mut self, address: usize, length: usize) {
+        let Waiting { pieces, bytes, .. } = &mut self.waiting;
+        *bytes += length;
+        match self.batch.pieces[..*pieces].last_mut() {
+            Some((start, so_far)) if *start + *so_far == address => *so_far += length,
+            _ => {
+                self.batch.pieces[*pieces] = (address, length);
+                *pieces += 1;
+            }
+        }
     }
 
     /// Sends what waits.
     pub fn flush(&mut self) -> Result<u64, WriteError> {
-        let (count, bytes) = (core::mem::take(&mut self.waiting), core::mem::take(&mut self.bytes));
+        let Waiting { pieces: count, bytes, .. } = core::mem::take(&mut self.waiting);
         if count == 0 {
             return Ok(0);
         }
-        let mut pieces = [IoSlice::new(&[]); 2 * MOST];
-        for (index, pair) in pieces.chunks_exact_mut(2).take(count).enumerate() {
-            let (address, length) = self.batch.payloads[index];
-            // SAFETY: `pages` put it there, and its caller keeps it as it was.
-            let payload = unsafe { core::slice::from_raw_parts(address as *const u8, length) };
-            pair.copy_from_slice(&[IoSlice::new(&self.batch.heads[index]), IoSlice::new(payload)]);
+        let mut pieces = [IoSlice::new(&[]); MOST];
+        for (piece, (address, length)) in pieces.iter_mut().zip(&self.batch.pieces[..count]) {
+            // SAFETY: a part of `gathered`, or what `pages` was given and its caller keeps as it was.
+            *piece = IoSlice::new(unsafe { core::slice::from_raw_parts(*address as *const u8, *length) });
         }
-        self.send(&mut pieces[..2 * count])?;
+        self.send(&mut pieces[..count])?;
         self.settle();
         Ok(bytes as u64)
     }

@@ -8,13 +8,14 @@
 use crate::dirty::{Entry, Look, Taken, tracked, within};
 use crate::layout::{Content, Plan};
 use crate::scratch::Buffers;
+use crate::staged::{Filled, Staging};
 use crate::stream::{STALL, Stream};
 use mend_image::fixed::Fixed;
 use mend_image::record::{End, Kind, MAX_PAGES, Mapping, mapping};
 use mend_image::{HEADER_SIZE, kept, launch};
 use mend_kernel::pagemap::{Method, Region, populated};
 use mend_kernel::raw::{check, syscall};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 pub(crate) const PAGE: u64 = 4096;
@@ -57,7 +58,7 @@ pub(crate) enum WriteError {
 
 /// Takes the look at what changed. Nothing of the process may change from here on until the image is complete.
 pub(crate) fn look(job: &Job, buffers: &mut Buffers) -> Taken {
-    let pagemap = rustix::fd::AsRawFd::as_raw_fd(&job.pagemap);
+    let pagemap = job.pagemap.as_raw_fd();
     job.look.map_or_else(Taken::default, |look| look.take(pagemap, job.method, job.plans, job.volatile, buffers.regions))
 }
 
@@ -133,6 +134,45 @@ impl<'a> Writer<'a, Silent> {
     }
 }
 
+/// A writer without its job, at home in scratch memory alone.
+pub(crate) struct Detached {
+    out: BorrowedFd<'static>,
+    pagemap: BorrowedFd<'static>,
+    memory: BorrowedFd<'static>,
+    method: Method,
+    stream: Stream<'static>,
+    bounce: &'static mut [u8],
+    regions: &'static mut [Region],
+    residency: &'static mut [u8],
+}
+
+impl Writer<'_, Silent> {
+    /// For what was staged, which needs nothing more of the job. The descriptors must stay open, or be others of the same files.
+    pub fn detach(self) -> Detached {
+        let Self { job, stream, bounce, regions, residency, .. } = self;
+        // SAFETY: whoever attaches it again answers for them.
+        let [out, pagemap, memory] = [job.out, job.pagemap, job.memory].map(|fd| unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) });
+        Detached { out, pagemap, memory, method: job.method, stream: stream.through(out), bounce, regions, residency }
+    }
+}
+
+impl Detached {
+    /// A job that says what goes where and nothing else.
+    pub fn job(&self) -> Job<'static> {
+        let Self { out, pagemap, memory, method, .. } = *self;
+        let nothing = |kind| (kind, &[][..]);
+        let tables = [Kind::Strings, Kind::Objects, Kind::Mappings, Kind::Threads, Kind::Process].map(nothing);
+        let header = [0; HEADER_SIZE];
+        Job { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans: &[], volatile: &[], held: &[], look: None }
+    }
+
+    /// The writer again.
+    pub fn attach<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
+        let Self { stream, bounce, regions, residency, .. } = self;
+        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes: None, progress }
+    }
+}
+
 impl<P: Progress> Writer<'_, P> {
     /// Writes one part of the content.
     pub fn content(&mut self, part: Part) -> Result<(), WriteError> {
@@ -142,7 +182,10 @@ impl<P: Progress> Writer<'_, P> {
         }
         match part {
             Part::Shared => job.held.iter().try_for_each(|(object, descriptor, size)| self.object(*object, descriptor.as_fd(), *size)),
-            Part::Private => self.keep(self.changes.unwrap_or_default()),
+            Part::Private => {
+                let kept = self.changes.unwrap_or_default().iter().filter(|entry| !entry.changed());
+                self.keep(kept.map(Entry::range))
+            }
         }?;
         let sent = self.stream.flush()?;
         self.progress.wrote(sent);
@@ -164,6 +207,20 @@ impl<P: Progress> Writer<'_, P> {
         Ok(())
     }
 
+    /// Writes what was copied of the private content.
+    pub fn staged(&mut self, staging: &Staging, filled: Filled) -> Result<(), WriteError> {
+        staging.each_copied(filled, |(start, end), from, zeros| self.direct(start, end, from, !zeros))?;
+        self.keep(staging.kept(filled))?;
+        let sent = self.stream.flush()?;
+        self.progress.wrote(sent);
+        Ok(())
+    }
+
+    /// Populated pages of all mappings that are tracked, if it is known what changed.
+    pub fn changes(&self) -> Option<&'static [Entry]> {
+        self.changes
+    }
+
     fn mapping(&mut self, plan: &Plan) -> Result<(), WriteError> {
         let Mapping { start, end, .. } = plan.mapping;
         match plan.content {
@@ -173,13 +230,20 @@ impl<P: Progress> Writer<'_, P> {
             Content::Populated | Content::Fleeting | Content::Changed => {}
         }
         if let Some(changes) = self.changes.filter(|_| tracked(plan)) {
-            let mut changed = within(changes, &plan.mapping).iter().filter(|entry| entry.changed());
-            return changed.try_for_each(|entry| self.region(plan, entry.range(), entry.absent()));
+            let mut changed = within(changes, &plan.mapping).iter().filter(|entry| entry.changed()).peekable();
+            while let Some(entry) = changed.next() {
+                // Scattered pages are in no cache, and each is looked at for zeros before it is copied.
+                if let Some(next) = changed.peek().filter(|next| !next.absent()) {
+                    prefetch(next.range().0);
+                }
+                self.region(plan, entry.range(), entry.absent())?;
+            }
+            return Ok(());
         }
         let own_only = plan.content == Content::Changed;
         let mut at = start;
         while at < end {
-            let (pagemap, regions) = (rustix::fd::AsRawFd::as_raw_fd(&self.job.pagemap), &mut *self.regions);
+            let (pagemap, regions) = (self.job.pagemap.as_raw_fd(), &mut *self.regions);
             let found = populated(pagemap, self.job.method, at, end, own_only, regions);
             let (count, next) = found.map_err(|errno| WriteError::Pagemap(Errno::from_raw_os_error(errno)))?;
             for index in 0..count {
@@ -201,13 +265,12 @@ impl<P: Progress> Writer<'_, P> {
             // Readable and yet not to be read: a guard page, or nothing there any more.
             self.copied(start, end, !own_only, fleeting || readable && absent)
         } else {
-            self.direct(start, end, !own_only)
+            self.direct(start, end, start, !own_only)
         }
     }
 
     /// Leaves unchanged pages to the base.
-    fn keep(&mut self, changes: &[Entry]) -> Result<(), WriteError> {
-        let mut kept = changes.iter().filter(|entry| !entry.changed()).map(Entry::range);
+    fn keep(&mut self, mut kept: impl Iterator<Item = (u64, u64)>) -> Result<(), WriteError> {
         let bounce = std::mem::take(&mut self.bounce);
         let mut result = Ok(());
         while result.is_ok() {
@@ -221,8 +284,9 @@ impl<P: Progress> Writer<'_, P> {
         result
     }
 
-    /// Stores pages from where they are. They are present and readable, and nothing writes to them but what `volatile` lists.
-    fn direct(&mut self, start: u64, end: u64, skip_zero: bool) -> Result<(), WriteError> {
+    /// Stores the pages that are at `from`. They are present and readable, and nothing writes to them but what `volatile` lists.
+    fn direct(&mut self, start: u64, end: u64, from: u64, skip_zero: bool) -> Result<(), WriteError> {
+        let page_at = |address| page_at(address - start + from);
         let mut at = start;
         while at < end {
             if skip_zero && is_zero(page_at(at)) {
@@ -240,7 +304,7 @@ impl<P: Progress> Writer<'_, P> {
             }
             // SAFETY: populated, readable pages of this process; all other threads are parked and this one writes only to
             // its scratch memory, which no plan covers.
-            let pages = unsafe { core::slice::from_raw_parts(first as *const u8, (at - first) as usize) };
+            let pages = unsafe { core::slice::from_raw_parts((first - start + from) as *const u8, (at - first) as usize) };
             let sent = self.stream.pages(first, pages)?;
             self.progress.wrote(sent);
         }
@@ -257,17 +321,7 @@ impl<P: Progress> Writer<'_, P> {
         let mut at = start;
         while at < end {
             let length = (end - at).min(MAX_PAGES) as usize;
-            let got = loop {
-                match rustix::io::pread(self.job.memory, &mut self.bounce[..length], at) {
-                    Err(Errno::INTR) => {}
-                    other => break other,
-                }
-            };
-            let got = match got {
-                Ok(got) => got as u64 / PAGE * PAGE,
-                Err(Errno::IO | Errno::FAULT) if may_lack => 0,
-                Err(error) => return Err(WriteError::Memory(at, error)),
-            };
+            let got = fetch(self.job.memory, at, &mut self.bounce[..length], may_lack)?;
             if got == 0 {
                 at += PAGE;
                 continue;
@@ -355,6 +409,27 @@ impl<P: Progress> Writer<'_, P> {
             at = result?;
         }
         Ok(())
+    }
+}
+
+/// Asks for the first 256 bytes of a page. Harmless whatever is there.
+fn prefetch(page: u64) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    for line in 0..4 {
+        // SAFETY: a hint; it does not fault.
+        unsafe { _mm_prefetch((page as *const i8).wrapping_add(64 * line), _MM_HINT_T0) };
+    }
+}
+
+/// Reads whole pages at `address` by the kernel; returns how many bytes there are.
+pub(crate) fn fetch(memory: BorrowedFd, address: u64, room: &mut [u8], may_lack: bool) -> Result<u64, WriteError> {
+    loop {
+        return match rustix::io::pread(memory, &mut *room, address) {
+            Ok(got) => Ok(got as u64 / PAGE * PAGE),
+            Err(Errno::INTR) => continue,
+            Err(Errno::IO | Errno::FAULT) if may_lack => Ok(0),
+            Err(error) => Err(WriteError::Memory(address, error)),
+        };
     }
 }
 

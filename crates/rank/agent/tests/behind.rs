@@ -4,8 +4,9 @@
 mod support;
 
 use mend_image::launch::Mode;
+use mend_messages::agent::{Reply, Request, Saved};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use support::{Rank, Source, compile, generations_behind};
 
 /// Slow enough for the program to go on meanwhile.
@@ -160,6 +161,97 @@ fn a_writer_ends_with_its_rank_and_with_its_daemon() {
     let [_, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
     rank.kill();
     await_end(copy);
+}
+
+/// Whether two processes share their memory.
+fn same_memory(one: i32, other: i32) -> bool {
+    const KCMP_VM: i32 = 1;
+    // SAFETY: plain numbers.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    assert!(order >= 0, "{}", std::io::Error::last_os_error());
+    order == 0
+}
+
+/// A full image and the rank, which changes little of its memory, its images being on tracked ground.
+fn mostly_still(pid: u32) -> (Rank, Saved, PathBuf) {
+    let mut rank = Rank::start(pid, &compile("apps/mostly_still.c"), &["1000000"]);
+    rank.await_line("round 50");
+    let path = rank.directory.join("image-0");
+    let full = rank.snapshot_on(&path, None, None);
+    rank.resume();
+    rank.await_written(full.id).unwrap();
+    (rank, full, path)
+}
+
+#[test]
+fn what_little_changed_is_copied_instead_of_the_process() {
+    let (mut rank, full, path) = mostly_still(8500);
+    if rank.inspect().tracking.method != "write-protect" {
+        rank.kill();
+        return;
+    }
+    let (mut chain, mut base) = (vec![path], full.id);
+    for number in 1..4 {
+        rank.two_lines_more();
+        assert!(matches!(rank.ask(Request::Inspect { ahead: Some(base) }), Reply::Inspected(_)));
+        let path = rank.directory.join(format!("image-{number}"));
+        let saved = rank.snapshot_on(&path, Some(base), Some(SLOW));
+        assert!(saved.behind && saved.base == Some(base) && saved.note.is_none(), "{saved:?}");
+        let [program, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
+        assert!(same_memory(program, copy));
+        rank.resume();
+        rank.two_lines_more();
+        let written = rank.await_written(saved.id).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), written.bytes);
+        assert!((512..1500).contains(&written.pages), "{written:?}");
+        base = saved.id;
+        chain.insert(0, path);
+    }
+    let directory = rank.directory.clone();
+    let printed = String::from_utf8(rank.kill()).unwrap();
+    assert!(!printed.contains("LOST"), "{printed}");
+    let mut rank = Rank::restore(Source::Chain(&chain), Mode::Restart, &directory).unwrap();
+    rank.resume();
+    goes_on(rank);
+}
+
+#[test]
+fn a_writer_that_shares_memory_hurts_nobody_whatever_becomes_of_it() {
+    let (mut rank, full, path) = mostly_still(8600);
+    if rank.inspect().tracking.method != "write-protect" {
+        rank.kill();
+        return;
+    }
+    let begin = |rank: &mut Rank, base| {
+        assert!(matches!(rank.ask(Request::Inspect { ahead: Some(base) }), Reply::Inspected(_)));
+        let saved = rank.snapshot_on(&path, Some(base), Some(1 << 20));
+        let [program, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
+        assert!(saved.behind && same_memory(program, copy));
+        rank.resume();
+        (saved, copy)
+    };
+    // It is killed.
+    let (saved, copy) = begin(&mut rank, full.id);
+    // SAFETY: plain numbers; a process of this test.
+    assert_eq!(unsafe { libc::kill(copy, libc::SIGKILL) }, 0);
+    let error = rank.await_written(saved.id).unwrap_err();
+    assert!(error.contains("killed by signal 9"), "{error}");
+    rank.two_lines_more();
+    // Another image is asked for, and made ready for, meanwhile.
+    let full = rank.snapshot_on(&path, None, None);
+    rank.resume();
+    rank.await_written(full.id).unwrap();
+    let (slow, _) = begin(&mut rank, full.id);
+    assert!(matches!(rank.ask(Request::Inspect { ahead: Some(slow.id) }), Reply::Inspected(_)));
+    let next = rank.snapshot_on(&path, Some(slow.id), None);
+    rank.resume();
+    assert!(rank.await_written(slow.id).unwrap_err().contains("another image was asked for"));
+    rank.await_written(next.id).unwrap();
+    // The daemon ends.
+    let (_, copy) = begin(&mut rank, next.id);
+    rank.hang_up();
+    await_end(copy);
+    rank.kill();
 }
 
 /// Until a process runs no more.

@@ -20,7 +20,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Inspects, suspends, saves and resumes; milliseconds of the save from its order to its answer.
 fn image(rank: &mut Rank, path: &Path, base: Option<ImageId>, track: bool) -> (Saved, f64) {
-    assert!(matches!(rank.ask(Request::Inspect), Reply::Inspected(_)));
+    assert!(matches!(rank.ask(Request::Inspect { ahead: None }), Reply::Inspected(_)));
     assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
     let began = Instant::now();
     let order = SaveOrder { base, track, ..SaveOrder::full(SaveTarget::File(path.to_path_buf())) };
@@ -31,6 +31,17 @@ fn image(rank: &mut Rank, path: &Path, base: Option<ImageId>, track: bool) -> (S
     let took = began.elapsed().as_secs_f64() * 1e3;
     rank.resume();
     (saved, took)
+}
+
+/// The same behind the running program; milliseconds from the order to suspend until it runs again, and until it is written.
+fn snapshot(rank: &mut Rank, path: &Path, base: Option<ImageId>) -> (Saved, f64, f64) {
+    assert!(matches!(rank.ask(Request::Inspect { ahead: base }), Reply::Inspected(_)));
+    let began = Instant::now();
+    let saved = rank.snapshot_on(path, base, None);
+    rank.resume();
+    let stopped = began.elapsed().as_secs_f64() * 1e3;
+    rank.await_written(saved.id).unwrap();
+    (saved, stopped, began.elapsed().as_secs_f64() * 1e3)
 }
 
 fn tell(rank: &mut Rank, order: &str) -> Vec<f64> {
@@ -60,6 +71,7 @@ fn sizes(pid: u32, huge: &str, method: &str) {
     std::fs::create_dir_all(&place).unwrap();
     std::fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let (mut full, mut none, mut tenth, mut parked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut stopped, mut written) = (Vec::new(), Vec::new());
     let mut pages = (0, 0);
     for _ in 0..number("MEND_BENCH_RUNS", 5) {
         let (first, took) = image(&mut rank, &place.join("full"), None, true);
@@ -70,7 +82,11 @@ fn sizes(pid: u32, huge: &str, method: &str) {
         tell(&mut rank, "dirty 10");
         let (third, took) = image(&mut rank, &place.join("tenth"), Some(second.id), true);
         tenth.push(took);
-        assert_eq!((second.base, third.base), (Some(first.id), Some(second.id)));
+        tell(&mut rank, "dirty 10");
+        let (fourth, took, until_written) = snapshot(&mut rank, &place.join("behind"), Some(third.id));
+        stopped.push(took);
+        written.push(until_written);
+        assert_eq!((second.base, third.base, fourth.base), (Some(first.id), Some(second.id), Some(third.id)));
         pages = (second.pages, third.pages);
         std::fs::remove_dir_all(&place).unwrap();
         std::fs::create_dir_all(&place).unwrap();
@@ -79,14 +95,16 @@ fn sizes(pid: u32, huge: &str, method: &str) {
     std::fs::remove_dir_all(&place).unwrap();
     let ratio = median(tenth.iter().zip(&full).map(|(tenth, full)| tenth / full).collect());
     println!(
-        "{} {method:13} full {:7.1} ms; nothing changed {:6.2} ms (threads stood still {:.2} ms, {} pages); a tenth changed {:6.1} ms ({} pages), {ratio:.3} of full",
+        "{} {method:13} full {:7.1} ms; nothing changed {:6.2} ms (threads stood still {:.2} ms, {} pages); a tenth changed {:6.1} ms ({} pages), {ratio:.3} of full; behind the program: stopped {:.1} ms, written after {:.1} ms",
         kind(huge),
         median(full),
         median(none),
         median(parked),
         pages.0,
         median(tenth),
-        pages.1
+        pages.1,
+        median(stopped),
+        median(written)
     );
     rank.kill();
 }

@@ -107,7 +107,7 @@ impl Stage {
 
     fn perform(&mut self, request: Request, welcome: &Welcome) -> Reply {
         match request {
-            Request::Inspect => Reply::Inspected(Inspection { threads: 7, ..Inspection::default() }),
+            Request::Inspect { .. } => Reply::Inspected(Inspection { threads: 7, ..Inspection::default() }),
             Request::Suspend | Request::SuspendPeer(_) => Reply::Suspended { us: 5 },
             Request::Save(order) => {
                 if let SaveTarget::Descriptor = order.target {
@@ -189,7 +189,7 @@ fn questions_and_maps_reach_the_agent_and_answers_come_back() {
         let address = until_fabric(&mut job, true).await;
         assert_eq!(address, FabricAddress { tcp: "127.0.0.1:4711".parse().unwrap(), unix: "fabric-0-3".into() });
         assert_eq!(ask(&mut job, 90, Request::Suspend).await, Reply::Suspended { us: 5 });
-        assert!(matches!(ask(&mut job, 7, Request::Inspect).await, Reply::Inspected(Inspection { threads: 7, .. })));
+        assert!(matches!(ask(&mut job, 7, Request::Inspect { ahead: None }).await, Reply::Inspected(Inspection { threads: 7, .. })));
         assert_eq!(ask(&mut job, 8, Request::Resume).await, Reply::Resumed);
         job.send(ToDaemon::Map(JobMap { version: 42, entries: Vec::new() })).await;
         let mut output = String::new();
@@ -253,7 +253,7 @@ fn without_an_agent_every_question_has_an_answer() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);
         let mut job = daemon.job(&["sleep", "1000"], 2).await;
-        assert!(failure(ask(&mut job, 1, Request::Inspect).await).contains("rank 0 is not on this node"));
+        assert!(failure(ask(&mut job, 1, Request::Inspect { ahead: None }).await).contains("rank 0 is not on this node"));
         job.start(0, false).await;
         assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
         assert!(failure(ask(&mut job, 2, Request::Suspend).await).contains("static or setuid program?"));

@@ -9,11 +9,10 @@
 //!
 //! Source: Documentation/admin-guide/mm/transhuge.rst; madvise(2), `MADV_COLLAPSE` (Linux 6.1).
 
-use super::look::{Entry, Sink};
+use super::look::{Entry, Run, Sink};
 use super::room::Loan;
 use crate::writer::PAGE;
 use mend_image::record::Mapping;
-use mend_kernel::pagemap::Region;
 use mend_kernel::userfault::release;
 
 /// Bytes of a huge page.
@@ -71,20 +70,20 @@ impl Blocks {
         self.first = self.after.count();
     }
 
-    /// A region of populated pages of the mapping.
-    pub fn add(&mut self, region: &Region) {
-        let mut at = region.start;
-        while at < region.end {
+    /// Populated pages of the mapping.
+    pub fn add(&mut self, run: &Run) {
+        let mut at = run.start;
+        while at < run.end {
             let start = at / BLOCK * BLOCK;
             if start != self.block.start {
                 self.judge();
                 self.block = Block { start, huge: true, ..Block::default() };
             }
-            let next = region.end.min(start + BLOCK);
+            let next = run.end.min(start + BLOCK);
             let pages = (next - at) / PAGE;
             self.block.pages += pages;
-            self.block.written += if region.written() { pages } else { 0 };
-            self.block.huge &= region.huge();
+            self.block.written += if run.written { pages } else { 0 };
+            self.block.huge &= run.huge;
             at = next;
         }
     }

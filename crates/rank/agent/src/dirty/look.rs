@@ -14,7 +14,7 @@ use super::soft;
 use crate::layout::{Content, Plan};
 use crate::writer::PAGE;
 use mend_image::record::{Mapping, mapping};
-use mend_kernel::pagemap::{Method, Region, populated};
+use mend_kernel::pagemap::{self, Method, Region, populated};
 
 /// Populated pages that are alike.
 #[repr(C)]
@@ -230,4 +230,73 @@ pub(super) fn each_region(
         at = next.max(at + PAGE);
     }
     Ok(())
+}
+
+/// Populated pages that are alike, as [`each_page_run`] tells of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub start: u64,
+    pub end: u64,
+    /// Written to since they were last protected.
+    pub written: bool,
+    /// See [`Region::absent`].
+    pub absent: bool,
+    /// Parts of huge pages. Only said if asked for.
+    pub huge: bool,
+}
+
+/// Calls with all populated pages of a mapping under observation, in runs, ascending, and protects them if that is wanted.
+///
+/// The kernel is asked for what was written to and for what is missing, apart, since to have all pages listed takes it longer
+/// than both. What was written to is asked for last: a page that something other than the program's threads touches meanwhile
+/// counts as written.
+pub(super) fn each_page_run(plan: &Plan, sight: &mut Sight, protect: bool, huge: bool, mut each: impl FnMut(Run)) -> Result<(), i32> {
+    let Mapping { start, end, .. } = plan.mapping;
+    let third = sight.regions.len() / 3;
+    let (missing, rest) = sight.regions.split_at_mut(third);
+    let (large, written) = rest.split_at_mut(third);
+    // How many regions were found, and up to where was looked. What was written to may fill its room many times meanwhile.
+    let (mut gaps, mut blocks) = ((0, start), (0, if huge { start } else { end }));
+    let mut at = start;
+    while at < end {
+        if gaps.1 <= at {
+            gaps = pagemap::missing(sight.pagemap, at, end, missing)?;
+        }
+        if blocks.1 <= at {
+            blocks = pagemap::huge(sight.pagemap, at, end, large)?;
+        }
+        let (writes, next) = pagemap::written(sight.pagemap, at, gaps.1.min(blocks.1), protect, written)?;
+        // Fetched and unchanged: as good as in memory.
+        let mut gaps = missing[..gaps.0].iter().filter(|gap| gap.written() || !gap.absent()).peekable();
+        let mut blocks = large[..blocks.0].iter().peekable();
+        let mut writes = written[..writes].iter().peekable();
+        while at < next {
+            // What contains `at`, and up to where nothing of that changes.
+            let (write, change) = ahead(&mut writes, at, next);
+            let (block, block_change) = ahead(&mut blocks, at, next);
+            let (gap, gap_change) = ahead(&mut gaps, at, next);
+            let to = change.min(block_change).min(gap_change);
+            if write.is_some() || gap.is_none() {
+                each(Run {
+                    start: at,
+                    end: to,
+                    written: write.is_some(),
+                    absent: write.is_some_and(Region::absent),
+                    huge: block.is_some(),
+                });
+            }
+            at = to;
+        }
+    }
+    Ok(())
+}
+
+/// The region of an ascending list that contains `at`, and up to where, at most `end`, nothing changes about that.
+fn ahead<'a>(list: &mut core::iter::Peekable<impl Iterator<Item = &'a Region>>, at: u64, end: u64) -> (Option<&'a Region>, u64) {
+    while list.next_if(|region| region.end <= at).is_some() {}
+    match list.peek().copied() {
+        Some(region) if region.start <= at => (Some(region), region.end.min(end)),
+        Some(region) => (None, region.start.min(end)),
+        None => (None, end),
+    }
 }

@@ -20,6 +20,7 @@ mod soft;
 #[cfg(test)]
 mod tests;
 
+use crate::maps::Area;
 use blocks::Split;
 use hash::Hashed;
 use look::Way;
@@ -202,6 +203,21 @@ impl Tracker {
         let blocks = ((self.blocks.before.lend(), self.blocks.count), self.blocks.after.lend());
         let stay = incremental || !blocks::chance(self.blocks.fulls);
         Ok(Some(Look { way, before, after: hashes.after.lend(), blocks, stay, arm: track, list: incremental.then(|| self.list.lend()) }))
+    }
+
+    /// How many pages the next image that builds on `base` would hold, were it taken now; `None` if that is not known without
+    /// reading them. The program runs.
+    pub fn changed(&self, base: ImageId, areas: &[Area]) -> Option<u64> {
+        let known = self.since.is_some_and(|(id, _)| id == base);
+        if !known || self.active.as_ref()?.method != Method::WriteProtect || !self.intact() {
+            return None;
+        }
+        let pagemap = File::open("/proc/self/pagemap").ok()?;
+        // All that is of the process: the kernel's own page above it is nobody's.
+        let own = |area: &&Area| {
+            area.is_anonymous() && area.name != "[vsyscall]" && self.memory().all(|(start, end)| area.end <= start || end <= area.start)
+        };
+        areas.iter().filter(own).map(|area| protect::changed(pagemap.as_raw_fd(), area.start, area.end)).sum()
     }
 
     /// Whether the descriptor is still ours: a program may close what it does not know, and open something else.

@@ -10,11 +10,11 @@
 //! `MADV_GUARD_INSTALL` on such a mark never returns (seen on Linux 6.18). Hashes serve for those.
 
 use super::blocks::Blocks;
-use super::look::{Sight, Sink, each_populated, each_region};
+use super::look::{Sight, Sink, each_page_run, each_populated};
 use crate::layout::Plan;
 use crate::writer::PAGE;
 use mend_image::record::Mapping;
-use mend_kernel::pagemap::{observed, written};
+use mend_kernel::pagemap::{Method, Region, observed, populated, written};
 use mend_kernel::userfault::register;
 
 /// Looks at one mapping.
@@ -48,23 +48,45 @@ fn all(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<bool, i32> {
 fn tell(plan: &Plan, sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
     let select = plan.huge && sight.arm;
     let protect = sight.arm && !select;
-    let find = |sight: &mut Sight, start, end| written(sight.pagemap, start, end, false, protect, sight.regions);
     blocks.begin();
-    each_region(plan, sight, find, |_, region| {
-        sink.push(region.start, region.end, region.written(), region.absent());
-        if select {
-            blocks.add(&region);
-        }
-    })?;
+    if sink.wanted() || select {
+        each_page_run(plan, sight, protect, select, |run| {
+            sink.push(run.start, run.end, run.written, run.absent);
+            if select {
+                blocks.add(&run);
+            }
+        })?;
+    } else if protect {
+        protect_range(sight, plan.mapping.start, plan.mapping.end)?;
+    }
     if !select {
         return Ok(());
     }
     blocks.end();
-    blocks.each_cold(&plan.mapping, |mut at, end| {
-        while at < end {
-            let (_, next) = written(sight.pagemap, at, end, false, true, sight.regions)?;
-            at = next.max(at + PAGE);
+    blocks.each_cold(&plan.mapping, |start, end| protect_range(sight, start, end))
+}
+
+fn protect_range(sight: &mut Sight, mut at: u64, end: u64) -> Result<(), i32> {
+    while at < end {
+        let (_, next) = written(sight.pagemap, at, end, true, sight.regions)?;
+        at = next.max(at + PAGE);
+    }
+    Ok(())
+}
+
+/// Pages of a mapping that a look would find changed.
+pub(super) fn changed(pagemap: i32, start: u64, end: u64) -> Option<u64> {
+    let mut regions = [Region::default(); 512];
+    let observed = observed(pagemap, start);
+    let (mut at, mut pages) = (start, 0);
+    while at < end {
+        let (count, next) = match observed {
+            true => written(pagemap, at, end, false, &mut regions),
+            false => populated(pagemap, Method::Scan, at, end, false, &mut regions),
         }
-        Ok(())
-    })
+        .ok()?;
+        pages += regions[..count].iter().map(|region| (region.end - region.start) / PAGE).sum::<u64>();
+        at = next.max(at + PAGE);
+    }
+    Some(pages)
 }

@@ -284,7 +284,7 @@ impl Rank {
     }
 
     pub fn inspect(&mut self) -> Inspection {
-        match self.ask(Request::Inspect) {
+        match self.ask(Request::Inspect { ahead: None }) {
             Reply::Inspected(inspection) => inspection,
             other => panic!("unexpected {other:?}"),
         }

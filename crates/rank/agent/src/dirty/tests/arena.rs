@@ -342,7 +342,7 @@ impl Arena {
         userfault::register(foreign, start, end).unwrap();
         let pagemap = File::open("/proc/self/pagemap").unwrap();
         let mut found = [pagemap::Region::default(); 8];
-        pagemap::written(pagemap.as_raw_fd(), start, end, false, true, &mut found).unwrap();
+        pagemap::written(pagemap.as_raw_fd(), start, end, true, &mut found).unwrap();
         self.store(span.start..span.start + 1);
     }
 }

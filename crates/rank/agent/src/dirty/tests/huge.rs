@@ -41,8 +41,8 @@ impl Memory {
     fn huge(&self, pagemap: &File, block: usize) -> bool {
         let start = self.plan.mapping.start + (block * BLOCK) as u64;
         let mut found = [Region::default(); 4];
-        let (count, _) = mend_kernel::pagemap::written(pagemap.as_raw_fd(), start, start + BLOCK as u64, false, false, &mut found).unwrap();
-        count == 1 && found[0].huge()
+        let (count, _) = mend_kernel::pagemap::huge(pagemap.as_raw_fd(), start, start + BLOCK as u64, &mut found).unwrap();
+        count == 1 && (found[0].start, found[0].end) == (start, start + BLOCK as u64)
     }
 }
 

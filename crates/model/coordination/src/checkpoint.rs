@@ -302,6 +302,16 @@ mod tests {
         Ok(Written { bytes: 10, ..Written::default() })
     }
 
+    #[test]
+    fn an_agent_hears_early_of_a_snapshot_that_builds_on_another_image() {
+        let order = orders(1).remove(0);
+        let behind = SaveOrder { mode: SaveMode::CopyOnWrite, ..order.clone() };
+        let built = SaveOrder { base: Some(id(3)), ..behind.clone() };
+        let (_, actions) = Checkpoint::start(vec![order, behind, built.clone(), SaveOrder { mode: SaveMode::Stop, ..built }]);
+        let ahead = |(rank, ahead)| Action::Ask { rank, request: Request::Inspect { ahead } };
+        assert_eq!(actions, [(0, None), (1, None), (2, Some(id(3))), (3, None)].map(ahead));
+    }
+
     /// Two ranks, both resumed.
     fn writing() -> Checkpoint {
         let (mut machine, _) = Checkpoint::start(orders(2));

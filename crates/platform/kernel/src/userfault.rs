@@ -115,14 +115,16 @@ mod tests {
         register(userfault.as_raw_fd(), base, base + 16 * PAGE).unwrap();
         assert!(observed(pagemap, base));
         let mut look = |protect| {
-            let mut list = |find: &dyn Fn(&mut [Region]) -> Result<(usize, u64), i32>| {
-                let (count, next) = find(&mut found).unwrap();
-                assert_eq!(next, base + 16 * PAGE);
+            let end = base + 16 * PAGE;
+            let list = |found: &[Region], (count, next): (usize, u64)| {
+                assert_eq!(next, end);
                 let pages = |region: &Region| ((region.start - base) / PAGE, (region.end - base) / PAGE);
                 found[..count].iter().map(pages).collect::<Vec<_>>()
             };
-            let missing = list(&|found| missing(pagemap, base, base + 16 * PAGE, found));
-            (list(&|found| written(pagemap, base, base + 16 * PAGE, protect, found)), missing)
+            let result = missing(pagemap, base, end, &mut found).unwrap();
+            let missing = list(&found, result);
+            let result = written(pagemap, base, end, protect, &mut found).unwrap();
+            (list(&found, result), missing)
         };
         let before = vec![(3, 7), (9, 16)];
         assert_eq!(look(false), (vec![(0, 3), (7, 9)], before.clone()));

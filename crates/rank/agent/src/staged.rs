@@ -23,6 +23,8 @@ const BLOCK: usize = 2 << 20;
 const PIECE: usize = 4 * BLOCK;
 /// How long it is kept ready for an image that does not come.
 const LIMIT: Duration = Duration::from_secs(20);
+/// Bytes beside a quarter that are made ready for what the program changes until it stands still.
+const SLACK: usize = 8 << 20;
 /// To copy a page costs as much as to copy the page table entries of so many.
 const WORTH: u64 = 4;
 
@@ -69,7 +71,7 @@ impl Staging {
     /// `ENOMEM`; `EINVAL` or `EFAULT` where it cannot be populated.
     pub fn new(pages: u64) -> Result<Self, Errno> {
         let wanted = pages as usize * (PAGE as usize + RUN);
-        let length = (wanted + wanted / 4).next_multiple_of(BLOCK);
+        let length = (wanted + wanted / 4 + SLACK).next_multiple_of(BLOCK);
         let mapped = length + BLOCK;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice.

@@ -194,7 +194,22 @@ class Checkpoint(OnMachine):
         name = self.machine.running(job)
         done = self.machine.mend("checkpoint", name)
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("static", done.stderr)
+        told = f"rank 0 has no agent: {static} is a static program"
+        self.assertIn(told, done.stderr)
+        self.assertIn("link the program dynamically", done.stderr)
+        self.assertIn(told, self.machine.mend("explain", name).stdout)
+        job.let_go()
+        job.finish(0)
+
+    def test_a_static_wrapper_does_not_keep_its_program_from_being_saved(self):
+        source = os.path.join(self.directory, "wrapper.c")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("#include <unistd.h>\nint main(int count, char **words) { execv(words[1], words + 1); return count; }\n")
+        wrapper = compile_plain(source, os.path.join(self.directory, "wrapper"), "-static")
+        job = self.machine.start(self.directory, "run", wrapper, self.count, "200", "500", "go")
+        name = self.machine.running(job)
+        job.wait_for(lambda: "1" in self.output(), "the program counts")
+        self.assertEqual(self.machine.verb("checkpoint", name)["number"], 1)
         job.let_go()
         job.finish(0)
 

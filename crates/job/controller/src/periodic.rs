@@ -204,7 +204,7 @@ impl Job {
             && self.waiting.is_empty()
             && self.ending.is_none()
             && self.interrupted.is_none();
-        if idle && self.periodic.schedule.due(now_us) && self.ranks.iter().all(|rank| rank.agent && rank.phase == RankPhase::Running) {
+        if idle && self.periodic.schedule.due(now_us) && self.ranks.iter().all(|rank| rank.phase == RankPhase::Running) {
             let (answers, coming) = mpsc::unbounded_channel();
             self.periodic.asked = Some((answers.clone(), coming));
             self.waiting.push_back((Ask::Checkpoint { mode: None }, answers, Instant::now()));

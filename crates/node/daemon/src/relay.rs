@@ -14,6 +14,7 @@
 use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
+use crate::program::Agentless;
 use crate::rank::{Command, Milestone, News};
 use crate::sink::Sink;
 use crate::transfer::{self, Token, TransferError};
@@ -41,6 +42,8 @@ pub struct Slot {
     descendant: Option<AgentId>,
     restore: Option<Awaited>,
     started: bool,
+    /// Why no agent will speak.
+    agentless: Option<Agentless>,
     /// Agents that spoke before the controller heard of the start.
     early: Vec<(AgentId, AgentLink, Hello)>,
 }
@@ -55,7 +58,7 @@ struct Awaited {
 impl Slot {
     /// A rank whose task takes these commands; dropping the slot releases it.
     pub fn new(attempt: u64, commands: mpsc::UnboundedSender<Command>) -> Self {
-        Self { attempt, commands, main: None, descendant: None, restore: None, started: false, early: Vec::new() }
+        Self { attempt, commands, main: None, descendant: None, restore: None, started: false, agentless: None, early: Vec::new() }
     }
 
     /// Passes a command on. To a task that has ended: dropped, its end is on its way.
@@ -266,7 +269,10 @@ impl Relay {
                 Err((format!("rank {rank} runs its MPI program {executable} as a child of the process that was started"), RUN_IT_DIRECTLY))
             }
             (Some(agent), _) | (None, Some(agent)) => Ok((agent, slot.attempt)),
-            (None, None) => Err((format!("rank {rank} has no agent: {NO_AGENT}"), NO_AGENT_HINT)),
+            (None, None) => Err(match &slot.agentless {
+                Some(why) => (format!("rank {rank} has no agent: {why}"), why.hint()),
+                None => (format!("rank {rank} has no agent: {NO_AGENT}"), NO_AGENT_HINT),
+            }),
         }
     }
 
@@ -306,8 +312,8 @@ impl Relay {
         let News { rank, attempt, event } = news;
         let Some(slot) = ranks.get_mut(&rank).filter(|slot| slot.attempt == attempt) else { return };
         match event {
-            Milestone::Started => {
-                slot.started = true;
+            Milestone::Started { agentless } => {
+                (slot.started, slot.agentless) = (true, agentless);
                 for (id, link, hello) in std::mem::take(&mut slot.early) {
                     self.hello(id, link, hello, ranks);
                 }
@@ -520,6 +526,7 @@ async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
 }
 
 const NO_ROOM_HINT: &str = "choose another directory for checkpoints, or make room";
-const NO_AGENT: &str = "the preloaded library was not loaded into it (a static or setuid program?), or it has just started";
+const NO_AGENT: &str =
+    "the preloaded library was not loaded into it (a setuid program, or one that became a static one?), or it has just started";
 const NO_AGENT_HINT: &str = "use a dynamically linked program without setuid bit, or try again in a moment";
 const RUN_IT_DIRECTLY: &str = "run the program itself instead of a script or wrapper around it, or let the wrapper `exec` it";

@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::Command;
 
 const ACT: &str = "MEND_TEST_ACT";
 const LAST_WORDS: &str = "written before the save\n";
@@ -256,9 +257,28 @@ fn without_an_agent_every_question_has_an_answer() {
         assert!(failure(ask(&mut job, 1, Request::Inspect).await).contains("rank 0 is not on this node"));
         job.start(0, false).await;
         assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
-        assert!(failure(ask(&mut job, 2, Request::Suspend).await).contains("static or setuid program?"));
+        assert!(failure(ask(&mut job, 2, Request::Suspend).await).contains("a setuid program"));
         job.send(ToDaemon::SaveTo { seq: 3, rank: 0, address: daemon.address, token: [1; 16] }).await;
         assert!(matches!(job.next().await, FromDaemon::Agent { seq: 3, reply: Reply::Failed { .. }, .. }));
+    });
+}
+
+#[test]
+fn a_static_program_is_known_to_have_no_agent() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let (source, program) = (
+            daemon.file("main.c", b"#include <unistd.h>\nint main(void) { for (;;) pause(); }", 0o644),
+            daemon.directory.path().join("endless"),
+        );
+        let built = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status().unwrap();
+        assert!(built.success());
+        let mut job = daemon.job(&["./endless"], 1).await;
+        job.start(0, false).await;
+        assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
+        assert_eq!(job.next().await, FromDaemon::Agentless { rank: 0 });
+        let told = failure(ask(&mut job, 1, Request::Inspect).await);
+        assert!(told.contains("rank 0 has no agent: ") && told.contains("/endless is a static program"), "{told}");
     });
 }
 

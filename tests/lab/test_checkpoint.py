@@ -194,8 +194,8 @@ class Checkpoint(OnMachine):
         name = self.machine.running(job)
         done = self.machine.mend("checkpoint", name)
         self.assertEqual(done.returncode, 1, done.stdout)
-        told = f"rank 0 has no agent: {static} is a static program"
-        self.assertIn(told, done.stderr)
+        told = f"it has no agent: {static} is a static program"
+        self.assertIn(f"rank 0: {told}", done.stderr)
         self.assertIn("link the program dynamically", done.stderr)
         self.assertIn(told, self.machine.mend("explain", name).stdout)
         job.let_go()

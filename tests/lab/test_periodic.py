@@ -54,7 +54,7 @@ class Periodic(OnMachine):
         static = compile_plain("count.c", os.path.join(self.directory, "count-static"), "-static")
         job, name = self.start("run", "--interval", "1", static, "400", "500", "go")
         job.wait_for(lambda: "is a static program" in job.stderr(), "the user is told")
-        self.assertIn("a periodic checkpoint failed: rank 0 has no agent", job.stderr())
+        self.assertIn("a periodic checkpoint failed: rank 0: it has no agent", job.stderr())
         job.let_go()
         job.finish(0)
         self.assertEqual(job.stderr().count("is a static program"), 1)

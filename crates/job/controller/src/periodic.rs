@@ -216,7 +216,7 @@ impl Job {
         if self.ending.is_some() || self.periodic.told.as_ref() == Some(&error) {
             return;
         }
-        let next = self.periodic.schedule.next_us().map_or(0, |due| due.saturating_sub(self.now_us()) / 1_000_000);
+        let next = self.periodic.schedule.next_us().map_or(0, |due| due.saturating_sub(self.now_us()).div_ceil(1_000_000));
         eprintln!("mend: a periodic checkpoint failed: {error}");
         if !hint.is_empty() {
             eprintln!("mend: hint: {hint}");

@@ -234,7 +234,7 @@ impl Relay {
     pub fn readied(&mut self, readied: Readied, ranks: &mut Ranks) {
         let Readied { seq, rank, attempt, ready } = readied;
         if ranks.get(&rank).is_none_or(|slot| slot.attempt != attempt) {
-            return self.fail(seq, rank, format!("rank {rank} has ended"), "");
+            return self.fail(seq, rank, "it has ended".into(), "");
         }
         match ready {
             Ok(ready) => self.ask(seq, rank, Request::Save(ready.order), (ready.file, ready.sink), ranks),
@@ -249,7 +249,7 @@ impl Relay {
             Err((error, hint)) => return self.fail(seq, rank, error, hint),
         };
         let Some(known) = self.agents.get(&agent) else {
-            return self.fail(seq, rank, format!("rank {rank}'s agent went away"), "");
+            return self.fail(seq, rank, "its agent went away".into(), "");
         };
         let number = self.asked;
         self.asked += 1;
@@ -259,19 +259,19 @@ impl Relay {
 
     /// The agent to ask. For a save only the process itself will do.
     fn speaker(&self, rank: Rank, save: bool, ranks: &Ranks) -> Result<(AgentId, u64), (String, &'static str)> {
-        let Some(slot) = ranks.get(&rank) else { return Err((format!("rank {rank} is not on this node"), "")) };
+        let Some(slot) = ranks.get(&rank) else { return Err(("it is not on this node".into(), "")) };
         if slot.restore.is_some() {
-            return Err((format!("rank {rank} is being restored"), "try again in a moment"));
+            return Err(("it is being restored".into(), "try again in a moment"));
         }
         match (slot.descendant, slot.main) {
             (Some(descendant), _) if save => {
                 let executable = self.agents.get(&descendant).and_then(|agent| agent.descendant.as_deref()).unwrap_or("a child process");
-                Err((format!("rank {rank} runs its MPI program {executable} as a child of the process that was started"), RUN_IT_DIRECTLY))
+                Err((format!("it runs its MPI program {executable} as a child of the process that was started"), RUN_IT_DIRECTLY))
             }
             (Some(agent), _) | (None, Some(agent)) => Ok((agent, slot.attempt)),
             (None, None) => Err(match &slot.agentless {
-                Some(why) => (format!("rank {rank} has no agent: {why}"), why.hint()),
-                None => (format!("rank {rank} has no agent: {NO_AGENT}"), NO_AGENT_HINT),
+                Some(why) => (format!("it has no agent: {why}"), why.hint()),
+                None => (format!("it has no agent: {NO_AGENT}"), NO_AGENT_HINT),
             }),
         }
     }
@@ -285,7 +285,7 @@ impl Relay {
         for agent in self.agents.values_mut().filter(|agent| (agent.rank, agent.attempt) == (rank, attempt)) {
             agent.abandoned = true;
         }
-        self.answer_lost(|question| (question.rank, question.attempt) == (rank, attempt), &format!("rank {rank} {why}"));
+        self.answer_lost(|question| (question.rank, question.attempt) == (rank, attempt), &format!("it {why}"));
     }
 
     /// Nothing of a rank's process is left.
@@ -509,7 +509,7 @@ impl Relay {
             slot.main = slot.main.filter(|&main| main != id);
             slot.descendant = slot.descendant.filter(|&descendant| descendant != id);
         }
-        self.answer_lost(|question| question.agent == id, &format!("rank {}'s agent went away", agent.rank));
+        self.answer_lost(|question| question.agent == id, "its agent went away");
     }
 }
 

@@ -213,6 +213,33 @@ class Checkpoint(OnMachine):
         job.let_go()
         job.finish(0)
 
+    def test_a_directory_that_takes_no_checkpoint_is_refused_before_the_job_starts(self):
+        place = os.path.join(self.directory, "closed")
+        os.mkdir(place)
+        file = os.path.join(self.directory, "file")
+        with open(file, "w", encoding="utf-8"):
+            pass
+        closed = [(file, "not a directory"), (os.path.join(file, "below"), "not a directory")]
+        if os.geteuid():
+            os.chmod(place, 0o500)
+            closed += [(place, "Permission denied"), (os.path.join(place, "a", "b"), "Permission denied")]
+        for where, why in closed:
+            done = self.machine.mend("run", "--checkpoint-dir", where, self.count, "10", "0")
+            self.assertEqual((done.returncode, done.stdout), (64, ""), done.stderr)
+            self.assertIn(f"checkpoints cannot be written below {where}: {why}", done.stderr)
+            self.assertIn("--checkpoint-dir", done.stderr)
+        os.chmod(place, 0o700)
+        done = self.machine.mend("run", "--checkpoint-dir", os.path.join(place, "a", "b"), self.count, "10", "0")
+        self.assertEqual((done.returncode, os.listdir(place)), (0, []), done.stderr)
+
+    def test_the_last_job_has_no_checkpoint(self):
+        name, _ = self.checkpointed(self.count, "400", "500", "go")
+        job = self.machine.start(self.directory, "run", "true")
+        job.finish(0)
+        done = self.machine.mend("restart")
+        self.assertEqual(done.returncode, 65, done.stdout)
+        self.assertRegex(done.stderr, r"job true-\w+, the last one, has no checkpoint\n  hint: these have: " + name)
+
     def test_nothing_to_restart(self):
         done = self.machine.mend("restart")
         self.assertNotEqual(done.returncode, 0)

@@ -233,7 +233,7 @@ impl Job {
                     let _ = more.try_send(());
                 }
             }
-            FromDaemon::Tier(report) => self.tier_report(report),
+            FromDaemon::Tier(report) => self.tier_report(node, report),
             FromDaemon::Ready { .. }
             | FromDaemon::Pong
             | FromDaemon::FabricInUse { .. }

@@ -525,7 +525,7 @@ async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
     }
 }
 
-const NO_ROOM_HINT: &str = "choose another directory for checkpoints, or make room";
+const NO_ROOM_HINT: &str = "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it";
 const NO_AGENT: &str =
     "the preloaded library was not loaded into it (a setuid program, or one that became a static one?), or it has just started";
 const NO_AGENT_HINT: &str = "use a dynamically linked program without setuid bit, or try again in a moment";

@@ -57,7 +57,7 @@ soak: setup build ## messages by the ten million under moves; random checkpoints
 	@./tests/lab/killpoints.py --all
 	@./tests/lab/damage.py --times 600 --seed $(SEED)
 
-conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (half an hour)
+conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (ten minutes)
 	@./tests/setup.sh conformance
 	@./tests/lab/conformance.py
 

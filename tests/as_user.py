@@ -25,7 +25,7 @@ import tempfile
 USER = 1000
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # mount(2), unshare(2).
-CLONE_NEWNS, MS_REC, MS_PRIVATE, MS_BIND = 0x00020000, 0x4000, 1 << 18, 4096
+CLONE_NEWNS, MS_REC, MS_SLAVE, MS_BIND = 0x00020000, 0x4000, 1 << 19, 4096
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -64,7 +64,8 @@ def uncover(trees):
     if libc.unshare(CLONE_NEWNS) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"a mount namespace for the ordinary user: {os.strerror(error)}")
-    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    # What is unmounted outside goes here, too.
+    mount(None, "/", None, MS_REC | MS_SLAVE)
     for ancestor, below in closed.items():
         held = {tree: os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for tree in below}
         mount("open", ancestor, "tmpfs", 0, "mode=0755,size=1m")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""MPI's whole surface over the provider, at length; run by hand (`make conformance`, half an hour), the short selection of it
+"""MPI's whole surface over the provider, at length; run by hand (`make conformance`, ten minutes), the short selection of it
 being test_conformance.py.
 
     conformance.py [PART...]    programs, imb, mpi4py, pingpong; all if none is named

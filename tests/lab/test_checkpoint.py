@@ -194,9 +194,51 @@ class Checkpoint(OnMachine):
         name = self.machine.running(job)
         done = self.machine.mend("checkpoint", name)
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("static", done.stderr)
+        told = f"it has no agent: {static} is a static program"
+        self.assertIn(f"rank 0: {told}", done.stderr)
+        self.assertIn("link the program dynamically", done.stderr)
+        self.assertIn(told, self.machine.mend("explain", name).stdout)
         job.let_go()
         job.finish(0)
+
+    def test_a_static_wrapper_does_not_keep_its_program_from_being_saved(self):
+        source = os.path.join(self.directory, "wrapper.c")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write("#include <unistd.h>\nint main(int count, char **words) { execv(words[1], words + 1); return count; }\n")
+        wrapper = compile_plain(source, os.path.join(self.directory, "wrapper"), "-static")
+        job = self.machine.start(self.directory, "run", wrapper, self.count, "200", "500", "go")
+        name = self.machine.running(job)
+        job.wait_for(lambda: "1" in self.output(), "the program counts")
+        self.assertEqual(self.machine.verb("checkpoint", name)["number"], 1)
+        job.let_go()
+        job.finish(0)
+
+    def test_a_directory_that_takes_no_checkpoint_is_refused_before_the_job_starts(self):
+        place = os.path.join(self.directory, "closed")
+        os.mkdir(place)
+        file = os.path.join(self.directory, "file")
+        with open(file, "w", encoding="utf-8"):
+            pass
+        closed = [(file, "not a directory"), (os.path.join(file, "below"), "not a directory")]
+        if os.geteuid():
+            os.chmod(place, 0o500)
+            closed += [(place, "Permission denied"), (os.path.join(place, "a", "b"), "Permission denied")]
+        for where, why in closed:
+            done = self.machine.mend("run", "--checkpoint-dir", where, self.count, "10", "0")
+            self.assertEqual((done.returncode, done.stdout), (64, ""), done.stderr)
+            self.assertIn(f"checkpoints cannot be written below {where}: {why}", done.stderr)
+            self.assertIn("--checkpoint-dir", done.stderr)
+        os.chmod(place, 0o700)
+        done = self.machine.mend("run", "--checkpoint-dir", os.path.join(place, "a", "b"), self.count, "10", "0")
+        self.assertEqual((done.returncode, os.listdir(place)), (0, []), done.stderr)
+
+    def test_the_last_job_has_no_checkpoint(self):
+        name, _ = self.checkpointed(self.count, "400", "500", "go")
+        job = self.machine.start(self.directory, "run", "true")
+        job.finish(0)
+        done = self.machine.mend("restart")
+        self.assertEqual(done.returncode, 65, done.stdout)
+        self.assertRegex(done.stderr, r"job true-\w+, the last one, has no checkpoint\n  hint: these have: " + name)
 
     def test_nothing_to_restart(self):
         done = self.machine.mend("restart")

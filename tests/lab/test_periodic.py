@@ -50,6 +50,16 @@ class Periodic(OnMachine):
         job.finish(0)
         self.assertEqual(self.numbers(name), [])
 
+    def test_a_program_that_cannot_be_saved_is_told_of_once(self):
+        static = compile_plain("count.c", os.path.join(self.directory, "count-static"), "-static")
+        job, name = self.start("run", "--interval", "1", static, "400", "500", "go")
+        job.wait_for(lambda: "is a static program" in job.stderr(), "the user is told")
+        self.assertIn("a periodic checkpoint failed: rank 0: it has no agent", job.stderr())
+        job.let_go()
+        job.finish(0)
+        self.assertEqual(job.stderr().count("is a static program"), 1)
+        self.assertEqual(self.numbers(name), [])
+
     def test_every_second_and_the_newest_are_kept(self):
         job, name = self.start("run", "--interval", "1", "--incremental", "off", "--keep", "2", self.count, "400", "500", "go")
         self.assertIn("mend: a checkpoint every 1 s", job.stderr())

@@ -12,7 +12,7 @@ import unittest
 import unittest.mock
 
 from cases import InDirectory
-from cluster import BIN, PATIENCE, Lab, Machine, MEND, VENV, compile_mpi
+from cluster import BIN, PATIENCE, Lab, Machine, MEND, VENV, compile_mpi, compile_plain
 
 ARGUMENTS = ("-i", "100", "-w", "200", "-m", "8", "-u", "go")
 # Runs in a node's shell: every image in the node's memory, as CHECKPOINT/rank-R.image.
@@ -402,6 +402,19 @@ class ObjectStorage(OfFourRanks):
 
 
 class Alone(InDirectory):
+    def test_a_directory_that_is_not_there_is_told_once_and_passed_over(self):
+        count = compile_plain("count.c", os.path.join(self.directory, "count"))
+        with Machine() as machine:
+            job = machine.start(self.directory, "run", "--tiers", "local:/nonexistent,shared", count, "200", "500", "go")
+            name = machine.running(job)
+            for _ in range(2):
+                self.assertEqual(len(glob.glob(os.path.join(machine.verb("checkpoint", name)["directory"], "*.image"))), 1)
+            job.let_go()
+            job.finish(0)
+            told = "what local:/nonexistent would hold goes to the next tier: No such file or directory"
+            self.assertEqual(job.stderr().count(told), 1, job.stderr())
+            self.assertNotIn("WARN", job.stderr())
+
     def test_lists_that_mean_nothing_are_refused(self):
         with Machine() as machine:
             for tiers, text in [("memory,tape", "`tape` is not a tier"), ("partner,shared", "cannot be the first tier"), ("local:x", "absolute")]:

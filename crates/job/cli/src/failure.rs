@@ -89,3 +89,23 @@ impl From<LabError> for Failure {
         Self::of(&error, error.hint().unwrap_or_default(), error.exit_code())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let source = || io::Error::from(io::ErrorKind::PermissionDenied);
+        for error in [
+            LabError::Exec { program: "app".into(), source: source() },
+            LabError::Enter { node: "node1".into(), source: source() },
+            LabError::Talk { lab: "lab".into(), source: source() },
+            LabError::System { what: "socket", source: source() },
+        ] {
+            let failure = Failure::from(error);
+            assert_eq!(failure.what.matches("permission denied").count(), 1, "{}", failure.what);
+        }
+    }
+}

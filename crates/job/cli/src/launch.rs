@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use mend_controller::candidates::Candidates;
 use mend_controller::hosts::{Host, parse_list, read_file};
 use mend_controller::manifest::numbers;
+use mend_controller::record::JobRecord;
 use mend_controller::{RestartSpec, RunSpec, record};
 use mend_messages::job::Program;
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
@@ -81,6 +82,16 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
         return Ok(Candidates::numbered(&directory, None, number));
     }
     let (_, record) = record::find(job, false)?;
+    if numbers(&record.checkpoints).is_empty() {
+        let with = |(_, other): (_, JobRecord)| (!numbers(&other.checkpoints).is_empty()).then_some(other.id);
+        let others: Vec<String> = record::list()?.into_iter().filter_map(with).collect();
+        let hint = match others[..] {
+            [] => "take one with `mend checkpoint` while a job runs, or have them taken with `mend run --interval auto`".to_owned(),
+            _ => format!("these have: {}; name one, `mend restart JOB`", record::some(&others)),
+        };
+        let which = if job.is_none() { ", the last one," } else { "" };
+        return Err(Failure::new(format!("job {}{which} has no checkpoint", record.id), hint, 65));
+    }
     Ok(Candidates::numbered(&record.checkpoints, Some(&record.id), number))
 }
 

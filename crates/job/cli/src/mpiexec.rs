@@ -1,6 +1,9 @@
 //! mpiexec's habits: `-np`, `-host`, `-hosts`, `-env`, `-wdir` … with one dash, before the program.
 
+use crate::arguments::Arguments;
 use crate::failure::Failure;
+use clap::CommandFactory;
+use std::collections::HashMap;
 use std::ffi::OsString;
 
 /// One-dash options of mpiexec, ours for them, and how many values follow.
@@ -15,46 +18,47 @@ const OPTIONS: &[(&str, &str, usize)] = &[
     ("-wdir", "--wdir", 1),
     ("-spares", "--spares", 1),
 ];
-/// Our own options that take values.
-const WITH_VALUES: &[(&str, usize)] = &[
-    ("-n", 1),
-    ("--np", 1),
-    ("--hosts", 1),
-    ("--host", 1),
-    ("-f", 1),
-    ("--hostfile", 1),
-    ("--machinefile", 1),
-    ("--spares", 1),
-    ("--env", 2),
-    ("--genv", 2),
-    ("--wdir", 1),
-    ("--checkpoint-dir", 1),
-    ("--interval", 1),
-    ("--incremental", 1),
-    ("--keep", 1),
-];
+/// Our own options, as they are declared, and how many values follow each.
+fn own_options() -> HashMap<String, usize> {
+    let mut command = Arguments::command();
+    command.build();
+    let run = command.find_subcommand("run").map(|run| run.get_arguments().collect::<Vec<_>>()).unwrap_or_default();
+    let named = run.into_iter().filter(|argument| !argument.is_positional());
+    let names = |argument: &clap::Arg| {
+        let long = argument.get_long_and_visible_aliases().into_iter().flatten().chain(argument.get_all_aliases().into_iter().flatten());
+        let values = if argument.get_action().takes_values() { argument.get_num_args().map_or(1, |range| range.min_values()) } else { 0 };
+        let short = argument.get_short().map(|short| (format!("-{short}"), values));
+        long.map(|name| (format!("--{name}"), values)).chain(short).collect::<Vec<_>>()
+    };
+    named.flat_map(names).collect()
+}
 
 /// Rewrites the options of `mend run …` that stand before the program; the program's own are left alone.
 ///
 /// # Errors
-/// If several programs are given (`:`), which is not supported yet.
+/// If there is no such option, or several programs are given (`:`), which is not supported yet.
 pub fn rewrite(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     if arguments.get(1).is_none_or(|verb| verb != "run") {
         return Ok(arguments);
     }
     let mut rewritten: Vec<OsString> = arguments[..2].to_vec();
+    let own = own_options();
     let mut rest = arguments[2..].iter();
     while let Some(argument) = rest.next() {
         let text = argument.to_string_lossy();
         let values = if let Some((_, ours, values)) = OPTIONS.iter().find(|(theirs, ..)| *theirs == text) {
             rewritten.push(ours.into());
             *values
-        } else {
+        } else if text == "--" || !text.starts_with('-') {
             rewritten.push(argument.clone());
-            if text == "--" || !text.starts_with('-') {
-                break;
-            }
-            WITH_VALUES.iter().find(|(option, _)| *option == text).map_or(0, |(_, values)| *values)
+            break;
+        } else {
+            let (apart, values) = options(&own, argument).ok_or_else(|| {
+                let hint = format!("`mend run --help` lists the options; a program of that name goes behind --: mend run -- {text}");
+                Failure::usage(format!("`mend run` has no option {text}"), hint)
+            })?;
+            rewritten.extend(apart);
+            values
         };
         rewritten.extend(rest.by_ref().take(values).cloned());
     }
@@ -69,10 +73,33 @@ pub fn rewrite(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     Ok(rewritten)
 }
 
+/// An option, and how many values follow it; those of one letter that stand together apart, since clap would take `-n4` for the
+/// program. `None` if there is no such option.
+fn options(own: &HashMap<String, usize>, argument: &OsString) -> Option<(Vec<OsString>, usize)> {
+    let text = argument.to_string_lossy();
+    if text.starts_with("--") {
+        let name = text.split('=').next().unwrap_or(&text);
+        let values = *own.get(name)?;
+        return Some((vec![argument.clone()], if name == text { values } else { 0 }));
+    }
+    let mut apart = Vec::new();
+    let mut letters = text[1..].chars();
+    while let Some(letter) = letters.next() {
+        let name = format!("-{letter}");
+        let values = *own.get(&name)?;
+        apart.push(name.into());
+        if values > 0 {
+            let value = letters.as_str();
+            return Some(if value.is_empty() { (apart, values) } else { ([apart, vec![value.into()]].concat(), values - 1) });
+        }
+    }
+    (!apart.is_empty()).then_some((apart, 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::{Arguments, Command};
+    use crate::arguments::Command;
     use clap::Parser;
 
     fn parse(line: &str) -> crate::arguments::Run {
@@ -102,6 +129,30 @@ mod tests {
         let run = parse("mend run --interval 60 --incremental auto --keep 3 app --keep 4");
         assert_eq!((run.periodic.interval.as_deref(), run.periodic.keep.as_deref()), (Some("60"), Some("3")));
         assert_eq!(run.program, ["app", "--keep", "4"]);
+    }
+
+    #[test]
+    fn each_of_our_options_may_stand_before_one_of_mpiexec() {
+        let run = parse("mend run --tiers memory,shared --encryption-key key --checkpoint-dir=/data -q -np 4 app -np 9");
+        assert_eq!((run.tiers.as_deref(), run.ranks, run.quiet), (Some("memory,shared"), 4, true));
+        assert_eq!(run.program, ["app", "-np", "9"]);
+        for line in ["mend run -n4 --machinefile hosts -q app", "mend run -qn 4 -fhosts app"] {
+            let run = parse(line);
+            assert_eq!((run.ranks, run.hostfile, run.quiet), (4, Some("hosts".into()), true));
+        }
+    }
+
+    #[test]
+    fn an_option_that_does_not_exist_is_not_the_program() {
+        for line in
+            ["mend run --mode stop app", "mend run -n 2 --frobnicate=3 app", "mend run -x app", "mend run -qx app", "mend run - app"]
+        {
+            assert!(rewrite(line.split(' ').map(OsString::from).collect()).is_err(), "{line}");
+        }
+        assert_eq!(parse("mend run -n 2 -- --mode stop").program, ["--mode", "stop"]);
+        for line in ["mend run --help", "mend run -h"] {
+            assert!(rewrite(line.split(' ').map(OsString::from).collect()).is_ok(), "{line}");
+        }
     }
 
     #[test]

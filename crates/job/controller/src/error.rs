@@ -9,6 +9,7 @@ use mend_settings::SettingError;
 use mend_wire::HandshakeError;
 use mend_wire::secret::SecretError;
 use std::io;
+use std::path::PathBuf;
 
 /// Errors of `run` and `restart`. See [`RunError::hint`] and [`RunError::exit_code`].
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +103,14 @@ pub enum RunError {
         /// What continues it.
         hint: String,
     },
+    /// Checkpoints could not be written where they are wanted.
+    #[error("checkpoints cannot be written below {}", path.display())]
+    CheckpointDirectory {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// An address for the verbs cannot be had.
     #[error("cannot listen for the verbs on this job")]
     Listen(#[source] io::Error),
@@ -145,6 +154,7 @@ impl RunError {
             Self::Key(error) => error.hint(),
             Self::Node { source, .. } => source.hint().to_owned(),
             Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
+            Self::CheckpointDirectory { .. } => "name a directory of yours with --checkpoint-dir, which all hosts share".into(),
             Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
             Self::Embedded { .. } => "mendd, libmend-fi.so and mend-restorer must lie beside mend, or in MEND_LIBDIR".into(),
             Self::Start { hint, .. } | Self::Restore { hint, .. } | Self::NodeLost { hint, .. } => hint.clone(),
@@ -171,7 +181,7 @@ impl RunError {
             Self::NodeLost { .. } => 75,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } => 65,
-            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) | Self::Tiers(_) => 64,
+            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) | Self::Tiers(_) | Self::CheckpointDirectory { .. } => 64,
             Self::Interrupted { signal } => 128 + signal,
             _ => 1,
         }

@@ -74,7 +74,7 @@ pub struct RankState {
     pub address: Option<FabricAddress>,
     /// What it does.
     pub phase: RankPhase,
-    /// Its agent spoke.
+    /// Its agent spoke, or will not.
     pub agent: bool,
 }
 
@@ -189,7 +189,7 @@ impl Job {
             }
             FromDaemon::Written { rank, id, result } if at_home(rank, self) => self.image_written(rank, id, result),
             FromDaemon::Started { rank } if at_home(rank, self) => self.ranks[rank as usize].phase = RankPhase::Running,
-            FromDaemon::AgentUp { rank, .. } if at_home(rank, self) => {
+            FromDaemon::AgentUp { rank, .. } | FromDaemon::Agentless { rank } if at_home(rank, self) => {
                 self.ranks[rank as usize].agent = true;
                 self.next_operation();
             }
@@ -233,13 +233,14 @@ impl Job {
                     let _ = more.try_send(());
                 }
             }
-            FromDaemon::Tier(report) => self.tier_report(report),
+            FromDaemon::Tier(report) => self.tier_report(node, report),
             FromDaemon::Ready { .. }
             | FromDaemon::Pong
             | FromDaemon::FabricInUse { .. }
             | FromDaemon::Written { .. }
             | FromDaemon::Started { .. }
-            | FromDaemon::AgentUp { .. } => {}
+            | FromDaemon::AgentUp { .. }
+            | FromDaemon::Agentless { .. } => {}
         }
     }
 

@@ -204,7 +204,7 @@ impl Job {
             && self.waiting.is_empty()
             && self.ending.is_none()
             && self.interrupted.is_none();
-        if idle && self.periodic.schedule.due(now_us) && self.ranks.iter().all(|rank| rank.agent && rank.phase == RankPhase::Running) {
+        if idle && self.periodic.schedule.due(now_us) && self.ranks.iter().all(|rank| rank.phase == RankPhase::Running) {
             let (answers, coming) = mpsc::unbounded_channel();
             self.periodic.asked = Some((answers.clone(), coming));
             self.waiting.push_back((Ask::Checkpoint { mode: None }, answers, Instant::now()));
@@ -216,7 +216,7 @@ impl Job {
         if self.ending.is_some() || self.periodic.told.as_ref() == Some(&error) {
             return;
         }
-        let next = self.periodic.schedule.next_us().map_or(0, |due| due.saturating_sub(self.now_us()) / 1_000_000);
+        let next = self.periodic.schedule.next_us().map_or(0, |due| due.saturating_sub(self.now_us()).div_ceil(1_000_000));
         eprintln!("mend: a periodic checkpoint failed: {error}");
         if !hint.is_empty() {
             eprintln!("mend: hint: {hint}");

@@ -10,6 +10,7 @@ use mend_wire::secret::{from_hex, to_hex};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -99,11 +100,22 @@ impl RecordError {
             Self::Io { .. } => "set MEND_HOME to a directory of yours on a file system with space".into(),
             Self::Damaged { .. } => String::new(),
             Self::NoSuchJob { known, .. } if known.is_empty() => "`mend ps --all` lists jobs; is MEND_HOME the same?".into(),
-            Self::NoSuchJob { known, .. } => format!("known jobs: {}", known.join(", ")),
+            Self::NoSuchJob { known, .. } => format!("known jobs: {}", some(known)),
             Self::Ambiguous { .. } => "write more of its name".into(),
             Self::None { .. } => "start one with `mend run -n 4 PROGRAM`; is MEND_HOME the same?".into(),
             Self::Running { id } => format!("end it with `mend kill {id}`"),
         }
+    }
+}
+
+/// Names of jobs, newest first, as many as can be looked over.
+#[must_use]
+pub fn some(names: &[String]) -> String {
+    const MOST: usize = 8;
+    let shown = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} older (`mend ps --all`)"),
     }
 }
 
@@ -324,7 +336,9 @@ pub fn list() -> Result<Vec<(JobDirectory, JobRecord)>, RecordError> {
         .map(|entry| JobDirectory { path: entry.path() })
         .filter_map(|directory| directory.record().ok().map(|record| (directory, record)))
         .collect();
-    found.sort_by(|a, b| b.1.started.cmp(&a.1.started).then(a.1.id.cmp(&b.1.id)));
+    // Of those that began in the same second, whose secret is newer: it is written at every start.
+    let begun = |directory: &JobDirectory| fs::metadata(directory.path.join("secret")).and_then(|found| found.modified()).ok();
+    found.sort_by_cached_key(|(directory, record)| Reverse((record.started, begun(directory), record.id.clone())));
     Ok(found)
 }
 

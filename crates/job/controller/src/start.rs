@@ -21,7 +21,9 @@ use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{Tier, TierSpec, parse_tiers};
 use mend_sealed::Key;
+use rustix::fs::{Access, access};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
@@ -111,6 +113,15 @@ async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reac
 /// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
 fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
     Ok(file.map(Key::load).transpose()?)
+}
+
+/// Whether this user may make `directory`, or files in it if it is there. Makes nothing: there may never be a checkpoint.
+fn may_write_below(directory: &Path) -> io::Result<()> {
+    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
+    if !there.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 /// Everything a new or restarted job has in common.
@@ -325,6 +336,10 @@ fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
 /// See [`RunError`].
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     load_key(spec.encryption_key.as_deref())?;
+    let base = spec.checkpoints.map(|base| std::path::absolute(&base).unwrap_or(base));
+    if let Some(path) = &base {
+        may_write_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
+    }
     let plan = Plan::new(&spec.wishes, None)?;
     let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
@@ -338,8 +353,8 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     let slots: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
     let places = place(spec.ranks, &slots)?;
     let (directory, id) = JobDirectory::create(spec.program.argv.first().map_or("", String::as_str))?;
-    let checkpoints = match spec.checkpoints {
-        Some(base) => std::path::absolute(&base).unwrap_or(base).join(&id),
+    let checkpoints = match base {
+        Some(base) => base.join(&id),
         None => directory.path().join("checkpoints"),
     };
     let identity = mend_wire::random_bytes::<16>();

@@ -228,8 +228,19 @@ impl Job {
     }
 
     /// A daemon reports.
-    pub(crate) fn tier_report(&mut self, report: TierReport) {
+    pub(crate) fn tier_report(&mut self, node: NodeIndex, report: TierReport) {
         match report {
+            TierReport::PassedOver { shelf, why } => {
+                let host = self.nodes.get(node as usize).map_or("?", |node| node.name.as_str());
+                let tier = match shelf {
+                    Shelf::Memory => Tier::Memory,
+                    Shelf::Directory(path) => Tier::Local(path),
+                };
+                // Once for each place: how much room there is differs from time to time.
+                if self.tiers.as_mut().is_none_or(|tiering| tiering.told.insert(format!("{host}: {tier}"))) {
+                    eprintln!("mend: on {host}, what {tier} would hold goes to the next tier: {why}");
+                }
+            }
             TierReport::Placed { rank, number, place } => {
                 let under_way = self.operation.as_ref().or(self.background.as_ref());
                 let current = matches!(under_way, Some(Operation::Checkpoint { number: now, .. }) if *now == number);

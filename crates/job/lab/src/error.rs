@@ -54,7 +54,7 @@ pub enum LabError {
     #[error("the lab `{0}` was started by another version of Mend")]
     OtherVersion(String),
     /// Talking to the holder failed.
-    #[error("the lab `{lab}` does not answer: {source}")]
+    #[error("the lab `{lab}` does not answer")]
     Talk {
         /// The lab's name.
         lab: String,
@@ -82,7 +82,7 @@ pub enum LabError {
     #[error("a lab can only be started from a process with a single thread")]
     Threads,
     /// The program could not be started in the node.
-    #[error("`{program}` cannot be run: {source}")]
+    #[error("`{program}` cannot be run")]
     Exec {
         /// The program's name.
         program: String,
@@ -93,7 +93,7 @@ pub enum LabError {
     #[error("the working directory {0} is not visible in the lab")]
     NoDirectory(PathBuf),
     /// The node could not be entered.
-    #[error("`{node}` cannot be entered: {source}")]
+    #[error("`{node}` cannot be entered")]
     Enter {
         /// The node's name.
         node: String,
@@ -104,7 +104,7 @@ pub enum LabError {
     #[error("the lab `{0}` does not end")]
     StillUp(String),
     /// A call to the operating system failed where none should.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     System {
         /// What was being done.
         what: &'static str,

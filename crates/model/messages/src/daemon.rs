@@ -176,6 +176,12 @@ pub enum FromDaemon {
         /// Its executable.
         executable: String,
     },
+    /// No agent will speak for the rank as it was started: the preloaded library cannot get into its program. What is asked of
+    /// the agent is answered with the reason.
+    Agentless {
+        /// Which.
+        rank: Rank,
+    },
     /// The rank's fabric listens here.
     FabricUp {
         /// Which.

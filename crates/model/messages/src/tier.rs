@@ -416,6 +416,13 @@ pub enum TierReport {
         /// Where.
         place: Place,
     },
+    /// A shelf of this node cannot be used, or took no image: what would be there goes to the next tier.
+    PassedOver {
+        /// Which.
+        shelf: Shelf,
+        /// Why, for people.
+        why: String,
+    },
     /// A task is over.
     Done {
         /// Number of the task.

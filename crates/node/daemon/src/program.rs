@@ -3,7 +3,10 @@
 //! The kernel has the last word (execve); these checks exist for their messages.
 
 use crate::mpi::MpiError;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache, elf};
 use rustix::fs::{Access, access};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -147,18 +150,74 @@ fn usable(path: &Path) -> Result<(), ProgramError> {
 }
 
 fn check_interpreter(path: &Path) -> Result<(), ProgramError> {
+    match interpreter(path) {
+        Some(name) if !name.exists() => {
+            Err(ProgramError::NoInterpreter { path: path.into(), interpreter: name.to_string_lossy().into_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the first line of a script names. An executable need not be readable, and an unreadable one has no line to look at.
+fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
-    // An executable need not be readable, and an unreadable one has no line to check.
-    let Ok(file) = std::fs::File::open(path) else { return Ok(()) };
-    if file.take(256).read_to_end(&mut start).is_err() {
-        return Ok(());
+    File::open(path).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let name = line.split(|byte| byte.is_ascii_whitespace()).find(|word| !word.is_empty())?;
+    Some(std::ffi::OsStr::from_bytes(name).into())
+}
+
+/// Why no agent will speak for a rank. It may come all the same if the program becomes another (execve).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Agentless {
+    /// Nothing asks for the dynamic loader.
+    #[error("{} is a static program, into which no library can be loaded", program.display())]
+    Static {
+        /// Which: the one that was started, or its interpreter.
+        program: PathBuf,
+    },
+    /// Another word size.
+    #[error("{} is a program of 32 bits, into which no library of 64 bits can be loaded", program.display())]
+    Narrow {
+        /// As above.
+        program: PathBuf,
+    },
+}
+
+impl Agentless {
+    /// What a user can do.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Static { .. } => "link the program dynamically (without -static): Mend saves processes from within",
+            Self::Narrow { .. } => "build the program for 64 bits",
+        }
     }
-    let Some(line) = start.strip_prefix(b"#!").and_then(|rest| rest.split(|&byte| byte == b'\n').next()) else { return Ok(()) };
-    let Some(name) = line.split(|byte| byte.is_ascii_whitespace()).find(|word| !word.is_empty()) else { return Ok(()) };
-    if Path::new(std::ffi::OsStr::from_bytes(name)).exists() {
-        return Ok(());
+}
+
+/// Scripts that interpret scripts are followed as far as the kernel does (`exec_binprm`).
+const MAX_INTERPRETERS: usize = 5;
+
+/// Whether the preloaded library cannot get into the program at `path`. What cannot be read is let pass.
+pub fn agentless(path: &Path) -> Option<Agentless> {
+    let mut program = path.to_owned();
+    for _ in 0..MAX_INTERPRETERS {
+        match interpreter(&program) {
+            Some(name) => program = name,
+            None => break,
+        }
     }
-    Err(ProgramError::NoInterpreter { path: path.into(), interpreter: String::from_utf8_lossy(name).into_owned() })
+    let data = ReadCache::new(File::open(&program).ok()?);
+    match FileKind::parse(&data).ok()? {
+        FileKind::Elf32 => Some(Agentless::Narrow { program }),
+        FileKind::Elf64 => {
+            let header = elf::FileHeader64::<Endianness>::parse(&data).ok()?;
+            let endian = header.endian().ok()?;
+            let segments = header.program_headers(endian, &data).ok()?;
+            let loaded = segments.iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP);
+            (!loaded).then_some(Agentless::Static { program })
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -190,5 +249,36 @@ mod tests {
         assert!(matches!(find("good", &here.join("gone"), None), Err(ProgramError::WorkingDirectory { .. })));
         assert_eq!(find("./absent", here, None).unwrap_err().code(), 127);
         assert_eq!(find("./folder", here, None).unwrap_err().code(), 126);
+    }
+
+    #[test]
+    fn programs_without_a_loader_are_told_from_others() {
+        let scratch = tempfile::tempdir().unwrap();
+        let here = scratch.path();
+        let compiled = |name: &str, options: &[&str]| {
+            let path = here.join(name);
+            std::fs::write(here.join("main.c"), "int main(void) { return 0; }").unwrap();
+            let done = std::process::Command::new("cc").args(options).arg("-o").arg(&path).arg(here.join("main.c")).status();
+            assert!(done.unwrap().success(), "{name}");
+            path
+        };
+        assert_eq!(agentless(&compiled("dynamic", &[])), None);
+        for (name, option) in [("static", "-static"), ("movable", "-static-pie")] {
+            let program = compiled(name, &[option]);
+            assert_eq!(agentless(&program), Some(Agentless::Static { program: program.clone() }));
+            let line = format!("#!{} -x\n", program.display());
+            file(here, "script", &line, 0o755);
+            assert_eq!(agentless(&here.join("script")), Some(Agentless::Static { program }));
+        }
+        file(here, "script", "#!/bin/sh\n", 0o755);
+        assert_eq!(agentless(&here.join("script")), None);
+        // The head of an i386 executable.
+        let head = [&b"\x7fELF\x01\x01\x01"[..], &[0; 9], &[2, 0, 3, 0], &[0; 32]].concat();
+        std::fs::write(here.join("narrow"), head).unwrap();
+        assert_eq!(agentless(&here.join("narrow")), Some(Agentless::Narrow { program: here.join("narrow") }));
+        file(here, "endless", &format!("#!{}\n", here.join("endless").display()), 0o755);
+        for harmless in ["endless", "absent", "main.c"] {
+            assert_eq!(agentless(&here.join(harmless)), None);
+        }
     }
 }

@@ -14,6 +14,7 @@ use crate::failure::{RankFailure, chain};
 use crate::input::Feed;
 use crate::outbox::{Ordered, Urgent};
 use crate::output::Pump;
+use crate::program::Agentless;
 use crate::restore::{Building, Restoration, RestoreError, Word};
 use crate::shepherd::order::{Event, Launch};
 use crate::shepherd::{ShepherdLink, spawn};
@@ -55,7 +56,7 @@ pub enum Command {
 }
 
 /// What the job needs to know of a rank's life; everything else goes to the controller directly.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct News {
     /// Which rank.
     pub rank: Rank,
@@ -66,10 +67,13 @@ pub struct News {
 }
 
 /// See [`News`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub enum Milestone {
     /// The controller has been told that the program runs.
-    Started,
+    Started {
+        /// Why no agent will speak for it.
+        agentless: Option<Agentless>,
+    },
     /// The restorer is done; the agent will speak next.
     Built {
         /// Microseconds from the restorer's start.
@@ -142,14 +146,17 @@ async fn begin(around: &mut Surroundings, origin: Origin) -> Result<Option<Life>
     let mut held = Vec::new();
     let preparing = async {
         match origin {
-            Origin::Start(beginning) => Ok::<_, RankFailure>((beginning.prepare().await?, None)),
+            Origin::Start(beginning) => {
+                let (launch, agentless) = beginning.prepare().await?;
+                Ok::<_, RankFailure>((launch, agentless, None))
+            }
             Origin::Restore(restoration) => {
                 let (launch, building) = restoration.prepare().await?;
-                Ok((launch, Some(building)))
+                Ok((launch, None, Some(building)))
             }
         }
     };
-    let (mut launch, mut building) = tokio::select! {
+    let (mut launch, agentless, mut building) = tokio::select! {
         prepared = preparing => prepared?,
         () = collect(&mut around.commands, &mut held) => return Ok(None),
     };
@@ -173,7 +180,7 @@ async fn begin(around: &mut Surroundings, origin: Origin) -> Result<Option<Life>
         let _ = from_shepherd.send(Happening::ShepherdGone);
     });
     let phase = Phase::Launching;
-    Ok(Some(Life { phase, launch, link, happenings, sender, building, ours: Some(ours), wires: None, held, deadline: None }))
+    Ok(Some(Life { phase, launch, agentless, link, happenings, sender, building, ours: Some(ours), wires: None, held, deadline: None }))
 }
 
 /// Takes commands until the rank is released. Cancel safe: what was taken is in `held`.
@@ -218,6 +225,7 @@ struct Wires {
 struct Life {
     phase: Phase,
     launch: Launch,
+    agentless: Option<Agentless>,
     link: ShepherdLink,
     happenings: mpsc::UnboundedReceiver<Happening>,
     sender: mpsc::UnboundedSender<Happening>,
@@ -285,7 +293,10 @@ impl Life {
         let Some(ours) = self.ours.take() else { return Turn::Continue };
         if self.building.is_none() {
             around.urgent.send(FromDaemon::Started { rank: around.rank });
-            around.tell(Milestone::Started);
+            if self.agentless.is_some() {
+                around.urgent.send(FromDaemon::Agentless { rank: around.rank });
+            }
+            around.tell(Milestone::Started { agentless: self.agentless.take() });
         }
         match connect(around, ours) {
             Ok(wires) => self.wires = Some(wires),

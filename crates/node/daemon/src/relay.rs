@@ -14,6 +14,7 @@
 use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
+use crate::program::Agentless;
 use crate::rank::{Command, Milestone, News};
 use crate::sink::Sink;
 use crate::transfer::{self, Token, TransferError};
@@ -41,6 +42,8 @@ pub struct Slot {
     descendant: Option<AgentId>,
     restore: Option<Awaited>,
     started: bool,
+    /// Why no agent will speak.
+    agentless: Option<Agentless>,
     /// Agents that spoke before the controller heard of the start.
     early: Vec<(AgentId, AgentLink, Hello)>,
 }
@@ -55,7 +58,7 @@ struct Awaited {
 impl Slot {
     /// A rank whose task takes these commands; dropping the slot releases it.
     pub fn new(attempt: u64, commands: mpsc::UnboundedSender<Command>) -> Self {
-        Self { attempt, commands, main: None, descendant: None, restore: None, started: false, early: Vec::new() }
+        Self { attempt, commands, main: None, descendant: None, restore: None, started: false, agentless: None, early: Vec::new() }
     }
 
     /// Passes a command on. To a task that has ended: dropped, its end is on its way.
@@ -231,7 +234,7 @@ impl Relay {
     pub fn readied(&mut self, readied: Readied, ranks: &mut Ranks) {
         let Readied { seq, rank, attempt, ready } = readied;
         if ranks.get(&rank).is_none_or(|slot| slot.attempt != attempt) {
-            return self.fail(seq, rank, format!("rank {rank} has ended"), "");
+            return self.fail(seq, rank, "it has ended".into(), "");
         }
         match ready {
             Ok(ready) => self.ask(seq, rank, Request::Save(ready.order), (ready.file, ready.sink), ranks),
@@ -246,7 +249,7 @@ impl Relay {
             Err((error, hint)) => return self.fail(seq, rank, error, hint),
         };
         let Some(known) = self.agents.get(&agent) else {
-            return self.fail(seq, rank, format!("rank {rank}'s agent went away"), "");
+            return self.fail(seq, rank, "its agent went away".into(), "");
         };
         let number = self.asked;
         self.asked += 1;
@@ -256,17 +259,20 @@ impl Relay {
 
     /// The agent to ask. For a save only the process itself will do.
     fn speaker(&self, rank: Rank, save: bool, ranks: &Ranks) -> Result<(AgentId, u64), (String, &'static str)> {
-        let Some(slot) = ranks.get(&rank) else { return Err((format!("rank {rank} is not on this node"), "")) };
+        let Some(slot) = ranks.get(&rank) else { return Err(("it is not on this node".into(), "")) };
         if slot.restore.is_some() {
-            return Err((format!("rank {rank} is being restored"), "try again in a moment"));
+            return Err(("it is being restored".into(), "try again in a moment"));
         }
         match (slot.descendant, slot.main) {
             (Some(descendant), _) if save => {
                 let executable = self.agents.get(&descendant).and_then(|agent| agent.descendant.as_deref()).unwrap_or("a child process");
-                Err((format!("rank {rank} runs its MPI program {executable} as a child of the process that was started"), RUN_IT_DIRECTLY))
+                Err((format!("it runs its MPI program {executable} as a child of the process that was started"), RUN_IT_DIRECTLY))
             }
             (Some(agent), _) | (None, Some(agent)) => Ok((agent, slot.attempt)),
-            (None, None) => Err((format!("rank {rank} has no agent: {NO_AGENT}"), NO_AGENT_HINT)),
+            (None, None) => Err(match &slot.agentless {
+                Some(why) => (format!("it has no agent: {why}"), why.hint()),
+                None => (format!("it has no agent: {NO_AGENT}"), NO_AGENT_HINT),
+            }),
         }
     }
 
@@ -279,7 +285,7 @@ impl Relay {
         for agent in self.agents.values_mut().filter(|agent| (agent.rank, agent.attempt) == (rank, attempt)) {
             agent.abandoned = true;
         }
-        self.answer_lost(|question| (question.rank, question.attempt) == (rank, attempt), &format!("rank {rank} {why}"));
+        self.answer_lost(|question| (question.rank, question.attempt) == (rank, attempt), &format!("it {why}"));
     }
 
     /// Nothing of a rank's process is left.
@@ -306,8 +312,8 @@ impl Relay {
         let News { rank, attempt, event } = news;
         let Some(slot) = ranks.get_mut(&rank).filter(|slot| slot.attempt == attempt) else { return };
         match event {
-            Milestone::Started => {
-                slot.started = true;
+            Milestone::Started { agentless } => {
+                (slot.started, slot.agentless) = (true, agentless);
                 for (id, link, hello) in std::mem::take(&mut slot.early) {
                     self.hello(id, link, hello, ranks);
                 }
@@ -503,7 +509,7 @@ impl Relay {
             slot.main = slot.main.filter(|&main| main != id);
             slot.descendant = slot.descendant.filter(|&descendant| descendant != id);
         }
-        self.answer_lost(|question| question.agent == id, &format!("rank {}'s agent went away", agent.rank));
+        self.answer_lost(|question| question.agent == id, "its agent went away");
     }
 }
 
@@ -519,7 +525,8 @@ async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
     }
 }
 
-const NO_ROOM_HINT: &str = "choose another directory for checkpoints, or make room";
-const NO_AGENT: &str = "the preloaded library was not loaded into it (a static or setuid program?), or it has just started";
+const NO_ROOM_HINT: &str = "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it";
+const NO_AGENT: &str =
+    "the preloaded library was not loaded into it (a setuid program, or one that became a static one?), or it has just started";
 const NO_AGENT_HINT: &str = "use a dynamically linked program without setuid bit, or try again in a moment";
 const RUN_IT_DIRECTLY: &str = "run the program itself instead of a script or wrapper around it, or let the wrapper `exec` it";

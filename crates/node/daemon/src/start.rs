@@ -3,7 +3,7 @@
 use crate::failure::RankFailure;
 use crate::launch_environment::{PMI_FD, Place, rank_environment};
 use crate::mpi::{self, MpiCheck};
-use crate::program::{self, ProgramError};
+use crate::program::{self, Agentless, ProgramError};
 use crate::shepherd::order::Launch;
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
@@ -34,16 +34,16 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// Looks at the program and says what to launch.
-    pub async fn prepare(self) -> Result<Launch, RankFailure> {
+    /// Looks at the program and says what to launch, and why no agent will speak for it, if so.
+    pub async fn prepare(self) -> Result<(Launch, Option<Agentless>), RankFailure> {
         // File systems may be slow: not in the thread that serves everybody.
         match tokio::task::spawn_blocking(move || self.look()).await {
-            Ok(launch) => Ok(launch?),
+            Ok(looked) => Ok(looked?),
             Err(_) => Err(RankFailure::Program(ProgramError::Empty)),
         }
     }
 
-    fn look(&self) -> Result<Launch, ProgramError> {
+    fn look(&self) -> Result<(Launch, Option<Agentless>), ProgramError> {
         let program = &self.job.program;
         let variable = |wanted: &str| program.env.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
         let name = program.argv.first().ok_or(ProgramError::Empty)?;
@@ -53,7 +53,8 @@ impl Beginning {
         self.mpi.lock().unwrap_or_else(PoisonError::into_inner).check(&path, Some(&searched))?;
         let library = self.library.as_deref().ok_or(ProgramError::Incomplete { part: "libmend-fi.so" })?;
         let place = Place { rank: self.rank, size: self.job.size, job: &self.job.id, socket: &self.socket, library };
-        Ok(Launch {
+        let agentless = program::agentless(&path);
+        let launch = Launch {
             isolated: self.isolated,
             pid: process_id(self.rank),
             clock: None,
@@ -65,7 +66,8 @@ impl Beginning {
             cwd: program.cwd.clone(),
             privileged: false,
             numbers: vec![0, 1, 2, PMI_FD],
-        })
+        };
+        Ok((launch, agentless))
     }
 }
 

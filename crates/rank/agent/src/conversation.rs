@@ -12,11 +12,12 @@
 use crate::attached::Attached;
 use crate::behind::{self, Behind, Board};
 use crate::dirty::Tracker;
-use crate::inspect::{Surroundings, inspect, resident_bytes};
+use crate::inspect::{self, Surroundings, resident_bytes};
 use crate::link::Link;
 use crate::locks::Due;
 use crate::maps;
 use crate::network::{Frozen, Network};
+use crate::passing;
 use crate::rebuild;
 use crate::room;
 use crate::save::{self, Outcome, Snapshot, Standing, Standstill, save};
@@ -196,9 +197,10 @@ impl Agent {
                 self.told_use = true;
                 self.link.send(&FromAgent::FabricInUse)?;
             }
+            let joins = self.joins();
             let timeout = match self.stage {
                 Stage::Suspended => Some(if self.network.in_use() { AT_ONCE } else { SERVICE_PAUSE }),
-                Stage::Running if self.joins() => Some(AT_ONCE),
+                Stage::Running if joins => Some(AT_ONCE),
                 Stage::Running if DELAYED.load(Ordering::Acquire) => Some(PATIENCE),
                 _ => (self.behind.is_some() || self.staging.is_some()).then_some(behind::LOOK),
             };
@@ -210,7 +212,7 @@ impl Agent {
             match poll(descriptors, timeout.as_ref()) {
                 Ok(0) => {
                     match self.stage {
-                        Stage::Running if self.joins() => self.tracker.join_some(),
+                        Stage::Running if joins => self.tracker.join_some(),
                         Stage::Running => {
                             DELAYED.store(false, Ordering::Release);
                             self.network.catch_up();
@@ -266,29 +268,7 @@ impl Agent {
 
     fn answer(&mut self, seq: u64, request: Request) -> io::Result<()> {
         let reply = match request {
-            Request::Inspect { ahead } => {
-                let tracking = self.tracker.describe();
-                // Before the fabric is held: it takes long, and the program's calls would wait.
-                let advice = maps::advice();
-                self.staging = ahead.and_then(|base| self.make_ready(base, &advice));
-                let (mut own, mut excluded) = (self.own_descriptors(), Vec::new());
-                // Held meanwhile, so that no channel is opened between listing the fabric's descriptors and looking at all. A
-                // parked rank's fabric is held already.
-                let frozen = (!matches!(self.stage, Stage::Parked { .. })).then(|| self.network.freeze());
-                if let Some(frozen) = &frozen {
-                    frozen.own_descriptors(&mut |fd| own.push(fd));
-                    frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
-                }
-                excluded.extend(self.tracker.memory());
-                let provider_open = frozen.as_ref().is_some_and(|frozen| frozen.provider_open());
-                excluded.extend(self.behind.iter().flat_map(|behind| behind.memory()));
-                let copy = self.behind.as_ref().and_then(|behind| behind.outer());
-                let main_process = self.place.main_process;
-                let surroundings = Surroundings { own: &own, excluded: &excluded, provider_open, copy, main_process };
-                let found = inspect(&self.attached, &surroundings, &advice, self.network.in_use());
-                self.advice = Some((Instant::now(), advice));
-                Reply::Inspected(Inspection { tracking, ..found })
-            }
+            Request::Inspect { ahead } => Reply::Inspected(self.inspect(ahead)),
             Request::Suspend => self.suspend(|network, deadline| network.suspend(deadline)),
             Request::SuspendPeer(rank) => self.suspend_peer(rank),
             Request::Save(order) => match self.save(order)? {
@@ -299,6 +279,39 @@ impl Agent {
             Request::Resume => self.resume(),
         };
         self.link.send(&FromAgent::Reply { seq, reply })
+    }
+
+    fn inspect(&mut self, ahead: Option<ImageId>) -> Inspection {
+        let tracking = self.tracker.describe();
+        // Before the fabric is held: both take long, and the program's calls would wait.
+        let advice = maps::advice();
+        self.staging = ahead.and_then(|base| self.make_ready(base, &advice));
+        // Held for a look, so that no channel is opened between listing the fabric's descriptors and looking at all, and let go
+        // while what passes is waited for.
+        let ((held, surroundings, descriptors), errors) = passing::look_again(|errors| {
+            let (held, surroundings) = self.surroundings();
+            let descriptors = inspect::descriptors(&self.attached, &surroundings, errors);
+            (held, surroundings, descriptors)
+        });
+        let found = inspect::inspect(&surroundings, &descriptors, &errors, &advice, self.network.in_use());
+        drop(held);
+        self.advice = Some((Instant::now(), advice));
+        Inspection { tracking, ..found }
+    }
+
+    /// What of the process is not the program's, true as long as the fabric is held. A parked rank's is held already.
+    fn surroundings(&self) -> (Option<Box<dyn Frozen>>, Surroundings) {
+        let held = (!matches!(self.stage, Stage::Parked { .. })).then(|| self.network.freeze());
+        let (mut own, mut excluded) = (self.own_descriptors(), Vec::new());
+        if let Some(held) = &held {
+            held.own_descriptors(&mut |fd| own.push(fd));
+            held.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
+        }
+        excluded.extend(self.tracker.memory());
+        excluded.extend(self.behind.iter().flat_map(|behind| behind.memory()));
+        let provider_open = held.as_ref().is_some_and(|held| held.provider_open());
+        let copy = self.behind.as_ref().and_then(|behind| behind.outer());
+        (held, Surroundings { own, excluded, provider_open, copy, main_process: self.place.main_process })
     }
 
     fn suspend(&mut self, drain: impl FnOnce(&dyn Network, Instant) -> Result<(), String>) -> Reply {

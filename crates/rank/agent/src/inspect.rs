@@ -2,17 +2,18 @@
 
 use crate::attached::Attached;
 use crate::conversation::chain;
+use crate::descriptors::{DescriptorError, Descriptors, examine_all};
 use crate::layout::Layout;
 use crate::maps::{Advice, Area};
-use crate::{maps, passing, tasks, timers};
+use crate::{maps, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, Tracking};
 
 /// What of the process is not the program's.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct Surroundings {
     /// Descriptors of agent and fabric.
-    pub own: &'a [i32],
+    pub own: Vec<i32>,
     /// Memory of theirs that is not saved.
-    pub excluded: &'a [(u64, u64)],
+    pub excluded: Vec<(u64, u64)>,
     /// A network provider has more descriptors and mappings, which nobody can tell from the program's. A save closes it
     /// first; what cannot be saved then is the program's, and the save says so.
     pub provider_open: bool,
@@ -22,9 +23,24 @@ pub(crate) struct Surroundings<'a> {
     pub main_process: bool,
 }
 
-/// Looks. What it finds may change a moment later; a save looks again.
-pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, advice: &Advice, fabric_in_use: bool) -> Inspection {
-    let Surroundings { own, excluded, provider_open, copy, main_process } = *surroundings;
+/// Looks at the program's descriptors.
+pub(crate) fn descriptors(attached: &Attached, surroundings: &Surroundings, errors: &mut Vec<DescriptorError>) -> Descriptors {
+    let found = examine_all(attached, &surroundings.own, errors);
+    if surroundings.provider_open {
+        errors.clear();
+    }
+    found
+}
+
+/// Looks at all else, and tells what was found of the `descriptors`. It may change a moment later; a save looks again.
+pub(crate) fn inspect(
+    surroundings: &Surroundings,
+    descriptors: &Descriptors,
+    errors: &[DescriptorError],
+    advice: &Advice,
+    fabric_in_use: bool,
+) -> Inspection {
+    let Surroundings { ref excluded, provider_open, copy, main_process, .. } = *surroundings;
     let mut obstacles = Vec::new();
     let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
     if !main_process {
@@ -33,9 +49,7 @@ pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, advice: 
             "let the wrapper `exec` the program, or name the program itself on the command line",
         );
     }
-    let mut errors = Vec::new();
-    let locked = passing::examine(attached, own, &mut errors).locked_files();
-    for error in errors.iter().filter(|_| !provider_open) {
+    for error in errors {
         add(chain(error), error.hint());
     }
     match maps::read() {
@@ -43,8 +57,8 @@ pub(crate) fn inspect(attached: &Attached, surroundings: &Surroundings, advice: 
             if let Some((what, hint)) = shared_with_others(&areas, excluded, copy) {
                 add(what, hint);
             }
-            for area in &areas {
-                if !provider_open && let Err(error) = Layout::plan(std::slice::from_ref(area), advice, &[], &locked) {
+            if !provider_open {
+                for error in Layout::obstacles(&areas, advice, &descriptors.locked_files()) {
                     add(chain(&error), error.hint());
                 }
             }

@@ -75,30 +75,52 @@ impl Layout {
     pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)], locked: &[((u64, u64), i32)]) -> Result<Self, LayoutError> {
         let mut layout = Layout { locked: locked.to_vec(), ..Layout::default() };
         for area in areas {
-            if area.name == "[vsyscall]" {
-                continue;
-            }
-            if area.start < mend_image::ZONE.1 && area.end > mend_image::ZONE.0 {
-                return Err(LayoutError::Zone(area.start));
-            }
-            let whole = excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
-            let template = if whole {
-                Plan { mapping: layout.record(area, 0), content: Content::Nothing, huge: false }
-            } else {
-                layout.classify(area, advice)?
-            };
-            // Shared memory is excluded as a whole or not at all; private memory may hold an excluded part.
-            let mut at = area.start;
-            for (start, end) in excluded.iter().filter(|(start, end)| *start < area.end && *end > area.start) {
-                let (start, end) = ((*start).max(area.start), (*end).min(area.end));
-                layout.push(&template, area, at, start);
-                let empty = Mapping { flags: 0, object: mapping::NO_OBJECT, offset: 0, ..template.mapping };
-                layout.push(&Plan { mapping: empty, content: Content::Nothing, huge: false }, area, start, end);
-                at = end;
-            }
-            layout.push(&template, area, at, area.end);
+            layout.plan_area(area, advice, excluded)?;
         }
         Ok(layout)
+    }
+
+    /// All that stands in the way of a plan.
+    pub fn obstacles(areas: &[Area], advice: &Advice, locked: &[((u64, u64), i32)]) -> Vec<LayoutError> {
+        Self::survey(areas, advice, locked).1
+    }
+
+    /// Plans what can be planned. Each file is looked at once, however often it is mapped.
+    fn survey(areas: &[Area], advice: &Advice, locked: &[((u64, u64), i32)]) -> (Self, Vec<LayoutError>) {
+        let mut layout = Layout { locked: locked.to_vec(), ..Layout::default() };
+        let mut errors: Vec<LayoutError> = Vec::new();
+        for area in areas {
+            if !errors.iter().any(|error| matches!(error, LayoutError::File { path, .. } if *path == area.name)) {
+                errors.extend(layout.plan_area(area, advice, &[]).err());
+            }
+        }
+        (layout, errors)
+    }
+
+    fn plan_area(&mut self, area: &Area, advice: &Advice, excluded: &[(u64, u64)]) -> Result<(), LayoutError> {
+        if area.name == "[vsyscall]" {
+            return Ok(());
+        }
+        if area.start < mend_image::ZONE.1 && area.end > mend_image::ZONE.0 {
+            return Err(LayoutError::Zone(area.start));
+        }
+        let whole = excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
+        let template = if whole {
+            Plan { mapping: self.record(area, 0), content: Content::Nothing, huge: false }
+        } else {
+            self.classify(area, advice)?
+        };
+        // Shared memory is excluded as a whole or not at all; private memory may hold an excluded part.
+        let mut at = area.start;
+        for (start, end) in excluded.iter().filter(|(start, end)| *start < area.end && *end > area.start) {
+            let (start, end) = ((*start).max(area.start), (*end).min(area.end));
+            self.push(&template, area, at, start);
+            let empty = Mapping { flags: 0, object: mapping::NO_OBJECT, offset: 0, ..template.mapping };
+            self.push(&Plan { mapping: empty, content: Content::Nothing, huge: false }, area, start, end);
+            at = end;
+        }
+        self.push(&template, area, at, area.end);
+        Ok(())
     }
 
     fn push(&mut self, template: &Plan, area: &Area, start: u64, end: u64) {
@@ -269,4 +291,33 @@ fn unsupported(area: &Area) -> Option<&'static str> {
         return Some("device memory cannot be saved");
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps;
+
+    #[test]
+    fn a_survey_names_every_obstacle_and_looks_at_each_file_once() {
+        let file = std::env::current_exe().unwrap();
+        let file = file.display();
+        let text = format!(
+            "555555554000-555555555000 r--p 00000000 08:01 41 {file}\n\
+             555555555000-555555556000 r-xp 00001000 08:01 41 {file}\n\
+             555555556000-555555557000 rw-p 00002000 08:01 41 {file}\n\
+             7f0000000000-7f0000001000 rw-s 00000000 00:01 42 /SYSV00000000\n\
+             7f0000001000-7f0000002000 r--p 00000000 08:01 43 /nonexistent/library.so\n\
+             7f0000002000-7f0000003000 r-xp 00001000 08:01 43 /nonexistent/library.so\n\
+             7f0000003000-7f0000004000 rw-s 00000000 00:05 44 /dev/accelerator\n"
+        );
+        let areas = maps::parse_all(text.as_bytes()).unwrap();
+        let (layout, errors) = Layout::survey(&areas, &Advice::new(), &[]);
+        assert_eq!((layout.plans.len(), layout.objects.len()), (3, 1));
+        let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        for (error, name) in told.iter().zip(["/SYSV00000000", "/nonexistent/library.so", "/dev/accelerator"]) {
+            assert!(error.contains(name), "{told:?}");
+        }
+    }
 }

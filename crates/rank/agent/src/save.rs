@@ -81,7 +81,7 @@ impl SaveError {
             SaveError::Park(_) => "try again; if it persists, look at what that thread does (`mend explain`)",
             SaveError::Layout(error) => error.hint(),
             SaveError::Descriptor(error) => error.hint(),
-            SaveError::Target(_) => "choose another directory for checkpoints, or make room",
+            SaveError::Target(_) => "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it",
             SaveError::Write(_) => "look at space and quota of the target, or at the node that receives",
             SaveError::Read { .. } => "the rank needs a readable /proc; a setuid or non-dumpable program has none",
             SaveError::Unstable => "try again",

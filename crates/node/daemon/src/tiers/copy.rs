@@ -213,6 +213,7 @@ pub mod tests {
     use mend_image::record::Kind;
     use mend_image::write::StreamWriter;
     use mend_messages::agent::ImageId;
+    use std::path::PathBuf;
 
     /// A small sound image, of which `expected` is then what a manifest would say.
     pub fn an_image(expected: &mut Expected, pages: &[u8]) -> Vec<u8> {
@@ -244,36 +245,66 @@ pub mod tests {
         assert!(matches!(pace.spend(1), Err(CopyError::Cancelled)));
     }
 
+    /// An empty directory for one image.
+    struct Target {
+        directory: tempfile::TempDir,
+        place: PathBuf,
+        pace: Pace,
+    }
+
+    impl Target {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let place = directory.path().join("rank-2.image");
+            Self { directory, place, pace: Pace::new(0) }
+        }
+
+        /// What it says names the reason, and nothing stays.
+        fn refuses(&self, bytes: &[u8], expected: &Expected, what: &str) {
+            let refused = into_file(&mut &bytes[..], expected, &self.pace, &self.place).unwrap_err();
+            assert!(refused.to_string().contains(what), "{refused}, not {what}");
+            assert_eq!(std::fs::read_dir(self.directory.path()).unwrap().count(), 0, "{what}");
+        }
+
+        fn takes(&self, bytes: &[u8], expected: &Expected) {
+            into_file(&mut &bytes[..], expected, &self.pace, &self.place).unwrap();
+            assert_eq!(std::fs::read(&self.place).unwrap(), bytes);
+        }
+    }
+
+    /// A sound image that is not the one that is meant.
+    fn another_image(wanted: &Expected) -> Vec<u8> {
+        let mut another = wanted.clone();
+        another.image.id = ImageId([4; 16]);
+        an_image(&mut another, &[7; 8192])
+    }
+
+    fn flipped(bytes: &[u8]) -> Vec<u8> {
+        let mut flipped = bytes.to_vec();
+        flipped[3000] ^= 1;
+        flipped
+    }
+
     #[test]
     fn only_the_image_that_was_meant_gets_its_name() {
-        let directory = tempfile::tempdir().unwrap();
-        let (place, pace) = (directory.path().join("rank-2.image"), Pace::new(0));
+        let target = Target::new();
         let mut wanted = expected(2);
         let bytes = an_image(&mut wanted, &[7; 8192]);
-        let mut another = expected(2);
-        another.image.id = ImageId([4; 16]);
-        let foreign = an_image(&mut another, &[7; 8192]);
-        let mut flipped = bytes.clone();
-        flipped[3000] ^= 1;
-        let longer = [&bytes[..], b"x"].concat();
-        for (wrong, what) in [(&bytes[..3000], "torn"), (&flipped, "damaged"), (&foreign, "another image"), (&longer, "longer")] {
-            let refused = into_file(&mut &wrong[..], &wanted, &pace, &place).unwrap_err();
-            assert!(refused.to_string().contains(what), "{refused}");
-            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{what}");
-        }
-        into_file(&mut &bytes[..], &wanted, &pace, &place).unwrap();
-        assert_eq!(std::fs::read(&place).unwrap(), bytes);
-        check(&place, &wanted, &pace).unwrap();
-        assert!(check(&place, &Expected { job: [6; 16], ..wanted.clone() }, &pace).is_err());
+        target.refuses(&bytes[..3000], &wanted, "torn");
+        target.refuses(&flipped(&bytes), &wanted, "damaged");
+        target.refuses(&another_image(&wanted), &wanted, "another image");
+        target.refuses(&[&bytes[..], b"x"].concat(), &wanted, "longer");
+        target.takes(&bytes, &wanted);
+        let Target { place, pace, .. } = &target;
+        check(place, &wanted, pace).unwrap();
+        assert!(check(place, &Expected { job: [6; 16], ..wanted.clone() }, pace).is_err());
         let mut poured = Vec::new();
-        pour(&place, &mut poured, &pace).unwrap();
+        pour(place, &mut poured, pace).unwrap();
         assert_eq!(poured, bytes);
     }
 
     #[test]
     fn an_encrypted_image_is_copied_as_it_is_and_checked_with_its_key() {
-        let directory = tempfile::tempdir().unwrap();
-        let (place, pace) = (directory.path().join("rank-2.image"), Pace::new(0));
         let mut wanted = expected(2);
         let plain = an_image(&mut wanted, &[7; 8192]);
         let key = |byte: u8| Some(Key::from_bytes([byte; 32]));
@@ -285,31 +316,18 @@ pub mod tests {
         let bytes = seal(&plain);
         wanted.key = key(1);
         wanted.image.bytes = bytes.len() as u64;
-        into_file(&mut &bytes[..], &wanted, &pace, &place).unwrap();
-        assert_eq!(std::fs::read(&place).unwrap(), bytes);
-        std::fs::remove_file(&place).unwrap();
-        let mut flipped = bytes.clone();
-        flipped[3000] ^= 1;
-        let mut other = wanted.clone();
-        other.image.id = ImageId([4; 16]);
-        let foreign = seal(&an_image(&mut other, &[7; 8192]));
+        Target::new().takes(&bytes, &wanted);
+        let target = Target::new();
         let of = |key: Option<Key>| Expected { key, ..wanted.clone() };
-        for (wrong, expected, what) in [
-            (&bytes, of(None), "it is encrypted"),
-            (&bytes, of(key(2)), "encrypted with another key"),
-            (&flipped, of(key(1)), "damaged or was changed"),
-            (&foreign, of(key(1)), "another image"),
-            (&bytes[..3000].to_vec(), of(key(1)), "torn"),
-            (&bytes[..10].to_vec(), of(key(1)), "torn"),
-            (&[&bytes[..], b"x"].concat(), of(key(1)), "longer"),
-        ] {
-            let refused = into_file(&mut &wrong[..], &expected, &pace, &place).unwrap_err();
-            assert!(refused.to_string().contains(what), "{refused}, not {what}");
-            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "{what}");
-        }
+        target.refuses(&bytes, &of(None), "it is encrypted");
+        target.refuses(&bytes, &of(key(2)), "encrypted with another key");
+        target.refuses(&flipped(&bytes), &wanted, "damaged or was changed");
+        target.refuses(&seal(&another_image(&wanted)), &wanted, "another image");
+        target.refuses(&bytes[..3000], &wanted, "torn");
+        target.refuses(&bytes[..10], &wanted, "torn");
+        target.refuses(&[&bytes[..], b"x"].concat(), &wanted, "longer");
         let unsealed = Expected { image: ImageRef { bytes: plain.len() as u64, ..wanted.image }, ..wanted.clone() };
-        let refused = into_file(&mut &plain[..], &unsealed, &pace, &place).unwrap_err();
-        assert!(refused.to_string().contains("it is not encrypted"), "{refused}");
+        target.refuses(&plain, &unsealed, "it is not encrypted");
     }
 
     #[test]

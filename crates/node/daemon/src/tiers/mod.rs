@@ -70,14 +70,14 @@ impl Tiers {
         Self { job, node, urgent, patience, key, shelves, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
     }
 
-    /// See `TierOrder::Open`. A shelf that cannot be used is left out, with a line in the log: what would have been put
+    /// See `TierOrder::Open`. A shelf that cannot be used is left out, and the controller told: what would have been put
     /// there goes to the next.
     pub fn open(&mut self, shelves: Vec<Shelf>, keep: &[u64], rate: u64) {
         let age = Duration::from_secs(mend_settings::TIER_HOURS.number().unwrap_or(u64::MAX / 3600).saturating_mul(3600));
         self.pace = Arc::new(Pace::new(rate));
         for shelf in shelves {
             if let Err(error) = self.shelf(&shelf) {
-                tracing::warn!(%shelf, %error, "a tier cannot be used here");
+                self.pass_over(&shelf, error.to_string());
                 continue;
             }
             let (node, other) = (self.node.clone(), shelf.clone());
@@ -86,6 +86,11 @@ impl Tiers {
         for shelf in self.shelves.clone() {
             self.delete(shelf.tidy(keep));
         }
+    }
+
+    fn pass_over(&self, shelf: &Shelf, why: String) {
+        tracing::info!(%shelf, why, "a tier is passed over");
+        self.urgent.send(FromDaemon::Tier(TierReport::PassedOver { shelf: shelf.clone(), why }));
     }
 
     /// An open shelf.
@@ -105,7 +110,7 @@ impl Tiers {
         let chosen = shelves.iter().find_map(|shelf| match self.try_place(rank, number, shelf, needed) {
             Ok(path) => Some((Place::Shelf(shelf.clone()), SaveTarget::File(path))),
             Err(why) => {
-                tracing::warn!(rank, %shelf, why, "an image goes to the next tier");
+                self.pass_over(shelf, why);
                 None
             }
         });

@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::Command;
 
 const ACT: &str = "MEND_TEST_ACT";
 const LAST_WORDS: &str = "written before the save\n";
@@ -253,12 +254,31 @@ fn without_an_agent_every_question_has_an_answer() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);
         let mut job = daemon.job(&["sleep", "1000"], 2).await;
-        assert!(failure(ask(&mut job, 1, Request::Inspect { ahead: None }).await).contains("rank 0 is not on this node"));
+        assert!(failure(ask(&mut job, 1, Request::Inspect { ahead: None }).await).contains("it is not on this node"));
         job.start(0, false).await;
         assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
-        assert!(failure(ask(&mut job, 2, Request::Suspend).await).contains("static or setuid program?"));
+        assert!(failure(ask(&mut job, 2, Request::Suspend).await).contains("a setuid program"));
         job.send(ToDaemon::SaveTo { seq: 3, rank: 0, address: daemon.address, token: [1; 16] }).await;
         assert!(matches!(job.next().await, FromDaemon::Agent { seq: 3, reply: Reply::Failed { .. }, .. }));
+    });
+}
+
+#[test]
+fn a_static_program_is_known_to_have_no_agent() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let (source, program) = (
+            daemon.file("main.c", b"#include <unistd.h>\nint main(void) { for (;;) pause(); }", 0o644),
+            daemon.directory.path().join("endless"),
+        );
+        let built = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status().unwrap();
+        assert!(built.success());
+        let mut job = daemon.job(&["./endless"], 1).await;
+        job.start(0, false).await;
+        assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
+        assert_eq!(job.next().await, FromDaemon::Agentless { rank: 0 });
+        let told = failure(ask(&mut job, 1, Request::Inspect { ahead: None }).await);
+        assert!(told.contains("it has no agent: ") && told.contains("/endless is a static program"), "{told}");
     });
 }
 
@@ -269,7 +289,7 @@ fn an_agent_that_leaves_is_reported_to_whoever_asked() {
         let mut job = performance(&daemon, "deserter").await;
         until_fabric(&mut job, true).await;
         let text = failure(ask(&mut job, 5, Request::Suspend).await);
-        assert!(text.contains("rank 0's agent went away") || text.contains("rank 0 has ended"), "{text}");
+        assert!(text.contains("its agent went away") || text.contains("it has ended"), "{text}");
         assert!(matches!(news(&mut job).await, FromDaemon::Exited { status: ExitStatus::Code(0), .. }));
     });
 }
@@ -282,7 +302,7 @@ fn a_child_that_runs_the_mpi_program_speaks_for_the_fabric_and_is_not_saved() {
         until_fabric(&mut job, false).await;
         assert_eq!(ask(&mut job, 1, Request::Suspend).await, Reply::Suspended { us: 5 });
         let text = failure(ask(&mut job, 2, Request::Save(SaveOrder::full(SaveTarget::File("/unused".into())))).await);
-        assert!(text.contains("rank 0 runs its MPI program /opt/actor as a child") && text.contains("run the program itself"), "{text}");
+        assert!(text.contains("it runs its MPI program /opt/actor as a child") && text.contains("run the program itself"), "{text}");
     });
 }
 

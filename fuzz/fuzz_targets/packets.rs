@@ -89,6 +89,7 @@ fuzz_target!(|acts: Vec<Act>| {
     let lent = |length: u16| Segment { base, len: usize::from(length) };
     let mut engine = Engine::default();
     let mut wire = Wire::default();
+    engine.flow.set_limit(4096);
     let queue = engine.queues.insert(Queue::default());
     let number = engine.open_endpoint().expect("the first endpoint");
     let endpoint = engine.endpoint(number).expect("just opened");
@@ -104,7 +105,7 @@ fuzz_target!(|acts: Vec<Act>| {
             Act::Packet { peer, kind, flags, to, payload, tag, length, id, address, aux } => {
                 let payload = &body[..usize::from(payload)];
                 let header = Header {
-                    kind: kind % 10,
+                    kind: kind % 13,
                     flags,
                     from: 0,
                     to: u16::from(to % 2),

@@ -46,6 +46,9 @@ const POLL_EVERY_MIXED: u32 = 4;
 /// Packets to a peer between two rounds that leave at once each; more are a burst and wait for each other, until the next
 /// round. Few, so that a program seldom depends on the nudge; a call more or less does not matter to a long burst.
 const BURST: u32 = 4;
+/// Packets to a peer between two rounds after which the application is told to try again: it makes a round then, and hears what
+/// the peer has to say, that it holds too much already (see [`crate::engine::withhold`]) among it.
+const LONG_BURST: u32 = 1024;
 
 /// See the module.
 #[derive(Default)]
@@ -399,7 +402,8 @@ impl Links {
 
 impl Outlet for Links {
     fn has_room(&self, peer: Rank) -> bool {
-        self.peers.get(peer as usize).is_none_or(|peer| peer.queued < QUEUE_LIMIT)
+        let endless = |peer: &Peer| peer.burst.1 >= LONG_BURST && peer.burst.0 == self.rounds;
+        self.peers.get(peer as usize).is_none_or(|peer| peer.queued < QUEUE_LIMIT && !endless(peer))
     }
 
     fn flows(&self, peer: Rank) -> bool {

@@ -71,7 +71,8 @@ pub trait Outlet {
     fn lend_limit(&self, _peer: Rank) -> usize {
         0
     }
-    /// Like [`Outlet::post`] without a copy, for a message no longer than [`Outlet::lend_limit`] says just now. False: the
+    /// Like [`Outlet::post`] without a copy, for a message no longer than [`Outlet::lend_limit`] or [`Outlet::eager_limit`] says
+    /// just now. False: the
     /// payload stays lent until [`Engine::streamed`] is told of `operation`. True: it is the application's again.
     fn lend(&mut self, peer: Rank, header: &Header, payload: &[Segment], _operation: u64) -> bool {
         self.post(peer, header, payload);

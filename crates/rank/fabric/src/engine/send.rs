@@ -108,7 +108,9 @@ impl Engine {
             header.flags |= flag::ACK;
         }
         let report = !message.inject && self.reports(endpoint, Class::Send, message.flags);
-        if eager {
+        // What a channel does not take at once of a longer one would have to be copied.
+        let lend = eager && !copied && length > EAGER_LIMIT;
+        if eager && !lend {
             header.payload = length as u32;
             if awaits_ack {
                 let sending = Sending {
@@ -133,7 +135,7 @@ impl Engine {
             }
             return Ok(());
         }
-        if !copied && !short && !held && length <= out.lend_limit(message.to.0) && self.flow.admit(message.to.0, length) {
+        if lend || !copied && !short && !held && length <= out.lend_limit(message.to.0) && self.flow.admit(message.to.0, length) {
             header.kind = Kind::Eager as u8;
             header.payload = length as u32;
             let (context, peer, flags) = (message.context, message.to.0, kind);

@@ -411,8 +411,11 @@ impl Outlet for Links {
     }
 
     fn eager_limit(&self, peer: Rank) -> usize {
-        match self.peers.get(peer as usize).map(|peer| &peer.outbound) {
-            Some(Outbound::Open(channel)) => channel.eager_limit(),
+        let Some(peer) = self.peers.get(peer as usize) else { return EAGER_LIMIT };
+        match &peer.outbound {
+            // What would have to wait here had better be asked for, and then leave without a copy.
+            Outbound::Open(channel) if peer.queue.is_empty() && !peer.held && !channel.unsent() => channel.eager_limit(),
+            Outbound::Open(channel) => channel.eager_limit().min(EAGER_LIMIT),
             _ => EAGER_LIMIT,
         }
     }
@@ -469,7 +472,8 @@ impl Outlet for Links {
         };
         match channel.lend(header, payload) {
             Ok(true) => {
-                (peer.used, peer.credit) = (true, false);
+                peer.used = true;
+                peer.credit &= header.payload as usize <= channel.eager_limit();
                 let unsent = channel.unsent();
                 if unsent {
                     peer.lent = Some(operation);

@@ -1,5 +1,7 @@
 //! Packets from a peer, in any order and number, against an engine with receives posted, memory exposed and operations under
-//! way. Whatever they hold, the engine ends without a panic and nothing outside of what was lent changes.
+//! way, among them messages that it offers and that it reads because they were offered. Whatever they hold, the engine ends
+//! without a panic, nothing outside of what was lent changes, no read goes beyond what was offered or lent, and each offer is
+//! taken back at most once.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -7,9 +9,10 @@ use libfuzzer_sys::fuzz_target;
 use mend_fabric::engine::buffers::{Buffers, Payload, Segment};
 use mend_fabric::engine::completion::Queue;
 use mend_fabric::engine::packet::{Header, MAX_PAYLOAD};
-use mend_fabric::engine::pull::{Offer, Pull};
+use mend_fabric::engine::pull::{Offer, Piece, Pull};
 use mend_fabric::engine::{Binding, EAGER_LIMIT, Engine, Message, Outlet, Receive, Region, Stream, Transfer};
 use mend_fabric_sys::{FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_MULTI_RECV, FI_PEEK, FI_REMOTE_READ, FI_REMOTE_WRITE};
+use std::collections::BTreeSet;
 
 /// A packet, or something the application does meanwhile.
 #[derive(Arbitrary, Debug)]
@@ -21,6 +24,8 @@ enum Act {
     Send { length: u16, tag: Option<u8>, acknowledged: bool },
     Access { write: bool, length: u16, address: u16 },
     Streamed,
+    Offers { from_now_on: bool },
+    Pulled { which: u8, part: u16, complete: bool },
     Cancel { context: u8 },
     Unregister,
     Close,
@@ -47,6 +52,11 @@ impl Number {
 #[derive(Default)]
 struct Wire {
     streams: Vec<(u32, Stream)>,
+    /// Messages are offered; the tickets of those that are, and of the last.
+    offers: bool,
+    tickets: BTreeSet<u64>,
+    ticket: u64,
+    pulls: Vec<Pull>,
 }
 
 impl Outlet for Wire {
@@ -67,16 +77,32 @@ impl Outlet for Wire {
         let headers: Vec<(u32, Stream)> = gone;
         headers.into_iter().map(|(peer, stream)| (peer, stream.header)).collect()
     }
-    fn offer(&mut self, _: u32, _: &[Segment]) -> Option<Offer> {
-        None
+    fn offer(&mut self, _: u32, message: &[Segment]) -> Option<Offer> {
+        if !self.offers {
+            return None;
+        }
+        self.ticket += 1;
+        self.tickets.insert(self.ticket);
+        let piece = |segment: &Segment| Piece { address: segment.base as u64, length: segment.len as u64, key: self.ticket % 2 };
+        Some(Offer { kind: 1, ticket: self.ticket, pieces: message.iter().map(piece).collect() })
     }
-    fn retract(&mut self, _: u32, _: u64) {}
+    fn retract(&mut self, _: u32, ticket: u64) {
+        assert!(self.tickets.remove(&ticket), "an offer that is taken back twice, or was none");
+    }
     fn pull(&mut self, _: u32, pull: Pull) -> bool {
-        // What is done with it needs the peer's memory; that a channel refuses it is the engine's to bear.
-        drop(pull);
-        false
+        assert!(pull.length > 0 && pull.length <= pull.buffers.len(), "a read into more than its memory");
+        let offered = pull.pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.length));
+        assert!(offered.is_some_and(|offered| offered >= pull.length as u64), "a read of more than was offered");
+        // That a channel has none of it is the engine's to bear.
+        let accepted = pull.kind % 2 == 1;
+        if accepted {
+            self.pulls.push(pull);
+        }
+        accepted
     }
-    fn abandon(&mut self, _: &[u64]) {}
+    fn abandon(&mut self, operations: &[u64]) {
+        self.pulls.retain(|pull| !operations.contains(&pull.operation));
+    }
 }
 
 const MEMORY: usize = 64 * 1024;
@@ -89,6 +115,7 @@ fuzz_target!(|acts: Vec<Act>| {
     let lent = |length: u16| Segment { base, len: usize::from(length) };
     let mut engine = Engine::default();
     let mut wire = Wire::default();
+    engine.flow.set_limit(4096);
     let queue = engine.queues.insert(Queue::default());
     let number = engine.open_endpoint().expect("the first endpoint");
     let endpoint = engine.endpoint(number).expect("just opened");
@@ -104,7 +131,7 @@ fuzz_target!(|acts: Vec<Act>| {
             Act::Packet { peer, kind, flags, to, payload, tag, length, id, address, aux } => {
                 let payload = &body[..usize::from(payload)];
                 let header = Header {
-                    kind: kind % 10,
+                    kind: kind % 13,
                     flags,
                     from: 0,
                     to: u16::from(to % 2),
@@ -153,6 +180,22 @@ fuzz_target!(|acts: Vec<Act>| {
                 if let Some((_, stream)) = wire.streams.pop() {
                     engine.streamed(&mut wire, stream.operation);
                 }
+            }
+            Act::Offers { from_now_on } => wire.offers = from_now_on,
+            Act::Pulled { which, part, complete } => {
+                if wire.pulls.is_empty() {
+                    continue;
+                }
+                let pull = wire.pulls.remove(usize::from(which) % wire.pulls.len());
+                // As the links go through it; what is read stands in for the peer's memory.
+                let (mut at, most) = (0, usize::from(part) + 1);
+                while let Some((remote, local)) = pull.next(at, most) {
+                    assert!(local.len > 0 && local.len <= most && remote.length == local.len as u64, "a read of another length");
+                    Buffers::One(local).fill(0, Payload::one(&body[..local.len]));
+                    at += local.len;
+                }
+                assert_eq!(at, pull.length, "a read that ends before its end");
+                engine.pulled(&mut wire, pull.operation, complete);
             }
             Act::Cancel { context } => drop(engine.cancel(number, usize::from(context))),
             Act::Unregister => engine.unregister(&mut wire, 3),

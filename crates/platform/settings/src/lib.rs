@@ -209,7 +209,7 @@ pub const UNEXPECTED: Setting = Setting {
     name: "MEND_UNEXPECTED_KIB",
     kind: Kind::Number { min: 64, max: 1 << 20 },
     default: "4096",
-    meaning: "KiB of messages that may wait in a rank for their receives, of each other rank; beyond that the sender keeps the data until it is asked for. The same for all ranks of a job.",
+    meaning: "KiB of messages that may wait in a rank for their receives, of each other rank; beyond that the sender keeps them until somebody waits for more. The same for all ranks of a job.",
 };
 /// Log filter.
 pub const LOG: Setting = Setting {

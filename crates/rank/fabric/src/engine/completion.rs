@@ -37,7 +37,7 @@ pub struct Queue {
 }
 
 /// A counter.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     /// Successes.
     pub value: u64,

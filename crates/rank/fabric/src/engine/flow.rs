@@ -8,9 +8,8 @@
 //! ```
 //! So what waits here of one peer is at most the limit, in bytes of messages. Nobody ever waits for a TAKEN: a message that
 //! may not go at once is announced in its turn, so the receiver may ask for the last one first (MPI's matching allows it), and
-//! its data stays with its sender, in the sender's memory if the application has its buffer back already. What an
-//! announcement takes is not bounded, because no order of receives could be served without it; neither are messages of at
-//! most [`FREE`] bytes, which take no more than theirs.
+//! its data stays with its sender, in the sender's memory if the application has its buffer back already. What announcements
+//! take, and messages of at most [`FREE`] bytes, which take no more than these, is bounded by [`super::withhold`].
 //!
 //! Counts go on for ever and are part of the engine, so a checkpoint or a move changes nothing: packets of both directions
 //! are delivered or in a queue that is saved.
@@ -57,6 +56,12 @@ impl Flow {
     /// Sets how much may wait of one peer, bytes. For all ranks of a job the same.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
+    }
+
+    /// How much may wait of one peer, bytes.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     fn account(&mut self, peer: Rank) -> &mut Account {

@@ -7,10 +7,11 @@
 //!
 //! A receiver may ask for the last message first, so to stop reading from a peer because nobody has asked for its messages yet
 //! would hang correct programs, and so would making the sender wait. How much data waits here is bounded all the same: a
-//! peer that has sent too much of it announces the rest ([`super::flow`]).
+//! peer that has sent too much of it announces the rest ([`super::flow`]), and keeps further messages ([`super::withhold`]).
 
 use crate::engine::buffers::Buffers;
 use crate::engine::packet::Header;
+use crate::engine::withhold::RECORD;
 use std::collections::VecDeque;
 
 /// A rank and one of its endpoints.
@@ -59,6 +60,13 @@ pub struct Unexpected {
     pub body: Vec<u8>,
 }
 
+impl Unexpected {
+    /// Bytes that it takes, about.
+    fn cost(&self) -> u64 {
+        RECORD + self.body.len() as u64
+    }
+}
+
 /// Where in a [`Matcher`] a posted receive is; valid until the matcher changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -66,20 +74,30 @@ pub struct Place {
     index: usize,
 }
 
+/// What waits of one rank.
+#[derive(Debug, Default)]
+struct Waiting {
+    messages: VecDeque<(u64, Unexpected)>,
+    /// Bytes that they take, about.
+    cost: u64,
+}
+
 /// One matching space: an endpoint has one for tagged and one for plain messages.
 #[derive(Debug, Default)]
 pub struct Matcher {
     directed: Vec<VecDeque<(u64, Posted)>>,
     wild: VecDeque<(u64, Posted)>,
-    unexpected: Vec<VecDeque<(u64, Unexpected)>>,
+    unexpected: Vec<Waiting>,
     waiting: usize,
+    /// Ranks that keep messages for this space, and an endpoint of each.
+    withholding: Vec<Source>,
     clock: u64,
 }
 
-fn line<T>(lines: &mut Vec<VecDeque<T>>, rank: u32) -> &mut VecDeque<T> {
+fn line<T: Default>(lines: &mut Vec<T>, rank: u32) -> &mut T {
     let at = rank as usize;
     if lines.len() <= at {
-        lines.resize_with(at + 1, VecDeque::new);
+        lines.resize_with(at + 1, T::default);
     }
     &mut lines[at]
 }
@@ -147,23 +165,27 @@ impl Matcher {
     pub fn keep(&mut self, message: Unexpected) {
         let time = self.tick();
         self.waiting += 1;
-        line(&mut self.unexpected, message.source.0).push_back((time, message));
+        let waiting = line(&mut self.unexpected, message.source.0);
+        waiting.cost += message.cost();
+        waiting.messages.push_back((time, message));
     }
 
     /// Puts a message back that [`Matcher::take`] gave, before all others of its source.
     pub fn keep_first(&mut self, message: Unexpected) {
         self.waiting += 1;
-        line(&mut self.unexpected, message.source.0).push_front((0, message));
+        let waiting = line(&mut self.unexpected, message.source.0);
+        waiting.cost += message.cost();
+        waiting.messages.push_front((0, message));
     }
 
     fn find_unexpected(&self, source: Option<Source>, tag: u64, ignore: u64) -> Option<(usize, usize)> {
         if self.waiting == 0 {
             return None;
         }
-        let first = |queue: &VecDeque<(u64, Unexpected)>| {
+        let first = |waiting: &Waiting| {
             let hit =
                 |message: &Unexpected| (message.header.tag ^ tag) & !ignore == 0 && source.is_none_or(|wanted| wanted == message.source);
-            queue.iter().enumerate().find(|(_, (_, message))| hit(message)).map(|(index, (time, _))| (*time, index))
+            waiting.messages.iter().enumerate().find(|(_, (_, message))| hit(message)).map(|(index, (time, _))| (*time, index))
         };
         match source {
             Some((rank, _)) => self.unexpected.get(rank as usize).and_then(first).map(|(_, index)| (rank as usize, index)),
@@ -178,26 +200,71 @@ impl Matcher {
     /// The messages that wait, to look at.
     #[cfg(test)]
     pub fn waiting(&self) -> impl Iterator<Item = &Unexpected> {
-        self.unexpected.iter().flatten().map(|(_, message)| message)
+        self.unexpected.iter().flat_map(|waiting| &waiting.messages).map(|(_, message)| message)
     }
 
     /// The messages that wait.
     pub fn into_waiting(self) -> impl Iterator<Item = Unexpected> {
-        self.unexpected.into_iter().flatten().map(|(_, message)| message)
+        self.unexpected.into_iter().flat_map(|waiting| waiting.messages).map(|(_, message)| message)
     }
 
     /// The first waiting message that a receive like this would get.
     #[must_use]
     pub fn peek(&self, source: Option<Source>, tag: u64, ignore: u64) -> Option<&Unexpected> {
         let (rank, index) = self.find_unexpected(source, tag, ignore)?;
-        self.unexpected[rank].get(index).map(|(_, message)| message)
+        self.unexpected[rank].messages.get(index).map(|(_, message)| message)
     }
 
     /// Takes that message out.
     pub fn take(&mut self, source: Option<Source>, tag: u64, ignore: u64) -> Option<Unexpected> {
         let (rank, index) = self.find_unexpected(source, tag, ignore)?;
         self.waiting -= 1;
-        self.unexpected[rank].remove(index).map(|(_, message)| message)
+        let waiting = &mut self.unexpected[rank];
+        let (_, message) = waiting.messages.remove(index)?;
+        waiting.cost -= message.cost();
+        Some(message)
+    }
+
+    /// Bytes that what waits of a rank takes, about.
+    #[must_use]
+    pub fn cost(&self, rank: u32) -> u64 {
+        self.unexpected.get(rank as usize).map_or(0, |waiting| waiting.cost)
+    }
+
+    /// True if a receive is posted that a further message of this rank might match.
+    #[must_use]
+    pub fn wants(&self, rank: u32) -> bool {
+        !self.wild.is_empty() || self.directed.get(rank as usize).is_some_and(|posted| !posted.is_empty())
+    }
+
+    /// True if the source of the message kept last is to keep further ones, and does not know yet.
+    pub fn overflows(&mut self, source: Source, limit: u64) -> bool {
+        let over = self.cost(source.0) > limit && !self.wants(source.0);
+        over && self.withheld_by(source)
+    }
+
+    /// A rank keeps messages for this space. False: that was known.
+    pub fn withheld_by(&mut self, source: Source) -> bool {
+        let known = self.withholding.iter().any(|(rank, _)| *rank == source.0);
+        if !known {
+            self.withholding.push(source);
+        }
+        !known
+    }
+
+    /// True if any rank keeps messages for this space.
+    #[must_use]
+    #[inline]
+    pub fn is_withheld_from(&self) -> bool {
+        !self.withholding.is_empty()
+    }
+
+    /// Those of them that are to go on, by `which`; they keep nothing from now on.
+    pub fn released(&mut self, which: impl Fn(&Self, u32) -> bool) -> Vec<Source> {
+        let withholding = std::mem::take(&mut self.withholding);
+        let (released, kept) = withholding.into_iter().partition(|(rank, _)| which(self, *rank));
+        self.withholding = kept;
+        released
     }
 }
 

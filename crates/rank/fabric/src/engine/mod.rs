@@ -19,6 +19,7 @@ mod send;
 pub mod slab;
 #[cfg(test)]
 mod tests;
+pub mod withhold;
 
 pub use receive::Receive;
 pub use rma::{Region, Transfer};
@@ -34,6 +35,7 @@ use pull::{Offer, Pull};
 use send::Sending;
 use slab::Slab;
 use std::collections::HashMap;
+use withhold::Withheld;
 
 /// A long transfer that the links cut into packets as the channel has room.
 #[derive(Debug)]
@@ -69,7 +71,8 @@ pub trait Outlet {
     fn lend_limit(&self, _peer: Rank) -> usize {
         0
     }
-    /// Like [`Outlet::post`] without a copy, for a message no longer than [`Outlet::lend_limit`] says just now. False: the
+    /// Like [`Outlet::post`] without a copy, for a message no longer than [`Outlet::lend_limit`] or [`Outlet::eager_limit`] says
+    /// just now. False: the
     /// payload stays lent until [`Engine::streamed`] is told of `operation`. True: it is the application's again.
     fn lend(&mut self, peer: Rank, header: &Header, payload: &[Segment], _operation: u64) -> bool {
         self.post(peer, header, payload);
@@ -170,6 +173,7 @@ pub struct Engine {
     pub counters: Slab<Counter>,
     /// What may wait of each peer.
     pub flow: Flow,
+    pub(crate) withheld: Withheld,
     pub(crate) operations: Slab<Operation>,
     pub(crate) multi: Slab<receive::MultiBuffer>,
     pub(crate) regions: HashMap<u64, Region>,
@@ -192,12 +196,16 @@ impl Engine {
         let mine = self.operations.find_all(|operation| operation.endpoint() == number);
         out.withdraw(&|stream| mine.contains(&stream.operation));
         out.abandon(&mine);
+        self.withheld.forget(&mine);
         for id in mine {
             match self.operations.remove(id) {
                 Some(Operation::Send(Sending { peer, ticket: Some(ticket), .. })) => out.retract(peer, ticket),
                 Some(Operation::Receive(landing)) => self.taken(out, landing.peer, &landing.announcement),
                 _ => {}
             }
+        }
+        for tagged in [false, true] {
+            self.missed(out, number, tagged, None);
         }
         let closed = self.endpoints.get_mut(usize::from(number)).and_then(Option::take);
         for message in closed.into_iter().flat_map(Endpoint::into_waiting) {
@@ -225,6 +233,18 @@ impl Engine {
             Kind::Read => self.asked(out, peer, header),
             Kind::Taken if self.flow.release(peer, header.length) => Ok(()),
             Kind::Taken => Err(Fault::Excess),
+            Kind::Withhold => {
+                self.withhold(peer, header);
+                Ok(())
+            }
+            Kind::Release => {
+                self.release(out, peer, header);
+                Ok(())
+            }
+            Kind::Withheld => {
+                self.withheld(out, peer, header);
+                Ok(())
+            }
             // The links keep markers to themselves.
             Kind::Marker => Err(Fault::Kind(header.kind)),
         }

@@ -7,6 +7,7 @@
 //! ```text
 //! message ≤ eager limit        EAGER ──►                        (◄── ACK if delivery-complete was asked)
 //!                                                               (◄── TAKEN now and then, see [`super::flow`])
+//!                                                               (◄── WITHHOLD, RELEASE; WITHHELD ──►, see [`super::withhold`])
 //! longer message               RTS ──►  ◄── CTS  DATA… ──►      (◄── ACK)
 //!   that the receiver reads    RTS ──►                         ◄── ACK
 //! RMA write                    WRITE… ──►  ◄── ACK
@@ -47,6 +48,12 @@ pub enum Kind {
     Marker = 8,
     /// `length` bytes of the messages that came at once were taken, ever.
     Taken = 9,
+    /// Messages to endpoint `from` are to stay with the packet's receiver, if of the same [`flag::TAGGED`].
+    Withhold = 10,
+    /// Some of them may leave.
+    Release = 11,
+    /// More of them are here.
+    Withheld = 12,
 }
 
 /// Bits of [`Header::flags`].
@@ -115,6 +122,9 @@ impl Header {
             7 => Kind::Read,
             8 => Kind::Marker,
             9 => Kind::Taken,
+            10 => Kind::Withhold,
+            11 => Kind::Release,
+            12 => Kind::Withheld,
             _ => return None,
         })
     }

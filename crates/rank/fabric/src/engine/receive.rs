@@ -79,7 +79,7 @@ pub(crate) struct MultiBuffer {
 }
 
 impl Endpoint {
-    fn matcher(&mut self, tagged: bool) -> &mut Matcher {
+    pub(super) fn matcher(&mut self, tagged: bool) -> &mut Matcher {
         if tagged { &mut self.tagged } else { &mut self.plain }
     }
 }
@@ -105,6 +105,7 @@ impl Engine {
         } else if let Some(message) = owner.matcher(tagged).take(receive.source, tag, ignore) {
             let target = Target { buffers: receive.buffers, context: receive.context, report, multi: None };
             self.serve(out, endpoint, target, message);
+            self.relieve(out, endpoint, tagged);
             return Ok(());
         } else {
             Memory::Whole(receive.buffers)
@@ -116,6 +117,7 @@ impl Engine {
         if multi {
             self.serve_waiting(out, endpoint, (tagged, tag, ignore), receive.source);
         }
+        self.relieve(out, endpoint, tagged);
         Ok(())
     }
 
@@ -144,7 +146,10 @@ impl Engine {
         let (tagged, tag, ignore) = pattern(receive.tag);
         let owner = self.endpoint(endpoint).ok_or(FI_EINVAL)?;
         let matcher = owner.matcher(tagged);
-        let found = matcher.peek(receive.source, tag, ignore).ok_or(FI_ENOMSG)?;
+        let Some(found) = matcher.peek(receive.source, tag, ignore) else {
+            self.missed(out, endpoint, tagged, receive.source);
+            return Err(FI_ENOMSG);
+        };
         let completion = told(&found.header, found.source, receive.context, tagged);
         if claim || discard {
             let message = matcher.take(receive.source, tag, ignore).ok_or(FI_ENOMSG)?;
@@ -154,6 +159,7 @@ impl Engine {
             } else {
                 owner.claimed.insert(receive.context, message);
             }
+            self.relieve(out, endpoint, tagged);
         }
         let report = self.reports(endpoint, Class::Receive, receive.flags);
         if report && let Some(queue) = self.endpoint(endpoint).and_then(|owner| owner.rx).and_then(|rx| self.queues.get_mut(rx.queue)) {
@@ -267,6 +273,7 @@ impl Engine {
             self.delivered(out, header.to, target, header, source, placed);
         } else if let Some(owner) = self.endpoint(header.to) {
             owner.matcher(tagged).keep(Unexpected { source, header: *header, body: payload.to_vec() });
+            self.kept(out, header.to, tagged, source);
         } else {
             self.taken(out, peer, header);
         }
@@ -284,6 +291,7 @@ impl Engine {
             self.serve(out, header.to, target, message);
         } else if let Some(owner) = self.endpoint(header.to) {
             owner.matcher(tagged).keep(message);
+            self.kept(out, header.to, tagged, source);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::buffers::{Buffers, MAX_SEGMENTS, Segment, gather};
 use super::completion::Completion;
 use super::packet::{Header, Kind, MAX_PAYLOAD, flag};
+use super::withhold::RECORD;
 use super::{Class, Engine, Fault, Operation, Outlet, Stream};
 use mend_fabric_sys::{
     FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EINVAL, FI_EIO, FI_EMSGSIZE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_SEND, FI_TAGGED,
@@ -82,10 +83,11 @@ impl Engine {
         }
         let copied = message.inject || message.flags & FI_INJECT != 0;
         let short = length <= if copied { EAGER_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
-        let eager = short && self.flow.admit(message.to.0, length);
+        let held = self.withheld.concerns(message.to, message.tag.is_some());
+        let eager = short && !held && self.flow.admit(message.to.0, length);
         // What is announced must be copied then. A peer that is slow to take part holds that up; one that takes part, but
         // none of the messages, does not, because it may need a later one first.
-        if copied && !eager && !out.flows(message.to.0) {
+        if copied && !eager && !held && !out.flows(message.to.0) {
             return Err(FI_EAGAIN);
         }
         let mut header = Header::new(if eager { Kind::Eager } else { Kind::Rts });
@@ -106,7 +108,9 @@ impl Engine {
             header.flags |= flag::ACK;
         }
         let report = !message.inject && self.reports(endpoint, Class::Send, message.flags);
-        if eager {
+        // What a channel does not take at once of a longer one would have to be copied.
+        let lend = eager && !copied && length > EAGER_LIMIT;
+        if eager && !lend {
             header.payload = length as u32;
             if awaits_ack {
                 let sending = Sending {
@@ -131,7 +135,7 @@ impl Engine {
             }
             return Ok(());
         }
-        if !copied && !short && length <= out.lend_limit(message.to.0) && self.flow.admit(message.to.0, length) {
+        if lend || !copied && !short && !held && length <= out.lend_limit(message.to.0) && self.flow.admit(message.to.0, length) {
             header.kind = Kind::Eager as u8;
             header.payload = length as u32;
             let (context, peer, flags) = (message.context, message.to.0, kind);
@@ -163,8 +167,6 @@ impl Engine {
             (None, [one]) => Buffers::One(*one),
             (None, many) => Buffers::Many(many.into()),
         };
-        let offer = out.offer(message.to.0, buffers.segments());
-        let body = offer.as_ref().and_then(|offer| offer.announce(&mut header)).unwrap_or(Segment::EMPTY);
         let sending = Sending {
             endpoint,
             peer: message.to.0,
@@ -177,11 +179,47 @@ impl Engine {
             header,
             awaits_ack,
             streaming: false,
-            ticket: offer.as_ref().map(|offer| offer.ticket),
+            ticket: None,
         };
-        header.id = self.operations.insert(Operation::Send(sending));
-        out.post(message.to.0, &header, &[body][..usize::from(body.len > 0)]);
+        let id = self.operations.insert(Operation::Send(sending));
+        if held {
+            self.withheld.keep(message.to, message.tag.is_some(), id);
+        } else {
+            self.announce(out, id);
+        }
         Ok(())
+    }
+
+    /// Announces a message that waits for its receiver.
+    fn announce(&mut self, out: &mut impl Outlet, id: u64) {
+        let Some(Operation::Send(sending)) = self.operations.get_mut(id) else { return };
+        let Some(buffers) = &sending.buffers else { return };
+        let mut header = sending.header;
+        header.id = id;
+        let offer = out.offer(sending.peer, buffers.segments());
+        sending.ticket = offer.as_ref().map(|offer| offer.ticket);
+        let body = offer.as_ref().and_then(|offer| offer.announce(&mut header)).unwrap_or(Segment::EMPTY);
+        out.post(sending.peer, &header, &[body][..usize::from(body.len > 0)]);
+    }
+
+    /// A message that was withheld leaves; about how many bytes it takes with its receiver if it has to wait there.
+    pub(super) fn let_go(&mut self, out: &mut impl Outlet, id: u64) -> u64 {
+        let Some(Operation::Send(sending)) = self.operations.get_mut(id) else { return 0 };
+        let (peer, length) = (sending.peer, sending.length);
+        if length > EAGER_LIMIT || !self.flow.admit(peer, length) {
+            self.announce(out, id);
+            return RECORD;
+        }
+        let Some(buffers) = sending.buffers.take() else { return 0 };
+        let mut header = sending.header;
+        (header.kind, header.payload) = (Kind::Eager as u8, length as u32);
+        header.id = if sending.awaits_ack { id } else { 0 };
+        let acknowledged = sending.awaits_ack;
+        out.post(peer, &header, buffers.segments());
+        if !acknowledged {
+            self.finish_send(out, id, 0);
+        }
+        RECORD + length as u64
     }
 
     /// CTS: the receiver has a buffer.

@@ -46,6 +46,9 @@ const POLL_EVERY_MIXED: u32 = 4;
 /// Packets to a peer between two rounds that leave at once each; more are a burst and wait for each other, until the next
 /// round. Few, so that a program seldom depends on the nudge; a call more or less does not matter to a long burst.
 const BURST: u32 = 4;
+/// Packets to a peer between two rounds after which the application is told to try again: it makes a round then, and hears what
+/// the peer has to say, that it holds too much already (see [`crate::engine::withhold`]) among it.
+const LONG_BURST: u32 = 1024;
 
 /// See the module.
 #[derive(Default)]
@@ -399,7 +402,8 @@ impl Links {
 
 impl Outlet for Links {
     fn has_room(&self, peer: Rank) -> bool {
-        self.peers.get(peer as usize).is_none_or(|peer| peer.queued < QUEUE_LIMIT)
+        let endless = |peer: &Peer| peer.burst.1 >= LONG_BURST && peer.burst.0 == self.rounds;
+        self.peers.get(peer as usize).is_none_or(|peer| peer.queued < QUEUE_LIMIT && !endless(peer))
     }
 
     fn flows(&self, peer: Rank) -> bool {
@@ -407,8 +411,11 @@ impl Outlet for Links {
     }
 
     fn eager_limit(&self, peer: Rank) -> usize {
-        match self.peers.get(peer as usize).map(|peer| &peer.outbound) {
-            Some(Outbound::Open(channel)) => channel.eager_limit(),
+        let Some(peer) = self.peers.get(peer as usize) else { return EAGER_LIMIT };
+        match &peer.outbound {
+            // What would have to wait here had better be asked for, and then leave without a copy.
+            Outbound::Open(channel) if peer.queue.is_empty() && !peer.held && !channel.unsent() => channel.eager_limit(),
+            Outbound::Open(channel) => channel.eager_limit().min(EAGER_LIMIT),
             _ => EAGER_LIMIT,
         }
     }
@@ -465,7 +472,8 @@ impl Outlet for Links {
         };
         match channel.lend(header, payload) {
             Ok(true) => {
-                (peer.used, peer.credit) = (true, false);
+                peer.used = true;
+                peer.credit &= header.payload as usize <= channel.eager_limit();
                 let unsent = channel.unsent();
                 if unsent {
                     peer.lent = Some(operation);

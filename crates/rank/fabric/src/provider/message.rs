@@ -42,7 +42,9 @@ pub unsafe fn submit(ep: *mut FidEp, message: &Outgoing) -> isize {
         let endpoint = unsafe { Endpoint::of(ep) };
         let mut state = fabric().lock();
         let to = endpoint.peer(&state, message.to)?;
-        let flags = message.flags.unwrap_or(endpoint.send_flags);
+        // MPICH asks for delivery-complete operations on the whole endpoint, because writes need it for MPI's flush, and for no
+        // message's sake: without one-sided operations it does not. An acknowledgement of each long message would be a packet more.
+        let flags = message.flags.unwrap_or(endpoint.send_flags & !FI_DELIVERY_COMPLETE);
         // FI_INJECT in a sendmsg frees the buffer at once but still completes; as the engine copies messages of that
         // size anyway, only their length needs care.
         let message = Message {

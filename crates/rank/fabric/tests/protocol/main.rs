@@ -4,13 +4,15 @@
 //! number of states goes. A second group of tests takes parts of the protocol out and demands that this be noticed.
 
 mod model;
+mod pull;
 mod world;
 
 use model::{Job, Without};
 use stateright::{Checker, Model};
 
 fn job(ranks: u8, flows: &[(u8, u8, u8)], operations: &[u8], rounds: u8) -> Job {
-    Job { ranks, flows: flows.to_vec(), operations: operations.to_vec(), rounds, aborts: 0, breaks: 0, without: Without::Nothing }
+    let (flows, operations) = (flows.to_vec(), operations.to_vec());
+    Job { ranks, flows, long: Vec::new(), operations, rounds, aborts: 0, breaks: 0, without: Without::Nothing }
 }
 
 /// States that one test looks at, at most.
@@ -60,6 +62,18 @@ fn a_broken_channel_is_known_to_be_broken() {
     check("broken", Job { breaks: 1, ..job(2, &[(0, 1, 2), (1, 0, 1)], &[0, 0b10], 1) });
 }
 
+#[test]
+fn long_messages_are_read_around_a_checkpoint() {
+    check("read, saved", Job { long: vec![(0, 1)], aborts: 1, ..job(2, &[(0, 1, 2)], &[0], 1) });
+}
+
+#[test]
+fn long_messages_are_read_while_either_end_moves() {
+    check("read, receiver moves", Job { long: vec![(0, 1)], ..job(2, &[(0, 1, 2)], &[0b10], 2) });
+    check("read, sender moves", Job { long: vec![(0, 1)], ..job(2, &[(0, 1, 2)], &[0b01], 2) });
+    check("read both ways, one moves", Job { long: vec![(0, 1), (1, 0)], ..job(2, &[(0, 1, 1), (1, 0, 1)], &[0b10, 0], 2) });
+}
+
 /// Takes a part out: some run must go wrong.
 fn must_fail(without: Without, job: Job) {
     let checker = Job { without, ..job }.checker().threads(2).target_state_count(STATES).spawn_bfs().join();
@@ -78,5 +92,9 @@ fn every_part_of_the_protocol_is_needed() {
     must_fail(Without::Release, job(2, &flows, &[0b10], 1));
     must_fail(Without::MarkerNumber, Job { aborts: 1, ..job(2, &[(0, 1, 2)], &[0], 2) });
     must_fail(Without::Loss, Job { breaks: 1, ..job(2, &flows, &[0], 0) });
+    let long = |operations: &[u8], rounds| Job { long: vec![(0, 1)], ..job(2, &[(0, 1, 1)], operations, rounds) };
+    must_fail(Without::ReadsEnd, long(&[0], 1));
+    must_fail(Without::Pause, long(&[0], 1));
+    must_fail(Without::Repeat, long(&[], 0));
     must_fail(Without::Number, Job { aborts: 1, ..job(2, &[(0, 1, 1)], &[0], 1) });
 }

@@ -22,6 +22,12 @@ pub enum Without {
     MarkerNumber,
     /// Resume leaves peers held, as if one field were forgotten.
     Release,
+    /// A marker is acknowledged although reads of the sender's memory are under way.
+    ReadsEnd,
+    /// Reads are begun although a marker has come.
+    Pause,
+    /// What could not be read after all is not asked for.
+    Repeat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +49,15 @@ pub enum Step {
     Map(Rank),
     Resume(Rank),
     Break(usize),
+    /// A receive is posted for a long message that was announced.
+    Match(Rank, Rank),
+    /// A read begins, and ends.
+    Start(Rank, Rank),
+    Read(Rank, Rank),
+    /// It turns out to be impossible.
+    Refused(Rank, Rank),
+    /// The last read before a marker has ended.
+    Drained(Rank, Rank),
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +65,8 @@ pub struct Job {
     pub ranks: u8,
     /// Messages from one rank to another.
     pub flows: Vec<(Rank, Rank, u8)>,
+    /// Between whom messages are long.
+    pub long: Vec<(Rank, Rank)>,
     /// What may be begun: sets of ranks that move, 0 for a checkpoint of all.
     pub operations: Vec<u8>,
     pub rounds: u8,
@@ -97,20 +114,25 @@ impl Job {
     fn receive(&self, world: &mut World, number: usize) {
         let packet = world.channel(number).packets.remove(0);
         let (at, from) = (world.channel(number).to, world.channel(number).from);
+        if let Packet::Marker(marker) = packet {
+            self.receive_marker(world, number, marker);
+            return;
+        }
         let peer = world.peer(at, from);
+        if peer.drained || peer.marker.is_some() {
+            (peer.drained, peer.marked, peer.marker, peer.may_pull) = (false, false, None, true);
+        }
+        self.receive_long(world, at, from, packet);
         match packet {
-            Packet::Marker(marker) => {
-                (peer.drained, peer.marked) = (true, true);
-                world.channel(number).acks.push(marker);
-            }
-            Packet::Message(which) => {
-                (peer.drained, peer.marked) = (false, false);
+            Packet::Message(which) | Packet::Offer(which) => {
+                let peer = world.peer(at, from);
                 let expected = peer.got;
                 peer.got = which + 1;
                 if which != expected {
                     world.wrong = Some(if which < expected { "a message came twice or late" } else { "a message was passed over" });
                 }
             }
+            _ => {}
         }
     }
 
@@ -149,10 +171,14 @@ impl Job {
         if world.in_flight(concerned) {
             world.wrong = Some("a message is in flight when its ranks are saved");
         }
+        if world.reads(concerned) {
+            world.wrong = Some("a rank's memory is read when it is saved");
+        }
         // `Links::forget` at the target; the source is killed with its sockets.
         for mover in (0..self.ranks).filter(|rank| movers & bit(*rank) != 0) {
             for of in (0..self.ranks).filter(|of| *of != mover) {
                 world.close_outbound(mover, of);
+                world.fail_pulls(mover, of);
                 let peer = world.peer(mover, of);
                 (peer.inbound, peer.ended, peer.admitted, peer.used) = (None, None, (0, 0), false);
             }
@@ -246,8 +272,8 @@ impl Job {
                 let free = !peer.held && !node.suspended;
                 let room = |channel: usize| world.channels[channel].as_ref().is_some_and(|channel| channel.packets.len() < ROOM);
                 match peer.out {
-                    Out::Open(channel) if free && peer.queue.0 < peer.queue.1 && room(channel) => steps.push(Step::Pump(at, of)),
-                    Out::Unknown if free && peer.queue.0 < peer.queue.1 && node.openings < OPENINGS => {
+                    Out::Open(channel) if free && peer.waits() && room(channel) => steps.push(Step::Pump(at, of)),
+                    Out::Unknown if free && peer.waits() && node.openings < OPENINGS => {
                         steps.push(Step::Open(at, of));
                     }
                     Out::Draining { channel, sent: false, .. } if room(channel) => steps.push(Step::Marker(at, of)),
@@ -325,6 +351,14 @@ impl Model for Job {
             ended: None,
             admitted: (0, 0),
             got: 0,
+            posted: Vec::new(),
+            lent: Vec::new(),
+            announced: Vec::new(),
+            pulls: Vec::new(),
+            reading: None,
+            complete: 0,
+            may_pull: false,
+            marker: None,
         };
         let node =
             |at| Node { peers: (0..self.ranks).map(|of| peer(at, of)).collect(), suspended: false, generation: 1, markers: 0, openings: 0 };
@@ -342,6 +376,7 @@ impl Model for Job {
     fn actions(&self, world: &World, steps: &mut Vec<Step>) {
         if world.wrong.is_none() {
             self.link_steps(world, steps);
+            self.long_steps(world, steps);
             self.request_steps(world, steps);
         }
     }
@@ -353,9 +388,23 @@ impl Model for Job {
             Step::Pump(at, of) => {
                 let peer = world.peer(at, of);
                 let Out::Open(channel) = peer.out else { return None };
-                let message = Packet::Message(peer.queue.0);
-                (peer.queue.0, peer.used) = (peer.queue.0 + 1, true);
-                world.channel(channel).packets.push(message);
+                peer.used = true;
+                let packet = if peer.posted.is_empty() {
+                    let which = peer.queue.0;
+                    peer.queue.0 += 1;
+                    if self.long(at, of) {
+                        peer.lent.push(which);
+                        Packet::Offer(which)
+                    } else {
+                        Packet::Message(which)
+                    }
+                } else {
+                    peer.posted.remove(0)
+                };
+                if let Packet::Data(which) = packet {
+                    peer.lent.retain(|lent| *lent != which);
+                }
+                world.channel(channel).packets.push(packet);
             }
             Step::Open(at, of) => self.open(&mut world, at, of),
             Step::Greet(number) => {
@@ -370,6 +419,7 @@ impl Model for Job {
                 (peer.out, peer.used) = (Out::Open(number), false);
             }
             Step::Receive(number) => self.receive(&mut world, number),
+            Step::Match(..) | Step::Start(..) | Step::Read(..) | Step::Refused(..) | Step::Drained(..) => self.step_long(&mut world, step),
             Step::SenderEnd(number) => {
                 let (at, accepted) = (world.channel(number).to, world.channel(number).accepted);
                 if accepted {

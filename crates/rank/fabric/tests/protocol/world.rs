@@ -33,6 +33,26 @@ pub struct Peer {
     pub admitted: (u8, u8),
     /// Messages delivered to the engine here.
     pub got: u8,
+    /// Packets about long messages that wait; they go before messages.
+    pub posted: Vec<Packet>,
+    /// Long messages to this peer whose memory it may read.
+    pub lent: Vec<u8>,
+    /// Long messages of this peer: announced, to be read, being read, and (bits) received.
+    pub announced: Vec<u8>,
+    pub pulls: Vec<u8>,
+    pub reading: Option<u8>,
+    pub complete: u8,
+    /// `Peer::pulls`: reads may be begun.
+    pub may_pull: bool,
+    /// `Inbound::marker`: to be acknowledged when no read is left.
+    pub marker: Option<u8>,
+}
+
+impl Peer {
+    /// True if something waits for it.
+    pub fn waits(&self) -> bool {
+        !self.posted.is_empty() || self.queue.0 < self.queue.1
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +68,13 @@ pub struct Node {
 pub enum Packet {
     Message(u8),
     Marker(u8),
+    /// A long message is announced.
+    Offer(u8),
+    /// It was read.
+    Done(u8),
+    /// It cannot be read: it is to be sent.
+    Ask(u8),
+    Data(u8),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -155,8 +182,9 @@ impl World {
     pub fn drop_inbound(&mut self, at: Rank, channel: usize) {
         self.channel(channel).receiver = false;
         let from = self.channel(channel).from;
-        let peer = self.peer(at, from);
-        if peer.inbound == Some(channel) {
+        if self.look(at, from).inbound == Some(channel) {
+            self.fail_pulls(at, from);
+            let peer = self.peer(at, from);
             peer.inbound = None;
             if !peer.drained {
                 peer.ended = Some(peer.from_generation);
@@ -169,11 +197,15 @@ impl World {
         self.channels
             .iter()
             .flatten()
-            .any(|channel| of(channel) && channel.packets.iter().any(|packet| matches!(packet, Packet::Message(_))))
+            .any(|channel| of(channel) && channel.packets.iter().any(|packet| !matches!(packet, Packet::Marker(_))))
     }
 
     pub fn everything_arrived(&self, job: &Job) -> bool {
-        job.flows.iter().all(|(from, to, count)| self.look(*to, *from).got == *count || matches!(self.look(*from, *to).out, Out::Lost(_)))
+        job.flows.iter().all(|(from, to, count)| {
+            let peer = self.look(*to, *from);
+            let long = !job.long(*from, *to) || (peer.complete == (1 << count) - 1 && self.look(*from, *to).lent.is_empty());
+            (peer.got == *count && long) || matches!(self.look(*from, *to).out, Out::Lost(_))
+        })
     }
 }
 

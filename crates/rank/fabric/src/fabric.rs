@@ -80,7 +80,7 @@ impl State {
     fn linger(&mut self, gate: &Gate<Self>) -> bool {
         let began = cycles();
         if !self.idle.lingers(began) {
-            self.idle.lingered(began, began);
+            self.idle.here(began);
             return false;
         }
         self.look_on(gate, began)
@@ -234,7 +234,11 @@ impl Fabric {
     /// A round of progress; if nothing moves, a rank that waits looks on for a moment. True if anything moved.
     #[inline]
     pub(crate) fn progress(&self, state: &mut State) -> bool {
-        state.progress() || state.linger(&self.state)
+        if state.progress() {
+            state.idle.here(cycles());
+            return true;
+        }
+        state.linger(&self.state)
     }
 
     /// If all there is to tell is that long messages have left, goes on while another arrives.

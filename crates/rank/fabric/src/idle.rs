@@ -54,7 +54,7 @@ pub struct Idle {
     empty: u32,
     since: Option<Instant>,
     last: Option<Instant>,
-    /// Counter when this rank last stopped lingering.
+    /// Counter when this rank was last here.
     left: u64,
 }
 
@@ -64,6 +64,12 @@ impl Idle {
     pub fn lingers(&self, now: u64) -> bool {
         // In a restored process the counter may be behind; then this is not true once.
         !self.crowded && now.wrapping_sub(self.left) < LINGER
+    }
+
+    /// This rank is here at `now`, whether it finds something or not.
+    #[inline]
+    pub fn here(&mut self, now: u64) {
+        self.left = now;
     }
 
     /// True if a rank that lingers since `began` has done so long enough at `now`; it leaves then, or when it found something.
@@ -142,6 +148,10 @@ mod tests {
         let long = 10 * LINGER;
         assert!(!idle.lingers(long) && idle.lingered(0, long));
         assert!(idle.lingers(long + 1) && !idle.lingered(long + 1, long + 2));
+        // What it found at once does not keep it from lingering the next time.
+        idle.here(long + LINGER);
+        assert!(idle.lingers(long + 2 * LINGER - 1));
+        idle.here(long + 2);
         assert!(!idle.lingers(long + 2 + LINGER));
         assert!(!idle.lingers(1), "the counter of another machine");
         assert!(!Idle { crowded: true, ..Idle::default() }.lingers(1));

@@ -44,6 +44,7 @@ pub struct Posted {
 }
 
 impl Posted {
+    #[inline]
     fn matches(&self, source: Source, tag: u64) -> bool {
         (self.tag ^ tag) & !self.ignore == 0 && self.source.is_none_or(|wanted| wanted == source)
     }
@@ -109,6 +110,7 @@ impl Matcher {
     }
 
     /// Adds a receive. The caller has looked for an unexpected message first.
+    #[inline]
     pub fn post(&mut self, posted: Posted) {
         let time = self.tick();
         match posted.source {
@@ -119,12 +121,17 @@ impl Matcher {
 
     /// The receive that a message of this source and tag belongs to.
     #[must_use]
+    #[inline]
     pub fn find_posted(&self, source: Source, tag: u64) -> Option<Place> {
         let first = |queue: &VecDeque<(u64, Posted)>| {
             queue.iter().enumerate().find(|(_, (_, posted))| posted.matches(source, tag)).map(|(index, (time, _))| (*time, index))
         };
-        let directed = self.directed.get(source.0 as usize).and_then(first);
-        match (directed, first(&self.wild)) {
+        let directed = self.directed.get(source.0 as usize);
+        // The usual case: what comes is what was asked for next.
+        if self.wild.is_empty() && directed.and_then(VecDeque::front).is_some_and(|(_, posted)| posted.matches(source, tag)) {
+            return Some(Place { line: Some(source.0 as usize), index: 0 });
+        }
+        match (directed.and_then(first), first(&self.wild)) {
             (Some((one, index)), Some((other, _))) if one < other => Some(Place { line: Some(source.0 as usize), index }),
             (_, Some((_, index))) => Some(Place { line: None, index }),
             (Some((_, index)), None) => Some(Place { line: Some(source.0 as usize), index }),
@@ -134,6 +141,7 @@ impl Matcher {
 
     /// The receive at a place.
     #[must_use]
+    #[inline]
     pub fn posted(&self, place: Place) -> Option<&Posted> {
         let queue = match place.line {
             Some(line) => self.directed.get(line)?,
@@ -143,12 +151,14 @@ impl Matcher {
     }
 
     /// Takes the receive at a place out.
+    #[inline]
     pub fn remove(&mut self, place: Place) -> Option<Posted> {
         let queue = match place.line {
             Some(line) => self.directed.get_mut(line)?,
             None => &mut self.wild,
         };
-        queue.remove(place.index).map(|(_, posted)| posted)
+        let taken = if place.index == 0 { queue.pop_front() } else { queue.remove(place.index) };
+        taken.map(|(_, posted)| posted)
     }
 
     /// Takes the receive of this context out.
@@ -216,7 +226,11 @@ impl Matcher {
     }
 
     /// Takes that message out.
+    #[inline]
     pub fn take(&mut self, source: Option<Source>, tag: u64, ignore: u64) -> Option<Unexpected> {
+        if self.waiting == 0 {
+            return None;
+        }
         let (rank, index) = self.find_unexpected(source, tag, ignore)?;
         self.waiting -= 1;
         let waiting = &mut self.unexpected[rank];

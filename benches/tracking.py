@@ -3,7 +3,8 @@
 
     tracking.py [--runs N] [NAME ...]
 
-    incremental  1 GiB of noise, to tmpfs: a full image, one with nothing changed, one with a tenth of the pages changed
+    incremental  1 GiB of noise, to tmpfs and to disk: a full image, one with nothing changed, one with a tenth of the pages changed;
+                 while the program stands still, and behind it
     steady       a tracked process that changes all of its memory beside an untracked one; its first change of each page
                  beside the same under write protection of the program's own
 
@@ -23,7 +24,7 @@ def agent(test):
         command = ["cargo", "test", "--release", "--quiet", "--locked", "--package", "mend-agent", "--test", "pace", "--",
                    "--ignored", "--nocapture", "--exact", test]
         done = subprocess.run(command, cwd=os.path.dirname(HERE), env=environment, capture_output=True, text=True, check=False)
-        print("\n".join(line for line in done.stdout.splitlines() if "pages" in line), flush=True)
+        print("\n".join(line for line in done.stdout.splitlines() if "pages" in line or line.endswith(":")), flush=True)
         if done.returncode:
             sys.exit(done.stdout + done.stderr)
     return bench

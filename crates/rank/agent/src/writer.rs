@@ -412,10 +412,10 @@ impl<P: Progress> Writer<'_, P> {
     }
 }
 
-/// Asks for the first 256 bytes of a page. Harmless whatever is there.
+/// Asks for the beginning of a page, as much as comes while another one is checksummed. Harmless whatever is there.
 fn prefetch(page: u64) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    for line in 0..4 {
+    for line in 0..24 {
         // SAFETY: a hint; it does not fault.
         unsafe { _mm_prefetch((page as *const i8).wrapping_add(64 * line), _MM_HINT_T0) };
     }

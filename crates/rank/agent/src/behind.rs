@@ -240,7 +240,7 @@ fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan) -> Result<(End, u64)
     let (pagemap, memory) = (open(c"/proc/self/pagemap")?, open(c"/proc/self/mem")?);
     check_advice(job, &open(c"/proc/self/smaps")?, report)?;
     let job = Job { pagemap: pagemap.as_fd(), memory: memory.as_fd(), ..*job };
-    let mut writer = writer.hand_over(&job, pace);
+    let mut writer = writer.detach().attach(&job, pace);
     writer.content(Part::Private).map_err(Failure::Write)?;
     finish(writer, report, plan.target, began)
 }

@@ -107,8 +107,13 @@ impl Staging {
                 }
             }
         }
-        let whole = changes.iter().filter(|entry| !entry.changed()).all(|entry| filling.push(entry.range(), KEPT));
-        Ok(whole.then_some(Filled { runs: filling.runs }))
+        for entry in changes.iter().filter(|entry| !entry.changed()) {
+            if !filling.fits(0) {
+                return Ok(None);
+            }
+            filling.push(entry.range(), KEPT);
+        }
+        Ok(Some(Filled { runs: filling.runs }))
     }
 
     fn table(&self, index: usize) -> *mut Run {
@@ -154,42 +159,51 @@ impl Filling<'_> {
     /// False if there is no room for it.
     fn add(&mut self, job: &Job, plan: &Plan, entry: &Entry) -> Result<bool, WriteError> {
         let (start, end) = entry.range();
-        if self.filled + (end - start) as usize + self.runs * RUN > self.staging.length {
-            return Ok(false);
-        }
         let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
         let zeros = if plan.content == Content::Changed { ZEROS } else { 0 };
         if readable && !entry.absent() && plan.content != Content::Fleeting {
-            let to = (self.staging.start + self.filled) as *mut u8;
+            let length = (end - start) as usize;
+            if !self.fits(length) {
+                return Ok(false);
+            }
             // SAFETY: populated, readable pages of the parked process, into room of this mapping.
-            unsafe { core::ptr::copy_nonoverlapping(start as *const u8, to, (end - start) as usize) };
-            self.filled += (end - start) as usize;
-            return Ok(self.push((start, end), zeros));
+            unsafe { core::ptr::copy_nonoverlapping(start as *const u8, self.room(), length) };
+            self.filled += length;
+            self.push((start, end), zeros);
+            return Ok(true);
         }
         let may_lack = plan.content == Content::Fleeting || readable && entry.absent();
         let mut at = start;
         while at < end {
-            let to = (self.staging.start + self.filled) as *mut u8;
-            // SAFETY: room of this mapping, which nobody else writes to.
-            let room = unsafe { core::slice::from_raw_parts_mut(to, (end - at).min(MAX_PAGES) as usize) };
-            let got = fetch(job.memory, at, room, may_lack)?;
-            self.filled += got as usize;
-            if got != 0 && !self.push((at, at + got), zeros) {
+            let length = (end - at).min(MAX_PAGES) as usize;
+            if !self.fits(length) {
                 return Ok(false);
+            }
+            // SAFETY: room of this mapping, which nobody else writes to.
+            let room = unsafe { core::slice::from_raw_parts_mut(self.room(), length) };
+            let got = fetch(job.memory, at, room, may_lack)?;
+            if got != 0 {
+                self.filled += got as usize;
+                self.push((at, at + got), zeros);
             }
             at += got.max(PAGE);
         }
         Ok(true)
     }
 
-    /// False if there is no room for it.
-    fn push(&mut self, (start, end): (u64, u64), flags: u64) -> bool {
-        let fits = self.filled + (self.runs + 1) * RUN <= self.staging.length;
-        if fits {
-            // SAFETY: within the mapping, behind all pages.
-            unsafe { self.staging.table(self.runs).write(Run { start, end: end | flags }) };
-            self.runs += 1;
-        }
-        fits
+    /// Whether there is room for so many bytes more, and for the run that tells of them.
+    fn fits(&self, bytes: usize) -> bool {
+        self.filled + bytes + (self.runs + 1) * RUN <= self.staging.length
+    }
+
+    fn room(&self) -> *mut u8 {
+        (self.staging.start + self.filled) as *mut u8
+    }
+
+    /// After [`Filling::fits`].
+    fn push(&mut self, (start, end): (u64, u64), flags: u64) {
+        // SAFETY: within the mapping, behind all pages.
+        unsafe { self.staging.table(self.runs).write(Run { start, end: end | flags }) };
+        self.runs += 1;
     }
 }

@@ -126,12 +126,6 @@ impl<'a> Writer<'a, Silent> {
         writer.record(Kind::Summary, 0, 0, job.summary)?;
         Ok(writer)
     }
-
-    /// The same stream, gone on with in a copy of the process, which has descriptors of its own.
-    pub fn hand_over<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
-        let Self { stream, bounce, regions, residency, changes, .. } = self;
-        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, progress }
-    }
 }
 
 /// A writer without its job, at home in scratch memory alone.
@@ -144,20 +138,21 @@ pub(crate) struct Detached {
     bounce: &'static mut [u8],
     regions: &'static mut [Region],
     residency: &'static mut [u8],
+    changes: Option<&'static [Entry]>,
 }
 
 impl Writer<'_, Silent> {
-    /// For what was staged, which needs nothing more of the job. The descriptors must stay open, or be others of the same files.
+    /// To go on with the same stream in another process. The descriptors must stay open, or be others of the same files.
     pub fn detach(self) -> Detached {
-        let Self { job, stream, bounce, regions, residency, .. } = self;
+        let Self { job, stream, bounce, regions, residency, changes, .. } = self;
         // SAFETY: whoever attaches it again answers for them.
         let [out, pagemap, memory] = [job.out, job.pagemap, job.memory].map(|fd| unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) });
-        Detached { out, pagemap, memory, method: job.method, stream: stream.through(out), bounce, regions, residency }
+        Detached { out, pagemap, memory, method: job.method, stream: stream.through(out), bounce, regions, residency, changes }
     }
 }
 
 impl Detached {
-    /// A job that says what goes where and nothing else.
+    /// A job that says what goes where and nothing else: enough for what was staged.
     pub fn job(&self) -> Job<'static> {
         let Self { out, pagemap, memory, method, .. } = *self;
         let nothing = |kind| (kind, &[][..]);
@@ -168,8 +163,8 @@ impl Detached {
 
     /// The writer again.
     pub fn attach<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
-        let Self { stream, bounce, regions, residency, .. } = self;
-        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes: None, progress }
+        let Self { stream, bounce, regions, residency, changes, .. } = self;
+        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, progress }
     }
 }
 

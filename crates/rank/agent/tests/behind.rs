@@ -4,7 +4,7 @@
 mod support;
 
 use mend_image::launch::Mode;
-use mend_messages::agent::{Reply, Request, Saved};
+use mend_messages::agent::Saved;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use support::{Rank, Source, compile, generations_behind};
@@ -75,6 +75,16 @@ fn goes_on(mut rank: Rank) {
     assert!(!printed.contains("LOST"), "{printed}");
 }
 
+/// Ends a program, which must have found nothing wrong until now; nor does the one that its images are made into.
+fn goes_on_from(rank: Rank, chain: &[PathBuf]) {
+    let directory = rank.directory.clone();
+    let printed = String::from_utf8(rank.kill()).unwrap();
+    assert!(!printed.contains("LOST"), "{printed}");
+    let mut rank = Rank::restore(Source::Chain(chain), Mode::Restart, &directory).unwrap();
+    rank.resume();
+    goes_on(rank);
+}
+
 #[test]
 fn a_chain_written_behind_is_of_the_last_ones_instant() {
     for (pid, tracking) in [(8100, "write-protect"), (8200, "soft-dirty"), (8300, "hash")] {
@@ -98,11 +108,8 @@ fn a_chain_written_behind_is_of_the_last_ones_instant() {
             base = Some(saved.id);
             chain.insert(0, path);
         }
-        let printed = String::from_utf8(rank.kill()).unwrap();
-        assert!(!printed.contains("LOST"), "{tracking}: {printed}");
-        let mut rank = Rank::restore(Source::Chain(&chain), Mode::Restart, &directory).unwrap();
-        rank.resume();
-        goes_on(rank);
+        println!("{tracking}:");
+        goes_on_from(rank, &chain);
     }
 }
 
@@ -172,28 +179,28 @@ fn same_memory(one: i32, other: i32) -> bool {
     order == 0
 }
 
-/// A full image and the rank, which changes little of its memory, its images being on tracked ground.
-fn mostly_still(pid: u32) -> (Rank, Saved, PathBuf) {
+/// A rank that changes little of its memory, and a full image of it. `None` where changes are not noticed by write protection.
+fn mostly_still(pid: u32) -> Option<(Rank, Saved, PathBuf)> {
     let mut rank = Rank::start(pid, &compile("apps/mostly_still.c"), &["1000000"]);
     rank.await_line("round 50");
+    if rank.inspect().tracking.method != "write-protect" {
+        rank.kill();
+        return None;
+    }
     let path = rank.directory.join("image-0");
     let full = rank.snapshot_on(&path, None, None);
     rank.resume();
     rank.await_written(full.id).unwrap();
-    (rank, full, path)
+    Some((rank, full, path))
 }
 
 #[test]
 fn what_little_changed_is_copied_instead_of_the_process() {
-    let (mut rank, full, path) = mostly_still(8500);
-    if rank.inspect().tracking.method != "write-protect" {
-        rank.kill();
-        return;
-    }
+    let Some((mut rank, full, path)) = mostly_still(8500) else { return };
     let (mut chain, mut base) = (vec![path], full.id);
     for number in 1..4 {
         rank.two_lines_more();
-        assert!(matches!(rank.ask(Request::Inspect { ahead: Some(base) }), Reply::Inspected(_)));
+        rank.inspect_ahead(Some(base));
         let path = rank.directory.join(format!("image-{number}"));
         let saved = rank.snapshot_on(&path, Some(base), Some(SLOW));
         assert!(saved.behind && saved.base == Some(base) && saved.note.is_none(), "{saved:?}");
@@ -207,23 +214,14 @@ fn what_little_changed_is_copied_instead_of_the_process() {
         base = saved.id;
         chain.insert(0, path);
     }
-    let directory = rank.directory.clone();
-    let printed = String::from_utf8(rank.kill()).unwrap();
-    assert!(!printed.contains("LOST"), "{printed}");
-    let mut rank = Rank::restore(Source::Chain(&chain), Mode::Restart, &directory).unwrap();
-    rank.resume();
-    goes_on(rank);
+    goes_on_from(rank, &chain);
 }
 
 #[test]
 fn a_writer_that_shares_memory_hurts_nobody_whatever_becomes_of_it() {
-    let (mut rank, full, path) = mostly_still(8600);
-    if rank.inspect().tracking.method != "write-protect" {
-        rank.kill();
-        return;
-    }
+    let Some((mut rank, full, path)) = mostly_still(8600) else { return };
     let begin = |rank: &mut Rank, base| {
-        assert!(matches!(rank.ask(Request::Inspect { ahead: Some(base) }), Reply::Inspected(_)));
+        rank.inspect_ahead(Some(base));
         let saved = rank.snapshot_on(&path, Some(base), Some(1 << 20));
         let [program, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
         assert!(saved.behind && same_memory(program, copy));
@@ -242,7 +240,7 @@ fn a_writer_that_shares_memory_hurts_nobody_whatever_becomes_of_it() {
     rank.resume();
     rank.await_written(full.id).unwrap();
     let (slow, _) = begin(&mut rank, full.id);
-    assert!(matches!(rank.ask(Request::Inspect { ahead: Some(slow.id) }), Reply::Inspected(_)));
+    rank.inspect_ahead(Some(slow.id));
     let next = rank.snapshot_on(&path, Some(slow.id), None);
     rank.resume();
     assert!(rank.await_written(slow.id).unwrap_err().contains("another image was asked for"));

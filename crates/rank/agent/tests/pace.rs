@@ -20,7 +20,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Inspects, suspends, saves and resumes; milliseconds of the save from its order to its answer.
 fn image(rank: &mut Rank, path: &Path, base: Option<ImageId>, track: bool) -> (Saved, f64) {
-    assert!(matches!(rank.ask(Request::Inspect { ahead: None }), Reply::Inspected(_)));
+    rank.inspect();
     assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
     let began = Instant::now();
     let order = SaveOrder { base, track, ..SaveOrder::full(SaveTarget::File(path.to_path_buf())) };
@@ -35,7 +35,7 @@ fn image(rank: &mut Rank, path: &Path, base: Option<ImageId>, track: bool) -> (S
 
 /// The same behind the running program; milliseconds from the order to suspend until it runs again, and until it is written.
 fn snapshot(rank: &mut Rank, path: &Path, base: Option<ImageId>) -> (Saved, f64, f64) {
-    assert!(matches!(rank.ask(Request::Inspect { ahead: base }), Reply::Inspected(_)));
+    rank.inspect_ahead(base);
     let began = Instant::now();
     let saved = rank.snapshot_on(path, base, None);
     rank.resume();

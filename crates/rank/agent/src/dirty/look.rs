@@ -209,18 +209,16 @@ pub(crate) fn within<'a>(entries: &'a [Entry], mapping: &Mapping) -> &'a [Entry]
 pub(super) fn each_populated(plan: &Plan, sight: &mut Sight, each: impl FnMut(&mut Sight, Region)) -> Result<(), i32> {
     let own_only = plan.content == Content::Changed;
     let find = |sight: &mut Sight, start, end| populated(sight.pagemap, sight.method, start, end, own_only, sight.regions);
-    each_region(plan, sight, find, each)
+    each_region((plan.mapping.start, plan.mapping.end), sight, find, each)
 }
 
-/// Calls with each region that `find` puts into the sight's room; it returns how many, and up to where it looked.
+/// Calls with each region of a range that `find` puts into the sight's room; it returns how many, and up to where it looked.
 pub(super) fn each_region(
-    plan: &Plan,
+    (mut at, end): (u64, u64),
     sight: &mut Sight,
     find: impl Fn(&mut Sight, u64, u64) -> Result<(usize, u64), i32>,
     mut each: impl FnMut(&mut Sight, Region),
 ) -> Result<(), i32> {
-    let Mapping { start, end, .. } = plan.mapping;
-    let mut at = start;
     while at < end {
         let (count, next) = find(sight, at, end)?;
         for index in 0..count {

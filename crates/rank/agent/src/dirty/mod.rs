@@ -217,7 +217,7 @@ impl Tracker {
         let own = |area: &&Area| {
             area.is_anonymous() && area.name != "[vsyscall]" && self.memory().all(|(start, end)| area.end <= start || end <= area.start)
         };
-        areas.iter().filter(own).map(|area| protect::changed(pagemap.as_raw_fd(), area.start, area.end)).sum()
+        areas.iter().filter(own).map(|area| protect::changed(pagemap.as_raw_fd(), area.start, area.end).ok()).sum()
     }
 
     /// Whether the descriptor is still ours: a program may close what it does not know, and open something else.

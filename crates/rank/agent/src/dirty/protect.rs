@@ -10,7 +10,7 @@
 //! `MADV_GUARD_INSTALL` on such a mark never returns (seen on Linux 6.18). Hashes serve for those.
 
 use super::blocks::Blocks;
-use super::look::{Sight, Sink, each_page_run, each_populated};
+use super::look::{Sight, Sink, each_page_run, each_populated, each_region};
 use crate::layout::Plan;
 use crate::writer::PAGE;
 use mend_image::record::Mapping;
@@ -66,27 +66,20 @@ fn tell(plan: &Plan, sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) ->
     blocks.each_cold(&plan.mapping, |start, end| protect_range(sight, start, end))
 }
 
-fn protect_range(sight: &mut Sight, mut at: u64, end: u64) -> Result<(), i32> {
-    while at < end {
-        let (_, next) = written(sight.pagemap, at, end, true, sight.regions)?;
-        at = next.max(at + PAGE);
-    }
-    Ok(())
+fn protect_range(sight: &mut Sight, start: u64, end: u64) -> Result<(), i32> {
+    let protect = |sight: &mut Sight, at, end| written(sight.pagemap, at, end, true, sight.regions);
+    each_region((start, end), sight, protect, |_, _| ())
 }
 
 /// Pages of a mapping that a look would find changed.
-pub(super) fn changed(pagemap: i32, start: u64, end: u64) -> Option<u64> {
-    let mut regions = [Region::default(); 512];
+pub(super) fn changed(pagemap: i32, start: u64, end: u64) -> Result<u64, i32> {
+    let mut sight = Sight { pagemap, method: Method::Scan, regions: &mut [Region::default(); 512], volatile: &[], arm: false };
     let observed = observed(pagemap, start);
-    let (mut at, mut pages) = (start, 0);
-    while at < end {
-        let (count, next) = match observed {
-            true => written(pagemap, at, end, false, &mut regions),
-            false => populated(pagemap, Method::Scan, at, end, false, &mut regions),
-        }
-        .ok()?;
-        pages += regions[..count].iter().map(|region| (region.end - region.start) / PAGE).sum::<u64>();
-        at = next.max(at + PAGE);
-    }
-    Some(pages)
+    let find = |sight: &mut Sight, at, end| match observed {
+        true => written(sight.pagemap, at, end, false, sight.regions),
+        false => populated(sight.pagemap, sight.method, at, end, false, sight.regions),
+    };
+    let mut pages = 0;
+    each_region((start, end), &mut sight, find, |_, region| pages += (region.end - region.start) / PAGE)?;
+    Ok(pages)
 }

@@ -14,7 +14,7 @@ pub(super) fn look(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<()
     let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
     let own_only = plan.content == Content::Changed;
     let find = |sight: &mut Sight, start, end| soft_dirty(sight.pagemap, start, end, own_only, sight.regions);
-    each_region(plan, sight, find, |_, region| {
+    each_region((plan.mapping.start, plan.mapping.end), sight, find, |_, region| {
         if region.written() || region.absent() || own_only {
             sink.push(region.start, region.end, region.written(), region.absent());
         } else if readable {

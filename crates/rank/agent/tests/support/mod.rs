@@ -284,7 +284,12 @@ impl Rank {
     }
 
     pub fn inspect(&mut self) -> Inspection {
-        match self.ask(Request::Inspect { ahead: None }) {
+        self.inspect_ahead(None)
+    }
+
+    /// Inspects before a snapshot on `base` that is to follow.
+    pub fn inspect_ahead(&mut self, ahead: Option<ImageId>) -> Inspection {
+        match self.ask(Request::Inspect { ahead }) {
             Reply::Inspected(inspection) => inspection,
             other => panic!("unexpected {other:?}"),
         }

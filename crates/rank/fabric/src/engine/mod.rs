@@ -196,7 +196,6 @@ impl Engine {
         let mine = self.operations.find_all(|operation| operation.endpoint() == number);
         out.withdraw(&|stream| mine.contains(&stream.operation));
         out.abandon(&mine);
-        self.withheld.forget(&mine);
         for id in mine {
             match self.operations.remove(id) {
                 Some(Operation::Send(Sending { peer, ticket: Some(ticket), .. })) => out.retract(peer, ticket),
@@ -204,6 +203,7 @@ impl Engine {
                 _ => {}
             }
         }
+        self.withheld.forget(|id| self.operations.get(id).is_some());
         for tagged in [false, true] {
             self.missed(out, number, tagged, None);
         }

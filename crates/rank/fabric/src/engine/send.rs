@@ -213,10 +213,10 @@ impl Engine {
         let Some(buffers) = sending.buffers.take() else { return 0 };
         let mut header = sending.header;
         (header.kind, header.payload) = (Kind::Eager as u8, length as u32);
-        header.id = if sending.awaits_ack { id } else { 0 };
-        let acknowledged = sending.awaits_ack;
+        let awaits_ack = sending.awaits_ack;
+        header.id = if awaits_ack { id } else { 0 };
         out.post(peer, &header, buffers.segments());
-        if !acknowledged {
+        if !awaits_ack {
             self.finish_send(out, id, 0);
         }
         RECORD + length as u64

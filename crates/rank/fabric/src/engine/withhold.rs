@@ -23,6 +23,7 @@
 //!
 //! Faults assumed: a peer may say any of the three at any time. A sender that ignores WITHHOLD is not stopped.
 
+use super::matching::Matcher;
 use super::packet::{Header, Kind, flag};
 use super::{Engine, Outlet};
 use mend_messages::job::Rank;
@@ -55,9 +56,9 @@ impl Withheld {
         self.spaces.entry((to.0, to.1, tagged)).or_default().push_back(operation);
     }
 
-    /// Forgets operations.
-    pub fn forget(&mut self, operations: &[u64]) {
-        self.spaces.values_mut().for_each(|queue| queue.retain(|operation| !operations.contains(operation)));
+    /// Forgets operations that do not exist any more.
+    pub fn forget(&mut self, exists: impl Fn(u64) -> bool) {
+        self.spaces.values_mut().for_each(|queue| queue.retain(|operation| exists(*operation)));
     }
 }
 
@@ -90,16 +91,17 @@ impl Engine {
     #[cold]
     fn relieve_some(&mut self, out: &mut impl Outlet, endpoint: u16, tagged: bool) {
         let limit = self.flow.limit();
-        let Some(owner) = self.endpoint(endpoint) else { return };
-        for (rank, from) in owner.matcher(tagged).released(|matcher, rank| matcher.wants(rank) || matcher.cost(rank) <= limit / 2) {
-            out.post(rank, &word(Kind::Release, endpoint, from, tagged), &[]);
-        }
+        self.tell_released(out, endpoint, tagged, |matcher, rank| matcher.wants(rank) || matcher.cost(rank) <= limit / 2);
     }
 
     /// Somebody looked for a message of this source (or of any), and it was not here.
     pub(super) fn missed(&mut self, out: &mut impl Outlet, endpoint: u16, tagged: bool, source: Option<(Rank, u16)>) {
+        self.tell_released(out, endpoint, tagged, |_, rank| source.is_none_or(|wanted| wanted.0 == rank));
+    }
+
+    fn tell_released(&mut self, out: &mut impl Outlet, endpoint: u16, tagged: bool, which: impl Fn(&Matcher, Rank) -> bool) {
         let Some(owner) = self.endpoint(endpoint) else { return };
-        for (rank, from) in owner.matcher(tagged).released(|_, rank| source.is_none_or(|wanted| wanted.0 == rank)) {
+        for (rank, from) in owner.matcher(tagged).released(which) {
             out.post(rank, &word(Kind::Release, endpoint, from, tagged), &[]);
         }
     }
@@ -127,21 +129,17 @@ impl Engine {
         let tagged = header.has(flag::TAGGED);
         let space = (peer, header.from, tagged);
         let mut left = self.flow.limit() / SHARE;
-        loop {
-            let Some(queue) = self.withheld.spaces.get_mut(&space) else { return };
-            let Some(id) = queue.pop_front() else {
-                self.withheld.spaces.remove(&space);
-                return;
-            };
+        let Some(mut queue) = self.withheld.spaces.remove(&space) else { return };
+        while let Some(id) = queue.pop_front() {
             let cost = self.let_go(out, id);
             if cost >= left {
                 break;
             }
             left -= cost;
         }
-        match self.withheld.spaces.get(&space) {
-            Some(queue) if !queue.is_empty() => out.post(peer, &word(Kind::Withheld, header.to, header.from, tagged), &[]),
-            _ => drop(self.withheld.spaces.remove(&space)),
+        if !queue.is_empty() {
+            self.withheld.spaces.insert(space, queue);
+            out.post(peer, &word(Kind::Withheld, header.to, header.from, tagged), &[]);
         }
     }
 }

@@ -24,6 +24,14 @@ class InDirectory(unittest.TestCase):
         with open(os.path.join(self.directory, "stdout"), encoding="utf-8") as file:
             return file.read()
 
+    def key_file(self, name, digits, mode=0o600):
+        """A file in the test's directory with a key of these digits; its path."""
+        path = os.path.join(self.directory, name)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(digits + "\n")
+        os.chmod(path, mode)
+        return path
+
 
 class OnMachine(InDirectory):
     """Tests that have a `machine` each: jobs are found by "the last one"."""

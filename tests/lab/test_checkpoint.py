@@ -79,11 +79,7 @@ class Checkpoint(OnMachine):
         images = {f"rank-{rank}.image" for rank in range(2)}
         for number in range(1, 5):
             self.assertEqual(set(os.listdir(os.path.join(place, name, str(number)))), images | {"manifest.json"})
-        plain = tempfile.mkdtemp(dir=self.work)
-        job = self.machine.start(plain, "run", "-n", "2", *argv)
-        job.let_go()
-        job.finish(0)
-        self.assertEqual(self.output(), job.stdout())
+        self.assertEqual(self.output(), self.machine.undisturbed("-n", "2", *argv))
 
     def test_an_older_checkpoint_and_a_path(self):
         job = self.machine.start(self.directory, "run", self.count, "600", "500", "go")

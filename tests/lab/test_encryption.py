@@ -30,13 +30,6 @@ class Encryption(InDirectory):
         super().setUp()
         self.key = self.key_file("key", KEY)
 
-    def key_file(self, name, digits, mode=0o600):
-        path = os.path.join(self.directory, name)
-        with open(path, "w", encoding="ascii") as file:
-            file.write(digits + "\n")
-        os.chmod(path, mode)
-        return path
-
     def saved(self, machine, *options, checkpoints=1):
         """A job of a program that holds a secret, with checkpoints, ended; its name and their directory."""
         for left in ("go", "started"):

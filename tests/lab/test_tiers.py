@@ -246,16 +246,9 @@ class Tiers(OfFourRanks):
             self.restarted(lab, name)
 
 
-def key_file(directory, name="key", digit="c"):
-    path = os.path.join(directory, name)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
-        file.write(digit * 64 + "\n")
-    return path
-
-
 class Encrypted(OfFourRanks):
     def test_images_are_encrypted_in_every_tier_and_copies_checked(self):
-        key, other = key_file(self.directory), key_file(self.directory, "other", "d")
+        key, other = self.key_file("key", "c" * 64), self.key_file("other", "d" * 64)
         with Lab(3) as lab:
             scratch = lab.on("node1", "sh", "-c", 'echo "$MEND_SCRATCH"').stdout.strip()
             tiers = ["memory", "partner", f"local:{scratch}", "shared"]
@@ -361,7 +354,7 @@ class ObjectStorage(OfFourRanks):
             self.assertNotIn(self.SECRET, self.job.stderr())
 
     def test_what_is_stored_is_encrypted(self):
-        key = key_file(self.directory)
+        key = self.key_file("key", "c" * 64)
         with Lab(3) as lab:
             self.serve(lab)
             name = self.started(lab, "memory,s3://lab/jobs", "--encryption-key", key)

@@ -112,7 +112,7 @@ impl RecordError {
 #[must_use]
 pub fn some(names: &[String]) -> String {
     const MOST: usize = 8;
-    let shown = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    let shown = names[..names.len().min(MOST)].join(", ");
     match names.len().saturating_sub(MOST) {
         0 => shown,
         more => format!("{shown} and {more} older (`mend ps --all`)"),

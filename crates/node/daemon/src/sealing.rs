@@ -10,7 +10,7 @@
 //! disks fill up; files are anybody's.
 
 use crate::draft::Draft;
-use crate::sink::fell_short;
+use crate::sink::{fell_short, named};
 use mend_image::HEADER_SIZE;
 use mend_sealed::{HEAD, Key, Opener, SealError, Sealer, is_sealed};
 use std::fs::File;
@@ -40,15 +40,14 @@ impl Sealing {
     /// # Errors
     /// Those of making a socket, a file or a thread, with the file's name.
     pub fn begin(path: PathBuf, key: Key) -> io::Result<(Self, OwnedFd)> {
-        let draft = Draft::new(path.clone())
-            .map_err(|error| io::Error::new(error.kind(), format!("{} cannot be created: {error}", path.display())))?;
+        let draft = Draft::new(path.clone()).map_err(|error| named(&path, "created", &error))?;
         let (ours, theirs) = UnixStream::pair()?;
         let (expected, verdict) = oneshot::channel();
         let (report, result) = oneshot::channel();
         thread::Builder::new().name("seal".into()).spawn(move || {
             let stored = seal(&ours, draft, &key, verdict);
             // Whoever asked may have gone.
-            let _ = report.send(stored.map_err(|error| error.map(|error| format!("{} cannot be written: {error}", path.display()))));
+            let _ = report.send(stored.map_err(|error| error.map(|error| named(&path, "written", &error).to_string())));
         })?;
         Ok((Self { expected, result }, theirs.into()))
     }

@@ -77,7 +77,8 @@ pub fn fell_short(found: u64, expected: u64) -> io::Error {
     io::Error::other(format!("{found} bytes came of {expected}"))
 }
 
-fn named(path: &Path, done: &str, error: &io::Error) -> io::Error {
+/// An error with the file's name, and what cannot be done to it.
+pub fn named(path: &Path, done: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{} cannot be {done}: {error}", path.display()))
 }
 

@@ -109,8 +109,8 @@ pub(crate) struct Plan<'a> {
     pub target: &'a OpenTarget,
     /// Bytes per second.
     pub rate: Option<u64>,
-    /// Memory that was made ready, and a stack, for copies of what changed.
-    pub staging: Option<(&'a Staging, usize)>,
+    /// Memory that was made ready for copies of what changed.
+    pub staging: Option<&'a Staging>,
 }
 
 /// What came of writing.
@@ -124,17 +124,20 @@ pub(crate) enum Done {
 }
 
 /// Writes what a copy would not have, makes the copy, and writes all the rest if that cannot be made. To be called on scratch
-/// memory: returns in the original alone.
-pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken, plan: Option<&Plan>) -> Result<Done, WriteError> {
+/// memory: returns in the original alone. `stack` is the end of one that nobody uses.
+pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken, plan: Option<&Plan>, stack: usize) -> Result<Done, WriteError> {
     let mut writer = Writer::begin(job, buffers, taken)?;
-    writer.content(Part::Shared)?;
     let Some(plan) = plan else {
+        // SAFETY: all threads of the program stand still until this has returned.
+        unsafe { writer.send_beside(stack) };
+        writer.content(Part::Shared)?;
         writer.content(Part::Private)?;
         return writer.end().map(Done::Written);
     };
+    writer.content(Part::Shared)?;
     // SAFETY: no arguments.
     let original = unsafe { mend_kernel::raw::syscall(libc::SYS_getpid, [0; 6]) } as i32;
-    if let (Some((staging, stack)), Some(changes)) = (plan.staging, writer.changes())
+    if let (Some(staging), Some(changes)) = (plan.staging, writer.changes())
         && let Some(filled) = staging.fill(job, changes)?
     {
         // SAFETY: the other one is dropped by the owner, this one never.

@@ -1,8 +1,8 @@
 //! The agent inside a rank: parks threads, writes the image, rebuilds the process after a restore.
 //!
 //! One thread, started by the preloaded object's constructor, that talks with the node's daemon. Reading order:
-//! [`conversation`] (what is asked), [`save`] (how an image is taken), `park`, `layout`, `writer`, `behind`, `staged`; for the way back
-//! `rebuild`, `reopen`, `state`.
+//! [`conversation`] (what is asked), [`save`] (how an image is taken), `park`, `layout`, `writer`, `stream`, `sender`, `behind`,
+//! `staged`; for the way back `rebuild`, `reopen`, `state`.
 //!
 //! Rules: whatever fails here, the program runs on. While threads are parked nothing here calls the C library's malloc or
 //! anything that takes one of its locks.
@@ -21,6 +21,7 @@ mod link;
 mod locks;
 mod maps;
 mod network;
+mod outlet;
 mod park;
 mod passing;
 mod pending;
@@ -32,6 +33,7 @@ mod rseq;
 mod save;
 mod scheduling;
 mod scratch;
+mod sender;
 mod sockets;
 mod staged;
 mod start;

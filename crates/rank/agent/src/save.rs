@@ -210,11 +210,14 @@ pub(crate) fn save(
         let job = tables.job(target.fd(), &sources, &standing.layout, prepared.look);
         // SAFETY: the writer runs alone; its buffers are borrowed nowhere else.
         let buffers = unsafe { request.scratch.buffers() };
-        let plan = snapshot.as_ref().map(|Snapshot { board, rate, staging }| {
-            let staging = staging.as_ref().map(|staging| (staging, request.scratch.other_stack_top()));
-            behind::Plan { board, target: &target, rate: *rate, staging }
+        let plan = snapshot.as_ref().map(|Snapshot { board, rate, staging }| behind::Plan {
+            board,
+            target: &target,
+            rate: *rate,
+            staging: staging.as_ref(),
         });
-        let mut call = Call { job: &job, buffers: Some(buffers), plan: plan.as_ref(), result: None };
+        let stack = request.scratch.other_stack_top();
+        let mut call = Call { job: &job, buffers: Some(buffers), plan: plan.as_ref(), stack, result: None };
         let context = &raw mut standing.context;
         // SAFETY: the stack is scratch memory of sufficient size; `write_on_scratch` does not unwind and changes nothing but its
         // own stack and, at the end, `call`.
@@ -290,6 +293,8 @@ struct Call<'a> {
     job: &'a Job<'a>,
     buffers: Option<Buffers>,
     plan: Option<&'a behind::Plan<'a>>,
+    /// End of the stack of another process that writes.
+    stack: usize,
     result: Option<Result<(Done, Taken), WriteError>>,
 }
 
@@ -303,7 +308,7 @@ unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
         Some(mut buffers) => {
             let write = || {
                 let taken = writer::look(call.job, &mut buffers);
-                behind::write(call.job, buffers, &taken, call.plan).map(|done| (done, taken))
+                behind::write(call.job, buffers, &taken, call.plan, call.stack).map(|done| (done, taken))
             };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).unwrap_or(Err(WriteError::Format))
         }

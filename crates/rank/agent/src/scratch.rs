@@ -1,6 +1,7 @@
 //! Memory of the agent that is not saved: the writers' stacks, their buffers, and the place where the restorer leaves its
 //! [`Handoff`]. It is mapped again in a restored process, empty.
 
+use crate::sender::BATCHES;
 use crate::stream::Batch;
 use mend_image::handoff::Handoff;
 use mend_image::record::MAX_PAGES;
@@ -13,7 +14,7 @@ const BOUNCE: usize = MAX_PAGES as usize;
 const REGIONS: usize = 4096;
 const RESIDENCY: usize = 64 << 10;
 const BATCH: usize = size_of::<Batch>().next_multiple_of(4096);
-const TOTAL: usize = HANDOFF + 2 * STACK + BOUNCE + RESIDENCY + BATCH + (REGIONS * size_of::<Region>()).next_multiple_of(4096);
+const TOTAL: usize = HANDOFF + 2 * STACK + BOUNCE + RESIDENCY + BATCHES * BATCH + (REGIONS * size_of::<Region>()).next_multiple_of(4096);
 
 const _: () = assert!(size_of::<Handoff>() <= HANDOFF);
 
@@ -31,7 +32,7 @@ pub(crate) struct Buffers {
     /// One byte per page, for `mincore`.
     pub residency: &'static mut [u8],
     /// Records that wait to be sent.
-    pub batch: &'static mut Batch,
+    pub batches: [&'static mut Batch; BATCHES],
 }
 
 impl Scratch {
@@ -71,7 +72,7 @@ impl Scratch {
         let bounce = self.base + HANDOFF + 2 * STACK;
         let residency = bounce + BOUNCE;
         let batch = residency + RESIDENCY;
-        let regions = batch + BATCH;
+        let regions = batch + BATCHES * BATCH;
         // SAFETY: disjoint parts of a mapping that is never unmapped; any bytes are valid for these types; the caller
         // answers for there being no second borrow.
         unsafe {
@@ -79,7 +80,7 @@ impl Scratch {
                 bounce: core::slice::from_raw_parts_mut(bounce as *mut u8, BOUNCE),
                 regions: core::slice::from_raw_parts_mut(regions as *mut Region, REGIONS),
                 residency: core::slice::from_raw_parts_mut(residency as *mut u8, RESIDENCY),
-                batch: &mut *(batch as *mut Batch),
+                batches: core::array::from_fn(|index| &mut *((batch + index * BATCH) as *mut Batch)),
             }
         }
     }

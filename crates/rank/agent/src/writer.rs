@@ -7,9 +7,10 @@
 
 use crate::dirty::{Entry, Look, Taken, tracked, within};
 use crate::layout::{Content, Plan};
+use crate::outlet::STALL;
 use crate::scratch::Buffers;
 use crate::staged::{Filled, Staging};
-use crate::stream::{STALL, Stream};
+use crate::stream::Stream;
 use mend_image::fixed::Fixed;
 use mend_image::record::{End, Kind, MAX_PAGES, Mapping, mapping};
 use mend_image::{HEADER_SIZE, kept, launch};
@@ -48,6 +49,8 @@ pub(crate) enum WriteError {
     Out(Errno),
     #[error("the receiver of the image took nothing for {} s", STALL.tv_sec)]
     Stalled,
+    #[error("the process that sends the image has ended")]
+    Sender,
     #[error("memory at {0:#x} cannot be read: {1}")]
     Memory(u64, Errno),
     #[error("page tables cannot be read: {0}")]
@@ -112,8 +115,8 @@ impl<'a> Writer<'a, Silent> {
     pub fn begin(job: &'a Job<'a>, buffers: Buffers, taken: &Taken) -> Result<Self, WriteError> {
         // SAFETY: one look per image; the rooms stay until the next one is prepared.
         let changes = job.look.and_then(|look| unsafe { look.entries(taken) });
-        let Buffers { bounce, regions, residency, batch } = buffers;
-        let stream = Stream::begin(job.out, &job.header, batch)?;
+        let Buffers { bounce, regions, residency, batches } = buffers;
+        let stream = Stream::begin(job.out, &job.header, batches)?;
         let mut writer = Writer { job, stream, bounce, regions, residency, changes, progress: Silent };
         for (kind, payload) in job.tables {
             writer.record(kind, 0, 0, payload)?;
@@ -169,6 +172,15 @@ impl Detached {
 }
 
 impl<P: Progress> Writer<'_, P> {
+    /// Has what follows sent by a process beside this one, on the stack that ends at `stack`, if it is much.
+    ///
+    /// # Safety
+    /// Nobody else uses that stack until the writer is dropped, and nothing changes the memory that is written.
+    pub unsafe fn send_beside(&mut self, stack: usize) {
+        // SAFETY: the caller's word.
+        unsafe { self.stream.offer(stack) };
+    }
+
     /// Writes one part of the content.
     pub fn content(&mut self, part: Part) -> Result<(), WriteError> {
         let job = self.job;

@@ -85,3 +85,43 @@ fn a_parked_rank_whose_daemon_is_gone_never_runs_again() {
     moved.await_line(&next);
     assert_eq!(String::from_utf8_lossy(&moved.printed).lines().next(), Some(&next[..]));
 }
+
+#[test]
+fn a_sender_that_is_killed_leaves_the_program_running() {
+    let mut rank = Rank::start(4800, &compile("apps/instant.c"), &["1000000"]);
+    rank.await_line("round 50");
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1) {
+        println!("no process beside the program sends on one processor");
+        return;
+    }
+    let path = rank.directory.join("image");
+    rank.save(&path);
+    rank.resume();
+    // The reader takes as much as it needs for a sender to begin, and then nothing more.
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    rank.save_into(&writer);
+    drop(writer);
+    let mut reader = std::fs::File::from(reader);
+    let sender = loop {
+        reader.read_exact(&mut [0; 64 << 10]).unwrap();
+        if let [_, sender] = rank.processes()[..] {
+            break sender;
+        }
+    };
+    // SAFETY: plain numbers; a process of this test.
+    assert_eq!(unsafe { libc::kill(sender, libc::SIGKILL) }, 0);
+    match rank.hear() {
+        FromAgent::Reply { reply: Reply::Failed { error, .. }, .. } => assert!(error.contains("sends the image has ended"), "{error}"),
+        other => panic!("unexpected {other:?}"),
+    }
+    assert_eq!(rank.processes().len(), 1);
+    rank.resume();
+    rank.two_lines_more();
+    rank.save(&path);
+    let directory = rank.directory.clone();
+    assert!(!String::from_utf8_lossy(&rank.kill()).contains("LOST"));
+    let mut rank = Rank::restart(&path, &directory);
+    rank.resume();
+    rank.two_lines_more();
+    assert!(!String::from_utf8_lossy(&rank.kill()).contains("LOST"));
+}

@@ -66,13 +66,16 @@ pub trait Outgoing: Send {
     fn defer(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         self.send(header, payload)
     }
-    /// Like `send`, but without a copy: the payload stays lent until `unsent` is false or `keep` was called.
+    /// Like `send`, but without a copy: the payload stays lent until `unsent` is false or `keep` was called. Others may follow;
+    /// after the last comes `lent`.
     ///
     /// # Errors
     /// The channel is broken.
     fn lend(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         self.send(header, payload)
     }
+    /// Wakes the receiver for what was taken by `lend`, if it sleeps.
+    fn lent(&mut self) {}
     /// Copies what is still lent: its owner wants it back.
     fn keep(&mut self) {}
     /// True when nothing that was taken is left in this process.

@@ -13,6 +13,8 @@ pub const TIMED: usize = 8 * 1024;
 const SAMPLED: u32 = 4;
 /// One of so many messages comes the other way, where it is not clear which is the better.
 const TRIED: u32 = 16;
+/// Times after which copies count as known.
+const FIRST: u32 = 8;
 
 /// What is typical of a cost that is sometimes much higher, because somebody interrupted: close to the median.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,14 +25,15 @@ struct Typical {
 }
 
 impl Typical {
-    /// Up or down by half of it at first, by a sixteenth later.
+    /// The least of the first: some of them touch memory that was never touched before. Then up or down by a sixteenth.
     fn note(&mut self, cost: u64) {
-        if self.value == 0 {
-            self.value = cost.max(1);
+        let cost = cost.max(1);
+        if self.seen < FIRST {
+            self.value = if self.seen == 0 { cost } else { self.value.min(cost) };
+            self.seen += 1;
             return;
         }
-        let step = (self.value >> (1 + self.seen.min(3))).max(1);
-        self.seen += 1;
+        let step = (self.value / 16).max(1);
         if cost > self.value {
             self.value = cost.min(self.value + step);
         } else {
@@ -65,7 +68,7 @@ impl Copies {
 
     /// What a KiB costs; 0 if that is not known.
     pub fn cost(&self) -> u64 {
-        self.cost.value
+        if self.cost.seen < FIRST { 0 } else { self.cost.value }
     }
 }
 
@@ -89,8 +92,10 @@ impl Pace {
     /// True if the next message had better come through the ring. `sending`: what a KiB costs this rank to send, if it sends long
     /// messages, too; 0 if that is not known. `expected` is what a read costs, cycles per KiB, before any was done.
     pub fn rings(&mut self, sending: Option<u64>, expected: u64) -> bool {
+        let out = self.copies.cost();
         // If both copy both ways they also wait for each other, a third of the time where they are far apart.
-        let ring = sending.map_or(self.copies.cost(), |sending| (self.copies.cost() + sending) * 3 / 2);
+        let both = |into: u64| (out + if into == 0 { out } else { into }) * 3 / 2;
+        let ring = sending.map_or(out, both);
         // What was expected is what a cold start cost.
         if ring <= expected / 3 * 2 {
             return true;
@@ -127,6 +132,17 @@ mod tests {
             copy(&mut pace, 50_000, 1);
             assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(60))), (16, 16));
         }
+    }
+
+    #[test]
+    fn first_touches_of_memory_are_not_believed() {
+        let mut pace = Pace::default();
+        for _ in 0..FIRST - 1 {
+            copy(&mut pace, 2000, 1);
+            assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(0))), (16, 16));
+        }
+        copy(&mut pace, 40, 1);
+        assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(0))), (16, 16));
     }
 
     #[test]

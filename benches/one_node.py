@@ -11,7 +11,8 @@
                  than ranks
     lammps       LAMMPS melt and rhodo-like (PPPM), 2 ranks, loop time
     floor        what reading another process's memory costs without MPI: as Mend can (/proc/PID/mem), as stock can
-                 (process_vm_readv); and what it costs to hand 8 bytes from one processor to another
+                 (process_vm_readv); the same, and a ring, between two processes that both wait for the end, one way and
+                 both ways; and what it costs to hand 8 bytes from one processor to another
 
 Runs alternate (A B A B …); a figure is the median of the runs, a ratio the median of the pairs' ratios: mend's time
 by the other's, so that less is better. The machine should have nothing else to do.
@@ -143,6 +144,13 @@ def floor(runs, work):
         ours, theirs = ([float(row[column]) for row in rows] for column in (1, 2))
         ratio = statistics.median(mine / other for mine, other in zip(ours, theirs))
         print(f"{rows[0][0]:>9}{statistics.median(ours):>14.2f}us{statistics.median(theirs):>16.2f}us{ratio:>8.3f}", flush=True)
+    program = compile_plain("exchange_floor.c", os.path.join(work, "exchange_floor"))
+    plan = [str(number) for log in (14, 16, 18, 20) for number in (1 << log, max(4, (1 << 24) >> log))]
+    tables = [[line.split() for line in output([program, *plan], None, work).splitlines()] for _ in range(runs)]
+    print(f"\nfrom one process to another; each to the other at the same time\n{'bytes':>9}{'ring':>19}{'/proc/PID/mem':>19}{'process_vm_readv':>19}")
+    for rows in zip(*tables):
+        times = [statistics.median(float(row[column]) for row in rows) for column in range(1, 7)]
+        print(f"{rows[0][0]:>9}" + "".join(f"{time:>8.2f}{both:>9.2f}us" for time, both in zip(times[::2], times[1::2])), flush=True)
     program = compile_plain("line_floor.c", os.path.join(work, "line_floor"))
     ways = {}
     for _ in range(runs):

@@ -103,7 +103,7 @@ impl State {
 
 /// The time stamp counter.
 #[inline]
-fn cycles() -> u64 {
+pub(crate) fn cycles() -> u64 {
     // SAFETY: every x86-64 processor has it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }

@@ -19,6 +19,7 @@
 mod handshake;
 pub mod ofi;
 pub mod opening;
+mod pace;
 #[cfg(not(fuzzing))]
 mod ring;
 #[cfg(fuzzing)]
@@ -66,13 +67,16 @@ pub trait Outgoing: Send {
     fn defer(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         self.send(header, payload)
     }
-    /// Like `send`, but without a copy: the payload stays lent until `unsent` is false or `keep` was called.
+    /// Like `send`, but without a copy: the payload stays lent until `unsent` is false or `keep` was called. Others may follow;
+    /// after the last comes `lent`.
     ///
     /// # Errors
     /// The channel is broken.
     fn lend(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         self.send(header, payload)
     }
+    /// Wakes the receiver for what was taken by `lend`, if it sleeps.
+    fn lent(&mut self) {}
     /// Copies what is still lent: its owner wants it back.
     fn keep(&mut self) {}
     /// True when nothing that was taken is left in this process.
@@ -84,6 +88,10 @@ pub trait Outgoing: Send {
     fn unsent(&self) -> bool;
     /// Payload per packet at which long transfers flow best, bytes.
     fn chunk(&self) -> usize;
+    /// What a KiB of them costs this processor lately, cycles of the time stamp counter; 0 if that is not known.
+    fn cost(&self) -> u64 {
+        0
+    }
     /// Longest message that had better travel at once: where a round trip costs more than a copy, bytes.
     fn eager_limit(&self) -> usize;
     /// Lets the receiver read a message by itself out of the memory given, which stays lent until [`Outgoing::retract`].
@@ -222,13 +230,10 @@ pub trait Puller {
     fn kind(&self) -> u32;
     /// Bytes per read at which others are not kept waiting and long messages flow best.
     fn chunk(&self) -> usize;
-    /// Length from which a message flows better in packets than by reads, if its sender has nothing else to do, bytes.
-    fn share(&self) -> usize {
-        usize::MAX
-    }
-    /// The same if this rank sends long messages, too, bytes.
-    fn share_both_ways(&self) -> usize {
-        usize::MAX
+    /// True if a message of `length` bytes had better come in packets than by reads. `sending`: what the channel to the same rank
+    /// says of its [`Outgoing::cost`], if this rank sends long messages, too.
+    fn declines(&mut self, _length: usize, _sending: Option<u64>) -> bool {
+        false
     }
     /// Reads `local.len` bytes at `remote` (an offered piece or a part of one). `token` names the message, not the
     /// read: several may be under way with the same.

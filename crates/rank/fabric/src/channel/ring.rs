@@ -6,7 +6,8 @@
 //! 192    reader sleeps (u32)                    set by the receiver, cleared by whoever rings
 //! 256    writer waits for room (u32)            set by the sender, cleared by whoever rings
 //! 512    data, CAPACITY bytes; records are multiples of 64 bytes: header, payload (which may wrap), padding; of a short
-//!        message's header only what is not known anyway, so that it shares its line with up to 32 bytes
+//!        message's header only what is not known anyway, so that it shares its line with up to 32 bytes; a long payload
+//!        has lines of its own
 //! ```
 //! Two rings, one each way, and all else that a pair of ranks has take less than 64 KiB. A packet of more than
 //! [`MAX_RECORD`] bytes does not fit: the channel cuts it.
@@ -25,7 +26,7 @@
 mod modelled;
 
 use super::ChannelError;
-use crate::engine::buffers::{Payload, Segment, copy_apart};
+use crate::engine::buffers::{Payload, Segment, copy_across};
 use crate::engine::packet::{BRIEF, HEADER, Header};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -53,12 +54,15 @@ pub const MAX_RECORD: usize = crate::engine::EAGER_LIMIT;
 #[cfg(loom)]
 pub use modelled::{CAPACITY, RING_BYTES};
 const DATA: usize = 512;
-const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin3");
+const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin4");
 const LINE: usize = 64;
 
 const TAIL: usize = 128;
 const SLEEPS: usize = 192;
 const WAITS: usize = 256;
+
+/// Payload from which it begins with a line: copies are faster then.
+const LONG: usize = 1024;
 
 /// What stands in place of [`Header::padding`] in the ring: the header's first word is not 0.
 const WRITTEN: u16 = 1;
@@ -170,10 +174,14 @@ impl Drop for Ring {
     }
 }
 
-/// Bytes of the header in the ring.
+/// Bytes of the header in the ring, and of what lies between it and this many bytes of payload.
 #[inline]
-fn header_length(header: &Header) -> usize {
-    if header.is_brief() { BRIEF } else { HEADER }
+fn header_length(header: &Header, payload: usize) -> usize {
+    match header.is_brief() {
+        _ if payload >= LONG => LINE,
+        true => BRIEF,
+        false => HEADER,
+    }
 }
 
 const fn record(header: usize, payload: usize) -> u64 {
@@ -225,7 +233,7 @@ impl Writer {
     pub fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         let length: usize = payload.iter().map(|segment| segment.len).sum();
         debug_assert!(length <= MAX_RECORD, "the channel cuts longer packets");
-        let fixed = header_length(header);
+        let fixed = header_length(header, length);
         let size = record(fixed, length);
         if !self.room(size)? {
             return Ok(false);
@@ -233,6 +241,12 @@ impl Writer {
         let next = self.head + size;
         self.ring.first_word(next).store(0, Ordering::Relaxed);
         let start = self.ring.place(self.head);
+        // The payload first: the reader watches the line of the header, and had it back before the rest is there.
+        let mut at = self.head + fixed as u64;
+        for segment in payload {
+            self.copy_in(at, *segment);
+            at += segment.len as u64;
+        }
         // SAFETY: `start` is 64-aligned and HEADER ≤ 64 ≤ what is left before the end (capacity is a multiple of 64),
         // and the positions say that the reader looks at nothing of [head, head + size) but the first word.
         unsafe {
@@ -242,11 +256,6 @@ impl Writer {
             } else {
                 std::ptr::copy_nonoverlapping(from, to, HEADER - WORD);
             }
-        }
-        let mut at = self.head + fixed as u64;
-        for segment in payload {
-            self.copy_in(at, *segment);
-            at += segment.len as u64;
         }
         self.ring.note_written(self.head, size as usize);
         self.ring.first_word(self.head).store(header.first_word() | u64::from(WRITTEN) << 48, Ordering::Release);
@@ -261,14 +270,14 @@ impl Writer {
         // SAFETY: both parts lie in the data area, in the span that `write` found free; the source is lent by the
         // application for its length.
         unsafe {
-            copy_apart(segment.base, self.ring.base.add(place), first);
+            copy_across(segment.base, self.ring.base.add(place), first);
             if first < segment.len {
-                copy_apart(segment.base.add(first), self.ring.base.add(DATA), segment.len - first);
+                copy_across(segment.base.add(first), self.ring.base.add(DATA), segment.len - first);
             }
         }
     }
 
-    /// True once if the reader asked to be woken and something was written.
+    /// True once if the reader asked to be woken and something was written. One look after some records is enough.
     pub fn reader_asleep(&self) -> bool {
         // The record must be visible before the flag is read, else both sides could miss each other.
         fence(Ordering::SeqCst);
@@ -336,7 +345,8 @@ impl Reader {
             return Err(ChannelError::Protocol("no record where one begins in a ring".into()));
         }
         header.complete_brief();
-        let (fixed, length) = (header_length(&header), header.payload as usize);
+        let length = header.payload as usize;
+        let fixed = header_length(&header, length);
         if length > MAX_RECORD {
             return Err(ChannelError::Protocol("impossible length in a ring".into()));
         }

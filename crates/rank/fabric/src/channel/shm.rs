@@ -10,18 +10,19 @@
 //! A packet that is longer than a record (it was made for another channel, and its receiver has moved here since) goes as
 //! parts: records of a kind of their own, which carry the bytes of header and payload. Nothing comes between them.
 
+use super::pace::{Copies, Pace};
 use super::ring::{CAPACITY, MAX_RECORD, Reader, Ring, Writer};
 use super::{AckReader, ChannelError, Deliver, Incoming, NotPulled, Outgoing, Pulled, Puller, write_ack};
 use crate::engine::EAGER_LIMIT;
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED};
 use crate::engine::pull::{Offer, Piece};
+use crate::fabric::cycles;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::cell::Cell;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Payload of a packet of a long transfer: small enough that sender and receiver copy at the same time, large enough
 /// that the header costs nothing. It goes with the ring's capacity.
@@ -42,8 +43,8 @@ const READ: usize = 256 * 1024;
 /// fast as copying: beyond the second-level cache.
 const SHARE: usize = 2 * 1024 * 1024;
 /// If reading takes so many times longer than copying, the ring is the faster way for all messages, also when both ranks
-/// send: then each processor copies twice.
-const SLOW: u32 = 3;
+/// send and each processor copies twice, unless [`Pace`] finds that they are far apart.
+const SLOW: u64 = 3;
 /// Bytes that are copied and read to compare.
 const SAMPLE: usize = 64 * 1024;
 /// How often: interruptions make single times too long.
@@ -57,39 +58,41 @@ pub fn open_own_memory() -> Option<OwnedFd> {
     rustix::fs::open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// What [`reading_is_slow`] has found: 0 nothing yet, 1 no, 2 yes.
-static FOUND: AtomicU8 = AtomicU8::new(0);
+/// What [`slow_reading`] has found: nothing yet, [`FAST`], or what a read costs.
+static FOUND: AtomicU64 = AtomicU64::new(0);
+/// Reading is about as fast as copying.
+const FAST: u64 = u64::MAX;
 
 /// Forgets what was found: this process may be on another machine now.
 pub fn look_again() {
     FOUND.store(0, Ordering::Relaxed);
 }
 
-/// True if reading a process's memory is much slower here than copying. The kernel goes page by page, with a look at the
-/// page table for each; how that compares with plain copying differs between processors by a factor of five.
-fn reading_is_slow() -> bool {
+/// If reading a process's memory is much slower here than copying: what it costs, cycles per KiB. The kernel goes page by page,
+/// with a look at the page table for each; how that compares with plain copying differs between processors by a factor of five.
+fn slow_reading() -> Option<u64> {
     if FOUND.load(Ordering::Relaxed) == 0 {
-        let slow = open_own_memory().is_some_and(|memory| compare(&memory));
-        FOUND.store(1 + u8::from(slow), Ordering::Relaxed);
+        let slow = open_own_memory().and_then(|memory| compare(&memory));
+        FOUND.store(slow.map_or(FAST, |cost| cost.max(1)), Ordering::Relaxed);
     }
-    FOUND.load(Ordering::Relaxed) == 2
+    Some(FOUND.load(Ordering::Relaxed)).filter(|found| *found != FAST)
 }
 
 /// Reads and copies a little of this process's memory: takes some 50 µs.
-fn compare(memory: &OwnedFd) -> bool {
+fn compare(memory: &OwnedFd) -> Option<u64> {
     let (source, mut target) = (vec![1u8; SAMPLE], vec![0u8; SAMPLE]);
-    let (mut copied, mut read) = (Duration::MAX, Duration::MAX);
+    let (mut copied, mut read) = (u64::MAX, u64::MAX);
     for _ in 0..SAMPLES {
-        let began = Instant::now();
+        let began = cycles();
         black_box(&mut target).copy_from_slice(black_box(&source));
-        copied = copied.min(began.elapsed());
-        let began = Instant::now();
+        copied = copied.min(cycles().saturating_sub(began));
+        let began = cycles();
         if rustix::io::pread(memory, &mut target, source.as_ptr() as u64) != Ok(SAMPLE) {
-            return false;
+            return None;
         }
-        read = read.min(began.elapsed());
+        read = read.min(cycles().saturating_sub(began));
     }
-    read > copied * SLOW
+    (read > copied.saturating_mul(SLOW)).then_some(read * 1024 / SAMPLE as u64)
 }
 
 fn ring_bell(bell: &OwnedFd) {
@@ -109,12 +112,25 @@ pub struct ShmOutgoing {
     /// A packet that goes in parts; the first `sent` bytes of it have gone.
     rest: Vec<u8>,
     sent: usize,
+    /// Something was lent since the last look at whether the receiver sleeps.
+    unheard: bool,
+    copies: Copies,
 }
 
 impl ShmOutgoing {
     /// A channel whose peer has accepted; `bell` is the peer's doorbell; `readable` if it was given our memory.
     pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, readable: bool) -> Self {
-        Self { writer: Writer::new(ring), socket, bell, acks: AckReader::default(), readable, rest: Vec::new(), sent: 0 }
+        Self {
+            writer: Writer::new(ring),
+            socket,
+            bell,
+            acks: AckReader::default(),
+            readable,
+            rest: Vec::new(),
+            sent: 0,
+            unheard: false,
+            copies: Copies::default(),
+        }
     }
 
     fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
@@ -140,6 +156,28 @@ impl Outgoing for ShmOutgoing {
         Ok(true)
     }
 
+    /// The fence before the look at a sleeping receiver waits until the record's lines have moved. After each of many it would
+    /// take half as long as copying them.
+    fn lend(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+        if self.unsent() || header.payload as usize > MAX_RECORD {
+            return self.send(header, payload);
+        }
+        let length = header.payload as usize;
+        let began = self.copies.samples(length).then(cycles);
+        let written = self.writer.write(header, payload)?;
+        if written && let Some(began) = began {
+            self.copies.note(length, cycles().wrapping_sub(began));
+        }
+        self.unheard |= written;
+        Ok(written)
+    }
+
+    fn lent(&mut self) {
+        if std::mem::take(&mut self.unheard) && self.writer.reader_asleep() {
+            ring_bell(&self.bell);
+        }
+    }
+
     fn flush(&mut self) -> Result<bool, ChannelError> {
         while self.sent < self.rest.len() {
             let part = CHUNK.min(self.rest.len() - self.sent);
@@ -161,6 +199,10 @@ impl Outgoing for ShmOutgoing {
 
     fn chunk(&self) -> usize {
         CHUNK
+    }
+
+    fn cost(&self) -> u64 {
+        self.copies.cost()
     }
 
     fn eager_limit(&self) -> usize {
@@ -221,12 +263,22 @@ pub struct ShmIncoming {
     ended: bool,
     /// A look since the last record found nothing.
     waited: Cell<bool>,
+    pace: Pace,
 }
 
 impl ShmIncoming {
     /// A channel that was admitted; `bell` is the sender's doorbell, `memory` its memory, if it was given.
     pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, memory: Option<OwnedFd>) -> Self {
-        Self { reader: Reader::new(ring), socket, bell, memory, partial: Vec::new(), ended: false, waited: Cell::new(true) }
+        Self {
+            reader: Reader::new(ring),
+            socket,
+            bell,
+            memory,
+            partial: Vec::new(),
+            ended: false,
+            waited: Cell::new(true),
+            pace: Pace::default(),
+        }
     }
 
     /// A part of a packet; the last one delivers it.
@@ -256,16 +308,16 @@ impl Puller for ShmIncoming {
         READ
     }
 
-    fn share(&self) -> usize {
-        if reading_is_slow() { 0 } else { SHARE }
-    }
-
-    fn share_both_ways(&self) -> usize {
-        if reading_is_slow() { 0 } else { usize::MAX }
+    fn declines(&mut self, length: usize, sending: Option<u64>) -> bool {
+        match slow_reading() {
+            Some(expected) => self.pace.rings(sending, expected),
+            None => length >= SHARE && sending.is_none(),
+        }
     }
 
     fn read(&mut self, _token: u64, remote: Piece, local: Segment) -> Result<Pulled, NotPulled> {
         let memory = self.memory.as_ref().ok_or(NotPulled)?;
+        let began = cycles();
         let mut done = 0;
         while done < local.len {
             let place = i64::try_from(remote.address).ok().and_then(|start| start.checked_add(done as i64)).ok_or(NotPulled)?;
@@ -283,6 +335,7 @@ impl Puller for ShmIncoming {
                 _ => return Err(NotPulled),
             }
         }
+        self.pace.read(done, cycles().wrapping_sub(began));
         Ok(Pulled::Done)
     }
 }
@@ -295,10 +348,15 @@ impl Incoming for ShmIncoming {
             let Some((header, payload)) = self.reader.peek()? else { break };
             let delivered = if header.kind == PART {
                 self.part(payload, deliver)
-            } else if self.partial.is_empty() {
-                deliver.packet(&header, payload)
-            } else {
+            } else if !self.partial.is_empty() {
                 Err(ChannelError::Protocol("a packet between the parts of another".into()))
+            } else if header.kind == Kind::Data as u8 && self.pace.copies.samples(payload.len()) {
+                let began = cycles();
+                let delivered = deliver.packet(&header, payload);
+                self.pace.copies.note(payload.len(), cycles().wrapping_sub(began));
+                delivered
+            } else {
+                deliver.packet(&header, payload)
             };
             self.reader.advance();
             delivered?;

@@ -154,6 +154,35 @@ pub unsafe fn copy_apart(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
+/// Copies to memory that another processor has read, as [`copy_apart`]. `rep movsb` takes a line that it will fill from the other's
+/// cache without fetching what is in it: half the time on AMD's, near each other or apart. In longer pieces the gain is
+/// smaller, in much shorter ones lost.
+///
+/// # Safety
+/// As for [`copy_apart`].
+#[inline]
+pub unsafe fn copy_across(source: *const u8, target: *mut u8, len: usize) {
+    if len < PIECE / 2 || !std::arch::is_x86_feature_detected!("ermsb") {
+        // SAFETY: by the caller's promise.
+        return unsafe { copy_apart(source, target, len) };
+    }
+    let mut done = 0;
+    while done < len {
+        let size = PIECE.min(len - done);
+        // SAFETY: by the caller's promise; the direction flag is clear by the ABI.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") size => _,
+                inout("rsi") source.add(done) => _,
+                inout("rdi") target.add(done) => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        done += size;
+    }
+}
+
 /// Copies payload bytes into lent memory.
 #[inline]
 fn copy(source: *mut u8, target: *mut u8, len: usize) {
@@ -258,6 +287,12 @@ mod tests {
             let mut expected = bytes.clone();
             expected.copy_within(from..from + len, to);
             assert!(memory == expected, "{from} to {to}, {len} bytes");
+        }
+        for len in [0, 1, PIECE / 2 - 1, PIECE / 2, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE - 7] {
+            let mut memory = vec![0; bytes.len()];
+            // SAFETY: two vectors, longer than the longest of these and what lies before.
+            unsafe { copy_across(bytes.as_ptr().add(5), memory.as_mut_ptr().add(3), len) };
+            assert!(memory[3..3 + len] == bytes[5..5 + len] && memory[..3] == [0; 3] && memory[3 + len..].iter().all(|byte| *byte == 0));
         }
     }
 }

@@ -40,8 +40,6 @@ pub struct Inbound {
     pub marker: Option<u64>,
     /// Kind of offers that the channel can use; 0: none.
     pub pull_kind: u32,
-    /// Length from which packets are better, if this rank sends nothing long itself and if it does, bytes.
-    pub share: [usize; 2],
     /// Reads of the sender's memory.
     pub pulls: VecDeque<Pulling>,
 }
@@ -271,10 +269,7 @@ impl Links {
         });
         match admitted {
             Ok(mut channel) => {
-                let (pull_kind, share) = match channel.puller() {
-                    Some(puller) => (puller.kind(), [puller.share(), puller.share_both_ways()]),
-                    None => (0, [usize::MAX; 2]),
-                };
+                let pull_kind = channel.puller().map_or(0, |puller| puller.kind());
                 if channel.polled() {
                     self.polled.push(at as u32);
                 } else {
@@ -294,7 +289,6 @@ impl Links {
                     marked: false,
                     marker: None,
                     pull_kind,
-                    share,
                     pulls: VecDeque::new(),
                 }));
                 if let Some(peer) = self.peers.get_mut(rank as usize) {

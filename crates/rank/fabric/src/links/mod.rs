@@ -472,6 +472,7 @@ impl Outlet for Links {
         };
         match channel.lend(header, payload) {
             Ok(true) => {
+                channel.lent();
                 peer.used = true;
                 peer.credit &= header.payload as usize <= channel.eager_limit();
                 let unsent = channel.unsent();

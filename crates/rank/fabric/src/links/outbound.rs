@@ -276,5 +276,6 @@ fn send_stream(channel: &mut dyn Outgoing, stream: &mut Stream) -> Result<usize,
         stream.offset += size;
         total += size;
     }
+    channel.lent();
     Ok(total)
 }

@@ -4,12 +4,12 @@
 //! channel has done it piece by piece. A marker is acknowledged when all reads of its channel have ended, and none is
 //! accepted from a marker to the next packet. If the channel ends first, the engine hears that the read failed.
 //!
-//! A message may be declined although it could be read: two processors that copy are faster than one that reads, from a
-//! length on that the channel knows.
+//! A message may be declined although it could be read: two processors that copy may be faster than one that reads, which the
+//! channel knows.
 
 use super::Links;
 use super::inbound::Inbound;
-use crate::channel::{NotPulled, Pulled, Puller};
+use crate::channel::{NotPulled, Outgoing, Pulled, Puller};
 use crate::engine::Engine;
 use crate::engine::pull::Pull;
 use crate::report;
@@ -59,6 +59,11 @@ impl Pulling {
 }
 
 impl Inbound {
+    /// True if a message of this length had better come in packets.
+    fn declines(&mut self, length: usize, sending: Option<u64>) -> bool {
+        self.channel.puller().is_some_and(|puller| puller.declines(length, sending))
+    }
+
     /// Ends the reads under way; the operations they were for.
     fn end_pulls(&mut self) -> impl Iterator<Item = u64> + use<'_> {
         if self.pulls.iter().any(|pulling| pulling.under_way > 0)
@@ -99,16 +104,19 @@ impl Links {
         }
         while let Some((rank, pull)) = self.asked.pop() {
             let number = self.peers.get(rank as usize).and_then(|peer| peer.inbound);
-            match number.and_then(|number| self.inbound.get_mut(number as usize)).and_then(Option::as_mut) {
-                Some(inbound)
-                    if inbound.pull_kind == pull.kind && (pull.length < inbound.share[usize::from(self.offered > 0)] || self.crowded) =>
-                {
+            let sending = |peer: &crate::peer::Peer| peer.outbound.channel_ref().map_or(0, Outgoing::cost);
+            let sending = (self.offered > 0).then(|| self.peers.get(rank as usize).map_or(0, sending));
+            let crowded = self.crowded;
+            let inbound = number.and_then(|number| self.inbound.get_mut(number as usize)).and_then(Option::as_mut);
+            let able = inbound.filter(|inbound| inbound.pull_kind == pull.kind);
+            match able.and_then(|inbound| (crowded || !inbound.declines(pull.length, sending)).then_some(inbound)) {
+                Some(inbound) => {
                     inbound.pulls.push_back(Pulling { pull, offset: 0, under_way: 0, failed: false });
                     if let Some(number) = number {
                         self.list_pulls(number);
                     }
                 }
-                _ => self.failed.push(pull.operation),
+                None => self.failed.push(pull.operation),
             }
         }
         let mut at = 0;

@@ -108,7 +108,6 @@ impl Scene {
         for inbound in world.nodes[1].links.inbound.iter_mut().flatten() {
             let channel = std::mem::replace(&mut inbound.channel, Box::new(Nothing));
             inbound.channel = Box::new(Slow { channel, device: Arc::clone(&device) });
-            inbound.share = [usize::MAX; 2];
         }
         receive(&mut world, &mut memory);
         send(&mut world, &body);

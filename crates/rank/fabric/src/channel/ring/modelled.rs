@@ -127,11 +127,23 @@ fn header(number: usize, length: usize) -> Header {
 
 /// Writes like `ShmOutgoing::send`; false: no room.
 fn send(writer: &mut Writer, bell: &Bell, number: usize, length: usize) -> bool {
-    let written = writer.write(&header(number, length), &[Segment::of(&body(number, length))]).unwrap();
-    if written && writer.reader_asleep() {
-        bell.ring();
+    let written = lend(writer, number, length);
+    if written {
+        wake(writer, bell);
     }
     written
+}
+
+/// Writes like `ShmOutgoing::lend`; false: no room.
+fn lend(writer: &mut Writer, number: usize, length: usize) -> bool {
+    writer.write(&header(number, length), &[Segment::of(&body(number, length))]).unwrap()
+}
+
+/// Like `ShmOutgoing::lent`.
+fn wake(writer: &Writer, bell: &Bell) {
+    if writer.reader_asleep() {
+        bell.ring();
+    }
 }
 
 /// Reads what is there like `ShmIncoming::receive`.
@@ -152,6 +164,19 @@ fn receive(reader: &mut Reader, bell: &Bell, got: &mut Vec<usize>) {
 /// bounds how often a thread that could go on is interrupted in one execution, so that the number of executions stays
 /// within seconds; `None` tries them all.
 fn exchange(lengths: &'static [usize], switches: Option<usize>) {
+    exchange_by(lengths, switches, |lengths, writer, readers, writers| {
+        for (number, length) in lengths.iter().enumerate() {
+            while !send(writer, readers, number, *length) {
+                if !writer.wait_for_room() {
+                    writers.wait();
+                }
+            }
+        }
+    });
+}
+
+/// The same; what the sender does is given. Its bells: the reader's and its own.
+fn exchange_by(lengths: &'static [usize], switches: Option<usize>, give: fn(&[usize], &mut Writer, &Bell, &Bell)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = switches;
     model.check(move || {
@@ -161,13 +186,7 @@ fn exchange(lengths: &'static [usize], switches: Option<usize>) {
         let theirs = bells.clone();
         let sender = loom::thread::spawn(move || {
             let (readers, writers) = &*theirs;
-            for (number, length) in lengths.iter().enumerate() {
-                while !send(&mut writer, readers, number, *length) {
-                    if !writer.wait_for_room() {
-                        writers.wait();
-                    }
-                }
-            }
+            give(lengths, &mut writer, readers, writers);
         });
         let (readers, writers) = &*bells;
         let mut got = Vec::new();
@@ -190,6 +209,17 @@ fn exchange(lengths: &'static [usize], switches: Option<usize>) {
 fn a_sleeping_reader_is_woken() {
     exchange(&[3], None);
     exchange(&[1, 1], Some(6));
+}
+
+/// Of a long message many records are lent before the sender looks whether the reader sleeps.
+#[test]
+fn one_look_after_some_records_wakes_a_sleeping_reader() {
+    exchange_by(&[1, 1, 1], Some(4), |lengths, writer, readers, _| {
+        for (number, length) in lengths.iter().enumerate() {
+            assert!(lend(writer, number, *length));
+        }
+        wake(writer, readers);
+    });
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::upkeep::{self, Done};
 use mend_messages::agent::ImageId;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::job::Rank;
-use mend_policy::retention::Bounds;
+use mend_policy::retention::{Bounds, Weighed};
 use mend_policy::schedule::{Incremental, Interval, Rules, Schedule, Taken};
 use mend_settings::{INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,7 @@ pub struct Periodic {
     last: Option<Last>,
     upkeep: Option<Arc<AtomicBool>>,
     upkeep_again: bool,
+    weighed: Option<Weighed>,
     events: mpsc::Sender<Event>,
 }
 
@@ -149,6 +150,7 @@ impl Periodic {
             last: None,
             upkeep: None,
             upkeep_again: false,
+            weighed: None,
             events,
         }
     }
@@ -275,12 +277,14 @@ impl Job {
         };
         // With tiers, each keeps what it was told to, and images may not be here to be merged.
         let bounds = (retention && self.tiers.is_none()).then(|| self.periodic.plan.bounds());
-        self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), bounds, self.key.clone(), report));
+        let rules = upkeep::Rules { bounds, key: self.key.clone(), weighed: self.periodic.weighed };
+        self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), rules, report));
     }
 
     /// A round of upkeep is over.
     pub(crate) fn upkeep_done(&mut self, done: Done) {
         self.periodic.upkeep = None;
+        self.periodic.weighed = done.weighed;
         if let Some(failure) = done.failure
             && self.ending.is_none()
             && self.periodic.told.as_ref() != Some(&failure)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -249,8 +250,19 @@ class Checkpoint(OnMachine):
         self.machine.verb("checkpoint", name)
         done = self.machine.mend("restart", name)
         self.assertIn("is running", done.stderr)
+        done = self.machine.mend("restart")
+        self.assertIn(f"no job has ended yet; {name} is running", done.stderr)
         self.machine.mend("kill", name)
         job.finish(137)
+
+    def test_a_killed_rank_says_where_its_job_can_go_on(self):
+        script = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nos.kill(os.getpid(), 9)"
+        job = self.machine.start(self.directory, "run", sys.executable, "-c", script)
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint", name)
+        job.let_go()
+        job.finish(137)
+        self.assertRegex(job.stderr(), rf"was ended by signal 9\nmend: hint: `mend restart {name}` continues the job from checkpoint 1\n")
 
     def test_files_are_cut_back_to_their_length_at_the_checkpoint(self):
         script = os.path.join(self.directory, "writer.py")

@@ -130,6 +130,8 @@ pub struct Periodic {
     schedule: Schedule,
     /// The one that is due and was asked for, if any.
     asked: Option<(AnswerSender, mpsc::UnboundedReceiver<Answer>)>,
+    /// What went wrong with the last one, and what a user can do, until it is told.
+    failed: Option<(String, String)>,
     told: Option<String>,
     last: Option<Last>,
     upkeep: Option<Arc<AtomicBool>>,
@@ -146,6 +148,7 @@ impl Periodic {
             plan,
             schedule: Schedule::new(plan.rules(nodes, merged), 0),
             asked: None,
+            failed: None,
             told: None,
             last: None,
             upkeep: None,
@@ -190,13 +193,17 @@ impl Job {
     /// Asks for a checkpoint if one is due and nothing else goes on; hears what became of the last one.
     pub(crate) fn periodic_tick(&mut self) {
         let now_us = self.now_us();
+        if let Some((error, hint)) = self.periodic.failed.take() {
+            self.tell_failure(error, &hint);
+        }
         if let Some((_, answers)) = &mut self.periodic.asked {
             match answers.try_recv() {
                 Err(mpsc::error::TryRecvError::Empty) | Ok(Answer::Progress(_)) => return,
                 Ok(Answer::Failed { error, hint }) => {
                     self.periodic.asked = None;
                     self.periodic.schedule.failed(now_us);
-                    self.tell_failure(error, &hint);
+                    // Not before the next tick: if a rank's end is the cause, that is what is to be told.
+                    self.periodic.failed = Some((error, hint));
                 }
                 _ => self.periodic.asked = None,
             }

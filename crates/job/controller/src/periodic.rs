@@ -8,7 +8,7 @@
 //! ```
 //! Invariants: a periodic checkpoint waits for everything else and makes nothing else wait that came before it; a base is
 //! named only if this controller published it and it can still be restarted; one round of upkeep at a time; the user is told
-//! of a failure once, until another one or a success follows.
+//! of a failure once, until a success follows.
 
 use crate::error::with_causes;
 use crate::job::{Event, Job, RankPhase};
@@ -132,7 +132,8 @@ pub struct Periodic {
     asked: Option<(AnswerSender, mpsc::UnboundedReceiver<Answer>)>,
     /// What went wrong with the last one, and what a user can do, until it is told.
     failed: Option<(String, String)>,
-    told: Option<String>,
+    /// What was told since the last that succeeded.
+    told: BTreeSet<String>,
     last: Option<Last>,
     upkeep: Option<Arc<AtomicBool>>,
     upkeep_again: bool,
@@ -149,7 +150,7 @@ impl Periodic {
             schedule: Schedule::new(plan.rules(nodes, merged), 0),
             asked: None,
             failed: None,
-            told: None,
+            told: BTreeSet::new(),
             last: None,
             upkeep: None,
             upkeep_again: false,
@@ -222,7 +223,7 @@ impl Job {
 
     fn tell_failure(&mut self, error: String, hint: &str) {
         // At the end of a job nobody waits for one more.
-        if self.ending.is_some() || self.periodic.told.as_ref() == Some(&error) {
+        if self.ending.is_some() || !self.periodic.told.insert(error.clone()) {
             return;
         }
         let next = self.periodic.schedule.next_us().map_or(0, |due| due.saturating_sub(self.now_us()).div_ceil(1_000_000));
@@ -231,7 +232,6 @@ impl Job {
             eprintln!("mend: hint: {hint}");
         }
         eprintln!("mend: the job runs on; the next try comes in {next} s, then ever later, and is told of if it succeeds");
-        self.periodic.told = Some(error);
     }
 
     /// A checkpoint begins: the images it is to build on, one per rank, or none.
@@ -265,7 +265,7 @@ impl Job {
         let ids = manifest.images.iter().map(|image| image.id).collect();
         self.periodic.last = Some(Last { number: manifest.number, ids, chains });
         if manifest.periodic {
-            if self.periodic.told.take().is_some() {
+            if !std::mem::take(&mut self.periodic.told).is_empty() {
                 eprintln!("mend: checkpoint {} succeeded; periodic checkpoints go on", manifest.number);
             }
             self.start_upkeep(true);
@@ -294,10 +294,9 @@ impl Job {
         self.periodic.weighed = done.weighed;
         if let Some(failure) = done.failure
             && self.ending.is_none()
-            && self.periodic.told.as_ref() != Some(&failure)
+            && self.periodic.told.insert(failure.clone())
         {
             eprintln!("mend: {failure}");
-            self.periodic.told = Some(failure);
         }
         if done.damaged {
             self.periodic.last = None;

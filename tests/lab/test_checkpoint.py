@@ -46,6 +46,12 @@ class Checkpoint(OnMachine):
         self.restart().finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
 
+    def test_a_quiet_restart_says_nothing(self):
+        name, _ = self.checkpointed(self.count, "400", "500", "go")
+        self.let_go()
+        done = self.machine.mend("restart", "-q", name)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_many_cycles(self):
         """Checkpoint, restart, checkpoint, restart …: each life is made from the last one's image."""
         name, _ = self.checkpointed(self.iters, "-i", "100", "-w", "100", "-m", "8", "-u", "go", ranks="2")

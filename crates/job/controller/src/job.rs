@@ -95,6 +95,8 @@ pub struct Job {
     pub(crate) identity: [u8; 16],
     pub(crate) program: Program,
     pub(crate) local: bool,
+    /// No message of ours unless something is wrong.
+    pub(crate) quiet: bool,
     /// What images are encrypted with.
     pub(crate) key: Option<Key>,
     pub(crate) nodes: Vec<Node>,
@@ -323,6 +325,7 @@ impl Job {
         let effects = self.pmi.thaw();
         self.apply(effects);
         match self.ranks.len() {
+            _ if self.quiet => {}
             1 => eprintln!("mend: the rank is restored and runs"),
             ranks => eprintln!("mend: all {ranks} ranks are restored and run"),
         }

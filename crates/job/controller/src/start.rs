@@ -254,6 +254,7 @@ async fn begin(
         identity,
         program,
         local: embedded.is_some(),
+        quiet,
         key,
         nodes,
         ranks: places.iter().map(rank).collect(),

@@ -5,12 +5,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # The parts of Mend, side by side, as they are found when installed.
 PARTS := target/mend
 PREFIX ?= /usr/local
-MINUTES ?= 30
+MINUTES ?= 60
 # A soak's failure is repeated with the seed it printed.
 SEED ?= $(shell date +%s)
 SECONDS ?= 10
-# A soak's storm: from each of two threads of each of four ranks to each rank.
-MESSAGES ?= 1000000
 RESTORER := crates/rank/restorer
 INSTALL := install -D -m 755
 
@@ -48,14 +46,9 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/restart.py
 	@./benches/tracking.py
 
-soak: setup build ## messages by the ten million under moves; random checkpoints, moves and restarts for MINUTES (default 30); thousands of random changes to memory against their images; every kill point, hundreds of power failures and damages
-	MEND_STORM_SEED=$(SEED) MEND_STORM_MESSAGES=$(MESSAGES) cargo test --release --locked --package mend-fabric --test storm
-	MEND_DIFFERENTIAL_SEQUENCES=3000 cargo test --release --locked --package mend-agent --lib dirty
-	@./tests/lab/events.py --minutes $(MINUTES) --seed $(SEED)
+soak: setup build ## all that is drawn by a seed, at length: messages, changes to memory, events, power failures, kill points, damages; about MINUTES (default 60; 0: all of it)
 	cargo build --locked --workspace --bin mend-powerloss
-	@./tests/lab/powerloss.py --times 300 --faults 24 --seed $(SEED)
-	@./tests/lab/killpoints.py --all
-	@./tests/lab/damage.py --times 600 --seed $(SEED)
+	@./tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (ten minutes)
 	@./tests/setup.sh conformance

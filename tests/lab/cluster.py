@@ -218,13 +218,15 @@ class Machine:
         self.jobs.append(job)
         return job
 
-    def undisturbed(self, *arguments):
-        """What `mend run` of this prints when nothing happens to it."""
-        with tempfile.TemporaryDirectory(prefix="mend-undisturbed-") as directory:
-            job = self.start(directory, "run", *arguments)
-            job.let_go()
-            job.finish(0)
-            return job.stdout()
+    def undisturbed(self, *arguments, directory=None):
+        """What `mend run` of this prints when nothing happens to it. Its files go to `directory`, or are of no interest."""
+        if directory is None:
+            with tempfile.TemporaryDirectory(prefix="mend-undisturbed-") as directory:
+                return self.undisturbed(*arguments, directory=directory)
+        job = self.start(directory, "run", *arguments)
+        job.let_go()
+        job.finish(0)
+        return job.stdout()
 
     def running(self, job):
         """Waits until all ranks of the job run and their agents answer; its id."""

@@ -113,9 +113,7 @@ def main():
     plain = os.path.join(work, "plain")
     os.makedirs(plain)
     with Lab(1) as lab:
-        undisturbed = lab.start(plain, "run", "-n", "4", "--hosts", "node1", "--", *argv)
-        undisturbed.let_go()
-        undisturbed.finish(0)
+        lab.undisturbed("-n", "4", "--hosts", "node1", "--", *argv, directory=plain)
     expected = result(plain)
     numbers = range(arguments.times) if arguments.only is None else [arguments.only]
     tally = Tally()

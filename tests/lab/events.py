@@ -158,9 +158,7 @@ def run_scenario(lab, number, seed, programs, baselines, work, quota):
     if plain is None:
         plain = os.path.join(work, "plain-{}-{}".format(*scenario.key()))
         os.makedirs(plain)
-        undisturbed = lab.start(plain, "run", "-n", str(scenario.ranks), "--hosts", "node1", "--", *scenario.argv)
-        undisturbed.let_go()
-        undisturbed.finish(0)
+        lab.undisturbed("-n", str(scenario.ranks), "--hosts", "node1", "--", *scenario.argv, directory=plain)
         baselines[scenario.key()] = plain
     directory = os.path.join(work, f"scenario-{number}")
     os.makedirs(directory)

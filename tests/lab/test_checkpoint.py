@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -44,6 +45,12 @@ class Checkpoint(OnMachine):
         self.let_go()
         self.restart().finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
+
+    def test_a_quiet_restart_says_nothing(self):
+        name, _ = self.checkpointed(self.count, "400", "500", "go")
+        self.let_go()
+        done = self.machine.mend("restart", "-q", name)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_many_cycles(self):
         """Checkpoint, restart, checkpoint, restart …: each life is made from the last one's image."""
@@ -249,8 +256,19 @@ class Checkpoint(OnMachine):
         self.machine.verb("checkpoint", name)
         done = self.machine.mend("restart", name)
         self.assertIn("is running", done.stderr)
+        done = self.machine.mend("restart")
+        self.assertIn(f"no job has ended yet; {name} is running", done.stderr)
         self.machine.mend("kill", name)
         job.finish(137)
+
+    def test_a_killed_rank_says_where_its_job_can_go_on(self):
+        script = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nos.kill(os.getpid(), 9)"
+        job = self.machine.start(self.directory, "run", sys.executable, "-c", script)
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint", name)
+        job.let_go()
+        job.finish(137)
+        self.assertRegex(job.stderr(), rf"was ended by signal 9\nmend: hint: `mend restart {name}` continues the job from checkpoint 1\n")
 
     def test_files_are_cut_back_to_their_length_at_the_checkpoint(self):
         script = os.path.join(self.directory, "writer.py")

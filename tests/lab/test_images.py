@@ -54,6 +54,13 @@ class Images(InDirectory):
         self.assertIn("incomplete", self.image("verify", damaged, code=65).stderr)
         self.assertIn("hint:", self.image("verify", "/no/such/image", code=65).stderr)
 
+    def test_verify_of_a_checkpoint_looks_at_all_ranks(self):
+        said = self.image("verify", os.path.dirname(self.second)).stdout
+        self.assertRegex(said, r"^rank 0: 2 image\(s\), .*, every checksum fits; .* of live pages\n$")
+        [one] = json.loads(self.image("verify", "--json", os.path.dirname(self.first)).stdout)
+        self.assertEqual((one["rank"], one["good"], one["files"]), (0, True, [self.first]))
+        self.assertIn("holds no complete checkpoint", self.image("verify", self.work, code=65).stderr)
+
     def test_what_does_not_fit_as_a_chain_is_refused(self):
         self.assertIn("builds on no other one", self.image("verify", self.first, self.second, code=65).stderr)
 

@@ -404,7 +404,7 @@ class Alone(InDirectory):
                 self.assertEqual(len(glob.glob(os.path.join(machine.verb("checkpoint", name)["directory"], "*.image"))), 1)
             job.let_go()
             job.finish(0)
-            told = "what local:/nonexistent would hold goes to the next tier: No such file or directory"
+            told = "what local:/nonexistent would hold goes to the next tier: there is no such directory on this node"
             self.assertEqual(job.stderr().count(told), 1, job.stderr())
             self.assertNotIn("WARN", job.stderr())
 

@@ -268,7 +268,7 @@ pub struct Migrate {
 pub enum ImageCommand {
     /// Show what an image holds: header, what builds on what, mappings.
     Show(ImageFiles),
-    /// Read an image, with all that it builds on, and compare every checksum.
+    /// Read an image, with all that it builds on, or those of all ranks of a checkpoint, and compare every checksum.
     Verify(ImageFiles),
     /// Show which pages of two images differ. Exit code 1 if any do.
     Diff(Diff),
@@ -281,6 +281,7 @@ pub enum ImageCommand {
 #[command(after_help = "\
 Examples:
   mend image show 3/rank-0.image                   of a checkpoint: what it builds on is found by itself
+  mend image verify 3                              a checkpoint's directory: all of its ranks
   mend image verify newest.image base.image        files elsewhere: the image, then what it builds on, newest first")]
 pub struct ImageFiles {
     /// The image, then what it builds on, newest first; an image of a checkpoint may stand alone

@@ -190,17 +190,50 @@ fn short(id: &ImageId) -> String {
 }
 
 fn verify(arguments: &ImageFiles) -> Result<i32, Failure> {
-    let files = chain(&arguments.files)?;
-    let mut chain = images::open(&files, true)?;
-    let verified = chain.verify().map_err(|error| ImagesError::of(&files, error))?;
-    let (bytes, live) = (verified.iter().map(|one| one.end.bytes).sum::<u64>(), chain.members().iter().map(|one| one.live).sum::<u64>());
-    if arguments.json {
-        report::json(&serde_json::json!({ "good": true, "files": files, "bytes": bytes, "live": live }))?;
-    } else {
-        let count = files.len();
-        println!("{count} image(s), {}, every checksum fits; {} of live pages", report::size(bytes), report::size(live));
+    match &arguments.files[..] {
+        [checkpoint] if checkpoint.is_dir() => {
+            let chains = images::chains_of(checkpoint)?;
+            let all = chains.iter().map(|files| verify_chain(files)).collect::<Result<Vec<_>, _>>()?;
+            if arguments.json {
+                report::json(&all)?;
+            } else {
+                all.iter().for_each(|one| println!("rank {}: {}", one.rank, one.sentence()));
+            }
+        }
+        files => {
+            let one = verify_chain(&chain(files)?)?;
+            if arguments.json {
+                report::json(&one)?;
+            } else {
+                println!("{}", one.sentence());
+            }
+        }
     }
     Ok(0)
+}
+
+/// A chain all of whose checksums fit.
+#[derive(Serialize)]
+struct Verified {
+    good: bool,
+    rank: u32,
+    files: Vec<PathBuf>,
+    bytes: u64,
+    live: u64,
+}
+
+impl Verified {
+    fn sentence(&self) -> String {
+        let (count, bytes, live) = (self.files.len(), report::size(self.bytes), report::size(self.live));
+        format!("{count} image(s), {bytes}, every checksum fits; {live} of live pages")
+    }
+}
+
+fn verify_chain(files: &[PathBuf]) -> Result<Verified, Failure> {
+    let mut chain = images::open(files, true)?;
+    let verified = chain.verify().map_err(|error| ImagesError::of(files, error))?;
+    let (bytes, live) = (verified.iter().map(|one| one.end.bytes).sum(), chain.members().iter().map(|one| one.live).sum());
+    Ok(Verified { good: true, rank: chain.newest().header.rank, files: files.to_vec(), bytes, live })
 }
 
 #[derive(Serialize)]

@@ -1,4 +1,5 @@
-//! mpiexec's habits: `-np`, `-host`, `-hosts`, `-env`, `-wdir` … with one dash, before the program.
+//! mpiexec's habits: `-np`, `-host`, `-hosts`, `-env`, `-wdir` … with one dash, before the program. Every option of ours and each
+//! of its aliases may be written so.
 
 use crate::arguments::Arguments;
 use crate::failure::Failure;
@@ -6,18 +7,6 @@ use clap::CommandFactory;
 use std::collections::HashMap;
 use std::ffi::OsString;
 
-/// One-dash options of mpiexec, ours for them, and how many values follow.
-const OPTIONS: &[(&str, &str, usize)] = &[
-    ("-np", "--np", 1),
-    ("-host", "--hosts", 1),
-    ("-hosts", "--hosts", 1),
-    ("-hostfile", "--hostfile", 1),
-    ("-machinefile", "--hostfile", 1),
-    ("-env", "--env", 2),
-    ("-genv", "--env", 2),
-    ("-wdir", "--wdir", 1),
-    ("-spares", "--spares", 1),
-];
 /// Our own options, as they are declared, and how many values follow each.
 fn own_options() -> HashMap<String, usize> {
     let mut command = Arguments::command();
@@ -46,20 +35,15 @@ pub fn rewrite(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     let mut rest = arguments[2..].iter();
     while let Some(argument) = rest.next() {
         let text = argument.to_string_lossy();
-        let values = if let Some((_, ours, values)) = OPTIONS.iter().find(|(theirs, ..)| *theirs == text) {
-            rewritten.push(ours.into());
-            *values
-        } else if text == "--" || !text.starts_with('-') {
+        if text == "--" || !text.starts_with('-') {
             rewritten.push(argument.clone());
             break;
-        } else {
-            let (apart, values) = options(&own, argument).ok_or_else(|| {
-                let hint = format!("`mend run --help` lists the options; a program of that name goes behind --: mend run -- {text}");
-                Failure::usage(format!("`mend run` has no option {text}"), hint)
-            })?;
-            rewritten.extend(apart);
-            values
-        };
+        }
+        let (apart, values) = options(&own, argument).ok_or_else(|| {
+            let hint = format!("`mend run --help` lists the options; a program of that name goes behind --: mend run -- {text}");
+            Failure::usage(format!("`mend run` has no option {text}"), hint)
+        })?;
+        rewritten.extend(apart);
         rewritten.extend(rest.by_ref().take(values).cloned());
     }
     let program: Vec<OsString> = rest.cloned().collect();
@@ -73,14 +57,18 @@ pub fn rewrite(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     Ok(rewritten)
 }
 
-/// An option, and how many values follow it; those of one letter that stand together apart, since clap would take `-n4` for the
-/// program. `None` if there is no such option.
+/// An option as clap takes it, and how many values follow it: a name with two dashes; those of one letter that stand together
+/// apart, since clap would take `-n4` for the program. `None` if there is no such option.
 fn options(own: &HashMap<String, usize>, argument: &OsString) -> Option<(Vec<OsString>, usize)> {
     let text = argument.to_string_lossy();
     if text.starts_with("--") {
         let name = text.split('=').next().unwrap_or(&text);
         let values = *own.get(name)?;
         return Some((vec![argument.clone()], if name == text { values } else { 0 }));
+    }
+    let named = format!("-{text}");
+    if let Some(values) = own.get(&named) {
+        return Some((vec![named.into()], *values));
     }
     let mut apart = Vec::new();
     let mut letters = text[1..].chars();
@@ -116,6 +104,9 @@ mod tests {
         assert_eq!((run.ranks, run.hosts.as_deref()), (4, Some("a,b")));
         assert_eq!(run.env, ["A", "1", "B", "2"]);
         assert_eq!(run.program, ["lmp", "-in", "in.melt", "-np", "9"]);
+        let run = parse("mend run -machinefile hosts -spares c -interval 60 -q lmp -q");
+        assert_eq!((run.hostfile, run.spares.as_deref(), run.quiet), (Some("hosts".into()), Some("c"), true));
+        assert_eq!((run.periodic.interval.as_deref(), run.program), (Some("60"), vec!["lmp".into(), "-q".into()]));
     }
 
     #[test]

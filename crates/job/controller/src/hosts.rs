@@ -109,6 +109,13 @@ pub fn check_distinct(hosts: &[Host]) -> Result<(), HostsError> {
     Ok(())
 }
 
+/// How many ranks the user wants on these hosts; `None` if that was not said of all of them.
+#[must_use]
+pub fn slots(hosts: &[Host]) -> Option<u64> {
+    let all = !hosts.is_empty() && hosts.iter().all(|host| host.slots > 0);
+    all.then(|| hosts.iter().map(|host| u64::from(host.slots)).sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +128,7 @@ mod tests {
             assert!(parse_list(bad).is_err(), "{bad}");
         }
         assert!(check_distinct(&parse_list("a,b,a").unwrap()).is_err());
+        assert_eq!(["a:2,b:1", "a:2,b", "a"].map(|list| slots(&parse_list(list).unwrap())), [Some(3), None, None]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use mend_image::chain::Chain;
 use mend_image::merge::MergeError;
 use mend_image::record::End;
 use mend_image::write::WriteError;
-use mend_sealed::{HEAD, Key, KeyError, Opener, SealError, Sealer, is_sealed};
+use mend_sealed::{HEAD, Key, KeyError, Opener, Sealer, is_sealed, opened_by};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,10 +31,6 @@ pub fn key_of_setting() -> Result<Option<Key>, KeyError> {
     if path.is_empty() { Ok(None) } else { Key::load(Path::new(&path)).map(Some) }
 }
 
-fn no_key() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, SealError::NoKey)
-}
-
 impl ImageFile {
     /// Opens a file; a key is used only if it is encrypted.
     ///
@@ -45,10 +41,10 @@ impl ImageFile {
         let mut head = Vec::with_capacity(HEAD);
         (&mut file).take(HEAD as u64).read_to_end(&mut head)?;
         file.rewind()?;
-        if !is_sealed(&head) {
-            return Ok(Self::Plain(file));
-        }
-        Ok(Self::Sealed(Box::new(Opener::new(file, key.ok_or_else(no_key)?)?)))
+        Ok(match opened_by(&head, key.filter(|_| is_sealed(&head)))? {
+            None => Self::Plain(file),
+            Some(key) => Self::Sealed(Box::new(Opener::new(file, key)?)),
+        })
     }
 
     /// True if what is made of it must be encrypted, too.

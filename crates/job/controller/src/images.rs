@@ -107,6 +107,18 @@ pub fn chain_of(image: &Path) -> Result<Vec<PathBuf>, ImagesError> {
     Ok(chain)
 }
 
+/// For each rank of a checkpoint, its image and what that builds on, newest first.
+///
+/// # Errors
+/// [`ImagesError::Manifest`] if the directory holds no checkpoint that is complete.
+pub fn chains_of(checkpoint: &Path) -> Result<Vec<Vec<PathBuf>>, ImagesError> {
+    let key = key_of_setting()?;
+    // A key that is not needed for the images is not for their manifest either.
+    let key = key.as_ref().filter(|_| manifest::read_alone(checkpoint, None).is_ok_and(|manifest| manifest.encrypted));
+    let checkpoint = checkpoint.canonicalize().map_err(|source| ImagesError::Open { path: checkpoint.to_owned(), source })?;
+    Ok(manifest::chains(&checkpoint, &manifest::read(&checkpoint, key)?, key)?)
+}
+
 /// Opens files as a chain, newest first. Unless `whole`, the oldest may build on another one.
 ///
 /// # Errors

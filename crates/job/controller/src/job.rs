@@ -95,6 +95,8 @@ pub struct Job {
     pub(crate) identity: [u8; 16],
     pub(crate) program: Program,
     pub(crate) local: bool,
+    /// No message of ours unless something is wrong.
+    pub(crate) quiet: bool,
     /// What images are encrypted with.
     pub(crate) key: Option<Key>,
     pub(crate) nodes: Vec<Node>,
@@ -322,7 +324,11 @@ impl Job {
         }
         let effects = self.pmi.thaw();
         self.apply(effects);
-        eprintln!("mend: all {} ranks are restored and run", self.ranks.len());
+        match self.ranks.len() {
+            _ if self.quiet => {}
+            1 => eprintln!("mend: the rank is restored and runs"),
+            ranks => eprintln!("mend: all {ranks} ranks are restored and run"),
+        }
     }
 
     fn exited(&mut self, rank: Rank, status: ExitStatus) {
@@ -341,6 +347,9 @@ impl Job {
         if let (ExitStatus::Signal(signal), None) = (status, self.interrupted) {
             let host = &self.nodes[self.ranks[rank as usize].node as usize].name;
             eprintln!("mend: rank {rank} on {host} was ended by signal {signal}");
+            if let Some(number) = numbers(&self.record.checkpoints).last() {
+                eprintln!("mend: hint: `mend restart {}` continues the job from checkpoint {number}", self.record.id);
+            }
         }
         let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.pmi.client(rank) == ClientState::Active);
         if self.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_))) {

@@ -8,7 +8,7 @@
 //! ```
 //! Invariants: a periodic checkpoint waits for everything else and makes nothing else wait that came before it; a base is
 //! named only if this controller published it and it can still be restarted; one round of upkeep at a time; the user is told
-//! of a failure once, until another one or a success follows.
+//! of a failure once, until a success follows.
 
 use crate::error::with_causes;
 use crate::job::{Event, Job, RankPhase};
@@ -18,7 +18,7 @@ use crate::upkeep::{self, Done};
 use mend_messages::agent::ImageId;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::job::Rank;
-use mend_policy::retention::Bounds;
+use mend_policy::retention::{Bounds, Weighed};
 use mend_policy::schedule::{Incremental, Interval, Rules, Schedule, Taken};
 use mend_settings::{INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
 use serde::{Deserialize, Serialize};
@@ -130,10 +130,14 @@ pub struct Periodic {
     schedule: Schedule,
     /// The one that is due and was asked for, if any.
     asked: Option<(AnswerSender, mpsc::UnboundedReceiver<Answer>)>,
-    told: Option<String>,
+    /// What went wrong with the last one, and what a user can do, until it is told.
+    failed: Option<(String, String)>,
+    /// What was told since the last that succeeded.
+    told: BTreeSet<String>,
     last: Option<Last>,
     upkeep: Option<Arc<AtomicBool>>,
     upkeep_again: bool,
+    weighed: Option<Weighed>,
     events: mpsc::Sender<Event>,
 }
 
@@ -145,10 +149,12 @@ impl Periodic {
             plan,
             schedule: Schedule::new(plan.rules(nodes, merged), 0),
             asked: None,
-            told: None,
+            failed: None,
+            told: BTreeSet::new(),
             last: None,
             upkeep: None,
             upkeep_again: false,
+            weighed: None,
             events,
         }
     }
@@ -188,13 +194,17 @@ impl Job {
     /// Asks for a checkpoint if one is due and nothing else goes on; hears what became of the last one.
     pub(crate) fn periodic_tick(&mut self) {
         let now_us = self.now_us();
+        if let Some((error, hint)) = self.periodic.failed.take() {
+            self.tell_failure(error, &hint);
+        }
         if let Some((_, answers)) = &mut self.periodic.asked {
             match answers.try_recv() {
                 Err(mpsc::error::TryRecvError::Empty) | Ok(Answer::Progress(_)) => return,
                 Ok(Answer::Failed { error, hint }) => {
                     self.periodic.asked = None;
                     self.periodic.schedule.failed(now_us);
-                    self.tell_failure(error, &hint);
+                    // Not before the next tick: if a rank's end is the cause, that is what is to be told.
+                    self.periodic.failed = Some((error, hint));
                 }
                 _ => self.periodic.asked = None,
             }
@@ -213,7 +223,7 @@ impl Job {
 
     fn tell_failure(&mut self, error: String, hint: &str) {
         // At the end of a job nobody waits for one more.
-        if self.ending.is_some() || self.periodic.told.as_ref() == Some(&error) {
+        if self.ending.is_some() || !self.periodic.told.insert(error.clone()) {
             return;
         }
         let next = self.periodic.schedule.next_us().map_or(0, |due| due.saturating_sub(self.now_us()).div_ceil(1_000_000));
@@ -222,7 +232,6 @@ impl Job {
             eprintln!("mend: hint: {hint}");
         }
         eprintln!("mend: the job runs on; the next try comes in {next} s, then ever later, and is told of if it succeeds");
-        self.periodic.told = Some(error);
     }
 
     /// A checkpoint begins: the images it is to build on, one per rank, or none.
@@ -256,7 +265,7 @@ impl Job {
         let ids = manifest.images.iter().map(|image| image.id).collect();
         self.periodic.last = Some(Last { number: manifest.number, ids, chains });
         if manifest.periodic {
-            if self.periodic.told.take().is_some() {
+            if !std::mem::take(&mut self.periodic.told).is_empty() {
                 eprintln!("mend: checkpoint {} succeeded; periodic checkpoints go on", manifest.number);
             }
             self.start_upkeep(true);
@@ -275,18 +284,19 @@ impl Job {
         };
         // With tiers, each keeps what it was told to, and images may not be here to be merged.
         let bounds = (retention && self.tiers.is_none()).then(|| self.periodic.plan.bounds());
-        self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), bounds, self.key.clone(), report));
+        let rules = upkeep::Rules { bounds, key: self.key.clone(), weighed: self.periodic.weighed };
+        self.periodic.upkeep = Some(upkeep::start(self.record.checkpoints.clone(), rules, report));
     }
 
     /// A round of upkeep is over.
     pub(crate) fn upkeep_done(&mut self, done: Done) {
         self.periodic.upkeep = None;
+        self.periodic.weighed = done.weighed;
         if let Some(failure) = done.failure
             && self.ending.is_none()
-            && self.periodic.told.as_ref() != Some(&failure)
+            && self.periodic.told.insert(failure.clone())
         {
             eprintln!("mend: {failure}");
-            self.periodic.told = Some(failure);
         }
         if done.damaged {
             self.periodic.last = None;

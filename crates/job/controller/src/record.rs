@@ -84,6 +84,12 @@ pub enum RecordError {
         /// " that runs", or empty.
         qualifier: &'static str,
     },
+    /// None that has ended.
+    #[error("no job has ended yet; {} running", runs(known))]
+    NoneEnded {
+        /// Those that run.
+        known: Vec<String>,
+    },
     /// Its controller lives.
     #[error("job {id} is running")]
     Running {
@@ -103,9 +109,14 @@ impl RecordError {
             Self::NoSuchJob { known, .. } => format!("known jobs: {}", some(known)),
             Self::Ambiguous { .. } => "write more of its name".into(),
             Self::None { .. } => "start one with `mend run -n 4 PROGRAM`; is MEND_HOME the same?".into(),
+            Self::NoneEnded { .. } => "wait for its end, or end it with `mend kill`".into(),
             Self::Running { id } => format!("end it with `mend kill {id}`"),
         }
     }
+}
+
+fn runs(names: &[String]) -> String {
+    format!("{} {}", some(names), if names.len() == 1 { "is" } else { "are" })
 }
 
 /// Names of jobs, newest first, as many as can be looked over.
@@ -345,19 +356,23 @@ pub fn list() -> Result<Vec<(JobDirectory, JobRecord)>, RecordError> {
 /// Finds a job by its name or the beginning of it; without a name, the only (running, if asked) one, newest first.
 ///
 /// # Errors
-/// [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::None`], [`RecordError::Io`].
+/// [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::None`], [`RecordError::NoneEnded`], [`RecordError::Io`].
 pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
     let mut jobs = list()?;
+    let known: Vec<String> = jobs.iter().map(|(_, record)| record.id.clone()).collect();
     let Some(name) = name else {
         jobs.retain(|(directory, _)| directory.is_running() == running);
         if running && jobs.len() > 1 {
             let known = jobs.into_iter().map(|(_, record)| record.id).collect();
             return Err(RecordError::Ambiguous { name: "the running job".into(), known });
         }
-        let qualifier = if running { " that runs" } else { "" };
-        return jobs.into_iter().next().ok_or(RecordError::None { qualifier });
+        return match (jobs.into_iter().next(), running) {
+            (Some(found), _) => Ok(found),
+            (None, true) => Err(RecordError::None { qualifier: " that runs" }),
+            (None, false) if known.is_empty() => Err(RecordError::None { qualifier: "" }),
+            (None, false) => Err(RecordError::NoneEnded { known }),
+        };
     };
-    let known: Vec<String> = jobs.iter().map(|(_, record)| record.id.clone()).collect();
     if let Some(at) = known.iter().position(|id| id == name) {
         return Ok(jobs.swap_remove(at));
     }

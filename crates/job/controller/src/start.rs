@@ -3,7 +3,7 @@
 use crate::candidates::Candidates;
 use crate::embedded::{self, Embedded};
 use crate::error::RunError;
-use crate::hosts::{Host, check_distinct};
+use crate::hosts::{Host, check_distinct, slots};
 use crate::job::{Event, Job, RankPhase, RankState};
 use crate::manifest::{Manifest, Printed, chains, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
@@ -137,6 +137,8 @@ struct Beginning {
     stdin: bool,
     checkpoints: PathBuf,
     encryption_key: Option<PathBuf>,
+    /// What is in that file.
+    key: Option<Key>,
     plan: Plan,
     quiet: bool,
     tiers: Vec<TierSpec>,
@@ -162,6 +164,7 @@ async fn begin(
         stdin,
         checkpoints,
         encryption_key,
+        key,
         plan,
         quiet,
         tiers,
@@ -170,7 +173,6 @@ async fn begin(
     // Ranks read it too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
-    let key = load_key(encryption_key.as_deref())?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
@@ -252,6 +254,7 @@ async fn begin(
         identity,
         program,
         local: embedded.is_some(),
+        quiet,
         key,
         nodes,
         ranks: places.iter().map(rank).collect(),
@@ -322,6 +325,13 @@ fn watch_signals(events: &mpsc::Sender<Event>) {
     }
 }
 
+/// Ranks share what slots there are, as under MPICH's mpiexec, but not unnoticed.
+fn tell_beyond_slots(quiet: bool, ranks: u32, hosts: &[Host]) {
+    if let (false, Some(slots)) = (quiet, slots(hosts).filter(|slots| u64::from(ranks) > *slots)) {
+        eprintln!("mend: {ranks} ranks on hosts with slots for {slots}: they get more than their slots, in the same order again");
+    }
+}
+
 /// The tiers that were named, or those of the setting.
 fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
     Ok(match named {
@@ -335,7 +345,7 @@ fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
 /// # Errors
 /// See [`RunError`].
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
-    load_key(spec.encryption_key.as_deref())?;
+    let key = load_key(spec.encryption_key.as_deref())?;
     let base = spec.checkpoints.map(|base| std::path::absolute(&base).unwrap_or(base));
     if let Some(path) = &base {
         may_write_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
@@ -350,8 +360,9 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     check_distinct(&all)?;
     let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
     let (reached, embedded) = reach_all(&names, false).await?;
-    let slots: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
-    let places = place(spec.ranks, &slots)?;
+    let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
+    let places = place(spec.ranks, &wanted)?;
+    tell_beyond_slots(spec.quiet, spec.ranks, &spec.hosts);
     let (directory, id) = JobDirectory::create(spec.program.argv.first().map_or("", String::as_str))?;
     let checkpoints = match base {
         Some(base) => base.join(&id),
@@ -370,6 +381,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         stdin: true,
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
+        key,
         plan,
         quiet: spec.quiet,
         tiers,
@@ -415,6 +427,7 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
     let reached: Vec<Reached> = reached.into_iter().flatten().collect();
     let size = manifest.images.len() as u32;
     let places = if spec.hosts.iter().any(|host| host.slots > 0) {
+        tell_beyond_slots(spec.quiet, size, &spec.hosts);
         place(size, &spec.hosts.iter().map(|host| host.slots).collect::<Vec<_>>())?
     } else {
         let same = |host: &str| reached.iter().position(|node| node.name == host).map(|node| node as NodeIndex);
@@ -445,6 +458,7 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
         stdin: false,
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
+        key: key.cloned(),
         plan,
         quiet: spec.quiet,
         directory,

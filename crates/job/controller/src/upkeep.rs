@@ -16,7 +16,7 @@ use crate::manifest::{self, Manifest, ManifestError, merged_name};
 use crate::record::sync_directory;
 use mend_coordination::checkpoint::image_name;
 use mend_image::chain::Chain;
-use mend_policy::retention::{self, Bounds, Known, Merge};
+use mend_policy::retention::{self, Bounds, Known, Merge, Weighed};
 use mend_sealed::Key;
 use std::fs;
 use std::io;
@@ -247,20 +247,34 @@ pub struct Done {
     pub failure: Option<String>,
     /// The newest chain is damaged: build on it no more.
     pub damaged: bool,
+    /// A merge that is not worth its work yet; for the next round.
+    pub weighed: Option<Weighed>,
+}
+
+/// How a round is to be done.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// What is kept; `None`: only leftovers are removed.
+    pub bounds: Option<Bounds>,
+    /// With a key, what is merged is encrypted.
+    pub key: Option<Key>,
+    /// What the round before found.
+    pub weighed: Option<Weighed>,
 }
 
 /// One round: removes what is superseded, merges what takes too much space, removes what that frees. With `cancel` it ends
-/// soon, at a moment that leaves nothing half done. With a key, what is merged is encrypted.
+/// soon, at a moment that leaves nothing half done.
 #[must_use]
-pub fn round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, cancel: &AtomicBool) -> Done {
-    stepped_round(directory, bounds, key, cancel, &mut || {})
+pub fn round(directory: &Path, rules: &Rules, cancel: &AtomicBool) -> Done {
+    stepped_round(directory, rules, cancel, &mut || {})
 }
 
 /// [`round`], with a call between any two changes to the disk.
-fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Done {
-    let mut done = Done::default();
+fn stepped_round(directory: &Path, rules: &Rules, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Done {
+    let mut done = Done { weighed: rules.weighed, ..Done::default() };
     sweep(directory);
-    let Some(bounds) = bounds else { return done };
+    let Some(bounds) = rules.bounds else { return done };
+    let key = rules.key.as_ref();
     let mut told = |text: String| {
         done.failure.get_or_insert(text);
     };
@@ -270,10 +284,14 @@ fn stepped_round(directory: &Path, bounds: Option<Bounds>, key: Option<&Key>, ca
         let why = crate::error::with_causes(error);
         told(format!("no checkpoint is removed or merged, as checkpoint {number} may need any of them: {why}"));
     }
-    if let Some(wanted) = retention::merge(&found.known, !found.unreadable.is_empty(), bounds) {
+    let wanted = retention::merge(&found.known, !found.unreadable.is_empty(), bounds);
+    if let Some(wanted) = wanted.filter(|wanted| !rules.weighed.is_some_and(|weighed| weighed.holds(wanted))) {
         match merge(directory, &wanted, bounds, key, cancel, step) {
-            Ok(false) => {}
-            Ok(true) => remove_superseded(directory, bounds, key, cancel, step, &mut told),
+            Ok(weighed @ Some(_)) => done.weighed = weighed,
+            Ok(None) => {
+                done.weighed = None;
+                remove_superseded(directory, bounds, key, cancel, step, &mut told);
+            }
             Err(MergeError::Cancelled) => {}
             Err(error) => {
                 done.damaged = matches!(error, MergeError::Chain { .. });
@@ -309,7 +327,7 @@ fn remove_superseded(
     }
 }
 
-/// Makes all images of a checkpoint full ones. False: it is not worth it, as their tables show.
+/// Makes all images of a checkpoint full ones, unless it is not worth it, as their tables show.
 fn merge(
     directory: &Path,
     wanted: &Merge,
@@ -317,7 +335,7 @@ fn merge(
     key: Option<&Key>,
     cancel: &AtomicBool,
     step: &mut dyn FnMut(),
-) -> Result<bool, MergeError> {
+) -> Result<Option<Weighed>, MergeError> {
     let number = wanted.at;
     let place = directory.join(number.to_string());
     let mut manifest = manifest::read_alone(&place, key)?;
@@ -342,8 +360,9 @@ fn merge(
         };
         merged = u64::saturating_add(merged, bytes);
     }
-    if !wanted.is_worth(merged, bounds) {
-        return Ok(false);
+    let weighed = wanted.weigh(merged, bounds);
+    if weighed.is_some() {
+        return Ok(weighed);
     }
     for (image, chain) in manifest.images.iter_mut().zip(&chains).filter(|(image, _)| image.base.is_some()) {
         let draft = place.join(draft_name(image.rank));
@@ -362,7 +381,7 @@ fn merge(
     manifest::replace(&place, &manifest, key)?;
     step();
     tidy(&place, &manifest, step);
-    Ok(true)
+    Ok(None)
 }
 
 fn open(chain: &[PathBuf], (rank, number): (u32, u64), key: Option<&Key>) -> Result<Chain<ImageFile>, MergeError> {
@@ -389,14 +408,14 @@ fn merge_image(
 }
 
 /// Does a round on a thread of its own, of low priority; `report` gets what came of it. Set the flag to end it early.
-pub fn start(directory: PathBuf, bounds: Option<Bounds>, key: Option<Key>, report: impl FnOnce(Done) + Send + 'static) -> Arc<AtomicBool> {
+pub fn start(directory: PathBuf, rules: Rules, report: impl FnOnce(Done) + Send + 'static) -> Arc<AtomicBool> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
     std::thread::spawn(move || {
         if let Err(error) = mend_kernel::background::stand_back() {
             tracing::debug!(%error, "upkeep of checkpoints runs at ordinary priority");
         }
-        report(round(&directory, bounds, key.as_ref(), &flag));
+        report(round(&directory, &rules, &flag));
     });
     cancel
 }

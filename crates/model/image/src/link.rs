@@ -34,7 +34,7 @@ impl LinkError {
     pub fn hint(&self) -> &'static str {
         match self {
             LinkError::Long => "compact the chain (`mend image compact`)",
-            _ => "give the image and all that it builds on, newest first; `mend checkpoints` shows what builds on what",
+            _ => "give one rank's image and all that it builds on, newest first; `mend checkpoints` shows what builds on what",
         }
     }
 }

@@ -49,12 +49,41 @@ pub struct Merge {
     pub chain: u64,
 }
 
+/// A merge that was weighed and found not to be worth its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weighed {
+    /// Bytes of the chain then.
+    chain: u64,
+    /// Bytes of a chain for which it is to be weighed again.
+    again: u64,
+}
+
+impl Weighed {
+    /// Whether what was found still holds. A chain that became shorter is another one.
+    #[must_use]
+    pub fn holds(self, wanted: &Merge) -> bool {
+        (self.chain..self.again).contains(&wanted.chain)
+    }
+}
+
 impl Merge {
     /// Whether it is worth its work if the merged images take `merged` bytes: what is superseded is too much, and more goes
     /// than comes. [`merge`] takes the largest full checkpoint for that size; the images' tables tell it exactly.
-    #[must_use]
-    pub fn is_worth(&self, merged: u64, bounds: Bounds) -> bool {
+    fn is_worth(&self, merged: u64, bounds: Bounds) -> bool {
         self.goes > merged && u128::from(self.chain) * 100 > u128::from(merged) * u128::from(bounds.space_percent)
+    }
+
+    /// Weighs it by what the merged images take, `merged` bytes. `None`: it is worth its work. Else it is to be weighed again
+    /// half the way to where it will be, since by then less of the chain may be needed.
+    #[must_use]
+    pub fn weigh(&self, merged: u64, bounds: Bounds) -> Option<Weighed> {
+        if self.is_worth(merged, bounds) {
+            return None;
+        }
+        let more = merged.saturating_sub(self.goes).saturating_add(1);
+        let space = u128::from(merged) * u128::from(bounds.space_percent) / 100;
+        let worth = u64::try_from(space).unwrap_or(u64::MAX).max(self.chain.saturating_add(more));
+        Some(Weighed { chain: self.chain, again: self.chain.midpoint(worth).max(self.chain.saturating_add(1)) })
     }
 }
 
@@ -195,7 +224,13 @@ mod tests {
         let chain: Vec<Known> = all.iter().map(|one| Known { bases: (1..one.number).rev().take(1).collect(), ..one.clone() }).collect();
         let wanted = merge(&chain, false, bounds).unwrap();
         assert_eq!((wanted.at, wanted.goes, wanted.chain), (5, 500, 500));
-        assert!(wanted.is_worth(249, bounds) && !wanted.is_worth(250, bounds) && !wanted.is_worth(500, bounds));
+        assert!(wanted.weigh(249, bounds).is_none() && wanted.weigh(500, bounds).is_some());
+        let weighed = wanted.weigh(400, bounds).unwrap();
+        let of = |chain| Merge { chain, ..wanted.clone() };
+        // It takes 800 bytes of a chain whose full image takes 400; half of those to come are 150.
+        assert_eq!([499, 500, 649, 650].map(|bytes| weighed.holds(&of(bytes))), [false, true, true, false]);
+        let close = wanted.weigh(250, bounds).unwrap();
+        assert!(close.holds(&wanted) && !close.holds(&of(501)));
     }
 
     fn histories() -> impl Strategy<Value = Vec<Known>> {

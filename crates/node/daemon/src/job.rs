@@ -10,14 +10,15 @@
 
 use crate::agents::{AgentDoor, AgentEvent};
 use crate::failure::{RankFailure, chain};
-use crate::mpi::MpiCheck;
 use crate::node::Node;
 use crate::outbox::{Ordered, Outbox, Urgent, queues};
 use crate::privileges::Isolation;
+use crate::program::Known;
 use crate::rank::{Command, News, Origin, Surroundings, live};
 use crate::relay::{Ranks, Readied, Relay, Slot};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
+use crate::sink::Sinks;
 use crate::start::Beginning;
 use crate::tiers::Tiers;
 use crate::transfer::{Admitted, MeetingPlace};
@@ -96,7 +97,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
     let introduction = Arc::new(introduction);
     let mut job = Job {
-        relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience, key.clone()),
+        relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience, Sinks::new(key.clone())),
         tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone()),
         node,
         introduction,
@@ -107,7 +108,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         attempts: 0,
         lives: JoinSet::new(),
         meeting: MeetingPlace::default(),
-        mpi: Arc::default(),
+        known: Arc::default(),
         key,
         shared_memory: SharedMemory::make(),
         news,
@@ -176,7 +177,7 @@ struct Job {
     lives: JoinSet<(Rank, u64)>,
     tiers: Tiers,
     meeting: MeetingPlace,
-    mpi: Arc<Mutex<MpiCheck>>,
+    known: Arc<Mutex<Known>>,
     /// What images are encrypted with.
     key: Option<Key>,
     /// Goes when all ranks are gone.
@@ -230,7 +231,7 @@ impl Job {
                     socket: self.door.name().to_owned(),
                     isolated: matches!(self.node.isolation, Isolation::Available { .. }),
                     library: self.node.library.clone(),
-                    mpi: self.mpi.clone(),
+                    known: self.known.clone(),
                 };
                 if let Err(failure) = self.admit(rank, stdin, Origin::Start(Box::new(beginning))) {
                     let (error, hint, code) = (chain(&failure), failure.hint(), failure.code());

@@ -7,11 +7,10 @@
 use object::elf;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, ReadRef};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// Libraries looked at before the search gives up (and lets the program pass).
 const MAX_LIBRARIES: usize = 300;
@@ -53,31 +52,6 @@ impl MpiError {
     }
 }
 
-/// Answers, kept as long as the program's file does not change.
-#[derive(Debug, Default)]
-pub struct MpiCheck(HashMap<(PathBuf, String), (Option<SystemTime>, Option<MpiError>)>);
-
-impl MpiCheck {
-    /// Looks at the program at `path` when run with this search path: `LD_LIBRARY_PATH`, and other directories in which
-    /// its MPI library may find libfabric.
-    ///
-    /// # Errors
-    /// See [`MpiError`].
-    pub fn check(&mut self, path: &Path, library_path: Option<&str>) -> Result<(), MpiError> {
-        let key = (path.to_owned(), library_path.unwrap_or_default().to_owned());
-        let changed = std::fs::metadata(path).and_then(|found| found.modified()).ok();
-        let answer = match self.0.get(&key) {
-            Some((when, answer)) if *when == changed => answer.clone(),
-            _ => {
-                let answer = examine(path, &key.1).err();
-                self.0.insert(key, (changed, answer.clone()));
-                answer
-            }
-        };
-        answer.map_or(Ok(()), Err)
-    }
-}
-
 /// Where a program with this environment may find libraries: `LD_LIBRARY_PATH`, and the libfabric that Intel MPI was told
 /// or comes with.
 pub fn search_path<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> String {
@@ -87,7 +61,12 @@ pub fn search_path<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> String {
     paths.into_iter().flatten().collect::<Vec<_>>().join(":")
 }
 
-fn examine(program: &Path, library_path: &str) -> Result<(), MpiError> {
+/// Looks at the program when run with this search path: `LD_LIBRARY_PATH`, and other directories in which its MPI library may
+/// find libfabric.
+///
+/// # Errors
+/// See [`MpiError`].
+pub fn examine(program: &Path, library_path: &str) -> Result<(), MpiError> {
     let loader = Loader { library_path: split(library_path, Path::new("/")), cache: read_cache_file() };
     let mut seen = HashSet::new();
     let mut waiting = VecDeque::from([program.to_owned()]);
@@ -259,10 +238,9 @@ mod tests {
 
     #[test]
     fn programs_without_mpi_scripts_and_absent_files_pass() {
-        let mut check = MpiCheck::default();
-        assert_eq!(check.check(Path::new("/bin/sh"), None), Ok(()));
-        assert_eq!(check.check(Path::new("/etc/passwd"), None), Ok(()));
-        assert_eq!(check.check(Path::new("/no/such/file"), Some("/x:/y")), Ok(()));
+        assert_eq!(examine(Path::new("/bin/sh"), ""), Ok(()));
+        assert_eq!(examine(Path::new("/etc/passwd"), ""), Ok(()));
+        assert_eq!(examine(Path::new("/no/such/file"), "/x:/y"), Ok(()));
     }
 
     #[test]

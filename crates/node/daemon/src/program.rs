@@ -2,14 +2,16 @@
 //!
 //! The kernel has the last word (execve); these checks exist for their messages.
 
-use crate::mpi::MpiError;
+use crate::mpi::{self, MpiError};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache, elf};
 use rustix::fs::{Access, access};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Why a program cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -194,11 +196,42 @@ impl Agentless {
     }
 }
 
+/// What was found out about programs, kept as long as their files do not change.
+#[derive(Debug, Default)]
+pub struct Known(HashMap<(PathBuf, String), (Option<SystemTime>, Examined)>);
+
+#[derive(Clone, Debug)]
+struct Examined {
+    mpi: Result<(), MpiError>,
+    agentless: Option<Agentless>,
+}
+
+impl Known {
+    /// Looks at the program at `path`, with the search path for its MPI library's needs (see [`mpi::examine`]). Says why no agent
+    /// will speak for it, if so.
+    ///
+    /// # Errors
+    /// See [`MpiError`].
+    pub fn look(&mut self, path: &Path, library_path: &str) -> Result<Option<Agentless>, MpiError> {
+        let key = (path.to_owned(), library_path.to_owned());
+        let changed = std::fs::metadata(path).and_then(|found| found.modified()).ok();
+        let Examined { mpi, agentless } = match self.0.get(&key) {
+            Some((when, known)) if *when == changed => known.clone(),
+            _ => {
+                let examined = Examined { mpi: mpi::examine(path, library_path), agentless: agentless(path) };
+                self.0.insert(key, (changed, examined.clone()));
+                examined
+            }
+        };
+        mpi.map(|()| agentless)
+    }
+}
+
 /// Scripts that interpret scripts are followed as far as the kernel does (`exec_binprm`).
 const MAX_INTERPRETERS: usize = 5;
 
 /// Whether the preloaded library cannot get into the program at `path`. What cannot be read is let pass.
-pub fn agentless(path: &Path) -> Option<Agentless> {
+fn agentless(path: &Path) -> Option<Agentless> {
     let mut program = path.to_owned();
     for _ in 0..MAX_INTERPRETERS {
         match interpreter(&program) {
@@ -272,6 +305,11 @@ mod tests {
         }
         file(here, "script", "#!/bin/sh\n", 0o755);
         assert_eq!(agentless(&here.join("script")), None);
+        let (mut known, program) = (Known::default(), here.join("static"));
+        let refused = Some(Agentless::Static { program: program.clone() });
+        assert_eq!((known.look(&program, ""), known.look(&program, "")), (Ok(refused.clone()), Ok(refused)));
+        std::fs::rename(here.join("dynamic"), &program).unwrap();
+        assert_eq!(known.look(&program, ""), Ok(None));
         // The head of an i386 executable.
         let head = [&b"\x7fELF\x01\x01\x01"[..], &[0; 9], &[2, 0, 3, 0], &[0; 32]].concat();
         std::fs::write(here.join("narrow"), head).unwrap();

@@ -16,12 +16,11 @@ use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
 use crate::program::Agentless;
 use crate::rank::{Command, Milestone, News};
-use crate::sink::Sink;
+use crate::sink::{Sink, Sinks};
 use crate::transfer::{self, Token, TransferError};
 use mend_messages::agent::{FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::{JobMap, Rank};
-use mend_sealed::Key;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -148,8 +147,7 @@ pub struct Relay {
     questions: HashMap<u64, Question>,
     asked: u64,
     map: Option<JobMap>,
-    /// What images are encrypted with.
-    key: Option<Key>,
+    sinks: Arc<Sinks>,
     /// Images that are written behind their ranks, into descriptors of ours.
     behind: HashMap<(AgentId, ImageId), Sink>,
 }
@@ -164,10 +162,10 @@ impl Relay {
         ordered: Ordered,
         readied: mpsc::UnboundedSender<Readied>,
         patience: Duration,
-        key: Option<Key>,
+        sinks: Sinks,
     ) -> Self {
         let (agents, questions, behind) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { job, ip, urgent, ordered, readied, patience, agents, questions, asked: 0, map: None, key, behind }
+        Self { job, ip, urgent, ordered, readied, patience, agents, questions, asked: 0, map: None, sinks: Arc::new(sinks), behind }
     }
 
     /// The map changed.
@@ -185,8 +183,8 @@ impl Relay {
                 self.fail(seq, rank, "a save into a transfer has no transfer".into(), "")
             }
             Request::Save(order) => {
-                let key = self.key.clone();
-                let ready = async { Sink::for_order(order, key).map(|(order, given)| Ready::new(order, given)).map_err(NotReady::Sink) };
+                let made = self.sinks.clone().for_order(order);
+                let ready = async { made.await.map(|(order, given)| Ready::new(order, given)).map_err(NotReady::Sink) };
                 self.ready_save(seq, rank, ranks, ready);
             }
             request => {

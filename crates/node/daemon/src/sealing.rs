@@ -12,7 +12,7 @@
 use crate::draft::Draft;
 use crate::sink::{fell_short, named};
 use mend_image::HEADER_SIZE;
-use mend_sealed::{HEAD, Key, Opener, SealError, Sealer, is_sealed};
+use mend_sealed::{Key, Opener, Sealer, opened_by};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -124,10 +124,9 @@ pub fn open(path: &Path, key: Option<&Key>) -> io::Result<Opened> {
     // Reading at an offset leaves the file position where the restorer expects it.
     let length = read_at(&file, &mut header)?;
     header.truncate(length);
-    match (key, is_sealed(&header[..length.min(HEAD)])) {
-        (None, false) => Ok(Opened { image: file.into(), header, trouble: None }),
-        (None, true) => Err(io::Error::new(io::ErrorKind::InvalidData, SealError::NoKey)),
-        (Some(key), _) => open_sealed(file, key),
+    match opened_by(&header, key)? {
+        None => Ok(Opened { image: file.into(), header, trouble: None }),
+        Some(key) => open_sealed(file, key),
     }
 }
 
@@ -172,6 +171,7 @@ fn open_sealed(file: File, key: &Key) -> io::Result<Opened> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mend_sealed::SealError;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 

@@ -47,10 +47,10 @@ impl SharedMemory {
     }
 }
 
-/// Whether ranks would not find this file where it is: its directory lies in the node's `/dev/shm`.
+/// Whether ranks would not find this file where it is: its directory lies in the node's `/dev/shm`. Looks at the disk.
 pub fn hides(file: &Path) -> bool {
-    file.parent().and_then(|directory| directory.canonicalize().ok()).is_some_and(|directory| directory.starts_with(PLACE))
-        || file.starts_with(PLACE)
+    file.starts_with(PLACE)
+        || file.parent().and_then(|directory| directory.canonicalize().ok()).is_some_and(|directory| directory.starts_with(PLACE))
 }
 
 impl Drop for SharedMemory {

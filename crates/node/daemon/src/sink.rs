@@ -12,9 +12,11 @@ use crate::sealing::Sealing;
 use crate::shared_memory;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_sealed::Key;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -25,28 +27,68 @@ pub enum Sink {
     Plain(Draft),
 }
 
-impl Sink {
+/// Makes the sinks of one job. Disks are looked at in threads that nobody else waits for.
+#[derive(Debug)]
+pub struct Sinks {
+    key: Option<Key>,
+    /// Directories of checkpoints, and whether agents would not find what is in them.
+    hidden: Mutex<HashMap<PathBuf, bool>>,
+}
+
+impl Sinks {
+    /// With a key, all images are to be encrypted.
+    pub fn new(key: Option<Key>) -> Self {
+        Self { key, hidden: Mutex::default() }
+    }
+
     /// The order as the agent is to get it, and the descriptor and sink that go with it if it is not to open its file
     /// itself: it is to be encrypted with a key, or the agent would not find it.
     ///
     /// # Errors
     /// Those of making a file, socket or thread, with the file's name.
-    pub fn for_order(order: SaveOrder, key: Option<Key>) -> io::Result<(SaveOrder, Option<(OwnedFd, Self)>)> {
+    pub async fn for_order(self: Arc<Self>, order: SaveOrder) -> io::Result<(SaveOrder, Option<(OwnedFd, Sink)>)> {
         let SaveTarget::File(path) = &order.target else { return Ok((order, None)) };
-        let (file, sink) = match key {
-            Some(key) => {
-                let (sealing, end) = Sealing::begin(path.clone(), key)?;
-                (end, Self::Sealed(sealing))
-            }
-            None if shared_memory::hides(path) => {
-                let draft = Draft::new(path.clone()).map_err(|error| named(path, "created", &error))?;
-                (draft.file.try_clone()?.into(), Self::Plain(draft))
-            }
-            None => return Ok((order, None)),
-        };
-        Ok((SaveOrder { target: SaveTarget::Descriptor, ..order }, Some((file, sink))))
+        if self.key.is_none() && self.known(path) == Some(false) {
+            return Ok((order, None));
+        }
+        let path = path.clone();
+        let made = tokio::task::spawn_blocking(move || self.make(path)).await;
+        let given = made.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        Ok(match given {
+            Some(given) => (SaveOrder { target: SaveTarget::Descriptor, ..order }, Some(given)),
+            None => (order, None),
+        })
     }
 
+    /// Whether the file's directory is hidden, if that was looked up for another checkpoint.
+    fn known(&self, file: &Path) -> Option<bool> {
+        self.hidden.lock().unwrap_or_else(PoisonError::into_inner).get(checkpoints_of(file)).copied()
+    }
+
+    fn make(&self, path: PathBuf) -> io::Result<Option<(OwnedFd, Sink)>> {
+        if let Some(key) = &self.key {
+            let (sealing, end) = Sealing::begin(path, key.clone())?;
+            return Ok(Some((end, Sink::Sealed(sealing))));
+        }
+        let hidden = self.known(&path).unwrap_or_else(|| {
+            let hidden = shared_memory::hides(&path);
+            self.hidden.lock().unwrap_or_else(PoisonError::into_inner).insert(checkpoints_of(&path).to_owned(), hidden);
+            hidden
+        });
+        if !hidden {
+            return Ok(None);
+        }
+        let draft = Draft::new(path.clone()).map_err(|error| named(&path, "created", &error))?;
+        Ok(Some((draft.file.try_clone()?.into(), Sink::Plain(draft))))
+    }
+}
+
+/// The directory in which each checkpoint has one of its own, of an image's file.
+fn checkpoints_of(file: &Path) -> &Path {
+    file.parent().and_then(Path::parent).unwrap_or(file)
+}
+
+impl Sink {
     /// The agent has written `bytes`: makes the file durable and gives it its name. Returns its length, bytes.
     pub async fn keep(self, bytes: u64) -> Result<u64, String> {
         match self {
@@ -92,11 +134,24 @@ mod tests {
         SaveOrder::full(SaveTarget::File(path.to_owned()))
     }
 
-    #[test]
-    fn what_agents_find_themselves_is_left_to_them() {
-        let path = std::env::temp_dir().join("rank-0.image");
-        let (order, sink) = Sink::for_order(order(&path), None).unwrap();
-        assert!(sink.is_none() && order.target == SaveTarget::File(path));
+    fn sinks() -> Arc<Sinks> {
+        Arc::new(Sinks::new(None))
+    }
+
+    #[tokio::test]
+    async fn what_agents_find_themselves_is_left_to_them() {
+        let sinks = sinks();
+        for number in ["1", "2"] {
+            let path = std::env::temp_dir().join(number).join("rank-0.image");
+            let (order, sink) = sinks.clone().for_order(order(&path)).await.unwrap();
+            assert!(sink.is_none() && order.target == SaveTarget::File(path.clone()));
+            assert_eq!(sinks.known(&path), Some(false));
+        }
+        // The key's images go through us, wherever they are.
+        let directory = tempfile::tempdir().unwrap();
+        let sealing = Arc::new(Sinks::new(Some(Key::from_bytes([1; 32]))));
+        let (order, sink) = sealing.for_order(order(&directory.path().join("rank-0.image"))).await.unwrap();
+        assert!(matches!(sink, Some((_, Sink::Sealed(_)))) && order.target == SaveTarget::Descriptor);
     }
 
     #[tokio::test]
@@ -108,7 +163,7 @@ mod tests {
         for (base, said, kept) in [(directory.path(), 5, true), (directory.path(), 6, false), (&*through, 5, true)] {
             let path = base.join("rank-0.image");
             let _ = fs::remove_file(&path);
-            let (order, sink) = Sink::for_order(order(&path), None).unwrap();
+            let (order, sink) = sinks().for_order(order(&path)).await.unwrap();
             assert_eq!(order.target, SaveTarget::Descriptor);
             let (file, sink) = sink.unwrap();
             File::from(file).write_all(b"image").unwrap();
@@ -117,6 +172,6 @@ mod tests {
             assert_eq!((path.exists(), fs::read_dir(directory.path()).unwrap().count()), (kept, usize::from(kept)));
         }
         let absent = directory.path().join("absent/rank-0.image");
-        assert!(Sink::for_order(order(&absent), None).unwrap_err().to_string().contains("cannot be created"));
+        assert!(sinks().for_order(order(&absent)).await.unwrap_err().to_string().contains("cannot be created"));
     }
 }

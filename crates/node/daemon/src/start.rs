@@ -2,8 +2,8 @@
 
 use crate::failure::RankFailure;
 use crate::launch_environment::{PMI_FD, Place, rank_environment};
-use crate::mpi::{self, MpiCheck};
-use crate::program::{self, Agentless, ProgramError};
+use crate::mpi;
+use crate::program::{self, Agentless, Known, ProgramError};
 use crate::shepherd::order::Launch;
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
@@ -29,8 +29,8 @@ pub struct Beginning {
     pub isolated: bool,
     /// `libmend-fi.so`.
     pub library: Option<PathBuf>,
-    /// What is known of the MPI of programs.
-    pub mpi: Arc<Mutex<MpiCheck>>,
+    /// What is known of programs.
+    pub known: Arc<Mutex<Known>>,
 }
 
 impl Beginning {
@@ -49,11 +49,9 @@ impl Beginning {
         let name = program.argv.first().ok_or(ProgramError::Empty)?;
         let path = program::find(name, &program.cwd, variable("PATH"))?;
         // Nothing panics while it is held; a poisoned cache is still a cache.
-        let searched = mpi::search_path(variable);
-        self.mpi.lock().unwrap_or_else(PoisonError::into_inner).check(&path, Some(&searched))?;
+        let agentless = self.known.lock().unwrap_or_else(PoisonError::into_inner).look(&path, &mpi::search_path(variable))?;
         let library = self.library.as_deref().ok_or(ProgramError::Incomplete { part: "libmend-fi.so" })?;
         let place = Place { rank: self.rank, size: self.job.size, job: &self.job.id, socket: &self.socket, library };
-        let agentless = program::agentless(&path);
         let launch = Launch {
             isolated: self.isolated,
             pid: process_id(self.rank),

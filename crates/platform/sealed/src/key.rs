@@ -5,7 +5,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use mend_messages::job::Secret;
 use mend_wire::secret::{self, SecretError};
 use sha2::Sha256;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// A user's key for what is stored. Does not show itself.
 #[derive(Clone)]
@@ -13,17 +14,49 @@ pub struct Key(Secret);
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
-#[error("no encryption key")]
-pub struct KeyError(#[from] SecretError);
+pub enum KeyError {
+    /// Not readable.
+    #[error("cannot read the encryption key {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others can read it.
+    #[error("the encryption key {} can be read by others (mode {mode:o})", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Not 64 hexadecimal digits.
+    #[error("the encryption key {} does not hold 64 hexadecimal digits", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl From<SecretError> for KeyError {
+    fn from(error: SecretError) -> Self {
+        match error {
+            SecretError::Io { path, source } => Self::Io { path, source },
+            SecretError::Exposed { path, mode } => Self::Exposed { path, mode },
+            SecretError::Malformed { path } => Self::Malformed { path },
+        }
+    }
+}
 
 impl KeyError {
     /// What a user can do.
     #[must_use]
     pub fn hint(&self) -> String {
-        match &self.0 {
-            SecretError::Exposed { path, .. } => format!("chmod 600 {}", path.display()),
-            SecretError::Io { .. } => "the file must be on every node; `openssl rand -hex 32` makes a key".into(),
-            SecretError::Malformed { .. } => "`openssl rand -hex 32` makes a key".into(),
+        match self {
+            Self::Exposed { path, .. } => format!("chmod 600 {}", path.display()),
+            Self::Io { .. } => "the file must be on every node; `openssl rand -hex 32` makes a key".into(),
+            Self::Malformed { .. } => "`openssl rand -hex 32` makes a key".into(),
         }
     }
 }

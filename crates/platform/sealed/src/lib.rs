@@ -77,6 +77,25 @@ pub fn is_sealed(beginning: &[u8]) -> bool {
     beginning.starts_with(&MAGIC)
 }
 
+/// What opens a file that begins like this: nothing, if it is not encrypted and there is no key. With a key it must be, without
+/// one it must not.
+///
+/// # Errors
+/// [`SealError::Plain`], [`SealError::NoKey`].
+pub fn opened_by<'a>(beginning: &[u8], key: Option<&'a Key>) -> Result<Option<&'a Key>, SealError> {
+    match (key, is_sealed(beginning)) {
+        (Some(_), false) => Err(SealError::Plain),
+        (None, true) => Err(SealError::NoKey),
+        (key, _) => Ok(key),
+    }
+}
+
+impl From<SealError> for std::io::Error {
+    fn from(error: SealError) -> Self {
+        Self::new(std::io::ErrorKind::InvalidData, error)
+    }
+}
+
 type Stream = StreamBE32<Aes256Gcm>;
 
 /// What belongs to one file.

@@ -18,7 +18,7 @@ pub struct Opener<R: Read> {
 }
 
 fn damaged(at: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, SealError::Damaged { at })
+    SealError::Damaged { at }.into()
 }
 
 /// Reads until the buffer is full or the input ends.
@@ -41,7 +41,7 @@ impl<R: Read> Opener<R> {
     /// # Errors
     /// Those of reading; a [`SealError`] if it is not encrypted, with another key or in another version.
     pub fn new(mut input: R, key: &Key) -> io::Result<Self> {
-        let refuse = |error| Err(io::Error::new(io::ErrorKind::InvalidData, error));
+        let refuse = |error: SealError| Err(error.into());
         let mut head = [0; HEAD];
         let length = fill(&mut input, &mut head)?;
         if !is_sealed(&head[..length]) {

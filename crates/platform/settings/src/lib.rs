@@ -275,6 +275,16 @@ pub enum SettingError {
         /// Greatest.
         max: u64,
     },
+    /// The same, of a value that was given in another way than by the variable.
+    #[error("expected {words} or a whole number from {min} to {max}")]
+    Given {
+        /// What it may be.
+        words: String,
+        /// Least.
+        min: u64,
+        /// Greatest.
+        max: u64,
+    },
     /// A word that is none of those.
     #[error("{name}={value}: expected some of {words}, separated by commas")]
     List {
@@ -355,14 +365,17 @@ impl Setting {
     /// `flag` if it is given, else the value: as one of the declared words or a number.
     ///
     /// # Errors
-    /// [`SettingError::WordOrNumber`] if it is neither.
+    /// If it is neither: [`SettingError::Given`], or [`SettingError::WordOrNumber`] if it is the variable's value, which may
+    /// also have become a flag's.
     pub fn word_or_number(&self, flag: Option<&str>) -> Result<WordOrNumber, SettingError> {
         let Kind::WordOrNumber { words, min, max } = self.kind else { return self.number().map(WordOrNumber::Number) };
-        let value = flag.map_or_else(|| self.text(), str::to_owned);
+        let own = self.text();
+        let value = flag.unwrap_or(&own);
         match (words.iter().find(|word| **word == value), value.parse()) {
             (Some(word), _) => Ok(WordOrNumber::Word(word)),
             (None, Ok(number)) if (min..=max).contains(&number) => Ok(WordOrNumber::Number(number)),
-            _ => Err(SettingError::WordOrNumber { name: self.name, value, words: words.join(", "), min, max }),
+            _ if value != own => Err(SettingError::Given { words: words.join(", "), min, max }),
+            _ => Err(SettingError::WordOrNumber { name: self.name, value: own, words: words.join(", "), min, max }),
         }
     }
 
@@ -464,7 +477,12 @@ mod tests {
         assert_eq!(INCREMENTAL.word_or_number(Some("0")), Ok(WordOrNumber::Number(0)));
         for wrong in ["", "0", "-1", "1.5", "sometimes"] {
             let error = INTERVAL.word_or_number(Some(wrong)).unwrap_err();
-            assert_eq!(error.to_string(), format!("MEND_INTERVAL={wrong}: expected off, auto or a whole number from 1 to 10000000"));
+            assert_eq!(error.to_string(), "expected off, auto or a whole number from 1 to 10000000");
+        }
+        let setting = Setting { name: "MEND_TEST_NOT_SET", default: "0", ..INTERVAL };
+        for value in [None, Some("0")] {
+            let error = setting.word_or_number(value).unwrap_err();
+            assert_eq!(error.to_string(), "MEND_TEST_NOT_SET=0: expected off, auto or a whole number from 1 to 10000000");
         }
     }
 

@@ -114,6 +114,10 @@ fn memory_with(directory: &Path, number: u64, key: Option<&Key>) -> Vec<Vec<u8>>
     manifest::chains(&place, &manifest, key).unwrap().into_iter().map(content).collect()
 }
 
+fn rules(bounds: Bounds, key: Option<Key>) -> Rules {
+    Rules { bounds: Some(bounds), key, weighed: None }
+}
+
 fn names(directory: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory).unwrap().flatten() {
@@ -142,7 +146,7 @@ fn wherever_a_round_is_cut_off_nothing_that_is_kept_is_lost() {
         let mut left = cuts;
         // As SIGKILL: nothing that would run after it does.
         let cut = catch_unwind(AssertUnwindSafe(|| {
-            stepped_round(directory, Some(TWO), None, &go, &mut || match left {
+            stepped_round(directory, &rules(TWO, None), &go, &mut || match left {
                 0 => resume_unwind(Box::new(())),
                 _ => left -= 1,
             })
@@ -153,7 +157,7 @@ fn wherever_a_round_is_cut_off_nothing_that_is_kept_is_lost() {
         for number in manifest::numbers(directory) {
             assert!(manifest::load(&directory.join(number.to_string()), None).is_ok(), "checkpoint {number}, cut {cuts}");
         }
-        let done = round(directory, Some(TWO), None, &go);
+        let done = round(directory, &rules(TWO, None), &go);
         assert_eq!((done.failure, done.newest), (None, Some((7, vec![1, 1]))));
         for (number, expected) in [6, 7].into_iter().zip(&expected) {
             assert_eq!(&memory(directory, number), expected);
@@ -174,7 +178,7 @@ fn what_builds_on_a_merged_one_goes_on() {
     let directory = history();
     let directory = directory.path();
     let go = AtomicBool::new(false);
-    assert!(round(directory, Some(Bounds { keep: 1, ..TWO }), None, &go).failure.is_none());
+    assert!(round(directory, &rules(Bounds { keep: 1, ..TWO }, None), &go).failure.is_none());
     assert_eq!(manifest::numbers(directory), [7]);
     take(directory, 8, [Some(7), Some(7)]);
     let after = memory(directory, 8);
@@ -193,9 +197,18 @@ fn what_grows_and_supersedes_nothing_is_not_merged() {
     let bounds = Bounds { keep: 1, space_percent: 250 };
     let found = survey(directory, None);
     assert!(retention::merge(&found.known, false, bounds).is_some(), "seven times the first one's size");
-    let done = round(directory, Some(bounds), None, &AtomicBool::new(false));
+    let done = round(directory, &rules(bounds, None), &AtomicBool::new(false));
     assert!(done.failure.is_none(), "{done:?}");
     assert_eq!(names(directory), before);
+    // Weighed once: tables that are gone by then are not missed by the next round.
+    let next = Rules { weighed: done.weighed, ..rules(bounds, None) };
+    fs::write(
+        directory.join("1").join(image_name(0)),
+        vec![0; fs::metadata(directory.join("1").join(image_name(0))).unwrap().len() as usize],
+    )
+    .unwrap();
+    let [knows, forgot] = [next, rules(bounds, None)].map(|rules| round(directory, &rules, &AtomicBool::new(false)));
+    assert!(knows.failure.is_none() && knows.weighed == done.weighed && forgot.failure.is_some());
 }
 
 #[test]
@@ -209,11 +222,11 @@ fn with_a_key_what_is_merged_is_encrypted_and_authenticated() {
     let before = memory_with(directory, 7, Some(&key));
     // Nothing is merged or removed for what somebody else may have written.
     let all = manifest::numbers(directory);
-    let done = round(directory, Some(TWO), Some(&Key::from_bytes([8; 32])), &AtomicBool::new(false));
+    let done = round(directory, &rules(TWO, Some(Key::from_bytes([8; 32]))), &AtomicBool::new(false));
     let told = done.failure.unwrap();
     assert!(told.contains("checkpoint 1 may need any of them") && told.contains("encrypted with another key"), "{told}");
     assert_eq!(manifest::numbers(directory), all);
-    let done = round(directory, Some(TWO), Some(&key), &AtomicBool::new(false));
+    let done = round(directory, &rules(TWO, Some(key.clone())), &AtomicBool::new(false));
     assert_eq!((done.failure, done.newest), (None, Some((7, vec![1, 1]))));
     assert_eq!(manifest::numbers(directory), [6, 7]);
     assert_eq!(memory_with(directory, 7, Some(&key)), before);
@@ -231,7 +244,7 @@ fn a_damaged_chain_is_told_of_and_left_as_it_is() {
     bytes[page] ^= 1;
     fs::write(&victim, bytes).unwrap();
     let before = names(directory);
-    let done = round(directory, Some(TWO), None, &AtomicBool::new(false));
+    let done = round(directory, &rules(TWO, None), &AtomicBool::new(false));
     assert!(done.damaged && done.failure.is_some_and(|text| text.contains("rank 0: the images of checkpoint 6")));
     assert_eq!(names(directory), before);
 }
@@ -240,7 +253,7 @@ fn a_damaged_chain_is_told_of_and_left_as_it_is() {
 fn a_cancelled_round_leaves_everything_as_it_was() {
     let directory = history();
     let before = names(directory.path());
-    let done = round(directory.path(), Some(TWO), None, &AtomicBool::new(true));
+    let done = round(directory.path(), &rules(TWO, None), &AtomicBool::new(true));
     assert!(done.failure.is_none() && !done.damaged);
     assert_eq!(names(directory.path()), before);
 }

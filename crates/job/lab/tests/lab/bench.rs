@@ -51,6 +51,8 @@ impl Bench {
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env(MARK, &self.name).env("HOME", "/tmp").current_dir("/tmp");
+        // Where ip and tc are, which is not on users' PATH everywhere.
+        command.env("PATH", format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default()));
         command.env_remove("MEND_HOME").env_remove("MEND_LAB").env_remove("MEND_LIBDIR");
         if let Some(id) = self.user {
             command.uid(id).gid(id);

@@ -9,7 +9,7 @@ use crate::draft::Draft;
 use mend_image::ImageError;
 use mend_image::verify::{Verified, verify};
 use mend_messages::tier::ImageRef;
-use mend_sealed::{HEAD, Key, Opener, SealError, is_sealed};
+use mend_sealed::{HEAD, Key, Opener, opened_by};
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Write};
 use std::path::Path;
@@ -145,11 +145,10 @@ impl<R, F> Passage<'_, R, F> {
 fn inspect(mut file: impl Read, key: Option<&Key>) -> io::Result<Result<Verified, ImageError>> {
     let mut head = Vec::with_capacity(HEAD);
     (&mut file).take(HEAD as u64).read_to_end(&mut head)?;
-    let sealed = is_sealed(&head);
+    let key = opened_by(&head, key)?;
     let mut whole = Cursor::new(head).chain(file);
     match key {
         Some(key) => verify(&mut Opener::new(whole, key)?),
-        None if sealed => Err(io::Error::new(io::ErrorKind::InvalidData, SealError::NoKey)),
         None => verify(&mut whole),
     }
 }

@@ -191,7 +191,7 @@ impl Tiers {
                 let source = source.map_err(|error| error.to_string())?;
                 copy::pour(&source, &mut stream, &pace).map_err(|error| error.to_string())
             };
-            if let Err(error) = if hurry { at_once(pour).await } else { in_background(pour).await } {
+            if let Err(error) = work(!hurry, pour).await {
                 tracing::warn!(rank = image.rank, error, "an image was not sent to another node");
             }
         });
@@ -331,10 +331,10 @@ impl Tiers {
     }
 
     /// Runs a task in a thread of its own, and answers.
-    fn run(&mut self, task: u64, humble: bool, work: impl FnOnce() -> Result<TierDone, String> + Send + 'static) {
+    fn run(&mut self, task: u64, humble: bool, todo: impl FnOnce() -> Result<TierDone, String> + Send + 'static) {
         let urgent = self.urgent.clone();
         self.work.spawn(async move {
-            let result = if humble { in_background(work).await } else { at_once(work).await };
+            let result = work(humble, todo).await;
             urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
         });
         // Those that are over.
@@ -353,28 +353,28 @@ async fn take(
     humble: bool,
 ) -> Result<PathBuf, String> {
     let taken = transfer::take(arrival, patience).await;
-    let work = move || {
+    work(humble, move || {
         let place = place.map_err(|error| error.to_string())?;
         let stream = File::from(taken.map_err(|error| chain(&error))?);
         let mut bounded = stream.take(expected.image.bytes + 1);
         copy::into_file(&mut bounded, &expected, &pace, &place).map_err(|error| error.to_string())?;
         Ok(place)
-    };
-    if humble { in_background(work).await } else { at_once(work).await }
+    })
+    .await
 }
 
-async fn at_once<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err("the daemon failed".into()))
-}
-
-/// In a thread that ranks do not feel. The runtime's own are used again for others, and this cannot be taken back.
-async fn in_background<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+/// In a thread; a `humble` one is not felt by ranks, and its own: the runtime's are used again for others, and this cannot be
+/// taken back.
+async fn work<T: Send + 'static>(humble: bool, todo: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    if !humble {
+        return tokio::task::spawn_blocking(todo).await.unwrap_or_else(|_| Err("the daemon failed".into()));
+    }
     let (done, over) = oneshot::channel();
     let humble = move || {
         if let Err(error) = mend_kernel::background::stand_back() {
             tracing::debug!(%error, "a copy has the usual priority");
         }
-        let _ = done.send(work());
+        let _ = done.send(todo());
     };
     match std::thread::Builder::new().name("mendd-copy".into()).spawn(humble) {
         Ok(_) => over.await.unwrap_or_else(|_| Err("the daemon failed".into())),

@@ -33,13 +33,17 @@ pub struct OpenShelf {
     _lock: File,
 }
 
-/// Base directory of this user's shelves.
-fn base(shelf: &Shelf) -> PathBuf {
-    let base = match shelf {
+/// What has to be there.
+fn ground(shelf: &Shelf) -> &Path {
+    match shelf {
         Shelf::Memory => Path::new(MEMORY),
         Shelf::Directory(path) => path,
-    };
-    base.join(format!("mend.{}", rustix::process::geteuid().as_raw()))
+    }
+}
+
+/// Base directory of this user's shelves.
+fn base(shelf: &Shelf) -> PathBuf {
+    ground(shelf).join(format!("mend.{}", rustix::process::geteuid().as_raw()))
 }
 
 /// A directory that nobody else can use; made if it is not there.
@@ -71,6 +75,9 @@ impl OpenShelf {
             match locked {
                 Ok(lock) => return Ok(Self { shelf, directory, _lock: lock }),
                 Err(error) if attempts < ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !ground(&shelf).exists() => {
+                    return Err(io::Error::new(error.kind(), "there is no such directory on this node"));
+                }
                 Err(error) => return Err(error),
             }
         }

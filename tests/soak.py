@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Everything that is drawn by a seed, at length and within a time: storms of messages, changes to memory against their images,
+random events, power failures, kill points, damages.
+
+    soak.py [--minutes N] [--seed N]
+
+Each part has its share of the minutes and does all of its rounds if they are over sooner; what it does not use is its
+successors'. There is one round of each at least, a round that has begun is ended, and a failed one ends its part; 0 minutes: as long
+as it takes. The rounds print how what failed is repeated. The table at the end says how many rounds there were; the last line sums up what they counted.
+"""
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import dataclass
+
+from run import LOGS, ROOT, Count, Step, count_lines, judge, stream
+
+# Longest time that a round may take, in minutes, besides what it was given.
+PATIENCE = 30
+
+
+@dataclass
+class Part:
+    """`round(k, seed, minutes)` is the command of round k; `minutes` are what is left of the part's share."""
+
+    name: str
+    share: float
+    rounds: int
+    round: object
+
+
+def script(name, *options):
+    return Step([sys.executable, os.path.join("tests", "lab", name), *map(str, options)])
+
+
+def cargo(*options, **environment):
+    return Step(["cargo", "test", "--release", "--locked", *options], environment=environment)
+
+
+def parts(bounded):
+    """`bounded`: there is an end to the time."""
+    def events(_, seed, minutes):
+        return script("events.py", "--seed", seed, "--minutes", f"{max(minutes, 0.1) if bounded else 30:.1f}")
+
+    def storm(_, seed, __):
+        return cargo("--package", "mend-fabric", "--test", "storm", MEND_STORM_MESSAGES="125000", MEND_STORM_SEED=str(seed))
+
+    def changes(*_):
+        return cargo("--package", "mend-agent", "--lib", "dirty", MEND_DIFFERENTIAL_SEQUENCES="100")
+
+    return [
+        Part("storm", 0.15, 8, storm),
+        Part("changes", 0.15, 30, changes),
+        Part("powerloss", 0.2, 15, lambda k, seed, _: script("powerloss.py", "--times", 20, "--faults", 24 if k == 0 else 3, "--seed", seed)),
+        # Whoever has little time sees another share of the points with another seed.
+        Part("killpoints", 0.2, 32, lambda _, seed, __: script("killpoints.py", "--all", "--share", f"{seed % 32 + 1}/32")),
+        Part("damage", 0.1, 15, lambda _, seed, __: script("damage.py", "--times", 40, "--seed", seed)),
+        Part("events", 0.2, 1, events),
+    ]
+
+
+def run_part(part, seed, minutes):
+    """As many rounds as `minutes` allow (None: all). Their number and their count."""
+    begun, done, total = time.monotonic(), 0, Count()
+    with open(os.path.join(LOGS, f"soak-{part.name}.log"), "w", encoding="utf-8") as log:
+        for k in range(part.rounds):
+            left = None if minutes is None else minutes - (time.monotonic() - begun) / 60
+            if done and left is not None and left <= 0:
+                break
+            step = part.round(k, seed + k, left)
+            print(f"--- {part.name}, round {k + 1} of {part.rounds}: {' '.join(step.command)}", flush=True)
+            lines, code = stream(step, log, time.monotonic() + 60 * (PATIENCE + max(left or 0, 0)))
+            counted = judge(count_lines(lines), code, False)
+            total.add(counted)
+            done += 1
+            if counted.failed or code != 0:
+                break
+    return done, total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--minutes", type=float, default=60, help="about so long in all; 0: until all rounds are done")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    os.makedirs(LOGS, exist_ok=True)
+    print(f"soak: seed {arguments.seed}", flush=True)
+    rows, total, begun, shares = [], Count(), time.monotonic(), 1.0
+    for part in parts(arguments.minutes > 0):
+        minutes = None
+        if arguments.minutes > 0:
+            left = arguments.minutes - (time.monotonic() - begun) / 60
+            minutes = max(left, 0) * part.share / shares
+        shares -= part.share
+        start = time.monotonic()
+        done, count = run_part(part, arguments.seed, minutes)
+        rows.append(f"{part.name:10} {done:3} of {part.rounds:2} rounds   {count.passed} passed, {count.failed} failed"
+                    f"   {time.monotonic() - start:6.0f} s")
+        total.add(count)
+    print("\n=== summary")
+    print("\n".join(rows))
+    print(f"{total.passed} passed, {total.failed} failed", flush=True)
+    return 1 if total.failed or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

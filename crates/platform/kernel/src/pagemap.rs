@@ -1,5 +1,6 @@
 //! Which pages of a mapping hold something, and which were written to: `PAGEMAP_SCAN` (Linux 6.7), else reading
-//! `/proc/self/pagemap`.
+//! `/proc/self/pagemap`, with leaps over what holds nothing: programs reserve terabytes, of which that file has eight bytes
+//! for each page.
 //!
 //! Source: Documentation/admin-guide/mm/pagemap.rst, include/uapi/linux/fs.h.
 
@@ -197,7 +198,13 @@ fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, dirty: bool, foun
     let room = found.len();
     let mut count = 0;
     let mut at = start;
+    // Of a file's mapping mincore tells what is in memory at all.
+    let mut leaped = if own_only { end } else { start };
     while at < end {
+        if leaped <= at {
+            (at, leaped) = leap(at, end, &mut buffer);
+            continue;
+        }
         let wanted = (((end - at) / PAGE) as usize).min(buffer.len());
         let offset = (at / PAGE * 8) as usize;
         // SAFETY: reads at most `wanted` entries into `buffer`, which holds as many.
@@ -226,6 +233,34 @@ fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, dirty: bool, foun
     Ok((count, end))
 }
 
+/// Up to where `start..end` surely holds nothing, and up to where after that the entries are to be read.
+///
+/// mincore(2) takes a page that was swapped out for one that holds nothing. As a process whose threads stand still gets none back
+/// unasked, there was none if afterwards no swap space is in use.
+fn leap(start: u64, end: u64, buffer: &mut [u64; 512]) -> (u64, u64) {
+    let pages = (((end - start) / PAGE) as usize).min(size_of_val(buffer));
+    let to = start + pages as u64 * PAGE;
+    // SAFETY: the kernel writes one byte per page into `buffer`, which has that many.
+    let known = unsafe { syscall(libc::SYS_mincore, [start as usize, pages * PAGE as usize, buffer.as_mut_ptr() as usize, 0, 0, 0]) };
+    // SAFETY: bytes of a live array.
+    let held = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), pages) };
+    let empty = held.iter().position(|byte| byte & 1 != 0).unwrap_or(pages);
+    if check(known).is_err() || empty != 0 && swapping() {
+        return (start, to);
+    }
+    (start + empty as u64 * PAGE, to)
+}
+
+/// Whether anything on this machine is swapped out, or that cannot be told.
+fn swapping() -> bool {
+    let mut info = core::mem::MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: the kernel fills `info`, for which all zeros is a value, too.
+    let told = unsafe { syscall(libc::SYS_sysinfo, [info.as_mut_ptr() as usize, 0, 0, 0, 0, 0]) };
+    // SAFETY: as above.
+    let info = unsafe { info.assume_init() };
+    check(told).is_err() || info.freeswap != info.totalswap
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,6 +286,37 @@ mod tests {
         );
         // SAFETY: the mapping made above, no longer used.
         unsafe { libc::munmap(base, 16 * 4096) };
+    }
+
+    #[test]
+    fn what_is_far_apart_is_found() {
+        let size = 4u64 << 30;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        // SAFETY: a new private mapping at an address of the kernel's choice, unmapped below.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), size as usize, protection, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        // SAFETY: advice on the mapping made above.
+        unsafe { libc::madvise(base, size as usize, libc::MADV_NOHUGEPAGE) };
+        let (start, end) = (base as u64, base as u64 + size);
+        // Beside the borders of a leap, and far from any.
+        let expected = [0, 1, 4095, 4096, 4097, 8191, 12288, 300_000, 300_511, 300_512, size / PAGE - 1];
+        for page in expected {
+            // SAFETY: within the mapping made above.
+            unsafe { ((start + page * PAGE) as *mut u8).write_volatile(1) };
+        }
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let mut found = [Region::default(); 3];
+        let (mut at, mut pages) = (start, vec![]);
+        while at < end {
+            let (count, next) = populated(pagemap.as_raw_fd(), Method::Entries, at, end, false, &mut found).unwrap();
+            for region in &found[..count] {
+                pages.extend((region.start..region.end).step_by(PAGE as usize).map(|address| (address - start) / PAGE));
+            }
+            at = next;
+        }
+        assert_eq!(pages, expected);
+        // SAFETY: the mapping made above, no longer used.
+        unsafe { libc::munmap(base, size as usize) };
     }
 
     #[test]

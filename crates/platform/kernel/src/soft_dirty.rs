@@ -4,12 +4,28 @@
 //! There is one set of bits per process: whoever else clears them (another checkpointer) takes them from us unnoticed. Not
 //! all kernels are built with them, and those without still accept the order to clear.
 //!
+//! Linux since 5.0 moves whole page tables where `mremap` moves aligned blocks of 2 MiB, and the bits in them stay as they are (seen
+//! on 6.1): there, memory that was written to long ago can appear at an address without a bit that says so.
+//!
 //! Source: Documentation/admin-guide/mm/soft-dirty.rst.
 
 use crate::pagemap::{Region, soft_dirty};
 use crate::raw::{check, syscall};
 
 const PAGE: usize = 4096;
+/// What one page table maps.
+const TABLE: usize = 512 * PAGE;
+
+/// What the bits of this kernel tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tells {
+    /// It has none.
+    Nothing,
+    /// What was written to, but of memory that was moved not always that it was.
+    Writes,
+    /// Both.
+    WritesAndMoves,
+}
 
 /// Clears all bits of the process whose `/proc/PID/clear_refs` is open for writing. Allocates nothing.
 ///
@@ -21,37 +37,48 @@ pub fn clear(clear_refs: i32) -> Result<(), i32> {
     check(unsafe { syscall(libc::SYS_pwrite64, [clear_refs as usize, order.as_ptr() as usize, order.len(), 0, 0, 0]) }).map(drop)
 }
 
-/// Whether the bits work here: a page is written, looked at, and written again after a clearing, which costs this process the
+/// What the bits tell here: pages are written and looked at, and written or moved after a clearing, which costs this process the
 /// bits it had.
 ///
 /// # Errors
 /// The errno of what could not be done.
-pub fn probe(pagemap: i32, clear_refs: i32) -> Result<bool, i32> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let arguments = [0, PAGE, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+pub fn probe(pagemap: i32, clear_refs: i32) -> Result<Tells, i32> {
+    let arguments =
+        [0, 3 * TABLE, (libc::PROT_READ | libc::PROT_WRITE) as usize, (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize, usize::MAX, 0];
     // SAFETY: a new mapping at an address of the kernel's choice, unmapped below.
-    let page = check(unsafe { syscall(libc::SYS_mmap, arguments) })?;
+    let base = check(unsafe { syscall(libc::SYS_mmap, arguments) })?;
+    let result = tells(pagemap, clear_refs, base.next_multiple_of(TABLE));
+    // SAFETY: the mapping made above, no longer used; what was moved away from it lies in it.
+    unsafe { syscall(libc::SYS_munmap, [base, 3 * TABLE, 0, 0, 0, 0]) };
+    result
+}
+
+/// With two tables' worth of new memory.
+fn tells(pagemap: i32, clear_refs: i32, place: usize) -> Result<Tells, i32> {
+    // A huge page is another thing. SAFETY: advice on memory of the caller's.
+    unsafe { syscall(libc::SYS_madvise, [place, TABLE, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0]) };
     let touch = || {
-        // SAFETY: the page mapped above.
-        unsafe { (page as *mut u8).write_volatile(1) };
+        // SAFETY: memory of the caller's.
+        unsafe { (place as *mut u8).write_volatile(1) };
     };
-    let changed = || -> Result<bool, i32> {
+    let changed = |page: usize| -> Result<bool, i32> {
         let mut found = [Region::default()];
         let (count, _) = soft_dirty(pagemap, page as u64, (page + PAGE) as u64, true, &mut found)?;
         Ok(count == 1 && found[0].written())
     };
-    let round = || -> Result<bool, i32> {
-        touch();
-        let fresh = changed()?;
-        clear(clear_refs)?;
-        let cleared = changed()?;
-        touch();
-        Ok(fresh && !cleared && changed()?)
-    };
-    let result = round();
-    // SAFETY: the page mapped above, no longer used.
-    unsafe { syscall(libc::SYS_munmap, [page, PAGE, 0, 0, 0, 0]) };
-    result
+    touch();
+    let fresh = changed(place)?;
+    clear(clear_refs)?;
+    let cleared = changed(place)?;
+    touch();
+    if !fresh || cleared || !changed(place)? {
+        return Ok(Tells::Nothing);
+    }
+    clear(clear_refs)?;
+    let (to, how) = (place + TABLE, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+    // SAFETY: both are the caller's, and nobody refers to what is there.
+    check(unsafe { syscall(libc::SYS_mremap, [place, TABLE, TABLE, how as usize, to, 0]) })?;
+    Ok(if changed(to)? { Tells::WritesAndMoves } else { Tells::Writes })
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //!
 //! Not seen: writes of devices to pages that were pinned before they were protected.
 //!
+//! A userfaultfd also is a [`witness`] (Linux 5.7) of memory that stays where it is: what is moved, or mapped anew, is no longer
+//! under its observation, and nothing else comes of that.
+//!
 //! Source: Documentation/admin-guide/mm/userfaultfd.rst, include/uapi/linux/userfaultfd.h.
 
 use crate::raw::{check, syscall};
@@ -11,11 +14,15 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const USER_MODE_ONLY: usize = 1;
 const API: u64 = 0xaa;
+const FEATURE_WP: u64 = 1;
 const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const REGISTER_MODE_WP: u64 = 1 << 1;
+const ZEROPAGE_MODE_DONTWAKE: u64 = 1;
+const PAGE: u64 = 4096;
 
 const IOCTL_API: usize = 0xc018_aa3f;
 const IOCTL_REGISTER: usize = 0xc020_aa00;
+const IOCTL_ZEROPAGE: usize = 0xc020_aa04;
 const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
 #[repr(C)]
@@ -38,19 +45,40 @@ struct ProtectArguments {
     length: u64,
     mode: u64,
 }
+#[repr(C)]
+struct ZeroArguments {
+    start: u64,
+    length: u64,
+    mode: u64,
+    zeroed: i64,
+}
 const _: () = assert!(size_of::<ApiArguments>() == 24 && size_of::<RegisterArguments>() == 32 && size_of::<ProtectArguments>() == 24);
+const _: () = assert!(size_of::<ZeroArguments>() == 32);
 
 /// Opens a userfaultfd of this process for it. Closing it ends all its protection.
 ///
 /// # Errors
 /// The errno: `ENOSYS` or `EPERM` where there is none or it is forbidden, `EINVAL` where the kernel is older than 6.7.
 pub fn open() -> Result<OwnedFd, i32> {
+    with(FEATURE_WP_ASYNC)
+}
+
+/// Opens a userfaultfd of this process that can tell what stays where it is: what is [`register`]ed with it is [`observed`] until it
+/// is moved, unmapped or mapped anew. Nothing may ever be protected by it: the program would wait for a handler.
+///
+/// # Errors
+/// As [`open`]; `EINVAL` where the kernel is older than 5.7.
+pub fn witness() -> Result<OwnedFd, i32> {
+    with(FEATURE_WP)
+}
+
+fn with(features: u64) -> Result<OwnedFd, i32> {
     let flags = libc::O_CLOEXEC as usize | libc::O_NONBLOCK as usize | USER_MODE_ONLY;
     // SAFETY: no pointers.
     let raw = check(unsafe { syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) })?;
     // SAFETY: just opened, owned by nobody else.
     let fd = unsafe { OwnedFd::from_raw_fd(raw as i32) };
-    let mut arguments = ApiArguments { api: API, features: FEATURE_WP_ASYNC, ioctls: 0 };
+    let mut arguments = ApiArguments { api: API, features, ioctls: 0 };
     // SAFETY: reads and writes `arguments`.
     check(unsafe { syscall(libc::SYS_ioctl, [fd.as_raw_fd() as usize, IOCTL_API, (&raw mut arguments) as usize, 0, 0, 0]) })?;
     Ok(fd)
@@ -67,6 +95,15 @@ pub fn register(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
     check(unsafe { syscall(libc::SYS_ioctl, [userfault as usize, IOCTL_REGISTER, (&raw mut arguments) as usize, 0, 0, 0]) }).map(drop)
 }
 
+/// Whether the mapping with this page, which is populated, is under the observation of some userfaultfd. Allocates nothing.
+#[must_use]
+pub fn observed(userfault: i32, page: u64) -> bool {
+    let mut arguments = ZeroArguments { start: page, length: PAGE, mode: ZEROPAGE_MODE_DONTWAKE, zeroed: 0 };
+    // SAFETY: reads and writes `arguments`. Where there is a page the kernel puts none, which it says once it knows of an observer.
+    let result = unsafe { syscall(libc::SYS_ioctl, [userfault as usize, IOCTL_ZEROPAGE, (&raw mut arguments) as usize, 0, 0, 0]) };
+    check(result).err() == Some(libc::EEXIST)
+}
+
 /// Lifts the protection of a range (whole pages) that is under the observation of the userfaultfd with this number: all of it
 /// counts as written from here on.
 ///
@@ -81,9 +118,7 @@ pub fn release(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pagemap::{Region, missing, observed, written};
-
-    const PAGE: u64 = 4096;
+    use crate::pagemap::{self, Region, missing, written};
 
     fn map(pages: u64) -> u64 {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -109,11 +144,11 @@ mod tests {
             touch(base, page);
         }
         let mut found = [Region::default(); 16];
-        assert!(!observed(pagemap, base));
+        assert!(!pagemap::observed(pagemap, base));
         assert_eq!(written(pagemap, base, base + 16 * PAGE, true, &mut found), Err(libc::EPERM));
         register(userfault.as_raw_fd(), base, base + 16 * PAGE).unwrap();
         register(userfault.as_raw_fd(), base, base + 16 * PAGE).unwrap();
-        assert!(observed(pagemap, base));
+        assert!(pagemap::observed(pagemap, base));
         let mut look = |protect| {
             let end = base + 16 * PAGE;
             let list = |found: &[Region], (count, next): (usize, u64)| {
@@ -142,5 +177,28 @@ mod tests {
         assert_eq!(release(userfault.as_raw_fd(), base, base + 17 * PAGE), Err(libc::ENOENT));
         let other = open().unwrap();
         assert_eq!(register(other.as_raw_fd(), base, base + 16 * PAGE), Err(libc::EBUSY));
+    }
+
+    #[test]
+    fn a_witness_tells_what_stayed_where_it_was() {
+        let Ok(userfault) = witness() else { return };
+        let (userfault, base, length) = (userfault.as_raw_fd(), map(8), 2 * PAGE as usize);
+        (0..8).for_each(|page| touch(base, page));
+        assert!(!observed(userfault, base));
+        register(userfault, base, base + 8 * PAGE).unwrap();
+        let seen = || (0..8).map(|page| observed(userfault, base + page * PAGE)).collect::<Vec<_>>();
+        assert_eq!(seen(), [true; 8]);
+        let at = |page: u64| (base + page * PAGE) as *mut libc::c_void;
+        // SAFETY: parts of the mapping made above, to which nobody refers.
+        unsafe {
+            libc::mremap(at(0), length, length, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, at(4));
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            libc::mmap(at(0), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        }
+        (0..8).for_each(|page| touch(base, page));
+        assert_eq!(seen(), [false, false, true, true, false, false, true, true]);
+        let other = witness().unwrap();
+        assert_eq!(register(other.as_raw_fd(), base + 2 * PAGE, base + 4 * PAGE), Err(libc::EBUSY));
+        assert!(observed(other.as_raw_fd(), base + 2 * PAGE), "whoever asks");
     }
 }

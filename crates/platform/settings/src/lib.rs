@@ -195,7 +195,7 @@ pub const TRACKING: Setting = Setting {
     name: "MEND_TRACKING",
     kind: Kind::Choice(&["auto", "write-protect", "soft-dirty", "hash", "off"]),
     default: "auto",
-    meaning: "How a rank notices which pages change between two images: write-protect (userfaultfd, Linux 6.7), soft-dirty (/proc/self/clear_refs), hash (of every page, any kernel), auto: the first of these that works, off: every image is full. `mend explain` says which is in use.",
+    meaning: "How a rank notices which pages change between two images: write-protect (userfaultfd, Linux 6.7), soft-dirty (/proc/self/clear_refs; with a userfaultfd, Linux 5.7, where the kernel forgets what was moved), hash (of every page, any kernel), auto: the first of these that works, off: every image is full. `mend explain` says which is in use.",
 };
 /// What images are encrypted with.
 pub const ENCRYPTION_KEY: Setting = Setting {

@@ -309,7 +309,12 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
         FileType::Directory => What::Path { path: own_proc(link.clone()), kind: PathKind::Directory, size: 0 },
         FileType::CharacterDevice if harmless(&link) => What::Path { path: link.clone(), kind: PathKind::Device, size: 0 },
         FileType::CharacterDevice | FileType::BlockDevice => {
-            return unsupported(format!("device {link}"), "use a build of the program without this device");
+            // Also after a library closed all that it had there (librdmacm).
+            let hint = match link.starts_with("/dev/infiniband/") {
+                true => "let messages go another way: MEND_CHANNELS=shm,tcp",
+                false => "use a build of the program without this device",
+            };
+            return unsupported(format!("device {link}"), hint);
         }
         _ if link == "anon_inode:inotify" && rustix::io::ioctl_fionread(borrowed).unwrap_or(0) > 0 => {
             return unsupported("inotify descriptor with unread events".to_string(), "let the program read them, then try again");

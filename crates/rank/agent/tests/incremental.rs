@@ -62,6 +62,10 @@ fn differential(pid: u32, method: &str, rounds: u64) {
     eprintln!("{method}: MEND_DIFFERENTIAL_SEED={seed}");
     let mut rank = Rank::start_with(pid, &compile("apps/mutate.c"), &[], &[("MEND_TRACKING", method)]);
     rank.await_line("ready");
+    let tracking = rank.inspect().tracking;
+    if tracking.method != method {
+        return eprintln!("{method} is not to be had here: {}", tracking.why.join("; "));
+    }
     let directory = rank.directory.clone();
     let full = directory.join("full");
     let mut chain: Vec<PathBuf> = Vec::new();
@@ -113,6 +117,11 @@ fn differential(pid: u32, method: &str, rounds: u64) {
 #[test]
 fn by_write_protection() {
     differential(8000, "write-protect", 40);
+}
+
+#[test]
+fn by_soft_dirty_bits() {
+    differential(8050, "soft-dirty", 40);
 }
 
 #[test]

@@ -62,8 +62,8 @@ pub(crate) fn tracked(plan: &Plan) -> bool {
 pub(super) enum Way {
     /// By a userfaultfd with this number.
     Protect(i32),
-    /// By bits that this descriptor clears.
-    SoftDirty(i32),
+    /// By bits that the first descriptor clears, and a userfaultfd that is a witness of moves, if the bits don't tell of them.
+    SoftDirty(i32, Option<i32>),
     /// By comparing hashes.
     Hash,
 }
@@ -168,15 +168,16 @@ impl Look {
         let result = plans.iter().filter(|plan| tracked(plan)).try_for_each(|plan| {
             let result = match self.way {
                 Way::Protect(number) if plan.content != Content::Changed => protect::look(number, plan, &mut sight, &mut sink, &mut blocks),
-                Way::SoftDirty(_) => soft::look(plan, &mut sight, &mut sink),
-                // Under a file's private mapping write protection is not safe: see there.
-                Way::Protect(_) | Way::Hash => hash::look(plan, &mut hashing, &mut sight, &mut sink),
+                Way::SoftDirty(_, None) => soft::look(None, plan, &mut sight, &mut sink),
+                Way::SoftDirty(_, witness) if plan.content != Content::Changed => soft::look(witness, plan, &mut sight, &mut sink),
+                // Under a file's private mapping write protection is not safe, and a witness not to be had: see there.
+                Way::Protect(_) | Way::SoftDirty(..) | Way::Hash => hash::look(plan, &mut hashing, &mut sight, &mut sink),
             };
             sink.flush();
             result
         });
         let result = result.and_then(|()| match self.way {
-            Way::SoftDirty(clear_refs) if self.arm => mend_kernel::soft_dirty::clear(clear_refs),
+            Way::SoftDirty(clear_refs, _) if self.arm => mend_kernel::soft_dirty::clear(clear_refs),
             _ => Ok(()),
         });
         let good = result.is_ok();

@@ -27,7 +27,8 @@ use look::Way;
 pub(crate) use look::{Entry, Look, Taken, tracked, within};
 use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_kernel::memory::number;
-use mend_kernel::{pagemap, soft_dirty, userfault};
+use mend_kernel::soft_dirty::{self, Tells};
+use mend_kernel::{pagemap, userfault};
 use mend_messages::agent::{ImageId, Tracking};
 use room::Room;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -60,8 +61,23 @@ impl Method {
 /// A method that works here.
 struct Active {
     method: Method,
-    /// The userfaultfd, or what clears soft-dirty bits.
-    fd: Option<OwnedFd>,
+    /// Of write protection, or a witness of moves beside soft-dirty bits.
+    userfault: Option<OwnedFd>,
+    /// Clears soft-dirty bits.
+    clear_refs: Option<OwnedFd>,
+}
+
+impl Active {
+    /// The descriptors, and how the names of what they are open on end.
+    fn descriptors(&self) -> impl Iterator<Item = (&OwnedFd, &'static str)> {
+        let userfault = self.userfault.iter().map(|fd| (fd, "[userfaultfd]"));
+        userfault.chain(self.clear_refs.iter().map(|fd| (fd, "/clear_refs")))
+    }
+
+    /// Leaves the descriptors as they are: their numbers may be the program's by now, or another process's.
+    fn forget(self) {
+        mem::forget((self.userfault, self.clear_refs));
+    }
 }
 
 /// Hashes of pages, of all or of those that the method leaves to them.
@@ -164,9 +180,11 @@ impl Tracker {
         if base.is_none() && !track {
             return Prepared { look: None, base, note };
         }
-        if base.is_none() && !self.intact() {
-            // The number may be the program's by now.
-            mem::forget(self.active.take().and_then(|active| active.fd));
+        if base.is_none()
+            && !self.intact()
+            && let Some(active) = self.active.take()
+        {
+            active.forget();
         }
         let look = self.make_ready(base.is_some(), track).unwrap_or_else(|why| {
             note = Some(why);
@@ -193,10 +211,11 @@ impl Tracker {
             self.blocks.after.reserve(pages / 512 + 1).map_err(failed)?;
             self.blocks.fulls = self.blocks.fulls.wrapping_add(u32::from(!incremental));
         }
-        let number = active.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let number = |fd: &OwnedFd| fd.as_raw_fd();
+        let (userfault, clear_refs) = (active.userfault.as_ref().map(number), active.clear_refs.as_ref().map(number));
         let way = match active.method {
-            Method::WriteProtect => Way::Protect(number),
-            Method::SoftDirty => Way::SoftDirty(number),
+            Method::WriteProtect => Way::Protect(userfault.unwrap_or(-1)),
+            Method::SoftDirty => Way::SoftDirty(clear_refs.unwrap_or(-1), userfault),
             Method::Hash => Way::Hash,
         };
         let before = (hashes.before.lend(), if incremental { hashes.count } else { 0 });
@@ -220,18 +239,17 @@ impl Tracker {
         areas.iter().filter(own).map(|area| protect::changed(pagemap.as_raw_fd(), area.start, area.end).ok()).sum()
     }
 
-    /// Whether the descriptor is still ours: a program may close what it does not know, and open something else.
+    /// Whether the descriptors are still ours: a program may close what it does not know, and open something else.
     fn intact(&self) -> bool {
-        let what = |method| if method == Method::WriteProtect { "[userfaultfd]" } else { "/clear_refs" };
-        self.active.as_ref().is_some_and(|Active { method, fd }| {
+        self.active.as_ref().is_some_and(|active| {
             let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-            fd.as_ref().is_none_or(|fd| link(fd).is_ok_and(|link| link.to_string_lossy().ends_with(what(*method))))
+            active.descriptors().all(|(fd, what)| link(fd).is_ok_and(|link| link.to_string_lossy().ends_with(what)))
         })
     }
 
     /// Descriptors that are not the program's.
-    pub fn descriptors(&self) -> Option<i32> {
-        self.active.as_ref()?.fd.as_ref().map(AsRawFd::as_raw_fd)
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        self.active.iter().flat_map(Active::descriptors).map(|(fd, _)| fd.as_raw_fd())
     }
 
     /// Memory that is not the program's.
@@ -269,7 +287,7 @@ impl Tracker {
 
     /// Makes some of them huge pages again, in a few milliseconds, while the program runs.
     pub fn join_some(&mut self) {
-        let userfault = self.descriptors().unwrap_or(-1);
+        let userfault = self.active.as_ref().and_then(|active| active.userfault.as_ref()).map_or(-1, AsRawFd::as_raw_fd);
         let list = self.blocks.list();
         self.blocks.split.join_some(list, userfault);
     }
@@ -283,7 +301,9 @@ impl Tracker {
         self.blocks.before.forget();
         self.blocks.after.forget();
         (self.blocks.count, self.blocks.split) = (0, Split::NONE);
-        mem::forget(self.active.take().and_then(|active| active.fd));
+        if let Some(active) = self.active.take() {
+            active.forget();
+        }
     }
 }
 
@@ -308,16 +328,30 @@ fn open(method: Method) -> Result<Active, String> {
         Method::WriteProtect => {
             let scan = pagemap::probe(file("/proc/self/pagemap", false)?.as_raw_fd()) == pagemap::Method::Scan;
             let fd = userfault::open().map_err(|errno| format!("userfaultfd with WP_ASYNC (Linux 6.7): {}", kernel(errno)))?;
-            if scan { Ok(Active { method, fd: Some(high(fd)?) }) } else { Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".to_string()) }
+            if scan {
+                Ok(Active { method, userfault: Some(high(fd)?), clear_refs: None })
+            } else {
+                Err("the kernel has no PAGEMAP_SCAN (Linux 6.7)".to_string())
+            }
         }
         Method::SoftDirty => {
             let (pagemap, clear_refs) = (file("/proc/self/pagemap", false)?, file("/proc/self/clear_refs", true)?);
-            match soft_dirty::probe(pagemap.as_raw_fd(), clear_refs.as_raw_fd()).map_err(kernel)? {
-                true => Ok(Active { method, fd: Some(high(clear_refs)?) }),
-                false => Err("the kernel is built without soft-dirty bits".to_string()),
-            }
+            let witness = match soft_dirty::probe(pagemap.as_raw_fd(), clear_refs.as_raw_fd()).map_err(kernel)? {
+                Tells::Nothing => return Err("the kernel is built without soft-dirty bits".to_string()),
+                Tells::WritesAndMoves => None,
+                Tells::Writes => {
+                    let why = |errno| {
+                        format!(
+                            "the bits of moved memory get lost, which takes userfaultfd with WP (Linux 5.7) to notice: {}",
+                            kernel(errno)
+                        )
+                    };
+                    Some(high(userfault::witness().map_err(why)?)?)
+                }
+            };
+            Ok(Active { method, userfault: witness, clear_refs: Some(high(clear_refs)?) })
         }
-        Method::Hash => Ok(Active { method, fd: None }),
+        Method::Hash => Ok(Active { method, userfault: None, clear_refs: None }),
     }
 }
 

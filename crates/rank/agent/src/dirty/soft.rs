@@ -1,15 +1,26 @@
-//! Changes by soft-dirty bits (see [`mend_kernel::soft_dirty`]). The kernel itself sets them for all of a new, moved or
-//! grown mapping.
+//! Changes by soft-dirty bits (see [`mend_kernel::soft_dirty`]). The kernel itself sets them for all of a new or grown mapping.
+//!
+//! Where it forgets to do so for moved ones there is a witness (see [`mend_kernel::userfault`]): a mapping that is not under its
+//! observation (moved, new, mapped anew, or under somebody else's) counts as changed as a whole. It serves for anonymous memory
+//! alone, hashes for private mappings of files.
 
-use super::look::{Sight, Sink, each_region};
+use super::look::{Sight, Sink, each_populated, each_region};
 use crate::layout::{Content, Plan};
 use crate::writer::{PAGE, is_zero};
-use mend_kernel::pagemap::soft_dirty;
+use mend_kernel::pagemap::{populated, soft_dirty};
+use mend_kernel::userfault::{observed, register};
 
 /// Looks at one mapping.
-pub(super) fn look(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
+pub(super) fn look(witness: Option<i32>, plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
+    let stayed = match witness {
+        Some(witness) => stayed(witness, plan, sight)?,
+        None => true,
+    };
     if !sink.wanted() {
         return Ok(());
+    }
+    if !stayed {
+        return each_populated(plan, sight, |_, region| sink.push(region.start, region.end, true, region.absent()));
     }
     let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
     let own_only = plan.content == Content::Changed;
@@ -23,6 +34,19 @@ pub(super) fn look(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<()
             sink.push(region.start, region.end, true, false);
         }
     })
+}
+
+/// Whether a mapping has been under our observation since the last look. It is taken under observation if that is wanted.
+fn stayed(witness: i32, plan: &Plan, sight: &mut Sight) -> Result<bool, i32> {
+    let (start, end) = (plan.mapping.start, plan.mapping.end);
+    let (count, _) = populated(sight.pagemap, sight.method, start, end, false, &mut sight.regions[..1])?;
+    if count == 0 {
+        return Ok(true);
+    }
+    // Whether an observer is us is told by registering again, which to us does no harm.
+    let observed = observed(witness, sight.regions[0].start);
+    let ours = (observed || sight.arm) && register(witness, start, end).is_ok();
+    Ok(observed && ours)
 }
 
 /// The kernel's page of zeros, which is there after a mere read of a page that was dropped, has no bit set and is not told

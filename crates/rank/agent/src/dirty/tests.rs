@@ -11,7 +11,7 @@ use super::*;
 use crate::layout::{Content, Layout, Plan};
 use crate::maps;
 use arena::{Arena, Random};
-use mend_kernel::pagemap::{Method as Scan, Region};
+use mend_kernel::pagemap::{self, Region};
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
@@ -32,6 +32,8 @@ type Chain = HashMap<u64, u64>;
 struct Bench {
     memory: File,
     pagemap: File,
+    /// How this kernel tells of pages.
+    scan: pagemap::Method,
     tracker: Tracker,
     chain: Chain,
     images: u8,
@@ -44,7 +46,8 @@ impl Bench {
         let mut tracker = Tracker::new(method);
         let there = tracker.describe().method == method;
         let (memory, pagemap, zero) = (open("/proc/self/mem"), open("/proc/self/pagemap"), xxh3_64(&[0; PAGE as usize]));
-        there.then(|| Self { memory, pagemap, tracker, chain: Chain::new(), images: 0, zero })
+        let scan = pagemap::probe(pagemap.as_raw_fd());
+        there.then(|| Self { memory, pagemap, scan, tracker, chain: Chain::new(), images: 0, zero })
     }
 
     fn page(&self, address: u64) -> Option<u64> {
@@ -80,7 +83,7 @@ impl Bench {
         let Some(look) = prepared.look else { return 0 };
         self.tracker.begin(&look);
         let mut regions = vec![Region::default(); 64];
-        let taken = look.take(self.pagemap.as_raw_fd(), Scan::Scan, plans, &[], &mut regions);
+        let taken = look.take(self.pagemap.as_raw_fd(), self.scan, plans, &[], &mut regions);
         // SAFETY: the slice is gone before the next look.
         let entries = unsafe { look.entries(&taken) };
         assert!(entries.is_some() || base.is_none());
@@ -120,7 +123,7 @@ impl Bench {
     fn store_everything(&self, plans: &[Plan], image: &mut Chain) {
         let mut regions = vec![Region::default(); 64];
         let mut sight =
-            look::Sight { pagemap: self.pagemap.as_raw_fd(), method: Scan::Scan, regions: &mut regions, volatile: &[], arm: false };
+            look::Sight { pagemap: self.pagemap.as_raw_fd(), method: self.scan, regions: &mut regions, volatile: &[], arm: false };
         for plan in plans.iter().filter(|plan| tracked(plan)) {
             let store = |_: &mut look::Sight, region: Region| {
                 for page in (region.start..region.end).step_by(PAGE as usize) {

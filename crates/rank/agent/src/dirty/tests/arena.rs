@@ -110,8 +110,11 @@ impl Arena {
     }
 
     fn span(&mut self) -> Range<u64> {
-        let longest = [1, 4, 32, 512][self.random.below(4) as usize];
-        let length = 1 + self.random.below(longest);
+        let length = match self.random.below(5) {
+            // What the kernel may treat as one.
+            4 => 512,
+            choice => 1 + self.random.below([1, 4, 32, 512][choice as usize]),
+        };
         let start = if length > 256 { self.random.below(2) * 512 } else { self.random.below(PAGES) };
         start..(start + length).min(PAGES)
     }
@@ -254,7 +257,7 @@ impl Arena {
     /// `mremap` to another place, with or without leaving an empty mapping behind.
     fn move_away(&mut self, span: Range<u64>) {
         let length = span.end - span.start;
-        let to = self.random.below(PAGES - length + 1);
+        let to = if length == 512 { 512 - span.start } else { self.random.below(PAGES - length + 1) };
         if to < span.end && span.start < to + length {
             return;
         }

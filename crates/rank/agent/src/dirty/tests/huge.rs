@@ -51,7 +51,7 @@ fn image(tracker: &mut Tracker, pagemap: &File, memory: &Memory, number: u8, ful
     let base = (!full).then(|| ImageId([number - 1; 16]));
     let look = tracker.prepare(base, true).look.unwrap();
     tracker.begin(&look);
-    let taken = look.take(pagemap.as_raw_fd(), Scan::Scan, &[memory.plan], &[], &mut [Region::default(); 64]);
+    let taken = look.take(pagemap.as_raw_fd(), pagemap::Method::Scan, &[memory.plan], &[], &mut [Region::default(); 64]);
     // SAFETY: the slice is gone before the next look.
     let entries = unsafe { look.entries(&taken) }.unwrap_or_default();
     let mut changed = [0; BLOCKS];

@@ -186,7 +186,7 @@ impl Links {
                 peer.refused = Some(peer.generation);
                 (Outbound::UNKNOWN, true)
             }
-            Err(ChannelError::Protocol(what)) => {
+            Err(ChannelError::Protocol(what) | ChannelError::Provider(what)) => {
                 report::fault(Some(identity.rank), format_args!("no channel to rank {rank}: {what}"));
                 (later(8), false)
             }

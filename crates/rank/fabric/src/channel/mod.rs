@@ -37,7 +37,7 @@ use crate::engine::pull::{Offer, Piece};
 use rustix::fd::BorrowedFd;
 
 /// Why a channel cannot go on.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The peer closed it.
     #[error("closed by the peer")]
@@ -51,6 +51,9 @@ pub enum ChannelError {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
+    /// A core provider failed; the peer need not be to blame.
+    #[error("{0}")]
+    Provider(String),
 }
 
 /// The sending end.

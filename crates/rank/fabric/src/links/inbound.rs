@@ -297,7 +297,9 @@ impl Links {
                 }
                 self.urgent = true;
             }
-            Err(ChannelError::Protocol(what)) => report::fault(self.rank(), format_args!("a channel of rank {rank} is refused: {what}")),
+            Err(ChannelError::Protocol(what) | ChannelError::Provider(what)) => {
+                report::fault(self.rank(), format_args!("a channel of rank {rank} is refused: {what}"))
+            }
             // The peer has given its opening up, perhaps because it is being suspended; it will try again.
             Err(ChannelError::Closed | ChannelError::Refused | ChannelError::Io(_)) => {}
         }

@@ -52,7 +52,11 @@ impl Links {
             Outbound::Loopback => self.feed_loopback(),
             Outbound::Open(_) if !peer.held && !suspended => self.pump(rank),
             Outbound::Opening(_) if slow && !peer.held && !suspended => self.advance(rank),
-            Outbound::Unknown { .. } if slow && !peer.held && !suspended => self.open(rank),
+            Outbound::Unknown { .. } if slow && !peer.held && !suspended => {
+                self.open(rank);
+                // Nobody may be there any more: an attempt is no progress, for which those would wait who are about to end.
+                false
+            }
             _ => false,
         }
     }
@@ -140,19 +144,19 @@ impl Links {
     }
 
     /// Begins to open a channel, if the map says where and the last attempt is long enough ago.
-    fn open(&mut self, rank: Rank) -> bool {
-        let Some(peer) = self.peers.get_mut(rank as usize) else { return false };
-        let Outbound::Unknown { retry, failures } = peer.outbound else { return false };
+    fn open(&mut self, rank: Rank) {
+        let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        let Outbound::Unknown { retry, failures } = peer.outbound else { return };
         if retry.is_some_and(|retry| Instant::now() < retry) {
-            return false;
+            return;
         }
-        let Some(entry) = peer.entry.as_ref().filter(|entry| entry.open) else { return false };
+        let Some(entry) = peer.entry.as_ref().filter(|entry| entry.open) else { return };
         peer.generation = entry.generation;
         let medium = self.medium(rank);
         let port = if medium == Medium::Ofi { self.port() } else { None };
         self.openings += 1;
-        let (Some(identity), Some(peer)) = (&self.identity, self.peers.get_mut(rank as usize)) else { return false };
-        let Some(address) = peer.entry.as_ref().and_then(|entry| entry.address.as_ref()) else { return false };
+        let (Some(identity), Some(peer)) = (&self.identity, self.peers.get_mut(rank as usize)) else { return };
+        let Some(address) = peer.entry.as_ref().and_then(|entry| entry.address.as_ref()) else { return };
         let (generation, number) = (self.generation, self.openings);
         let hello = Hello { job: identity.job, from: identity.rank, to: rank, generation, number, medium, readable: false };
         let started = Opening::start(address, hello, port).and_then(|opening| {
@@ -165,7 +169,6 @@ impl Links {
             Ok(opening) => Outbound::Opening(Box::new(opening)),
             Err(_) => later(failures),
         };
-        true
     }
 
     /// Goes on with an opening.
@@ -186,7 +189,7 @@ impl Links {
                 peer.refused = Some(peer.generation);
                 (Outbound::UNKNOWN, true)
             }
-            Err(ChannelError::Protocol(what)) => {
+            Err(ChannelError::Protocol(what) | ChannelError::Provider(what)) => {
                 report::fault(Some(identity.rank), format_args!("no channel to rank {rank}: {what}"));
                 (later(8), false)
             }

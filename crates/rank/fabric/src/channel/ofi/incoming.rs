@@ -39,7 +39,7 @@ impl OfiAdmission {
     /// The sender has been told.
     pub fn finish(self, socket: OwnedFd) -> OfiIncoming {
         let Self { line, to, theirs } = self;
-        OfiIncoming { line, to, theirs, socket, partial: Vec::new(), sequence: 0, drained: true, ended: None }
+        OfiIncoming { line, to, theirs, socket, partial: Vec::new(), sequence: 0, drained: true, refused: false, ended: None }
     }
 }
 
@@ -54,6 +54,8 @@ pub struct OfiIncoming {
     sequence: u32,
     /// Nothing came since the last marker was acknowledged.
     drained: bool,
+    /// The provider did not take credits lately: it is still connecting, perhaps to a peer that computes.
+    refused: bool,
     /// Since when the sender's connection is gone.
     ended: Option<Instant>,
 }
@@ -113,10 +115,12 @@ impl OfiIncoming {
         if credits < RETURN {
             return Ok(());
         }
+        self.refused = true;
         let Some(number) = port.take_send() else { return Ok(()) };
         let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits, back: 0 };
         if port.send(number, 0, self.to, self.line.number, prefix)? {
             self.sequence = self.sequence.wrapping_add(1);
+            self.refused = false;
             port.repaid(self.line.number, credits);
         } else {
             port.give_back(number);
@@ -147,8 +151,13 @@ impl Incoming for OfiIncoming {
             }
         }
         // The answer to what has come may take them along.
-        if self.ended.is_none() && bytes == 0 {
-            self.return_credits()?;
+        if self.ended.is_none()
+            && bytes == 0
+            && let Err(error) = self.return_credits()
+        {
+            // A sender that has given up, or has said its last word, may have closed its port already.
+            self.event()?;
+            return Err(if self.drained && self.ended.is_some() { ChannelError::Closed } else { error });
         }
         Ok(packets)
     }
@@ -182,7 +191,8 @@ impl Incoming for OfiIncoming {
 
     fn arm(&mut self) -> bool {
         let port = lock(&self.line.port);
-        self.ended.is_some() || port.owed(self.line.number) >= RETURN || port.has_mail(self.line.number)
+        let due = port.owed(self.line.number) >= RETURN && !self.refused;
+        self.ended.is_some() || due || port.has_mail(self.line.number)
     }
 
     fn disarm(&mut self) {}

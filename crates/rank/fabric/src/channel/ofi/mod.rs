@@ -12,6 +12,12 @@
 //! Credits travel with messages of packets to the same peer, if there are any; a message of their own they get when
 //! [`RETURN`] are due and nothing else is to be read.
 //!
+//! *Who goes first.* Providers connect two endpoints when the first message goes between them. If both ends begin at once,
+//! one of the two connections has to give way, and libfabric's `tcp` and `ofi_rxm` (as of 2.6) may then close the one that
+//! the peer has kept and sent on: messages are lost. So of each pair only the end with the lower address begins. A sender there
+//! has its credits from the start; a sender with the higher address gets its first ones in a message, before which it can
+//! send nothing.
+//!
 //! Packets are a stream of bytes cut into messages: a long packet takes several, and while there is no credit, short
 //! ones gather in one. So a burst of short packets costs few messages, and a peer that does not read holds up its own
 //! sender only. Memory: (CREDITS + CREDIT_MESSAGES) · BUFFER bytes per active peer and direction pair.
@@ -30,6 +36,8 @@ mod incoming;
 mod outgoing;
 pub mod port;
 mod reads;
+#[cfg(test)]
+mod tests;
 
 pub use incoming::{OfiAdmission, OfiIncoming};
 pub use outgoing::{OfiOpening, OfiOutgoing};

@@ -98,7 +98,7 @@ pub(super) struct Line {
     pub(super) reads: usize,
     /// Reads that have ended: whose, and whether well.
     pub(super) read: VecDeque<(u64, bool)>,
-    fault: Option<String>,
+    fault: Option<ChannelError>,
 }
 
 /// See the module.
@@ -123,11 +123,15 @@ pub struct Port {
     peers: HashMap<Vec<u8>, (u64, u32)>,
     /// The line on which a peer sends, by the peer's number at the provider.
     sources: HashMap<u64, u64>,
-    pub(super) fault: Option<String>,
+    pub(super) fault: Option<ChannelError>,
 }
 
 // SAFETY: the pointers are to memory that the port owns; it is used under its lock.
 unsafe impl Send for Port {}
+
+fn wrong_sum() -> ChannelError {
+    ChannelError::Protocol("messages and credits do not add up".into())
+}
 
 impl Port {
     /// Opens a port.
@@ -195,7 +199,8 @@ impl Port {
                 Ok(0) => break,
                 Ok(count) => more = count == BATCH,
                 Err(errno) => {
-                    self.fault = Some(format!("the queue of {} failed with error {errno}", self.core.provider));
+                    let what = format!("the queue of {} failed with error {errno}", self.core.provider);
+                    self.fault = Some(ChannelError::Provider(what));
                     break;
                 }
             }
@@ -224,7 +229,8 @@ impl Port {
             self.sends -= 1;
             self.free.push(number);
             if let (Event::Failed { errno, .. }, Some(line)) = (event, self.lines.get_mut(&line)) {
-                line.fault = Some(format!("a send over {} failed: {}", self.core.provider, std::io::Error::from_raw_os_error(*errno)));
+                let cause = std::io::Error::from_raw_os_error(*errno);
+                line.fault = Some(ChannelError::Provider(format!("a send over {} failed: {cause}", self.core.provider)));
             }
             return;
         }
@@ -246,7 +252,7 @@ impl Port {
         let prefix = Prefix::decode(self.bytes(number));
         let Some(line) = self.lines.get_mut(&prefix.line) else { return false };
         if line.expected != prefix.sequence {
-            line.fault = Some(format!("message {} came instead of {}", prefix.sequence, line.expected));
+            line.fault = Some(ChannelError::Protocol(format!("message {} came instead of {}", prefix.sequence, line.expected)));
             return false;
         }
         line.expected = line.expected.wrapping_add(1);
@@ -259,7 +265,7 @@ impl Port {
                 }
                 return true;
             }
-            _ => line.fault = Some("messages and credits do not add up".into()),
+            _ => line.fault = Some(wrong_sum()),
         }
         false
     }
@@ -270,7 +276,7 @@ impl Port {
             Some(line) if line.outbound && prefix.credits <= CREDITS && line.credits + prefix.credits <= CREDITS => {
                 line.credits += prefix.credits;
             }
-            Some(line) => line.fault = Some("messages and credits do not add up".into()),
+            Some(line) => line.fault = Some(wrong_sum()),
             // That channel has been closed meanwhile.
             None => {}
         }
@@ -447,7 +453,7 @@ impl Port {
 
     fn refused(&self, errno: i32) -> ChannelError {
         let cause = std::io::Error::from_raw_os_error(errno);
-        ChannelError::Protocol(format!("{} refuses a send: {cause}", self.core.provider))
+        ChannelError::Provider(format!("{} refuses a send: {cause}", self.core.provider))
     }
 
     /// Takes a credit. False: none is left.
@@ -503,8 +509,7 @@ impl Port {
 
     /// What broke this line.
     pub fn fault(&self, line: u64) -> Option<ChannelError> {
-        let fault = self.lines.get(&line).and_then(|line| line.fault.clone()).or_else(|| self.fault.clone());
-        fault.map(ChannelError::Protocol)
+        self.lines.get(&line).and_then(|line| line.fault.clone()).or_else(|| self.fault.clone())
     }
 }
 

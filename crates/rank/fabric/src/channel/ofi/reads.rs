@@ -4,7 +4,7 @@
 //! that is gone is not read over its successor, where its keys mean nothing. Registrations are made per message;
 //! providers whose registration is dear keep a cache of their own.
 
-use super::super::{NotPulled, Pulled, Puller};
+use super::super::{ChannelError, NotPulled, Pulled, Puller};
 use super::core::Registration;
 use super::incoming::OfiIncoming;
 use super::port::{Port, Purpose, lock};
@@ -138,7 +138,7 @@ impl Port {
             if began.elapsed() > END_TIME || self.fault.is_some() {
                 // Memory comes before channels: with the endpoint everything of this port ends.
                 self.core.close_endpoint();
-                self.fault = Some("reads did not end".into());
+                self.fault = Some(ChannelError::Provider("reads did not end".into()));
                 line.reads = 0;
                 return;
             }

@@ -337,3 +337,25 @@ fn nothing_is_expected_of_a_peer_that_has_ended() {
         world.settle("its end is seen", |world| ends(world));
     }
 }
+
+#[test]
+fn attempts_to_reach_a_peer_that_has_ended_are_no_progress() {
+    for shared in [false, true] {
+        let mut world = World::new(&[0, u32::from(!shared)], 1);
+        // Its listeners are gone; no channel of its was open, so nothing else tells that it has ended.
+        world.nodes[1].links.watch = None;
+        world.nodes[0].links.post(1, &Header::new(Kind::Ack), &[]);
+        let Node { engine, links, .. } = &mut world.nodes[0];
+        let mut attempts = 0;
+        while attempts < 4 {
+            links.urgent = true;
+            // Whoever waits for messages to leave before he ends waits as long as there is progress.
+            assert!(!links.progress(engine), "attempt {attempts}");
+            attempts = match links.peers[1].outbound {
+                Outbound::Unknown { failures, .. } => failures,
+                _ => attempts,
+            };
+            std::thread::yield_now();
+        }
+    }
+}

@@ -32,7 +32,7 @@ impl OwnLine {
         let line = Self { port: port.clone(), number, grant, peer: None };
         open.replenish();
         let enough = open.posted + open.held >= open.wanted;
-        open.lines.insert(number, Line { outbound, credits: if outbound { CREDITS } else { 0 }, ..Line::default() });
+        open.lines.insert(number, Line { outbound, ..Line::default() });
         drop(open);
         // Too late is too little: a message without a buffer would hold up others.
         if enough { Ok(line) } else { Err(ChannelError::Protocol("the provider takes no more receive buffers".into())) }
@@ -64,8 +64,15 @@ impl OwnLine {
                 Err(errno) => return unusable(format!("the peer's address is refused with error {errno}")),
             },
         };
+        let order = port.core.address.cmp(&contact.address);
         if let Some(line) = port.lines.get_mut(&self.number) {
             line.theirs = contact.line;
+            // The end with the lower address begins: see the module `ofi`.
+            if line.outbound && order.is_le() {
+                line.credits = CREDITS;
+            } else if !line.outbound && order.is_lt() {
+                line.owed = CREDITS;
+            }
             if !line.outbound {
                 port.sources.insert(to, self.number);
             }

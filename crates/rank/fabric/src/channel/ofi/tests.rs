@@ -1,0 +1,103 @@
+use super::super::{ChannelError, Incoming, Outgoing};
+use super::port::{Port, SharedPort, lock};
+use super::*;
+use crate::engine::buffers::{Payload, Segment};
+use crate::engine::packet::{Header, Kind};
+use mend_fabric_sys::Library;
+use std::ffi::CString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::net::UnixStream;
+
+/// Rounds in which a provider connects and delivers many times over.
+const MANY: usize = 300;
+
+fn two_ports() -> (SharedPort, SharedPort) {
+    let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
+    let path = CString::new(format!("{venv}/lib/mpich/libfabric.so.1")).unwrap();
+    let library = Library::load(&path).unwrap_or_else(|| panic!("no libfabric at {path:?}; run `make setup`"));
+    let provider = std::env::var("MEND_OFI_PROVIDER").unwrap_or_else(|_| "tcp".into());
+    let open = || Port::open(&library, &provider, IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let (one, other) = (open(), open());
+    let ordered = lock(&one).core.address < lock(&other).core.address;
+    if ordered { (one, other) } else { (other, one) }
+}
+
+/// A channel, and the sockets' other ends, which keep it open.
+fn channel(from: &SharedPort, to: &SharedPort) -> (OfiOutgoing, OfiIncoming) {
+    let (near, far) = UnixStream::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    let opening = OfiOpening::begin(from).unwrap();
+    let admission = OfiAdmission::begin(to, &opening.contact()).unwrap();
+    let contact = admission.contact();
+    (opening.finish(near.into(), &contact).unwrap(), admission.finish(far.into()))
+}
+
+fn poll(ports: [&SharedPort; 2]) {
+    for port in ports {
+        lock(port).poll();
+    }
+    std::thread::yield_now();
+}
+
+fn post(outgoing: &mut OfiOutgoing, id: u64) {
+    let mut header = Header::new(Kind::Marker);
+    header.id = id;
+    assert!(outgoing.send(&header, &[] as &[Segment]).unwrap());
+}
+
+fn take(incoming: &mut OfiIncoming) -> Vec<u64> {
+    let mut got = Vec::new();
+    incoming
+        .receive(1 << 20, &mut |header: &Header, _: Payload| -> Result<(), ChannelError> {
+            got.push(header.id);
+            Ok(())
+        })
+        .unwrap();
+    got
+}
+
+#[test]
+fn of_two_ends_only_the_one_with_the_lower_address_begins() {
+    let (low, high) = two_ports();
+    let ports = [&low, &high];
+    let (mut up, mut up_end) = channel(&low, &high);
+    let (mut down, mut down_end) = channel(&high, &low);
+    post(&mut down, 7);
+    for _ in 0..MANY {
+        poll(ports);
+        assert!(!down.flush().unwrap(), "the higher end sent before the lower one has connected");
+        assert_eq!(take(&mut up_end), []);
+    }
+    // The lower end begins, with packets of its own or with the credits that the other one waits for.
+    post(&mut up, 8);
+    let (mut above, mut below) = (Vec::new(), Vec::new());
+    while above.is_empty() || below.is_empty() {
+        poll(ports);
+        up.flush().unwrap();
+        down.flush().unwrap();
+        above.extend(take(&mut up_end));
+        below.extend(take(&mut down_end));
+    }
+    assert_eq!((above, below), (vec![8], vec![7]));
+}
+
+#[test]
+fn a_sender_with_the_higher_address_is_given_its_first_credits_once() {
+    let (low, high) = two_ports();
+    let (mut down, mut end) = channel(&high, &low);
+    let mut got = Vec::new();
+    for id in 0..MANY as u64 {
+        post(&mut down, id);
+        while got.len() as u64 <= id {
+            poll([&low, &high]);
+            down.flush().unwrap();
+            got.extend(take(&mut end));
+        }
+    }
+    assert_eq!(got, (0..MANY as u64).collect::<Vec<_>>());
+    // Whoever sleeps while nothing goes on is not kept awake by what it owes.
+    while end.arm() {
+        poll([&low, &high]);
+        take(&mut end);
+    }
+}

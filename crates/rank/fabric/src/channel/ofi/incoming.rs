@@ -118,14 +118,15 @@ impl OfiIncoming {
         self.refused = true;
         let Some(number) = port.take_send() else { return Ok(()) };
         let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits, back: 0 };
-        if port.send(number, 0, self.to, self.line.number, prefix)? {
+        let sent = port.send(number, 0, self.to, self.line.number, prefix);
+        if matches!(sent, Ok(true)) {
             self.sequence = self.sequence.wrapping_add(1);
             self.refused = false;
             port.repaid(self.line.number, credits);
         } else {
             port.give_back(number);
         }
-        Ok(())
+        sent.map(drop)
     }
 }
 

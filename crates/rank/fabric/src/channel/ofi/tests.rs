@@ -1,3 +1,5 @@
+//! Two ports of a real core provider in one process: which end connects, and what each may send when.
+
 use super::super::{ChannelError, Incoming, Outgoing};
 use super::port::{Port, SharedPort, lock};
 use super::*;

@@ -72,7 +72,13 @@ fuzz_target!(|acts: Vec<Act>| {
                     }
                     drop(payload.to_vec());
                     reader.advance();
-                    let fixed = if payload.len() >= 1024 { 64 } else if header.is_brief() { 32 } else { 56 };
+                    let fixed = if payload.len() >= 1024 {
+                        64
+                    } else if header.is_brief() {
+                        32
+                    } else {
+                        56
+                    };
                     tail += (fixed + payload.len() as u64).next_multiple_of(64);
                 }
                 Ok(None) => drop(reader.sleep()),

@@ -2,6 +2,8 @@
 
 pub mod background;
 pub mod copy;
+#[cfg(test)]
+mod mapped;
 pub mod memory;
 pub mod namespaces;
 pub mod pagemap;

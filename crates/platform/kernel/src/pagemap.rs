@@ -264,6 +264,7 @@ fn swapping() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapped::apart;
     use std::os::fd::AsRawFd;
 
     #[test]
@@ -291,13 +292,8 @@ mod tests {
     #[test]
     fn what_is_far_apart_is_found() {
         let size = 4u64 << 30;
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        // SAFETY: a new private mapping at an address of the kernel's choice, unmapped below.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), size as usize, protection, flags, -1, 0) };
-        assert_ne!(base, libc::MAP_FAILED);
-        // SAFETY: advice on the mapping made above.
-        unsafe { libc::madvise(base, size as usize, libc::MADV_NOHUGEPAGE) };
-        let (start, end) = (base as u64, base as u64 + size);
+        let start = apart(size / PAGE);
+        let end = start + size;
         // Beside the borders of a leap, and far from any.
         let expected = [0, 1, 4095, 4096, 4097, 8191, 12288, 300_000, 300_511, 300_512, size / PAGE - 1];
         for page in expected {
@@ -316,20 +312,13 @@ mod tests {
         }
         assert_eq!(pages, expected);
         // SAFETY: the mapping made above, no longer used.
-        unsafe { libc::munmap(base, size as usize) };
+        unsafe { libc::munmap(start as *mut libc::c_void, size as usize) };
     }
 
     #[test]
     fn both_methods_find_exactly_the_touched_pages() {
         let size = 64 * PAGE as usize;
-        // SAFETY: a new private mapping at an address of the kernel's choice, unmapped below.
-        let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-        };
-        assert_ne!(base, libc::MAP_FAILED);
-        let start = base as u64;
-        // SAFETY: advice on the mapping made above.
-        unsafe { libc::madvise(base, size, libc::MADV_NOHUGEPAGE) };
+        let start = apart(64);
         for page in [0u64, 1, 5, 63] {
             // SAFETY: within the mapping made above.
             unsafe { ((start + page * PAGE) as *mut u8).write_volatile(1) };
@@ -351,6 +340,6 @@ mod tests {
             assert_eq!(pages, [0, 1, 5, 63], "{method:?}");
         }
         // SAFETY: the mapping made above, no longer used.
-        unsafe { libc::munmap(base, size) };
+        unsafe { libc::munmap(start as *mut libc::c_void, size) };
     }
 }

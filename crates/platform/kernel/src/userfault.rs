@@ -118,17 +118,8 @@ pub fn release(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapped::apart;
     use crate::pagemap::{self, Region, missing, written};
-
-    fn map(pages: u64) -> u64 {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), (pages * PAGE) as usize, protection, flags, -1, 0) };
-        assert_ne!(base, libc::MAP_FAILED);
-        // SAFETY: advice on the mapping made above.
-        unsafe { libc::madvise(base, (pages * PAGE) as usize, libc::MADV_NOHUGEPAGE) };
-        base as u64
-    }
 
     fn touch(base: u64, page: u64) {
         // SAFETY: the tests pass pages of their own mappings.
@@ -139,7 +130,7 @@ mod tests {
     fn only_what_is_written_after_protection_is_told() {
         let Ok(userfault) = open() else { return };
         let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
-        let (pagemap, base) = (pagemap.as_raw_fd(), map(16));
+        let (pagemap, base) = (pagemap.as_raw_fd(), apart(16));
         for page in [0, 1, 2, 7, 8] {
             touch(base, page);
         }
@@ -182,7 +173,7 @@ mod tests {
     #[test]
     fn a_witness_tells_what_stayed_where_it_was() {
         let Ok(userfault) = witness() else { return };
-        let (userfault, base, length) = (userfault.as_raw_fd(), map(8), 2 * PAGE as usize);
+        let (userfault, base, length) = (userfault.as_raw_fd(), apart(8), 2 * PAGE as usize);
         (0..8).for_each(|page| touch(base, page));
         assert!(!observed(userfault, base));
         register(userfault, base, base + 8 * PAGE).unwrap();

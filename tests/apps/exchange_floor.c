@@ -9,19 +9,11 @@
  *
  * As in IMB, what is sent is not changed between two messages. */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <sched.h>
+#include "floor.h"
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { ROUNDS = 7, WAYS = 3, CHUNK = 9 * 1024, SLOTS = 3, PIECE = 2048 };
 
@@ -41,29 +33,6 @@ struct self {
     pid_t other;
     int memory;
 };
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1e6 + time.tv_nsec / 1e3;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static int ascending(const void *a, const void *b) {
-    double difference = *(const double *)a - *(const double *)b;
-    return difference < 0 ? -1 : difference > 0;
-}
-
-static char *fresh(size_t bytes, int salt) {
-    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) fail("mmap");
-    memset(memory, salt, bytes);
-    return memory;
-}
 
 static size_t piece(size_t bytes, size_t at) {
     return bytes - at < PIECE ? bytes - at : PIECE;
@@ -105,16 +74,6 @@ static void through_rings(struct self *self, size_t out, size_t in) {
     }
 }
 
-static void read_all(int way, struct self *self, size_t bytes) {
-    for (size_t done = 0; done < bytes;) {
-        struct iovec local = {self->to + done, bytes - done}, remote = {self->theirs + done, bytes - done};
-        ssize_t got = way == 1 ? pread(self->memory, self->to + done, bytes - done, (off_t)(size_t)(self->theirs + done))
-                               : process_vm_readv(self->other, &local, 1, &remote, 1, 0);
-        if (got <= 0) fail(way == 1 ? "pread of /proc/PID/mem" : "process_vm_readv");
-        done += (size_t)got;
-    }
-}
-
 static void await(atomic_ulong *word, unsigned long number) {
     while (atomic_load_explicit(word, memory_order_acquire) < number) {}
 }
@@ -127,7 +86,7 @@ static void message(int way, struct self *self, size_t out, size_t in) {
     if (way == 0) {
         through_rings(self, out, in);
     } else {
-        read_all(way, self, in);
+        take_memory(way == 1 ? self->memory : -1, self->other, self->to, self->theirs, in);
     }
     atomic_store_explicit(&self->out->done, self->number, memory_order_release);
     await(&self->in->done, self->number);
@@ -136,19 +95,11 @@ static void message(int way, struct self *self, size_t out, size_t in) {
 static double median_time(int way, struct self *self, size_t out, size_t in, long count) {
     double rounds[ROUNDS];
     for (int round = 0; round < ROUNDS; round++) {
-        double start = now();
+        double start = nanoseconds();
         for (long i = 0; i < count; i++) message(way, self, out, in);
-        rounds[round] = (now() - start) / count;
+        rounds[round] = (nanoseconds() - start) / 1e3 / count;
     }
-    qsort(rounds, ROUNDS, sizeof *rounds, ascending);
-    return rounds[ROUNDS / 2];
-}
-
-static void stay(int processor) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(processor, &set);
-    if (sched_setaffinity(0, sizeof set, &set)) perror("sched_setaffinity");
+    return median(rounds, ROUNDS);
 }
 
 int main(int count, char **arguments) {
@@ -165,12 +116,9 @@ int main(int count, char **arguments) {
         if (!first) prctl(PR_SET_PDEATHSIG, SIGKILL);
         stay(!first);
         struct self self = {.out = &lanes[!first], .in = &lanes[first], .other = first ? child : parent};
-        char path[64];
         /* The child reads what its parent has, and the other way round: both allow it to processes of their user. */
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-        snprintf(path, sizeof path, "/proc/%d/mem", (int)self.other);
-        self.memory = open(path, O_RDONLY);
-        if (self.memory < 0) fail(path);
+        self.memory = open_memory(self.other);
         self.from = fresh(bytes, first ? 3 : 5);
         self.to = fresh(bytes, 0);
         memcpy(self.out->slots[0], &self.from, sizeof self.from);

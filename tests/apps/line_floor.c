@@ -5,16 +5,11 @@
  * ring, marks  a new line of a ring each time; the other side watches the line that comes next
  * ring, head   a new line of a ring each time, and its number in a line of its own, which the other side watches */
 #define _GNU_SOURCE
-#include <sched.h>
+#include "floor.h"
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { ROUNDS = 7, LINES = 440, WAYS = 3 };
 
@@ -26,17 +21,6 @@ struct line {
 struct way {
     struct line head, lines[LINES];
 };
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1e9 + time.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b) {
-    double difference = *(const double *)a - *(const double *)b;
-    return difference < 0 ? -1 : difference > 0;
-}
 
 /* The message of this number, from 1. */
 static void give(int kind, struct way *way, unsigned long number) {
@@ -53,13 +37,6 @@ static void take(int kind, struct way *way, unsigned long number) {
     if (line->value != number) exit(1);
 }
 
-static void stay(int processor) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(processor, &set);
-    if (sched_setaffinity(0, sizeof set, &set)) perror("sched_setaffinity");
-}
-
 int main(int count, char **arguments) {
     long times = count > 1 ? strtol(arguments[1], NULL, 10) : 0;
     if (times < 1) return 2;
@@ -74,17 +51,16 @@ int main(int count, char **arguments) {
     for (int kind = 0; kind < WAYS; kind++) {
         double rounds[ROUNDS];
         for (int round = 0; round < ROUNDS; round++) {
-            double start = now();
+            double start = nanoseconds();
             for (long i = 0; i < times; i++) {
                 number++;
                 if (other) give(kind, &ways[0], number);
                 take(kind, &ways[other ? 1 : 0], number);
                 if (!other) give(kind, &ways[1], number);
             }
-            rounds[round] = (now() - start) / (2 * times);
+            rounds[round] = (nanoseconds() - start) / (2 * times);
         }
-        qsort(rounds, ROUNDS, sizeof *rounds, ascending);
-        if (other) printf("%-12s %.1f\n", names[kind], rounds[ROUNDS / 2]);
+        if (other) printf("%-12s %.1f\n", names[kind], median(rounds, ROUNDS));
         fflush(stdout);
     }
     if (other) waitpid(other, NULL, 0);

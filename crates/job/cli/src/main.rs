@@ -16,6 +16,7 @@ mod verbs;
 use arguments::{Arguments, Command};
 use clap::Parser;
 use failure::Failure;
+use std::io::IsTerminal;
 
 fn main() {
     let arguments = match mpiexec::rewrite(std::env::args_os().collect()) {
@@ -42,7 +43,8 @@ fn run(command: Command) -> Result<i32, Failure> {
     }
     let filter = tracing_subscriber::EnvFilter::try_new(mend_settings::LOG.text())
         .map_err(|error| Failure::usage(format!("{}: {error}", mend_settings::LOG.name), "write for example MEND_LOG=debug"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     // Ranks may share this machine. Without short slices we only answer later.
     let _ = mend_kernel::slice::shorten();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -11,6 +11,9 @@ use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
 use serde::Serialize;
 use std::io::IsTerminal;
 
+/// Longest time a killed job may take to be gone: its daemons have 10 s for its ranks.
+const GOING: std::time::Duration = std::time::Duration::from_secs(15);
+
 /// Asks and turns a refusal into a failure.
 async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
     let (directory, record) = record::find(job, true)?;
@@ -200,6 +203,15 @@ pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
 pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
     let (directory, record) = record::find(arguments.job.as_deref(), true)?;
     let Answer::Killed = ask_of(&directory, &record, Ask::Kill).await? else { return Err(unexpected()) };
+    // What follows it (a restart, say) wants the job's lock.
+    let asked = std::time::Instant::now();
+    while directory.is_running() {
+        if asked.elapsed() > GOING {
+            let error = format!("{} was told to end and still runs", record.id);
+            return Err(Failure::new(error, "look at the process of `mend run`; is its output being read?", 1));
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
     if arguments.json {
         report::json(&serde_json::json!({ "killed": record.id }))?;
     } else {

@@ -105,6 +105,9 @@ pub struct Job {
     pub(crate) output: Output,
     pub(crate) operation: Option<Operation>,
     pub(crate) periodic: Periodic,
+    /// Of the newest checkpoint that this controller published, or 0. No number is given again: copies of what had it before may
+    /// still be under way or be going.
+    pub(crate) last_number: u64,
     /// A checkpoint whose images are still being written while all ranks run.
     pub(crate) background: Option<Operation>,
     pub(crate) waiting: VecDeque<(Ask, AnswerSender, Instant)>,
@@ -347,7 +350,7 @@ impl Job {
         if let (ExitStatus::Signal(signal), None) = (status, self.interrupted) {
             let host = &self.nodes[self.ranks[rank as usize].node as usize].name;
             eprintln!("mend: rank {rank} on {host} was ended by signal {signal}");
-            if let Some(number) = numbers(&self.record.checkpoints).last() {
+            if let Some(number) = self.newest_left() {
                 eprintln!("mend: hint: `mend restart {}` continues the job from checkpoint {number}", self.record.id);
             }
         }
@@ -380,9 +383,14 @@ impl Job {
             self.operation_lost(rank, "is lost with its node");
         }
         let id = &self.record.id;
-        let hint = match numbers(&self.record.checkpoints).last() {
+        let hint = match self.newest_left() {
             Some(number) => format!("`mend restart {id}` continues it from checkpoint {number} on the hosts that are left"),
-            None => "it had no checkpoint; take some with `mend checkpoint` next time".to_owned(),
+            None if numbers(&self.record.checkpoints).is_empty() => {
+                "it had no checkpoint; take some with `mend checkpoint` next time".to_owned()
+            }
+            None => format!(
+                "the nodes that are left do not have all of any checkpoint; `mend restart {id}` needs {host} back, or more tiers next time (--tiers)"
+            ),
         };
         let ranks = lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         self.end(Err(RunError::NodeLost { host, why: why.to_owned(), ranks, hint }));

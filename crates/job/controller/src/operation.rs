@@ -135,7 +135,7 @@ impl Job {
             let _ = answers.send(failed(Failure { error, hint: String::new() }));
             return;
         }
-        let number = manifest::numbers(&self.checkpoints()).last().copied().unwrap_or(0) + 1;
+        let number = manifest::numbers(&self.checkpoints()).last().copied().unwrap_or(0).max(self.last_number) + 1;
         let part = match manifest::prepare(&self.checkpoints(), number) {
             Ok(part) => part,
             Err(error) => {
@@ -381,6 +381,7 @@ impl Job {
             Ok(place) => place,
             Err(error) => return self.checkpoint_failed(manifest.number, part, answers, with_causes(&error), error.hint()),
         };
+        self.last_number = manifest.number;
         self.published(manifest);
         let _ = answers.send(Answer::Checkpoint(CheckpointDone {
             number: manifest.number,

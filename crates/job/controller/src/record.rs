@@ -353,7 +353,7 @@ pub fn list() -> Result<Vec<(JobDirectory, JobRecord)>, RecordError> {
     Ok(found)
 }
 
-/// Finds a job by its name or the beginning of it; without a name, the only (running, if asked) one, newest first.
+/// Finds a job by its name or the beginning of it (if a running one is asked for and some run, of those); without a name, the only (running, if asked) one, newest first.
 ///
 /// # Errors
 /// [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::None`], [`RecordError::NoneEnded`], [`RecordError::Io`].
@@ -376,7 +376,11 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
     if let Some(at) = known.iter().position(|id| id == name) {
         return Ok(jobs.swap_remove(at));
     }
-    let matching: Vec<usize> = (0..known.len()).filter(|&at| known[at].starts_with(name)).collect();
+    let mut matching: Vec<usize> = (0..known.len()).filter(|&at| known[at].starts_with(name)).collect();
+    if running && matching.len() > 1 {
+        let on: Vec<usize> = matching.iter().copied().filter(|&at| jobs[at].0.is_running()).collect();
+        matching = if on.is_empty() { matching } else { on };
+    }
     match matching[..] {
         [at] => Ok(jobs.swap_remove(at)),
         [] => Err(RecordError::NoSuchJob { name: name.to_owned(), known }),

@@ -262,6 +262,7 @@ async fn begin(
         output,
         operation: None,
         periodic,
+        last_number: 0,
         background: None,
         waiting: VecDeque::new(),
         pending: BTreeMap::new(),

@@ -264,6 +264,12 @@ impl Job {
         self.do_tiers(actions);
     }
 
+    /// The newest checkpoint of which the nodes that are left have all.
+    pub(crate) fn newest_left(&self) -> Option<u64> {
+        let left = |number: &u64| self.tiers.as_ref().is_none_or(|tiering| tiering.machine.is_restorable(*number));
+        numbers(&self.record.checkpoints).into_iter().rev().find(left)
+    }
+
     /// Lets go of checkpoints that others removed. To be called now and then.
     pub(crate) fn tidy_tiers(&mut self) {
         let Some(tiering) = &mut self.tiers else { return };

@@ -318,7 +318,9 @@ impl Replication {
         self.checkpoints.get(&number)?.get(rank as usize)
     }
 
-    fn is_restorable(&self, number: u64) -> bool {
+    /// Whether every image that a restart from the checkpoint reads is somewhere.
+    #[must_use]
+    pub fn is_restorable(&self, number: u64) -> bool {
         self.closure(number).into_iter().all(|(number, rank)| self.image(number, rank).is_some_and(|image| !image.sites.is_empty()))
     }
 

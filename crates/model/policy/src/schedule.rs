@@ -261,7 +261,8 @@ impl Schedule {
 
     fn costs(&self) -> Option<Costs> {
         let (full, incremental) = (self.full?, self.incremental?);
-        // A restart reads an incremental's pages at about the rate at which a full one's are written.
+        // An estimate, of no restart: it reads an incremental's pages at about the rate at which a full one's are written. Few jobs are
+        // ever restarted by the controller that plans.
         let extra_recovery_s = full.write_s * incremental.bytes / full.bytes.max(1.0);
         Some(Costs { full_s: full.cost_s, incremental_s: incremental.cost_s, extra_recovery_s })
     }

@@ -1,4 +1,4 @@
-//! The public API of the libfabric that this process has loaded, found at run time.
+//! The public API of a libfabric that this process has loaded, found at run time.
 //!
 //! `libmend-fi.so` is loaded *by* libfabric and must not be linked to one: the functions are looked up in the library
 //! that is there already. What they return are the objects and operation tables of [`crate::objects`].
@@ -44,7 +44,7 @@ impl Library {
         if handle.is_null() { None } else { Self::within(handle) }
     }
 
-    fn within(handle: *mut c_void) -> Option<Self> {
+    pub(crate) fn within(handle: *mut c_void) -> Option<Self> {
         let find = |name: &CStr| {
             // SAFETY: a handle of dlopen, or RTLD_DEFAULT; the default version of the symbol is the newest.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };

@@ -104,14 +104,14 @@ pub const CHECKPOINT_MODE: Setting = Setting {
     name: "MEND_CHECKPOINT_MODE",
     kind: Kind::Choice(&["copy-on-write", "stop"]),
     default: "copy-on-write",
-    meaning: "copy-on-write: ranks stand still for a snapshot of their memory, which is written behind them; a rank stands still until its image is written where memory is too short for that, and the checkpoint says so. stop: all do.",
+    meaning: "copy-on-write: ranks stand still for a snapshot of their memory, which is written behind them; a rank stands still until its image is written where memory is too short for that, or was when the kernel killed the writer of its last one, and the checkpoint says so. stop: all do.",
 };
 /// Bound of writing behind the program.
 pub const WRITE_RATE: Setting = Setting {
     name: "MEND_WRITE_RATE",
     kind: Kind::Number { min: 0, max: 1_000_000 },
     default: "0",
-    meaning: "MiB per second at which each rank's image is written behind the running program, at most; 0: as fast as the target takes it. It is written at low priority in any case.",
+    meaning: "MiB per second at which each rank's image is written behind the running program, at most; 0: as fast as the target takes it. Reckoned from when the writing began, so that what a slow target held up may be made good; when the bytes reach the disk is the kernel's affair, until all are made durable at the end. In any case the writer has nice value 10, SCHED_BATCH and the lowest best-effort I/O priority.",
 };
 /// When checkpoints are taken.
 pub const INTERVAL: Setting = Setting {
@@ -125,7 +125,7 @@ pub const INCREMENTAL: Setting = Setting {
     name: "MEND_INCREMENTAL",
     kind: Kind::WordOrNumber { words: &["off", "auto"], min: 0, max: 31 },
     default: "auto",
-    meaning: "Incremental checkpoints between two full ones, at most; auto: as measured costs and MEND_MTBF make it best; off: none. A rank that moved or was restarted begins with a full image. --incremental of mend run and mend restart.",
+    meaning: "Incremental checkpoints between two full ones, at most; auto: as measured costs and MEND_MTBF make it best, where reading an incremental one at a restart is reckoned to take as long as its bytes take in writing a full one; off: none. A rank that moved or was restarted begins with a full image. --incremental of mend run and mend restart.",
 };
 /// Which checkpoints are kept.
 pub const KEEP: Setting = Setting {
@@ -146,7 +146,7 @@ pub const SPACE_PERCENT: Setting = Setting {
     name: "MEND_SPACE_PERCENT",
     kind: Kind::WordOrNumber { words: &["off"], min: 110, max: 100_000 },
     default: "250",
-    meaning: "Space of the newest checkpoint and all that it builds on, in per cent of a full one, past which older ones are merged into a full one in the background; with tiers, past which a new chain is begun with a full one; off: never.",
+    meaning: "Space of the newest checkpoint and all that it builds on, in per cent of a full one, past which older ones are merged into a full one in the background; with tiers, past which a new chain is begun with a full one; off: never. It bounds chains, not all that is kept: checkpoints that MEND_KEEP counts and those that somebody asked for stay, with what they build on.",
 };
 /// Channels of the fabric, by preference.
 pub const CHANNELS: Setting = Setting {
@@ -161,6 +161,13 @@ pub const OFI_PROVIDER: Setting = Setting {
     kind: Kind::Text,
     default: "tcp",
     meaning: "libfabric provider of the ofi channel, as fi_info -l names it: tcp, verbs;ofi_rxm, cxi, efa, …; it must offer reliable datagram endpoints with RMA.",
+};
+/// Whose libfabric the `ofi` channel uses.
+pub const OFI_LIBFABRIC: Setting = Setting {
+    name: "MEND_OFI_LIBFABRIC",
+    kind: Kind::Choice(&["program", "own"]),
+    default: "program",
+    meaning: "Whose libfabric the ofi channel uses: the program's, or one of its own that is unloaded before an image is taken, with the RDMA devices that a provider keeps open. own is an experiment (docs/channels.md): over software RDMA ranks could not connect again after a restart.",
 };
 /// Where checkpoints are kept.
 pub const TIERS: Setting = Setting {
@@ -240,6 +247,7 @@ pub const ALL: &[Setting] = &[
     TIER_HOURS,
     CHANNELS,
     OFI_PROVIDER,
+    OFI_LIBFABRIC,
     TRACKING,
     UNEXPECTED,
     ENCRYPTION_KEY,

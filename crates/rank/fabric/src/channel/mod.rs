@@ -91,10 +91,6 @@ pub trait Outgoing: Send {
     fn unsent(&self) -> bool;
     /// Payload per packet at which long transfers flow best, bytes.
     fn chunk(&self) -> usize;
-    /// What a KiB of them costs this processor lately, cycles of the time stamp counter; 0 if that is not known.
-    fn cost(&self) -> u64 {
-        0
-    }
     /// Longest message that had better travel at once: where a round trip costs more than a copy, bytes.
     fn eager_limit(&self) -> usize;
     /// Lets the receiver read a message by itself out of the memory given, which stays lent until [`Outgoing::retract`].
@@ -233,9 +229,9 @@ pub trait Puller {
     fn kind(&self) -> u32;
     /// Bytes per read at which others are not kept waiting and long messages flow best.
     fn chunk(&self) -> usize;
-    /// True if a message of `length` bytes had better come in packets than by reads. `sending`: what the channel to the same rank
-    /// says of its [`Outgoing::cost`], if this rank sends long messages, too.
-    fn declines(&mut self, _length: usize, _sending: Option<u64>) -> bool {
+    /// True if a message of `length` bytes had better come in packets than by reads: it is asked for at once then, so that
+    /// they are DATA of the operation `token`.
+    fn declines(&mut self, _token: u64, _length: usize) -> bool {
         false
     }
     /// Reads `local.len` bytes at `remote` (an offered piece or a part of one). `token` names the message, not the

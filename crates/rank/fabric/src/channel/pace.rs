@@ -1,20 +1,25 @@
 //! Which way long messages come between two ranks of a node: through the ring, or read by their receiver.
 //!
-//! Where reading another process's memory takes much longer than copying, the ring is the faster way, as long as the two
-//! processors are near each other: it moves each line of a message once more. How far apart they are the host decides, and it
-//! changes (docs/message.md#near-and-far). So each end watches what its copies into and out of the ring cost, and what its reads
-//! cost. A message that only arrives may cost the sender's processor as much as the receiver's at the same time; if both ranks
-//! send, each processor copies into one ring and out of the other. While it reads, a rank takes a message through the ring now and
-//! then all the same, to see whether that has become the faster way; and the other way round, if the ring is slow.
+//! Which is the faster one depends on the processors, on how far from each other the two are, which the host decides and which
+//! changes (docs/message.md#near-and-far), on the length, and on what else the ranks do: a rank that sends at the same time
+//! copies into one ring and out of another. So the receiver takes the time of whole messages, from when it answers an announcement
+//! until everything is there, whichever way they come, and uses the way that takes less. Now and then one message comes by the
+//! other way, to see whether that has become the better one: the more seldom the worse it was.
 
-/// Bytes from which a piece is timed: below, what surrounds the copy counts.
-pub const TIMED: usize = 8 * 1024;
-/// One of so many pieces out of the ring is timed.
-const SAMPLED: u32 = 4;
-/// One of so many messages comes the other way, where it is not clear which is the better.
-const TRIED: u32 = 16;
-/// Times after which copies count as known.
+use std::collections::VecDeque;
+
+/// Bytes up to which messages are judged together, by class; longer ones are the last class.
+const CLASSES: [usize; 4] = [32 << 10, 128 << 10, 512 << 10, 2 << 20];
+/// Messages under way that are remembered.
+const RECENT: usize = 16;
+/// Times after which a way counts as known.
 const FIRST: u32 = 8;
+/// One of so many messages comes the other way, at most, while that is not known or no worse.
+const TRIED: u64 = 16;
+/// At least, however much worse it is.
+const SELDOM: u64 = 1024;
+/// What tries cost together: one of so many parts of the time.
+const PRICE: u64 = 64;
 
 /// What is typical of a cost that is sometimes much higher, because somebody interrupted: close to the median.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,70 +45,106 @@ impl Typical {
             self.value = cost.max(self.value - step);
         }
     }
-}
 
-/// What copies between a ring and the memory of this process cost. Times are cycles of the time stamp counter.
-#[derive(Clone, Debug, Default)]
-pub struct Copies {
-    cost: Typical,
-    pieces: u32,
+    fn known(&self) -> Option<u64> {
+        (self.seen >= FIRST).then_some(self.value)
+    }
 }
 
 fn per_kib(length: usize, cycles: u64) -> u64 {
     cycles.saturating_mul(1024) / length.max(1) as u64
 }
 
-impl Copies {
-    /// True if this piece is to be timed.
-    #[inline]
-    pub fn samples(&mut self, length: usize) -> bool {
-        self.pieces = self.pieces.wrapping_add(u32::from(length >= TIMED));
-        length >= TIMED && self.pieces.is_multiple_of(SAMPLED)
-    }
+/// What messages of similar lengths cost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ways {
+    ring: Typical,
+    read: Typical,
+    turn: u64,
+}
 
-    /// A piece of this length was copied.
-    pub fn note(&mut self, length: usize, cycles: u64) {
-        self.cost.note(per_kib(length, cycles));
-    }
-
-    /// What a KiB costs; 0 if that is not known.
-    pub fn cost(&self) -> u64 {
-        if self.cost.seen < FIRST { 0 } else { self.cost.value }
-    }
+/// What reading and copying cost this process alone, before any message has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prospect {
+    /// A read, cycles per KiB.
+    pub read: u64,
+    /// True if the ring is likely to be the faster way.
+    pub slow: bool,
 }
 
 /// The receiver's choice. Times are cycles of the time stamp counter.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Pace {
-    /// Out of the ring.
-    pub copies: Copies,
-    read: Typical,
-    turn: u32,
+    ways: [Ways; CLASSES.len() + 1],
+    /// Messages that were decided upon last, and their classes.
+    recent: VecDeque<(u64, usize)>,
+    /// The latest message that comes through the ring, until it is there.
+    latest: Option<u64>,
+    /// Since when `bytes` have come through the ring.
+    since: u64,
+    bytes: usize,
 }
 
 impl Pace {
-    /// A piece of this length was read out of the peer's memory.
-    pub fn read(&mut self, length: usize, cycles: u64) {
-        if length >= TIMED {
-            self.read.note(per_kib(length, cycles));
+    /// True if the message of this number and length had better come through the ring.
+    pub fn rings(&mut self, number: u64, length: usize, prospect: Prospect, now: u64) -> bool {
+        let class = CLASSES.iter().position(|longest| length < *longest).unwrap_or(CLASSES.len());
+        let rings = self.ways[class].choose(prospect);
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((number, class));
+        if rings {
+            if self.latest.is_none() {
+                (self.since, self.bytes) = (now, 0);
+            }
+            self.latest = Some(number);
+        }
+        rings
+    }
+
+    fn class(&self, number: u64) -> Option<usize> {
+        self.recent.iter().rev().find(|(other, _)| *other == number).map(|(_, class)| *class)
+    }
+
+    /// A piece of a message was read out of the peer's memory.
+    pub fn read(&mut self, number: u64, length: usize, cycles: u64) {
+        if let Some(class) = self.class(number) {
+            self.ways[class].read.note(per_kib(length, cycles));
         }
     }
 
-    /// True if the next message had better come through the ring. `sending`: what a KiB costs this rank to send, if it sends long
-    /// messages, too; 0 if that is not known. `expected` is what a read costs, cycles per KiB, before any was done.
-    pub fn rings(&mut self, sending: Option<u64>, expected: u64) -> bool {
-        let out = self.copies.cost();
-        // If both copy both ways they also wait for each other, a third of the time where they are far apart.
-        let both = |into: u64| (out + if into == 0 { out } else { into }) * 3 / 2;
-        let ring = sending.map_or(out, both);
-        // What was expected is what a cold start cost.
-        if ring <= expected / 3 * 2 {
-            return true;
+    /// A piece of a message has come through the ring, the `last` or not. `now` is asked for the time if that counts.
+    #[inline]
+    pub fn came(&mut self, number: u64, length: usize, last: bool, now: impl Fn() -> u64) {
+        self.bytes += length;
+        if last && let Some(class) = self.class(number) {
+            let now = now();
+            self.ways[class].ring.note(per_kib(self.bytes, now.saturating_sub(self.since)));
+            (self.since, self.bytes) = (now, 0);
+            // The next one may have been under way for a while, or be asked for much later.
+            if self.latest == Some(number) {
+                self.latest = None;
+            }
         }
-        // Times jitter by less than that.
-        let read = self.read.value == 0 || ring > self.read.value + self.read.value / 8;
+    }
+}
+
+impl Ways {
+    /// True: through the ring.
+    fn choose(&mut self, prospect: Prospect) -> bool {
+        let (ring, read) = (self.ring.known(), self.read.known());
+        let (rings, every) = match (ring, read.unwrap_or(prospect.read)) {
+            (None, _) if prospect.slow => return true,
+            (None, _) => (false, TRIED),
+            (Some(ring), read) => {
+                let (better, worse) = (ring.min(read).max(1), ring.max(read));
+                let every = PRICE.saturating_mul(worse - better) / better;
+                (ring <= read, every.clamp(TRIED, SELDOM))
+            }
+        };
         self.turn = self.turn.wrapping_add(1);
-        read == self.turn.is_multiple_of(TRIED)
+        rings != self.turn.is_multiple_of(every)
     }
 }
 
@@ -111,66 +152,122 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const EXPECTED: u64 = 300;
-    const ALONE: Option<u64> = None;
+    const SLOW: Prospect = Prospect { read: 150, slow: true };
+    const FAST: Prospect = Prospect { read: 60, slow: false };
+    const LENGTH: usize = 64 << 10;
 
-    /// How many of some messages come through the ring.
-    fn rings(pace: &mut Pace, sending: Option<u64>) -> usize {
-        (0..TRIED).filter(|_| pace.rings(sending, EXPECTED)).count()
+    /// A node on which messages cost so many cycles per KiB, one at a time.
+    struct Node {
+        pace: Pace,
+        prospect: Prospect,
+        now: u64,
+        number: u64,
+        ring: u64,
+        read: u64,
     }
 
-    fn copy(pace: &mut Pace, per_kib: u64, count: usize) {
-        (0..count).for_each(|_| pace.copies.note(16 * 1024, 16 * per_kib));
+    impl Node {
+        fn new(prospect: Prospect, ring: u64, read: u64) -> Self {
+            Self { pace: Pace::default(), prospect, now: 1 << 40, number: 0, ring, read }
+        }
+
+        /// How many of some messages come through the ring.
+        fn rings(&mut self, count: u64, length: usize) -> u64 {
+            (0..count).filter(|_| self.message(length)).count() as u64
+        }
+
+        fn message(&mut self, length: usize) -> bool {
+            self.number += 1;
+            let (number, kib) = (self.number, length as u64 >> 10);
+            let rings = self.pace.rings(number, length, self.prospect, self.now);
+            if rings {
+                for piece in 1..=4 {
+                    self.now += self.ring * kib / 4;
+                    self.pace.came(number, length / 4, piece == 4, || self.now);
+                }
+            } else {
+                self.now += self.read * kib;
+                self.pace.read(number, length, self.read * kib);
+            }
+            // The program does something else.
+            self.now += 1 << 30;
+            rings
+        }
     }
 
     #[test]
-    fn near_each_other_all_comes_through_the_ring_whatever_interrupts() {
-        let mut pace = Pace::default();
-        assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(0))), (16, 16));
+    fn where_reading_is_slow_the_ring_is_used_from_the_first_and_nearly_always() {
+        let mut near = Node::new(SLOW, 25, 120);
+        assert_eq!(near.rings(u64::from(FIRST), LENGTH), u64::from(FIRST));
+        assert!(near.rings(1000, LENGTH) > 990);
+    }
+
+    #[test]
+    fn where_reading_is_fast_the_ring_is_only_tried() {
+        let mut node = Node::new(FAST, 250, 100);
+        assert!(node.rings(1000, LENGTH) < 30);
+        assert!(node.rings(1000, LENGTH) < 20);
+    }
+
+    #[test]
+    fn a_prospect_that_was_wrong_is_given_up() {
+        let mut apart = Node::new(SLOW, 250, 100);
+        apart.rings(20, LENGTH);
+        assert!(apart.rings(100, LENGTH) < 10);
+        let mut node = Node::new(FAST, 60, 100);
+        node.rings(1000, LENGTH);
+        assert!(node.rings(100, LENGTH) > 90);
+    }
+
+    #[test]
+    fn what_changes_is_noticed_both_ways() {
+        let mut node = Node::new(SLOW, 30, 120);
+        node.rings(1000, LENGTH);
+        node.ring = 300;
+        node.rings(200, LENGTH);
+        assert!(node.rings(100, LENGTH) < 10);
+        node.ring = 30;
+        node.rings(10_000, LENGTH);
+        assert!(node.rings(100, LENGTH) > 90);
+    }
+
+    #[test]
+    fn interruptions_change_nothing() {
+        let mut node = Node::new(SLOW, 30, 120);
         for _ in 0..100 {
-            copy(&mut pace, 40, 10);
-            copy(&mut pace, 50_000, 1);
-            assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(60))), (16, 16));
+            assert!(node.rings(10, LENGTH) >= 9);
+            node.ring = 50_000;
+            node.message(LENGTH);
+            node.ring = 30;
         }
     }
 
     #[test]
-    fn first_touches_of_memory_are_not_believed() {
-        let mut pace = Pace::default();
-        for _ in 0..FIRST - 1 {
-            copy(&mut pace, 2000, 1);
-            assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(0))), (16, 16));
+    fn each_length_has_its_way() {
+        let mut node = Node::new(SLOW, 30, 120);
+        node.rings(100, LENGTH);
+        (node.ring, node.read) = (200, 90);
+        node.rings(200, 4 << 20);
+        assert!(node.rings(100, 4 << 20) < 10);
+        (node.ring, node.read) = (30, 120);
+        assert!(node.rings(100, LENGTH) > 90);
+    }
+
+    /// Messages that are under way at the same time share the ring: each has its part of the time.
+    #[test]
+    fn messages_at_the_same_time_are_not_charged_for_each_other() {
+        let (mut pace, mut now) = (Pace::default(), 0);
+        for number in 0..200 {
+            let first = 10 * number;
+            let rings = (first..first + 8).filter(|number| pace.rings(*number, LENGTH, SLOW, now)).collect::<Vec<_>>();
+            for piece in 0..4 {
+                for number in &rings {
+                    now += 40 * 16;
+                    pace.came(*number, LENGTH / 4, piece == 3, || now);
+                }
+            }
         }
-        copy(&mut pace, 40, 1);
-        assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(0))), (16, 16));
-    }
-
-    #[test]
-    fn apart_what_goes_both_ways_is_read_until_they_are_near_again() {
-        let mut pace = Pace::default();
-        copy(&mut pace, 100, 100);
-        copy(&mut pace, 120, 100);
-        assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(200))), (16, 1));
-        (0..100).for_each(|_| pace.read(TIMED, 8 * 370));
-        assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(220))), (16, 1));
-        // The message that is tried tells.
-        copy(&mut pace, 50, 40);
-        assert_eq!((rings(&mut pace, ALONE), rings(&mut pace, Some(60))), (16, 16));
-    }
-
-    #[test]
-    fn reads_that_cost_more_than_expected_are_given_up() {
-        let mut pace = Pace::default();
-        copy(&mut pace, 320, 100);
-        assert_eq!(rings(&mut pace, Some(300)), 1);
-        (0..100).for_each(|_| pace.read(64 * 1024, 64 * 900));
-        assert_eq!(rings(&mut pace, Some(300)), 15);
-    }
-
-    #[test]
-    fn one_of_a_few_long_pieces_is_timed_and_no_short_one() {
-        let mut copies = Copies::default();
-        assert_eq!((0..64).filter(|_| copies.samples(TIMED)).count(), 16);
-        assert_eq!((0..64).filter(|_| copies.samples(TIMED - 1)).count(), 0);
+        let cost = pace.ways[1].ring.known().unwrap();
+        assert!((30..=60).contains(&cost), "{cost} cycles per KiB instead of 40");
     }
 }

@@ -10,12 +10,12 @@
 //! A packet that is longer than a record (it was made for another channel, and its receiver has moved here since) goes as
 //! parts: records of a kind of their own, which carry the bytes of header and payload. Nothing comes between them.
 
-use super::pace::{Copies, Pace};
+use super::pace::{Pace, Prospect};
 use super::ring::{CAPACITY, MAX_RECORD, Reader, Ring, Writer};
 use super::{AckReader, ChannelError, Deliver, Incoming, NotPulled, Outgoing, Pulled, Puller, write_ack};
 use crate::engine::EAGER_LIMIT;
 use crate::engine::buffers::{Payload, Segment, gather};
-use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED};
+use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED, flag};
 use crate::engine::pull::{Offer, Piece};
 use crate::fabric::cycles;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -39,11 +39,7 @@ const OFFER: u32 = 1;
 const SHORT: usize = 8 * 1024;
 /// Bytes per read.
 const READ: usize = 256 * 1024;
-/// Length from which two processors that copy through the ring are faster than one that reads, where reading is nearly as
-/// fast as copying: beyond the second-level cache.
-const SHARE: usize = 2 * 1024 * 1024;
-/// If reading takes so many times longer than copying, the ring is the faster way for all messages, also when both ranks
-/// send and each processor copies twice, unless [`Pace`] finds that they are far apart.
+/// If reading takes so many times longer than copying, the ring is likely to be the faster way for all messages.
 const SLOW: u64 = 3;
 /// Bytes that are copied and read to compare.
 const SAMPLE: usize = 64 * 1024;
@@ -58,28 +54,27 @@ pub fn open_own_memory() -> Option<OwnedFd> {
     rustix::fs::open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// What [`slow_reading`] has found: nothing yet, [`FAST`], or what a read costs.
+/// What [`prospect`] has found: nothing yet, or what a read costs, twice, and one more if that is slow.
 static FOUND: AtomicU64 = AtomicU64::new(0);
-/// Reading is about as fast as copying.
-const FAST: u64 = u64::MAX;
 
 /// Forgets what was found: this process may be on another machine now.
 pub fn look_again() {
     FOUND.store(0, Ordering::Relaxed);
 }
 
-/// If reading a process's memory is much slower here than copying: what it costs, cycles per KiB. The kernel goes page by page,
-/// with a look at the page table for each; how that compares with plain copying differs between processors by a factor of five.
-fn slow_reading() -> Option<u64> {
+/// What reading a process's memory costs here, and whether that is much slower than copying. The kernel goes page by page, with a
+/// look at the page table for each; how that compares with plain copying differs between processors by a factor of five.
+fn prospect() -> Prospect {
     if FOUND.load(Ordering::Relaxed) == 0 {
-        let slow = open_own_memory().and_then(|memory| compare(&memory));
-        FOUND.store(slow.map_or(FAST, |cost| cost.max(1)), Ordering::Relaxed);
+        let found = open_own_memory().and_then(|memory| compare(&memory)).unwrap_or(Prospect { read: 1, slow: false });
+        FOUND.store(found.read.max(1) << 1 | u64::from(found.slow), Ordering::Relaxed);
     }
-    Some(FOUND.load(Ordering::Relaxed)).filter(|found| *found != FAST)
+    let found = FOUND.load(Ordering::Relaxed);
+    Prospect { read: found >> 1, slow: found & 1 == 1 }
 }
 
 /// Reads and copies a little of this process's memory: takes some 50 µs.
-fn compare(memory: &OwnedFd) -> Option<u64> {
+fn compare(memory: &OwnedFd) -> Option<Prospect> {
     let (source, mut target) = (vec![1u8; SAMPLE], vec![0u8; SAMPLE]);
     let (mut copied, mut read) = (u64::MAX, u64::MAX);
     for _ in 0..SAMPLES {
@@ -92,7 +87,7 @@ fn compare(memory: &OwnedFd) -> Option<u64> {
         }
         read = read.min(cycles().saturating_sub(began));
     }
-    (read > copied.saturating_mul(SLOW)).then_some(read * 1024 / SAMPLE as u64)
+    Some(Prospect { read: read * 1024 / SAMPLE as u64, slow: read > copied.saturating_mul(SLOW) })
 }
 
 fn ring_bell(bell: &OwnedFd) {
@@ -114,23 +109,12 @@ pub struct ShmOutgoing {
     sent: usize,
     /// Something was lent since the last look at whether the receiver sleeps.
     unheard: bool,
-    copies: Copies,
 }
 
 impl ShmOutgoing {
     /// A channel whose peer has accepted; `bell` is the peer's doorbell; `readable` if it was given our memory.
     pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, readable: bool) -> Self {
-        Self {
-            writer: Writer::new(ring),
-            socket,
-            bell,
-            acks: AckReader::default(),
-            readable,
-            rest: Vec::new(),
-            sent: 0,
-            unheard: false,
-            copies: Copies::default(),
-        }
+        Self { writer: Writer::new(ring), socket, bell, acks: AckReader::default(), readable, rest: Vec::new(), sent: 0, unheard: false }
     }
 
     fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
@@ -162,12 +146,7 @@ impl Outgoing for ShmOutgoing {
         if self.unsent() || header.payload as usize > MAX_RECORD {
             return self.send(header, payload);
         }
-        let length = header.payload as usize;
-        let began = self.copies.samples(length).then(cycles);
         let written = self.writer.write(header, payload)?;
-        if written && let Some(began) = began {
-            self.copies.note(length, cycles().wrapping_sub(began));
-        }
         self.unheard |= written;
         Ok(written)
     }
@@ -199,10 +178,6 @@ impl Outgoing for ShmOutgoing {
 
     fn chunk(&self) -> usize {
         CHUNK
-    }
-
-    fn cost(&self) -> u64 {
-        self.copies.cost()
     }
 
     fn eager_limit(&self) -> usize {
@@ -308,14 +283,11 @@ impl Puller for ShmIncoming {
         READ
     }
 
-    fn declines(&mut self, length: usize, sending: Option<u64>) -> bool {
-        match slow_reading() {
-            Some(expected) => self.pace.rings(sending, expected),
-            None => length >= SHARE && sending.is_none(),
-        }
+    fn declines(&mut self, token: u64, length: usize) -> bool {
+        self.pace.rings(token, length, prospect(), cycles())
     }
 
-    fn read(&mut self, _token: u64, remote: Piece, local: Segment) -> Result<Pulled, NotPulled> {
+    fn read(&mut self, token: u64, remote: Piece, local: Segment) -> Result<Pulled, NotPulled> {
         let memory = self.memory.as_ref().ok_or(NotPulled)?;
         let began = cycles();
         let mut done = 0;
@@ -335,7 +307,7 @@ impl Puller for ShmIncoming {
                 _ => return Err(NotPulled),
             }
         }
-        self.pace.read(done, cycles().wrapping_sub(began));
+        self.pace.read(token, done, cycles().wrapping_sub(began));
         Ok(Pulled::Done)
     }
 }
@@ -350,14 +322,12 @@ impl Incoming for ShmIncoming {
                 self.part(payload, deliver)
             } else if !self.partial.is_empty() {
                 Err(ChannelError::Protocol("a packet between the parts of another".into()))
-            } else if header.kind == Kind::Data as u8 && self.pace.copies.samples(payload.len()) {
-                let began = cycles();
-                let delivered = deliver.packet(&header, payload);
-                self.pace.copies.note(payload.len(), cycles().wrapping_sub(began));
-                delivered
             } else {
                 deliver.packet(&header, payload)
             };
+            if header.kind == Kind::Data as u8 {
+                self.pace.came(header.id, payload.len(), header.has(flag::LAST), cycles);
+            }
             self.reader.advance();
             delivered?;
             packets += 1;

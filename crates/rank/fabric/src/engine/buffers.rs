@@ -4,6 +4,9 @@
 //! completion (fi_msg(3)), which is the invariant every copy here leans on. A process that is restored has the
 //! same memory at the same addresses, so buffers survive a checkpoint.
 
+use std::arch::x86_64::__cpuid;
+use std::sync::LazyLock;
+
 /// A piece of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
@@ -154,30 +157,71 @@ pub unsafe fn copy_apart(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
-/// Copies to memory that another processor has read, as [`copy_apart`]. `rep movsb` takes a line that it will fill from the other's
-/// cache without fetching what is in it: half the time on AMD's, near each other or apart. In longer pieces the gain is
-/// smaller, in much shorter ones lost.
+/// How memory is best written that another processor has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Across {
+    /// `rep movsb` takes a line that it will fill from the other's cache without fetching what is in it: half the time on AMD's, near
+    /// each other or apart. In longer pieces the gain is smaller, in much shorter ones lost.
+    Strings,
+    /// Intel's wait less for lines that are asked for early, many at a time, than `rep movsb` does: 0.7 of its time.
+    Fetched,
+    /// As anything else.
+    Plain,
+}
+
+/// Which it is on this processor.
+fn across() -> Across {
+    static ACROSS: LazyLock<Across> = LazyLock::new(|| {
+        let vendor = __cpuid(0);
+        match (vendor.ebx, std::arch::is_x86_feature_detected!("ermsb")) {
+            (INTEL, _) => Across::Fetched,
+            (_, true) => Across::Strings,
+            _ => Across::Plain,
+        }
+    });
+    *ACROSS
+}
+
+/// The first letters of what Intel's processors say of themselves.
+const INTEL: u32 = u32::from_le_bytes(*b"Genu");
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Copies to memory that another processor has read, as [`copy_apart`].
 ///
 /// # Safety
 /// As for [`copy_apart`].
 #[inline]
 pub unsafe fn copy_across(source: *const u8, target: *mut u8, len: usize) {
-    if len < PIECE / 2 || !std::arch::is_x86_feature_detected!("ermsb") {
-        // SAFETY: by the caller's promise.
-        return unsafe { copy_apart(source, target, len) };
-    }
+    // SAFETY: by the caller's promise.
+    unsafe { if len < PIECE / 8 { copy_apart(source, target, len) } else { copy_across_as(across(), source, target, len) } }
+}
+
+/// # Safety
+/// As for [`copy_apart`].
+unsafe fn copy_across_as(way: Across, source: *const u8, target: *mut u8, len: usize) {
     let mut done = 0;
     while done < len {
         let size = PIECE.min(len - done);
-        // SAFETY: by the caller's promise; the direction flag is clear by the ABI.
+        // SAFETY: by the caller's promise; the direction flag is clear by the ABI, and to fetch a line early is a hint.
         unsafe {
-            std::arch::asm!(
-                "rep movsb",
-                inout("rcx") size => _,
-                inout("rsi") source.add(done) => _,
-                inout("rdi") target.add(done) => _,
-                options(nostack, preserves_flags)
-            );
+            let (source, target) = (source.add(done), target.add(done));
+            match way {
+                Across::Strings if len >= PIECE / 2 => std::arch::asm!(
+                    "rep movsb",
+                    inout("rcx") size => _,
+                    inout("rsi") source => _,
+                    inout("rdi") target => _,
+                    options(nostack, preserves_flags)
+                ),
+                Across::Fetched => {
+                    for line in (0..size).step_by(LINE) {
+                        std::arch::asm!("prefetchw [{}]", in(reg) target.add(line), options(nostack, preserves_flags, readonly));
+                    }
+                    std::ptr::copy_nonoverlapping(source, target, size);
+                }
+                Across::Strings | Across::Plain => std::ptr::copy_nonoverlapping(source, target, size),
+            }
         }
         done += size;
     }
@@ -288,11 +332,20 @@ mod tests {
             expected.copy_within(from..from + len, to);
             assert!(memory == expected, "{from} to {to}, {len} bytes");
         }
-        for len in [0, 1, PIECE / 2 - 1, PIECE / 2, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE - 7] {
-            let mut memory = vec![0; bytes.len()];
-            // SAFETY: two vectors, longer than the longest of these and what lies before.
-            unsafe { copy_across(bytes.as_ptr().add(5), memory.as_mut_ptr().add(3), len) };
-            assert!(memory[3..3 + len] == bytes[5..5 + len] && memory[..3] == [0; 3] && memory[3 + len..].iter().all(|byte| *byte == 0));
+        for len in [0, 1, LINE, PIECE / 8, PIECE / 2 - 1, PIECE / 2, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE - 7] {
+            for way in [None, Some(Across::Strings), Some(Across::Fetched), Some(Across::Plain)] {
+                let mut memory = vec![0; bytes.len()];
+                let (source, target) = (bytes.as_ptr().wrapping_add(5), memory.as_mut_ptr().wrapping_add(3));
+                // SAFETY: two vectors, longer than the longest of these and what lies before.
+                unsafe {
+                    match way {
+                        Some(way) => copy_across_as(way, source, target, len),
+                        None => copy_across(source, target, len),
+                    }
+                }
+                assert!(memory[3..3 + len] == bytes[5..5 + len] && memory[..3] == [0; 3]);
+                assert!(memory[3 + len..].iter().all(|byte| *byte == 0));
+            }
         }
     }
 }

@@ -10,9 +10,9 @@
 //! peer that has sent too much of it announces the rest ([`super::flow`]), and keeps further messages ([`super::withhold`]).
 
 use crate::engine::buffers::Buffers;
+use crate::engine::ordered::{Ordered, Sought};
 use crate::engine::packet::Header;
 use crate::engine::withhold::RECORD;
-use std::collections::VecDeque;
 
 /// A rank and one of its endpoints.
 pub type Source = (u32, u16);
@@ -50,6 +50,16 @@ impl Posted {
     }
 }
 
+impl Sought for Posted {
+    fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    fn ignored(&self) -> Option<u64> {
+        Some(self.ignore)
+    }
+}
+
 /// A message that waits: whole, or announced by its RTS.
 #[derive(Clone, Debug)]
 pub struct Unexpected {
@@ -68,6 +78,16 @@ impl Unexpected {
     }
 }
 
+impl Sought for Unexpected {
+    fn tag(&self) -> u64 {
+        self.header.tag
+    }
+
+    fn ignored(&self) -> Option<u64> {
+        None
+    }
+}
+
 /// Where in a [`Matcher`] a posted receive is; valid until the matcher changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -78,7 +98,7 @@ pub struct Place {
 /// What waits of one rank.
 #[derive(Debug, Default)]
 struct Waiting {
-    messages: VecDeque<(u64, Unexpected)>,
+    messages: Ordered<Unexpected>,
     /// Bytes that they take, about.
     cost: u64,
 }
@@ -86,13 +106,15 @@ struct Waiting {
 /// One matching space: an endpoint has one for tagged and one for plain messages.
 #[derive(Debug, Default)]
 pub struct Matcher {
-    directed: Vec<VecDeque<(u64, Posted)>>,
-    wild: VecDeque<(u64, Posted)>,
+    directed: Vec<Ordered<Posted>>,
+    wild: Ordered<Posted>,
     unexpected: Vec<Waiting>,
     waiting: usize,
     /// Ranks that keep messages for this space, and an endpoint of each.
     withholding: Vec<Source>,
-    clock: u64,
+    clock: i64,
+    /// Times before all others.
+    before: i64,
 }
 
 fn line<T: Default>(lines: &mut Vec<T>, rank: u32) -> &mut T {
@@ -104,7 +126,7 @@ fn line<T: Default>(lines: &mut Vec<T>, rank: u32) -> &mut T {
 }
 
 impl Matcher {
-    fn tick(&mut self) -> u64 {
+    fn tick(&mut self) -> i64 {
         self.clock += 1;
         self.clock
     }
@@ -114,27 +136,25 @@ impl Matcher {
     pub fn post(&mut self, posted: Posted) {
         let time = self.tick();
         match posted.source {
-            Some((rank, _)) => line(&mut self.directed, rank).push_back((time, posted)),
-            None => self.wild.push_back((time, posted)),
+            Some((rank, _)) => line(&mut self.directed, rank).push_back(time, posted),
+            None => self.wild.push_back(time, posted),
         }
     }
 
     /// The receive that a message of this source and tag belongs to.
     #[must_use]
     #[inline]
-    pub fn find_posted(&self, source: Source, tag: u64) -> Option<Place> {
-        let first = |queue: &VecDeque<(u64, Posted)>| {
-            queue.iter().enumerate().find(|(_, (_, posted))| posted.matches(source, tag)).map(|(index, (time, _))| (*time, index))
-        };
-        let directed = self.directed.get(source.0 as usize);
+    pub fn find_posted(&mut self, source: Source, tag: u64) -> Option<Place> {
+        let rank = source.0 as usize;
         // The usual case: what comes is what was asked for next.
-        if self.wild.is_empty() && directed.and_then(VecDeque::front).is_some_and(|(_, posted)| posted.matches(source, tag)) {
-            return Some(Place { line: Some(source.0 as usize), index: 0 });
+        if self.wild.is_empty() && self.directed.get(rank).and_then(Ordered::front).is_some_and(|posted| posted.matches(source, tag)) {
+            return Some(Place { line: Some(rank), index: 0 });
         }
-        match (directed.and_then(first), first(&self.wild)) {
-            (Some((one, index)), Some((other, _))) if one < other => Some(Place { line: Some(source.0 as usize), index }),
+        let first = |line: &mut Ordered<Posted>| line.find(tag, 0, |posted| posted.matches(source, tag));
+        match (self.directed.get_mut(rank).and_then(first), first(&mut self.wild)) {
+            (Some((one, index)), Some((other, _))) if one < other => Some(Place { line: Some(rank), index }),
             (_, Some((_, index))) => Some(Place { line: None, index }),
-            (Some((_, index)), None) => Some(Place { line: Some(source.0 as usize), index }),
+            (Some((_, index)), None) => Some(Place { line: Some(rank), index }),
             (None, None) => None,
         }
     }
@@ -147,7 +167,7 @@ impl Matcher {
             Some(line) => self.directed.get(line)?,
             None => &self.wild,
         };
-        queue.get(place.index).map(|(_, posted)| posted)
+        queue.get(place.index)
     }
 
     /// Takes the receive at a place out.
@@ -157,18 +177,13 @@ impl Matcher {
             Some(line) => self.directed.get_mut(line)?,
             None => &mut self.wild,
         };
-        let taken = if place.index == 0 { queue.pop_front() } else { queue.remove(place.index) };
-        taken.map(|(_, posted)| posted)
+        queue.remove(place.index)
     }
 
     /// Takes the receive of this context out.
     pub fn cancel(&mut self, context: usize) -> Option<Posted> {
-        for queue in std::iter::once(&mut self.wild).chain(&mut self.directed) {
-            if let Some(index) = queue.iter().position(|(_, posted)| posted.context == context) {
-                return queue.remove(index).map(|(_, posted)| posted);
-            }
-        }
-        None
+        let mut lines = std::iter::once(&mut self.wild).chain(&mut self.directed);
+        lines.find_map(|line| line.remove_first(|posted| posted.context == context))
     }
 
     /// Keeps a message for a later receive.
@@ -177,31 +192,29 @@ impl Matcher {
         self.waiting += 1;
         let waiting = line(&mut self.unexpected, message.source.0);
         waiting.cost += message.cost();
-        waiting.messages.push_back((time, message));
+        waiting.messages.push_back(time, message);
     }
 
-    /// Puts a message back that [`Matcher::take`] gave, before all others of its source.
+    /// Puts a message back that [`Matcher::take`] gave, before all others.
     pub fn keep_first(&mut self, message: Unexpected) {
+        self.before -= 1;
         self.waiting += 1;
         let waiting = line(&mut self.unexpected, message.source.0);
         waiting.cost += message.cost();
-        waiting.messages.push_front((0, message));
+        waiting.messages.push_front(self.before, message);
     }
 
-    fn find_unexpected(&self, source: Option<Source>, tag: u64, ignore: u64) -> Option<(usize, usize)> {
+    fn find_unexpected(&mut self, source: Option<Source>, tag: u64, ignore: u64) -> Option<(usize, usize)> {
         if self.waiting == 0 {
             return None;
         }
-        let first = |waiting: &Waiting| {
-            let hit =
-                |message: &Unexpected| (message.header.tag ^ tag) & !ignore == 0 && source.is_none_or(|wanted| wanted == message.source);
-            waiting.messages.iter().enumerate().find(|(_, (_, message))| hit(message)).map(|(index, (time, _))| (*time, index))
-        };
+        let hit = |message: &Unexpected| (message.header.tag ^ tag) & !ignore == 0 && source.is_none_or(|wanted| wanted == message.source);
+        let first = |waiting: &mut Waiting| waiting.messages.find(tag, ignore, hit);
         match source {
-            Some((rank, _)) => self.unexpected.get(rank as usize).and_then(first).map(|(_, index)| (rank as usize, index)),
+            Some((rank, _)) => self.unexpected.get_mut(rank as usize).and_then(first).map(|(_, index)| (rank as usize, index)),
             None => {
-                let hits =
-                    self.unexpected.iter().enumerate().filter_map(|(rank, queue)| first(queue).map(|(time, index)| (time, rank, index)));
+                let lines = self.unexpected.iter_mut().enumerate();
+                let hits = lines.filter_map(|(rank, line)| first(line).map(|(time, index)| (time, rank, index)));
                 hits.min().map(|(_, rank, index)| (rank, index))
             }
         }
@@ -210,19 +223,19 @@ impl Matcher {
     /// The messages that wait, to look at.
     #[cfg(test)]
     pub fn waiting(&self) -> impl Iterator<Item = &Unexpected> {
-        self.unexpected.iter().flat_map(|waiting| &waiting.messages).map(|(_, message)| message)
+        self.unexpected.iter().flat_map(|waiting| waiting.messages.iter())
     }
 
     /// The messages that wait.
     pub fn into_waiting(self) -> impl Iterator<Item = Unexpected> {
-        self.unexpected.into_iter().flat_map(|waiting| waiting.messages).map(|(_, message)| message)
+        self.unexpected.into_iter().flat_map(|waiting| waiting.messages.into_entries())
     }
 
     /// The first waiting message that a receive like this would get.
     #[must_use]
-    pub fn peek(&self, source: Option<Source>, tag: u64, ignore: u64) -> Option<&Unexpected> {
+    pub fn peek(&mut self, source: Option<Source>, tag: u64, ignore: u64) -> Option<&Unexpected> {
         let (rank, index) = self.find_unexpected(source, tag, ignore)?;
-        self.unexpected[rank].messages.get(index).map(|(_, message)| message)
+        self.unexpected[rank].messages.get(index)
     }
 
     /// Takes that message out.
@@ -234,7 +247,7 @@ impl Matcher {
         let (rank, index) = self.find_unexpected(source, tag, ignore)?;
         self.waiting -= 1;
         let waiting = &mut self.unexpected[rank];
-        let (_, message) = waiting.messages.remove(index)?;
+        let message = waiting.messages.remove(index)?;
         waiting.cost -= message.cost();
         Some(message)
     }
@@ -302,15 +315,36 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Post { source: Option<u32>, tag: u64, ignore: u64 },
-        Arrive { rank: u32, tag: u64 },
+        Post {
+            source: Option<u32>,
+            tag: u64,
+            ignore: u64,
+        },
+        Arrive {
+            rank: u32,
+            tag: u64,
+        },
+        Cancel {
+            which: usize,
+        },
+        /// A message is taken and put back, as by a buffer for many that has no room for it.
+        PutBack {
+            rank: u32,
+        },
     }
 
+    /// Posts and arrivals come in runs, so that many wait at a time.
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let post = (prop::option::of(0u32..3), 0u64..3, prop::sample::select(vec![0u64, 1, 3]))
+        let post = (prop::option::of(0u32..3), 0u64..8, prop::sample::select(vec![0u64, 0, 0, 1, 7]))
             .prop_map(|(source, tag, ignore)| Step::Post { source, tag, ignore });
-        let arrive = (0u32..3, 0u64..3).prop_map(|(rank, tag)| Step::Arrive { rank, tag });
-        prop::collection::vec(prop_oneof![post, arrive], 0..60)
+        let arrive = (0u32..3, 0u64..8).prop_map(|(rank, tag)| Step::Arrive { rank, tag });
+        let rest = prop_oneof![(0usize..20).prop_map(|which| Step::Cancel { which }), (0u32..3).prop_map(|rank| Step::PutBack { rank })];
+        let run = prop_oneof![
+            4 => prop::collection::vec(post, 0..40),
+            4 => prop::collection::vec(arrive, 0..40),
+            1 => prop::collection::vec(rest, 0..3),
+        ];
+        prop::collection::vec(run, 0..8).prop_map(|runs| runs.concat())
     }
 
     proptest! {
@@ -340,8 +374,79 @@ mod tests {
                             messages.push((number as u64, rank, tag));
                         }
                     }
+                    Step::Cancel { which } => {
+                        if which < receives.len() {
+                            let (context, ..) = receives.remove(which);
+                            prop_assert_eq!(matcher.cancel(context).map(|posted| posted.context), Some(context));
+                        }
+                    }
+                    Step::PutBack { rank } => {
+                        if let Some(message) = matcher.take(Some((rank, 0)), 0, u64::MAX) {
+                            let first = messages.iter().position(|(_, from, _)| *from == rank).unwrap();
+                            prop_assert_eq!(message.header.id, messages[first].0);
+                            let moved = messages.remove(first);
+                            messages.insert(0, moved);
+                            matcher.keep_first(message);
+                        }
+                    }
                 }
             }
+        }
+    }
+
+    fn looks(matcher: &Matcher) -> usize {
+        matcher.directed.iter().chain([&matcher.wild]).map(|line| line.looks).sum::<usize>()
+            + matcher.unexpected.iter().map(|waiting| waiting.messages.looks).sum::<usize>()
+    }
+
+    /// As MPI libraries ask: some bits of a tag never count.
+    const NEVER: u64 = 0xff << 56;
+
+    #[test]
+    fn messages_in_the_opposite_order_of_their_receives_are_not_searched_for() {
+        for source in [Some(0), None] {
+            let (mut matcher, count) = (Matcher::default(), 3000);
+            // A receive of any tag that came later is not in their way.
+            for tag in 0..count {
+                matcher.post(posted(source, tag, NEVER, tag as usize));
+            }
+            matcher.post(posted(source, 0, u64::MAX, usize::MAX));
+            for tag in (0..count).rev() {
+                let place = matcher.find_posted((0, 0), tag).unwrap();
+                assert_eq!(matcher.remove(place).map(|posted| posted.context), Some(tag as usize));
+            }
+            let place = matcher.find_posted((0, 0), 5).unwrap();
+            assert_eq!(matcher.remove(place).map(|posted| posted.context), Some(usize::MAX));
+            assert!(looks(&matcher) < 10 * count as usize, "{} looks", looks(&matcher));
+        }
+    }
+
+    #[test]
+    fn receives_in_the_opposite_order_of_the_messages_are_not_searched_for() {
+        for source in [Some((0, 0)), None] {
+            let (mut matcher, count) = (Matcher::default(), 3000);
+            for tag in 0..count {
+                matcher.keep(message(0, tag, tag));
+            }
+            for tag in (0..count).rev() {
+                assert!(matcher.peek(source, tag, NEVER).is_some());
+                assert_eq!(matcher.take(source, tag, NEVER).map(|message| message.header.id), Some(tag));
+            }
+            assert!(looks(&matcher) < 20 * count as usize, "{} looks", looks(&matcher));
+        }
+    }
+
+    #[test]
+    fn a_receive_that_nothing_comes_for_keeps_no_places_of_those_behind_it() {
+        let mut matcher = Matcher::default();
+        matcher.post(posted(Some(0), 1, 0, 1));
+        for number in 0..3000 {
+            (0..4).for_each(|at| matcher.post(posted(Some(0), 10 + at, 0, 2)));
+            for at in [2, 3, 1, 0] {
+                let place = matcher.find_posted((0, 0), 10 + at).unwrap();
+                matcher.remove(place).unwrap();
+            }
+            assert!(matcher.directed[0].places() < 100, "round {number}");
         }
     }
 }

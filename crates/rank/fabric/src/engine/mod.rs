@@ -11,6 +11,7 @@ pub mod buffers;
 pub mod completion;
 pub mod flow;
 pub mod matching;
+mod ordered;
 pub mod packet;
 pub mod pull;
 mod receive;

@@ -2,13 +2,15 @@
 
 use super::Links;
 use crate::channel::Medium;
+use crate::channel::ofi::core::{CoreError, Origin};
+use crate::channel::ofi::environment;
 use crate::channel::ofi::port::{Port, SharedPort, lock};
 use crate::peer::Outbound;
 use crate::report;
 use crate::watch::{Interest, Token};
-use mend_fabric_sys::Library;
+use mend_fabric_sys::{Instance, InstanceError, Library, path_of_loaded};
 use mend_messages::job::Rank;
-use mend_settings::{CHANNELS, OFI_PROVIDER};
+use mend_settings::{CHANNELS, OFI_LIBFABRIC, OFI_PROVIDER};
 use rustix::fd::BorrowedFd;
 
 /// What the user wants, and what has become of it.
@@ -17,8 +19,10 @@ pub struct Media {
     /// By preference; `None` until it has been read from the settings.
     pub(super) order: Option<Vec<Medium>>,
     pub(super) provider: String,
-    /// Found when first needed; libfabric loads this provider before it can be asked.
-    pub(super) library: Option<Library>,
+    /// The port's libfabric is not the program's.
+    pub(super) own: bool,
+    /// The user knows that there is no libfabric of our own.
+    told: bool,
     port: Option<SharedPort>,
     /// It could not be opened here: not tried again on this node.
     failed: bool,
@@ -41,6 +45,11 @@ impl Links {
         });
         self.media.order = Some(words.into_iter().filter_map(Medium::named).collect());
         self.media.provider = OFI_PROVIDER.text();
+        let whose = OFI_LIBFABRIC.choice().unwrap_or_else(|error| {
+            report::fault(self.rank(), format_args!("{error}; {} is used", OFI_LIBFABRIC.default));
+            OFI_LIBFABRIC.default
+        });
+        self.media.own = whose == "own";
     }
 
     /// The medium of a new channel to this rank.
@@ -65,14 +74,12 @@ impl Links {
     pub(super) fn port(&mut self) -> Option<SharedPort> {
         if self.media.port.is_none() && !self.media.failed {
             let ip = self.identity.as_ref()?.ip;
-            let library = self.media.library.or_else(Library::loaded);
-            let opened = match &library {
-                Some(library) => Port::open(library, &self.media.provider, ip),
-                None => Err(crate::channel::ofi::core::CoreError::NoLibrary),
+            let opened = match self.origin() {
+                Some(origin) => Port::open(origin, &self.media.provider, ip),
+                None => Err(CoreError::NoLibrary),
             };
             match opened {
                 Ok(port) => {
-                    self.media.library = library;
                     self.watch_port(&port);
                     self.media.port = Some(port);
                 }
@@ -84,6 +91,36 @@ impl Links {
             }
         }
         self.media.port.clone()
+    }
+
+    /// A libfabric for the port: the program's, or one of our own of the same file, where that is wanted and can be. `None` if the
+    /// program has none. This is called when the first channel is opened: libfabric loads this provider before it can be asked.
+    fn origin(&mut self) -> Option<Origin> {
+        if !self.media.own {
+            return Library::loaded().map(Origin::Programs);
+        }
+        let variables = || {
+            let program: Vec<_> = std::env::vars_os().collect();
+            environment::of_instance(&program, &self.media.provider, &|path| path.is_file())
+        };
+        let own = match path_of_loaded() {
+            Some(path) => Instance::open(&path, &variables),
+            None => Err(InstanceError::Refused("it is part of another library".into())),
+        };
+        match own {
+            Ok(instance) => Some(Origin::Own(instance)),
+            Err(error) => {
+                let library = Library::loaded()?;
+                if !std::mem::replace(&mut self.media.told, true) {
+                    let hint = "a provider that keeps a device open, as verbs does, is in the way of checkpoints and moves then";
+                    report::fault(
+                        self.rank(),
+                        format_args!("ofi channels use the program's libfabric, which cannot be loaded twice: {error} (hint: {hint})"),
+                    );
+                }
+                Some(Origin::Programs(library))
+            }
+        }
     }
 
     fn watch_port(&self, port: &SharedPort) {

@@ -9,7 +9,7 @@
 
 use super::Links;
 use super::inbound::Inbound;
-use crate::channel::{NotPulled, Outgoing, Pulled, Puller};
+use crate::channel::{NotPulled, Pulled, Puller};
 use crate::engine::Engine;
 use crate::engine::pull::Pull;
 use crate::report;
@@ -59,9 +59,9 @@ impl Pulling {
 }
 
 impl Inbound {
-    /// True if a message of this length had better come in packets.
-    fn declines(&mut self, length: usize, sending: Option<u64>) -> bool {
-        self.channel.puller().is_some_and(|puller| puller.declines(length, sending))
+    /// True if this message had better come in packets.
+    fn declines(&mut self, pull: &Pull) -> bool {
+        self.channel.puller().is_some_and(|puller| puller.declines(pull.operation, pull.length))
     }
 
     /// Ends the reads under way; the operations they were for.
@@ -98,18 +98,12 @@ impl Links {
     /// Goes on with all reads. True if anything moved.
     pub(super) fn pull_on(&mut self, engine: &mut Engine) -> bool {
         let mut moved = false;
-        while let Some(operation) = self.failed.pop() {
-            engine.pulled(self, operation, false);
-            moved = true;
-        }
         while let Some((rank, pull)) = self.asked.pop() {
             let number = self.peers.get(rank as usize).and_then(|peer| peer.inbound);
-            let sending = |peer: &crate::peer::Peer| peer.outbound.channel_ref().map_or(0, Outgoing::cost);
-            let sending = (self.offered > 0).then(|| self.peers.get(rank as usize).map_or(0, sending));
             let crowded = self.crowded;
             let inbound = number.and_then(|number| self.inbound.get_mut(number as usize)).and_then(Option::as_mut);
             let able = inbound.filter(|inbound| inbound.pull_kind == pull.kind);
-            match able.and_then(|inbound| (crowded || !inbound.declines(pull.length, sending)).then_some(inbound)) {
+            match able.and_then(|inbound| (crowded || !inbound.declines(&pull)).then_some(inbound)) {
                 Some(inbound) => {
                     inbound.pulls.push_back(Pulling { pull, offset: 0, under_way: 0, failed: false });
                     if let Some(number) = number {
@@ -118,6 +112,10 @@ impl Links {
                 }
                 None => self.failed.push(pull.operation),
             }
+        }
+        while let Some(operation) = self.failed.pop() {
+            engine.pulled(self, operation, false);
+            moved = true;
         }
         let mut at = 0;
         while let Some(number) = self.pulling.get(at).copied() {

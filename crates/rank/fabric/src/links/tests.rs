@@ -1,6 +1,7 @@
 //! Several ranks in one process, over real sockets and rings: traffic goes on through suspends, moves and restores.
 
 mod hostile;
+mod memory;
 
 use super::*;
 use crate::channel::Medium;
@@ -29,11 +30,11 @@ pub(super) fn identity(rank: u32, size: u32, node: u32) -> Identity {
     Identity { job: [1; 16], secret: Secret([2; 32]), rank, size, node, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
 }
 
-/// The libfabric that `make setup` installs; the provider finds the one that its MPI library has loaded.
-fn library() -> Library {
+/// Loads the libfabric that `make setup` installs, as an MPI library does; with `MEND_OFI_LIBFABRIC=own` the port takes one of the same file.
+fn load_libfabric() {
     let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
     let path = format!("{venv}/lib/mpich/libfabric.so.1");
-    Library::load(&CString::new(path.clone()).unwrap()).unwrap_or_else(|| panic!("no libfabric at {path}; run `make setup`"))
+    assert!(Library::load(&CString::new(path.clone()).unwrap()).is_some(), "no libfabric at {path}; run `make setup`");
 }
 
 /// What each rank would like its channels to be made of; the last entry is that of all further ranks.
@@ -55,7 +56,8 @@ impl World {
             links.media.order = Some(wish.to_vec());
             if wishes.iter().any(|wish| wish.contains(&Medium::Ofi)) {
                 links.media.provider = std::env::var("MEND_OFI_PROVIDER").unwrap_or_else(|_| "tcp".into());
-                links.media.library = Some(library());
+                links.media.own = std::env::var("MEND_OFI_LIBFABRIC").is_ok_and(|whose| whose == "own");
+                load_libfabric();
             }
             let queue = engine.queues.insert(Queue::default());
             engine.open_endpoint().unwrap();

@@ -1,7 +1,7 @@
 //! The channel protocol, every interleaving: open, drain, suspend, resume, move, break; 2 to 4 ranks.
 //!
-//! [`model`] says what is modelled. Small jobs are explored to their end, larger ones breadth first as far as a fixed
-//! number of states goes. A second group of tests takes parts of the protocol out and demands that this be noticed.
+//! [`model`] says what is modelled. Small jobs are explored to their end (that is demanded), larger ones breadth first as
+//! far as a number of steps goes (`MEND_MODEL_STEPS`; `make soak` takes more of them). A second group of tests takes parts of the protocol out and demands that this be noticed.
 
 mod model;
 mod pull;
@@ -15,21 +15,35 @@ fn job(ranks: u8, flows: &[(u8, u8, u8)], operations: &[u8], rounds: u8) -> Job 
     Job { ranks, flows, long: Vec::new(), operations, rounds, aborts: 0, breaks: 0, without: Without::Nothing }
 }
 
-/// States that one test looks at, at most.
-const STATES: usize = 500_000;
+/// Steps that one test takes, at most, unless `MEND_MODEL_STEPS` says otherwise; several may lead to one state.
+const STEPS: usize = 500_000;
 
-fn check(name: &str, job: Job) {
-    let checker = job.checker().threads(2).target_state_count(STATES).spawn_bfs().join();
-    let (states, depth) = (checker.unique_state_count(), checker.max_depth());
-    println!("{name}: {states} states, {depth} steps deep");
+/// The checker stops there, and in the middle of a batch.
+fn steps() -> usize {
+    let wish = std::env::var("MEND_MODEL_STEPS").ok();
+    wish.map_or(STEPS, |wish| wish.parse().unwrap_or_else(|_| panic!("MEND_MODEL_STEPS is no number: {wish}")))
+}
+
+/// Explores as far as the steps go. Returns whether that was the end.
+fn check(name: &str, job: Job) -> bool {
+    let limit = steps();
+    let checker = job.checker().threads(2).target_state_count(limit).spawn_bfs().join();
+    let (states, depth, ended) = (checker.unique_state_count(), checker.max_depth(), checker.state_count() < limit);
+    println!("{name}: {states} states, {depth} steps deep, {}", if ended { "all there are" } else { "more are left" });
     checker.assert_no_discovery("messages come once, in order, and never while saved");
     checker.assert_no_discovery("what can go no further is finished");
-    assert!(states > 100, "nothing was explored");
+    assert!(states > 10_000, "little was explored");
+    ended
+}
+
+/// Explores all of it.
+fn check_all(name: &str, job: Job) {
+    assert!(check(name, job), "{name}: the steps did not reach the end");
 }
 
 #[test]
 fn two_ranks_are_saved_and_go_on() {
-    check("saved", Job { aborts: 1, ..job(2, &[(0, 1, 2), (1, 0, 1)], &[0], 1) });
+    check_all("saved", Job { aborts: 1, ..job(2, &[(0, 1, 2), (1, 0, 1)], &[0], 1) });
 }
 
 #[test]
@@ -59,12 +73,12 @@ fn four_ranks_and_two_move_at_once() {
 
 #[test]
 fn a_broken_channel_is_known_to_be_broken() {
-    check("broken", Job { breaks: 1, ..job(2, &[(0, 1, 2), (1, 0, 1)], &[0, 0b10], 1) });
+    check_all("broken", Job { breaks: 1, ..job(2, &[(0, 1, 2), (1, 0, 1)], &[0, 0b10], 1) });
 }
 
 #[test]
 fn long_messages_are_read_around_a_checkpoint() {
-    check("read, saved", Job { long: vec![(0, 1)], aborts: 1, ..job(2, &[(0, 1, 2)], &[0], 1) });
+    check_all("read, saved", Job { long: vec![(0, 1)], aborts: 1, ..job(2, &[(0, 1, 2)], &[0], 1) });
 }
 
 #[test]
@@ -76,7 +90,7 @@ fn long_messages_are_read_while_either_end_moves() {
 
 /// Takes a part out: some run must go wrong.
 fn must_fail(without: Without, job: Job) {
-    let checker = Job { without, ..job }.checker().threads(2).target_state_count(STATES).spawn_bfs().join();
+    let checker = Job { without, ..job }.checker().threads(2).target_state_count(steps()).spawn_bfs().join();
     let found = checker.discoveries();
     let shown = ["messages come once, in order, and never while saved", "what can go no further is finished"];
     let wrong = shown.iter().find_map(|name| found.get(name).map(|path| (name, path)));

@@ -21,6 +21,24 @@ const API: u32 = fi_version(1, 18);
 const MR_MODE: i32 = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 const CAPS: u64 = FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ;
 
+/// Whose libfabric the objects are of.
+#[derive(Debug)]
+pub enum Origin {
+    /// One that is loaded for them and goes with them: nothing that a provider keeps while it is loaded stays behind.
+    Own(Instance),
+    /// The one that the program uses.
+    Programs(Library),
+}
+
+impl Origin {
+    fn library(&self) -> Library {
+        match self {
+            Self::Own(instance) => *instance.library(),
+            Self::Programs(library) => *library,
+        }
+    }
+}
+
 /// Why a core provider cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoreError {
@@ -122,6 +140,7 @@ pub struct Core {
     pub key_size: usize,
     /// Longest message that [`Core::inject`] takes, bytes.
     pub inject_size: usize,
+    origin: Origin,
 }
 
 // SAFETY: the objects are used under the fabric's lock only, whichever thread holds it.
@@ -168,7 +187,8 @@ impl Core {
     ///
     /// # Errors
     /// [`CoreError`].
-    pub fn open(library: &Library, provider: &str, source: IpAddr) -> Result<Self, CoreError> {
+    pub fn open(origin: Origin, provider: &str, source: IpAddr) -> Result<Self, CoreError> {
+        let library = &origin.library();
         let missing = || CoreError::NoProvider { provider: provider.to_owned() };
         let name = CString::new(provider).map_err(|_| missing())?;
         let node = CString::new(source.to_string()).map_err(|_| missing())?;
@@ -187,10 +207,12 @@ impl Core {
             at = info.next;
         }
         let info = best.ok_or_else(missing)?;
-        Self::build(library, info, name_of(info))
+        let built = Self::build(library, info, name_of(info))?;
+        drop(infos);
+        Ok(built(origin))
     }
 
-    fn build(library: &Library, info: &FiInfo, provider: String) -> Result<Self, CoreError> {
+    fn build(library: &Library, info: &FiInfo, provider: String) -> Result<impl FnOnce(Origin) -> Self + use<>, CoreError> {
         let name = provider.as_str();
         let asked = std::ptr::from_ref(info).cast_mut();
         // SAFETY: each call gets a description as libfabric returned it and objects opened just before; results are
@@ -234,7 +256,7 @@ impl Core {
             address.truncate(length);
             let (mr_mode, key_size) = ((*info.domain_attr).mr_mode, (*info.domain_attr).mr_key_size);
             let (format, inject_size) = (info.addr_format, (*info.tx_attr).inject_size);
-            Ok(Self {
+            Ok(move |origin| Self {
                 endpoint: Some(endpoint),
                 queue,
                 vector,
@@ -247,6 +269,7 @@ impl Core {
                 mr_mode,
                 key_size,
                 inject_size,
+                origin,
             })
         }
     }
@@ -433,6 +456,14 @@ impl Core {
             }
         }
         Ok(registration)
+    }
+
+    /// To be called by each thread before it uses the objects.
+    #[inline]
+    pub fn adopt(&self) {
+        if let Origin::Own(instance) = &self.origin {
+            instance.adopt();
+        }
     }
 
     /// Ends all operations, without events. Then registrations may go, then the rest.

@@ -29,9 +29,13 @@
 //! node, a provider may hold sockets, devices and threads for them, and none of that can be in an image. The sender
 //! closes the channel when its marker is acknowledged, the receiver when that is done; when a rank is saved, nothing
 //! uses its port any more and [`port::Port`] is closed as a whole. After that everything is opened anew.
+//!
+//! The provider belongs to the program's libfabric. What it keeps while that is loaded, as `verbs` does with devices, is in the way
+//! of every image; so it can belong to a libfabric of the port's own instead, which goes with the port (`mend_fabric_sys::Instance`).
 
 pub mod contact;
 pub mod core;
+pub mod environment;
 mod incoming;
 mod outgoing;
 pub mod port;
@@ -43,8 +47,8 @@ pub use incoming::{OfiAdmission, OfiIncoming};
 pub use outgoing::{OfiOpening, OfiOutgoing};
 
 /// Bytes of a message, prefix included: enough for 8 KiB in one packet. With [`CREDITS`], a peer with channels both ways
-/// costs 64 KiB.
-const BUFFER: usize = 12 * 1024 + 768;
+/// costs 64 KiB, with what keeps account of them (`links/tests/memory.rs`).
+const BUFFER: usize = 12 * 1024 + 384;
 /// Messages that a sender may have under way. Two long messages each way need four: an announcement and an answer each.
 const CREDITS: u32 = 4;
 /// Messages read before their credits go back in a message of their own.

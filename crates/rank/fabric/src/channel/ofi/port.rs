@@ -14,9 +14,8 @@ pub use own_line::OwnLine;
 
 use super::super::ChannelError;
 use super::contact::Contact;
-use super::core::{BATCH, Core, CoreError, Event, Registration};
+use super::core::{BATCH, Core, CoreError, Event, Origin, Registration};
 use super::{BUFFER, CREDIT_MESSAGES, CREDITS, PREFIX, Prefix};
-use mend_fabric_sys::Library;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
@@ -37,7 +36,9 @@ pub type SharedPort = Arc<Mutex<Port>>;
 
 /// The port, in this process's turn.
 pub fn lock(port: &SharedPort) -> MutexGuard<'_, Port> {
-    port.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    let port = port.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    port.core.adopt();
+    port
 }
 
 /// An operation, and its buffer if it is a message. Its address is the context of the operation, and the first bytes are
@@ -138,8 +139,8 @@ impl Port {
     ///
     /// # Errors
     /// [`CoreError`].
-    pub fn open(library: &Library, provider: &str, source: IpAddr) -> Result<SharedPort, CoreError> {
-        let core = Core::open(library, provider, source)?;
+    pub fn open(origin: Origin, provider: &str, source: IpAddr) -> Result<SharedPort, CoreError> {
+        let core = Core::open(origin, provider, source)?;
         Ok(Arc::new(Mutex::new(Self {
             core,
             registrations: Vec::new(),
@@ -515,6 +516,7 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
+        self.core.adopt();
         // Ends all operations: then neither memory nor contexts are the provider's.
         self.core.close_endpoint();
         self.registrations.clear();

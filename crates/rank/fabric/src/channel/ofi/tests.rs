@@ -1,6 +1,7 @@
 //! Two ports of a real core provider in one process: which end connects, and what each may send when.
 
 use super::super::{ChannelError, Incoming, Outgoing};
+use super::core::Origin;
 use super::port::{Port, SharedPort, lock};
 use super::*;
 use crate::engine::buffers::{Payload, Segment};
@@ -13,12 +14,19 @@ use std::os::unix::net::UnixStream;
 /// Rounds in which a provider connects and delivers many times over.
 const MANY: usize = 300;
 
-fn two_ports() -> (SharedPort, SharedPort) {
+fn path() -> CString {
     let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
-    let path = CString::new(format!("{venv}/lib/mpich/libfabric.so.1")).unwrap();
-    let library = Library::load(&path).unwrap_or_else(|| panic!("no libfabric at {path:?}; run `make setup`"));
-    let provider = std::env::var("MEND_OFI_PROVIDER").unwrap_or_else(|_| "tcp".into());
-    let open = || Port::open(&library, &provider, IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    CString::new(format!("{venv}/lib/mpich/libfabric.so.1")).unwrap()
+}
+
+fn provider() -> String {
+    std::env::var("MEND_OFI_PROVIDER").unwrap_or_else(|_| "tcp".into())
+}
+
+/// Of the libfabric that the whole process uses.
+fn two_ports() -> (SharedPort, SharedPort) {
+    let library = Library::load(&path()).unwrap_or_else(|| panic!("no libfabric at {:?}; run `make setup`", path()));
+    let open = || Port::open(Origin::Programs(library), &provider(), IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     let (one, other) = (open(), open());
     let ordered = lock(&one).core.address < lock(&other).core.address;
     if ordered { (one, other) } else { (other, one) }

@@ -27,8 +27,11 @@ int main(int count, char **arguments) {
         MPI_Request request;
         MPI_Offset bytes, block = (MPI_Offset)WORDS * 4;
         int right = (rank + 1) % size, done, code;
-        code = MPI_File_open(MPI_COMM_WORLD, "no/such/directory/file", MPI_MODE_RDONLY, MPI_INFO_NULL, &file);
-        require(error_class(code) == MPI_ERR_NO_SUCH_FILE, "opening what is not there: class %d", error_class(code));
+        /* Once: ROMIO hands one rank's error code to the others, and MPICH cannot read it there when their tables of errors differ. */
+        if (round == 0) {
+            code = MPI_File_open(MPI_COMM_WORLD, "no/such/directory/file", MPI_MODE_RDONLY, MPI_INFO_NULL, &file);
+            require(error_class(code) == MPI_ERR_NO_SUCH_FILE, "opening what is not there: class %d", error_class(code));
+        }
         code = MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE, MPI_INFO_NULL, &file);
         require(code == MPI_SUCCESS, "a file cannot be created: class %d", error_class(code));
         MPI_File_set_errhandler(file, MPI_ERRORS_ARE_FATAL);

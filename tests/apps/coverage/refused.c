@@ -1,18 +1,34 @@
 // refused KIND: holds one thing that cannot be saved, and gives it up when there is a file `go`.
 #include "coverage.h"
+#include <linux/aio_abi.h>
 #include <linux/io_uring.h>
 #include <sys/inotify.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+
+enum { MAP_SHADOW_STACK = 453 };
+
+// A device that is no null, zero or the like and that this user may open.
+static int open_device(void) {
+  const char *devices[] = {"/dev/autofs", "/dev/kmsg", "/dev/kvm", "/dev/fuse", "/dev/loop-control", "/dev/hpet", "/dev/rtc0"};
+  for (unsigned i = 0; i < sizeof devices / sizeof *devices; i++) {
+    int fd = open(devices[i], O_RDONLY | O_NONBLOCK);
+    if (fd >= 0) return fd;
+  }
+  return -1;
+}
 
 static int is(char **arguments, const char *kind) { return !strcmp(arguments[1], kind); }
 
 int main(int count, char **arguments) {
   int one = -1, two = -1, pair[2], pipes[2];
+  char name[80] = "";
   void *memory = NULL;
   pid_t child = 0;
   timer_t timer;
+  aio_context_t context = 0;
   NEED(count == 2);
   if (is(arguments, "child")) {
     NEED((child = fork()) >= 0);
@@ -54,6 +70,17 @@ int main(int count, char **arguments) {
     struct io_uring_params parameters = {0};
     one = (int)syscall(SYS_io_uring_setup, 4, &parameters);
     if (one < 0) return 77;
+  } else if (is(arguments, "aio")) {
+    // What libaio calls a context.
+    if (syscall(SYS_io_setup, 4, &context)) return 77;
+  } else if (is(arguments, "named-socket")) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "named"};
+    NEED((one = socket(AF_UNIX, SOCK_DGRAM, 0)) >= 0 && !bind(one, (struct sockaddr *)&name, sizeof name));
+  } else if (is(arguments, "device")) {
+    if ((one = open_device()) < 0) return 77;
+  } else if (is(arguments, "shadow-stack")) {
+    memory = (void *)syscall(MAP_SHADOW_STACK, 0, 4096, 0);
+    if (memory == MAP_FAILED) return 77;
   } else if (is(arguments, "protection-key")) {
     int key = pkey_alloc(0, 0);
     if (key < 0) return 77;
@@ -63,6 +90,10 @@ int main(int count, char **arguments) {
     NEED(!mkfifo("fifo", 0600) && (one = open("fifo", O_RDWR)) >= 0);
   } else if (is(arguments, "large-unlinked")) {
     NEED((one = open("large", O_CREAT | O_RDWR, 0600)) >= 0 && !unlink("large") && !ftruncate(one, 300l << 20));
+  } else if (is(arguments, "large-node-file")) {
+    snprintf(name, sizeof name, "/dev/shm/large-%d-%ld", getpid(), time(NULL));
+    NEED((two = open(name, O_CREAT | O_EXCL | O_RDWR, 0600)) >= 0 && !ftruncate(two, 300l << 20) && !close(two));
+    two = -1;
   } else {
     return 2;
   }
@@ -72,8 +103,10 @@ int main(int count, char **arguments) {
   if (is(arguments, "sysv")) shmdt(memory);
   else if (memory) munmap(memory, 4096);
   if (is(arguments, "thread-clock")) timer_delete(timer);
+  if (context) NEED(!syscall(SYS_io_destroy, context));
   if (one >= 0) close(one);
   if (two >= 0) close(two);
+  if (*name) unlink(name);
   puts("given up");
   fflush(stdout);
   while (access("end", F_OK) != 0) usleep(2000);

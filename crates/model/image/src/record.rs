@@ -139,6 +139,8 @@ pub mod object {
     pub const ELF: u32 = 4;
     /// The restored agent needs a descriptor for it.
     pub const KEEP: u32 = 8;
+    /// Made in `/dev/shm`, without a name, where that can be: the restored agent gives it one. Goes with [`KEEP`].
+    pub const NAMED: u32 = 16;
     /// Bytes at either end of a file that are hashed.
     pub const SAMPLE: u64 = 64 << 10;
 }

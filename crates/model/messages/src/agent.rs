@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+/// How the name of a directory begins that a daemon binds over its ranks' `/dev/shm`.
+pub const SHARED_MEMORY_PREFIX: &str = "mend-";
+
 /// First words of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

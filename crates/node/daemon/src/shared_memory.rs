@@ -5,13 +5,13 @@
 //! Invariant: a directory whose lock (flock on itself) is held is in use. Faults assumed: no `/dev/shm`, or a full one:
 //! then the ranks share the node's.
 
+use mend_messages::agent::SHARED_MEMORY_PREFIX;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, read_dir, remove_dir_all, rename};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 const PLACE: &str = "/dev/shm";
-const PREFIX: &str = "mend-";
 
 /// The directory; removed with everything in it when this is dropped.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct SharedMemory {
 impl SharedMemory {
     /// Makes one. `None` if there can be none, for a reason that is logged.
     pub fn make() -> Option<Self> {
-        let name = format!("{PREFIX}{}", mend_wire::secret::to_hex(&mend_wire::random_bytes::<8>()));
+        let name = format!("{SHARED_MEMORY_PREFIX}{}", mend_wire::secret::to_hex(&mend_wire::random_bytes::<8>()));
         let path = Path::new(PLACE).join(&name);
         // It gets the name that a sweep looks for when its lock is held.
         let draft = Path::new(PLACE).join(format!(".{name}"));
@@ -62,7 +62,7 @@ impl Drop for SharedMemory {
 
 /// Whether a daemon could have made a directory of this name.
 fn is_name(name: &str) -> bool {
-    name.strip_prefix(PREFIX).is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    name.strip_prefix(SHARED_MEMORY_PREFIX).is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// Removes what killed daemons of this user left.

@@ -13,4 +13,5 @@ pub mod signal_queue;
 pub mod slice;
 pub mod soft_dirty;
 pub mod threads;
+pub mod tiles;
 pub mod userfault;

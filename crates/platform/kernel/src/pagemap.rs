@@ -44,6 +44,18 @@ impl Region {
         self.categories & PAGE_IS_SWAPPED != 0
     }
 
+    /// True if the pages are in memory. Only said by [`written()`], and by [`missing`] if asked for huge ones.
+    #[must_use]
+    pub fn present(&self) -> bool {
+        self.categories & PAGE_IS_PRESENT != 0
+    }
+
+    /// True if the pages are parts of huge ones. Only said by [`missing`] if asked for.
+    #[must_use]
+    pub fn huge(&self) -> bool {
+        self.categories & PAGE_IS_HUGE != 0
+    }
+
     /// True if the pages were written to since they were last protected or their bits cleared. Only said by [`written()`],
     /// [`missing`] and [`soft_dirty`].
     #[must_use]
@@ -120,27 +132,21 @@ pub fn written(pagemap: i32, start: u64, end: u64, protect: bool, found: &mut [R
 }
 
 /// Collects what is not in memory: pages that are not populated, and, told by [`Region::absent`], those that are but have to be
-/// fetched; [`Region::written`] is said of them as by [`written()`].
+/// fetched; [`Region::written`] is said of them as by [`written()`]. With `huge` also pages that are parts of huge ones, mapped as such:
+/// [`Region::huge`] tells of those, [`Region::present`] which of all are in memory.
 ///
 /// # Errors
 /// As [`written()`].
-pub fn missing(pagemap: i32, start: u64, end: u64, found: &mut [Region]) -> Result<(usize, u64), i32> {
+pub fn missing(pagemap: i32, start: u64, end: u64, huge: bool, found: &mut [Region]) -> Result<(usize, u64), i32> {
+    let (mask, anyof) = if huge { (0, PAGE_IS_PRESENT | PAGE_IS_HUGE) } else { (PAGE_IS_PRESENT, 0) };
     let arguments = ScanArguments {
         flags: SCAN_CHECK,
         category_inverted: PAGE_IS_PRESENT,
-        category_mask: PAGE_IS_PRESENT,
-        return_mask: PAGE_IS_SWAPPED | PAGE_IS_WRITTEN,
+        category_mask: mask,
+        category_anyof_mask: anyof,
+        return_mask: PAGE_IS_SWAPPED | PAGE_IS_WRITTEN | anyof,
         ..ScanArguments::default()
     };
-    scan(pagemap, start, end, arguments, found)
-}
-
-/// Collects pages that are parts of huge ones, mapped as such.
-///
-/// # Errors
-/// The errno of the ioctl.
-pub fn huge(pagemap: i32, start: u64, end: u64, found: &mut [Region]) -> Result<(usize, u64), i32> {
-    let arguments = ScanArguments { category_mask: PAGE_IS_HUGE, return_mask: PAGE_IS_HUGE, ..ScanArguments::default() };
     scan(pagemap, start, end, arguments, found)
 }
 

@@ -147,7 +147,7 @@ mod tests {
                 let pages = |region: &Region| ((region.start - base) / PAGE, (region.end - base) / PAGE);
                 found[..count].iter().map(pages).collect::<Vec<_>>()
             };
-            let result = missing(pagemap, base, end, &mut found).unwrap();
+            let result = missing(pagemap, base, end, false, &mut found).unwrap();
             let missing = list(&found, result);
             let result = written(pagemap, base, end, protect, &mut found).unwrap();
             (list(&found, result), missing)

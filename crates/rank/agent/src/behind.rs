@@ -12,7 +12,7 @@
 //! Faults assumed: the copy is killed at any moment, or stands still with its target. The program does not notice either; the
 //! image is given up.
 
-use crate::dirty::Taken;
+use crate::dirty::Looking;
 use crate::maps::SMAPS_PIECE;
 use crate::scratch::Buffers;
 use crate::staged::{Filled, Staging};
@@ -124,9 +124,15 @@ pub(crate) enum Done {
 }
 
 /// Writes what a copy would not have, makes the copy, and writes all the rest if that cannot be made. To be called on scratch
-/// memory: returns in the original alone. `stack` is the end of one that nobody uses.
-pub(crate) fn write(job: &Job, buffers: Buffers, taken: &Taken, plan: Option<&Plan>, stack: usize) -> Result<Done, WriteError> {
-    let mut writer = Writer::begin(job, buffers, taken)?;
+/// memory: returns in the original alone. `stack` is the end of one that nobody uses. Without a plan the look may still be under way.
+pub(crate) fn write<'a>(
+    job: &'a Job<'a>,
+    buffers: Buffers,
+    looking: Option<&'a mut Looking>,
+    plan: Option<&Plan>,
+    stack: usize,
+) -> Result<Done, WriteError> {
+    let mut writer = Writer::begin(job, buffers, looking)?;
     let Some(plan) = plan else {
         // SAFETY: all threads of the program stand still until this has returned.
         unsafe { writer.send_beside(stack) };
@@ -200,7 +206,7 @@ unsafe extern "C" fn write_staged(task: *mut c_void) -> ! {
     let (report, target) = unsafe { (&*report, &*target) };
     run(original, report, target, false, || {
         let job = writer.job();
-        let pace = Pace::new(report, rate);
+        let pace = Pace::new(report, rate, Monotonic);
         let began = pace.began;
         let mut writer = writer.attach(&job, pace);
         writer.staged(&staging, filled).map_err(Failure::Write)?;
@@ -236,7 +242,7 @@ fn run(original: i32, report: &Report, target: &OpenTarget, alone: bool, complet
 
 fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan) -> Result<(End, u64), Failure> {
     let report = plan.board.report();
-    let pace = Pace::new(report, plan.rate);
+    let pace = Pace::new(report, plan.rate, Monotonic);
     let began = pace.began;
     let open = |path: &core::ffi::CStr| open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Failure::Open);
     // The original's show the original's memory.
@@ -253,7 +259,7 @@ fn finish(writer: Writer<Pace>, report: &Report, target: &OpenTarget, began: Dur
     let end = writer.end().map_err(Failure::Write)?;
     report.state.store(SETTLING, Ordering::Release);
     target.finish().map_err(Failure::Unfinished)?;
-    Ok((end, (now() - began).as_micros() as u64))
+    Ok((end, (Monotonic.now() - began).as_micros() as u64))
 }
 
 /// What is written here must be here: advice that takes a mapping away from copies, or empties it, was read before the threads
@@ -318,38 +324,56 @@ impl Lines<'_> {
     }
 }
 
-/// Says that it lives and keeps to a rate.
-struct Pace<'a> {
+/// Passes by itself, and while somebody sleeps.
+trait Time {
+    fn now(&self) -> Duration;
+    /// About so long; less if a signal comes.
+    fn sleep(&self, nap: Duration);
+}
+
+/// The kernel's.
+struct Monotonic;
+
+impl Time for Monotonic {
+    fn now(&self) -> Duration {
+        let now = clock_gettime(ClockId::Monotonic);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    }
+
+    fn sleep(&self, nap: Duration) {
+        let _ = nanosleep(&Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) });
+    }
+}
+
+/// Says that it lives and keeps to a rate: whenever more has been written since the beginning than the rate allows, it waits. What a
+/// slow target has held up may be made good.
+struct Pace<'a, T = Monotonic> {
     report: &'a Report,
+    /// Bytes per second.
     rate: Option<u64>,
+    time: T,
     began: Duration,
     bytes: u64,
 }
 
-impl<'a> Pace<'a> {
-    fn new(report: &'a Report, rate: Option<u64>) -> Self {
-        Self { report, rate, began: now(), bytes: 0 }
+impl<'a, T: Time> Pace<'a, T> {
+    fn new(report: &'a Report, rate: Option<u64>, time: T) -> Self {
+        Self { report, rate, began: time.now(), time, bytes: 0 }
     }
 }
 
-impl Progress for Pace<'_> {
+impl<T: Time> Progress for Pace<'_, T> {
     fn wrote(&mut self, bytes: u64) {
         const NAP: Duration = Duration::from_millis(100);
         self.bytes += bytes;
         self.report.beats.fetch_add(1, Ordering::Relaxed);
         let Some(rate) = self.rate else { return };
         let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
-        while let Some(early) = due.checked_sub(now() - self.began).filter(|early| !early.is_zero()) {
-            let nap = early.min(NAP);
-            let _ = nanosleep(&Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) });
+        while let Some(early) = due.checked_sub(self.time.now() - self.began).filter(|early| !early.is_zero()) {
+            self.time.sleep(early.min(NAP));
             self.report.beats.fetch_add(1, Ordering::Relaxed);
         }
     }
-}
-
-fn now() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// An image that is written behind the program.
@@ -364,11 +388,13 @@ pub(crate) struct Behind {
     seen: (u64, Instant),
     killed: Option<&'static str>,
     ended: bool,
+    /// Somebody else killed it, as the kernel does where memory is short.
+    taken: bool,
 }
 
 impl Behind {
     pub fn new(id: ImageId, copy: Copy, board: Board, target: Box<OpenTarget>, staging: Option<Staging>) -> Self {
-        Self { id, copy, board, target, staging, ended: false, seen: (0, Instant::now()), killed: None }
+        Self { id, copy, board, target, staging, ended: false, seen: (0, Instant::now()), killed: None, taken: false }
     }
 
     /// The program runs again: nothing stands still for the copy's sake any more.
@@ -404,6 +430,8 @@ impl Behind {
         let report = self.board.report();
         if let Some(end) = self.copy.reap() {
             self.ended = true;
+            // One that shares the program's memory gives none back: the kernel kills it with the program or not at all.
+            self.taken = self.killed.is_none() && self.staging.is_none() && end == copy::End::Killed(libc::SIGKILL);
             let result = self.judge(end);
             if result.is_err() {
                 self.target.discard();
@@ -420,6 +448,11 @@ impl Behind {
         None
     }
 
+    /// Whether it was killed, but not by us, and had memory of its own that was worth it.
+    pub fn was_taken(&self) -> bool {
+        self.taken
+    }
+
     fn judge(&self, end: copy::End) -> Result<Written, String> {
         let report = self.board.report();
         if report.state.load(Ordering::Acquire) == DONE {
@@ -431,7 +464,10 @@ impl Behind {
         }
         Err(match (self.killed, end) {
             (Some(why), _) => format!("writing behind the program was given up: {why}"),
-            (None, copy::End::Killed(signal)) => format!("the process that wrote behind the program was killed by signal {signal}"),
+            (None, copy::End::Killed(signal)) => {
+                let next = if self.taken { "; the next image is written while the program stands still" } else { "" };
+                format!("the process that wrote behind the program was killed by signal {signal}{next}")
+            }
             (None, copy::End::Exited(code)) => format!("the process that wrote behind the program ended with code {code}"),
         })
     }
@@ -468,5 +504,55 @@ impl Drop for Behind {
             // It hangs in the kernel, and may still be about to use it.
             std::mem::forget(self.staging.take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Passes while somebody sleeps, half as much each second time, and while something is written.
+    struct Fake(Cell<Duration>, Cell<u32>);
+
+    impl Time for &Fake {
+        fn now(&self) -> Duration {
+            self.0.get()
+        }
+
+        fn sleep(&self, nap: Duration) {
+            self.1.set(self.1.get() + 1);
+            self.0.set(self.0.get() + nap / (1 + self.1.get() % 2) + Duration::from_nanos(1));
+        }
+    }
+
+    #[test]
+    fn a_rate_bounds_all_that_was_written_since_the_beginning() {
+        const RATE: u64 = 3 << 20;
+        let (board, fake) = (Board::new().unwrap(), Fake(Cell::new(Duration::from_secs(1000)), Cell::default()));
+        let mut pace = Pace::new(board.report(), Some(RATE), &fake);
+        let mut written = 0;
+        for call in 0..1000u64 {
+            let (bytes, before) = (call * 7919 % (1 << 20), (fake.0.get(), board.report().beats.load(Ordering::Relaxed)));
+            // Now and then the target takes long.
+            fake.0.set(fake.0.get() + Duration::from_millis(if call % 100 == 99 { 2000 } else { 0 }));
+            pace.wrote(bytes);
+            written += bytes;
+            let passed = fake.0.get() - Duration::from_secs(1000);
+            assert!(written as f64 <= passed.as_secs_f64() * RATE as f64 + 1.0, "{written} bytes in {passed:?}");
+            // It says that it lives as often as somebody may look.
+            let (naps, beats) = (fake.0.get() - before.0, board.report().beats.load(Ordering::Relaxed) - before.1);
+            assert!(naps.as_millis() < 2000 + u128::from(beats) * 101, "{beats} in {naps:?}");
+        }
+        // Nor does it wait without need: the target held it up for 20 s, which is made good but for the last time.
+        let passed = (fake.0.get() - Duration::from_secs(1000)).as_secs_f64();
+        assert!(written as f64 >= (passed - 2.5) * RATE as f64, "{written} bytes in {passed} s");
+    }
+
+    #[test]
+    fn without_a_rate_nobody_waits() {
+        let (board, fake) = (Board::new().unwrap(), Fake(Cell::default(), Cell::default()));
+        Pace::new(board.report(), None, &fake).wrote(1 << 40);
+        assert_eq!((fake.0.get(), board.report().beats.load(Ordering::Relaxed)), (Duration::ZERO, 1));
     }
 }

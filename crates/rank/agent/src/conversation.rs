@@ -19,7 +19,7 @@ use crate::maps;
 use crate::network::{Frozen, Network};
 use crate::passing;
 use crate::rebuild;
-use crate::room;
+use crate::room::{self, Caution};
 use crate::save::{self, Outcome, Snapshot, Standing, Standstill, save};
 use crate::scratch::Scratch;
 use crate::staged::{Staging, worth_while};
@@ -126,6 +126,8 @@ struct Agent {
     advice: Option<(Instant, maps::Advice)>,
     /// Made ready for a snapshot that is to follow.
     staging: Option<Staging>,
+    /// About copies of this process.
+    caution: Caution,
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
@@ -153,6 +155,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         ranks_here: 1,
         advice: None,
         staging: None,
+        caution: Caution::default(),
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
@@ -252,6 +255,11 @@ impl Agent {
 
     fn tell_written(&mut self, result: Result<Written, String>) -> io::Result<()> {
         let Some(behind) = self.behind.take() else { return Ok(()) };
+        if behind.was_taken() {
+            self.caution.killed();
+        } else if result.is_ok() {
+            self.caution.written();
+        }
         self.link.send(&FromAgent::Written { id: behind.id, result })
     }
 
@@ -384,7 +392,7 @@ impl Agent {
             return Ok(None);
         }
         let stopped = |why: &str| format!("the program stood still while the image was written: {why}");
-        match room::too_little(resident_bytes(), self.ranks_here) {
+        match self.caution.advises_against().or_else(|| room::too_little(resident_bytes(), self.ranks_here)) {
             Some(why) => Err(stopped(&why)),
             None => match Board::new() {
                 Ok(board) => Ok(Some(Snapshot { board, rate: order.rate, staging })),
@@ -437,6 +445,9 @@ impl Agent {
                 saved.note = save::joined(note, saved.note);
                 self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };
                 self.behind = behind;
+                if self.behind.is_none() {
+                    self.caution.stood_still();
+                }
                 Ok(Some(Reply::Saved(*saved)))
             }
             Ok(Outcome::Restored(standing)) => {
@@ -451,6 +462,7 @@ impl Agent {
     fn restored(&mut self, standing: Standing, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
         let began = Instant::now();
         self.tracker.forget();
+        self.caution = Caution::default();
         let handoff = match rebuild::handoff(&self.scratch) {
             Ok(handoff) => handoff,
             // Nothing is known about this process, not even how to speak to the daemon.

@@ -7,7 +7,6 @@
 use crate::attached::{self, Attached};
 use crate::layout::Layout;
 use crate::locks::{self, Kind, Lock};
-use crate::maps::NODE_MEMORY;
 use crate::park;
 use crate::sockets::{self, Refusal, Socket};
 use crate::tasks::numbers_in;
@@ -355,7 +354,7 @@ fn in_huge_page_pool(fd: BorrowedFd) -> bool {
 }
 
 /// As `/proc/self/maps` writes device and inode.
-fn map_identity((device, inode): (u64, u64)) -> (u64, u64) {
+pub(crate) fn map_identity((device, inode): (u64, u64)) -> (u64, u64) {
     (u64::from(rustix::fs::major(device)) << 32 | u64::from(rustix::fs::minor(device)), inode)
 }
 
@@ -489,22 +488,9 @@ impl Descriptors {
         Ok(unread)
     }
 
-    /// A file in `/dev/shm` that is also mapped shared is memory, not a file. (One that is only written to is the user's.)
-    fn mapped_node_memory(&mut self, index: usize, layout: &Layout) {
-        let Some(fd) = self.number_of(index) else { return };
-        let What::Path { path, kind: PathKind::File, size } = &self.opens[index].what else { return };
-        // SAFETY: an open descriptor of the program, whose threads are parked.
-        let (Some(name), Ok(stat)) = (path.strip_prefix(NODE_MEMORY), fstat(unsafe { BorrowedFd::borrow_raw(fd) })) else { return };
-        let identity = map_identity((stat.st_dev, stat.st_ino));
-        if layout.maps_memory(identity) {
-            self.opens[index].what = What::Memory { identity, name: name.to_string(), size: *size, seals: 0, object: None };
-        }
-    }
-
     /// Tells the layout which memory objects have descriptors, and remembers their indices.
     pub fn link_objects(&mut self, layout: &mut Layout) {
         for index in 0..self.opens.len() {
-            self.mapped_node_memory(index, layout);
             if let What::Memory { identity, name, size, object, .. } = &mut self.opens[index].what {
                 let index = layout.memory(*identity, name, *size);
                 // Its length is the file's, even where a mapping reaches beyond it.

@@ -5,6 +5,7 @@ use crate::conversation::chain;
 use crate::descriptors::{DescriptorError, Descriptors, examine_all};
 use crate::layout::Layout;
 use crate::maps::{Advice, Area};
+use crate::node_files::NodeFiles;
 use crate::{maps, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, Tracking};
 
@@ -56,6 +57,9 @@ pub(crate) fn inspect(
         Ok(areas) => {
             if let Some((what, hint)) = shared_with_others(&areas, excluded, copy) {
                 add(what, hint);
+            }
+            if let Some(error) = NodeFiles::obstacle(descriptors, &areas) {
+                add(chain(&error), error.hint());
             }
             if !provider_open {
                 for error in Layout::obstacles(&areas, advice, &descriptors.locked_files()) {

@@ -10,6 +10,9 @@ use std::mem::ManuallyDrop;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use xxhash_rust::xxh3::Xxh3;
 
+/// Most bytes of a memfd's name, as memfd_create(2) has it.
+const MEMFD_NAME: usize = 249;
+
 /// Which pages of a mapping the image holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
@@ -150,7 +153,7 @@ impl Layout {
         } else if area.is_shared_memory() {
             record.object = self.memory_object(area);
             Content::Shared
-        } else if area.deleted {
+        } else if area.deleted || area.name.starts_with(NODE_MEMORY) {
             Content::Everything
         } else {
             if advised.page_shift != 12 {
@@ -190,11 +193,6 @@ impl Layout {
         self.memory(area.identity, name, end)
     }
 
-    /// Whether something with this identity is mapped shared.
-    pub fn maps_memory(&self, identity: (u64, u64)) -> bool {
-        self.by_identity.contains_key(&identity)
-    }
-
     /// Adds memory that the restorer makes anew, unless it is known already.
     pub fn memory(&mut self, identity: (u64, u64), name: &str, size: u64) -> u32 {
         if let Some(index) = self.by_identity.get(&identity) {
@@ -202,7 +200,7 @@ impl Layout {
             object.size = object.size.max(size);
             return *index;
         }
-        let (text, text_length) = self.text(name);
+        let (text, text_length) = self.text(cut(name, MEMFD_NAME));
         let object = Object { flags: 0, text, text_length, mode: 0, size, mtime: 0, mtime_ns: 0, sample: 0 };
         let index = self.add(object);
         self.by_identity.insert(identity, index);
@@ -238,6 +236,12 @@ impl Layout {
         self.strings.push(0);
         (at, text.len() as u32)
     }
+}
+
+/// At most so many bytes of a text, whole characters.
+fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 /// Size, time and sample of a file, by which its place at a restore is checked.
@@ -297,6 +301,11 @@ fn unsupported(area: &Area) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::maps;
+
+    #[test]
+    fn names_are_cut_between_characters() {
+        assert_eq!((cut("short", 249), cut("aäb", 2), cut("aäb", 3), cut("", 3)), ("short", "a", "aä", ""));
+    }
 
     #[test]
     fn a_survey_names_every_obstacle_and_looks_at_each_file_once() {

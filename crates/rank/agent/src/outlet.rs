@@ -127,12 +127,12 @@ impl<'a> Outlet<'a> {
         }
     }
 
-    /// Lets the disk begin with what is written while the rest is: the end then waits for little.
+    /// Lets the disk begin with what is written while the rest is, early and then in large pieces: the end then waits for little.
     fn settle(&mut self) {
-        const PIECE: u64 = 8 << 20;
+        const PIECES: (u64, u64) = (1 << 20, 8 << 20);
         const SYNC_FILE_RANGE_WRITE: usize = 2;
         let (from, to) = (self.settling, self.sent);
-        if self.socket || to - from < PIECE {
+        if self.socket || to - from < from.clamp(PIECES.0, PIECES.1) {
             return;
         }
         self.settling = to;

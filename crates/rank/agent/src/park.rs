@@ -22,6 +22,7 @@ use mend_kernel::raw::syscall;
 use mend_kernel::threads::{
     Disposition, PARK_SIGNAL, Registration, SA_RESTORER, disposition, queue, segment_base, set_disposition, wait, wake,
 };
+use mend_kernel::tiles;
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
@@ -394,6 +395,9 @@ extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame: *mut c_voi
         (*slot).segments = (segment_base(false), segment_base(true));
         (*slot).registration = Registration::of_this_thread(crate::rseq::area((*slot).segments.0));
         if capture(&raw mut (*slot).context, 0, stand, slot.cast()) == RESTORED {
+            if tiles::used(frame.cast()) {
+                tiles::make_used();
+            }
             (*slot).registration.restore();
             (*slot).state.store(ARRIVED, Ordering::Release);
             wake(&(*slot).state);

@@ -1,5 +1,6 @@
 //! The first steps of a restored agent, while all other threads are parked.
 
+use crate::guards;
 use crate::locks::Due;
 use crate::reopen::{Inherited, ReopenError, reopen};
 use crate::save::Standing;
@@ -7,7 +8,7 @@ use crate::scratch::Scratch;
 use crate::state::StateError;
 use mend_image::ZONE;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff};
-use mend_kernel::raw::{check, syscall};
+use mend_kernel::raw::syscall;
 use rustix::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -26,20 +27,12 @@ pub(crate) enum RebuildError {
     Guards(u64, rustix::io::Errno),
     #[error("a lock on {0} cannot be taken again, somebody else has it: {1}")]
     Lock(String, rustix::io::Errno),
+    #[error("{} cannot be made again: {errno}", path.display())]
+    NodeFile { path: std::path::PathBuf, errno: rustix::io::Errno },
     #[error(transparent)]
     Reopen(#[from] ReopenError),
     #[error(transparent)]
     State(#[from] StateError),
-}
-
-fn install_guards(guards: &[(u64, u64)]) -> Result<(), RebuildError> {
-    const MADV_GUARD_INSTALL: usize = 102;
-    for (start, end) in guards {
-        // SAFETY: the program's own guard pages; nothing is stored there.
-        check(unsafe { syscall(libc::SYS_madvise, [*start as usize, (end - start) as usize, MADV_GUARD_INSTALL, 0, 0, 0]) })
-            .map_err(|errno| RebuildError::Guards(*start, rustix::io::Errno::from_raw_os_error(errno)))?;
-    }
-    Ok(())
 }
 
 /// The hand-over, checked.
@@ -58,7 +51,8 @@ pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<Due, Reb
     // SAFETY: the restorer's own memory, which all threads have left.
     unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };
     let inherited = Inherited::new(handoff, standing.descriptors.top());
-    install_guards(&standing.guards)?;
+    guards::install(&standing.guards).map_err(|(start, errno)| RebuildError::Guards(start, errno))?;
+    standing.files.bring_back(&inherited).map_err(|(path, errno)| RebuildError::NodeFile { path, errno })?;
     standing.state.restore()?;
     reopen(&standing.descriptors, &inherited)?;
     for fd in handoff.attach.into_iter().chain(inherited.kept.iter().map(|kept| kept.fd)).filter(|fd| *fd >= 0) {

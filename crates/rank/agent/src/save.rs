@@ -11,9 +11,11 @@ use crate::attached::{self, Attached};
 use crate::behind::{self, Behind, Board, Done};
 use crate::context::{RESTORED, capture};
 use crate::descriptors::{self, Descriptors};
-use crate::dirty::{Look, Prepared, Taken, Tracker};
+use crate::dirty::{Look, Looking, Prepared, Taken, Tracker};
+use crate::guards;
 use crate::inspect::{process_obstacles, shared_with_others};
 use crate::layout::{Content, Layout, LayoutError};
+use crate::node_files::{NodeFileError, NodeFiles};
 use crate::park::{ParkError, Parked, park};
 use crate::scratch::{Buffers, Scratch};
 use crate::staged::Staging;
@@ -67,6 +69,8 @@ pub(crate) enum SaveError {
     Target(#[from] TargetError),
     #[error(transparent)]
     Write(#[from] WriteError),
+    #[error(transparent)]
+    NodeFile(#[from] NodeFileError),
     #[error("{what} cannot be read: {source}")]
     Read { what: &'static str, source: io::Error },
     #[error("the address space keeps changing")]
@@ -81,6 +85,7 @@ impl SaveError {
             SaveError::Park(_) => "try again; if it persists, look at what that thread does (`mend explain`)",
             SaveError::Layout(error) => error.hint(),
             SaveError::Descriptor(error) => error.hint(),
+            SaveError::NodeFile(error) => error.hint(),
             SaveError::Target(_) => "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it",
             SaveError::Write(_) => "look at space and quota of the target, or at the node that receives",
             SaveError::Read { .. } => "the rank needs a readable /proc; a setuid or non-dumpable program has none",
@@ -115,6 +120,7 @@ pub(crate) struct Standing {
     pub state: State,
     /// Guard pages within mappings (`MADV_GUARD_INSTALL`).
     pub guards: Vec<(u64, u64)>,
+    pub files: NodeFiles,
     layout: Layout,
 }
 
@@ -168,13 +174,18 @@ pub(crate) fn save(
     snapshot: Option<Snapshot>,
 ) -> Result<Outcome, SaveError> {
     // Before anything is stopped: what cannot be saved anyway, and the bulk of what must be on disk.
-    let areas = maps::read().map_err(|source| SaveError::Read { what: "/proc/self/maps", source })?;
+    let read_maps = |source| SaveError::Read { what: "/proc/self/maps", source };
+    let areas = maps::read().map_err(read_maps)?;
     if let Some((what, hint)) = process_obstacles(None).into_iter().next().or_else(|| shared_with_others(&areas, &request.excluded, None)) {
         return Err(SaveError::Obstacle { what, hint });
     }
     let mut errors = Vec::new();
-    passing::examine(request.attached, &request.own_descriptors, &mut errors).sync();
+    let descriptors = passing::examine(request.attached, &request.own_descriptors, &mut errors);
     if let Some(error) = errors.into_iter().next() {
+        return Err(error.into());
+    }
+    descriptors.sync();
+    if let Some(error) = NodeFiles::obstacle(&descriptors, &areas) {
         return Err(error.into());
     }
     let began = Instant::now();
@@ -191,10 +202,12 @@ pub(crate) fn save(
         descriptors,
         state,
         guards: Vec::new(),
+        files: NodeFiles::default(),
         layout: Layout::default(),
     });
+    standing.files = NodeFiles::capture(&standing.descriptors, &maps::read().map_err(read_maps)?)?;
     let mut sources = Sources::open()?;
-    standing.guards = guards(&sources, request.scratch)?;
+    standing.guards = guards::find(sources.pagemap.as_raw_fd(), request.scratch)?;
     prepared.stand_still();
     let (target, mut tables) = (Box::new(target.open()?), Tables { id: image_id()?, base: prepared.base, ..Tables::default() });
     if let Err(error) = gather_until_stable(request, &mut standing, &mut sources, &mut tables) {
@@ -307,8 +320,9 @@ unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
     let result = match buffers {
         Some(mut buffers) => {
             let write = || {
-                let taken = writer::look(call.job, &mut buffers);
-                behind::write(call.job, buffers, &taken, call.plan, call.stack).map(|done| (done, taken))
+                let mut looking = writer::look(call.job, &mut buffers, call.plan.is_none());
+                let done = behind::write(call.job, buffers, looking.as_mut(), call.plan, call.stack)?;
+                Ok((done, looking.as_ref().map_or_else(Taken::default, Looking::taken)))
             };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).unwrap_or(Err(WriteError::Format))
         }
@@ -443,6 +457,7 @@ fn gather(request: &Request, standing: &mut Standing, sources: &mut Sources, tab
     let executable = standing.state.executable.clone();
     (process.executable, process.executable_length) = layout.text(&executable);
     standing.descriptors.link_objects(&mut layout);
+    standing.files.link_objects(&mut layout);
     for plan in &mut layout.plans {
         let held = plan.mapping.object != mapping::NO_OBJECT && layout.objects[plan.mapping.object as usize].flags & object::KEEP != 0;
         if held {
@@ -462,6 +477,7 @@ fn gather(request: &Request, standing: &mut Standing, sources: &mut Sources, tab
     tables.header.tables = lengths.iter().map(|table| table.len() as u64).sum();
     standing.layout = layout;
     sources.held = standing.descriptors.held()?;
+    standing.files.hold(&mut sources.held)?;
     drop(areas);
     // From here on nothing is allocated or freed unless this says that another round is needed. The text stays alive until then.
     let unchanged = hash_of(sources.maps.as_fd())? == xxh3_64(&text);
@@ -469,25 +485,6 @@ fn gather(request: &Request, standing: &mut Standing, sources: &mut Sources, tab
         std::mem::forget(text);
     }
     Ok(unchanged)
-}
-
-/// All guard pages of the process.
-fn guards(sources: &Sources, scratch: &Scratch) -> Result<Vec<(u64, u64)>, SaveError> {
-    const TOP: u64 = 0x7fff_ffff_f000;
-    let mut guards = Vec::new();
-    if pagemap::probe(sources.pagemap.as_raw_fd()) != pagemap::Method::Scan {
-        return Ok(guards);
-    }
-    // SAFETY: the writer has not begun; its buffers are borrowed nowhere else.
-    let regions = unsafe { scratch.buffers() }.regions;
-    let mut at = 0;
-    while at < TOP {
-        let (count, next) = pagemap::guards(sources.pagemap.as_raw_fd(), at, TOP, regions)
-            .map_err(|errno| WriteError::Pagemap(rustix::io::Errno::from_raw_os_error(errno)))?;
-        guards.extend(regions[..count].iter().map(|region| (region.start, region.end)));
-        at = next.max(at + PAGE);
-    }
-    Ok(guards)
 }
 
 /// Reads a `/proc` file from its start without allocating.

@@ -101,7 +101,7 @@ impl Staging {
     pub fn fill(&self, job: &Job, changes: &[Entry]) -> Result<Option<Filled>, WriteError> {
         let mut filling = Filling { staging: self, filled: 0, runs: 0 };
         for plan in job.plans.iter().filter(|plan| Part::of(plan) == Part::Private) {
-            for entry in within(changes, &plan.mapping).iter().filter(|entry| entry.changed()) {
+            for entry in within(changes, (plan.mapping.start, plan.mapping.end)).iter().filter(|entry| entry.changed()) {
                 if !filling.add(job, plan, entry)? {
                     return Ok(None);
                 }

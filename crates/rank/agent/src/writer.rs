@@ -5,7 +5,7 @@
 //! library: each byte that it changed would be a byte of the image that changed between checksum and write. Pages that
 //! the kernel may change by itself (restartable-sequences areas) or other processes may (shared mappings) go through a copy.
 
-use crate::dirty::{Entry, Look, Taken, tracked, within};
+use crate::dirty::{Entry, Look, Looking, Sight, tracked, within};
 use crate::layout::{Content, Plan};
 use crate::outlet::STALL;
 use crate::scratch::Buffers;
@@ -38,7 +38,7 @@ pub(crate) struct Job<'a> {
     pub volatile: &'a [u64],
     /// Memory objects whose bytes are read from a descriptor instead of a mapping: object, descriptor, size.
     pub held: &'a [(u32, OwnedFd, u64)],
-    /// To be taken before anything is written.
+    /// To be taken before what it tells of is written.
     pub look: Option<Look>,
 }
 
@@ -59,10 +59,21 @@ pub(crate) enum WriteError {
     Format,
 }
 
-/// Takes the look at what changed. Nothing of the process may change from here on until the image is complete.
-pub(crate) fn look(job: &Job, buffers: &mut Buffers) -> Taken {
-    let pagemap = job.pagemap.as_raw_fd();
-    job.look.map_or_else(Taken::default, |look| look.take(pagemap, job.method, job.plans, job.volatile, buffers.regions))
+/// Begins the look at what changed. Nothing of the process may change from here on until the image is complete. It is taken now, but
+/// for what may be looked at and written in turn: only if all is written while the threads stand still.
+pub(crate) fn look(job: &Job, buffers: &mut Buffers, in_turn: bool) -> Option<Looking> {
+    let mut looking = Looking::new(job.look?);
+    if !in_turn || !looking.in_turn() {
+        looking.complete(job.plans, &mut job.sight(buffers.regions)?);
+    }
+    Some(looking)
+}
+
+impl Job<'_> {
+    /// What a look needs of the surroundings.
+    fn sight<'b>(&'b self, regions: &'b mut [Region]) -> Option<Sight<'b>> {
+        self.look.map(|look| look.sight(self.pagemap.as_raw_fd(), self.method, self.volatile, regions))
+    }
 }
 
 /// Which part of the content is written.
@@ -105,19 +116,23 @@ pub(crate) struct Writer<'a, P> {
     bounce: &'static mut [u8],
     regions: &'static mut [Region],
     residency: &'static mut [u8],
-    /// Populated pages of all mappings that are tracked. `None`: they have to be found, and are all stored.
+    /// Populated pages of all mappings that are tracked. `None`: `looking` tells, or they have to be found and are all stored.
     changes: Option<&'static [Entry]>,
+    /// A look that is taken while its list is written.
+    looking: Option<&'a mut Looking>,
     progress: P,
 }
 
 impl<'a> Writer<'a, Silent> {
-    /// Writes header and tables, after the look.
-    pub fn begin(job: &'a Job<'a>, buffers: Buffers, taken: &Taken) -> Result<Self, WriteError> {
+    /// Writes header and tables. `looking` is a look that is under way or was taken.
+    pub fn begin(job: &'a Job<'a>, buffers: Buffers, looking: Option<&'a mut Looking>) -> Result<Self, WriteError> {
+        let taken = looking.as_ref().map(|looking| looking.taken());
         // SAFETY: one look per image; the rooms stay until the next one is prepared.
-        let changes = job.look.and_then(|look| unsafe { look.entries(taken) });
+        let changes = job.look.zip(taken).and_then(|(look, taken)| unsafe { look.entries(&taken) });
         let Buffers { bounce, regions, residency, batches } = buffers;
+        let looking = looking.filter(|looking| looking.in_turn());
         let stream = Stream::begin(job.out, &job.header, batches)?;
-        let mut writer = Writer { job, stream, bounce, regions, residency, changes, progress: Silent };
+        let mut writer = Writer { job, stream, bounce, regions, residency, changes, looking, progress: Silent };
         for (kind, payload) in job.tables {
             writer.record(kind, 0, 0, payload)?;
         }
@@ -167,7 +182,7 @@ impl Detached {
     /// The writer again.
     pub fn attach<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
         let Self { stream, bounce, regions, residency, changes, .. } = self;
-        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, progress }
+        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, looking: None, progress }
     }
 }
 
@@ -190,7 +205,9 @@ impl<P: Progress> Writer<'_, P> {
         match part {
             Part::Shared => job.held.iter().try_for_each(|(object, descriptor, size)| self.object(*object, descriptor.as_fd(), *size)),
             Part::Private => {
-                let kept = self.changes.unwrap_or_default().iter().filter(|entry| !entry.changed());
+                // What follows the last page, too, for it to be complete.
+                let _ = self.known_from(u64::MAX - 1);
+                let kept = self.listed().iter().filter(|entry| !entry.changed());
                 self.keep(kept.map(Entry::range))
             }
         }?;
@@ -236,17 +253,53 @@ impl<P: Progress> Writer<'_, P> {
             Content::Shared => return self.resident(start, end),
             Content::Populated | Content::Fleeting | Content::Changed => {}
         }
-        if let Some(changes) = self.changes.filter(|_| tracked(plan)) {
-            let mut changed = within(changes, &plan.mapping).iter().filter(|entry| entry.changed()).peekable();
-            while let Some(entry) = changed.next() {
-                // Scattered pages are in no cache, and each is looked at for zeros before it is copied.
-                if let Some(next) = changed.peek().filter(|next| !next.absent()) {
-                    prefetch(next.range().0);
-                }
-                self.region(plan, entry.range(), entry.absent())?;
-            }
-            return Ok(());
+        if !tracked(plan) {
+            return self.populated(plan, start, end);
         }
+        let mut at = start;
+        while at < end {
+            let Some(to) = self.known_from(at) else { return self.populated(plan, at, end) };
+            let to = to.min(end);
+            self.changed(plan, within(self.listed(), (at, to)))?;
+            at = to;
+        }
+        Ok(())
+    }
+
+    /// Up to where it is known from this address on what changed; looks there if that is still to be done.
+    fn known_from(&mut self, address: u64) -> Option<u64> {
+        if self.changes.is_some() {
+            return Some(u64::MAX);
+        }
+        let mut sight = self.job.sight(self.regions)?;
+        self.looking.as_mut()?.beyond(address, self.job.plans, &mut sight)
+    }
+
+    /// What is known so far.
+    fn listed(&self) -> &'static [Entry] {
+        match (self.changes, &self.looking) {
+            (Some(changes), _) => changes,
+            // SAFETY: as in `begin`.
+            (None, Some(looking)) => unsafe { looking.listed() },
+            (None, None) => &[],
+        }
+    }
+
+    /// Stores what changed of some populated pages of a mapping.
+    fn changed(&mut self, plan: &Plan, entries: &[Entry]) -> Result<(), WriteError> {
+        let mut changed = entries.iter().filter(|entry| entry.changed()).peekable();
+        while let Some(entry) = changed.next() {
+            // Scattered pages are in no cache, and each is looked at for zeros before it is copied.
+            if let Some(next) = changed.peek().filter(|next| !next.absent()) {
+                prefetch(next.range().0);
+            }
+            self.region(plan, entry.range(), entry.absent())?;
+        }
+        Ok(())
+    }
+
+    /// Stores all populated pages of a part of a mapping.
+    fn populated(&mut self, plan: &Plan, start: u64, end: u64) -> Result<(), WriteError> {
         let own_only = plan.content == Content::Changed;
         let mut at = start;
         while at < end {

@@ -7,6 +7,7 @@ use mend_image::launch::Mode;
 use mend_messages::agent::Saved;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use support::skips::skipped;
 use support::{Rank, Source, compile, generations_behind};
 
 /// Slow enough for the program to go on meanwhile.
@@ -62,9 +63,70 @@ fn a_writer_that_is_killed_hurts_nobody() {
     assert_eq!(rank.processes().len(), 1);
     let left: Vec<_> = std::fs::read_dir(&rank.directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("image")), "{left:?}");
+    // It may have been for memory.
     let saved = rank.snapshot(&path, None);
+    assert!(!saved.behind && saved.note.as_ref().is_some_and(|note| note.contains("was killed by signal 9")), "{saved:?}");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), saved.bytes);
+    rank.resume();
+    let saved = rank.snapshot(&path, None);
+    assert!(saved.behind && saved.note.is_none(), "{saved:?}");
     rank.resume();
     rank.await_written(saved.id).unwrap();
+    goes_on(rank);
+}
+
+/// Nice value, scheduling policy, class and level of I/O of a process, and how willingly the kernel kills it.
+fn standing(process: i32) -> (i32, i32, i64, String) {
+    const IOPRIO_WHO_PROCESS: i32 = 1;
+    // SAFETY: plain numbers.
+    let (nice, policy, io) = unsafe {
+        let io = libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, process);
+        (libc::getpriority(libc::PRIO_PROCESS, process as u32), libc::sched_getscheduler(process), io)
+    };
+    let score = std::fs::read_to_string(format!("/proc/{process}/oom_score_adj")).unwrap();
+    (nice, policy, io, score.trim().to_string())
+}
+
+/// Waits until the writer stands where a writer belongs, and looks whether the program is where it was.
+fn stands_back(rank: &Rank, before: &(i32, i32, i64, String), score: &str) {
+    const LOWEST_BEST_EFFORT: i64 = 2 << 13 | 7;
+    let [program, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
+    let wanted = (10, libc::SCHED_BATCH, LOWEST_BEST_EFFORT, score.to_string());
+    let began = std::time::Instant::now();
+    while standing(copy) != wanted {
+        assert!(began.elapsed().as_secs() < 60, "{:?}, not {wanted:?}", standing(copy));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(standing(program), *before);
+}
+
+#[test]
+fn a_writer_stands_behind_the_program_and_keeps_to_its_rate() {
+    let mut rank = Rank::start(7550, &compile("apps/instant.c"), &["1000000"]);
+    rank.await_line("round 50");
+    let path = rank.directory.join("image");
+    let before = standing(rank.processes()[0]);
+    assert_ne!((before.0, before.1), (10, libc::SCHED_BATCH));
+    let saved = rank.snapshot(&path, Some(SLOW));
+    rank.resume();
+    stands_back(&rank, &before, "1000");
+    let written = rank.await_written(saved.id).unwrap();
+    // Three kinds of its memory are private and a copy's own; what is shared was written before, at once.
+    let least = 3 * 2048 * 4096 * 1_000_000 / SLOW;
+    assert!(written.pages >= 3 * 2048 && written.write_us >= least, "{written:?} in less than {least} us");
+    goes_on(rank);
+
+    // The same where it shares the program's memory, with which the kernel would have to kill both.
+    let Some((mut rank, full, path)) = mostly_still(7560) else { return };
+    let before = standing(rank.processes()[0]);
+    rank.inspect_ahead(Some(full.id));
+    let saved = rank.snapshot_on(&path, Some(full.id), Some(1 << 20));
+    rank.resume();
+    let [program, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
+    assert!(saved.behind && same_memory(program, copy), "{saved:?}");
+    stands_back(&rank, &before, &before.3);
+    let written = rank.await_written(saved.id).unwrap();
+    assert!(written.pages >= 512 && written.write_us >= 512 * 4096 * 1_000_000 / (1 << 20), "{written:?}");
     goes_on(rank);
 }
 
@@ -92,7 +154,7 @@ fn a_chain_written_behind_is_of_the_last_ones_instant() {
         let mut rank = Rank::start_with(pid, &program, &["1000000"], &[("MEND_TRACKING", tracking)]);
         rank.await_line("round 50");
         if rank.inspect().tracking.method != tracking {
-            println!("{tracking}: not with this kernel");
+            skipped(&format!("chains written behind, by {tracking}"), &rank.inspect().tracking.why.join("; "));
             rank.kill();
             continue;
         }
@@ -183,7 +245,9 @@ fn same_memory(one: i32, other: i32) -> bool {
 fn mostly_still(pid: u32) -> Option<(Rank, Saved, PathBuf)> {
     let mut rank = Rank::start(pid, &compile("apps/mostly_still.c"), &["1000000"]);
     rank.await_line("round 50");
-    if rank.inspect().tracking.method != "write-protect" {
+    let tracking = rank.inspect().tracking;
+    if tracking.method != "write-protect" {
+        skipped("copies of what little changed", &tracking.why.join("; "));
         rank.kill();
         return None;
     }

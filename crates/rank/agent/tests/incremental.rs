@@ -10,6 +10,7 @@ use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, SaveTar
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use support::skips::skipped;
 use support::{Rank, Source, compile};
 
 const PAGE: u64 = 4096;
@@ -64,7 +65,7 @@ fn differential(pid: u32, method: &str, rounds: u64) {
     rank.await_line("ready");
     let tracking = rank.inspect().tracking;
     if tracking.method != method {
-        return eprintln!("{method} is not to be had here: {}", tracking.why.join("; "));
+        return skipped(&format!("incremental images by {method}"), &tracking.why.join("; "));
     }
     let directory = rank.directory.clone();
     let full = directory.join("full");

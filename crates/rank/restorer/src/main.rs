@@ -230,7 +230,13 @@ fn set_process(process: &Process, tables: &Tables) {
         let _ = sys::call(sys::PERSONALITY, [process.personality as usize, 0, 0, 0, 0, 0]);
         if process.xstate_permitted & 1 << XTILE_DATA != 0 {
             // ARCH_REQ_XCOMP_PERM
-            let _ = sys::call(sys::ARCH_PRCTL, [0x1023, XTILE_DATA as usize, 0, 0, 0, 0]);
+            if let Err(errno) = sys::call(sys::ARCH_PRCTL, [0x1023, XTILE_DATA as usize, 0, 0, 0, 0]) {
+                fail(
+                    Failure::Machine,
+                    errno,
+                    text!("this kernel does not let the process use tile registers (AMX), which the saved one may"),
+                );
+            }
         }
     }
 }

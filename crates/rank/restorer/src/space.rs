@@ -60,10 +60,14 @@ impl Building {
     }
 
     fn make_memory(&self, record: &Object) -> usize {
+        let named = (record.flags & object::NAMED != 0).then(nameless_file).flatten();
         let name = self.tables.text(record.text, record.text_length).unwrap_or(b"\0");
         const MFD_CLOEXEC_AND_SEALABLE: usize = 3;
-        // SAFETY: a NUL follows the name; names too long for the kernel (249 bytes) cannot have come from it.
-        let made = unsafe { sys::call(sys::MEMFD_CREATE, [name.as_ptr() as usize, MFD_CLOEXEC_AND_SEALABLE, 0, 0, 0, 0]) };
+        let made = named.map_or_else(
+            // SAFETY: a NUL follows the name; the agent cut names to what the kernel takes.
+            || unsafe { sys::call(sys::MEMFD_CREATE, [name.as_ptr() as usize, MFD_CLOEXEC_AND_SEALABLE, 0, 0, 0, 0]) },
+            Ok,
+        );
         let low = made.unwrap_or_else(|errno| fail(Failure::Kernel, errno, text!("shared memory cannot be made")));
         let fd = inherited::above(low, self.top);
         // SAFETY: our own descriptor, just duplicated.
@@ -220,6 +224,13 @@ impl Building {
         }
         count
     }
+}
+
+/// A file in `/dev/shm` that can be given a name there, if the rank may make one.
+fn nameless_file() -> Option<usize> {
+    const O_TMPFILE_RDWR_CLOEXEC: usize = 0x41_0000 | 2 | 0x8_0000;
+    // SAFETY: the path ends with a NUL.
+    unsafe { sys::call(sys::OPEN, [c"/dev/shm".as_ptr() as usize, O_TMPFILE_RDWR_CLOEXEC, 0o600, 0, 0, 0]) }.ok()
 }
 
 /// Memory of a huge page pool, if there is enough.

@@ -12,7 +12,6 @@
 use super::look::{Entry, Run, Sink};
 use super::room::Loan;
 use crate::writer::PAGE;
-use mend_image::record::Mapping;
 use mend_kernel::userfault::release;
 
 /// Bytes of a huge page.
@@ -40,7 +39,7 @@ pub(super) struct Blocks {
     /// Hot blocks may stay so.
     stay: bool,
     block: Block,
-    /// Where the list stood when the mapping under way began.
+    /// Where the list stood when the part under way began.
     first: usize,
 }
 
@@ -65,12 +64,12 @@ impl Blocks {
         if self.after.full() { 0 } else { self.after.count() }
     }
 
-    /// Before the first region of a mapping.
+    /// Before the first region of a part of a mapping.
     pub fn begin(&mut self) {
         self.first = self.after.count();
     }
 
-    /// Populated pages of the mapping.
+    /// Populated pages of it.
     pub fn add(&mut self, run: &Run) {
         let mut at = run.start;
         while at < run.end {
@@ -109,19 +108,19 @@ impl Blocks {
         self.after.push(start, start + BLOCK, hot, hot && !huge);
     }
 
-    /// Calls with each part of the mapping that is to be protected.
-    pub fn each_cold(&self, mapping: &Mapping, mut each: impl FnMut(u64, u64) -> Result<(), i32>) -> Result<(), i32> {
+    /// Calls with each range of it that is to be protected.
+    pub fn each_cold(&self, (start, end): (u64, u64), mut each: impl FnMut(u64, u64) -> Result<(), i32>) -> Result<(), i32> {
         // SAFETY: written to by `judge` alone, which this borrow excludes.
         let entries = unsafe { self.list.items(self.count()) };
-        let mut at = mapping.start;
+        let mut at = start;
         for entry in entries.iter().skip(self.first).filter(|entry| entry.changed()) {
-            let (start, end) = entry.range();
-            if at < start {
-                each(at, start)?;
+            let (from, to) = entry.range();
+            if at < from {
+                each(at, from)?;
             }
-            at = end;
+            at = to;
         }
-        if at < mapping.end { each(at, mapping.end) } else { Ok(()) }
+        if at < end { each(at, end) } else { Ok(()) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! One look at all private memory while the threads stand still: what changed since the last image, and from now on anew.
 //!
 //! Runs on scratch memory, allocates nothing, and writes to nothing but rooms. It is done after the agent's last change to
-//! memory that is saved and before the first page is written: what changes after it counts for the next image.
+//! memory that is saved; each page is looked at before it is written: what changes after that counts for the next image.
 //!
 //! A page that was not populated before and is now, that was dropped and filled again, or whose mapping is another one than
 //! before counts as changed; one that is no longer populated is in no list and thereby as a fresh mapping gives it.
@@ -98,7 +98,7 @@ pub(crate) struct Taken {
 }
 
 /// What a way needs of the surroundings.
-pub(super) struct Sight<'a> {
+pub(crate) struct Sight<'a> {
     pub pagemap: i32,
     pub method: Method,
     pub regions: &'a mut [Region],
@@ -133,6 +133,11 @@ impl Sink {
         self.full
     }
 
+    /// Drops all but the first `count` entries.
+    pub fn cut(&mut self, count: usize) {
+        (self.count, self.last) = (count, Entry::default());
+    }
+
     pub fn wanted(&self) -> bool {
         self.list.is_some()
     }
@@ -147,7 +152,7 @@ impl Sink {
         }
     }
 
-    /// Ends the entry under way: none reaches over two mappings.
+    /// Ends the entry under way: none reaches over two mappings, or two parts of a look.
     pub fn flush(&mut self) {
         if let (Some(list), true) = (self.list, self.last.end != 0) {
             // SAFETY: the tracker lent the room for this look, and nobody has a slice of it.
@@ -158,35 +163,146 @@ impl Sink {
     }
 }
 
-impl Look {
-    /// Looks. A failure makes everything count as changed and ends the tracking: it is in the result.
-    pub fn take(&self, pagemap: i32, method: Method, plans: &[Plan], volatile: &[u64], regions: &mut [Region]) -> Taken {
-        let mut sight = Sight { pagemap, method, regions, volatile, arm: self.arm };
-        let mut sink = Sink::into(self.list);
-        let mut hashing = Hashing::new(self.before, self.after);
-        let mut blocks = Blocks::new(self.blocks.0, self.blocks.1, self.stay);
-        let result = plans.iter().filter(|plan| tracked(plan)).try_for_each(|plan| {
-            let result = match self.way {
-                Way::Protect(number) if plan.content != Content::Changed => protect::look(number, plan, &mut sight, &mut sink, &mut blocks),
-                Way::SoftDirty(_, None) => soft::look(None, plan, &mut sight, &mut sink),
-                Way::SoftDirty(_, witness) if plan.content != Content::Changed => soft::look(witness, plan, &mut sight, &mut sink),
-                // Under a file's private mapping write protection is not safe, and a witness not to be had: see there.
-                Way::Protect(_) | Way::SoftDirty(..) | Way::Hash => hash::look(plan, &mut hashing, &mut sight, &mut sink),
-            };
-            sink.flush();
-            result
-        });
-        let result = result.and_then(|()| match self.way {
-            Way::SoftDirty(clear_refs, _) if self.arm => mend_kernel::soft_dirty::clear(clear_refs),
-            _ => Ok(()),
-        });
-        let good = result.is_ok();
-        Taken {
-            entries: (good && sink.wanted() && !sink.full).then_some(sink.count),
-            armed: good && self.arm && !hashing.full(),
-            hashes: hashing.count(),
-            blocks: blocks.count(),
+/// A look under way: over all private memory, ascending, in parts.
+///
+/// Changes noticed by write protection may be listed and written in turn, so that what is listed is sent while the next part is
+/// looked at. What fails ends the tracking: nothing is listed from there on, so all of that counts as changed.
+pub(crate) struct Looking {
+    look: Look,
+    sink: Sink,
+    hashing: Hashing,
+    blocks: Blocks,
+    /// The next mapping, and where in it to go on if a part of it was looked at.
+    plan: usize,
+    within: Option<u64>,
+    /// Up to this address all is looked at; the end of all addresses once nothing is left.
+    reached: u64,
+    result: Result<(), i32>,
+}
+
+/// After the last address.
+const ALL: u64 = u64::MAX;
+/// Bytes that are looked at at a time: whole blocks of huge pages, and few enough for a sender to have something to do meanwhile.
+const PART: u64 = if cfg!(test) { 2 << 20 } else { 32 << 20 };
+
+impl Looking {
+    /// Before anything is looked at.
+    pub fn new(look: Look) -> Self {
+        Self {
+            look,
+            sink: Sink::into(look.list),
+            hashing: Hashing::new(look.before, look.after),
+            blocks: Blocks::new(look.blocks.0, look.blocks.1, look.stay),
+            plan: 0,
+            within: None,
+            reached: 0,
+            result: Ok(()),
         }
+    }
+
+    /// Whether it may go on while what it listed is written: something is left to be listed, and nothing is done at its end that would
+    /// hide a change from the next one.
+    pub fn in_turn(&self) -> bool {
+        let left = self.result.is_ok() && self.reached != ALL;
+        left && self.look.list.is_some() && matches!(self.look.way, Way::Protect(_))
+    }
+
+    /// Looks at what is left.
+    pub fn complete(&mut self, plans: &[Plan], sight: &mut Sight) {
+        while self.step(plans, sight) {}
+    }
+
+    /// Looks on until it is beyond an address. Returns up to where; `None`: it has failed before it came there.
+    pub fn beyond(&mut self, address: u64, plans: &[Plan], sight: &mut Sight) -> Option<u64> {
+        while self.reached <= address && self.step(plans, sight) {}
+        Some(self.reached).filter(|reached| *reached > address)
+    }
+
+    /// Looks at the next part. False: nothing is left, or it has failed.
+    fn step(&mut self, plans: &[Plan], sight: &mut Sight) -> bool {
+        if self.result.is_err() || self.reached == ALL {
+            return false;
+        }
+        let Some(plan) = plans.get(self.plan) else {
+            self.result = match self.look.way {
+                Way::SoftDirty(clear_refs, _) if self.look.arm => mend_kernel::soft_dirty::clear(clear_refs),
+                _ => Ok(()),
+            };
+            self.reached = ALL;
+            return false;
+        };
+        let before = self.sink.count();
+        let part = if tracked(plan) { self.part(plan, sight) } else { Ok(None) };
+        self.sink.flush();
+        match part {
+            Ok(next) if !self.sink.full() => {
+                self.within = next;
+                self.plan += usize::from(next.is_none());
+                self.reached = next.unwrap_or(plan.mapping.end);
+            }
+            failed => {
+                self.sink.cut(before);
+                self.result = failed.and(Err(libc::ENOMEM));
+            }
+        }
+        self.result.is_ok()
+    }
+
+    /// Looks at the next part of a mapping. Returns where to go on in it.
+    fn part(&mut self, plan: &Plan, sight: &mut Sight) -> Result<Option<u64>, i32> {
+        let Self { sink, hashing, blocks, .. } = self;
+        match self.look.way {
+            Way::Protect(number) if plan.content != Content::Changed => {
+                let Mapping { start, end, .. } = plan.mapping;
+                let at = match self.within {
+                    Some(at) => at,
+                    None if protect::begin(number, plan, sight, sink, blocks)? => start,
+                    None => return Ok(None),
+                };
+                let to = end.min((at / PART + 1) * PART);
+                protect::tell(plan, (at, to), sight, sink, blocks)?;
+                return Ok(Some(to).filter(|to| *to < end));
+            }
+            Way::SoftDirty(_, witness) if witness.is_none() || plan.content != Content::Changed => soft::look(witness, plan, sight, sink),
+            // Under a file's private mapping write protection is not safe, and a witness not to be had: see there.
+            Way::Protect(_) | Way::SoftDirty(..) | Way::Hash => hash::look(plan, hashing, sight, sink),
+        }?;
+        Ok(None)
+    }
+
+    /// What was listed so far, ascending.
+    ///
+    /// # Safety
+    /// The tracker must not begin another look, nor be dropped, while the slice is in use.
+    pub unsafe fn listed(&self) -> &'static [Entry] {
+        // SAFETY: the caller answers for the room; what follows is put behind these.
+        self.look.list.map_or(&[], |list| unsafe { list.items(self.sink.count()) })
+    }
+
+    /// What came of it.
+    pub fn taken(&self) -> Taken {
+        let good = self.result.is_ok() && self.reached == ALL;
+        Taken {
+            entries: (good && self.sink.wanted()).then_some(self.sink.count()),
+            armed: good && self.look.arm && !self.hashing.full(),
+            hashes: self.hashing.count(),
+            blocks: self.blocks.count(),
+        }
+    }
+}
+
+impl Look {
+    /// What it needs of the surroundings, beside room for regions.
+    pub fn sight<'a>(&self, pagemap: i32, method: Method, volatile: &'a [u64], regions: &'a mut [Region]) -> Sight<'a> {
+        Sight { pagemap, method, regions, volatile, arm: self.arm }
+    }
+
+    /// Looks at everything at once. A failure makes everything count as changed and ends the tracking: it is in the result.
+    #[cfg(test)]
+    pub fn take(&self, pagemap: i32, method: Method, plans: &[Plan], volatile: &[u64], regions: &mut [Region]) -> Taken {
+        let mut looking = Looking::new(*self);
+        looking.complete(plans, &mut self.sight(pagemap, method, volatile, regions));
+        looking.taken()
     }
 
     /// The list of a look that was taken, ascending.
@@ -199,10 +315,10 @@ impl Look {
     }
 }
 
-/// The entries within a mapping.
-pub(crate) fn within<'a>(entries: &'a [Entry], mapping: &Mapping) -> &'a [Entry] {
-    let from = entries.partition_point(|entry| entry.start < mapping.start);
-    let to = entries.partition_point(|entry| entry.start < mapping.end);
+/// The entries within a range that none reaches over.
+pub(crate) fn within(entries: &[Entry], (start, end): (u64, u64)) -> &[Entry] {
+    let from = entries.partition_point(|entry| entry.start < start);
+    let to = entries.partition_point(|entry| entry.start < end);
     &entries[from..to]
 }
 
@@ -244,37 +360,38 @@ pub(super) struct Run {
     pub huge: bool,
 }
 
-/// Calls with all populated pages of a mapping under observation, in runs, ascending, and protects them if that is wanted.
+/// Calls with all populated pages of a part of a mapping under observation, in runs, ascending, and protects them if that is wanted.
 ///
-/// The kernel is asked for what was written to and for what is missing, apart, since to have all pages listed takes it longer
+/// The kernel is asked for what was written to and for what is missing (or huge), apart, since to have all pages listed takes it longer
 /// than both. What was written to is asked for last: a page that something other than the program's threads touches meanwhile
 /// counts as written.
-pub(super) fn each_page_run(plan: &Plan, sight: &mut Sight, protect: bool, huge: bool, mut each: impl FnMut(Run)) -> Result<(), i32> {
-    let Mapping { start, end, .. } = plan.mapping;
-    let third = sight.regions.len() / 3;
-    let (missing, rest) = sight.regions.split_at_mut(third);
-    let (large, written) = rest.split_at_mut(third);
+pub(super) fn each_page_run(
+    (start, end): (u64, u64),
+    sight: &mut Sight,
+    protect: bool,
+    huge: bool,
+    mut each: impl FnMut(Run),
+) -> Result<(), i32> {
+    let half = sight.regions.len() / 2;
+    let (apart, written) = sight.regions.split_at_mut(half);
     // How many regions were found, and up to where was looked. What was written to may fill its room many times meanwhile.
-    let (mut gaps, mut blocks) = ((0, start), (0, if huge { start } else { end }));
+    let mut known = (0, start);
     let mut at = start;
     while at < end {
-        if gaps.1 <= at {
-            gaps = pagemap::missing(sight.pagemap, at, end, missing)?;
+        if known.1 <= at {
+            known = pagemap::missing(sight.pagemap, at, end, huge, apart)?;
         }
-        if blocks.1 <= at {
-            blocks = pagemap::huge(sight.pagemap, at, end, large)?;
-        }
-        let (writes, next) = pagemap::written(sight.pagemap, at, gaps.1.min(blocks.1), protect, written)?;
-        // Fetched and unchanged: as good as in memory.
-        let mut gaps = missing[..gaps.0].iter().filter(|gap| gap.written() || !gap.absent()).peekable();
-        let mut blocks = large[..blocks.0].iter().peekable();
+        let (writes, next) = pagemap::written(sight.pagemap, at, known.1, protect, written)?;
+        let mut others = apart[..known.0].iter().peekable();
         let mut writes = written[..writes].iter().peekable();
         while at < next {
             // What contains `at`, and up to where nothing of that changes.
             let (write, change) = ahead(&mut writes, at, next);
-            let (block, block_change) = ahead(&mut blocks, at, next);
-            let (gap, gap_change) = ahead(&mut gaps, at, next);
-            let to = change.min(block_change).min(gap_change);
+            let (other, other_change) = ahead(&mut others, at, next);
+            let to = change.min(other_change);
+            let block = other.filter(|other| other.huge());
+            // Fetched and unchanged: as good as in memory.
+            let gap = other.filter(|other| !other.present() && (other.written() || !other.absent()));
             if write.is_some() || gap.is_none() {
                 each(Run {
                     start: at,

@@ -1,7 +1,7 @@
 //! Which private pages changed since an image, so that the next one need not hold the others.
 //!
 //! ```text
-//! prepare ─ (threads park) ─ begin ─ look.take ─ image is written ─ settle      tracked since this image
+//! prepare ─ (threads park) ─ begin ─ look ─ image is written ─ settle           tracked since this image
 //!                              └──────── anything fails ────────►               tracked since none: the next is full
 //! ```
 //! Three ways, chosen at run time: write protection, soft-dirty bits, hashes. A [`look::Look`] takes the list of changes and
@@ -24,7 +24,7 @@ use crate::maps::Area;
 use blocks::Split;
 use hash::Hashed;
 use look::Way;
-pub(crate) use look::{Entry, Look, Taken, tracked, within};
+pub(crate) use look::{Entry, Look, Looking, Sight, Taken, tracked, within};
 use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_kernel::memory::number;
 use mend_kernel::soft_dirty::{self, Tells};

@@ -17,21 +17,21 @@ use mend_image::record::Mapping;
 use mend_kernel::pagemap::{Method, Region, observed, populated, written};
 use mend_kernel::userfault::register;
 
-/// Looks at one mapping.
-pub(super) fn look(userfault: i32, plan: &Plan, sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
+/// Begins with a mapping. False: it is done with; else [`tell`] says the rest, part by part.
+pub(super) fn begin(userfault: i32, plan: &Plan, sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<bool, i32> {
     let Mapping { start, end, .. } = plan.mapping;
     // To register again what is ours does no harm, and what is somebody else's is refused.
     if observed(sight.pagemap, start) {
         return match register(userfault, start, end) {
-            Ok(()) => tell(plan, sight, sink, blocks),
-            Err(_) => all(plan, sight, sink).map(drop),
+            Ok(()) => Ok(true),
+            Err(_) => all(plan, sight, sink).map(|_| false),
         };
     }
     // Nothing to protect (program code, above all) is nothing to observe.
     if all(plan, sight, sink)? && sight.arm && register(userfault, start, end).is_ok() {
-        return tell(plan, sight, &mut Sink::none(), blocks);
+        tell(plan, (start, end), sight, &mut Sink::none(), blocks)?;
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Everything counts as changed. Says whether there is anything.
@@ -44,26 +44,27 @@ fn all(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<bool, i32> {
     Ok(any)
 }
 
-/// What the kernel noticed; protects it if that is wanted.
-fn tell(plan: &Plan, sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
+/// What the kernel noticed in a part of a mapping, which does not end within a block of a huge page but with the mapping; protects it
+/// if that is wanted.
+pub(super) fn tell(plan: &Plan, part: (u64, u64), sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
     let select = plan.huge && sight.arm;
     let protect = sight.arm && !select;
     blocks.begin();
     if sink.wanted() || select {
-        each_page_run(plan, sight, protect, select, |run| {
+        each_page_run(part, sight, protect, select, |run| {
             sink.push(run.start, run.end, run.written, run.absent);
             if select {
                 blocks.add(&run);
             }
         })?;
     } else if protect {
-        protect_range(sight, plan.mapping.start, plan.mapping.end)?;
+        protect_range(sight, part.0, part.1)?;
     }
     if !select {
         return Ok(());
     }
     blocks.end();
-    blocks.each_cold(&plan.mapping, |start, end| protect_range(sight, start, end))
+    blocks.each_cold(part, |start, end| protect_range(sight, start, end))
 }
 
 fn protect_range(sight: &mut Sight, start: u64, end: u64) -> Result<(), i32> {

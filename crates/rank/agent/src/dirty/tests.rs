@@ -6,13 +6,16 @@
 
 mod arena;
 mod huge;
+mod pinned;
 
 use super::*;
 use crate::layout::{Content, Layout, Plan};
 use crate::maps;
 use arena::{Arena, Random};
+use mend_image::record::Mapping;
 use mend_kernel::pagemap::{self, Region};
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +25,12 @@ const PAGE: u64 = 4096;
 const THREADS: usize = 3;
 /// Sequences of operations and images, for each method.
 const SEQUENCES: u64 = 50;
+
+/// Says what is not shown here, so that it is seen although the test passes: what is printed as usual is not.
+fn skipped(what: &str, why: &str) {
+    // In one piece: other tests print, too.
+    let _ = std::io::stderr().write_all(format!("skipped: {what}: {why}\n").as_bytes());
+}
 
 /// Only one test at a time: soft-dirty bits are the process's.
 static TURN: Mutex<()> = Mutex::new(());
@@ -38,6 +47,8 @@ struct Bench {
     chain: Chain,
     images: u8,
     zero: u64,
+    /// Some memory is pinned for a device.
+    pinned: bool,
 }
 
 impl Bench {
@@ -47,7 +58,10 @@ impl Bench {
         let there = tracker.describe().method == method;
         let (memory, pagemap, zero) = (open("/proc/self/mem"), open("/proc/self/pagemap"), xxh3_64(&[0; PAGE as usize]));
         let scan = pagemap::probe(pagemap.as_raw_fd());
-        there.then(|| Self { memory, pagemap, scan, tracker, chain: Chain::new(), images: 0, zero })
+        if !there {
+            skipped(&format!("changes by {method}"), &tracker.describe().why.join("; "));
+        }
+        there.then(|| Self { memory, pagemap, scan, tracker, chain: Chain::new(), images: 0, zero, pinned: false })
     }
 
     fn page(&self, address: u64) -> Option<u64> {
@@ -78,23 +92,29 @@ impl Bench {
     /// Takes an image as a save does. Returns how many pages it left to its base.
     fn image(&mut self, arenas: &[Arena], plans: &[Plan], full: bool, track: bool) -> usize {
         let base = self.tracker.since.map(|(id, _)| id).filter(|_| !full);
-        let prepared = self.tracker.prepare(base, track);
+        let mut prepared = self.tracker.prepare(base, track);
+        prepared.stand_still();
         assert_eq!(prepared.base.map(|(id, _)| id), base, "{:?}", prepared.note);
         let Some(look) = prepared.look else { return 0 };
         self.tracker.begin(&look);
         let mut regions = vec![Region::default(); 64];
-        let taken = look.take(self.pagemap.as_raw_fd(), self.scan, plans, &[], &mut regions);
+        let mut looking = Looking::new(look);
+        let mut sight = look.sight(self.pagemap.as_raw_fd(), self.scan, &[], &mut regions);
+        let in_turn = (looking.in_turn() && !self.images.is_multiple_of(3)).then(|| told_in_turn(&mut looking, plans, &mut sight));
+        looking.complete(plans, &mut sight);
+        let taken = looking.taken();
         // SAFETY: the slice is gone before the next look.
         let entries = unsafe { look.entries(&taken) };
+        assert!(in_turn.is_none() || in_turn.as_deref() == entries);
         assert!(entries.is_some() || base.is_none());
-        assert_eq!(taken.armed, track);
+        assert_eq!(taken.armed, track && !self.pinned);
         let (mut image, mut kept) = (Chain::new(), 0);
         match entries {
             None => self.store_everything(plans, &mut image),
             Some(entries) => {
                 assert!(entries.windows(2).all(|pair| pair[0].range().1 <= pair[1].range().0));
                 for plan in plans.iter().filter(|plan| tracked(plan)) {
-                    for entry in within(entries, &plan.mapping) {
+                    for entry in within(entries, (plan.mapping.start, plan.mapping.end)) {
                         let (start, end) = entry.range();
                         assert!(start < end && end <= plan.mapping.end);
                         for page in (start..end).step_by(PAGE as usize) {
@@ -109,7 +129,7 @@ impl Bench {
             }
         }
         self.compare(arenas, plans, &image);
-        if track {
+        if taken.armed {
             self.chain = image;
             self.images = self.images.wrapping_add(1);
         }
@@ -151,6 +171,21 @@ impl Bench {
     }
 }
 
+/// What a writer is told that asks while it writes.
+fn told_in_turn(looking: &mut Looking, plans: &[Plan], sight: &mut Sight) -> Vec<Entry> {
+    let mut told = Vec::new();
+    for plan in plans.iter().filter(|plan| tracked(plan)) {
+        let Mapping { start: mut at, end, .. } = plan.mapping;
+        while at < end {
+            let to = looking.beyond(at, plans, sight).unwrap().min(end);
+            // SAFETY: the slice is gone before the next look.
+            told.extend(within(unsafe { looking.listed() }, (at, to)));
+            at = to;
+        }
+    }
+    told
+}
+
 /// The sequence under way, for a test that dies.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
@@ -176,10 +211,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn run(method: &str) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(mut bench) = Bench::new(method) else {
-        eprintln!("{method} is not to be had here");
-        return;
-    };
+    let Some(mut bench) = Bench::new(method) else { return };
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the handler makes system calls alone.
         unsafe { libc::signal(signal, on_fault as *const () as usize) };
@@ -238,4 +270,21 @@ fn images_say_what_memory_says_by_soft_dirty_bits() {
 #[test]
 fn images_say_what_memory_says_by_hashes() {
     run("hash");
+}
+
+/// The random reads with `O_DIRECT` are what they are called, or it is said.
+#[test]
+fn direct_reads_go_past_the_cache() {
+    let (file, goes_past) = arena::open_direct();
+    let direct = rustix::fs::fcntl_getfl(&file).unwrap().contains(rustix::fs::OFlags::DIRECT);
+    // SAFETY: a plain structure of numbers.
+    let mut told: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: statx writes into `told`.
+    let result = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut told) };
+    let promised = result == 0 && told.stx_mask & libc::STATX_DIOALIGN != 0 && told.stx_dio_mem_align != 0;
+    match goes_past {
+        Ok(()) => assert!(direct),
+        Err(why) if promised => panic!("the kernel promises direct reads of this file: {why}"),
+        Err(why) => skipped("reads with O_DIRECT", &why),
+    }
 }

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PAGES = 1024, THREADS = 3, DEEP = 256 * 1024 };
+enum { PAGE = 4096, PAGES = 1024, THREADS = 3, DEEP = 256 * 1024, PART = 32 << 20 };
 
 struct worker {
     pthread_t thread;
@@ -119,8 +119,9 @@ int main(void) {
     setvbuf(stdout, malloc(1 << 16), _IOFBF, 1 << 16);
     for (int i = 0; i < THREADS; i++) {
         struct worker *w = &workers[i];
-        char *reserved = mmap(NULL, (PAGES + 512) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        w->arena = (char *)(((uintptr_t)reserved + (2 << 20) - 1) & -(2l << 20));
+        /* Whole huge pages, on both sides of where one part of a look ends. */
+        char *reserved = mmap(NULL, 2 * PART, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        w->arena = (char *)(((uintptr_t)reserved + (2 << 20) + PART - 1) & -(long)PART) - (2 << 20);
         fresh(w->arena, PAGES * PAGE);
         pthread_barrier_init(&w->go, NULL, 2), pthread_barrier_init(&w->done, NULL, 2);
         pthread_create(&w->thread, NULL, work, w);

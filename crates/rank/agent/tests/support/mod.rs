@@ -1,6 +1,8 @@
 //! Plays the daemon: starts a program with the agent preloaded, talks with the agent, restores images.
 #![allow(dead_code, missing_docs)]
 
+pub mod skips;
+
 use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,

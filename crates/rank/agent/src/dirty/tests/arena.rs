@@ -62,6 +62,39 @@ pub struct Arena {
     foreign: Option<OwnedFd>,
 }
 
+/// A file for reads into memory from a device, and whether they are: any file of a disk will do, but not every file system
+/// goes past its cache.
+pub fn open_direct() -> (OwnedFd, Result<(), String>) {
+    let program = std::env::current_exe().unwrap();
+    let buffered = || open(&program, OFlags::RDONLY, Mode::empty()).unwrap();
+    match open(&program, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()) {
+        Ok(direct) => {
+            let goes_past = reads_from_device(&direct);
+            (direct, goes_past)
+        }
+        Err(errno) => (buffered(), Err(format!("{}: O_DIRECT: {errno}", program.display()))),
+    }
+}
+
+/// Whether a read of a page that is in the cache is one from the device all the same, by what the kernel counts.
+fn reads_from_device(file: &OwnedFd) -> Result<(), String> {
+    let counted = || {
+        let table = std::fs::read_to_string("/proc/thread-self/io").map_err(|error| format!("/proc/thread-self/io: {error}"))?;
+        mend_kernel::memory::number(&table, "read_bytes:").ok_or("/proc/thread-self/io has no read_bytes".to_string())
+    };
+    #[repr(align(4096))]
+    struct Page([u8; PAGE as usize]);
+    let mut page = Page([0; PAGE as usize]);
+    let mut read = || rustix::io::pread(file, &mut page.0, 0).map_err(|errno| format!("a read of a page: {errno}"));
+    let mut before = 0;
+    for _ in 0..2 {
+        before = counted()?;
+        let got = read()?;
+        assert_eq!(got, PAGE as usize);
+    }
+    if counted()? >= before + PAGE { Ok(()) } else { Err("the file system reads through its cache in spite of O_DIRECT".to_string()) }
+}
+
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: this arena's own addresses, which nobody refers to.
@@ -82,10 +115,7 @@ impl Arena {
         for page in (0..FILE_PAGES).step_by(8) {
             file.write_all_at(&random.next().to_ne_bytes(), page * PAGE).unwrap();
         }
-        // Any file of a disk will do.
-        let program = std::env::current_exe().unwrap();
-        let direct = open(&program, OFlags::RDONLY | OFlags::DIRECT, Mode::empty());
-        let direct = direct.or_else(|_| open(&program, OFlags::RDONLY, Mode::empty())).unwrap();
+        let direct = open_direct().0;
         let base = BASE + number % 64 * STRIDE;
         let ring = IoUring::new(2).ok();
         let mut arena = Self { base, random, file, direct, ring, path, writable: vec![false; PAGES as usize], foreign: None };

@@ -41,8 +41,8 @@ impl Memory {
     fn huge(&self, pagemap: &File, block: usize) -> bool {
         let start = self.plan.mapping.start + (block * BLOCK) as u64;
         let mut found = [Region::default(); 4];
-        let (count, _) = mend_kernel::pagemap::huge(pagemap.as_raw_fd(), start, start + BLOCK as u64, &mut found).unwrap();
-        count == 1 && (found[0].start, found[0].end) == (start, start + BLOCK as u64)
+        let (count, _) = mend_kernel::pagemap::missing(pagemap.as_raw_fd(), start, start + BLOCK as u64, true, &mut found).unwrap();
+        count == 1 && found[0].huge() && (found[0].start, found[0].end) == (start, start + BLOCK as u64)
     }
 }
 
@@ -109,4 +109,38 @@ fn what_is_written_all_the_time_is_left_alone() {
         assert!(number < 40, "they never get another chance");
     }
     assert!(number > 8, "they were tried again at once");
+}
+
+#[test]
+fn a_look_that_fails_half_way_lists_what_it_saw_and_ends_the_tracking() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Some(Bench { pagemap, mut tracker, .. }) = Bench::new("write-protect") else {
+        return eprintln!("write-protect is not to be had here");
+    };
+    let memory = Memory::new();
+    (0..BLOCKS).for_each(|block| memory.write(block, 1));
+    image(&mut tracker, &pagemap, &memory, 1, true);
+    // One entry for the first part; the second has more than there is room for.
+    memory.write(1, 2);
+    let mut few = Room::EMPTY;
+    few.reserve(2).unwrap();
+    let prepared = tracker.prepare(Some(ImageId([1; 16])), true);
+    let look = Look { list: Some(few.lend()), ..prepared.look.unwrap() };
+    tracker.begin(&look);
+    let Mapping { start, end, .. } = memory.plan.mapping;
+    let (plans, mut regions) = ([memory.plan], [Region::default(); 64]);
+    let mut sight = look.sight(pagemap.as_raw_fd(), pagemap::Method::Scan, &[], &mut regions);
+    let mut looking = Looking::new(look);
+    let second = start + BLOCK as u64;
+    assert_eq!(looking.beyond(start, &plans, &mut sight), Some(second));
+    assert_eq!(looking.beyond(second, &plans, &mut sight), None);
+    looking.complete(&plans, &mut sight);
+    assert_eq!(looking.beyond(end - PAGE, &plans, &mut sight), None);
+    // SAFETY: the slice is gone before the next look.
+    let listed: Vec<_> = unsafe { looking.listed() }.iter().map(|entry| (entry.range(), entry.changed())).collect();
+    assert_eq!(listed, [((start, second), false)]);
+    let taken = looking.taken();
+    assert!(taken.entries.is_none() && !taken.armed && !looking.in_turn());
+    tracker.settle(ImageId([2; 16]), 1, &look, &taken);
+    assert!(tracker.prepare(Some(ImageId([2; 16])), true).base.is_none());
 }

@@ -1,0 +1,278 @@
+//! What lies in the rank's `/dev/shm`: a directory of the job's own on this node, which goes with the job.
+//!
+//! Nothing outside of an image keeps it. Files that the program has open or mapped come back as what they are, memory, under
+//! their names; of the others the agent holds a copy while the image is taken, so that it is in the image with the agent's memory.
+//! Which rank of a node made a file nobody knows: each has all of them in its image, and of two of one name the newer stays.
+//! Where ranks share the node's `/dev/shm`, its files are left alone.
+
+use crate::descriptors::{Descriptors, What, map_identity};
+use crate::layout::Layout;
+use crate::maps::{Area, NODE_MEMORY};
+use crate::reopen::Inherited;
+use mend_image::record::object;
+use mend_messages::agent::SHARED_MEMORY_PREFIX;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, futimens, linkat, open};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::fs::{DirBuilder, File, Metadata, read_dir, read_link, rename};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Most that is kept of what nobody has open or mapped, bytes, with [`EACH`] for every entry.
+const LIMIT: u64 = 256 << 20;
+const EACH: u64 = 4096;
+
+/// Device and inode as `/proc/self/maps` writes them.
+type Identity = (u64, u64);
+
+/// A file that cannot be saved.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeFileError {
+    #[error("{} in the node's memory, with more than {} MiB that nobody has open or mapped", .0.display(), LIMIT >> 20)]
+    Large(PathBuf),
+    #[error("{} in the node's memory cannot be read", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+}
+
+impl NodeFileError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            NodeFileError::Large(_) => "keep large files open or mapped, or in a directory on a disk that other nodes see",
+            NodeFileError::Unreadable { .. } => "let the program have read access to its own files, or remove them",
+        }
+    }
+}
+
+/// Everything in the rank's `/dev/shm`, directories before what is in them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeFiles {
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    path: PathBuf,
+    mode: u32,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Directory,
+    Link(PathBuf),
+    Pipe,
+    /// Open or mapped. Its object in the image, once there is one.
+    Held {
+        identity: Identity,
+        size: u64,
+        object: Option<u32>,
+    },
+    /// A copy, if it is wanted.
+    Loose(Vec<u8>),
+}
+
+impl NodeFiles {
+    /// Names what cannot be saved; may run beside the program.
+    pub fn obstacle(descriptors: &Descriptors, areas: &[Area]) -> Option<NodeFileError> {
+        Survey::below(Path::new(NODE_MEMORY), held(descriptors, areas), false).err()
+    }
+
+    /// Looks at everything, and copies what nobody holds. The threads are parked.
+    pub fn capture(descriptors: &Descriptors, areas: &[Area]) -> Result<Self, NodeFileError> {
+        Survey::below(Path::new(NODE_MEMORY), held(descriptors, areas), true)
+    }
+
+    /// Makes what is held an object of the image that keeps its name.
+    pub fn link_objects(&mut self, layout: &mut Layout) {
+        for entry in &mut self.entries {
+            if let Kind::Held { identity, size, object } = &mut entry.kind {
+                let name = entry.path.strip_prefix(NODE_MEMORY).unwrap_or(&entry.path).to_string_lossy();
+                let index = layout.memory(*identity, &name, *size);
+                let record = &mut layout.objects[index as usize];
+                record.size = *size;
+                record.flags |= object::KEEP | object::NAMED;
+                *object = Some(index);
+            }
+        }
+    }
+
+    /// Adds what is mapped only to the objects that are read from a descriptor: index, descriptor, size.
+    pub fn hold(&self, objects: &mut Vec<(u32, OwnedFd, u64)>) -> Result<(), NodeFileError> {
+        for entry in &self.entries {
+            let Kind::Held { identity, size, object: Some(object) } = &entry.kind else { continue };
+            if objects.iter().any(|(known, ..)| known == object) {
+                continue;
+            }
+            let failed = |source| NodeFileError::Unreadable { path: entry.path.clone(), source };
+            let file = File::open(&entry.path).map_err(failed)?;
+            if identity_of(&file.metadata().map_err(failed)?) != *identity {
+                return Err(failed(io::Error::other("it was exchanged")));
+            }
+            objects.push((*object, file.into(), *size));
+        }
+        Ok(())
+    }
+
+    /// Makes everything again that is not there, or is older. Before descriptors are opened and directories entered.
+    pub fn bring_back(&self, inherited: &Inherited) -> Result<(), (PathBuf, Errno)> {
+        self.entries.iter().try_for_each(|entry| {
+            entry.bring_back(inherited).map_err(|error| (entry.path.clone(), Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+        })
+    }
+}
+
+/// What of `/dev/shm` the program has open or mapped shared.
+fn held(descriptors: &Descriptors, areas: &[Area]) -> HashSet<Identity> {
+    let open = descriptors.opens.iter().filter_map(|open| match open.what {
+        What::Memory { identity, .. } => Some(identity),
+        _ => None,
+    });
+    open.chain(areas.iter().filter(|area| area.is_shared_memory()).map(|area| area.identity)).collect()
+}
+
+fn identity_of(metadata: &Metadata) -> Identity {
+    map_identity((metadata.dev(), metadata.ino()))
+}
+
+/// Whether what is mounted at `place` is a job's own directory.
+fn is_own(place: &Path) -> bool {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
+    // "36 35 98:0 /root-within-the-file-system /mount-point options …"; of several the last is on top.
+    let root = mounts.lines().rev().find_map(|line| {
+        let mut words = line.split(' ').skip(3);
+        let (root, point) = (words.next()?, words.next()?);
+        (Path::new(point) == place).then_some(root)
+    });
+    root.and_then(|root| root.rsplit('/').next()).is_some_and(|name| name.starts_with(SHARED_MEMORY_PREFIX))
+}
+
+struct Survey {
+    held: HashSet<Identity>,
+    copies: bool,
+    total: u64,
+    found: NodeFiles,
+}
+
+impl Survey {
+    fn below(place: &Path, held: HashSet<Identity>, copies: bool) -> Result<NodeFiles, NodeFileError> {
+        // Most are empty, and the table of mounts may be long.
+        if read_dir(place).map_or(true, |mut entries| entries.next().is_none()) || !is_own(place) {
+            return Ok(NodeFiles::default());
+        }
+        let mut survey = Self { held, copies, total: 0, found: NodeFiles::default() };
+        survey.directory(place)?;
+        Ok(survey.found)
+    }
+
+    fn directory(&mut self, place: &Path) -> Result<(), NodeFileError> {
+        let failed = |source| NodeFileError::Unreadable { path: place.to_owned(), source };
+        let mut entries = read_dir(place).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(failed)?;
+        entries.sort_by_key(std::fs::DirEntry::file_name);
+        for entry in entries {
+            let path = entry.path();
+            match self.entry(&path) {
+                // Another rank of this node removed it.
+                Err(NodeFileError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: &Path) -> Result<(), NodeFileError> {
+        let failed = |source| NodeFileError::Unreadable { path: path.to_owned(), source };
+        let metadata = path.symlink_metadata().map_err(failed)?;
+        let about = metadata.file_type();
+        self.total += EACH;
+        let kind = if about.is_dir() {
+            Kind::Directory
+        } else if about.is_symlink() {
+            Kind::Link(read_link(path).map_err(failed)?)
+        } else if about.is_fifo() {
+            Kind::Pipe
+        } else if !about.is_file() {
+            // A socket that somebody listens at is told by its descriptor; one that nobody does is no good.
+            return Ok(());
+        } else if self.held.contains(&identity_of(&metadata)) {
+            Kind::Held { identity: identity_of(&metadata), size: metadata.len(), object: None }
+        } else {
+            self.total += metadata.len();
+            if self.total > LIMIT {
+                return Err(NodeFileError::Large(path.to_owned()));
+            }
+            let copied = if self.copies { std::fs::read(path) } else { File::open(path).map(|_| Vec::new()) };
+            Kind::Loose(copied.map_err(failed)?)
+        };
+        if self.total > LIMIT {
+            return Err(NodeFileError::Large(path.to_owned()));
+        }
+        let directory = matches!(kind, Kind::Directory);
+        let (path, mode, modified) = (path.to_owned(), metadata.mode() & 0o7777, (metadata.mtime(), metadata.mtime_nsec()));
+        self.found.entries.push(Entry { path: path.clone(), mode, modified, kind });
+        if directory { self.directory(&path) } else { Ok(()) }
+    }
+}
+
+impl Entry {
+    fn bring_back(&self, inherited: &Inherited) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(self.mode);
+        let there = self.path.symlink_metadata().ok();
+        match &self.kind {
+            _ if there.as_ref().is_some_and(|there| !self.replaces(there)) => Ok(()),
+            Kind::Directory => {
+                DirBuilder::new().mode(0o700).create(&self.path)?;
+                Ok(rustix::fs::chmod(&self.path, mode)?)
+            }
+            Kind::Link(target) => symlink(target, &self.path),
+            Kind::Pipe => {
+                rustix::fs::mknodat(CWD, &self.path, rustix::fs::FileType::Fifo, mode, 0)?;
+                Ok(rustix::fs::chmod(&self.path, mode)?)
+            }
+            Kind::Held { object, .. } => {
+                let kept = inherited.kept.iter().find(|kept| Some(kept.object) == *object).ok_or(Errno::BADF)?;
+                // SAFETY: handed over by the restorer, open until all descriptors are placed.
+                match self.name(unsafe { BorrowedFd::borrow_raw(kept.fd) }) {
+                    // The restorer could not make it there: it has no name then, as an unlinked one.
+                    Err(Errno::XDEV) => Ok(()),
+                    other => Ok(other?),
+                }
+            }
+            Kind::Loose(bytes) => {
+                let directory = self.path.parent().unwrap_or(Path::new(NODE_MEMORY));
+                let mut made = File::from(open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?);
+                io::Write::write_all(&mut made, bytes)?;
+                Ok(self.name(made.as_fd())?)
+            }
+        }
+    }
+
+    /// Whether it shall be in the place of what is there.
+    fn replaces(&self, there: &Metadata) -> bool {
+        match self.kind {
+            Kind::Held { .. } => true,
+            Kind::Loose(_) => there.is_file() && self.modified > (there.mtime(), there.mtime_nsec()),
+            _ => false,
+        }
+    }
+
+    /// Gives a file without a name this one's.
+    fn name(&self, file: BorrowedFd) -> Result<(), Errno> {
+        rustix::fs::fchmod(file, Mode::from_raw_mode(self.mode))?;
+        let modified = Timespec { tv_sec: self.modified.0, tv_nsec: self.modified.1 };
+        futimens(file, &Timestamps { last_access: modified, last_modification: modified })?;
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let link = |to: &Path| linkat(CWD, &own, CWD, to, AtFlags::SYMLINK_FOLLOW);
+        match link(&self.path) {
+            Err(Errno::EXIST) => {
+                let draft = self.path.with_file_name(format!(".mend-{}", rustix::process::getpid().as_raw_nonzero()));
+                link(&draft)?;
+                rename(&draft, &self.path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            }
+            other => other,
+        }
+    }
+}

@@ -4,11 +4,13 @@
     run.py [TIER...]        all tiers, or those named
     run.py --list
 
-A tier is a list of commands. What passed and failed is read from their output: cargo's "test result:" lines, unittest's
-"Ran N tests", and our own scripts' "N passed, N failed"; a command of a tier that only checks counts as one test. A
-command that fails without saying how many of its tests did counts as one failure, and so do a tier that ran no test and
-one that outlives its time. Nothing is tried twice: a test that fails now and then is a bug to be found.
+A tier is a list of commands. What passed and failed is read from their output: cargo's "test result:" lines and how many
+test programs failed without one, unittest's "Ran N tests", and our own scripts' "N passed, N failed"; a command of a tier
+that only checks counts as one test. A command that fails without saying how many of its tests did counts as one failure,
+and so do a tier that ran no test and one that outlives its time. Nothing is tried twice: a test that fails now and then
+is a bug to be found.
 
+What was skipped on this machine is named with its reason at the end: lines of the output that begin with "skipped: ".
 Each tier's output also goes to target/test-logs/TIER.log. The last line is "N passed, N failed"; exit code 0 only if
 nothing failed.
 """
@@ -44,18 +46,27 @@ class Count:
         self.failed += other.failed
 
 
-CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;")
+CARGO = re.compile(r"^test result: (\w+)\. (\d+) passed; (\d+) failed;")
+CARGO_TARGETS = re.compile(r"^error: (\d+) targets? failed:$")
 OURS = re.compile(r"^(\d+) passed, (\d+) failed(?:, \d+ skipped)?$")
+# What a passing test did not show on this machine, and why.
+SKIPPED = re.compile(r"^skipped: (.+)$")
 UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ")
 UNITTEST_FAILED = re.compile(r"^FAILED \((?:failures=(\d+))?(?:, )?(?:errors=(\d+))?")
 
 
 def count_lines(lines):
     """What the lines of one command's output say about tests. unittest's own count yields to a summary line of ours."""
-    count, ran, failed = Count(), 0, 0
+    count, ran, failed, told = Count(), 0, 0, 0
     for line in lines:
-        if match := CARGO.match(line) or OURS.match(line):
+        if match := CARGO.match(line):
+            told += match[1] == "FAILED"
+            count.add(Count(int(match[2]), int(match[3])))
+        elif match := OURS.match(line):
             count.add(Count(int(match[1]), int(match[2])))
+        elif match := CARGO_TARGETS.match(line):
+            # Test programs that died say nothing.
+            count.add(Count(0, max(0, int(match[1]) - told)))
         elif match := UNITTEST_RAN.match(line):
             ran += int(match[1])
         elif match := UNITTEST_FAILED.match(line):
@@ -82,12 +93,37 @@ class Step:
     environment: dict = field(default_factory=dict)
 
 
+class Ending:
+    """Ctrl-C and SIGTERM: the step that runs ends first, at the second one at once."""
+
+    asked = 0
+    process = None
+
+    @classmethod
+    def listen(cls):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, cls.ask)
+
+    @classmethod
+    def ask(cls, *_):
+        cls.asked += 1
+        cls.pass_on()
+
+    @classmethod
+    def pass_on(cls):
+        if cls.asked and cls.process and cls.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(cls.process.pid, signal.SIGTERM if cls.asked == 1 else signal.SIGKILL)
+
+
 def stream(step, log, deadline):
     """Runs a step, copies its output to ours and to the log, and returns its lines and its exit code (None: too long)."""
     environment = {**os.environ, **step.environment}
     process = subprocess.Popen(
         step.command, cwd=step.directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+    Ending.process = process
+    Ending.pass_on()
     late = threading.Event()
 
     def stop():
@@ -117,12 +153,10 @@ def stream(step, log, deadline):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             copying.join(LEAVING_SECONDS)
-    except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
-        raise
     finally:
         timer.cancel()
+    if Ending.asked:
+        sys.exit("ended before all tests had run")
     return lines, None if late.is_set() else code
 
 
@@ -277,8 +311,9 @@ TIERS = [
 ]
 
 
-def run_tier(tier):
-    """The tier's count, or None if it is skipped."""
+def run_tier(tier, skipped=None):
+    """The tier's count, or None if it is skipped. What of it is skipped on this machine goes to the list `skipped`."""
+    skipped = [] if skipped is None else skipped
     print(f"\n=== {tier.name}: {tier.about}", flush=True)
     try:
         steps, reason = tier.steps(), tier.not_here
@@ -286,6 +321,7 @@ def run_tier(tier):
         steps, reason = None, missing
     if steps is None:
         print(f"skipped: {reason}")
+        skipped.append(f"{tier.name}: all of it: {reason}")
         return None
     total, deadline = Count(), time.monotonic() + 60 * tier.minutes
     with open(os.path.join(LOGS, f"{tier.name}.log"), "w", encoding="utf-8") as log:
@@ -297,6 +333,7 @@ def run_tier(tier):
             except OSError as error:
                 print(f"{shown}: {error}")
                 lines, code = [], 127
+            skipped += [f"{tier.name}: {match[1]}" for match in map(SKIPPED.match, lines) if match]
             if code is None:
                 print(f"stopped: the tier's {tier.minutes} minutes are over")
                 total.add(Count(count_lines(lines).passed, count_lines(lines).failed + 1))
@@ -318,20 +355,24 @@ def main():
     if unknown:
         print(f"no such tier: {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
         return 2
+    Ending.listen()
     os.umask(0o022)
     os.makedirs(LOGS, exist_ok=True)
-    rows, total = [], Count()
+    rows, total, skipped = [], Count(), []
     for tier in TIERS:
         if wanted and tier.name not in wanted:
             continue
         start = time.monotonic()
-        count = run_tier(tier)
+        count = run_tier(tier, skipped)
         rows.append((tier.name, count, time.monotonic() - start))
         total.add(count or Count())
     print("\n=== summary")
     for name, count, seconds in rows:
         said = f"{count.passed} passed, {count.failed} failed" if count else "skipped"
         print(f"{name:10} {said:28} {seconds:6.0f} s")
+    if skipped:
+        print(f"\n=== skipped: {len(skipped)}")
+        print("\n".join(skipped))
     print(f"{total.passed} passed, {total.failed} failed", flush=True)
     return 1 if total.failed or not total.passed else 0
 

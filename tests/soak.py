@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Everything that is drawn by a seed, at length and within a time: storms of messages, changes to memory against their images,
-random events, power failures, kill points, damages.
+"""Everything that is drawn by a seed, at length and within a time, and the channels' protocol: storms of messages, changes to
+memory against their images, random events, power failures, kill points, damages.
 
     soak.py [--minutes N] [--seed N]
 
 Each part has its share of the minutes and does all of its rounds if they are over sooner; what it does not use is its
-successors'. There is one round of each at least, a round that has begun is ended, and a failed one ends its part; 0 minutes: as long
+successors'. There is one round of each at least, and so many of changes to memory that each way of noticing them is shown a
+thousand sequences; a round that has begun is ended, and a failed one ends its part; 0 minutes: as long
 as it takes. The rounds print how what failed is repeated. The table at the end says how many rounds there were; the last line sums up what they counted.
 """
 
@@ -19,16 +20,20 @@ from run import LOGS, ROOT, Count, Step, count_lines, judge, stream
 
 # Longest time that a round may take, in minutes, besides what it was given.
 PATIENCE = 30
+# Sequences of changes to memory in a round, for each way of noticing them, and in all rounds at least.
+SEQUENCES, LEAST_SEQUENCES = 100, 1000
 
 
 @dataclass
 class Part:
-    """`round(k, seed, minutes)` is the command of round k; `minutes` are what is left of the part's share."""
+    """`round(k, seed, minutes)` is the command of round k; `minutes` are what is left of the part's share. `least` rounds are done
+    whatever time there is."""
 
     name: str
     share: float
     rounds: int
     round: object
+    least: int = 1
 
 
 def script(name, *options):
@@ -47,12 +52,17 @@ def parts(bounded):
     def storm(_, seed, __):
         return cargo("--package", "mend-fabric", "--test", "storm", MEND_STORM_MESSAGES="125000", MEND_STORM_SEED=str(seed))
 
+    def protocol(*_):
+        # With so many steps most of its jobs come to their end; 0.4 GiB of memory.
+        return cargo("--package", "mend-fabric", "--test", "protocol", "--", "--nocapture", "--test-threads", "1", MEND_MODEL_STEPS="5000000")
+
     def changes(*_):
-        return cargo("--package", "mend-agent", "--lib", "dirty", MEND_DIFFERENTIAL_SEQUENCES="100")
+        return cargo("--package", "mend-agent", "--lib", "dirty", MEND_DIFFERENTIAL_SEQUENCES=str(SEQUENCES))
 
     return [
-        Part("storm", 0.15, 8, storm),
-        Part("changes", 0.15, 30, changes),
+        Part("protocol", 0.05, 1, protocol),
+        Part("storm", 0.1, 8, storm),
+        Part("changes", 0.15, 30, changes, least=-(-LEAST_SEQUENCES // SEQUENCES)),
         Part("powerloss", 0.2, 15, lambda k, seed, _: script("powerloss.py", "--times", 20, "--faults", 24 if k == 0 else 3, "--seed", seed)),
         # Whoever has little time sees another share of the points with another seed.
         Part("killpoints", 0.2, 32, lambda _, seed, __: script("killpoints.py", "--all", "--share", f"{seed % 32 + 1}/32")),
@@ -67,7 +77,7 @@ def run_part(part, seed, minutes):
     with open(os.path.join(LOGS, f"soak-{part.name}.log"), "w", encoding="utf-8") as log:
         for k in range(part.rounds):
             left = None if minutes is None else minutes - (time.monotonic() - begun) / 60
-            if done and left is not None and left <= 0:
+            if done >= part.least and left is not None and left <= 0:
                 break
             step = part.round(k, seed + k, left)
             print(f"--- {part.name}, round {k + 1} of {part.rounds}: {' '.join(step.command)}", flush=True)

@@ -1,4 +1,4 @@
-"""The comparison of two LAMMPS runs masks timings and nothing else."""
+"""The comparisons of two LAMMPS runs: that of the demo masks timings and nothing else, that of the lab misses no line."""
 
 import os
 import sys
@@ -6,6 +6,8 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "demo"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lab"))
+import melt  # noqa: E402
 from compare import DATA, TEXTS, differences, masked  # noqa: E402
 
 TEXT = """\
@@ -64,6 +66,29 @@ class Comparison(unittest.TestCase):
     def test_the_text_around_a_timing_counts(self):
         self.assertNotEqual(masked("Loop time of 1.5 on 4 procs for 500 steps"), masked("Loop time of 1.5 on 4 procs for 501 steps"))
         self.assertEqual(masked("Nlocal: 27000 ave"), "Nlocal: 27000 ave")
+
+
+class Tables(unittest.TestCase):
+    @staticmethod
+    def said(last, skip=None, lone=False):
+        """All lines to this step, but for one; then perhaps the first of the next interval."""
+        steps = [step for start in range(0, last, melt.INTERVAL) for step in (start, start + melt.INTERVAL)] + [last] * lone
+        return "".join(f"  {step} 1.5 -2.5 3 4e-05\n" for at, step in enumerate(steps) if at != skip)
+
+    def same(self, undisturbed, disturbed):
+        try:
+            melt.compare(self, undisturbed, disturbed)
+        except AssertionError:
+            return False
+        return True
+
+    def test_one_may_have_gone_on_for_longer(self):
+        self.assertTrue(self.same(self.said(400), self.said(750)))
+        self.assertTrue(self.same(self.said(400), self.said(700, lone=True)))
+
+    def test_no_line_is_missed(self):
+        for wrong in (self.said(400, skip=7), self.said(400, skip=15), self.said(350), self.said(350, lone=True), self.said(750, skip=3)):
+            self.assertFalse(self.same(self.said(400), wrong), wrong)
 
 
 if __name__ == "__main__":

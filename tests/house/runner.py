@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import subprocess
 import sys
 import unittest
 import unittest.mock
@@ -25,6 +26,12 @@ class Counting(unittest.TestCase):
         ran = ["Ran 5 tests in 0.001s", "FAILED (failures=1, errors=2)"]
         self.assertEqual(count_lines(ran), Count(2, 3))
         self.assertEqual(count_lines([*ran, "2 passed, 3 failed"]), Count(2, 3))
+
+    def test_programs_that_died_before_they_could_count_are_failures(self):
+        result = "test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s"
+        self.assertEqual(count_lines([result, "error: 3 targets failed:"]), Count(2, 3 + 2))
+        self.assertEqual(count_lines([result, "error: 1 target failed:"]), Count(2, 3))
+        self.assertEqual(count_lines(["error: 1 target failed:"]), Count(0, 1))
 
     def test_other_lines_do_not(self):
         self.assertEqual(count_lines(["say: 6 passed, 1 failed today", "FAILED (errors=1)", "Ran away"]), Count())
@@ -67,12 +74,35 @@ class Tiers(unittest.TestCase):
             self.assertIsNone(run_tier(Tier("house-selftest", "a tier of the tests' tests", steps, 1)))
         self.assertIn("skipped: no machine of that kind", said.getvalue())
 
+    def test_what_is_skipped_is_kept_with_its_name(self):
+        os.makedirs(LOGS, exist_ok=True)
+        said = "printf 'skipped: soft-dirty: no such bits\\nwas skipped: no\\n1 passed, 0 failed, 1 skipped\\n'"
+        skipped = []
+        with contextlib.redirect_stdout(io.StringIO()):
+            count = run_tier(Tier("house-selftest", "a tier of the tests' tests", lambda: [Step(["sh", "-c", said])], 1), skipped)
+            self.assertIsNone(run_tier(Tier("other", "a tier of the tests' tests", lambda: None, 1, "not asked for"), skipped))
+        self.assertEqual(count, Count(1, 0))
+        self.assertEqual(skipped, ["house-selftest: soft-dirty: no such bits", "other: all of it: not asked for"])
+
     def test_all_steps_run_whatever_the_first_says(self):
         self.assertEqual(self.tier([Step(["false"]), Step(["echo", "2 passed, 0 failed"])]), Count(2, 1))
 
     def test_a_missing_program_and_an_endless_one_fail(self):
         self.assertEqual(self.tier([Step(["/nonexistent/program"])]), Count(0, 1))
         self.assertEqual(self.tier([Step(["sleep", "1000"])], minutes=0), Count(0, 1))
+
+    def test_the_end_of_the_runner_is_its_step_s_end(self):
+        script = (
+            "import sys; sys.path.insert(0, sys.argv[1]); import run; "
+            "run.Ending.listen(); run.stream(run.Step(['sh', '-c', 'echo $$; exec sleep 1000']), sys.stderr, float('inf'))"
+        )
+        command = [sys.executable, "-c", script, os.path.join(os.path.dirname(LOGS), "..", "tests")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as runner:
+            step = int(runner.stdout.readline())
+            runner.terminate()
+            self.assertNotEqual(runner.wait(), 0)
+            with self.assertRaises(ProcessLookupError):
+                os.kill(step, 0)
 
     def test_a_process_left_behind_fails(self):
         with unittest.mock.patch("run.LEAVING_SECONDS", 0.5):

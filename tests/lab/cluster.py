@@ -90,6 +90,13 @@ def find_imb():
     return imb_programs()["IMB-MPI1"]
 
 
+def imb_rows(text):
+    """Benchmarks, message sizes and repetitions of an IMB run that reached its end; its timings are left out."""
+    if "All processes entering MPI_Finalize" not in text:
+        raise Failed("IMB did not reach its end")
+    return re.findall(r"^# Benchmarking .*$|^ +\d+ +\d+(?= )", text, re.MULTILINE)
+
+
 def intel_environment():
     """What makes a program of MPICH's ABI run on Intel MPI: its library, and libfabric from MPICH's wheel."""
     library = os.path.join(VENV, "intel", "lib")
@@ -107,9 +114,9 @@ def mpi_environment():
     return environment
 
 
-def compile_mpi(source, target):
+def compile_mpi(source, target, *flags):
     """Compiles one of tests/apps with the wheel's mpicc."""
-    command = [os.path.join(VENV, "bin", "mpicc"), "-O1", "-o", target, os.path.join(ROOT, "tests", "apps", source), "-lm"]
+    command = [os.path.join(VENV, "bin", "mpicc"), "-O1", "-o", target, os.path.join(ROOT, "tests", "apps", source), *flags, "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, env=mpi_environment(), check=False)
     if done.returncode:
         raise Failed(f"{' '.join(command)}: {done.stderr}")
@@ -194,6 +201,14 @@ class Machine:
         for job in self.jobs:
             job.end()
         shutil.rmtree(self.home, ignore_errors=True)
+
+    def choose_channels(self, channels, provider=None):
+        """What the channels of jobs started from here on are made of (None: the default), and the core provider of `ofi`."""
+        for name, value in (("MEND_CHANNELS", channels), ("MEND_OFI_PROVIDER", provider)):
+            if value is None:
+                self.environment.pop(name, None)
+            else:
+                self.environment[name] = value
 
     def command(self, *arguments):
         return [MEND, *arguments]

@@ -6,7 +6,8 @@ being test_conformance.py.
 
 programs  every program of tests/apps/conformance, with 1, 2, 4 and 8 ranks on 1 to 4 nodes of a lab
 imb       every IMB program of the Intel MPI wheel, short, on MPICH and on Intel MPI, with 1 to 8 ranks on 1 to 4 nodes
-mpi4py    mpi4py's own test suite, built against this MPICH, with 1, 2 and 4 ranks; what spawns must fail, nothing else
+mpi4py    mpi4py's own test suite, built against this MPICH, with 1, 2 and 4 ranks on this machine and 4 on two nodes of a lab;
+          what spawns must fail, nothing else
 pingpong  libfabric's fi_pingpong, its two ends as two ranks on one node and on two, on Debian's and on the wheel's libfabric
 
 The last line sums up, "N passed, N failed". Nothing is tried twice.
@@ -27,6 +28,8 @@ LAYOUTS = {1: (1,), 2: (1, 2), 4: (1, 2, 4), 8: (1, 2, 4)}
 # The parts of IMB: ranks and nodes. One rank is enough for what measures a rank alone; eight are more than most machines have
 # processors for.
 IMB_LAYOUTS = ((1, 1), (2, 1), (2, 2), (4, 2), (8, 4))
+# mpi4py's tests: ranks, and the nodes of the lab, or none: on this machine as it is.
+MPI4PY_LAYOUTS = ((1, 0), (2, 0), (4, 0), (4, 2))
 IMB_SHORT = ["-time", "0.02", "-iter", "20", "-msglog", "3:17", "-mem", "0.2"]
 
 
@@ -47,9 +50,12 @@ class Count:
         print(f"{name} ... {verdict} ({time.monotonic() - start:.1f} s) {told}", flush=True)
 
 
+def hosts(nodes):
+    return ["--hosts", ",".join(f"node{number + 1}" for number in range(nodes))] if nodes else []
+
+
 def in_lab(lab, nodes, ranks, argv, directory):
-    hosts = ",".join(f"node{number + 1}" for number in range(nodes))
-    job = lab.start(directory, "run", "-q", "-n", str(ranks), "--hosts", hosts, "--", *argv)
+    job = lab.start(directory, "run", "-q", "-n", str(ranks), *hosts(nodes), "--", *argv)
     job.finish(0, LONG)
     return job.stdout()
 
@@ -108,20 +114,21 @@ REFUSED = {f"test_spawn.TestSpawn{kind}{where}.{test}"
            for kind, tests in SPAWNS.items() for where in ("Self", "SelfMany", "World", "WorldMany") for test in tests}
 
 
-def mpi4py(count, work):
+def mpi4py(count, lab, work):
     """The suite as its authors run it, without the pools of spawned workers: they wait for ever for what was refused, and
     (test_doc) without a look at the documentation, which needs other packages."""
     python = os.path.join(VENV, "conformance", "bin", "python3")
     suite = os.path.join(VENV, "conformance", "mpi4py", "test", "main.py")
     left_out = ["-e", "test_util_pool", "-e", "test_doc"]
     with Machine() as machine:
-        for ranks in (1, 2, 4):
+        for ranks, nodes in MPI4PY_LAYOUTS:
             directory = tempfile.mkdtemp(dir=work)
 
-            def run(ranks=ranks, directory=directory):
+            def run(ranks=ranks, nodes=nodes, directory=directory):
                 # Each rank's errors in a file of its own: lines of several, each of thousands, would run into each other.
                 apart = ["sh", "-c", 'exec "$@" 2>"errors-$MEND_RANK"', "sh"]
-                job = machine.start(directory, "run", "-q", "-n", str(ranks), "--", *apart, python, suite, "-v", *left_out)
+                where = lab if nodes else machine
+                job = where.start(directory, "run", "-q", "-n", str(ranks), *hosts(nodes), "--", *apart, python, suite, "-v", *left_out)
                 job.finish(1, LONG)
                 texts = []
                 for rank in range(ranks):
@@ -139,7 +146,7 @@ def mpi4py(count, work):
                     raise Failed(f"the user was not told once that spawning is refused:\n{told[-4000:]}")
                 return f"ran {ran[0]}, of which {len(REFUSED)} were refused to spawn, skipped {skipped[0] if skipped else 0}"
 
-            count.record(f"mpi4py's tests, {ranks} ranks", run)
+            count.record(f"mpi4py's tests, {ranks} ranks{f' on {nodes} nodes' if nodes else ''}", run)
 
 
 def pingpong(count, lab, work):
@@ -182,11 +189,9 @@ def main():
     count = Count()
     with tempfile.TemporaryDirectory(prefix="mend-conformance-") as work:
         with Lab(4) as lab:
-            for part, run in (("programs", programs), ("imb", imb), ("pingpong", pingpong)):
+            for part, run in (("programs", programs), ("imb", imb), ("mpi4py", mpi4py), ("pingpong", pingpong)):
                 if part in wanted:
                     run(count, lab, work)
-        if "mpi4py" in wanted:
-            mpi4py(count, work)
     print(f"{count.passed} passed, {count.failed} failed")
     return 1 if count.failed or not count.passed else 0
 

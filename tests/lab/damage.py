@@ -3,14 +3,15 @@
 
     damage.py [--times N] [--seed S] [--only K]
 
-A job of two ranks has taken several checkpoints, another job some of its own. Again and again their files are copied and some
-are damaged: a few bits, a stretch of zeros, of other bytes or of another file; a file cut, longer, empty, gone, or in another's
+A job of two ranks has taken several checkpoints, another job some of its own; such pairs of jobs are plain, encrypted, with a
+directory of the node as first tier, or both, which the seed draws. Again and again their files are copied and some are damaged: a few bits, a stretch of zeros, of other bytes or of another file; a file cut, longer, empty, gone, or in another's
 place (another rank's, another checkpoint's, another job's). Then `mend restart` without a number must use the newest
-checkpoint that is whole, say which ones it passed over, and end with the right result; if a damaged one was used, then
+checkpoint that is whole (with tiers: of which each image has a whole copy), say which ones it passed over, and end with the right result; if a damaged one was used, then
 without harm. Only where none is whole may it refuse, with exit code 65. What is named with --checkpoint is taken or refused.
 """
 
 import argparse
+import glob
 import json
 import os
 import random
@@ -26,6 +27,8 @@ from cluster import Failed, Machine, Tally, compile_plain  # noqa: E402
 
 STEPS, PAUSE, RANKS = "600", "400", 2
 CHECKPOINTS = 4
+# Whether images are encrypted, and whether there is a tier before the shared directory.
+VARIANTS = {"plain": (False, False), "encrypted": (True, False), "in tiers": (False, True), "encrypted in tiers": (True, True)}
 
 
 def files_of(directory):
@@ -87,21 +90,9 @@ def swap(path, draw, others):
 KINDS = {"flip": flip, "overwrite": overwrite, "cut": cut, "lengthen": lengthen, "remove": remove, "swap": swap}
 
 
-def take(machine, app, directory, checkpoints, go="go"):
-    """A job's checkpoints, and its name."""
-    os.makedirs(directory)
-    job = machine.start(directory, "run", "-n", str(RANKS), app, STEPS, PAUSE, go)
-    name = machine.running(job)
-    for _ in range(checkpoints):
-        machine.verb("checkpoint", name)
-    place = os.path.dirname(machine.verb("checkpoints", name)[0]["directory"])
-    machine.mend("kill", name)
-    job.finish(137)
-    return name, place
-
-
-def number_of(path, place):
-    return int(os.path.relpath(path, place).split(os.sep)[0])
+def number_of(file):
+    """The checkpoint of a file that is named from its place on."""
+    return int(file.split(os.sep)[0])
 
 
 def needs(place, number):
@@ -119,6 +110,61 @@ def contents(place):
     return found
 
 
+class Story:
+    """A job that has ended, and the places of its checkpoints: the checkpoint directory first."""
+
+    def __init__(self, machine, app, directory, tiers, checkpoints):
+        os.makedirs(directory)
+        shelf = os.path.join(directory, "shelf")
+        options = ["--tiers", f"local:{shelf},shared"] if tiers else []
+        if tiers:
+            os.mkdir(shelf)
+        job = machine.start(directory, "run", "-n", str(RANKS), *options, app, STEPS, PAUSE, "go")
+        self.directory, self.name = directory, machine.running(job)
+        for number in range(1, checkpoints + 1):
+            machine.verb("checkpoint", self.name)
+            # One that comes too soon is not copied.
+            job.wait_for(lambda number=number: self.settled(machine, number, 2 if tiers else 0), f"checkpoint {number} is in all tiers")
+        self.places = [os.path.dirname(machine.verb("checkpoints", self.name)[0]["directory"])]
+        machine.mend("kill", self.name)
+        job.finish(137)
+        if tiers:
+            self.places += glob.glob(os.path.join(shelf, "mend.*", "*", "*"))
+        if len(self.places) != 1 + tiers:
+            raise Failed(f"checkpoints are in {self.places}")
+        self.needs = {one: needs(self.places[0], one) for one in range(1, checkpoints + 1)}
+        self.pristine = [contents(place) for place in self.places]
+        self.kept = [shutil.copytree(place, os.path.join(directory, f"good-{at}")) for at, place in enumerate(self.places)]
+
+    def settled(self, machine, number, tiers):
+        return any(one["number"] == number and len(one["tiers"]) >= tiers for one in machine.verb("checkpoints", self.name))
+
+    def files(self):
+        return [path for place in self.places for path in files_of(place)]
+
+    def shown(self, path):
+        """A file's name for people."""
+        at = next(at for at, place in enumerate(self.places) if path.startswith(place + os.sep))
+        return ("", "first tier's ")[at] + os.path.relpath(path, self.places[at])
+
+    def broken(self):
+        """Numbers of the checkpoints that lack a whole manifest, or a whole copy of an image."""
+        now = [contents(place) for place in self.places]
+        good = {file for place, pristine in zip(now, self.pristine) for file in pristine
+                if file.endswith(".image") and place.get(file) == pristine[file]}
+        lost = {file for pristine in self.pristine for file in pristine if file.endswith(".image")} - good
+        manifests = {file for file in self.pristine[0] if file.endswith("manifest.json") and now[0].get(file) != self.pristine[0][file]}
+        return {number_of(file) for file in lost | manifests}
+
+    def restore(self):
+        # A shelf that others could reach is not used.
+        before = os.umask(0o077)
+        for place, kept in zip(self.places, self.kept):
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(kept, place)
+        os.umask(before)
+
+
 def check_result(job, expected, what):
     """Each rank printed the end of what it prints undisturbed, up to the last line."""
     lines = job.stdout().splitlines()
@@ -126,30 +172,26 @@ def check_result(job, expected, what):
         raise Failed(f"{what}: it printed {lines[-4:]} instead of {expected[-1]!r}")
 
 
-def one_damage(number, seed, machine, stories, pristine, expected, work):
-    draw = random.Random(f"{seed}/{number}")
-    (name, place), (_, foreign) = stories
+def one_damage(what, draw, machine, story, foreign, expected, work):
     done = []
-    files = files_of(place)
+    files = story.files()
     for path in draw.sample(files, draw.choice([1, 1, 2, 3, 5])):
         kind = draw.choice(list(KINDS))
         if not os.path.exists(path) or not os.path.getsize(path):
             continue
         if kind == "swap":
-            swap(path, draw, [other for other in files_of(place) + files_of(foreign) if os.path.getsize(other)])
+            swap(path, draw, [other for other in story.files() + foreign.files() if os.path.getsize(other)])
         else:
             KINDS[kind](path, draw)
-        done.append(f"{kind} {os.path.relpath(path, place)}")
-    what = f"seed {seed} damage {number} ({', '.join(done)})"
-    now = contents(place)
-    changed = {number_of(os.path.join(place, file), place) for file in pristine if now.get(file) != pristine[file]}
-    chains = stories[0].needs
-    whole = [one for one in chains if not chains[one] & changed]
+        done.append(f"{kind} {story.shown(path)}")
+    what = f"{what} ({', '.join(done)})"
+    broken, chains = story.broken(), story.needs
+    whole = [one for one in chains if not chains[one] & broken]
     named = draw.random() < 0.2
     number_asked = draw.choice(sorted(chains)) if named else None
     directory = tempfile.mkdtemp(dir=work)
-    open(os.path.join(stories[0].directory, "go"), "w", encoding="utf-8").close()
-    job = machine.start(directory, "restart", name, "--repeat-output", *(["--checkpoint", str(number_asked)] if named else []))
+    open(os.path.join(story.directory, "go"), "w", encoding="utf-8").close()
+    job = machine.start(directory, "restart", story.name, "--repeat-output", *(["--checkpoint", str(number_asked)] if named else []))
     code = job.finish(None)
     said = job.stderr()
     if "panicked" in said:
@@ -172,16 +214,6 @@ def one_damage(number, seed, machine, stories, pristine, expected, work):
     return f"{what}: restarted from {used}, result equal"
 
 
-class Story(tuple):
-    """A job's name and the place of its checkpoints."""
-
-    def __new__(cls, machine, app, directory, checkpoints):
-        story = super().__new__(cls, take(machine, app, directory, checkpoints))
-        story.directory = directory
-        story.needs = {one: needs(story[1], one) for one in range(1, checkpoints + 1)}
-        return story
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--times", type=int, default=40)
@@ -191,19 +223,32 @@ def main():
     work = tempfile.mkdtemp(prefix="mend-damage-")
     app = compile_plain("count.c", os.path.join(work, "count"))
     expected = subprocess.run([app, STEPS, "0"], capture_output=True, text=True, check=True).stdout.splitlines()
-    tally = Tally()
+    key = os.path.join(work, "key")
+    with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+        file.write("5eed" * 16)
+    tally, pairs = Tally(), {}
     with Machine() as machine:
-        stories = [Story(machine, app, os.path.join(work, name), count) for name, count in (("job", CHECKPOINTS), ("other", 1))]
-        good = [shutil.copytree(place, os.path.join(work, f"good-{at}")) for at, (_, place) in enumerate(stories)]
-        pristine = contents(stories[0][1])
+        def pair(variant):
+            """A job and another one of its kind, with the environment for their verbs."""
+            encrypted, tiers = VARIANTS[variant]
+            machine.environment.pop("MEND_ENCRYPTION_KEY", None)
+            if encrypted:
+                machine.environment["MEND_ENCRYPTION_KEY"] = key
+            if variant not in pairs:
+                directory = os.path.join(work, variant.replace(" ", "-"))
+                pairs[variant] = [Story(machine, app, os.path.join(directory, name), tiers, count)
+                                  for name, count in (("job", CHECKPOINTS), ("other", 1))]
+            return pairs[variant]
 
         def case(number):
+            draw = random.Random(f"{arguments.seed}/{number}")
+            variant = draw.choice(list(VARIANTS))
+            stories = pair(variant)
             try:
-                return one_damage(number, arguments.seed, machine, stories, pristine, expected, work)
+                return one_damage(f"seed {arguments.seed} damage {number}, {variant}", draw, machine, *stories, expected, work)
             finally:
-                for (_, place), kept in zip(stories, good):
-                    shutil.rmtree(place)
-                    shutil.copytree(kept, place)
+                for story in stories:
+                    story.restore()
 
         numbers = range(arguments.times) if arguments.only is None else [arguments.only]
         tally.run(lambda number=number: case(number) for number in numbers)

@@ -3,17 +3,18 @@
 
     events.py [--events N] [--minutes M] [--seed S] [--scenario K]
 
-A scenario is an application (LAMMPS, IMB-MPI1, a checksummed storm of messages, compute-and-reduce), 2 or 4 ranks and
-1 to 3 nodes, all drawn from the seed. While its job runs, events come at random moments; a restart kills the job
-and continues it from its last checkpoint, on hosts drawn anew. Goes on until N events (or M minutes) are over. The seed
-and the number of the scenario are printed with every failure: with --scenario only that one is run again.
+A scenario is an application (LAMMPS, IMB-MPI1, a checksummed storm of messages, compute-and-reduce, or a program of
+tests/apps/conformance, each of which has a part of MPI under way), 2 or 4 ranks, 1 to 3 nodes and what the channels are
+made of. All is drawn from the seed; the applications come in turn, in an order drawn once. While its job runs, events
+come at random moments; a restart kills the job and continues it from its last checkpoint, on hosts drawn anew. What comes
+out must be what an undisturbed run on default channels says. Goes on until N events (or M minutes) are over. The seed and
+the number of the scenario are printed with every failure: with --scenario only that one is run again.
 """
 
 import argparse
 import itertools
 import os
 import random
-import re
 import shutil
 import sys
 import tempfile
@@ -22,30 +23,28 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "demo")]
 import compare  # noqa: E402
-from cluster import Failed, Lab, Tally, compile_mpi, find_imb, find_lammps  # noqa: E402
+from cluster import Failed, Lab, Tally, compile_mpi, find_imb, find_lammps, imb_rows  # noqa: E402
+from test_conformance import DISTURBED, NOT_RESTARTED, OTHER_CHANNELS, compiled, right  # noqa: E402
 
 KILLED = 137
+# Events of one scenario, at most: few enough that 200 events see every application.
+EVENTS = 10
+APPLICATIONS = ["melt", "imb", "checksums", "iters", *DISTURBED]
+CHANNELS = (None, *OTHER_CHANNELS)
 MELT = os.path.join(os.path.dirname(HERE), "demo", "in.melt")
 
 
-def last_line(prefix):
-    """The result of an application that ends with one digest line."""
-    def result(directory):
-        with open(os.path.join(directory, "stdout"), encoding="utf-8") as file:
-            lines = file.read().splitlines()
-        if len(lines) != 1 or not lines[0].startswith(prefix):
-            raise Failed(f"expected one line `{prefix}…`, got {lines[-3:]}")
-        return lines
-    return result
-
-
-def imb_rows(directory):
-    """Benchmarks, message sizes and repetitions of an IMB run; its timings are left out."""
+def output(directory):
     with open(os.path.join(directory, "stdout"), encoding="utf-8") as file:
-        text = file.read()
-    if "All processes entering MPI_Finalize" not in text:
-        raise Failed("IMB did not reach its end")
-    return re.findall(r"^# Benchmarking .*$|^ +\d+ +\d+(?= )", text, re.MULTILINE)
+        return file.read()
+
+
+def last_line(prefix, text):
+    """The result of an application that ends with one digest line."""
+    lines = text.splitlines()
+    if len(lines) != 1 or not lines[0].startswith(prefix):
+        raise Failed(f"expected one line `{prefix}…`, got {lines[-3:]}")
+    return lines
 
 
 class Scenario:
@@ -54,9 +53,10 @@ class Scenario:
     def __init__(self, seed, number, programs):
         self.random = random.Random(f"{seed}/{number}")
         self.ranks = self.random.choice([2, 4])
-        self.nodes = self.random.choice([1, 2, 3])
-        self.name = self.random.choice(["melt", "imb", "checksums", "iters"])
-        self.imb = None
+        self.nodes = self.random.choice([1, 2, 3, 3])
+        self.channels = self.random.choice(CHANNELS)
+        order = random.Random(f"{seed}/applications").sample(APPLICATIONS, len(APPLICATIONS))
+        self.name = order[number % len(order)]
         if self.name == "melt":
             self.argv = [find_lammps(), "-in", MELT, "-var", "x", "10", "-var", "y", "10", "-var", "z", "10", "-var", "steps", "4000"]
         elif self.name == "imb":
@@ -64,20 +64,31 @@ class Scenario:
                          "PingPong", "Sendrecv", "Allreduce", "Alltoall", "Bcast"]
         elif self.name == "checksums":
             self.argv = [programs["checksums"], "-s", "7", "-r", "300"]
-        else:
+        elif self.name == "iters":
             self.argv = [programs["iters"], "-i", "120", "-w", "200", "-m", "24", "-u", "go"]
+        else:
+            self.argv = [programs[self.name], "-u", "go"]
 
     def __str__(self):
-        return f"{self.name}, {self.ranks} ranks, {self.nodes} node(s)"
+        return f"{self.name}, {self.ranks} ranks, {self.nodes} node(s), channels {self.channels or 'by default'}"
 
     def key(self):
         return self.name, self.ranks
 
+    def events(self):
+        """What may happen to it."""
+        kinds = ["checkpoint"] * 3 + ["migrate"] * 3
+        return kinds if self.name in NOT_RESTARTED else kinds + ["restart"] * 2
+
     def differences(self, plain, shaken):
         if self.name == "melt":
             return compare.differences(plain, shaken)
-        result = imb_rows if self.name == "imb" else last_line(self.name)
-        a, b = result(plain), result(shaken)
+        if self.name == "imb":
+            a, b = imb_rows(output(plain)), imb_rows(output(shaken))
+        elif self.name in DISTURBED:
+            a, b = [right(self.name, self.ranks)], [output(shaken)]
+        else:
+            a, b = last_line(self.name, output(plain)), last_line(self.name, output(shaken))
         return [] if a == b else [f"results differ: {a[-1]} / {b[-1]}"]
 
 
@@ -121,10 +132,8 @@ class Shaker:
         raise Failed(f"mend {' '.join(arguments)}: {done.stderr.strip()}")
 
     def event(self):
-        kinds = ["checkpoint"] * 3
-        kinds += ["migrate"] * 3 if len(self.hosts) > 1 else []
-        kinds += ["restart"] * 2 if self.checkpoints else []
-        kind = self.random.choice(kinds)
+        possible = {"checkpoint": True, "migrate": len(self.hosts) > 1, "restart": self.checkpoints > 0}
+        kind = self.random.choice([kind for kind in self.scenario.events() if possible[kind]])
         if kind == "checkpoint":
             happened = self.verb("checkpoint", self.name)
             self.checkpoints += happened
@@ -150,16 +159,20 @@ class Shaker:
                 break
         self.job.let_go()
         self.job.finish(0)
+        if "no ofi channels here" in self.job.stderr():
+            raise Failed("the channels were not those that were drawn")
 
 
 def run_scenario(lab, number, seed, programs, baselines, work, quota):
     scenario = Scenario(seed, number, programs)
+    lab.choose_channels(None)
     plain = baselines.get(scenario.key())
-    if plain is None:
+    if plain is None and scenario.name not in DISTURBED:
         plain = os.path.join(work, "plain-{}-{}".format(*scenario.key()))
         os.makedirs(plain)
         lab.undisturbed("-n", str(scenario.ranks), "--hosts", "node1", "--", *scenario.argv, directory=plain)
         baselines[scenario.key()] = plain
+    lab.choose_channels(scenario.channels)
     directory = os.path.join(work, f"scenario-{number}")
     os.makedirs(directory)
     shaker = Shaker(lab, scenario, directory)
@@ -187,6 +200,7 @@ def main():
     programs = {
         "checksums": compile_mpi("mpi_checksums.c", os.path.join(work, "checksums")),
         "iters": compile_mpi("mpi_iters.c", os.path.join(work, "iters")),
+        **compiled(work, DISTURBED),
     }
     total = {"checkpoint": 0, "migrate": 0, "restart": 0}
     tally, baselines = Tally(), {}
@@ -198,7 +212,7 @@ def main():
         return sum(total.values()) < arguments.events
 
     def case(lab, number):
-        quota = 12 if arguments.minutes else min(12, arguments.events - sum(total.values()))
+        quota = EVENTS if arguments.minutes else min(EVENTS, arguments.events - sum(total.values()))
         scenario, done = run_scenario(lab, number, arguments.seed, programs, baselines, work, quota)
         for kind, count in done.items():
             total[kind] += count

@@ -3,8 +3,9 @@
 
     killpoints.py [--points N | --all [--share I/N]] [--seed S] [--only PART:CALL:K]
 
-A checkpoint is taken once under strace, which tells all system calls of the rank that writes its image and of the
-controller that publishes it. Then, for each of them (or for as many as asked, drawn by the seed), a job with one good
+A checkpoint is taken once under strace, which tells all system calls of the rank that writes its image, of the
+controller that publishes it, and of the daemon where that writes: it encrypts the image, into a directory of the node, and copies it
+from there to the shared one. Then, for each of them (or for as many as asked, drawn by the seed), a job with one good
 checkpoint is told to take another, and the process is killed as it enters that call; a process of several threads
 counts each thread's calls apart, and a copy that writes behind the program its own. Then `mend restart` must go on, from the first checkpoint or the second, and end with the result
 of an undisturbed run; all that is listed must be usable.
@@ -25,11 +26,12 @@ import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE]
-from cluster import Failed, Machine, Tally, compile_plain  # noqa: E402
+from cluster import BIN, PATIENCE, Failed, Machine, Tally, compile_plain  # noqa: E402
 
 STEPS, PAUSE = "600", "1000"
-PARTS = ["rank", "controller"]
-# Calls of the controller that can matter to what is on disk: the others are its conversation.
+MENDD = os.path.realpath(os.path.join(BIN, "mendd"))
+PARTS = ["rank", "controller", "daemon"]
+# Calls of controller and daemon that can matter to what is on disk: the others are their conversation.
 FILES = {"mkdir", "openat", "write", "fsync", "rename", "renameat2", "unlink", "unlinkat", "rmdir", "fchmod", "chmod", "close", "statx"}
 LINE = re.compile(r"^(\d+) +(\w+)\(")
 
@@ -44,6 +46,12 @@ def processes(program):
         except OSError:
             continue
     return found
+
+
+def parent(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+    return None
 
 
 class Traced:
@@ -95,16 +103,45 @@ class Traced:
 class Story:
     """A job with one checkpoint that is about to take another."""
 
-    def __init__(self, machine, app, directory):
-        self.machine, self.app, self.directory = machine, app, directory
-        self.job = machine.start(directory, "run", app, STEPS, PAUSE, "go")
+    def __init__(self, machine, part, app, directory):
+        self.machine, self.part, self.app = machine, part, app
+        options = self.encrypted_in_tiers(directory) if part == "daemon" else []
+        self.job = machine.start(directory, "run", *options, app, STEPS, PAUSE, "go")
         self.name = machine.running(self.job)
         machine.verb("checkpoint", self.name)
+        self.settle(1)
 
-    def pid(self, part):
-        if part == "controller":
+    def encrypted_in_tiers(self, directory):
+        """What makes the daemon the writer."""
+        key, shelf = os.path.join(directory, "key"), os.path.join(directory, "shelf")
+        with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            file.write("5eed" * 16)
+        os.mkdir(shelf)
+        self.machine.environment["MEND_ENCRYPTION_KEY"] = key
+        return ["--tiers", f"local:{shelf},shared"]
+
+    def settle(self, number):
+        """Waits until the daemon has made all copies of a checkpoint, or can make none any more."""
+        if self.part != "daemon":
+            return
+        until = time.monotonic() + PATIENCE
+        while self.job.poll() is None:
+            listed = [len(one["tiers"]) for one in self.machine.verb("checkpoints", self.name) if one["number"] == number]
+            if listed == [2]:
+                return
+            if time.monotonic() > until:
+                raise Failed(f"checkpoint {number} is in {listed} of 2 tiers after {PATIENCE} s: {self.job.stderr()}")
+            time.sleep(0.05)
+
+    def pid(self):
+        if self.part == "controller":
             return self.job.process.pid
-        (pid,) = processes(self.app)
+        if self.part == "daemon":
+            # Of the job's own.
+            ours = [pid for pid in processes(MENDD) if parent(pid) == self.job.process.pid]
+        else:
+            ours = processes(self.app)
+        (pid,) = ours
         return pid
 
 
@@ -112,12 +149,13 @@ def points_of(part, app, work):
     """All kill points of a part: system call and its number."""
     directory = tempfile.mkdtemp(dir=work)
     with Machine() as machine:
-        story = Story(machine, app, directory)
-        traced = Traced(story.pid(part), os.path.join(directory, "log"))
+        story = Story(machine, part, app, directory)
+        traced = Traced(story.pid(), os.path.join(directory, "log"))
         machine.verb("checkpoint", story.name)
+        story.settle(2)
         traced.end()
         calls = traced.calls()
-    if part == "controller":
+    if part != "rank":
         calls = {call: count for call, count in calls.items() if call in FILES}
     # What it waits in is no step of it.
     waits = {"poll", "ppoll", "epoll_wait", "futex", "clock_nanosleep", "restart_syscall", "access", "faccessat"}
@@ -140,10 +178,12 @@ def one_kill(point, app, expected, work):
     what = f"{part} killed before {call} no. {k}"
     directory = tempfile.mkdtemp(dir=work)
     with Machine() as machine:
-        story = Story(machine, app, directory)
+        story = Story(machine, part, app, directory)
         options = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={k}"]
-        traced = Traced(story.pid(part), os.path.join(directory, "log"), *options)
+        traced = Traced(story.pid(), os.path.join(directory, "log"), *options)
         done = machine.mend("checkpoint", story.name)
+        if done.returncode == 0:
+            story.settle(2)
         story.job.let_go()
         code = story.job.finish(None)
         traced.end()
@@ -174,7 +214,7 @@ def one_kill(point, app, expected, work):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--points", type=int, default=16)
+    parser.add_argument("--points", type=int, default=24)
     parser.add_argument("--all", action="store_true", help="every point")
     parser.add_argument("--share", metavar="I/N", default="1/1", help="the I-th of N shares of them: all of it in several runs")
     parser.add_argument("--seed", type=int, default=1)

@@ -52,6 +52,10 @@ def steps(text):
 def compare(test, undisturbed, disturbed):
     """Each interval is there once and in its place, and as far as both runs went they are equal to the last digit."""
     expected, found = table(undisturbed), table(disturbed)
+    # A run that was killed far behind its checkpoint has said more than the one that went on from there and found the file `go`:
+    # what is in between may end within an interval.
+    if len(found) % 2 and int(found[-1][0]) > LAST:
+        found.pop()
     for lines in (expected, found):
         intervals = max(LAST // INTERVAL, len(lines) // 2)
         test.assertEqual([int(step) for step, *_ in lines], [INTERVAL * (at + end) for at in range(intervals) for end in (0, 1)])

@@ -35,9 +35,13 @@ def main():
     print("\nThe longest, in seconds:")
     for seconds, name in sorted(result.seconds, reverse=True)[:LONGEST]:
         print(f"{seconds:7.1f}  {name}")
+    for test, reason in result.skipped:
+        print(f"skipped: {test.id()}: {reason}")
     failed = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)
     skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
-    print(f"{result.testsRun - failed - len(result.skipped)} passed, {failed} failed{skipped}")
+    # A part of a test that is skipped leaves the test itself.
+    whole = sum(not hasattr(test, "test_case") for test, _ in result.skipped)
+    print(f"{result.testsRun - failed - whole} passed, {failed} failed{skipped}")
     return 1 if failed or not result.testsRun else 0
 
 

@@ -14,6 +14,7 @@ from cluster import Lab, compile_mpi
 
 CHOICES = ("shm,tcp", "tcp", "ofi", "shm,ofi", "ofi,shm")
 
+
 class Channels(InDirectory):
     @classmethod
     def setUpClass(cls):
@@ -24,23 +25,16 @@ class Channels(InDirectory):
 
     def setUp(self):
         super().setUp()
-        self.addCleanup(self.choose, None)
-
-    def choose(self, channels, provider=None):
-        for name, value in (("MEND_CHANNELS", channels), ("MEND_OFI_PROVIDER", provider)):
-            if value is None:
-                self.lab.environment.pop(name, None)
-            else:
-                self.lab.environment[name] = value
+        self.addCleanup(self.lab.choose_channels, None)
 
     def plain(self, argv):
         """What the program prints when nothing happens to it."""
-        self.choose(None)
+        self.lab.choose_channels(None)
         return self.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *argv)
 
     def disturbed(self, argv, channels, provider=None):
         """Two checkpoints, moves between and to nodes, an end by force, a restart, another move and another checkpoint."""
-        self.choose(channels, provider)
+        self.lab.choose_channels(channels, provider)
         directory = tempfile.mkdtemp(dir=self.work)
         job = self.lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
         name = self.lab.running(job)
@@ -81,7 +75,7 @@ class Channels(InDirectory):
             with self.subTest(channels=channels):
                 argv = [self.checksums, "-s", "7", "-r", "300", "-u", "go"]
                 expected = self.plain(argv)
-                self.choose(channels)
+                self.lab.choose_channels(channels)
                 directory = tempfile.mkdtemp(dir=self.work)
                 job = self.lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
                 name = self.lab.running(job)
@@ -99,7 +93,7 @@ class Channels(InDirectory):
     def test_lammps_results_stay(self):
         argv = melt.argv(self.work)
         expected = self.plain(argv)
-        self.choose("ofi")
+        self.lab.choose_channels("ofi")
         job = self.lab.start(self.directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
         name = self.lab.running(job)
         job.wait_for(lambda: melt.steps(job.stdout()) >= 100, "the first steps are done")

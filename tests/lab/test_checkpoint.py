@@ -52,6 +52,27 @@ class Checkpoint(OnMachine):
         done = self.machine.mend("restart", "-q", name)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_a_killed_job_is_gone(self):
+        job = self.machine.start(self.directory, "run", self.count, "400", "500", "go")
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint", name)
+        self.let_go()
+        for command in (["kill"], ["restart"]):
+            done = self.machine.mend(*command)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        job.finish(137)
+
+    def test_a_name_s_beginning_means_the_job_that_runs(self):
+        for _ in range(2):
+            self.machine.start(self.directory, "run", self.count, "1", "0").finish(0)
+        job = self.machine.start(self.directory, "run", self.count, "400", "500", "go")
+        name = self.machine.running(job)
+        self.assertEqual(self.machine.verb("kill", "count"), {"killed": name})
+        job.finish(137)
+        done = self.machine.mend("restart", "count")
+        self.assertRegex(done.stderr, "count could be any of " + name)
+        self.assertEqual(done.returncode, 69)
+
     def test_many_cycles(self):
         """Checkpoint, restart, checkpoint, restart …: each life is made from the last one's image."""
         name, _ = self.checkpointed(self.iters, "-i", "100", "-w", "100", "-m", "8", "-u", "go", ranks="2")
@@ -190,6 +211,37 @@ class Checkpoint(OnMachine):
 
     def test_a_child_process_is_named_and_the_job_runs_on(self):
         self.obstacle("child", "child")
+
+    def test_explain_says_how_changes_are_noticed_and_why_not_in_a_better_way(self):
+        sentences = {"write-protect": "write protection", "soft-dirty": "soft-dirty bits", "hash": "page hashes"}
+        none = "changes not noticed: every image is full, "
+        missing = []
+        for setting in ("off", "write-protect", "soft-dirty", "hash", "auto"):
+            with self.subTest(setting):
+                self.machine.environment["MEND_TRACKING"] = setting
+                job = self.machine.start(self.directory, "run", self.count, "300", "500", "go")
+                name = self.machine.running(job)
+                [found] = self.machine.verb("explain", name)
+                tracking = found["inspection"]["Ok"]["tracking"]
+                method, why = tracking["method"], tracking["why"]
+                told = self.machine.mend("explain", name).stdout
+                self.assertIn("rank 0 on ", told)
+                self.assertIn(f", changes noticed by {sentences[method]}, " if method in sentences else none, told)
+                self.assertEqual([line.strip() for line in told.splitlines()[1:]], [f"changed pages are not noticed by {one}" for one in why])
+                if setting == "auto":
+                    # The first that works, after those that do not.
+                    self.assertEqual(method, next(one for one in sentences if one not in missing))
+                    self.assertEqual([one.split(": ")[0] for one in why], list(sentences)[:list(sentences).index(method)])
+                elif setting == "off":
+                    self.assertEqual((method, why), ("off", []))
+                elif method == setting:
+                    self.assertEqual(why, [])
+                else:
+                    self.assertEqual(method, "off")
+                    self.assertRegex(why[0], f"^{setting}: .+")
+                    missing.append(setting)
+                self.machine.mend("kill", name)
+                job.finish(137)
 
     def test_a_static_program_is_named_and_the_job_runs_on(self):
         static = compile_plain("count.c", os.path.join(self.directory, "count-static"), "-static")

@@ -1,4 +1,4 @@
-"""Each part of MPI over the provider, on two nodes, and with checkpoints, a move and a restart in the middle.
+"""Each part of MPI over the provider, on two nodes, and with checkpoints, moves and a restart in the middle.
 
 The short selection; conformance.py runs all numbers of ranks and nodes, IMB, mpi4py's tests and fi_pingpong.
 """
@@ -12,6 +12,17 @@ from cluster import Lab, ROOT, compile_mpi
 
 SOURCES = os.path.join("tests", "apps", "conformance")
 PROGRAMS = sorted(name[:-2] for name in os.listdir(os.path.join(ROOT, SOURCES)) if name.endswith(".c"))
+# Those that are checkpointed, moved and restarted.
+DISTURBED = tuple(name for name in PROGRAMS if name != "dynamic")
+# It writes over what it wrote, in a file, and a restart does not bring back what a file held.
+NOT_RESTARTED = ("files",)
+# With moves over `ofi`: MEND_TEST_CHANNELS="tcp ofi shm,ofi". Of some hundred such moves one is refused (docs/conformance.md).
+OTHER_CHANNELS = tuple(os.environ.get("MEND_TEST_CHANNELS", "tcp").split())
+
+
+def right(name, ranks):
+    """All that a program prints."""
+    return f"{name}: right with {ranks} ranks\n"
 
 
 def compiled(directory, names=tuple(PROGRAMS)):
@@ -26,6 +37,10 @@ class Conformance(InDirectory):
         cls.lab = cls.enterClassContext(Lab(3))
         cls.programs = compiled(cls.work)
 
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(self.lab.choose_channels, None)
+
     def start(self, name, ranks, hosts, *arguments):
         directory = tempfile.mkdtemp(dir=self.work)
         return self.lab.start(directory, "run", "-n", str(ranks), "--hosts", hosts, "--spares", "node3", "--", self.programs[name], *arguments)
@@ -35,14 +50,24 @@ class Conformance(InDirectory):
             with self.subTest(name):
                 job = self.start(name, 3, "node1:2,node2:1")
                 job.finish()
-                self.assertEqual(job.stdout(), f"{name}: right with 3 ranks\n")
+                self.assertEqual(job.stdout(), right(name, 3))
+
+    def test_every_program_over_a_core_provider(self):
+        for channels in ("ofi", "shm,ofi"):
+            self.lab.choose_channels(channels)
+            for name in PROGRAMS:
+                with self.subTest(name, channels=channels):
+                    job = self.start(name, 3, "node1:2,node2:1")
+                    job.finish()
+                    self.assertEqual(job.stdout(), right(name, 3))
+                    self.assertNotIn("no ofi channels here", job.stderr())
 
     def test_every_program_alone(self):
         for name in PROGRAMS:
             with self.subTest(name):
                 job = self.start(name, 1, "node1")
                 job.finish()
-                self.assertEqual(job.stdout(), f"{name}: right with 1 ranks\n")
+                self.assertEqual(job.stdout(), right(name, 1))
 
     def test_a_refused_spawn_is_told_once_and_why(self):
         job = self.start("dynamic", 3, "node1:2,node2:1")
@@ -63,28 +88,31 @@ class Conformance(InDirectory):
         self.lab.verb("checkpoint", identity)
         self.lab.verb("migrate", identity, "1", "--to", "node2")
         self.lab.verb("checkpoint", identity)
-        self.assertEqual(self.lab.mend("kill", identity).returncode, 0)
-        job.finish(137)
-        job = self.lab.start(job.directory, "restart", identity, "--hosts", "node2,node3")
-        self.lab.running(job)
+        if name not in NOT_RESTARTED:
+            self.assertEqual(self.lab.mend("kill", identity).returncode, 0)
+            job.finish(137)
+            job = self.lab.start(job.directory, "restart", identity, "--hosts", "node2,node3")
+            self.lab.running(job)
         moved = self.lab.verb("migrate", identity, "0", "--to", "node2" if self.place(identity, 0) == "node3" else "node3")
         self.assertEqual(self.place(identity, 0), moved["to"])
         self.lab.verb("checkpoint", identity)
         job.let_go()
         job.finish()
-        self.assertEqual(job.stdout(), f"{name}: right with 3 ranks\n")
+        self.assertEqual(job.stdout(), right(name, 3))
+        self.assertNotIn("no ofi channels here", job.stderr())
 
-    def test_collectives_in_flight_are_saved_and_moved(self):
-        self.disturb("collectives_later")
+    def test_every_program_is_saved_moved_and_restarted(self):
+        for name in DISTURBED:
+            with self.subTest(name):
+                self.disturb(name)
 
-    def test_wildcard_receives_are_saved_and_moved(self):
-        self.disturb("pt2pt_probe")
-
-    def test_open_epochs_are_saved_and_moved(self):
-        self.disturb("rma_epochs")
-
-    def test_threads_are_saved_and_moved(self):
-        self.disturb("threads")
+    def test_every_program_is_saved_moved_and_restarted_over_other_channels(self):
+        """Each over one; over which, events.py draws."""
+        for number, name in enumerate(DISTURBED):
+            channels = OTHER_CHANNELS[number % len(OTHER_CHANNELS)]
+            with self.subTest(name, channels=channels):
+                self.lab.choose_channels(channels)
+                self.disturb(name)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ class Golden(unittest.TestCase):
         def check(machine, directory, _):
             done = machine.mend("restart", directory)
             self.assertEqual(done.returncode, 65, done.stderr)
-            self.assertIn("/opt/mend/count is not on this node", done.stderr)
+            # Whichever is looked at first: the processor here may not be of the kind that took them.
+            self.assertRegex(done.stderr, "/opt/mend/count is not on this node|this machine's processor lacks ")
 
         self.each(check)
 

@@ -1,4 +1,4 @@
-"""Intel MPI over the same provider, started by `mend run`: IMB, and LAMMPS with checkpoint, move, kill and restart."""
+"""Intel MPI over the same provider, started by `mend run`: IMB and LAMMPS, with checkpoints, moves, a lost node and a restart."""
 
 import os
 import subprocess
@@ -7,7 +7,10 @@ import unittest
 
 import melt
 from cases import InDirectory
-from cluster import Lab, compile_mpi, imb_programs, intel_environment
+from cluster import Lab, compile_mpi, find_imb, imb_programs, imb_rows, intel_environment
+
+# Binary logarithm of the longest messages of the benchmarks that are disturbed.
+LONGEST = 17
 
 
 class Intel(InDirectory):
@@ -45,6 +48,31 @@ class Intel(InDirectory):
                 job.finish()
                 self.assertIn("Benchmarking", job.stdout())
                 self.assertIn("All processes entering MPI_Finalize", job.stdout())
+
+    def test_benchmarks_are_saved_moved_and_restarted_without_the_node_that_was_lost(self):
+        stays = compile_mpi("stays.c", os.path.join(self.directory, "stays.so"), "-shared", "-fPIC")
+        argv = ["-env", "LD_PRELOAD", stays, "--", find_imb(), "-iter", "40", "-iter_policy", "off", "-time", "60", "-msglog", str(LONGEST), "-npmin", "4",
+                "PingPong", "Sendrecv", "Allreduce", "Alltoall"]
+        with Lab(3) as lab:
+            lab.environment |= self.lab.environment
+            expected = lab.undisturbed("-n", "4", "--hosts", "node1:2,node2:2", *argv)
+            job = lab.start(self.directory, "run", "-n", "4", "--hosts", "node1:2,node2:2", "--spares", "node3", *argv)
+            name = lab.running(job)
+            job.wait_for(lambda: f" {1 << LONGEST} " in job.stdout(), "the first benchmark is over")
+            lab.verb("checkpoint", name)
+            self.assertEqual(lab.verb("migrate", name, "1")["to"], "node3")
+            lab.verb("checkpoint", name)
+            lab.kill("node2")
+            job.finish(75)
+            job = lab.start(self.directory, "restart", name)
+            lab.running(job)
+            # The second one has had no end yet.
+            self.assertNotIn("# Benchmarking Sendrecv", job.stdout())
+            lab.verb("checkpoint", name)
+            lab.verb("migrate", name, "0", "--to", "node3")
+            job.let_go()
+            job.finish()
+            self.assertEqual(imb_rows(job.stdout()), imb_rows(expected))
 
     def test_lammps_is_saved_moved_and_restarted(self):
         program = ["--", *melt.argv(self.work)]

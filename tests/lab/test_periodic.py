@@ -134,10 +134,10 @@ class Periodic(OnMachine):
         # What the ranks track their changes from is gone: the next one is full, and can be restarted.
         self.machine.verb("checkpoint", name)
         [_, last] = self.checkpoints(name)
-        self.assertEqual((last["number"], last["kind"]), (2, "full"))
+        self.assertEqual((last["number"], last["kind"]), (4, "full"))
         self.end(job, name)
         refused = self.machine.mend("checkpoints", name, "--remove", "7")
-        self.assertIn("there are 1, 2", refused.stderr)
+        self.assertIn("there are 1, 4", refused.stderr)
         self.machine.verb("checkpoints", name, "--remove", "1")
         job.let_go()
         self.machine.start(self.directory, "restart", name).finish(0)

@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import random
+import re
 import subprocess
 import tempfile
 import time
@@ -164,12 +165,47 @@ class Tiers(OfFourRanks):
             self.complete(lab, name, 1, ["memory"])
             lab.kill("node2")
             self.job.finish(75)
+            self.assertIn("the nodes that are left do not have all of any checkpoint", self.job.stderr())
             done = lab.mend("restart", name)
             self.assertEqual(done.returncode, 65, done.stderr)
             self.assertIn("rank 2", done.stderr)
             self.assertIn("has no good copy in any tier that can be reached", done.stderr)
             # The copies that are left stay where they are.
             self.assertEqual(self.memory(lab, "node1"), ["1/rank-0.image", "1/rank-1.image"])
+
+    def fill(self, lab, node):
+        """Leaves 64 KiB of the node's memory."""
+        fill = "df --output=avail -B1 /dev/shm | tail -1 | { read free; fallocate -l $((free - 65536)) /dev/shm/full; }"
+        self.assertEqual(lab.on(node, "mount", "-o", "remount,size=64M", "/dev/shm").returncode, 0)
+        self.assertEqual(lab.on(node, "sh", "-c", fill).returncode, 0)
+
+    def test_what_a_lost_node_alone_had_is_not_promised(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory@2,partner", "--incremental", "off")
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 1, ["memory", "partner"])
+            self.fill(lab, "node3")
+            lab.verb("checkpoint", name)
+            self.job.wait_for(lambda: "partner does not hold the whole checkpoint 2" in self.job.stderr(), "node3 is full")
+            lab.kill("node2")
+            self.job.finish(75)
+            self.assertIn(f"`mend restart {name}` continues it from checkpoint 1 on the hosts that are left", self.job.stderr())
+            self.assertEqual(lab.on("node3", "rm", "/dev/shm/full").returncode, 0)
+            self.restarted(lab, name)
+
+    def test_a_number_is_given_once(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory,partner", "--incremental", "off")
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 1, ["memory", "partner"])
+            lab.verb("checkpoints", name, "--remove", "1")
+            # What there is of the first one still goes, wherever it is, and none of this.
+            self.assertEqual(lab.verb("checkpoint", name)["number"], 2)
+            self.complete(lab, name, 2, ["memory", "partner"])
+            lab.kill("node2")
+            self.job.finish(75)
+            said = self.restarted(lab, name)
+            self.assertNotIn("its image", said)
 
     def test_what_no_tier_has_any_more_falls_back_to_an_older_checkpoint(self):
         with Lab(3) as lab:
@@ -190,9 +226,7 @@ class Tiers(OfFourRanks):
             name = self.started(lab, "memory,partner,shared")
             lab.verb("checkpoint", name)
             self.complete(lab, name, 1, ["memory", "partner", "shared"])
-            fill = "df --output=avail -B1 /dev/shm | tail -1 | { read free; fallocate -l $((free - 65536)) /dev/shm/full; }"
-            self.assertEqual(lab.on("node2", "mount", "-o", "remount,size=64M", "/dev/shm").returncode, 0)
-            self.assertEqual(lab.on("node2", "sh", "-c", fill).returncode, 0)
+            self.fill(lab, "node2")
             lab.verb("checkpoint", name)
             # Whole where everything is; the partner of node1's ranks had no room.
             self.complete(lab, name, 2, ["shared"])
@@ -202,6 +236,35 @@ class Tiers(OfFourRanks):
             lab.kill("node2")
             self.job.finish(75)
             self.restarted(lab, name)
+
+    def test_nodes_write_to_the_shared_directory_in_turn(self):
+        with Lab(3) as lab:
+            # Slow enough to be seen: some seconds a node.
+            lab.environment.update(MEND_TIER_WRITERS="1", MEND_TIER_RATE_MIB="4")
+            options = ("-n", "4", "--hosts", "node1,node2,node3", "--tiers", "memory,shared", "--incremental", "off")
+            self.job = lab.start(self.directory, "run", *options, self.iters, *ARGUMENTS)
+            name = lab.running(self.job)
+            status = next(one["status"] for one in lab.verb("ps") if one["id"] == name)
+            host = {str(rank["rank"]): rank["host"] for rank in status["ranks"]}
+            self.assertEqual(set(host.values()), {"node1", "node2", "node3"})
+            # Every draft there is, in rows, until the directory is removed or `stop` is there.
+            place = os.path.dirname(lab.verb("checkpoint", name)["directory"])
+            watch = 'cd "$1" && while [ ! -e stop ]; do echo $(ls -d */.*.partial 2>/dev/null); sleep 0.01; done'
+            command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", "sh", "-c", watch, "sh", place]
+            watcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=lab.environment)
+            self.addCleanup(lambda: (watcher.kill(), watcher.communicate()))
+            for _ in range(2):
+                number = lab.verb("checkpoint", name)["number"]
+                self.complete(lab, name, number, ["memory", "shared"])
+            self.assertEqual(lab.on("head", "touch", os.path.join(place, "stop")).returncode, 0)
+            rows = [re.findall(r"rank-(\d+)\.image", row) for row in watcher.communicate(timeout=PATIENCE)[0].splitlines()]
+            seen = [{host[rank] for rank in ranks} for ranks in rows]
+            self.assertEqual(set().union(*seen), set(host.values()), "not all nodes were seen to write")
+            self.assertEqual([nodes for nodes in seen if len(nodes) > 1][:3], [])
+            self.assertEqual(lab.on("head", "rm", os.path.join(place, "stop")).returncode, 0)
+            self.job.let_go()
+            self.job.finish(0)
+            self.assertEqual(self.job.stdout(), self.expected)
 
     def test_killed_controllers_leave_a_checkpoint_and_no_drafts(self):
         with Lab(3) as lab:

@@ -34,7 +34,7 @@ def main():
         ([AS_USER, sys.executable, "tests/lab/run.py", *LAB], ROOT, PATIENCE),
     ]
     if os.environ.get("MEND_VM_EMULATED"):
-        print("skipped, since all is emulated: incremental images of whole processes")
+        print("skipped: incremental images of whole processes: all is emulated")
     else:
         steps.append(([program("incremental")], agent, {}))
     print(f"Linux {os.uname().release}, {os.cpu_count()} processors", flush=True)

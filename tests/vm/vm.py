@@ -81,7 +81,7 @@ class Guest:
             passed = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME") or name.startswith("MEND_")}
             if self.emulated:
                 passed["MEND_VM_EMULATED"] = "1"
-            words = ["exec", *shlex.split("env -i"), *(f"{name}={value}" for name, value in passed.items()), *command]
+            words = ["exec", "env", "-i", *(f"{name}={value}" for name, value in passed.items()), *command]
             here = os.getcwd()
             # What is needed of a directory in whose place the guest has one of its own.
             kept = sorted({place + "\n" for place in (here, ROOT) if place.startswith("/tmp/")})

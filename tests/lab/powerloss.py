@@ -129,7 +129,7 @@ def one_faulty_disk(kind, number, app, expected, work, times, draw):
         name = machine.running(job)
         machine.verb("checkpoint", name)
         # About as many as a checkpoint has of them.
-        operations = {"write": 24, "sync": 4, "name": 4}[kind]
+        operations = {"write": 24, "sync": 6, "name": 4}[kind]
         for after in sorted(draw.sample(range(operations), min(times, operations))):
             before = machine.verb("checkpoints", name)
             disk.order("fail", kind, after, number)
@@ -193,7 +193,7 @@ def main():
     parser.add_argument("--times", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="only the loss of this number")
-    parser.add_argument("--faults", type=int, default=3, help="failing operations of each kind, at most 24 (writes) or 4")
+    parser.add_argument("--faults", type=int, default=6, help="failing operations of each kind, at most 24 (writes), 6 (fsyncs), 4 (names)")
     arguments = parser.parse_args()
     work = tempfile.mkdtemp(prefix="mend-powerloss-")
     app = compile_plain("count.c", os.path.join(work, "count"))

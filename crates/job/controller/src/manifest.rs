@@ -272,7 +272,8 @@ pub fn discard(part: &Path) {
     let _ = fs::remove_dir_all(part);
 }
 
-/// Writes the manifest into `part`, authenticated if there is a key, and renames it to its number. After this it is durable.
+/// Writes the manifest into `part`, authenticated if there is a key, and renames it to its number. After this it is durable; if it fails,
+/// there is no checkpoint of that number.
 ///
 /// # Errors
 /// [`ManifestError::Publish`], [`ManifestError::Image`] if an image is not in this (shared) directory.
@@ -282,7 +283,11 @@ pub fn publish(part: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<Pa
     write_durably(&part.join("manifest.json"), &sealed(manifest, key).map_err(failed)?).map_err(failed)?;
     let place = part.with_file_name(manifest.number.to_string());
     fs::rename(part, &place).map_err(failed)?;
-    sync_directory(place.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+    if let Err(error) = sync_directory(place.parent().unwrap_or(Path::new("/"))) {
+        // What is reported as failed must not be found later: its images are about to go.
+        let _ = fs::rename(&place, part);
+        return Err(failed(error));
+    }
     Ok(place)
 }
 

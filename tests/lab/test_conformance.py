@@ -16,8 +16,7 @@ PROGRAMS = sorted(name[:-2] for name in os.listdir(os.path.join(ROOT, SOURCES)) 
 DISTURBED = tuple(name for name in PROGRAMS if name != "dynamic")
 # It writes over what it wrote, in a file, and a restart does not bring back what a file held.
 NOT_RESTARTED = ("files",)
-# With moves over `ofi`: MEND_TEST_CHANNELS="tcp ofi shm,ofi". Of some hundred such moves one is refused (docs/conformance.md).
-OTHER_CHANNELS = tuple(os.environ.get("MEND_TEST_CHANNELS", "tcp").split())
+OTHER_CHANNELS = tuple(os.environ.get("MEND_TEST_CHANNELS", "tcp ofi shm,ofi").split())
 
 
 def right(name, ranks):

@@ -6,6 +6,7 @@
 //! Called with the fabric's lock held, so by one thread at a time: the domain is opened with `FI_THREAD_DOMAIN`, and
 //! with manual progress, so that a provider that can do without threads starts none.
 
+use super::accepted::Accepted;
 use mend_fabric_sys::*;
 use std::ffi::{CStr, CString, c_void};
 use std::net::IpAddr;
@@ -126,6 +127,8 @@ pub struct Core {
     vector: Open<FidAv>,
     domain: Open<FidDomain>,
     fabric: Open<FidFabric>,
+    /// What the provider may leave open of the endpoint's connections.
+    accepted: Accepted,
     /// Becomes readable when the queue has news; some providers have no such descriptor.
     pub wait: Option<i32>,
     /// Name of the provider, layers included.
@@ -262,6 +265,7 @@ impl Core {
                 vector,
                 domain,
                 fabric,
+                accepted: Accepted::default(),
                 wait,
                 provider,
                 format,
@@ -344,11 +348,15 @@ impl Core {
         }
     }
 
-    /// Drives the provider and takes what has ended. [`BATCH`]: there may be more.
+    /// Drives the provider and takes what has ended. [`BATCH`]: there may be more. Nothing without an endpoint: a provider may
+    /// still look after connections that it had accepted for it, and then at memory that is gone.
     ///
     /// # Errors
     /// A positive error number: the queue is unusable.
     pub fn poll(&self, each: &mut dyn FnMut(Event)) -> Result<usize, i32> {
+        if self.endpoint.is_none() {
+            return Ok(0);
+        }
         let mut entries = [FiCqMsgEntry { op_context: null_mut(), flags: 0, len: 0 }; BATCH];
         // SAFETY: an open queue of the msg format, and room for as many entries as it is told.
         unsafe {
@@ -468,6 +476,9 @@ impl Core {
 
     /// Ends all operations, without events. Then registrations may go, then the rest.
     pub fn close_endpoint(&mut self) {
+        if self.endpoint.is_some() && speaks_ip(self.format) {
+            self.accepted = Accepted::at(&self.address);
+        }
         self.endpoint = None;
     }
 

@@ -33,6 +33,7 @@
 //! The provider belongs to the program's libfabric. What it keeps while that is loaded, as `verbs` does with devices, is in the way
 //! of every image; so it can belong to a libfabric of the port's own instead, which goes with the port (`mend_fabric_sys::Instance`).
 
+mod accepted;
 pub mod contact;
 pub mod core;
 pub mod environment;

@@ -158,6 +158,12 @@ class Coverage(Alone, OnMachine):
         code = job.finish(None)
         self.assertEqual((code, job.stdout().splitlines()[-1]), (0, "OK"), job.stdout() + job.stderr())
 
+    def test_more_memory_than_there_may_be(self):
+        group = os.environ.get("MEND_TEST_LIMITED_GROUP")
+        if not group:
+            self.skipTest("no control group with a limit of memory, swap space beyond it and room for anybody")
+        self.survives(compile_program("limited.c", self.work), group)
+
     def test_files_and_locks(self):
         self.covered("files.c")
 

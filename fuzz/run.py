@@ -2,6 +2,7 @@
 """Builds the fuzz targets with coverage instrumentation and runs each for some seconds.
 
     run.py [--seconds N] [TARGET...]
+    run.py --write-seeds
 
 The engine is libFuzzer, with a stable compiler: the instrumentation it needs (SanitizerCoverage) is an LLVM pass that
 stable rustc can run. AddressSanitizer would need a nightly one; of the crates fuzzed here the fabric alone holds unsafe, and
@@ -9,8 +10,10 @@ its targets watch the bounds themselves (fenced memory, a mapping's ends). Overf
 memory is limited. `cargo +nightly fuzz run TARGET` works on the same targets.
 
 What a run learns stays in fuzz/corpus/TARGET (not tracked); fuzz/seeds/TARGET is tracked: inputs that once failed, and
-good first ones. An input that fails is put in fuzz/artifacts/TARGET-…; the run prints how to repeat it. The last line is
-"N passed, N failed", a target being one test.
+good first ones. Where a format has an encoder those are written by it (fuzz/src/seeds): before the targets, tests show that
+they still are what it writes, and that what they stand for is accepted or refused; `--write-seeds` writes them anew, after a format
+has changed. An input that fails is put in fuzz/artifacts/TARGET-…; the run prints how to repeat it. The last line is
+"N passed, N failed", a target being one test; the seeds' tests count by themselves.
 """
 
 import argparse
@@ -33,12 +36,23 @@ INSTRUMENTATION = [
 ]
 
 
+def cargo(verb, *options, **more):
+    """What a command of cargo came to, with the targets' instrumentation."""
+    environment = {**os.environ, "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(INSTRUMENTATION), **more.pop("environment", {})}
+    environment.pop("CARGO_TARGET_DIR", None)
+    command = ["cargo", verb, "--release", "--locked", "--target", PLATFORM, *options]
+    return subprocess.run(command, cwd=HERE, env=environment, stdin=subprocess.DEVNULL, text=True, check=False, **more)
+
+
+def seeds(write):
+    """Whether the tests of what encoders write have passed."""
+    environment = {"MEND_WRITE_SEEDS": "1"} if write else {}
+    return cargo("test", "--lib", "--quiet", environment=environment).returncode == 0
+
+
 def build():
     """The built targets, path by name."""
-    environment = {**os.environ, "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(INSTRUMENTATION)}
-    environment.pop("CARGO_TARGET_DIR", None)
-    command = ["cargo", "build", "--release", "--locked", "--target", PLATFORM, "--message-format=json-render-diagnostics"]
-    done = subprocess.run(command, cwd=HERE, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    done = cargo("build", "--message-format=json-render-diagnostics", stdout=subprocess.PIPE)
     if done.returncode:
         sys.exit(f"fuzz: the targets don't build ({done.returncode})")
     artifacts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -66,17 +80,21 @@ def run(name, program, seconds):
 def main():
     parser = argparse.ArgumentParser(description="Runs the fuzz targets.")
     parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--write-seeds", action="store_true", help="write the seeds that encoders make, and end")
     parser.add_argument("targets", nargs="*")
     arguments = parser.parse_args()
+    if arguments.write_seeds:
+        return 0 if seeds(write=True) else 1
     programs = build()
     unknown = set(arguments.targets) - set(programs)
     if unknown:
         sys.exit(f"fuzz: no such target: {', '.join(sorted(unknown))}; there are {', '.join(sorted(programs))}")
+    good = seeds(write=False)
     # A target keeps one processor busy.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         outcomes = list(pool.map(lambda name: run(name, programs[name], arguments.seconds), sorted(arguments.targets or programs)))
     print(f"{sum(outcomes)} passed, {len(outcomes) - sum(outcomes)} failed")
-    return 0 if all(outcomes) else 1
+    return 0 if good and all(outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the lab tests: every test_*.py here, or those whose name contains one of the arguments. Ends with one summary line."""
+"""Runs the lab tests: every test_*.py here, or those whose name contains one of the arguments. Ends with one summary line.
+
+With MEND_TEST_WHOLE in the environment, what is skipped has failed: this machine was made to have what it takes.
+"""
 
 import os
 import sys
@@ -41,6 +44,8 @@ def main():
     skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
     # A part of a test that is skipped leaves the test itself.
     whole = sum(not hasattr(test, "test_case") for test, _ in result.skipped)
+    if os.environ.get("MEND_TEST_WHOLE"):
+        failed, whole = failed + whole, 0
     print(f"{result.testsRun - failed - whole} passed, {failed} failed{skipped}")
     return 1 if failed or not result.testsRun else 0
 

@@ -7,6 +7,7 @@ again, killed, restarted again, and then let go. So a save disturbs nothing, and
 
 import fcntl
 import glob
+import json
 import os
 import pty
 import subprocess
@@ -138,6 +139,30 @@ class Coverage(Alone, OnMachine):
 
     def test_huge_page_pool(self):
         self.covered("hugetlb.c")
+
+    def test_memory_that_is_swapped_out(self):
+        program = compile_program("swapped.c", self.work)
+        if not self.runs_alone(program):
+            self.skipTest("this machine swaps nothing out")
+        job, name = self.start(program)
+        modes = ("copy-on-write", "stop", "copy-on-write", "stop")
+        last = [self.machine.verb("checkpoint", name, "--mode", mode)["directory"] for mode in modes][-1]
+        shown = json.loads(self.machine.mend("image", "show", os.path.join(last, "rank-0.image"), "--json").stdout)
+        self.assertEqual(shown["chain"][0]["sequence"], len(modes) - 1)
+        self.stop(job, name)
+        job = self.restart(name)
+        self.machine.verb("checkpoint", name)
+        self.stop(job, name)
+        job = self.restart(name)
+        job.let_go()
+        code = job.finish(None)
+        self.assertEqual((code, job.stdout().splitlines()[-1]), (0, "OK"), job.stdout() + job.stderr())
+
+    def test_more_memory_than_there_may_be(self):
+        group = os.environ.get("MEND_TEST_LIMITED_GROUP")
+        if not group:
+            self.skipTest("no control group with a limit of memory, swap space beyond it and room for anybody")
+        self.survives(compile_program("limited.c", self.work), group)
 
     def test_files_and_locks(self):
         self.covered("files.c")

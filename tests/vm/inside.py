@@ -13,7 +13,21 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILT = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release", "deps")
 AS_USER = os.path.join(ROOT, "tests", "as_user.py")
-LAB = ["test_a_program_without_mpi_goes_on_where_it_was", "test_a_rank_that_moved_begins_its_chain_anew"]
+LAB = [
+    "test_a_program_without_mpi_goes_on_where_it_was",
+    "test_a_rank_that_moved_begins_its_chain_anew",
+    "test_huge_page_pool",
+    "test_memory_that_is_swapped_out",
+    "test_more_memory_than_there_may_be",
+]
+# Pages of 2 MiB, and where memory goes that is swapped out: into memory again, compressed.
+HUGE_PAGES = 16
+SWAP = "/dev/zram0"
+SWAP_BYTES = 256 << 20
+# A control group whose processes have less memory than they take.
+GROUP = "/sys/fs/cgroup/limited"
+GROUP_BYTES = 32 << 20
+BUSYBOX = "/run/vm/busybox"
 # Whatever is emulated arrives in the end.
 PATIENCE = {"MEND_TEST_PATIENCE": "900"}
 
@@ -26,12 +40,34 @@ def program(name):
     return max(found, key=os.path.getmtime)
 
 
+def provide():
+    """What this guest has to have, and other machines may lack."""
+
+    def write(path, value):
+        with open(path, "w", encoding="ascii") as file:
+            file.write(str(value))
+
+    write("/proc/sys/vm/nr_hugepages", HUGE_PAGES)
+    subprocess.run([BUSYBOX, "modprobe", "zram"], check=True)
+    write("/sys/block/zram0/disksize", SWAP_BYTES)
+    subprocess.run([BUSYBOX, "mkswap", SWAP], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([BUSYBOX, "swapon", SWAP], check=True)
+    write("/sys/fs/cgroup/cgroup.subtree_control", "+memory")
+    os.mkdir(GROUP)
+    write(os.path.join(GROUP, "memory.max"), GROUP_BYTES)
+    # Who changes groups must be allowed to leave the old one, too.
+    for group in (GROUP, os.path.dirname(GROUP)):
+        os.chmod(os.path.join(group, "cgroup.procs"), 0o666)
+
+
 def main():
+    provide()
     agent = os.path.join(ROOT, "crates", "rank", "agent")
+    whole = {**PATIENCE, "MEND_TEST_WHOLE": "1", "MEND_TEST_LIMITED_GROUP": GROUP}
     steps = [
         ([program("mend_kernel")], ROOT, {}),
         ([program("mend_agent")], agent, {"MEND_DIFFERENTIAL_SEQUENCES": "10"}),
-        ([AS_USER, sys.executable, "tests/lab/run.py", *LAB], ROOT, PATIENCE),
+        ([AS_USER, sys.executable, "tests/lab/run.py", *LAB], ROOT, whole),
     ]
     if os.environ.get("MEND_VM_EMULATED"):
         print("skipped: incremental images of whole processes: all is emulated")

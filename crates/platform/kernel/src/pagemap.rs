@@ -258,7 +258,8 @@ fn leap(start: u64, end: u64, buffer: &mut [u64; 512]) -> (u64, u64) {
 }
 
 /// Whether anything on this machine is swapped out, or that cannot be told.
-fn swapping() -> bool {
+#[must_use]
+pub fn swapping() -> bool {
     let mut info = core::mem::MaybeUninit::<libc::sysinfo>::zeroed();
     // SAFETY: the kernel fills `info`, for which all zeros is a value, too.
     let told = unsafe { syscall(libc::SYS_sysinfo, [info.as_mut_ptr() as usize, 0, 0, 0, 0, 0]) };

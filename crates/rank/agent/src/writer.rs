@@ -14,7 +14,7 @@ use crate::stream::Stream;
 use mend_image::fixed::Fixed;
 use mend_image::record::{End, Kind, MAX_PAGES, Mapping, mapping};
 use mend_image::{HEADER_SIZE, kept, launch};
-use mend_kernel::pagemap::{Method, Region, populated};
+use mend_kernel::pagemap::{Method, Region, populated, swapping};
 use mend_kernel::raw::{check, syscall};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -430,8 +430,9 @@ impl<P: Progress> Writer<'_, P> {
             // SAFETY: mincore writes one byte per page, `pages` of them, into `residency`.
             let result =
                 unsafe { syscall(libc::SYS_mincore, [at as usize, (pages * PAGE) as usize, residency.as_mut_ptr() as usize, 0, 0, 0]) };
-            // Without an answer every page counts.
-            let known = check(result).is_ok();
+            // Without an answer every page counts; also where one may be swapped out, of which mincore says that it is not there.
+            let some_absent = residency[..pages as usize].iter().any(|byte| byte & 1 == 0);
+            let known = check(result).is_ok() && !(some_absent && swapping());
             let present = |index: u64| !known || residency[index as usize] & 1 != 0;
             let mut index = 0;
             while index < pages {

@@ -1,11 +1,10 @@
 //! The receiving end.
 
 use super::super::{ChannelError, Deliver, Incoming, Puller, write_ack};
+use super::assembly::Assembly;
 use super::contact::Contact;
 use super::port::{OwnLine, SharedPort, lock};
 use super::{CREDITS, Prefix, RETURN};
-use crate::engine::buffers::{Payload, Segment};
-use crate::engine::packet::{HEADER, Header, MAX_STREAMED};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -39,7 +38,7 @@ impl OfiAdmission {
     /// The sender has been told.
     pub fn finish(self, socket: OwnedFd) -> OfiIncoming {
         let Self { line, to, theirs } = self;
-        OfiIncoming { line, to, theirs, socket, partial: Vec::new(), sequence: 0, drained: true, refused: false, ended: None }
+        OfiIncoming { line, to, theirs, socket, assembly: Assembly::default(), sequence: 0, drained: true, refused: false, ended: None }
     }
 }
 
@@ -49,8 +48,7 @@ pub struct OfiIncoming {
     pub(super) to: u64,
     pub(super) theirs: u64,
     socket: OwnedFd,
-    /// A packet that came in part.
-    partial: Vec<u8>,
+    assembly: Assembly,
     sequence: u32,
     /// Nothing came since the last marker was acknowledged.
     drained: bool,
@@ -60,58 +58,11 @@ pub struct OfiIncoming {
     ended: Option<Instant>,
 }
 
-/// Length of the packet that begins here.
-fn announced(header: &Header) -> Result<usize, ChannelError> {
-    match header.payload as usize {
-        // One that was made for a socket may be as long.
-        length if length <= MAX_STREAMED => Ok(length),
-        _ => Err(ChannelError::Protocol("impossible length in a message".into())),
-    }
-}
-
 impl OfiIncoming {
-    /// Delivers the packets of a message. Returns how many.
-    fn digest(&mut self, base: *mut u8, len: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError> {
-        let (mut at, mut packets) = (0, 0);
-        while at < len {
-            // SAFETY: the message's buffer, which is nobody else's until it is given back.
-            let have = unsafe { std::slice::from_raw_parts(base.wrapping_add(at), len - at) };
-            if self.partial.is_empty()
-                && let Some(bytes) = have.first_chunk::<HEADER>()
-            {
-                let header = Header::from_bytes(bytes);
-                let length = announced(&header)?;
-                if have.len() >= HEADER + length {
-                    let body = Segment { base: base.wrapping_add(at + HEADER), len: length };
-                    at += HEADER + length;
-                    packets += 1;
-                    deliver.packet(&header, Payload { parts: [body, Segment::EMPTY] })?;
-                    continue;
-                }
-            }
-            let whole = match self.partial.first_chunk::<HEADER>() {
-                Some(bytes) => HEADER + announced(&Header::from_bytes(bytes))?,
-                None => HEADER,
-            };
-            let part = have.len().min(whole - self.partial.len());
-            self.partial.extend_from_slice(&have[..part]);
-            at += part;
-            let Some(bytes) = self.partial.first_chunk::<HEADER>() else { continue };
-            let header = Header::from_bytes(bytes);
-            let length = announced(&header)?;
-            if self.partial.len() == HEADER + length {
-                let packet = std::mem::take(&mut self.partial);
-                packets += 1;
-                deliver.packet(&header, Payload::one(&packet[HEADER..]))?;
-            }
-        }
-        Ok(packets)
-    }
-
     /// Lets the sender send again what was read, if that is worth a message.
     fn return_credits(&mut self) -> Result<(), ChannelError> {
         let mut port = lock(&self.line.port);
-        let credits = port.owed(self.line.number);
+        let credits = port.lines.owed(self.line.number);
         if credits < RETURN {
             return Ok(());
         }
@@ -122,7 +73,7 @@ impl OfiIncoming {
         if matches!(sent, Ok(true)) {
             self.sequence = self.sequence.wrapping_add(1);
             self.refused = false;
-            port.repaid(self.line.number, credits);
+            port.lines.repaid(self.line.number, credits);
         } else {
             port.give_back(number);
         }
@@ -136,7 +87,8 @@ impl Incoming for OfiIncoming {
         while bytes < budget {
             // Not held while packets are delivered: answers to them use the port.
             let Some((number, base, len)) = lock(&self.line.port).take_mail(self.line.number) else { break };
-            let digested = self.digest(base, len, deliver);
+            // SAFETY: the message's buffer, which is nobody else's until it is given back.
+            let digested = unsafe { self.assembly.digest(base, len, deliver) };
             lock(&self.line.port).done(number, self.line.number);
             self.drained = false;
             packets += digested?;
@@ -192,7 +144,7 @@ impl Incoming for OfiIncoming {
 
     fn arm(&mut self) -> bool {
         let port = lock(&self.line.port);
-        let due = port.owed(self.line.number) >= RETURN && !self.refused;
+        let due = port.lines.owed(self.line.number) >= RETURN && !self.refused;
         self.ended.is_some() || due || port.has_mail(self.line.number)
     }
 

@@ -34,6 +34,10 @@
 //! of every image; so it can belong to a libfabric of the port's own instead, which goes with the port (`mend_fabric_sys::Instance`).
 
 mod accepted;
+#[cfg(not(fuzzing))]
+mod assembly;
+#[cfg(fuzzing)]
+pub mod assembly;
 pub mod contact;
 pub mod core;
 pub mod environment;
@@ -49,15 +53,15 @@ pub use outgoing::{OfiOpening, OfiOutgoing};
 
 /// Bytes of a message, prefix included: enough for 8 KiB in one packet. With [`CREDITS`], a peer with channels both ways
 /// costs 64 KiB, with what keeps account of them (`links/tests/memory.rs`).
-const BUFFER: usize = 12 * 1024 + 384;
+pub const BUFFER: usize = 12 * 1024 + 384;
 /// Messages that a sender may have under way. Two long messages each way need four: an announcement and an answer each.
-const CREDITS: u32 = 4;
+pub const CREDITS: u32 = 4;
 /// Messages read before their credits go back in a message of their own.
 const RETURN: u32 = 3;
 /// Messages with credits that may be under way to a sender: at most all credits are, in lots of [`RETURN`] or more.
 const CREDIT_MESSAGES: usize = (CREDITS / RETURN) as usize;
 /// Encoded prefix, bytes.
-const PREFIX: usize = 24;
+pub const PREFIX: usize = 24;
 /// Bytes of packets in one message.
 const CONTENT: usize = BUFFER - PREFIX;
 
@@ -77,14 +81,17 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    fn encode(self, bytes: &mut [u8; BUFFER]) {
+    /// Wire form.
+    pub fn encode(self, bytes: &mut [u8; BUFFER]) {
         bytes[..8].copy_from_slice(&self.line.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.credits.to_le_bytes());
         bytes[16..PREFIX].copy_from_slice(&self.back.to_le_bytes());
     }
 
-    fn decode(bytes: &[u8; BUFFER]) -> Self {
+    /// Reads the wire form. Nothing is judged.
+    #[must_use]
+    pub fn decode(bytes: &[u8; BUFFER]) -> Self {
         let long = |at: usize| {
             let mut long = [0; 8];
             long.copy_from_slice(&bytes[at..at + 8]);

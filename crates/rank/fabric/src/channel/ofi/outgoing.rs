@@ -93,12 +93,12 @@ impl OfiOutgoing {
     /// Sends the stage, if there is a credit. False: something is left.
     fn launch(&mut self, port: &mut Port) -> Result<bool, ChannelError> {
         let Some((number, filled)) = self.stage else { return Ok(true) };
-        if !port.take_credit(self.line.number) {
+        if !port.lines.take_credit(self.line.number) {
             return Ok(false);
         }
         let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits: 0, back: 0 };
         if !port.send(number, filled, self.to, self.line.number, prefix)? {
-            port.return_credit(self.line.number);
+            port.lines.return_credit(self.line.number);
             return Ok(false);
         }
         self.sequence = self.sequence.wrapping_add(1);
@@ -191,7 +191,7 @@ impl Outgoing for OfiOutgoing {
 
     fn arm(&mut self) -> bool {
         let port = lock(&self.line.port);
-        port.fault(self.line.number).is_some() || (self.unsent() && port.has_credit(self.line.number))
+        port.fault(self.line.number).is_some() || (self.unsent() && port.lines.has_credit(self.line.number))
     }
 
     fn ring(&mut self) {}

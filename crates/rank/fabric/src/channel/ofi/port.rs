@@ -8,6 +8,10 @@
 //! the number that was drawn for one of its directions and told to the peer alone, in the keyed handshake; anything
 //! else is dropped and its buffer posted again. A peer that breaks the order or exceeds its credits loses its channel.
 
+#[cfg(not(fuzzing))]
+mod lines;
+#[cfg(fuzzing)]
+pub mod lines;
 mod own_line;
 
 pub use own_line::OwnLine;
@@ -16,8 +20,9 @@ use super::super::ChannelError;
 use super::contact::Contact;
 use super::core::{BATCH, Core, CoreError, Event, Origin, Registration};
 use super::{BUFFER, CREDIT_MESSAGES, CREDITS, PREFIX, Prefix};
+use lines::Lines;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::net::IpAddr;
 use std::ptr::{NonNull, null_mut};
@@ -80,28 +85,6 @@ impl Drop for Slab {
     }
 }
 
-/// One direction of one channel, at this end.
-#[derive(Default)]
-pub(super) struct Line {
-    /// Buffers that arrived, with their lengths.
-    inbox: VecDeque<(u32, usize)>,
-    /// Messages that may be sent.
-    credits: u32,
-    /// True at the sender's end: credits come in, not data.
-    outbound: bool,
-    /// Messages read whose credits have not gone back.
-    owed: u32,
-    /// Number of the peer's end.
-    theirs: u64,
-    /// Number of the next message to come.
-    expected: u32,
-    /// Reads under way.
-    pub(super) reads: usize,
-    /// Reads that have ended: whose, and whether well.
-    pub(super) read: VecDeque<(u64, bool)>,
-    fault: Option<ChannelError>,
-}
-
 /// See the module.
 pub struct Port {
     pub(super) core: Core,
@@ -120,7 +103,7 @@ pub struct Port {
     posted: usize,
     /// Buffers in inboxes or being read.
     held: usize,
-    pub(super) lines: HashMap<u64, Line>,
+    pub(super) lines: Lines,
     peers: HashMap<Vec<u8>, (u64, u32)>,
     /// The line on which a peer sends, by the peer's number at the provider.
     sources: HashMap<u64, u64>,
@@ -129,10 +112,6 @@ pub struct Port {
 
 // SAFETY: the pointers are to memory that the port owns; it is used under its lock.
 unsafe impl Send for Port {}
-
-fn wrong_sum() -> ChannelError {
-    ChannelError::Protocol("messages and credits do not add up".into())
-}
 
 impl Port {
     /// Opens a port.
@@ -155,7 +134,7 @@ impl Port {
             wanted: 0,
             posted: 0,
             held: 0,
-            lines: HashMap::new(),
+            lines: Lines::default(),
             peers: HashMap::new(),
             sources: HashMap::new(),
             fault: None,
@@ -229,9 +208,9 @@ impl Port {
             self.sending -= 1;
             self.sends -= 1;
             self.free.push(number);
-            if let (Event::Failed { errno, .. }, Some(line)) = (event, self.lines.get_mut(&line)) {
+            if let Event::Failed { errno, .. } = event {
                 let cause = std::io::Error::from_raw_os_error(*errno);
-                line.fault = Some(ChannelError::Provider(format!("a send over {} failed: {cause}", self.core.provider)));
+                self.lines.failed(line, ChannelError::Provider(format!("a send over {} failed: {cause}", self.core.provider)));
             }
             return;
         }
@@ -251,48 +230,7 @@ impl Port {
             return false;
         }
         let prefix = Prefix::decode(self.bytes(number));
-        let Some(line) = self.lines.get_mut(&prefix.line) else { return false };
-        if line.expected != prefix.sequence {
-            line.fault = Some(ChannelError::Protocol(format!("message {} came instead of {}", prefix.sequence, line.expected)));
-            return false;
-        }
-        line.expected = line.expected.wrapping_add(1);
-        match (line.outbound, prefix.credits) {
-            (true, 1..=CREDITS) if line.credits + prefix.credits <= CREDITS && len == PREFIX => line.credits += prefix.credits,
-            (false, credits) if line.inbox.len() < CREDITS as usize && (credits == 0) == (prefix.back == 0) => {
-                line.inbox.push_back((number, len));
-                if credits > 0 {
-                    self.credit(prefix);
-                }
-                return true;
-            }
-            _ => line.fault = Some(wrong_sum()),
-        }
-        false
-    }
-
-    /// Credits that came with packets.
-    fn credit(&mut self, prefix: Prefix) {
-        match self.lines.get_mut(&prefix.back) {
-            Some(line) if line.outbound && prefix.credits <= CREDITS && line.credits + prefix.credits <= CREDITS => {
-                line.credits += prefix.credits;
-            }
-            Some(line) => line.fault = Some(wrong_sum()),
-            // That channel has been closed meanwhile.
-            None => {}
-        }
-    }
-
-    /// Messages of a line that were read, and not reported.
-    pub fn owed(&self, line: u64) -> u32 {
-        self.lines.get(&line).map_or(0, |line| line.owed)
-    }
-
-    /// So many of them were reported.
-    pub fn repaid(&mut self, line: u64, credits: u32) {
-        if let Some(line) = self.lines.get_mut(&line) {
-            line.owed -= credits;
-        }
+        self.lines.arrived(prefix, number, len)
     }
 
     pub(super) fn slot(&self, number: u32) -> NonNull<Slot> {
@@ -413,12 +351,12 @@ impl Port {
     /// The provider failed.
     pub fn send(&mut self, number: u32, content: usize, to: u64, own_line: u64, mut prefix: Prefix) -> Result<bool, ChannelError> {
         let source = self.sources.get(&to).copied().filter(|_| prefix.credits == 0);
-        if let Some(line) = source.and_then(|source| self.lines.get(&source)).filter(|line| line.owed > 0) {
+        if let Some(line) = source.and_then(|source| self.lines.get(source)).filter(|line| line.owed > 0) {
             (prefix.credits, prefix.back) = (line.owed, line.theirs);
         }
         let taken = self.launch(number, content, to, own_line, prefix)?;
         if let Some(source) = source.filter(|_| taken && prefix.credits > 0) {
-            self.repaid(source, prefix.credits);
+            self.lines.repaid(source, prefix.credits);
         }
         Ok(taken)
     }
@@ -457,38 +395,14 @@ impl Port {
         ChannelError::Provider(format!("{} refuses a send: {cause}", self.core.provider))
     }
 
-    /// Takes a credit. False: none is left.
-    pub fn take_credit(&mut self, line: u64) -> bool {
-        match self.lines.get_mut(&line) {
-            Some(line) if line.credits > 0 => {
-                line.credits -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Puts an unused credit back.
-    pub fn return_credit(&mut self, line: u64) {
-        if let Some(line) = self.lines.get_mut(&line) {
-            line.credits += 1;
-        }
-    }
-
-    /// True if a message may be sent.
-    pub fn has_credit(&self, line: u64) -> bool {
-        self.lines.get(&line).is_some_and(|line| line.credits > 0)
-    }
-
     /// True if something arrived.
     pub fn has_mail(&self, line: u64) -> bool {
-        self.lines.get(&line).is_some_and(|line| !line.inbox.is_empty() || !line.read.is_empty() || line.fault.is_some())
-            || self.fault.is_some()
+        self.lines.has_mail(line) || self.fault.is_some()
     }
 
     /// The next message: buffer, and where its content is until [`Port::done`].
     pub fn take_mail(&mut self, line: u64) -> Option<(u32, *mut u8, usize)> {
-        let (number, len) = self.lines.get_mut(&line)?.inbox.pop_front()?;
+        let (number, len) = self.lines.take_mail(line)?;
         // SAFETY: a slot of this port.
         let base = unsafe { self.slot(number).as_ref().base };
         Some((number, base.wrapping_add(PREFIX), len - PREFIX))
@@ -496,21 +410,19 @@ impl Port {
 
     /// A read of the line that has ended: whose, and whether well.
     pub fn take_read(&mut self, line: u64) -> Option<(u64, bool)> {
-        self.lines.get_mut(&line)?.read.pop_front()
+        self.lines.get_mut(line)?.read.pop_front()
     }
 
     /// A message of a line has been read.
     pub fn done(&mut self, number: u32, line: u64) {
         self.held -= 1;
         self.recycle(number);
-        if let Some(line) = self.lines.get_mut(&line) {
-            line.owed += 1;
-        }
+        self.lines.done(line);
     }
 
     /// What broke this line.
     pub fn fault(&self, line: u64) -> Option<ChannelError> {
-        self.lines.get(&line).and_then(|line| line.fault.clone()).or_else(|| self.fault.clone())
+        self.lines.fault(line).or(self.fault.as_ref()).cloned()
     }
 }
 

@@ -81,7 +81,7 @@ impl Port {
 
     /// Starts a read into lent memory. False: too much is under way.
     fn read(&mut self, line: u64, to: u64, token: u64, remote: Piece, local: Segment) -> Result<bool, NotPulled> {
-        let Some(open) = self.lines.get(&line) else { return Err(NotPulled) };
+        let Some(open) = self.lines.get(line) else { return Err(NotPulled) };
         if open.reads >= DEPTH {
             return Ok(false);
         }
@@ -99,7 +99,7 @@ impl Port {
             self.core.read(local.base, local.len, descriptor, to, (remote.address, remote.key), std::ptr::from_mut(slot).cast())
         };
         if matches!(taken, Ok(true)) {
-            if let Some(line) = self.lines.get_mut(&line) {
+            if let Some(line) = self.lines.get_mut(line) {
                 line.reads += 1;
             }
             return Ok(true);
@@ -120,7 +120,7 @@ impl Port {
         };
         self.free_reads.push(number);
         self.reads += u64::from(well);
-        if let Some(line) = self.lines.get_mut(&line) {
+        if let Some(line) = self.lines.get_mut(line) {
             line.reads -= 1;
             line.read.push_back((token, well));
         }
@@ -130,7 +130,7 @@ impl Port {
     fn end_reads(&mut self, number: u64) {
         let began = Instant::now();
         loop {
-            let Some(line) = self.lines.get_mut(&number) else { return };
+            let Some(line) = self.lines.get_mut(number) else { return };
             line.read.clear();
             if line.reads == 0 {
                 return;

@@ -6,7 +6,8 @@
 use super::super::super::ChannelError;
 use super::super::super::opening::nonce;
 use super::super::CREDITS;
-use super::{Contact, Line, SharedPort, lock};
+use super::lines::Line;
+use super::{Contact, SharedPort, lock};
 
 /// One direction of a channel at one end, as long as the channel lives.
 pub struct OwnLine {
@@ -32,7 +33,7 @@ impl OwnLine {
         let line = Self { port: port.clone(), number, grant, peer: None };
         open.replenish();
         let enough = open.posted + open.held >= open.wanted;
-        open.lines.insert(number, Line { outbound, ..Line::default() });
+        open.lines.insert(number, Line::new(outbound));
         drop(open);
         // Too late is too little: a message without a buffer would hold up others.
         if enough { Ok(line) } else { Err(ChannelError::Protocol("the provider takes no more receive buffers".into())) }
@@ -65,7 +66,7 @@ impl OwnLine {
             },
         };
         let order = port.core.address.cmp(&contact.address);
-        if let Some(line) = port.lines.get_mut(&self.number) {
+        if let Some(line) = port.lines.get_mut(self.number) {
             line.theirs = contact.line;
             // The end with the lower address begins: see the module `ofi`.
             if line.outbound && order.is_le() {
@@ -87,8 +88,8 @@ impl Drop for OwnLine {
     fn drop(&mut self) {
         let mut port = lock(&self.port);
         port.wanted -= self.grant;
-        if let Some(line) = port.lines.remove(&self.number) {
-            for (number, _) in line.inbox {
+        if let Some(line) = port.lines.remove(self.number) {
+            for number in line.unread() {
                 port.done(number, self.number);
             }
         }

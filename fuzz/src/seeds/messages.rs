@@ -1,0 +1,299 @@
+//! Messages: at least one of each kind, with something in every list and choice.
+
+use super::{Seed, keep};
+use mend_messages::agent::{
+    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking, Welcome,
+    Written,
+};
+use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, Phases, RankStatus};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, RestoreSource, Stream, ToDaemon};
+use mend_messages::frame;
+use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
+use mend_messages::tier::{Destination, Holding, ImageRef, Origin, Place, Shelf, TierDone, TierOrder, TierReport};
+use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Debug;
+use std::net::SocketAddr;
+
+/// The inputs of one kind of the target's, each message named by its variant.
+fn of_kind<M: Serialize + DeserializeOwned + Debug>(kind: u8, prefix: &str, messages: &[M]) -> Vec<Seed> {
+    let mut variants = Vec::new();
+    let mut seeds: Vec<Seed> = Vec::new();
+    for message in messages {
+        let framed = frame::encode(message).expect("a short message");
+        let body = &framed[4..];
+        let again: M = frame::decode(body).expect("a message");
+        assert_eq!(format!("{again:?}"), format!("{message:?}"));
+        variants.push(body[0]);
+        let shown = format!("{message:?}");
+        let variant = shown.split(|at: char| !at.is_alphanumeric()).next().unwrap_or_default();
+        let number = seeds.iter().filter(|seed| seed.name.starts_with(&format!("{prefix}-{variant}-"))).count();
+        seeds.push(Seed { name: format!("{prefix}-{variant}-{number}"), bytes: [&[kind], body].concat() });
+    }
+    variants.dedup();
+    assert!(variants.iter().enumerate().all(|(number, variant)| number == usize::from(*variant)), "{prefix}: {variants:?}");
+    // A further variant would be chosen by the next number, with some zeros for what it holds.
+    let mut next = vec![variants.len() as u8];
+    next.resize(200, 0);
+    assert!((1..next.len()).all(|length| frame::decode::<M>(&next[..length]).is_err()), "{prefix} has more variants than are written here");
+    seeds
+}
+
+fn map() -> JobMap {
+    let address = FabricAddress { tcp: address(), unix: "mend-fabric-0".into() };
+    let entry = |rank, open| MapEntry { rank, node: rank, generation: 2, open, address: open.then(|| address.clone()) };
+    JobMap { version: 3, entries: vec![entry(0, true), entry(1, false)] }
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 7], 4711))
+}
+
+fn id(byte: u8) -> ImageId {
+    ImageId([byte; 16])
+}
+
+fn phases() -> Phases {
+    Phases { suspend_us: 90, write_us: 1200, transfer_us: 3, restart_us: 4000, reconnect_us: 800 }
+}
+
+fn order() -> SaveOrder {
+    let target = SaveTarget::File("/srv/7/rank-0.image".into());
+    SaveOrder { target, mode: SaveMode::CopyOnWrite, base: Some(id(1)), track: true, rate: Some(1 << 30) }
+}
+
+fn requests() -> Vec<Request> {
+    vec![
+        Request::Inspect { ahead: Some(id(1)) },
+        Request::Suspend,
+        Request::SuspendPeer(3),
+        Request::Save(order()),
+        Request::Save(SaveOrder::full(SaveTarget::Descriptor)),
+        Request::Resume,
+    ]
+}
+
+fn written() -> Written {
+    Written { bytes: 1 << 20, pages: 250, checksum: u64::MAX, write_us: 5000 }
+}
+
+fn inspection() -> Inspection {
+    let obstacles = vec![Obstacle { what: "socket to 10.0.0.7:443 (fd 12)".into(), hint: "close it".into() }];
+    let tracking = Tracking { method: "soft-dirty".into(), why: vec!["no write protection".into()], since: Some(id(1)) };
+    Inspection { obstacles, threads: 3, image_bytes: 1 << 30, fabric_in_use: true, executable: "/usr/bin/lmp".into(), tracking }
+}
+
+fn replies() -> Vec<Reply> {
+    let saved = Saved {
+        id: id(2),
+        base: Some(id(1)),
+        sequence: 1,
+        behind: true,
+        bytes: 1 << 20,
+        pages: 250,
+        checksum: 77,
+        park_us: 40,
+        write_us: 5000,
+        note: Some("the program stood still".into()),
+    };
+    vec![
+        Reply::Inspected(inspection()),
+        Reply::Suspended { us: 70 },
+        Reply::Saved(saved),
+        Reply::Resumed,
+        Reply::Failed { error: "no room".into(), hint: String::new() },
+    ]
+}
+
+fn from_agent() -> Vec<FromAgent> {
+    let hello = Hello { protocol: 3, rank: 1, pid: 4711, main_process: true, executable: "/usr/bin/lmp".into() };
+    let mut all = vec![
+        FromAgent::Hello(hello),
+        FromAgent::Restored { rank: 1, rebuild_us: 900 },
+        FromAgent::RestoreFailed { error: "/tmp/x is gone".into() },
+        FromAgent::FabricUp(FabricAddress { tcp: address(), unix: "mend-fabric-1".into() }),
+    ];
+    all.extend(replies().into_iter().zip(1..).map(|(reply, seq)| FromAgent::Reply { seq, reply }));
+    all.extend([
+        FromAgent::FabricInUse,
+        FromAgent::Written { id: id(2), result: Ok(written()) },
+        FromAgent::Written { id: id(2), result: Err("killed by signal 9".into()) },
+    ]);
+    all
+}
+
+fn to_agent() -> Vec<ToAgent> {
+    let welcome = Welcome { job: [5; 16], secret: Secret([6; 32]), rank: 1, size: 2, node: 0, ip: address().ip() };
+    let mut all = vec![ToAgent::Welcome(welcome), ToAgent::Map(map())];
+    all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToAgent::Request { seq, request }));
+    all
+}
+
+fn ask() -> Vec<Ask> {
+    vec![
+        Ask::Status,
+        Ask::Checkpoint { mode: Some(SaveMode::Stop) },
+        Ask::Migrate { rank: 1, to: Some("node2".into()) },
+        Ask::Explain,
+        Ask::Remove { numbers: vec![1, 2, 300] },
+        Ask::Kill,
+    ]
+}
+
+fn answer() -> Vec<Answer> {
+    let status = JobStatus {
+        id: "lmp-3f2a".into(),
+        command: vec!["lmp".into(), "-in".into(), "in.melt".into()],
+        state: "running".into(),
+        uptime_s: 60,
+        hosts: vec!["node1".into(), "node2".into()],
+        ranks: vec![RankStatus { rank: 0, host: "node1".into(), state: "moving".into() }],
+        last_checkpoint: Some(7),
+        restart: Some(phases()),
+        interval_s: Some(61.5),
+    };
+    let done = CheckpointDone {
+        number: 7,
+        directory: "/srv/7".into(),
+        bytes: 1 << 30,
+        phases: phases(),
+        stopped_us: 30_000,
+        durable_us: 900_000,
+        notes: vec!["rank 0 stood still".into()],
+    };
+    let moved = MigrationDone { rank: 1, from: "node1".into(), to: "node2".into(), bytes: 1 << 28, phases: phases(), stopped_us: 90_000 };
+    let explained = vec![
+        Explanation { rank: 0, host: "node1".into(), inspection: Ok(inspection()) },
+        Explanation { rank: 1, host: "node2".into(), inspection: Err("no agent".into()) },
+    ];
+    vec![
+        Answer::Progress("rank 1: writing".into()),
+        Answer::Status(status),
+        Answer::Checkpoint(done),
+        Answer::Migrated(moved),
+        Answer::Explained(explained),
+        Answer::Removed,
+        Answer::Killed,
+        Answer::Failed { error: "no such rank".into(), hint: "`mend ps` lists them".into() },
+    ]
+}
+
+fn image() -> ImageRef {
+    ImageRef { number: 7, rank: 1, bytes: 1 << 20, checksum: 77, id: id(2) }
+}
+
+fn tier_orders() -> Vec<TierOrder> {
+    let shelf = || Shelf::Directory("/scratch".into());
+    let object = || "s3://bucket/job/7".to_owned();
+    vec![
+        TierOrder::Open { shelves: vec![Shelf::Memory, shelf()], keep: vec![6, 7], rate: 1 << 28 },
+        TierOrder::Save { seq: 9, rank: 1, number: 7, shelves: vec![Shelf::Memory], needed: 1 << 20, order: order() },
+        TierOrder::Manifest { task: 1, number: 7, to: Destination::Object(object()), text: b"{}".to_vec() },
+        TierOrder::Copy { task: 2, image: image(), from: Place::Shelf(Shelf::Memory), to: Destination::File("/srv/7/rank-1.image".into()) },
+        TierOrder::Send {
+            image: image(),
+            from: Place::File("/srv/7/rank-1.image".into()),
+            address: address(),
+            token: [3; 16],
+            hurry: true,
+        },
+        TierOrder::Receive { task: 3, image: image(), shelf: shelf(), token: [3; 16] },
+        TierOrder::Fetch { task: 4, image: image(), from: Origin::Node { token: [3; 16] }, spare: "/srv/spare".into() },
+        TierOrder::Fetch { task: 5, image: image(), from: Origin::Object(object()), spare: "/srv/spare".into() },
+        TierOrder::Inventory { task: 6 },
+        TierOrder::Remove { place: Destination::Shelf(shelf()), number: 6, ranks: vec![0, 1] },
+        TierOrder::Close,
+    ]
+}
+
+fn tier_reports() -> Vec<TierReport> {
+    let holding = Holding { shelf: Shelf::Memory, number: 7, images: vec![(0, 1 << 20), (1, 1 << 21)] };
+    vec![
+        TierReport::Placed { rank: 1, number: 7, place: Place::Shelf(Shelf::Memory) },
+        TierReport::PassedOver { shelf: Shelf::Directory("/scratch".into()), why: "no room".into() },
+        TierReport::Done { task: 1, result: Ok(TierDone::Stored) },
+        TierReport::Done { task: 4, result: Ok(TierDone::Image("/srv/7/rank-1.image".into())) },
+        TierReport::Done { task: 6, result: Ok(TierDone::Holdings(vec![holding])) },
+        TierReport::Done { task: 7, result: Err("no such image".into()) },
+    ]
+}
+
+fn to_daemon() -> Vec<ToDaemon> {
+    let program = Program {
+        argv: vec!["lmp".into(), "-in".into(), "in.melt".into()],
+        env: vec![("PATH".into(), "/usr/bin".into())],
+        cwd: "/home/user".into(),
+    };
+    let introduction = JobIntroduction {
+        id: "lmp-3f2a".into(),
+        identity: [5; 16],
+        secret: Secret([6; 32]),
+        size: 2,
+        node: 0,
+        program,
+        encryption_key: Some("/home/user/key".into()),
+        node_timeout_ms: 10_000,
+    };
+    let files = RestoreSource::Files(vec!["/srv/7/rank-1.image".into(), "/srv/6/rank-1.image".into()]);
+    let mut all = vec![
+        ToDaemon::Introduce(Box::new(introduction)),
+        ToDaemon::Start { rank: 1, stdin: true },
+        ToDaemon::Pmi { rank: 1, bytes: b"cmd=barrier_out\n".to_vec() },
+        ToDaemon::Stdin { rank: 0, bytes: b"a line\n".to_vec() },
+        ToDaemon::Map(map()),
+    ];
+    all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToDaemon::Agent { seq, rank: 1, request }));
+    all.extend([
+        ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
+        ToDaemon::Restore { rank: 1, source: files, image: Some(id(2)), stdin: false },
+        ToDaemon::Restore { rank: 1, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },
+        ToDaemon::Discard { rank: 1 },
+    ]);
+    all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));
+    all.extend([ToDaemon::Signal(-15), ToDaemon::End, ToDaemon::Ping]);
+    all
+}
+
+fn from_daemon() -> Vec<FromDaemon> {
+    let failed = || ("cannot".to_owned(), "try".to_owned());
+    let (error, hint) = failed();
+    let mut all = vec![
+        FromDaemon::Ready { name: "node1".into() },
+        FromDaemon::Started { rank: 1 },
+        FromDaemon::StartFailed { rank: 1, error, hint, code: 127 },
+        FromDaemon::AgentUp { rank: 1, main_process: true, executable: "/usr/bin/lmp".into() },
+        FromDaemon::Agentless { rank: 1 },
+        FromDaemon::FabricUp { rank: 1, address: FabricAddress { tcp: address(), unix: "mend-fabric-1".into() } },
+        FromDaemon::FabricInUse { rank: 1 },
+        FromDaemon::Pmi { rank: 1, bytes: b"cmd=init pmi_version=1\n".to_vec() },
+        FromDaemon::Output { rank: 1, stream: Stream::Stderr, bytes: b"Step 100\n".to_vec() },
+    ];
+    all.extend(replies().into_iter().zip(1..).map(|(reply, seq)| FromDaemon::Agent { seq, rank: 1, reply }));
+    let (error, hint) = failed();
+    all.extend([
+        FromDaemon::Written { rank: 1, id: id(2), result: Ok(written()) },
+        FromDaemon::Restored { rank: 1, restart_us: 4000, bytes: 1 << 28 },
+        FromDaemon::RestoreFailed { rank: 1, error, hint, image: true },
+        FromDaemon::Exited { rank: 1, status: ExitStatus::Signal(11) },
+    ]);
+    all.extend(tier_reports().into_iter().map(FromDaemon::Tier));
+    all.extend([
+        FromDaemon::Pong,
+        FromDaemon::Refused { error: "another release".into() },
+        FromDaemon::StdinTaken { rank: 0 },
+        FromDaemon::StdinLeft { rank: 0, bytes: b"a line\n".to_vec() },
+    ]);
+    all
+}
+
+#[test]
+fn a_message_of_each_kind_is_accepted() {
+    let seeds = [
+        of_kind(0, "from-agent", &from_agent()),
+        of_kind(1, "to-agent", &to_agent()),
+        of_kind(2, "ask", &ask()),
+        of_kind(3, "answer", &answer()),
+        of_kind(4, "from-daemon", &from_daemon()),
+        of_kind(5, "to-daemon", &to_daemon()),
+    ];
+    keep("frame", &seeds.into_iter().flatten().collect::<Vec<_>>());
+}

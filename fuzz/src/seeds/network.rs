@@ -1,0 +1,92 @@
+//! Peers: greetings with their proofs, the ends of channels over core providers.
+
+use super::{keep, seed};
+use crate::input::Input;
+use crate::ofi::{Act, Peer, Told};
+use arbitrary::{Arbitrary, Unstructured};
+use mend_fabric::channel::ofi::CREDITS;
+use mend_fabric::channel::ofi::contact::Contact;
+use mend_messages::auth::{AuthError, Greeting, Purpose, Side, prove};
+use mend_messages::job::Secret;
+
+/// As in the target.
+const OURS: [u8; 32] = [7; 32];
+const SECRET: Secret = Secret([9; 32]);
+
+#[test]
+fn one_greeting_is_accepted() {
+    let ours = Greeting::new(Purpose::Job, OURS);
+    let true_one = Greeting::new(Purpose::Job, [1; 32]);
+    let told = |greeting: &Greeting, proof: [u8; 32]| [&greeting.encode()[..], &proof].concat();
+    let proof = |side| prove(&SECRET, side, &true_one, &ours);
+    let judged = |greeting: &Greeting| Greeting::decode(&greeting.encode(), &ours);
+    assert_eq!(judged(&true_one), Ok(true_one));
+    let older = Greeting { protocol: true_one.protocol - 1, ..true_one };
+    let other = Greeting::new(Purpose::Fabric, [1; 32]);
+    assert!(matches!(judged(&older), Err(AuthError::OtherVersion { .. })) && matches!(judged(&other), Err(AuthError::OtherPurpose { .. })));
+    let seeds = [
+        seed("true", told(&true_one, proof(Side::Initiator))),
+        seed("reflected", told(&true_one, proof(Side::Acceptor))),
+        seed("our-own", told(&ours, prove(&SECRET, Side::Initiator, &ours, &ours))),
+        seed("without-the-secret", told(&true_one, prove(&Secret([8; 32]), Side::Initiator, &true_one, &ours))),
+        seed("older", told(&older, proof(Side::Initiator))),
+        seed("of-another-purpose", told(&other, proof(Side::Initiator))),
+        seed("no-greeting", b"GET / HTTP/1.1\r\nHost: node1\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n................".to_vec()),
+    ];
+    keep("greeting", &seeds);
+}
+
+#[test]
+fn peers_over_core_providers_are_told_apart() {
+    let contact =
+        Contact { provider: "tcp".into(), format: 2, address: vec![2, 0, 200, 17, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], line: 77 };
+    let told = Told {
+        provider: contact.provider.clone().into_bytes(),
+        format: contact.format,
+        length: contact.address.len() as u32,
+        address: contact.address.clone(),
+        line: contact.line,
+    };
+    assert_eq!(told.wire(), contact.encode().unwrap());
+    let message = |line, credits, back, length| Act::Message { line, sequence: None, credits, back, length };
+    let packet = |line, length| Act::Packet { line, kind: 0, tag: 3, length, lie: None };
+    let plain = vec![
+        packet(0, 100),
+        packet(0, 30_000),
+        message(0, 0, 4, 9000),
+        Act::Read { line: 0 },
+        message(0, 0, 4, 12_000),
+        Act::Read { line: 0 },
+    ];
+    let credits = vec![
+        message(1, CREDITS, 4, 0),
+        Act::Spend { line: 1, messages: 3 },
+        packet(0, 8),
+        message(0, 3, 1, 500),
+        Act::Spend { line: 1, messages: 9 },
+    ];
+    let too_many: Vec<_> = (0..=CREDITS).map(|_| message(2, 0, 4, 0)).chain([Act::Read { line: 2 }, message(2, 0, 4, 0)]).collect();
+    let order = vec![Act::Message { line: 0, sequence: Some(1), credits: 0, back: 4, length: 0 }, message(0, 0, 4, 0)];
+    let lie = vec![Act::Packet { line: 0, kind: 1, tag: 0, length: 64, lie: Some(1 << 30) }, message(0, 0, 4, 200), Act::Read { line: 0 }];
+    let over = vec![message(1, u32::MAX, 4, 0), message(3, CREDITS, 4, 0), message(0, 1, 3, 0), Act::Spend { line: 3, messages: 9 }];
+    let ends =
+        vec![packet(0, 8), message(0, 0, 4, 99), Act::Fail { line: 0 }, message(0, 0, 4, 0), Act::Close { line: 0 }, Act::Open { line: 0 }];
+    let cases = [
+        ("packets", plain),
+        ("credits", credits),
+        ("more-than-credits", too_many),
+        ("out-of-order", order),
+        ("too-long-a-packet", lie),
+        ("too-many-credits", over),
+        ("closed-and-opened", ends),
+    ];
+    let mut seeds: Vec<_> = cases.into_iter().map(|(name, acts)| (name, Peer { told: told.clone(), acts })).collect();
+    seeds.push(("too-long-an-address", Peer { told: Told { length: 65, ..told.clone() }, acts: vec![] }));
+    assert!(Contact::decode(&seeds[0].1.told.wire()).is_ok() && Contact::decode(&seeds[7].1.told.wire()).is_err());
+    let written = seeds.iter().map(|(name, peer)| {
+        let bytes = peer.to_bytes();
+        assert_eq!(Peer::arbitrary_take_rest(Unstructured::new(&bytes)).as_ref(), Ok(peer), "{name}");
+        seed(name, bytes)
+    });
+    keep("ofi", &written.collect::<Vec<_>>());
+}

@@ -6,7 +6,7 @@
 // standard input, line by line:
 //
 //   fork          forks, as bare as can be, and says "fork MICROSECONDS"
-//   dirty N       changes one word of every N-th page, and says "dirty"
+//   dirty N [K]   changes one word of every N-th page, from the K-th on (K < N, default 0), and says "dirty"
 //   work SECONDS  changes one word of every page, over and over; says "work START_S PAGES_PER_S" for each 50 ms (monotonic clock)
 //   end           ends
 
@@ -35,7 +35,7 @@ int main(int argc, char **argv) {
   fflush(stdout);
   char line[64];
   while (fgets(line, sizeof line, stdin)) {
-    long number = 0;
+    long number = 0, first = 0;
     double seconds = 0;
     if (line[0] == 'e') break;
     if (line[0] == 'f') {
@@ -45,8 +45,8 @@ int main(int argc, char **argv) {
       double took = now() - start;
       waitpid(child, NULL, 0);
       printf("fork %.0f\n", took * 1e6);
-    } else if (sscanf(line, "dirty %ld", &number) == 1 && number > 0) {
-      for (size_t i = 0; i < words; i += 512 * (size_t)number) memory[i]++;
+    } else if (sscanf(line, "dirty %ld %ld", &number, &first) >= 1 && number > 0 && first >= 0) {
+      for (size_t i = 512 * (size_t)first; i < words; i += 512 * (size_t)number) memory[i]++;
       puts("dirty");
     } else if (sscanf(line, "work %lf", &seconds) == 1) {
       double end = now() + seconds, start = now();

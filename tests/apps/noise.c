@@ -9,6 +9,8 @@
 //   dirty N [K]   changes one word of every N-th page, from the K-th on (K < N, default 0), and says "dirty"
 //   work SECONDS  changes one word of every page, over and over; says "work START_S PAGES_PER_S" for each 50 ms (monotonic clock)
 //   end           ends
+//
+// At the end of its input it stays until it is killed: a restarted process has no input.
 
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -37,7 +39,7 @@ int main(int argc, char **argv) {
   while (fgets(line, sizeof line, stdin)) {
     long number = 0, first = 0;
     double seconds = 0;
-    if (line[0] == 'e') break;
+    if (line[0] == 'e') return 0;
     if (line[0] == 'f') {
       double start = now();
       pid_t child = fork();
@@ -63,5 +65,5 @@ int main(int argc, char **argv) {
     }
     fflush(stdout);
   }
-  return 0;
+  for (;;) pause();
 }

@@ -45,6 +45,7 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/checkpoints.py
 	@./benches/restart.py
 	@./benches/tracking.py
+	@./benches/rivals.py
 
 soak: setup build ## all that is drawn by a seed, at length: messages, changes to memory, events, power failures, kill points, damages; about MINUTES (default 60; 0: all of it)
 	cargo build --locked --workspace --bin mend-powerloss

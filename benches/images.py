@@ -5,7 +5,8 @@
 
     checkpoint  one rank with 256 MiB, to the temporary directory: time to write / dd bs=1M conv=fsync of as many bytes
     encrypted   the same with --encryption-key / without
-    drain       8 ranks on two lab nodes: from the order to suspend until nothing is in flight, in heavy traffic and in a computation
+    drain       8 ranks on two lab nodes: from the order to suspend until nothing is in flight, in heavy traffic and in a computation;
+                the checkpoint's other phases, each the slowest rank's
     migration   one rank with 256 MiB to another lab node: time it was stopped / raw TCP of as many bytes between these nodes
 
 Times are wall-clock; the machine should have nothing else to do.
@@ -80,11 +81,14 @@ def drain(runs, work):
             job = lab.start(directory, "run", "-n", "8", "--hosts", "node1,node2", "--", *argv)
             name = lab.running(job)
             time.sleep(2)
-            times = sorted(lab.verb("checkpoint", name)["phases"]["suspend_us"] / 1e3 for _ in range(3 * runs))
+            taken = [lab.verb("checkpoint", name) for _ in range(3 * runs)]
             lab.mend("kill", name)
             job.finish(None)
-            print(f"drain of 8 ranks in {what:15} median {statistics.median(times):8.3f} ms "
-                  f"({times[0]:.3f} to {times[-1]:.3f}, {len(times)} checkpoints)", flush=True)
+            print(f"drain of 8 ranks in {what}, {len(taken)} checkpoints")
+            phases = {phase[:-3]: [one["phases"][phase] for one in taken] for phase in taken[0]["phases"]}
+            for phase, times in {**phases, "stopped": [one["stopped_us"] for one in taken]}.items():
+                if any(times):
+                    print(f"  {phase:10} median {statistics.median(times) / 1e3:8.3f} ms ({min(times) / 1e3:.3f} to {max(times) / 1e3:.3f})", flush=True)
 
 
 RECEIVER = """

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures messages on one node: mend run beside stock MPICH (and libfabric's shm provider), in one run, as tables.
+"""Measures messages on one node: mend run beside stock MPICH, and beside it over libfabric's own shm provider, in one
+run, as tables.
 
     one_node.py [--runs N] [NAME ...]
 
@@ -7,8 +8,9 @@
     bandwidth    IMB PingPong, Sendrecv and Uniband, 4 KiB to 4 MiB
     collectives  IMB Allreduce, Bcast, Barrier, Allgather, Alltoall, Reduce, 8 B to 1 MiB, 2 ranks; also stock MPICH
                  without collective operations of its own in shared memory ("messages")
-    crowded      the same with 4 and 8 ranks, also over libfabric's shm provider; the ratio that counts has fewer cores
-                 than ranks
+    rma          IMB-RMA Unidir_put, Unidir_get, Bidir_put, Bidir_get, 8 B to 4 MiB, one at a time and many (AGGREGATE)
+    crowded      collectives with 4 and 8 ranks, stock with fewer repetitions; the ratio that counts has fewer cores than
+                 ranks
     lammps       LAMMPS melt and rhodo-like (PPPM), 2 ranks, loop time
     floor        what reading another process's memory costs without MPI: as Mend can (/proc/PID/mem), as stock can
                  (process_vm_readv); the same, and a ring, between two processes that both wait for the end, one way and
@@ -24,7 +26,7 @@ import statistics
 import sys
 
 from side_by_side import HERE, MPIEXEC, main, output
-from cluster import MEND, Machine, compile_plain, find_imb, find_lammps, mpi_environment
+from cluster import MEND, Machine, compile_plain, find_lammps, imb_programs, mpi_environment
 
 COLLECTIVES = ["Allreduce", "Bcast", "Barrier", "Allgather", "Alltoall", "Reduce"]
 # Stock MPICH over libfabric's own provider for one node, with MPICH's shared memory out of the way, as Mend has it.
@@ -32,6 +34,7 @@ LIBFABRIC = {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVID
 # Stock MPICH that makes collective operations of messages, as it must over any provider. Between two ranks of one node it
 # has algorithms of its own in shared memory instead.
 MESSAGES = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none"}
+OTHERS = ["stock", "libfabric"]
 
 
 def alternate(kinds, ranks, argv, runs, work, read):
@@ -58,6 +61,8 @@ def imb_tables(text):
         words = line.split()
         if line.startswith("# Benchmarking"):
             name = words[2]
+        elif line.startswith("#    MODE: AGGREGATE"):
+            name += ", many"
         elif "#repetitions" in line:
             columns = [word for word in words if word != "#bytes"]
             # The mean over the ranks where there is one; Uniband gives megabytes per second.
@@ -74,42 +79,56 @@ def imb_tables(text):
 
 def table(title, figures, others):
     """Prints a line per benchmark and size."""
-    print(f"\n{title}\n{'':>12}{'bytes':>9}" + "".join(f"{kind:>12}" for kind in [*others, "mend"]) + "".join(f"{'/ ' + kind:>13}" for kind in others))
+    width = max(map(len, figures["mend"][0])) + 1
+    print(f"\n{title}\n{'':>{width}}{'bytes':>9}" + "".join(f"{kind:>12}" for kind in [*others, "mend"]) + "".join(f"{'/ ' + kind:>13}" for kind in others))
     for name, sizes in figures["mend"][0].items():
         for size in sizes:
             column = {kind: [run[name][size] for run in runs] for kind, runs in figures.items()}
             ratios = [statistics.median(ours / theirs for ours, theirs in zip(column["mend"], column[kind])) for kind in others]
             times = [statistics.median(column[kind]) for kind in [*others, "mend"]]
-            print(f"{name:>12}{size:>9}" + "".join(f"{time:>10.2f}us" for time in times) + "".join(f"{ratio:>13.3f}" for ratio in ratios), flush=True)
+            print(f"{name:>{width}}{size:>9}" + "".join(f"{time:>10.2f}us" for time in times) + "".join(f"{ratio:>13.3f}" for ratio in ratios), flush=True)
 
 
-def imb(iterations, sizes, names, *more):
-    return [find_imb(), "-iter_policy", "off", "-iter", str(iterations), "-msglog", sizes, *more, *names]
+def imb(iterations, sizes, names, *more, program="IMB-MPI1"):
+    return [imb_programs()[program], "-iter_policy", "off", "-iter", str(iterations), "-msglog", sizes, *more, *names]
 
 
 def latency(runs, work):
-    figures = alternate(["stock", "mend"], 2, imb(20000, "0:6", ["PingPong"]), runs, work, imb_tables)
-    table("latency of short messages, 2 ranks", figures, ["stock"])
+    figures = alternate([*OTHERS, "mend"], 2, imb(20000, "0:6", ["PingPong"]), runs, work, imb_tables)
+    table("latency of short messages, 2 ranks", figures, OTHERS)
 
 
-def bandwidth(runs, work):
-    figures = alternate(["stock", "mend"], 2, imb(200, "12:22", ["PingPong", "Sendrecv"]), runs, work, imb_tables)
-    more = alternate(["stock", "mend"], 2, imb(10, "12:22", ["Uniband"]), runs, work, imb_tables)
-    for kind, tables in more.items():
-        for whole, part in zip(figures[kind], tables):
-            whole.update(part)
-    # A size of 0 comes with every run of IMB.
+def without_nothing(figures):
+    """Leaves out messages of 0 bytes, which come with every run of IMB."""
     for tables in figures.values():
         for sizes in (sizes for run in tables for sizes in run.values()):
             sizes.pop(0, None)
-    table("time of long messages, 2 ranks", figures, ["stock"])
+
+
+def bandwidth(runs, work):
+    figures = alternate([*OTHERS, "mend"], 2, imb(200, "12:22", ["PingPong", "Sendrecv"]), runs, work, imb_tables)
+    more = alternate([*OTHERS, "mend"], 2, imb(10, "12:22", ["Uniband"]), runs, work, imb_tables)
+    for kind, tables in more.items():
+        for whole, part in zip(figures[kind], tables):
+            whole.update(part)
+    without_nothing(figures)
+    table("time of long messages, 2 ranks", figures, OTHERS)
 
 
 def collectives(runs, work):
     # 200 of the short ones would be over in a fraction of a millisecond: one interruption would be all that is measured.
     for length, iterations, sizes in (("short", 5000, "3:13"), ("long", 200, "14:20")):
-        figures = alternate(["stock", "messages", "mend"], 2, imb(iterations, sizes, COLLECTIVES), runs, work, imb_tables)
-        table(f"collective operations, 2 ranks, {length}", figures, ["stock", "messages"])
+        others = ["stock", "messages", "libfabric"]
+        figures = alternate([*others, "mend"], 2, imb(iterations, sizes, COLLECTIVES), runs, work, imb_tables)
+        table(f"collective operations, 2 ranks, {length}", figures, others)
+
+
+def rma(runs, work):
+    names = [f"{way}_{what}" for way in ("Unidir", "Bidir") for what in ("put", "get")]
+    for length, iterations, sizes in (("short", 2000, "3:12"), ("long", 100, "13:22")):
+        figures = alternate([*OTHERS, "mend"], 2, imb(iterations, sizes, names, program="IMB-RMA"), runs, work, imb_tables)
+        without_nothing(figures)
+        table(f"one-sided operations, 2 ranks, {length}", figures, OTHERS)
 
 
 def crowded(runs, work):
@@ -162,7 +181,7 @@ def floor(runs, work):
         print(f"{name:>14}{statistics.median(times):>10.1f}ns", flush=True)
 
 
-BENCHES = {"latency": latency, "bandwidth": bandwidth, "collectives": collectives, "crowded": crowded, "lammps": lammps, "floor": floor}
+BENCHES = {"latency": latency, "bandwidth": bandwidth, "collectives": collectives, "rma": rma, "crowded": crowded, "lammps": lammps, "floor": floor}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

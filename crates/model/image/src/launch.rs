@@ -220,7 +220,7 @@ fn number(text: &[u8]) -> Result<i32, ArgumentError> {
 pub const GO: u8 = b'G';
 
 /// Bytes before the payload of a [`Status`].
-pub const STATUS_HEAD: usize = 32;
+pub const STATUS_HEAD: usize = 40;
 
 /// Largest payload of a [`Status`], bytes.
 pub const STATUS_PAYLOAD: usize = 1 << 20;
@@ -280,6 +280,8 @@ pub enum Status<'a> {
     Ready {
         /// Bytes read from the stream.
         bytes: u64,
+        /// Bytes of pages written to memory.
+        placed: u64,
         /// Microseconds from the restorer's start.
         us: u64,
     },
@@ -305,18 +307,19 @@ impl<'a> Status<'a> {
     /// Head for this status; the payload ([`Status::payload`]) follows it on the wire.
     #[must_use]
     pub fn head(&self) -> [u8; STATUS_HEAD] {
-        let (kind, small, first, second) = match *self {
-            Status::Unread { role, .. } => (1u32, role as u32, 0, 0),
-            Status::Ready { bytes, us } => (2, 0, bytes, us),
-            Status::Failed { failure, errno, .. } => (3, failure as u32, errno as u32 as u64, 0),
+        let (kind, small, numbers) = match *self {
+            Status::Unread { role, .. } => (1u32, role as u32, [0; 3]),
+            Status::Ready { bytes, placed, us } => (2, 0, [bytes, us, placed]),
+            Status::Failed { failure, errno, .. } => (3, failure as u32, [errno as u32 as u64, 0, 0]),
         };
         let mut head = [0; STATUS_HEAD];
         head[..4].copy_from_slice(&STATUS_MAGIC.to_le_bytes());
         head[4..6].copy_from_slice(&(kind as u16).to_le_bytes());
         head[6..8].copy_from_slice(&(small as u16).to_le_bytes());
         head[8..16].copy_from_slice(&(self.payload().len() as u64).to_le_bytes());
-        head[16..24].copy_from_slice(&first.to_le_bytes());
-        head[24..32].copy_from_slice(&second.to_le_bytes());
+        for (place, number) in head[16..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
         head
     }
 
@@ -350,7 +353,7 @@ impl<'a> Status<'a> {
         let small = u32::from(u16::from_le_bytes([head[6], head[7]]));
         match u16::from_le_bytes([head[4], head[5]]) {
             1 => Ok(Status::Unread { role: Role::from_number(small).ok_or(StatusError)?, bytes: payload }),
-            2 => Ok(Status::Ready { bytes: field(head, 16), us: field(head, 24) }),
+            2 => Ok(Status::Ready { bytes: field(head, 16), us: field(head, 24), placed: field(head, 32) }),
             3 => Ok(Status::Failed {
                 failure: Failure::from_number(small).ok_or(StatusError)?,
                 errno: field(head, 16) as u32 as i32,
@@ -397,7 +400,7 @@ mod tests {
     fn statuses_survive_the_wire_and_garbage_is_refused() {
         for status in [
             Status::Unread { role: Role::Pmi, bytes: b"cmd=barrier_out\n" },
-            Status::Ready { bytes: 1 << 40, us: 77 },
+            Status::Ready { bytes: 1 << 40, placed: 1 << 39, us: 77 },
             Status::Failed { failure: Failure::File, errno: 2, text: b"/opt/app" },
         ] {
             let head = status.head();

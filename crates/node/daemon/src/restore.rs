@@ -413,7 +413,7 @@ impl Words {
         self.stream.read_exact(&mut payload).await.map_err(|_| RestoreError::Speechless)?;
         match Status::decode(&head, &payload).map_err(|_| RestoreError::Speechless)? {
             Status::Unread { role, bytes } => Ok(Word::Unread { role, bytes: bytes.to_vec() }),
-            Status::Ready { bytes, us } => Ok(Word::Ready { bytes, us }),
+            Status::Ready { bytes, us, .. } => Ok(Word::Ready { bytes, us }),
             Status::Failed { failure, errno, text } => {
                 // To the restorer a file that does not open any further is one that ends.
                 let trouble = self.troubles.iter().find_map(|(from, trouble)| Some((from.clone(), trouble.get()?.clone())));

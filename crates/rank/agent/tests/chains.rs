@@ -120,8 +120,14 @@ fn life(rank: &mut Rank) -> Vec<PathBuf> {
     chain
 }
 
+/// Bytes of pages that the process has at the newest.
+fn live(chain: &[PathBuf]) -> u64 {
+    open(chain).pieces().iter().map(|piece| piece.end - piece.start).sum()
+}
+
 fn restart(chain: &[PathBuf], directory: &Path) {
     let mut rank = Rank::restore(Source::Chain(chain), Mode::Restart, directory).unwrap();
+    assert_eq!(rank.restorer_placed, live(chain), "not each live page once");
     rank.resume();
     goes_on(rank);
 }
@@ -183,6 +189,7 @@ fn what_the_agent_tracks_comes_back() {
         rank.kill();
         assert_eq!(open(&chain).verify().unwrap().len(), chain.len());
         rank = Rank::restore(Source::Chain(&chain), Mode::Restart, &directory).unwrap();
+        assert_eq!(rank.restorer_placed, live(&chain), "not each live page once");
         rank.resume();
     }
     goes_on(rank);

@@ -44,35 +44,3 @@ fn one_gibibyte_of_noise() {
         std::fs::remove_file(&image).unwrap();
     }
 }
-
-#[test]
-#[ignore = "measures, proves nothing"]
-fn a_chain_of_one_and_three() {
-    let mut rank = Rank::start(5001, &compile("apps/dirtied.c"), &["512"]);
-    let directory = rank.directory.clone();
-    let (mut chain, mut id) = (Vec::new(), None);
-    for round in 0..4 {
-        rank.await_line(&format!("round {round}"));
-        let path = std::path::PathBuf::from(format!("/dev/shm/mend-agent-chain-{round}"));
-        let saved = rank.save_on(&path, id);
-        println!("round {round}: {} MiB in {} ms{}", saved.bytes >> 20, saved.write_us / 1000, saved.note.unwrap_or_default());
-        id = Some(saved.id);
-        rank.resume();
-        chain.insert(0, path);
-        rank.type_in("more\n");
-    }
-    rank.await_line("round 4");
-    rank.kill();
-    let live: u64 = {
-        let files = chain.iter().map(|path| std::fs::File::open(path).unwrap());
-        mend_image::chain::Chain::open(files).unwrap().members().iter().map(|member| member.live).sum()
-    };
-    for _ in 0..3 {
-        let mut again = Rank::restore(Source::Chain(&chain), Mode::Restart, &directory).unwrap();
-        println!("chain of {} MiB live: restorer {} ms, {} MiB read", live >> 20, again.restorer_us / 1000, again.restorer_bytes >> 20);
-        again.resume();
-        again.type_in("end\n");
-        again.finish();
-    }
-    chain.iter().for_each(|path| std::fs::remove_file(path).unwrap());
-}

@@ -14,6 +14,7 @@ use crate::sys;
 use crate::threads;
 use core::cell::UnsafeCell;
 use core::format_args as text;
+use core::sync::atomic::{AtomicU64, Ordering};
 use mend_image::launch::Failure;
 use mend_image::link::LinkError;
 use mend_image::ranges::{self, Range, consistent, meet};
@@ -22,6 +23,13 @@ use mend_image::{Header, kept};
 
 /// Content below which a second thread is not worth its making, bytes.
 const SHARED_WORK: u64 = 1 << 20;
+
+static PLACED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of pages written to memory so far.
+pub fn bytes_placed() -> u64 {
+    PLACED.load(Ordering::Relaxed)
+}
 
 /// Fills all memory. `stream` stands behind `first`, the first record after the tables; `older` are descriptors of the images
 /// that it builds on, newest first.
@@ -118,7 +126,10 @@ impl Pass<'_> {
         let room: &mut [u8] = unsafe { &mut *room.0.get() };
         loop {
             match self.lock.with(|state| self.next(state, room)) {
-                Task::Whole(record) => record.fill_place(),
+                Task::Whole(record) => {
+                    record.fill_place();
+                    PLACED.fetch_add(record.head.length, Ordering::Relaxed);
+                }
                 Task::Parts(record) => self.take_parts(&record, room),
                 Task::Object(record, fd) => fill_object(&record, fd, room),
                 Task::Pass(record) => record.skip(room),
@@ -173,6 +184,7 @@ impl Pass<'_> {
             let (part, count) = (&payload[(from - start) as usize..], (to - from) as usize);
             // SAFETY: `fill` made sure that what is wanted is private memory of the image, made writable, and no other record has it.
             unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), from as *mut u8, count) };
+            PLACED.fetch_add(to - from, Ordering::Relaxed);
         }
     }
 }

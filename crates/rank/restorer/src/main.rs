@@ -176,7 +176,7 @@ fn complete(arguments: Arguments, own: &Space, tables: Tables, process: Process,
     };
     // SAFETY: `Tables::check` found the place within one mapping of the image, aligned; the agent keeps it writable.
     unsafe { (process.handoff as *mut Handoff).write(handoff) };
-    status(&Status::Ready { bytes: stream::bytes_read(), us });
+    status(&Status::Ready { bytes: stream::bytes_read(), placed: fill::bytes_placed(), us });
     await_go();
     for fd in arguments.images.all().iter().chain([&arguments.control_fd]) {
         // SAFETY: not used any more.

@@ -126,8 +126,8 @@ pub struct Rank {
     pub unread: Vec<(Role, Vec<u8>)>,
     /// Microseconds from its start to its readiness.
     pub restorer_us: u64,
-    /// Bytes that the restorer read, of all images.
-    pub restorer_bytes: u64,
+    /// Bytes of pages that the restorer wrote to memory.
+    pub restorer_placed: u64,
 }
 
 impl Drop for Rank {
@@ -213,7 +213,7 @@ impl Rank {
             written: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
-            restorer_bytes: 0,
+            restorer_placed: 0,
         }
     }
 
@@ -537,9 +537,9 @@ impl Rank {
                     }
                     self.unread.push((role, bytes.to_vec()));
                 }
-                Status::Ready { us, bytes } => {
+                Status::Ready { us, placed, .. } => {
                     self.restorer_us = us;
-                    self.restorer_bytes = bytes;
+                    self.restorer_placed = placed;
                     break;
                 }
                 Status::Failed { failure, errno, text } => {

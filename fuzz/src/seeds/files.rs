@@ -153,12 +153,14 @@ fn encrypted_files_are_as_they_were_sealed_or_not() {
     for (name, damage) in [
         ("a-flip", Damage::Flip { at: 140_000, mask: 4 }),
         ("a-cut-between-chunks", Damage::Cut { at: 64 + 131_072 + 16 }),
+        ("a-head-alone", Damage::Cut { at: 64 }),
         ("more", Damage::More { bytes: b"tail".to_vec() }),
         ("exchanged", Damage::Swap { one: 0, other: 1 }),
         ("repeated", Damage::Repeat { chunk: 1 }),
         ("left-out", Damage::LeaveOut { chunk: 1 }),
         ("of-another-file", Damage::Foreign { chunk: 0 }),
         ("of-another-version", Damage::Head { at: 8, bytes: vec![2] }),
+        ("of-other-chunks", Damage::Head { at: 12, bytes: vec![1] }),
     ] {
         let file = sealed::build(&bad(damage.clone()));
         assert!(file.bytes != file.honest, "{name}");

@@ -221,7 +221,7 @@ fn to_daemon() -> Vec<ToDaemon> {
     let program = Program {
         argv: vec!["lmp".into(), "-in".into(), "in.melt".into()],
         env: vec![("PATH".into(), "/usr/bin".into())],
-        cwd: "/home/user".into(),
+        cwd: "/srv/users".into(),
     };
     let introduction = JobIntroduction {
         id: "lmp-3f2a".into(),
@@ -230,7 +230,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         size: 2,
         node: 0,
         program,
-        encryption_key: Some("/home/user/key".into()),
+        encryption_key: Some("/srv/users/key".into()),
         node_timeout_ms: 10_000,
     };
     let files = RestoreSource::Files(vec!["/srv/7/rank-1.image".into(), "/srv/6/rank-1.image".into()]);

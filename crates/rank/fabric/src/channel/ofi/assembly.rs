@@ -4,7 +4,7 @@
 //! [`MAX_STREAMED`].
 
 use super::super::{ChannelError, Deliver};
-use crate::engine::buffers::{Payload, Segment};
+use crate::engine::buffers::Payload;
 use crate::engine::packet::{HEADER, Header, MAX_STREAMED};
 
 /// Of one channel.
@@ -28,24 +28,19 @@ impl Assembly {
     ///
     /// # Errors
     /// The content is none, or what the delivery says.
-    ///
-    /// # Safety
-    /// The memory is there, and nobody writes to it during the call.
-    pub unsafe fn digest(&mut self, base: *mut u8, len: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError> {
+    pub fn digest(&mut self, content: &[u8], deliver: Deliver<'_>) -> Result<usize, ChannelError> {
         let (mut at, mut packets) = (0, 0);
-        while at < len {
-            // SAFETY: the caller's promise.
-            let have = unsafe { std::slice::from_raw_parts(base.wrapping_add(at), len - at) };
+        while at < content.len() {
+            let have = &content[at..];
             if self.partial.is_empty()
                 && let Some(bytes) = have.first_chunk::<HEADER>()
             {
                 let header = Header::from_bytes(bytes);
                 let length = announced(&header)?;
-                if have.len() >= HEADER + length {
-                    let body = Segment { base: base.wrapping_add(at + HEADER), len: length };
+                if let Some(body) = have.get(HEADER..HEADER + length) {
                     at += HEADER + length;
                     packets += 1;
-                    deliver.packet(&header, Payload { parts: [body, Segment::EMPTY] })?;
+                    deliver.packet(&header, Payload::one(body))?;
                     continue;
                 }
             }

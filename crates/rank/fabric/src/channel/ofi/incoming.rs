@@ -88,7 +88,8 @@ impl Incoming for OfiIncoming {
             // Not held while packets are delivered: answers to them use the port.
             let Some((number, base, len)) = lock(&self.line.port).take_mail(self.line.number) else { break };
             // SAFETY: the message's buffer, which is nobody else's until it is given back.
-            let digested = unsafe { self.assembly.digest(base, len, deliver) };
+            let content = unsafe { std::slice::from_raw_parts(base, len) };
+            let digested = self.assembly.digest(content, deliver);
             lock(&self.line.port).done(number, self.line.number);
             self.drained = false;
             packets += digested?;

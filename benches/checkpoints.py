@@ -132,7 +132,7 @@ def lammps(runs, work):
     """Told in two ways: a run with checkpoints beside one without, and steps around checkpoints beside the others of the same run:
     the machine's own pace may change by more than what is to be found, from run to run."""
     melt = os.path.join(os.path.dirname(HERE), "tests", "demo", "in.melt")
-    argv = [find_lammps(), "-in", melt, "-var", "x", "24", "-var", "y", "24", "-var", "z", "24", "-var", "steps", "5000", "-log", "none"]
+    argv = [find_lammps(), "-in", melt, "-var", "x", "24", "-var", "y", "24", "-var", "z", "24", "-var", "steps", "3000", "-log", "none"]
     target, interval = tmpfs(), 10
     loops, costs = {"without": [], "with": []}, []
     os.makedirs(target)

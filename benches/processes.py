@@ -159,10 +159,9 @@ def tmpfs():
     return os.path.join(os.environ[TMPFS], "checkpoints")
 
 
-def images(done):
+def images(directory):
     """The image files of a checkpoint, by rank."""
-    names = [name for name in os.listdir(done["directory"]) if name.endswith(".image")]
-    return [os.path.join(done["directory"], name) for name in sorted(names)]
+    return [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.endswith(".image")]
 
 
 def copies_with_dd(images, target, durable):

@@ -97,10 +97,10 @@ def chain(runs, work):
     program = compile_plain("noise.c", os.path.join(work, "noise"))
     with Machine() as machine:
         process = Process(machine, work, work, "--incremental", "7", program, str(SIZES[-1]))
-        files = images(process.checkpoint("stop"))
+        files = images(process.checkpoint("stop")["directory"])
         for tenth in range(3):
             process.tell(f"dirty 10 {3 * tenth}")
-            files += images(process.checkpoint("stop"))
+            files += images(process.checkpoint("stop")["directory"])
         process.kill()
         shown = machine.verb("image", "verify", *reversed(files))
         reading, both, ours = [], [], []

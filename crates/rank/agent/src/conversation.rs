@@ -20,6 +20,7 @@ use crate::network::{Frozen, Network};
 use crate::passing;
 use crate::rebuild;
 use crate::room::{self, Caution};
+use crate::samples::Samples;
 use crate::save::{self, Outcome, Snapshot, Standing, Standstill, save};
 use crate::scratch::Scratch;
 use crate::staged::{Staging, worth_while};
@@ -124,6 +125,7 @@ struct Agent {
     ranks_here: u64,
     /// What the last inspection read; a save soon after it need not read it while the job waits.
     advice: Option<(Instant, maps::Advice)>,
+    samples: Samples,
     /// Made ready for a snapshot that is to follow.
     staging: Option<Staging>,
     /// About copies of this process.
@@ -154,6 +156,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         behind: None,
         ranks_here: 1,
         advice: None,
+        samples: Samples::default(),
         staging: None,
         caution: Caution::default(),
     };
@@ -301,7 +304,7 @@ impl Agent {
             let descriptors = inspect::descriptors(&self.attached, &surroundings, errors);
             (held, surroundings, descriptors)
         });
-        let found = inspect::inspect(&surroundings, &descriptors, &errors, &advice, self.network.in_use());
+        let found = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.samples, self.network.in_use());
         drop(held);
         self.advice = Some((Instant::now(), advice));
         Inspection { tracking, ..found }
@@ -440,7 +443,7 @@ impl Agent {
         excluded.sort_unstable();
         let request =
             save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded, advice };
-        match save(&request, target, &mut self.tracker, prepared, snapshot) {
+        match save(&request, target, &mut self.samples, &mut self.tracker, prepared, snapshot) {
             Ok(Outcome::Saved(mut saved, standstill, behind)) => {
                 saved.note = save::joined(note, saved.note);
                 self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };

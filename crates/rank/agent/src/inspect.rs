@@ -6,6 +6,7 @@ use crate::descriptors::{DescriptorError, Descriptors, examine_all};
 use crate::layout::Layout;
 use crate::maps::{Advice, Area};
 use crate::node_files::NodeFiles;
+use crate::samples::Samples;
 use crate::{maps, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, Tracking};
 
@@ -39,6 +40,7 @@ pub(crate) fn inspect(
     descriptors: &Descriptors,
     errors: &[DescriptorError],
     advice: &Advice,
+    samples: &mut Samples,
     fabric_in_use: bool,
 ) -> Inspection {
     let Surroundings { ref excluded, provider_open, copy, main_process, .. } = *surroundings;
@@ -62,9 +64,11 @@ pub(crate) fn inspect(
                 add(chain(&error), error.hint());
             }
             if !provider_open {
-                for error in Layout::obstacles(&areas, advice, &descriptors.locked_files()) {
+                let locked = descriptors.locked_files();
+                for error in Layout::obstacles(&areas, advice, &mut samples.files(&locked)) {
                     add(chain(&error), error.hint());
                 }
+                samples.tidy();
             }
         }
         Err(error) => add(format!("the address space cannot be read: {error}"), "the rank needs a readable /proc"),

@@ -1,14 +1,10 @@
 //! From areas to records: which mapping comes back as what, and which of its pages are stored.
 
 use crate::maps::{Advice, Area, NODE_MEMORY};
+use crate::samples::Files;
 use mend_image::record::{Mapping, Object, mapping, object};
-use rustix::fd::FromRawFd;
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use xxhash_rust::xxh3::Xxh3;
 
 /// Most bytes of a memfd's name, as memfd_create(2) has it.
 const MEMFD_NAME: usize = 249;
@@ -45,8 +41,6 @@ pub(crate) struct Layout {
     pub plans: Vec<Plan>,
     pub objects: Vec<Object>,
     pub strings: Vec<u8>,
-    /// Files that must not be opened: device and inode, a descriptor of the program's. See [`crate::locks`].
-    locked: Vec<((u64, u64), i32)>,
     by_path: HashMap<String, u32>,
     by_identity: HashMap<(u64, u64), u32>,
 }
@@ -73,34 +67,33 @@ impl LayoutError {
 }
 
 impl Layout {
-    /// Plans every area. `excluded` (ascending, disjoint) come back as empty private memory. `locked` are files with POSIX
-    /// locks, which would be lost if the agent opened and closed them.
-    pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)], locked: &[((u64, u64), i32)]) -> Result<Self, LayoutError> {
-        let mut layout = Layout { locked: locked.to_vec(), ..Layout::default() };
+    /// Plans every area. `excluded` (ascending, disjoint) come back as empty private memory.
+    pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)], files: &mut Files) -> Result<Self, LayoutError> {
+        let mut layout = Layout::default();
         for area in areas {
-            layout.plan_area(area, advice, excluded)?;
+            layout.plan_area(area, advice, excluded, files)?;
         }
         Ok(layout)
     }
 
     /// All that stands in the way of a plan.
-    pub fn obstacles(areas: &[Area], advice: &Advice, locked: &[((u64, u64), i32)]) -> Vec<LayoutError> {
-        Self::survey(areas, advice, locked).1
+    pub fn obstacles(areas: &[Area], advice: &Advice, files: &mut Files) -> Vec<LayoutError> {
+        Self::survey(areas, advice, files).1
     }
 
     /// Plans what can be planned. Each file is looked at once, however often it is mapped.
-    fn survey(areas: &[Area], advice: &Advice, locked: &[((u64, u64), i32)]) -> (Self, Vec<LayoutError>) {
-        let mut layout = Layout { locked: locked.to_vec(), ..Layout::default() };
+    fn survey(areas: &[Area], advice: &Advice, files: &mut Files) -> (Self, Vec<LayoutError>) {
+        let mut layout = Layout::default();
         let mut errors: Vec<LayoutError> = Vec::new();
         for area in areas {
             if !errors.iter().any(|error| matches!(error, LayoutError::File { path, .. } if *path == area.name)) {
-                errors.extend(layout.plan_area(area, advice, &[]).err());
+                errors.extend(layout.plan_area(area, advice, &[], files).err());
             }
         }
         (layout, errors)
     }
 
-    fn plan_area(&mut self, area: &Area, advice: &Advice, excluded: &[(u64, u64)]) -> Result<(), LayoutError> {
+    fn plan_area(&mut self, area: &Area, advice: &Advice, excluded: &[(u64, u64)], files: &mut Files) -> Result<(), LayoutError> {
         if area.name == "[vsyscall]" {
             return Ok(());
         }
@@ -111,7 +104,7 @@ impl Layout {
         let template = if whole {
             Plan { mapping: self.record(area, 0), content: Content::Nothing, huge: false }
         } else {
-            self.classify(area, advice)?
+            self.classify(area, advice, files)?
         };
         // Shared memory is excluded as a whole or not at all; private memory may hold an excluded part.
         let mut at = area.start;
@@ -133,7 +126,7 @@ impl Layout {
         }
     }
 
-    fn classify(&mut self, area: &Area, advice: &Advice) -> Result<Plan, LayoutError> {
+    fn classify(&mut self, area: &Area, advice: &Advice, files: &mut Files) -> Result<Plan, LayoutError> {
         let advised = area.advised(advice);
         let mut record = self.record(area, advised.flags | if area.shared { mapping::SHARED } else { 0 });
         if area.name == "[stack]" {
@@ -160,7 +153,7 @@ impl Layout {
                 let why = "a file in a huge page pool cannot be saved";
                 return Err(LayoutError::Unsupported { name: area.name.clone(), start: area.start, why });
             }
-            record.object = self.file_object(area, record.flags & mapping::MAY_WRITE != 0)?;
+            record.object = self.file_object(area, record.flags & mapping::MAY_WRITE != 0, files)?;
             match (area.shared, area.protection & libc::PROT_WRITE as u32 != 0) {
                 (false, _) => Content::Changed,
                 (true, true) => Content::Populated,
@@ -207,7 +200,7 @@ impl Layout {
         index
     }
 
-    fn file_object(&mut self, area: &Area, may_write: bool) -> Result<u32, LayoutError> {
+    fn file_object(&mut self, area: &Area, may_write: bool, files: &mut Files) -> Result<u32, LayoutError> {
         let writable = area.shared && (may_write || area.protection & libc::PROT_WRITE as u32 != 0);
         let flags = object::FILE | if writable { object::WRITABLE } else { 0 };
         if let Some(index) = self.by_path.get(&area.name) {
@@ -215,7 +208,7 @@ impl Layout {
             return Ok(*index);
         }
         let failed = |source| LayoutError::File { path: area.name.clone(), source };
-        let mut object = describe(&area.name, &self.locked).map_err(failed)?;
+        let mut object = files.describe(&area.name).map_err(failed)?;
         object.flags |= flags;
         (object.text, object.text_length) = self.text(&area.name);
         let index = self.add(object);
@@ -244,44 +237,6 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-/// Size, time and sample of a file, by which its place at a restore is checked.
-fn describe(path: &str, locked: &[((u64, u64), i32)]) -> io::Result<Object> {
-    let metadata = std::fs::metadata(path)?;
-    let held = locked.iter().find(|(identity, _)| *identity == (metadata.dev(), metadata.ino()));
-    let file = match held {
-        // SAFETY: an open descriptor of the program's, whose threads are parked; never closed here.
-        Some((_, fd)) => ManuallyDrop::new(unsafe { File::from_raw_fd(*fd) }),
-        None => ManuallyDrop::new(File::open(path)?),
-    };
-    let object = sample(&file, &metadata);
-    if held.is_none() {
-        drop(ManuallyDrop::into_inner(file));
-    }
-    object
-}
-
-fn sample(file: &File, metadata: &Metadata) -> io::Result<Object> {
-    let size = metadata.len();
-    let mut sample = Xxh3::new();
-    let mut piece = vec![0; object::SAMPLE.min(size) as usize];
-    file.read_exact_at(&mut piece, 0)?;
-    sample.update(&piece);
-    let elf = if piece.starts_with(b"\x7fELF") { object::ELF } else { 0 };
-    let tail = size - piece.len() as u64;
-    file.read_exact_at(&mut piece, tail)?;
-    sample.update(&piece);
-    Ok(Object {
-        flags: elf,
-        text: 0,
-        text_length: 0,
-        mode: metadata.mode(),
-        size,
-        mtime: metadata.mtime(),
-        mtime_ns: metadata.mtime_nsec() as u64,
-        sample: sample.digest(),
-    })
-}
-
 /// Why an area cannot be saved, if so.
 fn unsupported(area: &Area) -> Option<&'static str> {
     let name = area.name.as_str();
@@ -301,6 +256,7 @@ fn unsupported(area: &Area) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::maps;
+    use crate::samples::Samples;
 
     #[test]
     fn names_are_cut_between_characters() {
@@ -321,7 +277,7 @@ mod tests {
              7f0000003000-7f0000004000 rw-s 00000000 00:05 44 /dev/accelerator\n"
         );
         let areas = maps::parse_all(text.as_bytes()).unwrap();
-        let (layout, errors) = Layout::survey(&areas, &Advice::new(), &[]);
+        let (layout, errors) = Layout::survey(&areas, &Advice::new(), &mut Samples::default().files(&[]));
         assert_eq!((layout.plans.len(), layout.objects.len()), (3, 1));
         let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 3, "{told:?}");

@@ -32,6 +32,7 @@ mod rebuild;
 mod reopen;
 mod room;
 mod rseq;
+mod samples;
 mod save;
 mod scheduling;
 mod scratch;

@@ -7,7 +7,7 @@
 
 use crate::descriptors::{Descriptors, What, map_identity};
 use crate::layout::Layout;
-use crate::maps::{Area, NODE_MEMORY};
+use crate::maps::{self, Area, NODE_MEMORY};
 use crate::reopen::Inherited;
 use mend_image::record::object;
 use mend_messages::agent::SHARED_MEMORY_PREFIX;
@@ -34,12 +34,15 @@ pub(crate) enum NodeFileError {
     Large(PathBuf),
     #[error("{} in the node's memory cannot be read", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
+    #[error("/proc/self/maps cannot be read")]
+    Maps(#[source] io::Error),
 }
 
 impl NodeFileError {
     pub fn hint(&self) -> &'static str {
         match self {
             NodeFileError::Large(_) => "keep large files open or mapped, or in a directory on a disk that other nodes see",
+            NodeFileError::Maps(_) => "the rank needs a readable /proc",
             NodeFileError::Unreadable { .. } => "let the program have read access to its own files, or remove them",
         }
     }
@@ -78,12 +81,13 @@ enum Kind {
 impl NodeFiles {
     /// Names what cannot be saved; may run beside the program.
     pub fn obstacle(descriptors: &Descriptors, areas: &[Area]) -> Option<NodeFileError> {
-        Survey::below(Path::new(NODE_MEMORY), held(descriptors, areas), false).err()
+        Survey::below(Path::new(NODE_MEMORY), || Ok(held(descriptors, areas)), false).err()
     }
 
     /// Looks at everything, and copies what nobody holds. The threads are parked.
-    pub fn capture(descriptors: &Descriptors, areas: &[Area]) -> Result<Self, NodeFileError> {
-        Survey::below(Path::new(NODE_MEMORY), held(descriptors, areas), true)
+    pub fn capture(descriptors: &Descriptors) -> Result<Self, NodeFileError> {
+        let held = || Ok(held(descriptors, &maps::read().map_err(NodeFileError::Maps)?));
+        Survey::below(Path::new(NODE_MEMORY), held, true)
     }
 
     /// Makes what is held an object of the image that keeps its name.
@@ -158,12 +162,16 @@ struct Survey {
 }
 
 impl Survey {
-    fn below(place: &Path, held: HashSet<Identity>, copies: bool) -> Result<NodeFiles, NodeFileError> {
+    fn below(
+        place: &Path,
+        held: impl FnOnce() -> Result<HashSet<Identity>, NodeFileError>,
+        copies: bool,
+    ) -> Result<NodeFiles, NodeFileError> {
         // Most are empty, and the table of mounts may be long.
         if read_dir(place).map_or(true, |mut entries| entries.next().is_none()) || !is_own(place) {
             return Ok(NodeFiles::default());
         }
-        let mut survey = Self { held, copies, total: 0, found: NodeFiles::default() };
+        let mut survey = Self { held: held()?, copies, total: 0, found: NodeFiles::default() };
         survey.directory(place)?;
         Ok(survey.found)
     }

@@ -17,6 +17,7 @@ use crate::inspect::{process_obstacles, shared_with_others};
 use crate::layout::{Content, Layout, LayoutError};
 use crate::node_files::{NodeFileError, NodeFiles};
 use crate::park::{ParkError, Parked, park};
+use crate::samples::Samples;
 use crate::scratch::{Buffers, Scratch};
 use crate::staged::Staging;
 use crate::state::{State, StateError};
@@ -169,6 +170,7 @@ pub(crate) enum Outcome {
 pub(crate) fn save(
     request: &Request,
     target: Target,
+    samples: &mut Samples,
     tracker: &mut Tracker,
     mut prepared: Prepared,
     snapshot: Option<Snapshot>,
@@ -205,12 +207,12 @@ pub(crate) fn save(
         files: NodeFiles::default(),
         layout: Layout::default(),
     });
-    standing.files = NodeFiles::capture(&standing.descriptors, &maps::read().map_err(read_maps)?)?;
+    standing.files = NodeFiles::capture(&standing.descriptors)?;
     let mut sources = Sources::open()?;
     standing.guards = guards::find(sources.pagemap.as_raw_fd(), request.scratch)?;
     prepared.stand_still();
     let (target, mut tables) = (Box::new(target.open()?), Tables { id: image_id()?, base: prepared.base, ..Tables::default() });
-    if let Err(error) = gather_until_stable(request, &mut standing, &mut sources, &mut tables) {
+    if let Err(error) = gather_until_stable(request, &mut standing, samples, &mut sources, &mut tables) {
         target.discard();
         return Err(error);
     }
@@ -437,9 +439,15 @@ fn encode_all<T: Fixed>(records: impl Iterator<Item = T>) -> Vec<u8> {
 }
 
 /// Gathering allocates and so changes the address space that it describes, until it finds all the memory it needs.
-fn gather_until_stable(request: &Request, standing: &mut Standing, sources: &mut Sources, tables: &mut Tables) -> Result<(), SaveError> {
+fn gather_until_stable(
+    request: &Request,
+    standing: &mut Standing,
+    samples: &mut Samples,
+    sources: &mut Sources,
+    tables: &mut Tables,
+) -> Result<(), SaveError> {
     for _ in 0..8 {
-        if gather(request, standing, sources, tables)? {
+        if gather(request, standing, samples, sources, tables)? {
             return Ok(());
         }
     }
@@ -447,11 +455,17 @@ fn gather_until_stable(request: &Request, standing: &mut Standing, sources: &mut
 }
 
 /// Fills the tables. True if the address space is still what they say, so that nothing more may be allocated.
-fn gather(request: &Request, standing: &mut Standing, sources: &mut Sources, tables: &mut Tables) -> Result<bool, SaveError> {
+fn gather(
+    request: &Request,
+    standing: &mut Standing,
+    samples: &mut Samples,
+    sources: &mut Sources,
+    tables: &mut Tables,
+) -> Result<bool, SaveError> {
     let read = |what| move |source| SaveError::Read { what, source };
     let text = std::fs::read("/proc/self/maps").map_err(read("/proc/self/maps"))?;
     let areas = maps::parse_all(&text).map_err(read("/proc/self/maps"))?;
-    let mut layout = Layout::plan(&areas, &request.advice, &request.excluded, &standing.descriptors.locked_files())?;
+    let mut layout = Layout::plan(&areas, &request.advice, &request.excluded, &mut samples.files(&standing.descriptors.locked_files()))?;
     let mut process: Process = process::read().map_err(read("/proc/self"))?;
     process.handoff = request.scratch.handoff() as u64;
     let executable = standing.state.executable.clone();

@@ -90,7 +90,9 @@ int main(int argc, char **argv) {
     close(fd), close(sfd);
     /* Named shared memory, as MPI libraries make it: mapped and open, the name still there. */
     char shm_name[64];
-    snprintf(shm_name, sizeof shm_name, "/mend-agent-test-%d", getpid());
+    struct timespec born; /* the number is of its own namespace: another run of the tests may have it, too */
+    clock_gettime(CLOCK_REALTIME, &born);
+    snprintf(shm_name, sizeof shm_name, "/mend-agent-test-%d-%lx", getpid(), born.tv_nsec);
     int nfd = shm_open(shm_name, O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(ftruncate(nfd, 8192) == 0);
     volatile int *named = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, nfd, 0);

@@ -43,6 +43,8 @@ pub struct Slot {
     started: bool,
     /// Why no agent will speak.
     agentless: Option<Agentless>,
+    /// Its main process had an agent.
+    left: bool,
     /// Agents that spoke before the controller heard of the start.
     early: Vec<(AgentId, AgentLink, Hello)>,
 }
@@ -57,7 +59,17 @@ struct Awaited {
 impl Slot {
     /// A rank whose task takes these commands; dropping the slot releases it.
     pub fn new(attempt: u64, commands: mpsc::UnboundedSender<Command>) -> Self {
-        Self { attempt, commands, main: None, descendant: None, restore: None, started: false, agentless: None, early: Vec::new() }
+        Self {
+            attempt,
+            commands,
+            main: None,
+            descendant: None,
+            restore: None,
+            started: false,
+            agentless: None,
+            left: false,
+            early: Vec::new(),
+        }
     }
 
     /// Passes a command on. To a task that has ended: dropped, its end is on its way.
@@ -247,7 +259,7 @@ impl Relay {
             Err((error, hint)) => return self.fail(seq, rank, error, hint),
         };
         let Some(known) = self.agents.get(&agent) else {
-            return self.fail(seq, rank, "its agent went away".into(), "");
+            return self.fail(seq, rank, AGENT_LEFT.into(), AGENT_LEFT_HINT);
         };
         let number = self.asked;
         self.asked += 1;
@@ -269,6 +281,7 @@ impl Relay {
             (Some(agent), _) | (None, Some(agent)) => Ok((agent, slot.attempt)),
             (None, None) => Err(match &slot.agentless {
                 Some(why) => (format!("it has no agent: {why}"), why.hint()),
+                None if slot.left => (AGENT_LEFT.into(), AGENT_LEFT_HINT),
                 None => (format!("it has no agent: {NO_AGENT}"), NO_AGENT_HINT),
             }),
         }
@@ -504,10 +517,11 @@ impl Relay {
             self.urgent.send(FromDaemon::Written { rank: agent.rank, id, result });
         }
         if let Some(slot) = ranks.get_mut(&agent.rank).filter(|slot| slot.attempt == agent.attempt) {
+            slot.left |= slot.main == Some(id);
             slot.main = slot.main.filter(|&main| main != id);
             slot.descendant = slot.descendant.filter(|&descendant| descendant != id);
         }
-        self.answer_lost(|question| question.agent == id, "its agent went away");
+        self.answer_lost(|question| question.agent == id, AGENT_LEFT);
     }
 }
 
@@ -524,6 +538,8 @@ async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
 }
 
 const NO_ROOM_HINT: &str = "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it";
+const AGENT_LEFT: &str = "its agent went away: the process is ending, or has begun to run another program";
+const AGENT_LEFT_HINT: &str = "try again in a moment";
 const NO_AGENT: &str =
     "the preloaded library was not loaded into it (a setuid program, or one that became a static one?), or it has just started";
 const NO_AGENT_HINT: &str = "use a dynamically linked program without setuid bit, or try again in a moment";

@@ -1,8 +1,9 @@
 //! What stays open of a core provider's sockets when its port is closed while others connect to it: nothing. A process of its
 //! own, in which nothing else opens sockets.
 
+mod support;
+
 use mend_fabric::channel::ofi::core::Origin;
-use mend_fabric::channel::ofi::environment;
 use mend_fabric::channel::ofi::port::{Port, SharedPort, lock};
 use mend_fabric::channel::ofi::{OfiAdmission, OfiIncoming, OfiOpening, OfiOutgoing};
 use mend_fabric::channel::{ChannelError, Incoming, Outgoing};
@@ -10,10 +11,10 @@ use mend_fabric::engine::buffers::{Payload, Segment};
 use mend_fabric::engine::packet::{Header, Kind};
 use mend_fabric_sys::{Instance, Library};
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use support::{libfabric, variables};
 
 /// Polls by either side before the port is closed: from nothing done to a connection that is used.
 const STAGES: usize = 7;
@@ -22,16 +23,10 @@ const CROWDED: usize = 200;
 /// A connection to this host is there at once; its listener sees it at the next poll, but for the provider's threads.
 const POLLS: usize = 1000;
 
-fn libfabric() -> CString {
-    let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
-    CString::new(std::fs::canonicalize(format!("{venv}/lib/mpich/libfabric.so.1")).unwrap().into_os_string().into_encoded_bytes()).unwrap()
-}
-
 fn port(own: bool, provider: &str) -> SharedPort {
     let path = libfabric();
-    let variables = || environment::of_instance(&std::env::vars_os().collect::<Vec<_>>(), provider, &|path| path.is_file());
     let origin = if own {
-        Origin::Own(Instance::open(&path, &variables).unwrap())
+        Origin::Own(Instance::open(&path, &|| variables(provider)).unwrap())
     } else {
         Origin::Programs(Library::load(&path).unwrap_or_else(|| panic!("no libfabric at {path:?}; run `make setup`")))
     };

@@ -1,8 +1,9 @@
 //! What a port's own libfabric leaves in a process when the port is closed: no descriptor, no thread, no mapping of its file,
 //! and little memory. A process of its own, in which nothing else comes and goes.
 
+mod support;
+
 use mend_fabric::channel::ofi::core::Origin;
-use mend_fabric::channel::ofi::environment;
 use mend_fabric::channel::ofi::port::{Port, SharedPort, lock};
 use mend_fabric::channel::ofi::{OfiAdmission, OfiOpening};
 use mend_fabric::channel::{ChannelError, Incoming, Outgoing};
@@ -10,23 +11,15 @@ use mend_fabric::engine::buffers::{Payload, Segment};
 use mend_fabric::engine::packet::{Header, Kind};
 use mend_fabric_sys::{Instance, InstanceError, Library, path_of_loaded};
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
+use support::{libfabric, variables};
 
 /// After so many, what libraries keep for ever is there.
 const SETTLED: usize = 10;
 /// What libfabric itself may lose each time, KiB: with `tcp` it loses two or three, and a libfabric that stays some 6000.
 const LOST: usize = 4;
-
-fn libfabric() -> CString {
-    let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
-    CString::new(std::fs::canonicalize(format!("{venv}/lib/mpich/libfabric.so.1")).unwrap().into_os_string().into_encoded_bytes()).unwrap()
-}
-
-fn variables(provider: &str) -> Vec<mend_fabric_sys::Variable> {
-    environment::of_instance(&std::env::vars_os().collect::<Vec<_>>(), provider, &|path| path.is_file())
-}
 
 fn open(path: &CStr, provider: &str) -> Instance {
     Instance::open(path, &|| variables(provider)).unwrap_or_else(|error| panic!("{error}; {path:?}"))

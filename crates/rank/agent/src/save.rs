@@ -176,8 +176,7 @@ pub(crate) fn save(
     snapshot: Option<Snapshot>,
 ) -> Result<Outcome, SaveError> {
     // Before anything is stopped: what cannot be saved anyway, and the bulk of what must be on disk.
-    let read_maps = |source| SaveError::Read { what: "/proc/self/maps", source };
-    let areas = maps::read().map_err(read_maps)?;
+    let areas = maps::read().map_err(|source| SaveError::Read { what: "/proc/self/maps", source })?;
     if let Some((what, hint)) = process_obstacles(None).into_iter().next().or_else(|| shared_with_others(&areas, &request.excluded, None)) {
         return Err(SaveError::Obstacle { what, hint });
     }

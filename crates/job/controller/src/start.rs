@@ -170,9 +170,10 @@ async fn begin(
         tiers,
         recovery,
     } = beginning;
-    // Ranks read it too, but could only say that they use the default.
+    // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
+    mend_settings::PID_NAMESPACE.choice()?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;

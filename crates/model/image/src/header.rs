@@ -39,8 +39,8 @@ fixed_record! {
         pub base: [u8; 16],
         /// 0 for a full image, n for the n-th after it.
         pub sequence: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Lowest id of a thread but the first one's; 0: there is none, or the image is of before this was told.
+        pub lowest_thread: u32,
         /// `CLOCK_REALTIME` when the threads were parked.
         pub realtime: u64,
         /// `CLOCK_MONOTONIC` then. The restored process must not see an earlier time.
@@ -96,7 +96,7 @@ impl Default for Header {
             id: [0; 16],
             base: [0; 16],
             sequence: 0,
-            reserved: 0,
+            lowest_thread: 0,
             realtime: 0,
             monotonic: 0,
             boottime: 0,

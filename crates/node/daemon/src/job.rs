@@ -10,6 +10,7 @@
 
 use crate::agents::{AgentDoor, AgentEvent};
 use crate::failure::{RankFailure, chain};
+use crate::launch_environment::shares_pid_namespace;
 use crate::node::Node;
 use crate::outbox::{Ordered, Outbox, Urgent, queues};
 use crate::privileges::Isolation;
@@ -18,6 +19,7 @@ use crate::rank::{Command, News, Origin, Surroundings, live};
 use crate::relay::{Ranks, Readied, Relay, Slot};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
+use crate::shepherd::namespace::SharedNamespace;
 use crate::sink::Sinks;
 use crate::start::Beginning;
 use crate::tiers::Tiers;
@@ -111,6 +113,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         known: Arc::default(),
         key,
         shared_memory: SharedMemory::make(),
+        namespace: Arc::default(),
         news,
         patience,
     };
@@ -182,6 +185,8 @@ struct Job {
     key: Option<Key>,
     /// Goes when all ranks are gone.
     shared_memory: Option<SharedMemory>,
+    /// Goes, too, when they are gone.
+    namespace: Arc<SharedNamespace>,
     news: mpsc::UnboundedSender<News>,
     patience: Duration,
 }
@@ -230,6 +235,7 @@ impl Job {
                     job: self.introduction.clone(),
                     socket: self.door.name().to_owned(),
                     isolated: matches!(self.node.isolation, Isolation::Available { .. }),
+                    shared: shares_pid_namespace(&self.introduction),
                     library: self.node.library.clone(),
                     known: self.known.clone(),
                 };
@@ -322,6 +328,7 @@ impl Job {
             key: self.key.clone(),
             agent: theirs.into(),
             isolation: self.node.isolation.clone(),
+            shared: shares_pid_namespace(&self.introduction),
             restorer: self.node.restorer.clone(),
             patience: self.patience,
         };
@@ -343,7 +350,8 @@ impl Job {
         let (ordered, urgent, news) = (self.ordered.clone(), self.urgent.clone(), self.news.clone());
         let shared_memory = self.shared_memory.as_ref().map(|own| own.path().to_owned());
         let open_files = self.node.open_files;
-        let around = Surroundings { rank, attempt, fed, shared_memory, open_files, ordered, urgent, commands, news };
+        let namespace = self.namespace.clone();
+        let around = Surroundings { rank, attempt, fed, shared_memory, namespace, open_files, ordered, urgent, commands, news };
         self.lives.spawn(async move {
             live(around, origin).await;
             (rank, attempt)

@@ -1,8 +1,9 @@
 //! The environment of a rank's program: the user's, plus what makes it a rank.
 
 use crate::program::ProgramError;
+use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
-use mend_settings::{CHANNELS, OFI_PROVIDER, Setting};
+use mend_settings::{CHANNELS, OFI_PROVIDER, PID_NAMESPACE, Setting};
 use std::path::Path;
 
 /// Number of the PMI socket in a rank.
@@ -67,6 +68,11 @@ pub fn rank_environment(user: &[(String, String)], place: Place<'_>) -> Result<V
 fn chosen<'a>(user: &'a [(String, String)], setting: &'a Setting) -> &'a str {
     let given = user.iter().find(|(name, value)| name == setting.name && !value.is_empty());
     given.map_or(setting.default, |(_, value)| value)
+}
+
+/// Whether the job's ranks on a node are to be in one PID namespace.
+pub fn shares_pid_namespace(job: &JobIntroduction) -> bool {
+    job.size > 1 && chosen(&job.program.env, &PID_NAMESPACE) != "rank"
 }
 
 fn over_core_provider(user: &[(String, String)]) -> bool {

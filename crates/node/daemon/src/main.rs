@@ -112,9 +112,13 @@ impl ServeError {
 }
 
 fn main() -> ExitCode {
-    // The shepherd is this program again, told apart before anything else so that it stays a single thread.
-    if std::env::args_os().nth(1).is_some_and(|word| word == "shepherd") {
+    // Shepherds and keepers of namespaces are this program again, told apart before anything else so that they stay single threads.
+    let hidden = std::env::args_os().nth(1);
+    if hidden.as_ref().is_some_and(|word| word == "shepherd") {
         return ExitCode::from(shepherd::run() as u8);
+    }
+    if hidden.is_some_and(|word| word == "namespace") {
+        return ExitCode::from(shepherd::namespace::keep() as u8);
     }
     let arguments = Arguments::parse();
     match serve(arguments) {

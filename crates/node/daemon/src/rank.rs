@@ -16,6 +16,7 @@ use crate::outbox::{Ordered, Urgent};
 use crate::output::Pump;
 use crate::program::Agentless;
 use crate::restore::{Building, Restoration, RestoreError, Word};
+use crate::shepherd::namespace::SharedNamespace;
 use crate::shepherd::order::{Event, Launch};
 use crate::shepherd::{ShepherdLink, spawn};
 use crate::start::Beginning;
@@ -24,6 +25,7 @@ use mend_messages::daemon::{ExitStatus, FromDaemon, Stream};
 use mend_messages::job::Rank;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -103,6 +105,8 @@ pub struct Surroundings {
     pub fed: bool,
     /// What the rank sees as `/dev/shm`.
     pub shared_memory: Option<PathBuf>,
+    /// The PID namespace of the job's ranks here.
+    pub namespace: Arc<SharedNamespace>,
     /// Limit on open files for the rank.
     pub open_files: Option<u64>,
     /// To the controller, with the output.
@@ -126,7 +130,10 @@ impl Surroundings {
 pub async fn live(mut around: Surroundings, origin: Origin) {
     let restoring = matches!(origin, Origin::Restore(_));
     match begin(&mut around, origin).await {
-        Ok(Some(life)) => life.run(&mut around).await,
+        Ok(Some(life)) => {
+            life.run(&mut around).await;
+            around.namespace.sweep();
+        }
         Ok(None) => {}
         Err(failure) => report_failure(&around, restoring, &failure),
     }
@@ -168,6 +175,9 @@ async fn begin(around: &mut Surroundings, origin: Origin) -> Result<Option<Life>
     };
     launch.shared_memory.clone_from(&around.shared_memory);
     launch.open_files = around.open_files;
+    let namespace = if launch.shared { around.namespace.descriptor().await } else { None };
+    launch.shared = namespace.is_some();
+    let files = namespace.into_iter().chain(files).collect();
     let (link, mut events) = spawn(launch.clone(), files).await?;
     let (sender, happenings) = mpsc::unbounded_channel();
     let from_shepherd = sender.clone();

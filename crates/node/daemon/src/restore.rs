@@ -7,6 +7,7 @@
 use crate::clock;
 use crate::privileges::Isolation;
 use crate::sealing::{self, Opened, Trouble};
+use crate::shepherd::namespace::FIRST_DRAWN;
 use crate::shepherd::order::Launch;
 use crate::transfer::{TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
@@ -213,6 +214,8 @@ pub struct Restoration {
     pub agent: OwnedFd,
     /// What this node can do.
     pub isolation: Isolation,
+    /// Whether a PID namespace that others of the job are in will do, if the image's ids are fit for it.
+    pub shared: bool,
     /// `mend-restorer`.
     pub restorer: Option<PathBuf>,
     /// Longest silence of a transfer.
@@ -270,6 +273,7 @@ impl Restoration {
         let arguments = Arguments { images: fds, control_fd: CONTROL, agent_fd: AGENT, attach, mode };
         let launch = Launch {
             isolated: true,
+            shared: self.shared && header.lowest_thread >= FIRST_DRAWN,
             pid: header.pid,
             clock,
             shared_memory: None,

@@ -27,6 +27,8 @@ pub struct Beginning {
     pub socket: String,
     /// Whether the rank gets namespaces.
     pub isolated: bool,
+    /// Whether one that others of the job are in will do.
+    pub shared: bool,
     /// `libmend-fi.so`.
     pub library: Option<PathBuf>,
     /// What is known of programs.
@@ -54,6 +56,7 @@ impl Beginning {
         let place = Place { rank: self.rank, size: self.job.size, job: &self.job.id, socket: &self.socket, library };
         let launch = Launch {
             isolated: self.isolated,
+            shared: self.isolated && self.shared,
             pid: process_id(self.rank),
             clock: None,
             shared_memory: None,

@@ -57,6 +57,13 @@ pub struct Setting {
     pub meaning: &'static str,
 }
 
+/// Whose PID namespace ranks are in.
+pub const PID_NAMESPACE: Setting = Setting {
+    name: "MEND_PID_NAMESPACE",
+    kind: Kind::Choice(&["node", "rank"]),
+    default: "node",
+    meaning: "PID namespaces: the ranks of a job on a node share one and copy long messages once (node), or each has one of its own (rank).",
+};
 /// Base directory of a user's secret and jobs.
 pub const HOME: Setting = Setting {
     name: "MEND_HOME",
@@ -245,6 +252,7 @@ pub const ALL: &[Setting] = &[
     TIER_RATE,
     TIER_WRITERS,
     TIER_HOURS,
+    PID_NAMESPACE,
     CHANNELS,
     OFI_PROVIDER,
     OFI_LIBFABRIC,

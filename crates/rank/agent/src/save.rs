@@ -554,6 +554,7 @@ fn header(request: &Request, standing: &Standing, layout: &Layout, areas: &[maps
         realtime: clock(rustix::time::ClockId::Realtime),
         monotonic: clock(rustix::time::ClockId::Monotonic),
         boottime: clock(rustix::time::ClockId::Boottime),
+        lowest_thread: lowest_thread(standing),
         threads: standing.parked.threads().count() as u32 + 1,
         mappings: layout.plans.len() as u32,
         top_descriptor: standing.descriptors.top(),
@@ -572,6 +573,14 @@ fn header(request: &Request, standing: &Standing, layout: &Layout, areas: &[maps
     put_text(&mut header.kernel, names.release().to_bytes());
     put_text(&mut header.executable, standing.state.executable.as_bytes());
     header
+}
+
+/// Of all threads but the process's first.
+fn lowest_thread(standing: &Standing) -> u32 {
+    let first = rustix::process::getpid().as_raw_nonzero().get();
+    let own = rustix::thread::gettid().as_raw_nonzero().get();
+    let all = standing.parked.threads().map(|slot| slot.tid).chain([own]);
+    all.filter(|tid| *tid != first).min().unwrap_or(0) as u32
 }
 
 fn clock(id: rustix::time::ClockId) -> u64 {

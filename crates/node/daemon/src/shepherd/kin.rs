@@ -1,12 +1,16 @@
-//! Ending all descendants of this process without a PID namespace.
+//! Ending all descendants of this process without a PID namespace of their own.
 //!
 //! Faults assumed: descendants fork while they are being killed; the walk repeats until none is left. A descendant
 //! that changed its user (setuid) cannot be killed and is left after [`ROUNDS`].
 
-use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
 
 const ROUNDS: usize = 100;
+const ROUND: Duration = Duration::from_millis(2);
 
 /// SIGKILL to every descendant, until there is none that is not a zombie. The caller reaps.
 ///
@@ -22,7 +26,27 @@ pub(super) fn kill_descendants() {
         for pid in found {
             let _ = kill_process(pid, Signal::KILL);
         }
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        sleep(ROUND);
+    }
+}
+
+/// Takes the children that have ended off the kernel's books; of those that are ending, waits a while for the end.
+pub(super) fn reap() {
+    for _ in 0..ROUNDS {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Err(_) => return,
+                Ok(None) => break,
+            }
+        }
+        let mut left = Vec::new();
+        descendants(getpid(), &mut left);
+        // The first of several threads is a zombie until the others have ended, too.
+        if !left.into_iter().any(is_zombie) {
+            return;
+        }
+        sleep(ROUND);
     }
 }
 

@@ -1,16 +1,19 @@
 //! One shepherd per rank: a process between the daemon and the rank that owns the rank's namespaces and its end.
 //!
 //! ```text
-//! mendd ── fork + exec ──► shepherd ── fork ──► reaper (pid 1 of the namespace) ── clone3(set_tid) ──► rank
+//! mendd ── fork + exec ──► shepherd ── fork ──► reaper ── clone3(set_tid) ──► rank
 //! ```
-//! The reaper dies when the daemon's end of the control socket is gone or the shepherd dies, and the kernel then kills
-//! whatever is in its PID namespace: no process of a rank outlives its daemon, whichever way that ends.
-//! Where namespaces are refused, one process is shepherd and reaper, and kills the descendants it finds in `/proc`.
+//! The reaper is in the PID namespace that the job's ranks share on this node ([`namespace`]), or pid 1 of one of its own
+//! where there is none or its id is taken. It ends when the daemon's end of the control socket is gone or the shepherd dies.
+//! The kernel then kills whatever is in a namespace of its own; in a shared one it kills the descendants that it finds in
+//! `/proc`, and if it was killed itself, the namespace's pid 1 does. No process of a rank outlives its daemon, whichever way
+//! that ends. Where namespaces are refused, one process is shepherd and reaper, and kills the descendants, too.
 //!
 //! Invariants: a single thread, so it may fork; the daemon's instructions are trusted (same program, private socket).
 //! Faults assumed: the daemon or any part of this chain is killed at any moment; any launch step is refused.
 
 mod kin;
+pub mod namespace;
 pub mod order;
 mod reaper;
 mod spawn;
@@ -19,17 +22,26 @@ mod start;
 pub use spawn::{ShepherdLink, SpawnError, spawn};
 
 use mend_kernel::namespaces::{fork_and_run, unshare};
+use mend_kernel::program::fork_with_pid;
 use mend_messages::frame;
 use order::{ClockOffsets, Event, Instruction, Launch, MAX_FILES, Step};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, setpgid, waitpid};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Reapers in a shared namespace have ids of their own, too, between those of two ranks: a restored program finds its parent's
+/// as it was.
+const REAPER_AFTER: u32 = 8;
+/// How long an earlier process of the rank may take to be gone from a shared namespace.
+const LEAVING_TIME: Duration = Duration::from_secs(2);
 
 /// A step that failed.
 #[derive(Clone, Copy, Debug)]
@@ -52,19 +64,20 @@ pub fn run() -> i32 {
     let _ = setpgid(None, None);
     let Ok(control) = rustix::io::dup(rustix::stdio::stdin()) else { return 1 };
     let mut control = UnixStream::from(control);
-    let Ok(null) = std::fs::File::open("/dev/null") else { return 1 };
+    let Ok(null) = File::open("/dev/null") else { return 1 };
     if rustix::stdio::dup2_stdin(&null).is_err() {
         return 1;
     }
-    let (launch, files) = match receive_launch(&mut control) {
+    let (launch, mut files) = match receive_launch(&mut control) {
         Ok(received) => received,
         Err(_) => return 1,
     };
     if !launch.isolated {
         return reaper::run(control, &launch, files);
     }
+    let shared = launch.shared.then(|| files.remove(0));
     let Ok(mut report) = control.try_clone() else { return 1 };
-    match isolate(&launch).and_then(|()| fork_reaper(control, launch, files)) {
+    match isolate(&launch).and_then(|()| fork_reaper(control, launch, files, shared)) {
         Ok(reaper) => {
             // The reaper alone holds the rank's pipes and the control socket from here on.
             drop(report);
@@ -83,7 +96,7 @@ fn isolate(launch: &Launch) -> Result<(), Refused> {
         unshare(UnshareFlags::NEWTIME).map_err(Refused::at(Step::Clock))?;
         std::fs::write("/proc/self/timens_offsets", offsets_text(clock)).map_err(Refused::at(Step::Clock))?;
     }
-    unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS).map_err(Refused::at(Step::Namespaces))?;
+    unshare(UnshareFlags::NEWNS).map_err(Refused::at(Step::Namespaces))?;
     // What is mounted on the node later must appear for the rank, and nothing the other way round.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(|errno| Refused { step: Step::Namespaces, errno: errno.raw_os_error() })?;
@@ -101,8 +114,13 @@ fn offsets_text(clock: ClockOffsets) -> String {
     line("monotonic", clock.monotonic_ns) + &line("boottime", clock.boottime_ns)
 }
 
-fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>) -> Result<Pid, Refused> {
-    fork_and_run(move || {
+fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>, shared: Option<OwnedFd>) -> Result<Pid, Refused> {
+    let id = Pid::from_raw((launch.pid + REAPER_AFTER) as i32);
+    // Only the new process takes it.
+    let mut given = Some((control, launch, files));
+    let mut begin = |shared: bool| {
+        let Some((control, mut launch, files)) = given.take() else { return 1 };
+        launch.shared = shared;
         // A shepherd that died before this line took nothing along, but the daemon sees it dead and closes its end.
         if set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
             return 1;
@@ -110,8 +128,35 @@ fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>) -> Resu
         // Refused where parts of /proc are masked (containers): /proc/self still works in the one that is there.
         let _ = mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None);
         reaper::run(control, &launch, files)
-    })
-    .map_err(Refused::at(Step::Fork))
+    };
+    if let (Some(namespace), Some(id)) = (shared, id)
+        && let Some(reaper) = fork_into(&namespace, id, || begin(true)).map_err(Refused::at(Step::Namespaces))?
+    {
+        return Ok(reaper);
+    }
+    unshare(UnshareFlags::NEWPID).map_err(Refused::at(Step::Namespaces))?;
+    fork_and_run(|| begin(false)).map_err(Refused::at(Step::Fork))
+}
+
+/// Forks a process with this id in the namespace; `None` if that cannot be. The caller's further children are where its others are.
+fn fork_into(namespace: &OwnedFd, id: Pid, mut child: impl FnMut() -> i32) -> io::Result<Option<Pid>> {
+    let own = File::open("/proc/self/ns/pid")?;
+    if move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ProcessID)).is_err() {
+        return Ok(None);
+    }
+    let patience = Instant::now() + LEAVING_TIME;
+    loop {
+        match fork_with_pid(id, &mut child) {
+            Ok(pid) => return Ok(Some(pid)),
+            // An earlier process of this rank is just leaving.
+            Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) && Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(_) => break,
+        }
+    }
+    move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))?;
+    Ok(None)
 }
 
 fn receive_launch(control: &mut UnixStream) -> io::Result<(Launch, Vec<OwnedFd>)> {
@@ -129,7 +174,7 @@ fn receive_launch(control: &mut UnixStream) -> io::Result<(Launch, Vec<OwnedFd>)
         }
     }
     match receive(control)? {
-        Instruction::Launch(launch) if launch.numbers.len() == files.len() => Ok((*launch, files)),
+        Instruction::Launch(launch) if launch.numbers.len() + usize::from(launch.shared) == files.len() => Ok((*launch, files)),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

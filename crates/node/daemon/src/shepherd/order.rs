@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! daemon                                     shepherd
-//!   ── one byte with the descriptors (SCM_RIGHTS) ──►
+//!   ── one byte with the descriptors (SCM_RIGHTS) ──►     a PID namespace to enter first, if there is one
 //!   ── Instruction::Launch ────────────────────────►
 //!   ◄───────────────────────── Event::Running ──         or Event::Failed, and the shepherd ends
 //!   ── Instruction::Signal ────────────────────────►     any number
@@ -22,6 +22,9 @@ pub const MAX_FILES: usize = 64;
 pub struct Launch {
     /// Make namespaces for the rank; false where the kernel refuses them.
     pub isolated: bool,
+    /// The first descriptor sent along is a PID namespace in which the program gets its id if it is free there (only if
+    /// isolated); otherwise it gets a namespace of its own.
+    pub shared: bool,
     /// Process id the program gets (only if isolated).
     pub pid: u32,
     /// Offsets of a new time namespace (only if isolated).

@@ -1,6 +1,6 @@
 //! The reaper's loop: starts the rank, passes signals on, reaps, and ends when the daemon lets go.
 
-use super::kin::kill_descendants;
+use super::kin::{kill_descendants, reap};
 use super::order::{Event, Instruction, Launch};
 use super::{Refused, receive, send, start};
 use mend_kernel::namespaces::kill_rest_of_pid_namespace;
@@ -18,7 +18,8 @@ const SIGKILL: i32 = Signal::KILL.as_raw();
 /// Runs the rank to its end and until the daemon closes its end of `control`. Returns the exit code.
 pub(super) fn run(mut control: UnixStream, launch: &Launch, files: Vec<OwnedFd>) -> i32 {
     let Ok(children) = SignalQueue::new(&[SIGCHLD]) else { return 1 };
-    if !launch.isolated {
+    let alone = launch.isolated && !launch.shared;
+    if !alone {
         // Orphans come here instead of to the machine's pid 1, so that they can be found and ended.
         let _ = set_child_subreaper(Some(rustix::process::getpid()));
     }
@@ -30,13 +31,17 @@ pub(super) fn run(mut control: UnixStream, launch: &Launch, files: Vec<OwnedFd>)
         }
     };
     let _ = send(&mut control, &Event::Running);
-    watch(&mut control, &children, rank, launch.isolated);
-    end_everything(launch.isolated);
+    watch(&mut control, &children, rank, alone);
+    end_everything(alone);
+    if !alone {
+        // Their ids are free for another process of the rank.
+        reap();
+    }
     0
 }
 
 /// Returns when the daemon has let go (or cannot be understood, which must not keep processes alive).
-fn watch(control: &mut UnixStream, children: &SignalQueue, rank: Pid, isolated: bool) {
+fn watch(control: &mut UnixStream, children: &SignalQueue, rank: Pid, alone: bool) {
     loop {
         let mut ready = [PollFd::new(control, PollFlags::IN), PollFd::new(children, PollFlags::IN)];
         match poll(&mut ready, None) {
@@ -55,7 +60,7 @@ fn watch(control: &mut UnixStream, children: &SignalQueue, rank: Pid, isolated: 
         }
         if instructed {
             match receive(control) {
-                Ok(Instruction::Signal(SIGKILL)) => end_everything(isolated),
+                Ok(Instruction::Signal(SIGKILL)) => end_everything(alone),
                 Ok(Instruction::Signal(number)) => {
                     if let Some(signal) = Signal::from_named_raw(number) {
                         let _ = kill_process_group(rank, signal);
@@ -67,8 +72,9 @@ fn watch(control: &mut UnixStream, children: &SignalQueue, rank: Pid, isolated: 
     }
 }
 
-fn end_everything(isolated: bool) {
-    if isolated {
+/// `alone`: in a namespace of the rank's own.
+fn end_everything(alone: bool) {
+    if alone {
         // Fails for nobody: this is pid 1 of the namespace. What it misses dies with this process.
         let _ = kill_rest_of_pid_namespace();
     } else {

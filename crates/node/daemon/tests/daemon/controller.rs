@@ -119,8 +119,13 @@ impl Daemon {
 
     /// A connected controller whose job runs `argv` on `size` ranks.
     pub async fn job(&self, argv: &[&str], size: u32) -> Controller {
+        self.introduced(self.introduction(argv, size)).await
+    }
+
+    /// A connected controller of this job.
+    pub async fn introduced(&self, introduction: JobIntroduction) -> Controller {
         let connection = connect(self.address, Purpose::Job, &self.secret).await.unwrap();
-        let mut controller = Controller { connection, introduction: self.introduction(argv, size) };
+        let mut controller = Controller { connection, introduction };
         controller.introduce().await;
         assert_eq!(controller.next().await, FromDaemon::Ready { name: "here".into() });
         controller

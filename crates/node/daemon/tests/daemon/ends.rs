@@ -3,6 +3,9 @@
 use crate::controller::{Daemon, User, for_each_user, marker, until_no_process_with};
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 
+/// A single rank has a PID namespace of its own, several share one.
+const SIZES: [u32; 2] = [1, 2];
+
 /// A program with a child and a detached grandchild, all marked.
 fn family(mark: &str) -> Vec<String> {
     let script = "setsid sleep 1000 & sleep 1000 & echo up; wait";
@@ -83,51 +86,57 @@ fn an_end_carries_the_last_words_and_leaves_nobody() {
 #[test]
 fn a_discarded_rank_is_not_reported_and_can_come_again() {
     for_each_user(async |user| {
-        let daemon = Daemon::start(user);
-        let mark = marker();
-        let mut job = daemon.job(&["sh", "-c", "echo $MEND_RANK_PID; sleep 1000; true", &mark], 1).await;
-        for _ in 0..3 {
-            job.start(0, false).await;
-            let pid = job.line(0).await;
-            assert!(pid == "1000" || user == User::Confined, "{pid}");
-            job.send(ToDaemon::Discard { rank: 0 }).await;
+        for size in SIZES {
+            let daemon = Daemon::start(user);
+            let mark = marker();
+            let mut job = daemon.job(&["sh", "-c", "echo $MEND_RANK_PID; sleep 1000; true", &mark], size).await;
+            for _ in 0..3 {
+                job.start(0, false).await;
+                let pid = job.line(0).await;
+                assert!(pid == "1000" || user == User::Confined, "{pid}");
+                job.send(ToDaemon::Discard { rank: 0 }).await;
+            }
+            job.send(ToDaemon::End).await;
+            while let Some(message) = job.try_next().await {
+                assert!(!matches!(message, FromDaemon::Exited { .. }), "{message:?}");
+            }
+            until_no_process_with(&mark).await;
         }
-        job.send(ToDaemon::End).await;
-        while let Some(message) = job.try_next().await {
-            assert!(!matches!(message, FromDaemon::Exited { .. }), "{message:?}");
-        }
-        until_no_process_with(&mark).await;
     });
 }
 
 #[test]
 fn children_that_stay_behind_do_not_hold_up_the_exit() {
     for_each_user(async |user| {
-        let daemon = Daemon::start(user);
-        let mark = marker();
-        // The grandchild keeps the pipes open, and one writes all the time.
-        let script = "sh -c 'while :; do echo noise; done' \"$0\" & setsid sleep 1000 & echo done >&2; exit 4";
-        let mut job = daemon.job(&["sh", "-c", script, &mark], 1).await;
-        job.start(0, false).await;
-        let run = job.until_exit(0).await;
-        assert_eq!(run.status, Some(ExitStatus::Code(4)));
-        assert_eq!(run.stderr, b"done\n");
-        until_no_process_with(&mark).await;
+        for size in SIZES {
+            let daemon = Daemon::start(user);
+            let mark = marker();
+            // The grandchild keeps the pipes open, and one writes all the time.
+            let script = "sh -c 'while :; do echo noise; done' \"$0\" & setsid sleep 1000 & echo done >&2; exit 4";
+            let mut job = daemon.job(&["sh", "-c", script, &mark], size).await;
+            job.start(0, false).await;
+            let run = job.until_exit(0).await;
+            assert_eq!(run.status, Some(ExitStatus::Code(4)));
+            assert_eq!(run.stderr, b"done\n");
+            until_no_process_with(&mark).await;
+        }
     });
 }
 
 #[test]
 fn a_signal_9_ends_all_that_a_rank_started() {
     for_each_user(async |user| {
-        let daemon = Daemon::start(user);
-        let mark = marker();
-        let family = family(&mark);
-        let mut job = daemon.job(&family.iter().map(String::as_str).collect::<Vec<_>>(), 1).await;
-        job.start(0, false).await;
-        assert_eq!(job.line(0).await, "up");
-        job.send(ToDaemon::Signal(9)).await;
-        assert_eq!(job.until_exit(0).await.status, Some(ExitStatus::Signal(9)));
-        until_no_process_with(&mark).await;
+        for size in SIZES {
+            let daemon = Daemon::start(user);
+            let mark = marker();
+            let family = family(&mark);
+            let mut job = daemon.job(&family.iter().map(String::as_str).collect::<Vec<_>>(), size).await;
+            job.start(0, false).await;
+            assert_eq!(job.line(0).await, "up");
+            job.send(ToDaemon::Signal(9)).await;
+            assert_eq!(job.until_exit(0).await.status, Some(ExitStatus::Signal(9)));
+            until_no_process_with(&mark).await;
+        }
     });
 }
 

@@ -5,5 +5,6 @@ mod agents;
 mod controller;
 mod door;
 mod ends;
+mod namespaces;
 mod programs;
 mod restores;

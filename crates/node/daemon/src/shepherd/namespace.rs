@@ -1,0 +1,170 @@
+//! The PID namespace that a job's ranks on this node share.
+//!
+//! ```text
+//! mendd ── fork + exec ──► keeper ── fork ──► pid 1 of the namespace        shepherds enter it by its descriptor
+//! ```
+//! Ranks that can name each other can read each other's memory with process_vm_readv(2), which the kernel copies once
+//! ([decision 21](../../../../../docs/decisions/0021-ranks-of-a-node-share-a-pid-namespace.md)). Their ids must then differ on
+//! every node that one of them may come to: a rank's first process has an id that is its own in the job, its threads have what
+//! the kernel counts up from a place drawn at random in four million. Where the kernel counts no further than a few
+//! ten thousand, or the place cannot be chosen, there is no such namespace, and each rank gets one of its own.
+//!
+//! Invariants: pid 1 dies with its keeper, the keeper with the daemon's end of the socket, and the kernel then kills what is
+//! left in the namespace. What pid 1 inherits is of a rank whose reaper was killed, and is killed when the daemon says so.
+//! Faults assumed: any step is refused; the daemon or any process here is killed at any moment.
+
+use super::kin::{kill_descendants, reap};
+use mend_kernel::namespaces::{fork_and_run, unshare};
+use mend_kernel::signal_queue::SignalQueue;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, waitpid};
+use rustix::thread::UnshareFlags;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, Command};
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+/// Ids from here on were drawn: those of ranks' first processes and of their reapers are lower, and what the kernel counts up
+/// in a namespace of a rank's own hardly ever comes so far.
+pub const FIRST_DRAWN: u32 = 1 << 17;
+/// Fewer ids than that make it likely that two are the same.
+const ENOUGH: u32 = 1 << 20;
+/// How long pid 1 may take to be there.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The namespace, made when the first rank needs it. Dropping it ends every process in it.
+#[derive(Debug, Default)]
+pub struct SharedNamespace(OnceCell<Option<Made>>);
+
+#[derive(Debug)]
+struct Made {
+    descriptor: OwnedFd,
+    control: tokio::net::UnixStream,
+    _keeper: Child,
+}
+
+impl SharedNamespace {
+    /// To enter it (setns(2)). `None` if there can be none here, for a reason that is logged.
+    pub async fn descriptor(&self) -> Option<OwnedFd> {
+        let made = self.0.get_or_init(|| async {
+            match make().await {
+                Ok(made) => Some(made),
+                Err(error) => {
+                    tracing::info!(%error, "each rank gets a PID namespace of its own");
+                    None
+                }
+            }
+        });
+        made.await.as_ref()?.descriptor.try_clone().ok()
+    }
+
+    /// Ends what was left by ranks whose reapers are gone. To be called when one has ended.
+    pub fn sweep(&self) {
+        if let Some(Some(made)) = self.0.get() {
+            // A full socket holds enough of these; a closed one has nothing left to sweep.
+            let _ = made.control.try_write(&[0]);
+        }
+    }
+}
+
+async fn make() -> io::Result<Made> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let keeper = Command::new("/proc/self/exe")
+        .arg0("mendd")
+        .arg("namespace")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    ours.set_nonblocking(true)?;
+    let mut control = tokio::net::UnixStream::from_std(ours)?;
+    let errno = timeout(PATIENCE, control.read_i32()).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    if errno != 0 {
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    let pid = keeper.id().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let descriptor = File::open(format!("/proc/{pid}/ns/pid_for_children"))?.into();
+    Ok(Made { descriptor, control, _keeper: keeper })
+}
+
+/// The hidden subcommand: keeps a namespace until standard input, a socket, ends. Returns the exit code.
+pub fn keep() -> i32 {
+    let _ = rustix::process::setpgid(None, None);
+    let Ok(control) = rustix::io::dup(rustix::stdio::stdin()) else { return 1 };
+    let mut control = UnixStream::from(control);
+    let Ok(null) = File::open("/dev/null") else { return 1 };
+    if rustix::stdio::dup2_stdin(&null).is_err() {
+        return 1;
+    }
+    let first = unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS).and_then(|()| {
+        let control = control.try_clone()?;
+        fork_and_run(move || be_first(control))
+    });
+    match first {
+        Ok(first) => {
+            // Pid 1 alone holds the socket from here on.
+            drop(control);
+            while matches!(waitpid(Some(first), WaitOptions::empty()), Err(Errno::INTR)) {}
+            0
+        }
+        Err(error) => {
+            let _ = control.write_all(&code(&error).to_be_bytes());
+            1
+        }
+    }
+}
+
+fn code(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+}
+
+/// Pid 1: reaps, and sweeps when told to.
+fn be_first(mut control: UnixStream) -> i32 {
+    let ready = set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from).and_then(|()| prepare());
+    let said = match &ready {
+        Ok(_) => 0,
+        Err(error) => code(error),
+    };
+    let (Ok(()), Ok(orphans)) = (control.write_all(&said.to_be_bytes()), ready) else { return 1 };
+    loop {
+        let mut ready = [PollFd::new(&control, PollFlags::IN), PollFd::new(&orphans, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return 1,
+        }
+        let (told, signalled) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+        if signalled {
+            while let Ok(Some(_)) = orphans.next() {}
+        }
+        if told {
+            match control.read(&mut [0; 64]) {
+                Ok(1..) => kill_descendants(),
+                _ => return 0,
+            }
+        }
+        reap();
+    }
+}
+
+fn prepare() -> io::Result<SignalQueue> {
+    // Its own /proc, to find what it inherits.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+    mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?;
+    let most: u32 = fs::read_to_string("/proc/sys/kernel/pid_max")?.trim().parse().map_err(io::Error::other)?;
+    if most < ENOUGH {
+        return Err(Errno::RANGE.into());
+    }
+    // Up to three quarters: behind it the kernel begins again from 300.
+    let room = most / 4 * 3 - FIRST_DRAWN;
+    let drawn = FIRST_DRAWN + u32::from_ne_bytes(mend_wire::random_bytes::<4>()) % room;
+    fs::write("/proc/sys/kernel/ns_last_pid", drawn.to_string())?;
+    SignalQueue::new(&[Signal::CHILD.as_raw()])
+}

@@ -257,7 +257,7 @@ def vm_steps():
     possible = subprocess.run([sys.executable, vm, "--possible"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if possible.returncode:
         raise NotHere(possible.stderr.strip())
-    build = ["cargo", "test", "--release", "--locked", "--no-run", "-p", "mend-kernel", "-p", "mend-agent"]
+    build = ["cargo", "test", "--release", "--locked", "--no-run", "-p", "mend-kernel", "-p", "mend-agent", "-p", "mend-fabric"]
     return [Step(build, check=True), Step([sys.executable, vm, "--minutes", "28", sys.executable, "tests/vm/inside.py"])]
 
 

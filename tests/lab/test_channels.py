@@ -61,6 +61,14 @@ class Channels(InDirectory):
             with self.subTest(channels=channels):
                 self.assertEqual(self.disturbed(argv, channels), expected)
 
+    def test_results_stay_where_ranks_cannot_name_each_other(self):
+        """Long messages are read by descriptor then."""
+        argv = [self.checksums, "-s", "5", "-r", "300", "-u", "go"]
+        expected = self.plain(argv)
+        self.lab.set("MEND_PID_NAMESPACE", "rank")
+        self.addCleanup(self.lab.set, "MEND_PID_NAMESPACE", None)
+        self.assertEqual(self.disturbed(argv, None), expected)
+
     def test_results_stay_over_other_core_providers(self):
         """One with threads and connections of its own making, and one that libfabric layers over another."""
         argv = [self.iters, "-i", "60", "-w", "100", "-m", "8", "-u", "go"]

@@ -322,6 +322,18 @@ class Checkpoint(OnMachine):
         job.finish(137)
         self.assertRegex(job.stderr(), rf"was ended by signal 9\nmend: hint: `mend restart {name}` continues the job from checkpoint 1\n")
 
+    def test_memory_that_two_ranks_share_is_refused_by_name(self):
+        """Restarted, each would have a copy of its own."""
+        script = "f = open('/dev/shm/common', 'a+b')\nf.truncate(4096)\nm = mmap.mmap(f.fileno(), 4096)\nprint('up', flush=True)\ntime.sleep(600)"
+        job = self.machine.start(self.directory, "run", "-n", "2", sys.executable, "-c", f"import mmap, time\n{script}")
+        name = self.machine.running(job)
+        job.wait_for(lambda: job.stdout().count("up") == 2, "both have it")
+        refused = self.machine.mend("checkpoint", name)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("shared memory /dev/shm/common of this and another process", refused.stderr)
+        self.machine.mend("kill", name)
+        job.finish(137)
+
     def test_files_are_cut_back_to_their_length_at_the_checkpoint(self):
         script = os.path.join(self.directory, "writer.py")
         with open(script, "w", encoding="utf-8") as file:

@@ -48,6 +48,8 @@ def provide():
             file.write(str(value))
 
     write("/proc/sys/vm/nr_hugepages", HUGE_PAGES)
+    # Only ancestors read a process's memory (Yama), unless it says otherwise.
+    write("/proc/sys/kernel/yama/ptrace_scope", 1)
     subprocess.run([BUSYBOX, "modprobe", "zram"], check=True)
     write("/sys/block/zram0/disksize", SWAP_BYTES)
     subprocess.run([BUSYBOX, "mkswap", SWAP], check=True, stdout=subprocess.DEVNULL)
@@ -67,6 +69,7 @@ def main():
     steps = [
         ([program("mend_kernel")], ROOT, {}),
         ([program("mend_agent")], agent, {"MEND_DIFFERENTIAL_SEQUENCES": "10"}),
+        ([AS_USER, program("mend_fabric"), "channel::shm"], ROOT, {}),
         ([AS_USER, sys.executable, "tests/lab/run.py", *LAB], ROOT, whole),
     ]
     if os.environ.get("MEND_VM_EMULATED"):

@@ -21,6 +21,8 @@ use std::path::PathBuf;
 
 /// How the name of a directory begins that a daemon binds over its ranks' `/dev/shm`.
 pub const SHARED_MEMORY_PREFIX: &str = "mend-";
+/// Name of the memory objects that rings of the fabric are in (memfd_create(2)).
+pub const RING_MEMORY: &str = "mend-ring";
 
 /// First words of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use crate::maps::{Advice, Area};
 use crate::node_files::NodeFiles;
 use crate::samples::Samples;
 use crate::{maps, tasks, timers};
-use mend_messages::agent::{Inspection, Obstacle, Tracking};
+use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
 
 /// What of the process is not the program's.
 pub(crate) struct Surroundings {
@@ -108,7 +108,11 @@ pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)
 
 /// Shared memory that another process maps too, as far as this user may look: saved alone it would no longer be shared.
 pub(crate) fn shared_with_others(areas: &[Area], excluded: &[(u64, u64)], copy: Option<i32>) -> Option<(String, &'static str)> {
-    let ours = |area: &&Area| area.is_shared_memory() && !excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
+    // A ring may have come since the fabric was asked for those that there are.
+    let ring = |area: &Area| area.name.strip_prefix("/memfd:").is_some_and(|name| name == RING_MEMORY);
+    let ours = |area: &&Area| {
+        area.is_shared_memory() && !ring(area) && !excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end)
+    };
     let ours: Vec<&Area> = areas.iter().filter(ours).collect();
     if ours.is_empty() {
         return None;

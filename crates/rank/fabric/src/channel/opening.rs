@@ -7,7 +7,7 @@ use super::ofi::OfiOpening;
 use super::ofi::contact::{CONTACT_LENGTH, Contact};
 use super::ofi::port::SharedPort;
 use super::ring::Ring;
-use super::shm::{ShmOutgoing, open_own_memory};
+use super::shm::{ShmOutgoing, allow_readers, open_own_memory};
 use super::tcp::{TcpOutgoing, tune};
 use super::{ChannelError, Outgoing};
 use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};
@@ -148,6 +148,7 @@ impl Opening {
         match (self.hello.medium, &self.port) {
             (Medium::Shm, _) => {
                 let (ring, memory) = Ring::create()?;
+                allow_readers();
                 let own = open_own_memory();
                 self.hello.readable = own.is_some();
                 let mut descriptors = vec![memory.as_fd(), bell];

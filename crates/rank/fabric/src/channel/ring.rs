@@ -30,6 +30,7 @@ use crate::engine::buffers::{Payload, Segment, copy_across};
 use crate::engine::packet::{BRIEF, HEADER, Header};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use mend_messages::agent::RING_MEMORY;
 #[cfg(loom)]
 pub use modelled::MAX_RECORD;
 #[cfg(not(loom))]
@@ -90,7 +91,7 @@ unsafe impl Send for Ring {}
 impl Ring {
     /// Creates a ring and the descriptor to pass to the receiver.
     pub fn create() -> Result<(Self, OwnedFd), ChannelError> {
-        let fd = rustix::fs::memfd_create("mend-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = rustix::fs::memfd_create(RING_MEMORY, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, RING_BYTES as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let ring = Self::map(&fd)?;

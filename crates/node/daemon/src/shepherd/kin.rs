@@ -1,38 +1,38 @@
 //! Ending all descendants of this process without a PID namespace of their own.
 //!
-//! Faults assumed: descendants fork while they are being killed; the walk repeats until none is left. A descendant
-//! that changed its user (setuid) cannot be killed and is left after [`ROUNDS`].
+//! Faults assumed: descendants fork while they are being killed, or take long to give up much memory; the walk repeats until
+//! none is left. One that changed its user (setuid) cannot be killed and is left.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, wait};
 use std::fs;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-const ROUNDS: usize = 100;
 const ROUND: Duration = Duration::from_millis(2);
+/// How long a process that has ended may wait for its last thread, or for a parent that cannot be killed.
+const ENDING_TIME: Duration = Duration::from_secs(30);
 
-/// SIGKILL to every descendant, until there is none that is not a zombie. The caller reaps.
+/// SIGKILL to every descendant, until there is none that is not a zombie and can be killed. The caller reaps.
 ///
 /// The caller is a child subreaper, so orphans stay descendants.
 pub(super) fn kill_descendants() {
-    for _ in 0..ROUNDS {
+    loop {
         let mut found = Vec::new();
         descendants(getpid(), &mut found);
-        found.retain(|&pid| !is_zombie(pid));
+        found.retain(|&pid| !is_zombie(pid) && kill_process(pid, Signal::KILL).is_ok());
         if found.is_empty() {
             return;
-        }
-        for pid in found {
-            let _ = kill_process(pid, Signal::KILL);
         }
         sleep(ROUND);
     }
 }
 
-/// Takes the children that have ended off the kernel's books; of those that are ending, waits a while for the end.
+/// Takes the children that have ended off the kernel's books. When none of the descendants is a zombie any more, their ids are
+/// free.
 pub(super) fn reap() {
-    for _ in 0..ROUNDS {
+    let patience = Instant::now() + ENDING_TIME;
+    loop {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
@@ -42,8 +42,8 @@ pub(super) fn reap() {
         }
         let mut left = Vec::new();
         descendants(getpid(), &mut left);
-        // The first of several threads is a zombie until the others have ended, too.
-        if !left.into_iter().any(is_zombie) {
+        // The first of several threads is one until the others have ended, too.
+        if !left.into_iter().any(is_zombie) || Instant::now() > patience {
             return;
         }
         sleep(ROUND);

@@ -4,7 +4,7 @@
     tracking.py [--runs N] [NAME ...]
 
     incremental  1 GiB of noise, to tmpfs and to disk: a full image, one with nothing changed, one with a tenth of the pages changed;
-                 while the program stands still, and behind it
+                 while the program stands still, and behind it; a plain write and fsync of as many bytes
     steady       a tracked process that changes all of its memory beside an untracked one; its first change of each page
                  beside the same under write protection of the program's own
 

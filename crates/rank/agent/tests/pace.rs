@@ -5,6 +5,7 @@
 mod support;
 
 use mend_messages::agent::{ImageId, Reply, Request, SaveOrder, SaveTarget, Saved};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use support::{Rank, compile};
@@ -71,11 +72,28 @@ fn empty(place: &Path) {
     std::fs::set_permissions(place, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
 }
 
+/// Milliseconds to write so many bytes into a new file, a mebibyte at a time, and to make them durable.
+fn plain(path: &Path, mut left: usize) -> f64 {
+    let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
+    let began = Instant::now();
+    let mut file = std::fs::File::create(path).unwrap();
+    while left > 0 {
+        let part = left.min(bytes.len());
+        file.write_all(&bytes[..part]).unwrap();
+        left -= part;
+    }
+    file.sync_all().unwrap();
+    let took = began.elapsed().as_secs_f64() * 1e3;
+    std::fs::remove_file(path).unwrap();
+    took
+}
+
 /// Full, nothing changed, a tenth changed; while the threads stand still, and behind the program.
 fn sizes(pid: u32, huge: &str, method: &str, place: &Path) {
     let mut rank = start(pid, huge, method);
     let (mut full, mut none, mut tenth, mut parked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut stopped, mut behind, mut tenth_behind) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut plain_full, mut plain_tenth) = (Vec::new(), Vec::new());
     let mut pages = (0, 0);
     for _ in 0..number("MEND_BENCH_RUNS", 5) {
         empty(place);
@@ -89,6 +107,11 @@ fn sizes(pid: u32, huge: &str, method: &str, place: &Path) {
         tenth.push(took);
         assert_eq!((second.base, third.base), (Some(first.id), Some(second.id)));
         pages = (second.pages, third.pages);
+        let [whole, part] = ["full", "tenth"].map(|name| std::fs::metadata(place.join(name)).unwrap().len() as usize);
+        // Memory that was not used for long is slow to be had from a host.
+        empty(place);
+        plain_full.push(plain(&place.join("plain"), whole));
+        plain_tenth.push(plain(&place.join("plain"), part));
         empty(place);
         let (first, _, written) = snapshot(&mut rank, &place.join("full"), None);
         behind.push(written);
@@ -110,6 +133,13 @@ fn sizes(pid: u32, huge: &str, method: &str, place: &Path) {
         median(tenth.clone()),
         pages.1,
         ratio(&tenth, &full),
+    );
+    println!(
+        "{} {method:13} as many bytes written by one thread and made durable: {:7.1} ms and {:6.1} ms for a tenth of the pages, {:.3} of full",
+        kind(huge),
+        median(plain_full.clone()),
+        median(plain_tenth.clone()),
+        ratio(&plain_tenth, &plain_full),
     );
     println!(
         "{} {method:13} behind the program: full written after {:7.1} ms; a tenth changed {:6.1} ms, {:.3} of full, stopped {:.1} ms",

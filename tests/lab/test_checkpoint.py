@@ -274,7 +274,8 @@ class Checkpoint(OnMachine):
         file = os.path.join(self.directory, "file")
         with open(file, "w", encoding="utf-8"):
             pass
-        closed = [(file, "not a directory"), (os.path.join(file, "below"), "not a directory")]
+        closed = [(file, "not a directory"), (os.path.join(file, "below"), "not a directory"),
+                  ("/proc", "nothing can be made in this file system")]
         if os.geteuid():
             os.chmod(place, 0o500)
             closed += [(place, "Permission denied"), (os.path.join(place, "a", "b"), "Permission denied")]

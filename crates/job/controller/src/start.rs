@@ -10,7 +10,7 @@ use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
 use crate::output::Output;
 use crate::periodic::{Periodic, Plan, Wishes};
-use crate::record::{JobDirectory, JobRecord, now};
+use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::recover::Search;
 use crate::tiers::{Tiering, is_plain, open_order};
 use crate::{client, serve};
@@ -21,9 +21,7 @@ use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{Tier, TierSpec, parse_tiers};
 use mend_sealed::Key;
-use rustix::fs::{Access, access};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
@@ -113,15 +111,6 @@ async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reac
 /// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
 fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
     Ok(file.map(Key::load).transpose()?)
-}
-
-/// Whether this user may make `directory`, or files in it if it is there. Makes nothing: there may never be a checkpoint.
-fn may_write_below(directory: &Path) -> io::Result<()> {
-    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
-    if !there.is_dir() {
-        return Err(io::ErrorKind::NotADirectory.into());
-    }
-    Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 /// Everything a new or restarted job has in common.
@@ -349,7 +338,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     let key = load_key(spec.encryption_key.as_deref())?;
     let base = spec.checkpoints.map(|base| std::path::absolute(&base).unwrap_or(base));
     if let Some(path) = &base {
-        may_write_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
+        try_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
     }
     let plan = Plan::new(&spec.wishes, None)?;
     let tiers = configured(spec.tiers.take())?;

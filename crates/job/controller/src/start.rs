@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::recover::Search;
-use crate::tiers::{Tiering, is_plain, open_order};
+use crate::tiers::{Tiering, Told, is_plain, open_order};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
@@ -202,7 +202,7 @@ async fn begin(
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
     }
     watch_signals(&events);
-    let mut found = None;
+    let (mut found, mut told) = (None, Told::default());
     // What a restart reads may be in other tiers than what it will write.
     let read = recovery.as_ref().map(|(manifest, _)| manifest.tiers.as_slice()).unwrap_or_default();
     if !(is_plain(&tiers) && is_plain(read)) {
@@ -219,6 +219,7 @@ async fn begin(
             places: &places,
             nodes: &mut nodes,
             events: &mut incoming,
+            told: &mut told,
         };
         found = match search.run().await {
             Ok(found) => Some(found),
@@ -230,7 +231,7 @@ async fn begin(
         };
     }
     let first_task = found.as_ref().map_or(0, |found| found.last_task);
-    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task))?;
+    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task), told)?;
     let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
     let periodic = Periodic::new(plan, used, tiers.is_none(), events.clone());
     if let (false, Some(sentence)) = (quiet, periodic.sentence()) {

@@ -52,6 +52,15 @@ class Checkpoint(OnMachine):
         done = self.machine.mend("restart", "-q", name)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_who_ends_as_soon_as_it_goes_on_is_no_failure(self):
+        """Its agent may be gone before it has said that it goes on: often enough in so many restarts."""
+        stays = f"while [ ! -e {self.directory}/go ]; do :; done"
+        name, _ = self.checkpointed("bash", "-c", stays)
+        self.let_go()
+        for _ in range(40):
+            done = self.machine.mend("restart", "-q", name)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_a_killed_job_is_gone(self):
         job = self.machine.start(self.directory, "run", self.count, "400", "500", "go")
         name = self.machine.running(job)

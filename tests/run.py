@@ -156,6 +156,9 @@ def stream(step, log, deadline):
     finally:
         timer.cancel()
     if Ending.asked:
+        # What the step started may have taken no notice.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         sys.exit("ended before all tests had run")
     return lines, None if late.is_set() else code
 

@@ -5,11 +5,21 @@ import io
 import os
 import subprocess
 import sys
+import time
 import unittest
 import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from run import LOGS, Count, NotHere, Step, Tier, count_lines, judge, run_tier  # noqa: E402
+
+
+def alive(process):
+    """Whether a process runs."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 class Counting(unittest.TestCase):
@@ -103,6 +113,23 @@ class Tiers(unittest.TestCase):
             self.assertNotEqual(runner.wait(), 0)
             with self.assertRaises(ProcessLookupError):
                 os.kill(step, 0)
+
+    def test_what_a_step_started_and_takes_no_notice_ends_too(self):
+        deaf = "trap '' TERM; echo $$; exec >/dev/null 2>&1; while :; do sleep 0.1; done"
+        script = (
+            "import sys; sys.path.insert(0, sys.argv[1]); import run; "
+            "run.Ending.listen(); run.stream(run.Step(['sh', '-c', 'sh -c \"$0\" & exec sleep 1000', sys.argv[2]]), sys.stderr, float('inf'))"
+        )
+        command = [sys.executable, "-c", script, os.path.join(os.path.dirname(LOGS), "..", "tests"), deaf]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as runner:
+            left = int(runner.stdout.readline())
+            runner.terminate()
+            self.assertNotEqual(runner.wait(), 0)
+            until = time.monotonic() + 60
+            # Whoever inherits it may take its time to bury it.
+            while alive(left) and time.monotonic() < until:
+                time.sleep(0.01)
+            self.assertFalse(alive(left))
 
     def test_a_process_left_behind_fails(self):
         with unittest.mock.patch("run.LEAVING_SECONDS", 0.5):

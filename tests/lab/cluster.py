@@ -4,6 +4,7 @@ Environment: MEND_BIN (directory of the binaries, default target/mend), MEND_VEN
 .venv), MEND_TEST_PATIENCE (seconds to wait for anything before that is a failure, for slow machines).
 """
 
+import atexit
 import json
 import os
 import re
@@ -18,6 +19,11 @@ BIN = os.path.abspath(os.environ.get("MEND_BIN", os.path.join(ROOT, "target", "m
 VENV = os.path.abspath(os.environ.get("MEND_VENV", os.path.join(ROOT, ".venv")))
 MEND = os.path.join(BIN, "mend")
 PATIENCE = int(os.environ.get("MEND_TEST_PATIENCE", "120"))
+
+
+# What a lab is made of outlives who asked for it. SIGTERM ends a script as Ctrl-C does.
+if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Failed(Exception):
@@ -195,9 +201,12 @@ class Machine:
         self.jobs = []
 
     def __enter__(self):
+        # unittest leaves the contexts of a class open at Ctrl-C.
+        atexit.register(self.__exit__)
         return self
 
     def __exit__(self, *_):
+        atexit.unregister(self.__exit__)
         for job in self.jobs:
             job.end()
         shutil.rmtree(self.home, ignore_errors=True)
@@ -272,14 +281,13 @@ class Lab(Machine):
     count = 0
 
     def __enter__(self):
+        super().__enter__()
         self.lab("up", "--nodes", str(self.nodes), "--name", self.name, *self.options)
         return self
 
     def __exit__(self, *_):
-        for job in self.jobs:
-            job.end()
+        super().__exit__()
         subprocess.run([MEND, "lab", "down", "--name", self.name], check=False, capture_output=True)
-        shutil.rmtree(self.home, ignore_errors=True)
 
     def lab(self, verb, *arguments):
         done = subprocess.run([MEND, "lab", verb, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)

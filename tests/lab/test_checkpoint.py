@@ -52,6 +52,15 @@ class Checkpoint(OnMachine):
         done = self.machine.mend("restart", "-q", name)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_who_ends_as_soon_as_it_goes_on_is_no_failure(self):
+        """Its agent may be gone before it has said that it goes on: often enough in so many restarts."""
+        stays = f"while [ ! -e {self.directory}/go ]; do :; done"
+        name, _ = self.checkpointed("bash", "-c", stays)
+        self.let_go()
+        for _ in range(40):
+            done = self.machine.mend("restart", "-q", name)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_a_killed_job_is_gone(self):
         job = self.machine.start(self.directory, "run", self.count, "400", "500", "go")
         name = self.machine.running(job)
@@ -274,7 +283,8 @@ class Checkpoint(OnMachine):
         file = os.path.join(self.directory, "file")
         with open(file, "w", encoding="utf-8"):
             pass
-        closed = [(file, "not a directory"), (os.path.join(file, "below"), "not a directory")]
+        closed = [(file, "not a directory"), (os.path.join(file, "below"), "not a directory"),
+                  ("/proc", "nothing can be made in this file system")]
         if os.geteuid():
             os.chmod(place, 0o500)
             closed += [(place, "Permission denied"), (os.path.join(place, "a", "b"), "Permission denied")]

@@ -3,11 +3,12 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
 from cases import InDirectory
-from cluster import Machine, compile_mpi
+from cluster import MEND, Machine, compile_mpi
 
 
 class Run(InDirectory):
@@ -176,6 +177,31 @@ class Mpi(InDirectory):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("libfabric", done.stderr)
         self.assertIn("libmpich.so.12", done.stderr)
+
+
+class Ending(unittest.TestCase):
+    def test_a_test_that_is_ended_leaves_no_lab(self):
+        """By the runner of the tests, say, at a Ctrl-C: also in the middle of a class that has a lab."""
+        script = (
+            "import sys, time, unittest; sys.path.insert(0, sys.argv.pop()); from cluster import Lab\n"
+            "class Endless(unittest.TestCase):\n"
+            "    @classmethod\n"
+            "    def setUpClass(cls):\n"
+            "        cls.lab = cls.enterClassContext(Lab(1))\n"
+            "    def test(self):\n"
+            "        print(self.lab.name, self.lab.home, flush=True)\n"
+            "        time.sleep(1000)\n"
+            "unittest.main()\n"
+        )
+        command = [sys.executable, "-c", script, os.path.dirname(os.path.abspath(__file__))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as test:
+            name, home = test.stdout.readline().split()
+            labs = [MEND, "lab", "ls"]
+            self.assertIn(name, subprocess.run(labs, capture_output=True, text=True, check=True).stdout)
+            test.terminate()
+            self.assertNotEqual(test.wait(), 0)
+        self.assertNotIn(name, subprocess.run(labs, capture_output=True, text=True, check=True).stdout)
+        self.assertFalse(os.path.exists(home))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -470,6 +471,38 @@ class Alone(InDirectory):
             told = "what local:/nonexistent would hold goes to the next tier: there is no such directory on this node"
             self.assertEqual(job.stderr().count(told), 1, job.stderr())
             self.assertNotIn("WARN", job.stderr())
+
+    def test_a_directory_that_is_not_its_owner_s_alone_is_told_once_by_a_run_and_by_a_restart(self):
+        count = compile_plain("count.c", os.path.join(self.directory, "count"))
+        place = os.path.join(self.directory, "tier")
+        own = os.path.join(place, f"mend.{os.geteuid()}")
+        os.mkdir(place)
+        told = f"what local:{place} would hold goes to the next tier: {own} is not a directory of this user's alone; remove it, or"
+        with Machine() as machine:
+            job = machine.start(self.directory, "run", "--tiers", f"local:{place},shared", count, "200", "500", "go")
+            name = machine.running(job)
+            machine.verb("checkpoint", name)
+            os.chmod(own, 0o755)
+            self.assertEqual(machine.mend("kill", name).returncode, 0)
+            job.finish(137)
+            # What is there is not taken, and the user can tell why.
+            done = machine.mend("restart", name)
+            self.assertEqual((done.returncode, done.stderr.count(told)), (65, 1), done.stderr)
+            os.chmod(own, 0o700)
+            job = machine.start(self.directory, "restart", name)
+            machine.running(job)
+            machine.mend("kill", name)
+            job.finish(137)
+            shutil.rmtree(own)
+            os.mkdir(own)
+            os.chmod(own, 0o755)
+            job = machine.start(self.directory, "run", "--tiers", f"local:{place},shared", count, "200", "500", "go")
+            name = machine.running(job)
+            for _ in range(2):
+                machine.verb("checkpoint", name)
+            job.let_go()
+            job.finish(0)
+            self.assertEqual(job.stderr().count(told), 1, job.stderr())
 
     def test_lists_that_mean_nothing_are_refused(self):
         with Machine() as machine:

@@ -42,6 +42,10 @@ int main(void) {
   put(at("empty"), "", 0600);
   put(at("twice"), "two names", 0600);
   NEED(!link(at("twice"), at("below/again")) && !symlink("loose", at("link")) && !mkfifo(at("pipe"), 0620) && !chmod(at("pipe"), 0620));
+  // Closed to their owner, too: nothing is to be added, in one below the other.
+  NEED(!mkdir(at("closed"), 0700) && !mkdir(at("closed/below"), 0700));
+  put(at("closed/loose"), "in a closed one", 0400), put(at("closed/below/loose"), "in the lower one", 0400);
+  NEED(!chmod(at("closed/below"), 0500) && !chmod(at("closed"), 0550));
   put(at("log"), "one,", 0600);
   int log = open(at("log"), O_WRONLY | O_APPEND);
   put(at("shared"), "shared", 0600);
@@ -66,6 +70,9 @@ int main(void) {
         after.st_mtim.tv_nsec == before.st_mtim.tv_nsec);
   CHECK(holds("loose", "deeper") && holds(at("twice"), "two names") && holds("again", "two names"));
   CHECK(!stat(at(""), &after) && S_ISDIR(after.st_mode) && (after.st_mode & 07777) == 0750);
+  CHECK(holds(at("closed/loose"), "in a closed one") && holds(at("closed/below/loose"), "in the lower one"));
+  CHECK(!stat(at("closed"), &after) && (after.st_mode & 07777) == 0550);
+  CHECK(!stat(at("closed/below"), &after) && (after.st_mode & 07777) == 0500);
   CHECK(!lstat(at("link"), &after) && S_ISLNK(after.st_mode));
   CHECK(!stat(at("pipe"), &after) && S_ISFIFO(after.st_mode) && (after.st_mode & 07777) == 0620);
   // Open: what is written by the descriptor is found by the name.
@@ -87,5 +94,8 @@ int main(void) {
   int status = 1, value = -1;
   CHECK(waitpid(child, &status, 0) == child && !status);
   CHECK(!sem_getvalue(semaphore, &value) && value == 3 && !sem_unlink(name));
+  char clear[200];
+  snprintf(clear, sizeof clear, "chmod -R u+w /dev/shm/%s && rm -r /dev/shm/%s", base, base);
+  CHECK(!system(clear));
   return verdict();
 }

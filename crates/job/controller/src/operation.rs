@@ -10,7 +10,7 @@ use mend_coordination::checkpoint::{self, Checkpoint, Failure, image_name};
 use mend_coordination::migration::{self, Migration};
 use mend_coordination::placement::choose_target;
 use mend_coordination::pmi::PmiServer;
-use mend_messages::agent::{ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, Written};
+use mend_messages::agent::{AGENT_LEFT, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, Written};
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, MigrationDone};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
@@ -252,6 +252,8 @@ impl Job {
             }
             // A restart's ranks go on.
             None => match (reply, self.resumed_at_us, &mut self.restart) {
+                // It ended as soon as it went on.
+                (Reply::Failed { error, .. }, ..) if error == AGENT_LEFT => tracing::debug!(rank, error, "an agent left"),
                 (Reply::Failed { error, .. }, ..) => tracing::warn!(rank, error, "an agent reports a failure"),
                 (Reply::Resumed, Some(resumed), Some(phases)) => phases.reconnect_us = now_us.saturating_sub(resumed),
                 _ => {}

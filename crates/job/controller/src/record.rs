@@ -187,6 +187,31 @@ pub fn make_directories(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Tries whether a checkpoint can be published in `directory`, or in the nearest one above it that is there: makes a directory and a
+/// file in it, both durable, renames and removes them. Nothing is left: there may never be a checkpoint.
+///
+/// # Errors
+/// Those of the file system.
+pub fn try_below(directory: &Path) -> io::Result<()> {
+    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
+    if !there.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let name = |state| there.join(format!(".{}.{state}", to_hex(&mend_wire::random_bytes::<8>())));
+    let (part, place) = (name("trial"), name("tried"));
+    match DirBuilder::new().mode(0o700).create(&part) {
+        // As /proc says it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(io::Error::other("nothing can be made in this file system")),
+        made => made?,
+    }
+    let tried =
+        write_durably(&part.join("manifest.json"), b"{}").and_then(|()| fs::rename(&part, &place)).and_then(|()| sync_directory(there));
+    for left in [part, place] {
+        let _ = fs::remove_dir_all(left);
+    }
+    tried
+}
+
 /// fsync of a directory: makes renames in it durable.
 ///
 /// # Errors
@@ -395,6 +420,20 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn a_trial_leaves_nothing_and_tells_a_place_where_nothing_can_be_made() {
+        let place = tempfile::tempdir().unwrap();
+        try_below(place.path()).unwrap();
+        try_below(&place.path().join("a/b")).unwrap();
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        fs::write(place.path().join("file"), "").unwrap();
+        assert_eq!(try_below(&place.path().join("file/a")).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        // Nobody can, whatever access(2) says to root.
+        for closed in ["/proc", "/proc/a/b", "/sys"] {
+            assert!(try_below(Path::new(closed)).is_err(), "{closed}");
+        }
+    }
 
     #[test]
     fn who_looks_does_not_run() {

@@ -10,7 +10,7 @@ use crate::error::RunError;
 use crate::job::Event;
 use crate::manifest::{Manifest, ManifestError, lineage, numbers};
 use crate::nodes::{Node, NodeEvent};
-use crate::tiers::{object_address, reference};
+use crate::tiers::{Told, object_address, reference};
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::recovery::{Action, Recovery, Source, Survey, Want, sources};
 use mend_messages::daemon::{FromDaemon, ToDaemon};
@@ -52,6 +52,8 @@ pub struct Search<'a> {
     pub nodes: &'a mut [Node],
     /// What they say.
     pub events: &'a mut mpsc::Receiver<Event>,
+    /// Tiers that are passed over.
+    pub told: &'a mut Told,
 }
 
 impl Search<'_> {
@@ -188,6 +190,9 @@ impl Search<'_> {
             match self.events.recv().await {
                 Some(Event::Node(_, NodeEvent::Message(FromDaemon::Tier(TierReport::Done { task, result })))) => {
                     return Ok(Heard::Done(task, result));
+                }
+                Some(Event::Node(node, NodeEvent::Message(FromDaemon::Tier(TierReport::PassedOver { shelf, why })))) => {
+                    self.told.passed_over(&self.nodes[node as usize].name, shelf, &why);
                 }
                 Some(Event::Node(node, NodeEvent::Message(FromDaemon::Refused { error }))) => {
                     let host = self.nodes[node as usize].name.clone();

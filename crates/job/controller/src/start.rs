@@ -10,9 +10,9 @@ use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
 use crate::output::Output;
 use crate::periodic::{Periodic, Plan, Wishes};
-use crate::record::{JobDirectory, JobRecord, now};
+use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::recover::Search;
-use crate::tiers::{Tiering, is_plain, open_order};
+use crate::tiers::{Tiering, Told, is_plain, open_order};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
@@ -21,9 +21,7 @@ use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{Tier, TierSpec, parse_tiers};
 use mend_sealed::Key;
-use rustix::fs::{Access, access};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::io::AsyncReadExt;
@@ -113,15 +111,6 @@ async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reac
 /// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
 fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
     Ok(file.map(Key::load).transpose()?)
-}
-
-/// Whether this user may make `directory`, or files in it if it is there. Makes nothing: there may never be a checkpoint.
-fn may_write_below(directory: &Path) -> io::Result<()> {
-    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
-    if !there.is_dir() {
-        return Err(io::ErrorKind::NotADirectory.into());
-    }
-    Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 /// Everything a new or restarted job has in common.
@@ -214,7 +203,7 @@ async fn begin(
         nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
     }
     watch_signals(&events);
-    let mut found = None;
+    let (mut found, mut told) = (None, Told::default());
     // What a restart reads may be in other tiers than what it will write.
     let read = recovery.as_ref().map(|(manifest, _)| manifest.tiers.as_slice()).unwrap_or_default();
     if !(is_plain(&tiers) && is_plain(read)) {
@@ -231,6 +220,7 @@ async fn begin(
             places: &places,
             nodes: &mut nodes,
             events: &mut incoming,
+            told: &mut told,
         };
         found = match search.run().await {
             Ok(found) => Some(found),
@@ -242,7 +232,7 @@ async fn begin(
         };
     }
     let first_task = found.as_ref().map_or(0, |found| found.last_task);
-    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task))?;
+    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task), told)?;
     let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
     let periodic = Periodic::new(plan, used, tiers.is_none(), events.clone());
     if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
@@ -350,7 +340,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     let key = load_key(spec.encryption_key.as_deref())?;
     let base = spec.checkpoints.map(|base| std::path::absolute(&base).unwrap_or(base));
     if let Some(path) = &base {
-        may_write_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
+        try_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
     }
     let plan = Plan::new(&spec.wishes, None)?;
     let tiers = configured(spec.tiers.take())?;

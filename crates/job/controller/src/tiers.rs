@@ -41,7 +41,28 @@ pub struct Tiering {
     /// Tasks that daemons work on, with the machine's own numbers.
     tasks: BTreeMap<u64, u64>,
     next_task: u64,
-    told: BTreeSet<String>,
+    told: Told,
+}
+
+/// What the user was told once, and is not told again.
+#[derive(Debug, Default)]
+pub struct Told(BTreeSet<String>);
+
+impl Told {
+    fn first(&mut self, what: String) -> bool {
+        self.0.insert(what)
+    }
+
+    /// Says so once for each place: how much room there is differs from time to time.
+    pub fn passed_over(&mut self, host: &str, shelf: Shelf, why: &str) {
+        let tier = match shelf {
+            Shelf::Memory => Tier::Memory,
+            Shelf::Directory(path) => Tier::Local(path),
+        };
+        if self.first(format!("{host}: {tier}")) {
+            eprintln!("mend: on {host}, what {tier} would hold goes to the next tier: {why}");
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -89,12 +110,13 @@ pub fn object_address(base: &str, job: &str, number: u64, name: &str) -> String 
 
 impl Tiering {
     /// `None` if there is nothing to do. `keep`: periodic checkpoints in tiers that were told no number; tasks are numbered
-    /// from `first_task`.
+    /// from `first_task`; `told` goes on.
     pub fn new(
         specs: Vec<TierSpec>,
         nodes: u32,
         identity: [u8; 16],
         (keep, first_task): (Option<u32>, u64),
+        told: Told,
     ) -> Result<Option<Self>, mend_settings::SettingError> {
         if is_plain(&specs) {
             return Ok(None);
@@ -102,7 +124,7 @@ impl Tiering {
         let writers = mend_settings::TIER_WRITERS.number()? as usize;
         let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let machine = Replication::new(specs.clone(), 0..nodes, keep, u64::from_le_bytes(*seed), writers);
-        let (sizes, placed, tasks, told) = Default::default();
+        let (sizes, placed, tasks) = Default::default();
         Ok(Some(Self { specs, machine, sizes, placed, tasks, next_task: first_task, told }))
     }
 
@@ -232,13 +254,8 @@ impl Job {
         match report {
             TierReport::PassedOver { shelf, why } => {
                 let host = self.nodes.get(node as usize).map_or("?", |node| node.name.as_str());
-                let tier = match shelf {
-                    Shelf::Memory => Tier::Memory,
-                    Shelf::Directory(path) => Tier::Local(path),
-                };
-                // Once for each place: how much room there is differs from time to time.
-                if self.tiers.as_mut().is_none_or(|tiering| tiering.told.insert(format!("{host}: {tier}"))) {
-                    eprintln!("mend: on {host}, what {tier} would hold goes to the next tier: {why}");
+                if let Some(tiering) = &mut self.tiers {
+                    tiering.told.passed_over(host, shelf, &why);
                 }
             }
             TierReport::Placed { rank, number, place } => {
@@ -356,7 +373,7 @@ impl Job {
     fn tell_once(&mut self, number: u64, tier: usize, why: &str) {
         let Some(tiering) = &mut self.tiers else { return };
         let tier = tiering.specs[tier].tier.to_string();
-        if tiering.told.insert(format!("{tier}: {why}")) {
+        if tiering.told.first(format!("{tier}: {why}")) {
             eprintln!("mend: {tier} does not hold the whole checkpoint {number}: {why}");
         }
     }

@@ -230,6 +230,9 @@ pub enum Reply {
     },
 }
 
+/// Error of a [`Reply::Failed`] for a request whose agent went away by itself before it answered: nothing is wrong if the rank ends now.
+pub const AGENT_LEFT: &str = "its agent went away: the process is ending, or has begun to run another program";
+
 /// Everything an agent says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromAgent {

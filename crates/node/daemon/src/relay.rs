@@ -18,7 +18,9 @@ use crate::program::Agentless;
 use crate::rank::{Command, Milestone, News};
 use crate::sink::{Sink, Sinks};
 use crate::transfer::{self, Token, TransferError};
-use mend_messages::agent::{FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written};
+use mend_messages::agent::{
+    AGENT_LEFT, FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::{JobMap, Rank};
 use std::collections::HashMap;
@@ -538,7 +540,6 @@ async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
 }
 
 const NO_ROOM_HINT: &str = "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it";
-const AGENT_LEFT: &str = "its agent went away: the process is ending, or has begun to run another program";
 const AGENT_LEFT_HINT: &str = "try again in a moment";
 const NO_AGENT: &str =
     "the preloaded library was not loaded into it (a setuid program, or one that became a static one?), or it has just started";

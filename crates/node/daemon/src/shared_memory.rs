@@ -7,8 +7,8 @@
 
 use mend_messages::agent::SHARED_MEMORY_PREFIX;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{DirBuilder, File, read_dir, remove_dir_all, rename};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{DirBuilder, File, Permissions, read_dir, remove_dir_all, rename, set_permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const PLACE: &str = "/dev/shm";
@@ -55,8 +55,26 @@ pub fn hides(file: &Path) -> bool {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // What cannot be removed is left to the next daemon.
-        let _ = remove_dir_all(&self.path);
+        remove(&self.path);
+    }
+}
+
+/// Removes a directory with everything in it, also where programs have closed it to its owner. What cannot be removed is left to the
+/// next daemon.
+fn remove(directory: &Path) {
+    if remove_dir_all(directory).is_err() {
+        open_up(directory);
+        let _ = remove_dir_all(directory);
+    }
+}
+
+/// Lets the owner change this directory and those in it.
+fn open_up(directory: &Path) {
+    let _ = set_permissions(directory, Permissions::from_mode(0o700));
+    for entry in read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|about| about.is_dir()) {
+            open_up(&entry.path());
+        }
     }
 }
 
@@ -72,7 +90,7 @@ pub fn sweep() {
         let ours = is_name(&entry.file_name().to_string_lossy()) && entry.metadata().is_ok_and(|found| found.uid() == own);
         let Some(directory) = ours.then(|| File::open(entry.path()).ok()).flatten() else { continue };
         if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _ = remove_dir_all(entry.path());
+            remove(&entry.path());
         }
     }
 }
@@ -93,6 +111,11 @@ mod tests {
         let left = SharedMemory::make().unwrap();
         let stale = left.path().to_owned();
         std::fs::write(stale.join("segment"), "x").unwrap();
+        // Of a program that closed it: not to root, who runs some of these tests.
+        std::fs::create_dir_all(stale.join("closed/below")).unwrap();
+        for closed in ["closed/below", "closed"] {
+            set_permissions(stale.join(closed), Permissions::from_mode(0o500)).unwrap();
+        }
         // As if its daemon had been killed: the lock goes, the directory stays.
         let SharedMemory { path: _, _lock } = &*std::mem::ManuallyDrop::new(left);
         flock(_lock, FlockOperation::Unlock).unwrap();

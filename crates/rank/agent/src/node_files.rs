@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 /// Most that is kept of what nobody has open or mapped, bytes, with [`EACH`] for every entry.
 const LIMIT: u64 = 256 << 20;
 const EACH: u64 = 4096;
+/// How often a directory is opened that others close.
+const ATTEMPTS: u32 = 1000;
 
 /// Device and inode as `/proc/self/maps` writes them.
 type Identity = (u64, u64);
@@ -123,9 +125,16 @@ impl NodeFiles {
 
     /// Makes everything again that is not there, or is older. Before descriptors are opened and directories entered.
     pub fn bring_back(&self, inherited: &Inherited) -> Result<(), (PathBuf, Errno)> {
-        self.entries.iter().try_for_each(|entry| {
-            entry.bring_back(inherited).map_err(|error| (entry.path.clone(), Errno::from_io_error(&error).unwrap_or(Errno::IO)))
-        })
+        let failed = |path: &Path, error: &io::Error| (path.to_owned(), Errno::from_io_error(error).unwrap_or(Errno::IO));
+        let mut opened = HashSet::new();
+        for entry in &self.entries {
+            entry.put(inherited, &mut opened).map_err(|error| failed(&entry.path, &error))?;
+        }
+        // What is in them is there now, the deepest first.
+        for entry in self.entries.iter().rev().filter(|entry| opened.contains(entry.path.as_path())) {
+            rustix::fs::chmod(&entry.path, Mode::from_raw_mode(entry.mode)).map_err(|error| (entry.path.clone(), error))?;
+        }
+        Ok(())
     }
 }
 
@@ -226,15 +235,36 @@ impl Survey {
 }
 
 impl Entry {
+    /// Brings it back, also into a directory that its owner may not change: that is opened to him first. What was made or opened
+    /// goes to `opened`: its mode is yet to be set. Another rank that brings the same back may have closed it again.
+    fn put<'a>(&'a self, inherited: &Inherited, opened: &mut HashSet<&'a Path>) -> io::Result<()> {
+        let above = self.path.parent().filter(|above| *above != Path::new(NODE_MEMORY));
+        let mut attempts = 0;
+        loop {
+            let makes = matches!(self.kind, Kind::Directory) && self.path.symlink_metadata().is_err();
+            match (self.bring_back(inherited), above) {
+                (Err(error), Some(above)) if error.kind() == io::ErrorKind::PermissionDenied && attempts < ATTEMPTS => {
+                    attempts += 1;
+                    // If it is not ours to open, what was in the way is told.
+                    rustix::fs::chmod(above, Mode::RWXU).map_err(|_| error)?;
+                    opened.insert(above);
+                }
+                (done, _) => {
+                    if makes && done.is_ok() {
+                        opened.insert(&self.path);
+                    }
+                    return done;
+                }
+            }
+        }
+    }
+
     fn bring_back(&self, inherited: &Inherited) -> io::Result<()> {
         let mode = Mode::from_raw_mode(self.mode);
         let there = self.path.symlink_metadata().ok();
         match &self.kind {
             _ if there.as_ref().is_some_and(|there| !self.replaces(there)) => Ok(()),
-            Kind::Directory => {
-                DirBuilder::new().mode(0o700).create(&self.path)?;
-                Ok(rustix::fs::chmod(&self.path, mode)?)
-            }
+            Kind::Directory => DirBuilder::new().mode(0o700).create(&self.path),
             Kind::Link(target) => symlink(target, &self.path),
             Kind::Pipe => {
                 rustix::fs::mknodat(CWD, &self.path, rustix::fs::FileType::Fifo, mode, 0)?;

@@ -54,7 +54,10 @@ fn make_private(path: &Path) -> io::Result<()> {
     }
     let found = fs::symlink_metadata(path)?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o077 != 0 {
-        return Err(io::Error::other(format!("{} is not a directory of this user's alone", path.display())));
+        return Err(io::Error::other(format!(
+            "{} is not a directory of this user's alone; remove it, or make it so (chmod 700)",
+            path.display()
+        )));
     }
     Ok(())
 }

@@ -264,6 +264,12 @@ impl Matcher {
         !self.wild.is_empty() || self.directed.get(rank as usize).is_some_and(|posted| !posted.is_empty())
     }
 
+    /// True if a rank that keeps messages for this space had better send some.
+    #[must_use]
+    pub fn welcomes(&self, rank: u32, limit: u64) -> bool {
+        self.wants(rank) || self.cost(rank) <= limit / 2
+    }
+
     /// True if the source of the message kept last is to keep further ones, and does not know yet.
     pub fn overflows(&mut self, source: Source, limit: u64) -> bool {
         let over = self.cost(source.0) > limit && !self.wants(source.0);

@@ -69,7 +69,7 @@ impl Engine {
     /// Sends a message.
     ///
     /// # Errors
-    /// An `FI_E…` number: `FI_EAGAIN` while too much is waiting for the receiver, `FI_EINVAL`, `FI_EMSGSIZE`.
+    /// An `FI_E…` number: `FI_EAGAIN` while too much is waiting for the receiver (a round of progress is needed), `FI_EINVAL`, `FI_EMSGSIZE`.
     pub fn send(&mut self, out: &mut impl Outlet, endpoint: u16, message: &Message<'_>) -> Result<(), i32> {
         if !out.has_room(message.to.0) {
             return Err(FI_EAGAIN);
@@ -84,6 +84,9 @@ impl Engine {
         let copied = message.inject || message.flags & FI_INJECT != 0;
         let short = length <= if copied { EAGER_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
         let held = self.withheld.concerns(message.to, message.tag.is_some());
+        if held && self.withheld.is_full(message.to, message.tag.is_some()) {
+            return Err(FI_EAGAIN);
+        }
         let eager = short && !held && self.flow.admit(message.to.0, length);
         // What is announced must be copied then. A peer that is slow to take part holds that up; one that takes part, but
         // none of the messages, does not, because it may need a later one first.
@@ -183,7 +186,8 @@ impl Engine {
         };
         let id = self.operations.insert(Operation::Send(sending));
         if held {
-            self.withheld.keep(message.to, message.tag.is_some(), id);
+            let copied = if copied { length } else { 0 };
+            self.keep(out, id, (endpoint, message.to), message.tag.is_some(), copied);
         } else {
             self.announce(out, id);
         }

@@ -9,6 +9,10 @@
 //!   ◄───────────────────────────────── RELEASE
 //!   some of them leave ─────────────────────►
 //!   WITHHELD, if others stay ───────────────►     RELEASE again as soon as there is reason to
+//!
+//!   much stays by now: the next has to wait
+//!   WITHHELD ───────────────────────────────►
+//!   ◄──────────────────── WITHHOLD or RELEASE     at once: takes part, and takes none, or takes them
 //! ```
 //! [`super::flow`] bounds the data that waits; this bounds the rest, which is each message's own record and the bytes of short
 //! ones. It costs nothing until messages wait: the receiver counts what it keeps, not what it receives.
@@ -19,7 +23,13 @@
 //! is let through, because it may be the next. Matching is by endpoint of the receiver and by kind (tagged or plain), so
 //! this is, too: receives that are always posted for one kind let nothing of the other through.
 //!
-//! Invariant: while messages stay with a sender, a WITHHOLD or WITHHELD says so to the receiver, or a RELEASE is under way.
+//! But what stays is bounded by what the receiver does: each WITHHELD is answered at once, and without an answer only so much may
+//! stay. A receiver that computes holds its sender up, as if the channel were full; one that takes messages gets them faster
+//! than others come; and only one that takes part and waits for something else makes its sender keep whatever there is. A
+//! sender that has to wait makes rounds of progress and hears a RELEASE, which one that keeps message after message would not.
+//!
+//! Invariants: while messages stay with a sender, a WITHHOLD or WITHHELD says so to the receiver, or a RELEASE is under way.
+//! While a sender waits, a WITHHELD or its answer is under way.
 //!
 //! Faults assumed: a peer may say any of the three at any time. A sender that ignores WITHHOLD is not stopped.
 
@@ -32,16 +42,28 @@ use std::collections::{HashMap, VecDeque};
 /// What a message that waits takes besides its payload, about, bytes.
 pub const RECORD: u64 = 160;
 
-/// Part of the limit that leaves upon one RELEASE.
+/// Part of the limit that leaves upon one RELEASE, or that may stay upon one WITHHOLD.
 const SHARE: u64 = 4;
+/// Part of that which may stay upon a RELEASE of others: less than leaves.
+const LESS: u64 = 4;
 
 /// A receiving endpoint of a peer, and whether for tagged messages.
 type Space = (Rank, u16, bool);
 
-/// What stays here, by where it is to go. An entry without messages: the next one is to stay.
+/// The messages that stay, to one place; if there is none, the next one is to stay.
+#[derive(Debug, Default)]
+struct Staying {
+    operations: VecDeque<u64>,
+    /// What further ones may take before the receiver must have been heard, bytes with their records.
+    room: u64,
+    /// A WITHHELD was not answered yet.
+    asked: bool,
+}
+
+/// What stays here, by where it is to go.
 #[derive(Debug, Default)]
 pub(crate) struct Withheld {
-    spaces: HashMap<Space, VecDeque<u64>>,
+    spaces: HashMap<Space, Staying>,
 }
 
 impl Withheld {
@@ -51,14 +73,14 @@ impl Withheld {
         !self.spaces.is_empty() && self.spaces.contains_key(&(to.0, to.1, tagged))
     }
 
-    /// A sending operation that stays.
-    pub fn keep(&mut self, to: (Rank, u16), tagged: bool, operation: u64) {
-        self.spaces.entry((to.0, to.1, tagged)).or_default().push_back(operation);
+    /// True if not even a message that stays is taken from the application, until the receiver was heard.
+    pub fn is_full(&self, to: (Rank, u16), tagged: bool) -> bool {
+        self.spaces.get(&(to.0, to.1, tagged)).is_some_and(|staying| staying.room == 0)
     }
 
     /// Forgets operations that do not exist any more.
     pub fn forget(&mut self, exists: impl Fn(u64) -> bool) {
-        self.spaces.values_mut().for_each(|queue| queue.retain(|operation| exists(*operation)));
+        self.spaces.values_mut().for_each(|staying| staying.operations.retain(|operation| exists(*operation)));
     }
 }
 
@@ -91,7 +113,7 @@ impl Engine {
     #[cold]
     fn relieve_some(&mut self, out: &mut impl Outlet, endpoint: u16, tagged: bool) {
         let limit = self.flow.limit();
-        self.tell_released(out, endpoint, tagged, |matcher, rank| matcher.wants(rank) || matcher.cost(rank) <= limit / 2);
+        self.tell_released(out, endpoint, tagged, |matcher, rank| matcher.welcomes(rank, limit));
     }
 
     /// Somebody looked for a message of this source (or of any), and it was not here.
@@ -106,22 +128,42 @@ impl Engine {
         }
     }
 
+    /// Keeps a sending operation here, of which so many bytes were copied.
+    pub(super) fn keep(&mut self, out: &mut impl Outlet, operation: u64, (from, to): (u16, (Rank, u16)), tagged: bool, bytes: usize) {
+        let half = self.flow.limit() / SHARE / 2;
+        let staying = self.withheld.spaces.entry((to.0, to.1, tagged)).or_default();
+        staying.operations.push_back(operation);
+        staying.room = staying.room.saturating_sub(RECORD + bytes as u64);
+        // In good time, so that nobody has to wait who sends no faster than the answer comes.
+        if staying.room <= half && !std::mem::replace(&mut staying.asked, true) {
+            out.post(to.0, &word(Kind::Withheld, from, to.1, tagged), &[]);
+        }
+    }
+
     /// WITHHELD: the peer has more.
     pub(super) fn withheld(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) {
         let (endpoint, tagged) = (header.to, header.has(flag::TAGGED));
-        match self.endpoint(endpoint) {
-            Some(owner) => {
-                owner.matcher(tagged).withheld_by((peer, header.from));
-                self.relieve(out, endpoint, tagged);
+        let limit = self.flow.limit();
+        let answer = match self.endpoint(endpoint).map(|owner| owner.matcher(tagged)) {
+            Some(matcher) if !matcher.welcomes(peer, limit) => {
+                matcher.withheld_by((peer, header.from));
+                Kind::Withhold
+            }
+            Some(matcher) => {
+                matcher.released(|_, rank| rank == peer);
+                Kind::Release
             }
             // Closed: nothing waits here any more.
-            None => out.post(peer, &word(Kind::Release, endpoint, header.from, tagged), &[]),
-        }
+            None => Kind::Release,
+        };
+        out.post(peer, &word(answer, endpoint, header.from, tagged), &[]);
     }
 
     /// WITHHOLD: too much waits at the peer.
     pub(super) fn withhold(&mut self, peer: Rank, header: &Header) {
-        self.withheld.spaces.entry((peer, header.from, header.has(flag::TAGGED))).or_default();
+        let room = (self.flow.limit() / SHARE).max(1);
+        let staying = self.withheld.spaces.entry((peer, header.from, header.has(flag::TAGGED))).or_default();
+        (staying.room, staying.asked) = (room, false);
     }
 
     /// RELEASE: some of what stays may leave.
@@ -129,16 +171,17 @@ impl Engine {
         let tagged = header.has(flag::TAGGED);
         let space = (peer, header.from, tagged);
         let mut left = self.flow.limit() / SHARE;
-        let Some(mut queue) = self.withheld.spaces.remove(&space) else { return };
-        while let Some(id) = queue.pop_front() {
+        let room = left / LESS;
+        let Some(Staying { mut operations, .. }) = self.withheld.spaces.remove(&space) else { return };
+        while let Some(id) = operations.pop_front() {
             let cost = self.let_go(out, id);
             if cost >= left {
                 break;
             }
             left -= cost;
         }
-        if !queue.is_empty() {
-            self.withheld.spaces.insert(space, queue);
+        if !operations.is_empty() {
+            self.withheld.spaces.insert(space, Staying { operations, room, asked: true });
             out.post(peer, &word(Kind::Withheld, header.to, header.from, tagged), &[]);
         }
     }

@@ -11,10 +11,37 @@ impl Pair {
     }
 
     fn inject(&mut self, side: usize, bytes: &[u8], tag: Option<u64>) {
+        assert!(self.admits(side, bytes, tag));
+    }
+
+    /// Injects a message unless its sender is told to try again.
+    fn admits(&mut self, side: usize, bytes: &[u8], tag: Option<u64>) -> bool {
         let segments = [Segment::of(bytes)];
         let to = (1 - side as Rank, 0);
         let message = Message { to, tag, data: None, segments: &segments, context: 0, flags: 0, inject: true };
-        self.engines[side].send(&mut self.wires[side], 0, &message).unwrap();
+        match self.engines[side].send(&mut self.wires[side], 0, &message) {
+            Err(error) => {
+                assert_eq!(error, mend_fabric_sys::FI_EAGAIN);
+                false
+            }
+            Ok(()) => true,
+        }
+    }
+
+    /// Injects messages of 8 bytes, at most so many, until one has to wait. How many there were.
+    fn flood(&mut self, most: usize) -> usize {
+        (0..most).take_while(|_| self.admits(0, &[7; 8], Some(1))).count()
+    }
+
+    /// A pair whose receiver holds as much as it may of side 0, of which nothing stays with the sender yet; the next would.
+    fn full(limit: u64) -> Self {
+        let mut pair = Self::new();
+        pair.engines.iter_mut().for_each(|engine| engine.flow.set_limit(limit));
+        while pair.engines[0].operations.is_empty() {
+            pair.inject(0, &[7; 8], Some(1));
+            pair.settle();
+        }
+        pair
     }
 }
 
@@ -125,5 +152,97 @@ fn what_stays_ends_with_either_endpoint() {
         pair.engines[side].close_endpoint(&mut pair.wires[side], 0);
         pair.settle();
         assert!(pair.engines[0].operations.is_empty());
+    }
+}
+
+/// A sender that calls nothing but send must wait for its receiver now and then; one that takes part lets it go on at once,
+/// whether it wants anything or not.
+#[test]
+fn what_stays_waits_for_a_sign_of_the_receiver() {
+    let mut pair = Pair::full(16_800);
+    for _ in 0..10 {
+        let more = pair.flood(1000);
+        assert!((1..=16_800 / 4 / 168 + 1).contains(&more), "{more} messages");
+        // It has asked once, and nobody answers who is away.
+        assert_eq!((pair.flood(1), pair.wires[0].packets.len()), (0, 1));
+        pair.settle();
+    }
+    // Both ways: who has to wait takes part.
+    let mut pair = Pair::full(16_800);
+    while pair.admits(1, &[7; 8], Some(1)) {
+        pair.settle();
+        if pair.engines[1].operations.len() > 1000 {
+            break;
+        }
+    }
+    assert!(pair.engines[1].operations.len() > 1000 && pair.flood(1) == 1);
+}
+
+/// A receiver that takes messages is never far behind its sender, which is faster, whatever stayed before it began.
+#[test]
+fn what_stays_becomes_less_while_it_is_taken() {
+    const BEFORE: usize = 1000;
+    let mut pair = Pair::full(16_800);
+    while pair.engines[0].operations.len() < BEFORE {
+        pair.flood(1);
+        pair.settle();
+    }
+    let mut stayed = Vec::new();
+    for number in 0..4 * BEFORE {
+        pair.receive(1, &mut [0; 8], Some((1, 0)), number, 0);
+        // As a program does: it takes part while it waits, and no longer.
+        while pair.completions(1).is_empty() {
+            assert!(pair.step(0, false) || pair.step(1, false), "message {number} does not come");
+            pair.flood(1000);
+        }
+        pair.flood(1000);
+        stayed.push(pair.engines[0].operations.len());
+    }
+    let (most, last) = (stayed.iter().max().unwrap(), stayed.last().unwrap());
+    assert!(*most < BEFORE + 100 && *last < 100, "{most} stayed, {last} in the end");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    /// Whoever has to wait may go on as soon as everything has arrived, whatever the limit; no message is lost or overtakes another.
+    #[test]
+    fn nobody_waits_for_ever(limit in 1u64..5000, schedule in prop::collection::vec(0u8..8, 1..400)) {
+        let mut pair = Pair::new();
+        pair.engines.iter_mut().for_each(|engine| engine.flow.set_limit(limit));
+        let (mut sent, mut posted) = (0u64, 0);
+        let mut memory = vec![[0u8; 8]; 2 * schedule.len()];
+        for act in &schedule {
+            match act {
+                0..4 => {
+                    let mut fits = pair.admits(0, &sent.to_le_bytes(), Some(1));
+                    if !fits {
+                        pair.settle();
+                        fits = pair.admits(0, &sent.to_le_bytes(), Some(1));
+                    }
+                    prop_assert!(fits, "message {sent} has to wait though everything has arrived");
+                    sent += 1;
+                }
+                4 => {
+                    pair.step(0, false);
+                }
+                5 => {
+                    pair.step(1, false);
+                }
+                _ => {
+                    pair.receive(1, &mut memory[posted], Some((1, 0)), posted, 0);
+                    posted += 1;
+                }
+            }
+        }
+        while (posted as u64) < sent {
+            pair.receive(1, &mut memory[posted], Some((1, 0)), posted, 0);
+            posted += 1;
+        }
+        pair.settle();
+        prop_assert_eq!(pair.completions(1).len() as u64, sent);
+        for (number, got) in memory[..sent as usize].iter().enumerate() {
+            prop_assert_eq!(u64::from_le_bytes(*got), number as u64);
+        }
+        prop_assert!(pair.engines[0].operations.is_empty());
     }
 }

@@ -270,6 +270,7 @@ impl Agent {
 
     fn tell_written(&mut self, result: Result<Written, String>) -> io::Result<()> {
         let Some(behind) = self.behind.take() else { return Ok(()) };
+        self.tracker.take_hashes(behind.id, behind.hashes());
         if behind.was_taken() {
             self.caution.killed();
         } else if result.is_ok() {

@@ -347,9 +347,11 @@ unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
     let result = match buffers {
         Some(mut buffers) => {
             let write = || {
-                let mut looking = writer::look(call.job, &mut buffers, call.plan.is_none());
+                let mut looking = writer::look(call.job, &mut buffers, call.plan.is_some());
                 let done = behind::write(call.job, buffers, looking.as_mut(), call.plan, call.stack)?;
-                Ok((done, looking.as_ref().map_or_else(Taken::default, Looking::taken)))
+                // No copy could be made that would do what was left to it.
+                let taken = looking.as_ref().map(Looking::taken).filter(|taken| matches!(done, Done::Snapshot(..)) || taken.complete());
+                Ok((done, taken.unwrap_or_default()))
             };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).unwrap_or(Err(WriteError::Format))
         }

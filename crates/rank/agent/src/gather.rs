@@ -13,6 +13,7 @@ use mend_image::launch::Role;
 use mend_image::record::{Kind, Process, Thread, mapping, object};
 use mend_image::{Header, put_text};
 use mend_kernel::pagemap;
+use mend_kernel::procmap::{self, Mapped};
 use mend_kernel::threads::segment_base;
 use mend_messages::agent::ImageId;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -35,13 +36,34 @@ impl Space {
         let areas = maps::parse_all(&text).map_err(failed)?;
         Ok(Self { text, areas })
     }
+
+    /// Whether the process has the same mappings still, as its open `/proc/self/maps` tells. Allocates nothing. What other processes may
+    /// change at any time, names of files, is not looked at where mappings can be asked for without.
+    pub fn lasts(&self, maps: BorrowedFd) -> Result<bool, SaveError> {
+        let mut at = 0;
+        for area in self.areas.iter().filter(|area| area.name != "[vsyscall]") {
+            let expected = Mapped {
+                range: (area.start, area.end),
+                protection: area.protection,
+                shared: area.shared,
+                offset: area.offset,
+                identity: area.identity,
+            };
+            match procmap::at_or_after(maps.as_raw_fd(), at) {
+                Ok(Some(found)) if found == expected => at = area.end,
+                Ok(_) => return Ok(false),
+                Err(_) => return Ok(hash_of(maps)? == xxh3_64(&self.text)),
+            }
+        }
+        Ok(procmap::at_or_after(maps.as_raw_fd(), at) == Ok(None))
+    }
 }
 
 /// Files the writer reads. Closed when dropped, forgotten in a restored process.
 pub(crate) struct Sources {
     pub pagemap: ManuallyDrop<OwnedFd>,
     memory: ManuallyDrop<OwnedFd>,
-    maps: ManuallyDrop<OwnedFd>,
+    pub maps: ManuallyDrop<OwnedFd>,
     /// Memory objects by index, reopened so that reading them moves nobody's offset.
     held: Vec<(u32, OwnedFd, u64)>,
     forgotten: bool,
@@ -177,10 +199,11 @@ fn gather(
     samples: &mut Samples,
     sources: &mut Sources,
     tables: &mut Tables,
-    Space { text, areas }: Space,
+    space: Space,
 ) -> Result<bool, SaveError> {
+    let areas = &space.areas;
     let read = |what| move |source| SaveError::Read { what, source };
-    let mut layout = Layout::plan(&areas, &request.advice, &request.excluded, &mut samples.files(&standing.descriptors.locked_files()))?;
+    let mut layout = Layout::plan(areas, &request.advice, &request.excluded, &mut samples.files(&standing.descriptors.locked_files()))?;
     let mut process: Process = process::read().map_err(read("/proc/self"))?;
     process.handoff = request.scratch.handoff() as u64;
     let executable = standing.state.executable.clone();
@@ -201,19 +224,15 @@ fn gather(
     tables.unread = standing.descriptors.unread(request.attached)?;
     tables.summary = summary(request, standing, &layout);
     let (base, sequence) = tables.base.map_or(([0; 16], 0), |(base, sequence)| (base.0, sequence));
-    tables.header = Header { id: tables.id, base, sequence, ..header(request, standing, &layout, &areas) };
+    tables.header = Header { id: tables.id, base, sequence, ..header(request, standing, &layout, areas) };
     let lengths = [&layout.strings, &tables.objects, &tables.mappings, &tables.threads, &tables.process];
     tables.header.tables = lengths.iter().map(|table| table.len() as u64).sum();
     standing.layout = layout;
     sources.held = standing.descriptors.held()?;
     standing.files.hold(&mut sources.held)?;
-    drop(areas);
-    // From here on nothing is allocated or freed unless this says that another round is needed. The text stays alive until then.
-    let unchanged = hash_of(sources.maps.as_fd())? == xxh3_64(&text);
-    if unchanged {
-        std::mem::forget(text);
-    }
-    Ok(unchanged)
+    // From here on nothing is allocated or freed unless this says that another round is needed.
+    let space = standing.space.insert(space);
+    space.lasts(sources.maps.as_fd())
 }
 
 /// Reads a `/proc` file from its start without allocating.
@@ -310,4 +329,48 @@ fn summary(request: &Request, standing: &Standing, layout: &Layout) -> Vec<u8> {
         "descriptors": standing.descriptors.describe(),
     });
     value.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    #[test]
+    fn a_space_lasts_until_a_mapping_changes() {
+        // Other tests map what they like meanwhile, so a child whose threads are no more is looked at.
+        let none = core::ptr::null_mut();
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let page = unsafe { mmap_anonymous(none, 3 * PAGE as usize, ProtFlags::READ, MapFlags::PRIVATE) }.unwrap();
+        let (first, last) = (page, page.wrapping_byte_add(2 * PAGE as usize));
+        // SAFETY: the child makes system calls and allocates by Rust's allocator alone, and ends by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let told = std::panic::catch_unwind(|| {
+                let maps = File::open("/proc/self/maps").unwrap();
+                let mut lasted = Vec::with_capacity(3);
+                // To read it takes memory until there is enough.
+                let mut read = (0..50).map(|_| Space::read().unwrap());
+                let space = read.find(|space| space.lasts(maps.as_fd()).unwrap()).unwrap();
+                // SAFETY: pages of the mapping made above, to which nobody refers.
+                unsafe { mprotect(first, PAGE as usize, MprotectFlags::READ | MprotectFlags::WRITE) }.unwrap();
+                lasted.push(space.lasts(maps.as_fd()).unwrap());
+                // SAFETY: as above.
+                unsafe { mprotect(first, PAGE as usize, MprotectFlags::READ) }.unwrap();
+                lasted.push(space.lasts(maps.as_fd()).unwrap());
+                // SAFETY: as above.
+                unsafe { munmap(last, PAGE as usize) }.unwrap();
+                lasted.push(space.lasts(maps.as_fd()).unwrap());
+                lasted == [false, true, false]
+            });
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!told.is_ok_and(|good| good))) };
+        }
+        let mut status = 0;
+        // SAFETY: writes the status of the child made above.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+        // SAFETY: the mapping made above.
+        unsafe { munmap(page, 3 * PAGE as usize) }.unwrap();
+    }
 }

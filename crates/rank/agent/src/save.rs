@@ -30,7 +30,7 @@ use mend_image::cpu::Cpu;
 use mend_image::handoff::Context;
 use mend_kernel::threads::{Registration, segment_base};
 use mend_messages::agent::{Saved, Welcome};
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ffi::c_void;
 use std::io;
 use std::time::{Duration, Instant};
@@ -135,6 +135,8 @@ pub(crate) struct Standing {
     pub guards: Vec<(u64, u64)>,
     pub files: NodeFiles,
     pub layout: Layout,
+    /// What the layout was made of: not to be freed before the image is complete.
+    pub space: Option<Space>,
 }
 
 impl Standing {
@@ -208,13 +210,15 @@ pub(crate) fn save(
         guards: Vec::new(),
         files: NodeFiles::default(),
         layout: Layout::default(),
+        space: None,
     });
     let space = Space::read()?;
     possible(request, &space.areas)?;
     standing.files = NodeFiles::capture(&standing.descriptors, &space.areas)?;
-    // Copies of files take memory.
-    let space = Some(space).filter(|_| !standing.files.has_copies());
     let mut sources = Sources::open()?;
+    // Copies of files take memory, which may be there since the last image.
+    let lasts = |space: &Space| space.lasts(sources.maps.as_fd()).unwrap_or(false);
+    let space = Some(space).filter(|space| !standing.files.has_copies() || lasts(space));
     standing.guards = guards::find(sources.pagemap.as_raw_fd(), request.scratch)?;
     prepared.stand_still();
     let (target, mut tables) = (Box::new(target.open()?), Tables::new(prepared.base)?);

@@ -21,7 +21,7 @@ use crate::passing;
 use crate::rebuild;
 use crate::room::{self, Caution};
 use crate::samples::Samples;
-use crate::save::{self, Clear, Outcome, Snapshot, Standing, Standstill, save};
+use crate::save::{self, Clear, Outcome, Snapshot, Standing, save};
 use crate::scratch::Scratch;
 use crate::staged::{Staging, worth_while};
 use crate::target::Target;
@@ -100,7 +100,7 @@ enum Stage {
     Suspended,
     /// Dropped in this order: threads go on, then the fabric.
     Parked {
-        threads: Standstill,
+        threads: Box<Standing>,
         fabric: Option<Box<dyn Frozen>>,
     },
 }
@@ -480,9 +480,9 @@ impl Agent {
         let (scratch, attached, identity) = (&self.scratch, &self.attached, &identity);
         let request = save::Request { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear };
         match save(&request, target, &mut self.samples, &mut self.tracker, prepared, snapshot) {
-            Ok(Outcome::Saved(mut saved, standstill, behind)) => {
+            Ok(Outcome::Saved(mut saved, standing, behind)) => {
                 saved.note = save::joined(note, saved.note);
-                self.stage = Stage::Parked { threads: standstill, fabric: Some(frozen) };
+                self.stage = Stage::Parked { threads: standing, fabric: Some(frozen) };
                 self.behind = behind;
                 if self.behind.is_none() {
                     self.caution.stood_still();
@@ -491,14 +491,14 @@ impl Agent {
             }
             Ok(Outcome::Restored(standing)) => {
                 let rings: Vec<_> = request.excluded.iter().filter(|(from, _)| *from != start as u64).copied().collect();
-                self.restored(*standing, frozen, &rings).map(|()| None)
+                self.restored(standing, frozen, &rings).map(|()| None)
             }
             Err(error) => Ok(Some(Reply::Failed { error: chain(&error), hint: error.hint().to_string() })),
         }
     }
 
     /// The process has just come back. Its other threads are parked, its descriptors are the restorer's.
-    fn restored(&mut self, standing: Standing, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
+    fn restored(&mut self, standing: Box<Standing>, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
         let began = Instant::now();
         self.tracker.forget();
         self.caution = Caution::default();
@@ -527,7 +527,7 @@ impl Agent {
             // SAFETY: memory of channels that the fabric has forgotten; nobody refers to it.
             unsafe { mend_kernel::raw::syscall(libc::SYS_munmap, [*start as usize, (end - start) as usize, 0, 0, 0, 0]) };
         }
-        self.stage = Stage::Parked { threads: standing.into_standstill(), fabric: None };
+        self.stage = Stage::Parked { threads: standing, fabric: None };
         self.held_map = None;
         let rebuild_us = began.elapsed().as_micros() as u64;
         self.link.send(&FromAgent::Restored { rank: self.place.rank, rebuild_us })

@@ -100,21 +100,6 @@ impl SaveError {
     }
 }
 
-/// Threads parked, allocator ours. Dropping it lets everything run again.
-pub(crate) struct Standstill {
-    // Order matters: threads are let go before the allocator is.
-    parked: Parked,
-    allocator: Option<Frozen>,
-}
-
-impl Standstill {
-    /// Lets everything run again. Dropping it then waits until the threads do.
-    pub fn release(&mut self) {
-        self.parked.release();
-        self.allocator = None;
-    }
-}
-
 struct Frozen;
 
 impl Drop for Frozen {
@@ -123,12 +108,14 @@ impl Drop for Frozen {
     }
 }
 
-/// A restored process, before its threads run: everything the agent gathered when it was saved.
+/// A process whose threads are parked, its allocator ours, with everything the agent gathered when it was saved, here or in a former
+/// life. Dropping it lets everything run again.
 pub(crate) struct Standing {
     pub context: Context,
     pub registration: Registration,
+    // Order matters: threads are let go before the allocator is.
     pub parked: Parked,
-    frozen: Frozen,
+    frozen: Option<Frozen>,
     pub descriptors: Descriptors,
     pub state: State,
     /// Guard pages within mappings (`MADV_GUARD_INSTALL`).
@@ -152,8 +139,10 @@ impl Standing {
         self.state.restore_last(&self.parked)
     }
 
-    pub fn into_standstill(self) -> Standstill {
-        Standstill { parked: self.parked, allocator: Some(self.frozen) }
+    /// Lets everything run again. Dropping it then waits until the threads do.
+    pub fn release(&mut self) {
+        self.parked.release();
+        self.frozen = None;
     }
 }
 
@@ -176,7 +165,7 @@ impl Snapshot {
 /// How [`save`] returns.
 pub(crate) enum Outcome {
     /// With what is still being written, if so.
-    Saved(Box<Saved>, Standstill, Option<Box<Behind>>),
+    Saved(Box<Saved>, Box<Standing>, Option<Box<Behind>>),
     Restored(Box<Standing>),
 }
 
@@ -204,7 +193,7 @@ pub(crate) fn save(
         context: Context::default(),
         registration,
         parked,
-        frozen,
+        frozen: Some(frozen),
         descriptors,
         state,
         guards: Vec::new(),
@@ -271,7 +260,7 @@ pub(crate) fn save(
             let behind = snapshot.map(new).map(Box::new);
             settle(&taken);
             let saved = Box::new(Saved { behind: true, write_us: elapsed(), ..saved });
-            return Ok(Outcome::Saved(saved, standing.into_standstill(), behind));
+            return Ok(Outcome::Saved(saved, standing, behind));
         }
         Ok((Done::Written(end), taken)) => (end, taken, None),
         Ok((Done::Refused(end, errno), taken)) => (end, taken, Some(rustix::io::Errno::from_raw_os_error(errno))),
@@ -285,7 +274,7 @@ pub(crate) fn save(
     let refused = refused.map(|why| format!("the program stood still while the image was written: it could not be copied ({why})"));
     let note = joined(refused, saved.note);
     let saved = Saved { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us: elapsed(), note, ..saved };
-    Ok(Outcome::Saved(Box::new(saved), standing.into_standstill(), None))
+    Ok(Outcome::Saved(Box::new(saved), standing, None))
 }
 
 /// What would stand in the way if the threads were parked now.

@@ -7,6 +7,7 @@ mod mapped;
 pub mod memory;
 pub mod namespaces;
 pub mod pagemap;
+pub mod procmap;
 pub mod program;
 pub mod raw;
 pub mod signal_queue;

@@ -12,7 +12,7 @@
 //! Faults assumed: the copy is killed at any moment, or stands still with its target. The program does not notice either; the
 //! image is given up.
 
-use crate::dirty::Looking;
+use crate::dirty::{Hashes, Look, Looking};
 use crate::maps::SMAPS_PIECE;
 use crate::scratch::Buffers;
 use crate::staged::{Filled, Staging};
@@ -24,6 +24,7 @@ use core::mem::{ManuallyDrop, MaybeUninit};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use mend_image::record::End;
 use mend_kernel::copy::{self, Copy, Side, die_first, end_with, keep_only, leave, stand_back};
+use mend_kernel::pagemap::Region;
 use mend_kernel::threads::{wait_across, wake_across};
 use mend_messages::agent::{ImageId, Written};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,7 +67,22 @@ struct Report {
     gate: AtomicU32,
     state: AtomicU32,
     beats: AtomicU64,
-    result: UnsafeCell<MaybeUninit<Result<(End, u64), Failure>>>,
+    result: UnsafeCell<MaybeUninit<Result<Complete, Failure>>>,
+}
+
+/// What the copy tells of an image that is durable.
+#[derive(Clone, Copy, Debug)]
+struct Complete {
+    end: End,
+    write_us: u64,
+    /// If they were left to it.
+    hashes: Option<Hashes>,
+}
+
+impl Report {
+    fn lives(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The shared memory of a [`Report`]. Not part of the image.
@@ -215,7 +231,7 @@ unsafe extern "C" fn write_staged(task: *mut c_void) -> ! {
 }
 
 /// The copy's life. `alone` says that its memory is its own.
-fn run(original: i32, report: &Report, target: &OpenTarget, alone: bool, complete: impl FnOnce() -> Result<(End, u64), Failure>) -> ! {
+fn run(original: i32, report: &Report, target: &OpenTarget, alone: bool, complete: impl FnOnce() -> Result<Complete, Failure>) -> ! {
     if !end_with(original) {
         leave(1);
     }
@@ -240,7 +256,7 @@ fn run(original: i32, report: &Report, target: &OpenTarget, alone: bool, complet
     leave(i32::from(result.is_err()));
 }
 
-fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan) -> Result<(End, u64), Failure> {
+fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan) -> Result<Complete, Failure> {
     let report = plan.board.report();
     let pace = Pace::new(report, plan.rate, Monotonic);
     let began = pace.began;
@@ -249,17 +265,20 @@ fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan) -> Result<(End, u64)
     let (pagemap, memory) = (open(c"/proc/self/pagemap")?, open(c"/proc/self/mem")?);
     check_advice(job, &open(c"/proc/self/smaps")?, report)?;
     let job = Job { pagemap: pagemap.as_fd(), memory: memory.as_fd(), ..*job };
+    let mut regions = [Region::default(); 512];
+    let deferred = job.look.filter(Look::defers).zip(job.sight(&mut regions));
+    let made = deferred.map(|(look, mut sight)| look.make_hashes(job.plans, &mut sight, || report.lives()));
     let mut writer = writer.detach().attach(&job, pace);
     writer.content(Part::Private).map_err(Failure::Write)?;
-    finish(writer, report, plan.target, began)
+    Ok(Complete { hashes: made.and_then(Result::ok), ..finish(writer, report, plan.target, began)? })
 }
 
 /// Ends the stream and makes it durable.
-fn finish(writer: Writer<Pace>, report: &Report, target: &OpenTarget, began: Duration) -> Result<(End, u64), Failure> {
+fn finish(writer: Writer<Pace>, report: &Report, target: &OpenTarget, began: Duration) -> Result<Complete, Failure> {
     let end = writer.end().map_err(Failure::Write)?;
     report.state.store(SETTLING, Ordering::Release);
     target.finish().map_err(Failure::Unfinished)?;
-    Ok((end, (Monotonic.now() - began).as_micros() as u64))
+    Ok(Complete { end, write_us: (Monotonic.now() - began).as_micros() as u64, hashes: None })
 }
 
 /// What is written here must be here: advice that takes a mapping away from copies, or empties it, was read before the threads
@@ -270,7 +289,7 @@ fn check_advice(job: &Job, smaps: &OwnedFd, report: &Report) -> Result<(), Failu
     let (mut start, mut end) = (0, 0);
     while let Some(line) = lines.next().map_err(Failure::Open)? {
         if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            report.beats.fetch_add(1, Ordering::Relaxed);
+            report.lives();
             let wiped = flags.windows(4).any(|word| word == b" wf ");
             // A mapping of the list may lie in parts.
             while let Some(plan) = plans.next_if(|plan| plan.mapping.start < end) {
@@ -366,12 +385,12 @@ impl<T: Time> Progress for Pace<'_, T> {
     fn wrote(&mut self, bytes: u64) {
         const NAP: Duration = Duration::from_millis(100);
         self.bytes += bytes;
-        self.report.beats.fetch_add(1, Ordering::Relaxed);
+        self.report.lives();
         let Some(rate) = self.rate else { return };
         let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
         while let Some(early) = due.checked_sub(self.time.now() - self.began).filter(|early| !early.is_zero()) {
             self.time.sleep(early.min(NAP));
-            self.report.beats.fetch_add(1, Ordering::Relaxed);
+            self.report.lives();
         }
     }
 }
@@ -448,6 +467,13 @@ impl Behind {
         None
     }
 
+    /// Hashes that it has made, once it has ended.
+    pub fn hashes(&self) -> Option<Hashes> {
+        let done = self.ended && self.board.report().state.load(Ordering::Acquire) == DONE;
+        // SAFETY: as in `judge`.
+        done.then(|| unsafe { (*self.board.report().result.get()).assume_init() }.ok()?.hashes)?
+    }
+
     /// Whether it was killed, but not by us, and had memory of its own that was worth it.
     pub fn was_taken(&self) -> bool {
         self.taken
@@ -458,7 +484,7 @@ impl Behind {
         if report.state.load(Ordering::Acquire) == DONE {
             // SAFETY: written before `state` said so, and the writer is gone.
             return match unsafe { (*report.result.get()).assume_init() } {
-                Ok((end, write_us)) => Ok(Written { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us }),
+                Ok(Complete { end, write_us, .. }) => Ok(Written { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us }),
                 Err(failure) => Err(self.explain(failure)),
             };
         }

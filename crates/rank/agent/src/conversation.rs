@@ -21,11 +21,12 @@ use crate::passing;
 use crate::rebuild;
 use crate::room::{self, Caution};
 use crate::samples::Samples;
-use crate::save::{self, Outcome, Snapshot, Standing, Standstill, save};
+use crate::save::{self, Clear, Outcome, Snapshot, Standing, save};
 use crate::scratch::Scratch;
 use crate::staged::{Staging, worth_while};
 use crate::target::Target;
 use crate::writer::PAGE;
+use mend_image::cpu::Cpu;
 use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_messages::PROTOCOL;
 use mend_messages::agent::{
@@ -45,9 +46,9 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const SERVICE: Duration = Duration::from_micros(100);
 /// The same the other way round, where peers have hardly anything to say.
 const SERVICE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// How long advice on memory counts as read before the threads were parked. A program seldom gives any, and if it does between an
-/// inspection and the save, it might as well have done so between reading and parking.
-const ADVICE_LIMIT: Duration = Duration::from_secs(1);
+/// How long what an inspection found counts as found right before the threads were parked. A program seldom changes it, and if it does
+/// between an inspection and the save, it might as well have done so between a look and parking.
+const LATELY: Duration = Duration::from_secs(1);
 /// How long a rank that has moved waits for the locks of its former self.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -99,9 +100,20 @@ enum Stage {
     Suspended,
     /// Dropped in this order: threads go on, then the fabric.
     Parked {
-        _threads: Standstill,
-        _fabric: Option<Box<dyn Frozen>>,
+        threads: Box<Standing>,
+        fabric: Option<Box<dyn Frozen>>,
     },
+}
+
+/// See [`LATELY`].
+struct Inspected {
+    at: Instant,
+    advice: maps::Advice,
+    cpu: Cpu,
+    /// If nothing stood in the way.
+    clear: Option<Clear>,
+    /// Why there is no memory for a copy of the process, if so. `None`: not known.
+    room: Option<Result<(), String>>,
 }
 
 struct Agent {
@@ -123,8 +135,8 @@ struct Agent {
     behind: Option<Box<Behind>>,
     /// Ranks of the job on this node, which are copied at the same time.
     ranks_here: u64,
-    /// What the last inspection read; a save soon after it need not read it while the job waits.
-    advice: Option<(Instant, maps::Advice)>,
+    /// What the last inspection found; a save soon after it need not look for it while the job waits.
+    inspected: Option<Inspected>,
     samples: Samples,
     /// Made ready for a snapshot that is to follow.
     staging: Option<Staging>,
@@ -155,7 +167,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         told_use: false,
         behind: None,
         ranks_here: 1,
-        advice: None,
+        inspected: None,
         samples: Samples::default(),
         staging: None,
         caution: Caution::default(),
@@ -258,6 +270,7 @@ impl Agent {
 
     fn tell_written(&mut self, result: Result<Written, String>) -> io::Result<()> {
         let Some(behind) = self.behind.take() else { return Ok(()) };
+        self.tracker.take_hashes(behind.id, behind.hashes());
         if behind.was_taken() {
             self.caution.killed();
         } else if result.is_ok() {
@@ -287,7 +300,7 @@ impl Agent {
                 // Restored: that request was answered in another life.
                 None => return Ok(()),
             },
-            Request::Resume => self.resume(),
+            Request::Resume => return self.resume(seq),
         };
         self.link.send(&FromAgent::Reply { seq, reply })
     }
@@ -295,7 +308,7 @@ impl Agent {
     fn inspect(&mut self, ahead: Option<ImageId>) -> Inspection {
         let tracking = self.tracker.describe();
         // Before the fabric is held: both take long, and the program's calls would wait.
-        let advice = maps::advice();
+        let (advice, cpu) = (maps::advice(), Cpu::detect());
         self.staging = ahead.and_then(|base| self.make_ready(base, &advice));
         // Held for a look, so that no channel is opened between listing the fabric's descriptors and looking at all, and let go
         // while what passes is waited for.
@@ -306,7 +319,11 @@ impl Agent {
         });
         let found = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.samples, self.network.in_use());
         drop(held);
-        self.advice = Some((Instant::now(), advice));
+        let clear = found.obstacles.is_empty() && !surroundings.provider_open;
+        let clear = clear.then(|| Clear { written_files: descriptors.written_files() });
+        // Another copy gives its memory back before the next one is made.
+        let room = self.behind.is_none().then(|| self.room());
+        self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, room });
         Inspection { tracking, ..found }
     }
 
@@ -363,24 +380,35 @@ impl Agent {
         (worth_while(changed, small) && fits).then(|| Staging::new(changed).ok())?
     }
 
-    fn resume(&mut self) -> Reply {
+    fn resume(&mut self, seq: u64) -> io::Result<()> {
         self.staging = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
-        self.stage = Stage::Running;
+        let released = match std::mem::replace(&mut self.stage, Stage::Running) {
+            Stage::Parked { mut threads, fabric } => {
+                threads.release();
+                drop(fabric);
+                Some(threads)
+            }
+            _ => None,
+        };
         if let Some(map) = self.held_map.take() {
             self.network.set_map(map);
         }
         self.network.resume();
-        if let Some(behind) = &self.behind {
-            behind.go_on();
-        }
-        match locks {
+        let reply = match locks {
             Ok(()) => Reply::Resumed,
             Err((file, _)) => Reply::Failed {
                 error: format!("the rank goes on without its lock on {file}, which somebody else took while it moved"),
                 hint: String::new(),
             },
+        };
+        let told = self.link.send(&FromAgent::Reply { seq, reply });
+        // Each thread goes on when it gets a processor, and they may all be taken: the others of the job need not wait for that.
+        drop(released);
+        if let Some(behind) = &self.behind {
+            behind.go_on();
         }
+        told
     }
 
     fn own_descriptors(&self) -> Vec<i32> {
@@ -388,14 +416,19 @@ impl Agent {
         [self.link.raw(), self.bell.as_raw_fd()].into_iter().chain(self.tracker.descriptors()).chain(copy).collect()
     }
 
+    /// Whether there is memory for a copy of the process; why not.
+    fn room(&self) -> Result<(), String> {
+        room::too_little(resident_bytes(), self.ranks_here).map_or(Ok(()), Err)
+    }
+
     /// What a save that shall not stop the program for long needs; or why it has to.
-    fn snapshot(&mut self, order: &SaveOrder) -> Result<Option<Snapshot>, String> {
+    fn snapshot(&mut self, order: &SaveOrder, room: Option<Result<(), String>>) -> Result<Option<Snapshot>, String> {
         let staging = self.staging.take().filter(|_| order.base.is_some());
         if order.mode == SaveMode::Stop {
             return Ok(None);
         }
         let stopped = |why: &str| format!("the program stood still while the image was written: {why}");
-        match self.caution.advises_against().or_else(|| room::too_little(resident_bytes(), self.ranks_here)) {
+        match self.caution.advises_against().or_else(|| room.unwrap_or_else(|| self.room()).err()) {
             Some(why) => Err(stopped(&why)),
             None => match Board::new() {
                 Ok(board) => Ok(Some(Snapshot { board, rate: order.rate, staging })),
@@ -415,7 +448,11 @@ impl Agent {
                 None => return Ok(Some(refused("the process that wrote the last image hangs in its target"))),
             }
         }
-        let (snapshot, note) = match self.snapshot(&order) {
+        let (advice, cpu, clear, room) = match self.inspected.take().filter(|found| found.at.elapsed() < LATELY) {
+            Some(Inspected { advice, cpu, clear, room, .. }) => (Some(advice), Some(cpu), clear, room),
+            None => (None, None, None, None),
+        };
+        let (snapshot, note) = match self.snapshot(&order, room) {
             Ok(snapshot) => (snapshot, None),
             Err(why) => (None, Some(why)),
         };
@@ -426,8 +463,7 @@ impl Agent {
         };
         let Some(identity) = self.identity.clone() else { return Ok(Some(refused("the daemon has not welcomed this agent"))) };
         let prepared = self.tracker.prepare(order.base, order.track);
-        let known = self.advice.take().filter(|(read, _)| read.elapsed() < ADVICE_LIMIT);
-        let advice = known.map_or_else(maps::advice, |(_, advice)| advice);
+        let advice = advice.unwrap_or_else(maps::advice);
         let mut frozen = self.network.freeze();
         frozen.close_provider();
         let mut own_descriptors = self.own_descriptors();
@@ -441,12 +477,12 @@ impl Agent {
         excluded.extend(self.tracker.memory());
         excluded.extend(snapshot.iter().flat_map(Snapshot::memory));
         excluded.sort_unstable();
-        let request =
-            save::Request { scratch: &self.scratch, attached: &self.attached, identity: &identity, own_descriptors, excluded, advice };
+        let (scratch, attached, identity) = (&self.scratch, &self.attached, &identity);
+        let request = save::Request { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear };
         match save(&request, target, &mut self.samples, &mut self.tracker, prepared, snapshot) {
-            Ok(Outcome::Saved(mut saved, standstill, behind)) => {
+            Ok(Outcome::Saved(mut saved, standing, behind)) => {
                 saved.note = save::joined(note, saved.note);
-                self.stage = Stage::Parked { _threads: standstill, _fabric: Some(frozen) };
+                self.stage = Stage::Parked { threads: standing, fabric: Some(frozen) };
                 self.behind = behind;
                 if self.behind.is_none() {
                     self.caution.stood_still();
@@ -455,14 +491,14 @@ impl Agent {
             }
             Ok(Outcome::Restored(standing)) => {
                 let rings: Vec<_> = request.excluded.iter().filter(|(from, _)| *from != start as u64).copied().collect();
-                self.restored(*standing, frozen, &rings).map(|()| None)
+                self.restored(standing, frozen, &rings).map(|()| None)
             }
             Err(error) => Ok(Some(Reply::Failed { error: chain(&error), hint: error.hint().to_string() })),
         }
     }
 
     /// The process has just come back. Its other threads are parked, its descriptors are the restorer's.
-    fn restored(&mut self, standing: Standing, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
+    fn restored(&mut self, standing: Box<Standing>, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
         let began = Instant::now();
         self.tracker.forget();
         self.caution = Caution::default();
@@ -491,7 +527,7 @@ impl Agent {
             // SAFETY: memory of channels that the fabric has forgotten; nobody refers to it.
             unsafe { mend_kernel::raw::syscall(libc::SYS_munmap, [*start as usize, (end - start) as usize, 0, 0, 0, 0]) };
         }
-        self.stage = Stage::Parked { _threads: standing.into_standstill(), _fabric: None };
+        self.stage = Stage::Parked { threads: standing, fabric: None };
         self.held_map = None;
         let rebuild_us = began.elapsed().as_micros() as u64;
         self.link.send(&FromAgent::Restored { rank: self.place.rank, rebuild_us })

@@ -428,6 +428,14 @@ fn same_description(one: i32, other: i32) -> Option<bool> {
     check(unsafe { syscall(libc::SYS_kcmp, [process, process, 0, one as usize, other as usize, 0]) }).ok().map(|order| order == 0)
 }
 
+/// Writes what is in the files with these numbers through to the disk.
+pub(crate) fn sync(files: &[i32]) {
+    for fd in files {
+        // SAFETY: an open descriptor; if it was closed meanwhile, or is another one by now, this does no harm.
+        let _ = rustix::fs::fdatasync(unsafe { BorrowedFd::borrow_raw(*fd) });
+    }
+}
+
 impl Descriptors {
     /// Highest number in use, the agent's and the fabric's included.
     pub fn top(&self) -> u32 {
@@ -516,15 +524,16 @@ impl Descriptors {
         Ok(held)
     }
 
+    /// Numbers of the files that the program writes to.
+    pub fn written_files(&self) -> Vec<i32> {
+        let written =
+            |open: &Open| matches!(open.what, What::Path { kind: PathKind::File, .. }) && open.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        (0..self.opens.len()).filter(|index| written(&self.opens[*index])).filter_map(|index| self.number_of(index)).collect()
+    }
+
     /// Writes what the program wrote to its files through to the disk: a restart after a node's death needs it there.
     pub fn sync(&self) {
-        for (index, open) in self.opens.iter().enumerate() {
-            let written = open.flags & libc::O_ACCMODE != libc::O_RDONLY;
-            if let (What::Path { kind: PathKind::File, .. }, true, Some(fd)) = (&open.what, written, self.number_of(index)) {
-                // SAFETY: an open descriptor; if it was closed meanwhile this fails harmlessly.
-                let _ = rustix::fs::fdatasync(unsafe { BorrowedFd::borrow_raw(fd) });
-            }
-        }
+        sync(&self.written_files());
     }
 
     /// For people.

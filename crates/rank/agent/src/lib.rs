@@ -15,6 +15,7 @@ mod conversation;
 mod deadlines;
 mod descriptors;
 mod dirty;
+mod gather;
 mod guards;
 mod inspect;
 mod layout;

@@ -51,7 +51,26 @@ pub(crate) type Advice = BTreeMap<u64, Advised>;
 /// All areas, ascending. Does not use the C library's malloc.
 pub(crate) fn read() -> io::Result<Vec<Area>> {
     // Read as bytes: a path need not be UTF-8, and then it simply isn't found.
-    parse_all(&std::fs::read("/proc/self/maps")?)
+    parse_all(&text()?)
+}
+
+/// The text of `/proc/self/maps`. The kernel looks for the place where the last piece ended and gives a page at most, so small pieces
+/// take longer.
+pub(crate) fn text() -> io::Result<Vec<u8>> {
+    const PIECE: usize = 16 << 10;
+    let mut file = File::open("/proc/self/maps")?;
+    let (mut text, mut length) = (Vec::with_capacity(4 * PIECE), 0);
+    loop {
+        text.resize(length + PIECE, 0);
+        match file.read(&mut text[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    text.truncate(length);
+    Ok(text)
 }
 
 /// All areas of the text of `/proc/self/maps`.
@@ -74,11 +93,8 @@ fn parse(line: &str) -> Option<Area> {
     let (start, end) = range.split_once('-')?;
     let (major, minor) = device.split_once(':')?;
     let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
-    let name = rest.trim_start_matches(' ').replace("\\012", "\n");
-    let (name, deleted) = match name.strip_suffix(" (deleted)") {
-        Some(name) => (name.to_string(), true),
-        None => (name, false),
-    };
+    let name = rest.trim_start_matches(' ');
+    let (name, deleted) = name.strip_suffix(" (deleted)").map_or((name, false), |name| (name, true));
     let bit = |letter: char, bit: i32| if permissions.contains(letter) { bit as u32 } else { 0 };
     Some(Area {
         start: hexadecimal(start)?,
@@ -87,7 +103,7 @@ fn parse(line: &str) -> Option<Area> {
         shared: permissions.ends_with('s'),
         offset: hexadecimal(offset)?,
         identity: (hexadecimal(major)? << 32 | hexadecimal(minor)?, inode.parse().ok()?),
-        name,
+        name: if name.contains('\\') { name.replace("\\012", "\n") } else { name.to_string() },
         deleted,
     })
 }

@@ -7,15 +7,16 @@
 
 use crate::descriptors::{Descriptors, What, map_identity};
 use crate::layout::Layout;
-use crate::maps::{self, Area, NODE_MEMORY};
+use crate::maps::{Area, NODE_MEMORY};
 use crate::reopen::Inherited;
+use crate::tasks::names_in;
 use mend_image::record::object;
 use mend_messages::agent::SHARED_MEMORY_PREFIX;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, futimens, linkat, open};
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::fs::{DirBuilder, File, Metadata, read_dir, read_link, rename};
+use std::fs::{DirBuilder, File, Metadata, read_link, rename};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -36,15 +37,12 @@ pub(crate) enum NodeFileError {
     Large(PathBuf),
     #[error("{} in the node's memory cannot be read", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("/proc/self/maps cannot be read")]
-    Maps(#[source] io::Error),
 }
 
 impl NodeFileError {
     pub fn hint(&self) -> &'static str {
         match self {
             NodeFileError::Large(_) => "keep large files open or mapped, or in a directory on a disk that other nodes see",
-            NodeFileError::Maps(_) => "the rank needs a readable /proc",
             NodeFileError::Unreadable { .. } => "let the program have read access to its own files, or remove them",
         }
     }
@@ -83,13 +81,17 @@ enum Kind {
 impl NodeFiles {
     /// Names what cannot be saved; may run beside the program.
     pub fn obstacle(descriptors: &Descriptors, areas: &[Area]) -> Option<NodeFileError> {
-        Survey::below(Path::new(NODE_MEMORY), || Ok(held(descriptors, areas)), false).err()
+        Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), false).err()
     }
 
     /// Looks at everything, and copies what nobody holds. The threads are parked.
-    pub fn capture(descriptors: &Descriptors) -> Result<Self, NodeFileError> {
-        let held = || Ok(held(descriptors, &maps::read().map_err(NodeFileError::Maps)?));
-        Survey::below(Path::new(NODE_MEMORY), held, true)
+    pub fn capture(descriptors: &Descriptors, areas: &[Area]) -> Result<Self, NodeFileError> {
+        Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), true)
+    }
+
+    /// Whether there are copies of what nobody holds.
+    pub fn has_copies(&self) -> bool {
+        self.entries.iter().any(|entry| matches!(entry.kind, Kind::Loose(_)))
     }
 
     /// Makes what is held an object of the image that keeps its name.
@@ -171,26 +173,20 @@ struct Survey {
 }
 
 impl Survey {
-    fn below(
-        place: &Path,
-        held: impl FnOnce() -> Result<HashSet<Identity>, NodeFileError>,
-        copies: bool,
-    ) -> Result<NodeFiles, NodeFileError> {
+    fn below(place: &Path, held: impl FnOnce() -> HashSet<Identity>, copies: bool) -> Result<NodeFiles, NodeFileError> {
         // Most are empty, and the table of mounts may be long.
-        if read_dir(place).map_or(true, |mut entries| entries.next().is_none()) || !is_own(place) {
+        if names_in(place).map_or(true, |names| names.is_empty()) || !is_own(place) {
             return Ok(NodeFiles::default());
         }
-        let mut survey = Self { held: held()?, copies, total: 0, found: NodeFiles::default() };
+        let mut survey = Self { held: held(), copies, total: 0, found: NodeFiles::default() };
         survey.directory(place)?;
         Ok(survey.found)
     }
 
     fn directory(&mut self, place: &Path) -> Result<(), NodeFileError> {
         let failed = |source| NodeFileError::Unreadable { path: place.to_owned(), source };
-        let mut entries = read_dir(place).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(failed)?;
-        entries.sort_by_key(std::fs::DirEntry::file_name);
-        for entry in entries {
-            let path = entry.path();
+        for name in names_in(place).map_err(failed)? {
+            let path = place.join(name);
             match self.entry(&path) {
                 // Another rank of this node removed it.
                 Err(NodeFileError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}

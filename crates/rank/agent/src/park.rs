@@ -315,6 +315,12 @@ impl Parked {
         Ok(())
     }
 
+    /// Lets them go on, and waits for none.
+    pub fn release(&self) {
+        EPOCH.store(self.epoch.wrapping_add(1), Ordering::Release);
+        wake(&EPOCH);
+    }
+
     /// In a restored process: waits until all threads have left the restorer's code.
     pub fn await_arrival(&self, limit: Duration) -> Result<(), i32> {
         let deadline = Instant::now() + limit;
@@ -336,8 +342,7 @@ impl Parked {
 
 impl Drop for Parked {
     fn drop(&mut self) {
-        EPOCH.store(self.epoch.wrapping_add(1), Ordering::Release);
-        wake(&EPOCH);
+        self.release();
         let mut late = false;
         for slot in &self.slots[..self.used] {
             let mut patience = 50;

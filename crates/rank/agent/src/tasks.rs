@@ -1,8 +1,11 @@
 //! Threads as `/proc/self/task` shows them. No call here uses the C library's malloc: threads may be parked inside it.
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir, open};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, RawDirEntry, open};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A thread of this process.
 #[derive(Clone, Copy, Debug)]
@@ -20,20 +23,34 @@ pub(crate) struct Entry {
 
 /// The entries of a directory whose names are text, but for `.` and `..`.
 pub(crate) fn entries_in(directory: &str) -> io::Result<Vec<Entry>> {
+    let mut found = Vec::new();
+    each_in(Path::new(directory), |entry| {
+        if let Ok(name) = entry.file_name().to_str() {
+            found.push(Entry { name: name.to_string(), inode: entry.ino(), directory: entry.file_type() == FileType::Directory });
+        }
+    })?;
+    Ok(found)
+}
+
+/// The names in a directory, ascending, but for `.` and `..`.
+pub(crate) fn names_in(directory: &Path) -> io::Result<Vec<OsString>> {
+    let mut found = Vec::new();
+    each_in(directory, |entry| found.push(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned()))?;
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn each_in(directory: &Path, mut each: impl FnMut(&RawDirEntry)) -> io::Result<()> {
     let directory = open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut buffer = [MaybeUninit::uninit(); 8192];
     let mut entries = RawDir::new(&directory, &mut buffer);
-    let mut found = Vec::new();
     while let Some(entry) = entries.next() {
         let entry = entry?;
-        match entry.file_name().to_str() {
-            Ok("." | "..") | Err(_) => {}
-            Ok(name) => {
-                found.push(Entry { name: name.to_string(), inode: entry.ino(), directory: entry.file_type() == FileType::Directory });
-            }
+        if ![c".", c".."].contains(&entry.file_name()) {
+            each(&entry);
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The entries of a directory whose names are numbers.

@@ -60,10 +60,14 @@ pub(crate) enum WriteError {
 }
 
 /// Begins the look at what changed. Nothing of the process may change from here on until the image is complete. It is taken now, but
-/// for what may be looked at and written in turn: only if all is written while the threads stand still.
-pub(crate) fn look(job: &Job, buffers: &mut Buffers, in_turn: bool) -> Option<Looking> {
+/// for what may be looked at and written in turn, if all is written while the threads stand still, or what a copy of the process, if one is
+/// to be made (`behind`), can look at as well.
+pub(crate) fn look(job: &Job, buffers: &mut Buffers, behind: bool) -> Option<Looking> {
     let mut looking = Looking::new(job.look?);
-    if !in_turn || !looking.in_turn() {
+    if behind {
+        looking.defer();
+    }
+    if behind || !looking.in_turn() {
         looking.complete(job.plans, &mut job.sight(buffers.regions)?);
     }
     Some(looking)
@@ -71,7 +75,7 @@ pub(crate) fn look(job: &Job, buffers: &mut Buffers, in_turn: bool) -> Option<Lo
 
 impl Job<'_> {
     /// What a look needs of the surroundings.
-    fn sight<'b>(&'b self, regions: &'b mut [Region]) -> Option<Sight<'b>> {
+    pub fn sight<'b>(&'b self, regions: &'b mut [Region]) -> Option<Sight<'b>> {
         self.look.map(|look| look.sight(self.pagemap.as_raw_fd(), self.method, self.volatile, regions))
     }
 }

@@ -93,8 +93,24 @@ pub(crate) struct Taken {
     pub entries: Option<usize>,
     /// Changes are noticed from here on.
     pub armed: bool,
-    pub(super) hashes: usize,
+    /// How many; `None`: a copy of the process is to make them.
+    pub(super) hashes: Option<usize>,
     pub(super) blocks: usize,
+}
+
+impl Taken {
+    /// Nothing is left to a copy of the process.
+    pub fn complete(&self) -> bool {
+        self.hashes.is_some()
+    }
+}
+
+/// Hashes that a copy of the process has made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hashes {
+    pub(super) count: usize,
+    /// Not all found room.
+    pub(super) full: bool,
 }
 
 /// What a way needs of the surroundings.
@@ -172,6 +188,8 @@ pub(crate) struct Looking {
     sink: Sink,
     hashing: Hashing,
     blocks: Blocks,
+    /// A copy of the process makes the hashes.
+    deferred: bool,
     /// The next mapping, and where in it to go on if a part of it was looked at.
     plan: usize,
     within: Option<u64>,
@@ -193,11 +211,17 @@ impl Looking {
             sink: Sink::into(look.list),
             hashing: Hashing::new(look.before, look.after),
             blocks: Blocks::new(look.blocks.0, look.blocks.1, look.stay),
+            deferred: false,
             plan: 0,
             within: None,
             reached: 0,
             result: Ok(()),
         }
+    }
+
+    /// Before anything is looked at: leaves the hashes to [`Look::make_hashes`] in a copy of the process, if nothing is to be listed.
+    pub fn defer(&mut self) {
+        self.deferred = self.look.defers();
     }
 
     /// Whether it may go on while what it listed is written: something is left to be listed, and nothing is done at its end that would
@@ -252,7 +276,7 @@ impl Looking {
     fn part(&mut self, plan: &Plan, sight: &mut Sight) -> Result<Option<u64>, i32> {
         let Self { sink, hashing, blocks, .. } = self;
         match self.look.way {
-            Way::Protect(number) if plan.content != Content::Changed => {
+            Way::Protect(number) if !self.look.hashed(plan) => {
                 let Mapping { start, end, .. } = plan.mapping;
                 let at = match self.within {
                     Some(at) => at,
@@ -263,8 +287,8 @@ impl Looking {
                 protect::tell(plan, (at, to), sight, sink, blocks)?;
                 return Ok(Some(to).filter(|to| *to < end));
             }
-            Way::SoftDirty(_, witness) if witness.is_none() || plan.content != Content::Changed => soft::look(witness, plan, sight, sink),
-            // Under a file's private mapping write protection is not safe, and a witness not to be had: see there.
+            Way::SoftDirty(_, witness) if !self.look.hashed(plan) => soft::look(witness, plan, sight, sink),
+            Way::Protect(_) | Way::SoftDirty(..) | Way::Hash if self.deferred => Ok(()),
             Way::Protect(_) | Way::SoftDirty(..) | Way::Hash => hash::look(plan, hashing, sight, sink),
         }?;
         Ok(None)
@@ -285,13 +309,43 @@ impl Looking {
         Taken {
             entries: (good && self.sink.wanted()).then_some(self.sink.count()),
             armed: good && self.look.arm && !self.hashing.full(),
-            hashes: self.hashing.count(),
+            hashes: (!self.deferred).then(|| self.hashing.count()),
             blocks: self.blocks.count(),
         }
     }
 }
 
 impl Look {
+    /// Whether changes of a mapping that is tracked are noticed by hashes: under a file's private mapping write protection is not safe,
+    /// and a witness not to be had (see there).
+    fn hashed(&self, plan: &Plan) -> bool {
+        match self.way {
+            Way::Hash => true,
+            Way::Protect(_) | Way::SoftDirty(_, Some(_)) => plan.content == Content::Changed,
+            Way::SoftDirty(_, None) => false,
+        }
+    }
+
+    /// Hashes may be made later, of the same content: none is to be compared.
+    pub fn defers(&self) -> bool {
+        self.arm && self.list.is_none()
+    }
+
+    /// In a copy of the process: makes the hashes that were left to it, and says time and again that it lives.
+    pub fn make_hashes(&self, plans: &[Plan], sight: &mut Sight, mut lives: impl FnMut()) -> Result<Hashes, i32> {
+        const PIECE: usize = 1 << 30;
+        let (mut hashing, mut sink) = (Hashing::new(self.before, self.after), Sink::none());
+        for plan in plans.iter().filter(|plan| tracked(plan) && self.hashed(plan)) {
+            let Mapping { start, end, .. } = plan.mapping;
+            for at in (start..end).step_by(PIECE) {
+                let piece = Mapping { start: at, end: end.min(at + PIECE as u64), ..plan.mapping };
+                hash::look(&Plan { mapping: piece, ..*plan }, &mut hashing, sight, &mut sink)?;
+                lives();
+            }
+        }
+        Ok(Hashes { count: hashing.count(), full: hashing.full() })
+    }
+
     /// What it needs of the surroundings, beside room for regions.
     pub fn sight<'a>(&self, pagemap: i32, method: Method, volatile: &'a [u64], regions: &'a mut [Region]) -> Sight<'a> {
         Sight { pagemap, method, regions, volatile, arm: self.arm }

@@ -24,7 +24,7 @@ use crate::maps::Area;
 use blocks::Split;
 use hash::Hashed;
 use look::Way;
-pub(crate) use look::{Entry, Look, Looking, Sight, Taken, tracked, within};
+pub(crate) use look::{Entry, Hashes, Look, Looking, Sight, Taken, tracked, within};
 use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_kernel::memory::number;
 use mend_kernel::soft_dirty::{self, Tells};
@@ -81,10 +81,11 @@ impl Active {
 }
 
 /// Hashes of pages, of all or of those that the method leaves to them.
-struct Hashes {
+struct Hashing {
     /// At `since`.
     before: Room<Hashed>,
-    count: usize,
+    /// How many; `None`: a copy of the process makes them.
+    count: Option<usize>,
     /// Room for the next.
     after: Room<Hashed>,
 }
@@ -115,7 +116,7 @@ pub(crate) struct Tracker {
     /// Why none of the better ones.
     why: Vec<String>,
     list: Room<Entry>,
-    hashes: Hashes,
+    hashes: Hashing,
     blocks: Huge,
     /// The image since which changes are noticed, and its place in its chain.
     since: Option<(ImageId, u32)>,
@@ -144,7 +145,7 @@ impl Tracker {
             active: None,
             why: Vec::new(),
             list: Room::EMPTY,
-            hashes: Hashes { before: Room::EMPTY, count: 0, after: Room::EMPTY },
+            hashes: Hashing { before: Room::SHARED, count: Some(0), after: Room::SHARED },
             blocks: Huge { before: Room::EMPTY, count: 0, after: Room::EMPTY, split: Split::NONE, fulls: 0 },
             since: None,
         }
@@ -171,7 +172,7 @@ impl Tracker {
     pub fn prepare(&mut self, base: Option<ImageId>, track: bool) -> Prepared {
         let mut note = None;
         let base = base.filter(|_| !self.allowed.is_empty()).and_then(|wanted| match self.since {
-            Some((id, sequence)) if id == wanted && self.intact() => Some((id, sequence + 1)),
+            Some((id, sequence)) if id == wanted && self.hashes.count.is_some() && self.intact() => Some((id, sequence + 1)),
             _ => {
                 note = Some("full, because changes since the image to build on were not noticed".to_string());
                 None
@@ -218,7 +219,7 @@ impl Tracker {
             Method::SoftDirty => Way::SoftDirty(clear_refs.unwrap_or(-1), userfault),
             Method::Hash => Way::Hash,
         };
-        let before = (hashes.before.lend(), if incremental { hashes.count } else { 0 });
+        let before = (hashes.before.lend(), hashes.count.filter(|_| incremental).unwrap_or(0));
         let blocks = ((self.blocks.before.lend(), self.blocks.count), self.blocks.after.lend());
         let stay = incremental || !blocks::chance(self.blocks.fulls);
         Ok(Some(Look { way, before, after: hashes.after.lend(), blocks, stay, arm: track, list: incremental.then(|| self.list.lend()) }))
@@ -278,6 +279,15 @@ impl Tracker {
         }
         self.hashes.after.empty();
         self.list.empty();
+    }
+
+    /// The copy of the process that wrote an image has made its hashes, or could not.
+    pub fn take_hashes(&mut self, id: ImageId, made: Option<Hashes>) {
+        if self.hashes.count.is_none() && self.since.is_some_and(|(since, _)| since == id) {
+            let made = made.filter(|made| !made.full);
+            self.hashes.count = made.map(|made| made.count);
+            self.since = self.since.filter(|_| made.is_some());
+        }
     }
 
     /// Blocks that were left without protection are not in huge pages yet.

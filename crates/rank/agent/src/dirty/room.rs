@@ -9,6 +9,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 pub(super) struct Room<T: Copy> {
     base: usize,
     capacity: usize,
+    /// With copies of the process, too.
+    shared: bool,
     items: PhantomData<T>,
 }
 
@@ -24,7 +26,9 @@ pub(super) struct Loan<T: Copy> {
 pub(super) trait Words: Copy {}
 
 impl<T: Words> Room<T> {
-    pub const EMPTY: Self = Self { base: 0, capacity: 0, items: PhantomData };
+    pub const EMPTY: Self = Self { base: 0, capacity: 0, shared: false, items: PhantomData };
+    /// What a copy of the process puts there is there in both.
+    pub const SHARED: Self = Self { shared: true, ..Self::EMPTY };
 
     /// Bytes of the mapping.
     fn length(&self) -> usize {
@@ -39,10 +43,11 @@ impl<T: Words> Room<T> {
         }
         self.release();
         let length = (items * size_of::<T>()).next_multiple_of(4096);
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let sharing = if self.shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, sharing | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(core::ptr::null_mut(), length, protection, flags)? };
-        *self = Self { base: base as usize, capacity: items, items: PhantomData };
+        (self.base, self.capacity) = (base as usize, items);
         Ok(())
     }
 
@@ -59,7 +64,9 @@ impl<T: Words> Room<T> {
     pub fn empty(&self) {
         if self.capacity != 0 {
             // SAFETY: this room's own mapping, of which nobody has a slice now.
-            let _ = unsafe { madvise(self.base as *mut _, self.length(), Advice::LinuxDontNeed) };
+            let _ = unsafe {
+                madvise(self.base as *mut _, self.length(), if self.shared { Advice::LinuxRemove } else { Advice::LinuxDontNeed })
+            };
         }
     }
 
@@ -68,12 +75,12 @@ impl<T: Words> Room<T> {
             // SAFETY: this room's own mapping, of which nobody has a slice now.
             let _ = unsafe { munmap(self.base as *mut _, self.length()) };
         }
-        *self = Self::EMPTY;
+        self.forget();
     }
 
     /// In a restored process, where the mapping is somebody else's to remove.
     pub fn forget(&mut self) {
-        *self = Self::EMPTY;
+        (self.base, self.capacity) = (0, 0);
     }
 }
 

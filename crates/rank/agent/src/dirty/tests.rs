@@ -101,6 +101,9 @@ impl Bench {
         let mut regions = vec![Region::default(); 64];
         let mut looking = Looking::new(look);
         let mut sight = look.sight(self.pagemap.as_raw_fd(), self.scan, &[], &mut regions);
+        if self.images.is_multiple_of(2) {
+            looking.defer();
+        }
         let in_turn = (looking.in_turn() && !self.images.is_multiple_of(3)).then(|| told_in_turn(&mut looking, plans, &mut sight));
         looking.complete(plans, &mut sight);
         let taken = looking.taken();
@@ -134,7 +137,13 @@ impl Bench {
             self.chain = image;
             self.images = self.images.wrapping_add(1);
         }
-        self.tracker.settle(ImageId([self.images; 16]), prepared.base.map_or(0, |(_, sequence)| sequence), &look, &taken);
+        let id = ImageId([self.images; 16]);
+        self.tracker.settle(id, prepared.base.map_or(0, |(_, sequence)| sequence), &look, &taken);
+        if !taken.complete() {
+            // As a copy of the process does, while the agent goes on.
+            let made = look.make_hashes(plans, &mut sight, || ()).unwrap();
+            self.tracker.take_hashes(id, Some(made));
+        }
         while !self.images.is_multiple_of(3) && self.tracker.has_split() {
             self.tracker.join_some();
         }

@@ -69,7 +69,7 @@ def main():
     steps = [
         ([program("mend_kernel")], ROOT, {}),
         ([program("mend_agent")], agent, {"MEND_DIFFERENTIAL_SEQUENCES": "10"}),
-        ([AS_USER, program("mend_fabric"), "channel::shm"], ROOT, {}),
+        ([AS_USER, program("mend_fabric"), "channel::memory"], ROOT, {}),
         ([AS_USER, sys.executable, "tests/lab/run.py", *LAB], ROOT, whole),
     ]
     if os.environ.get("MEND_VM_EMULATED"):

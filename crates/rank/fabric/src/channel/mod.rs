@@ -17,6 +17,7 @@
 //! stays: it carries the acknowledgements back, and its end tells that the peer is gone.
 
 mod handshake;
+pub mod memory;
 pub mod ofi;
 pub mod opening;
 mod pace;

@@ -3,11 +3,12 @@
 //! Until ACCEPT no packet flows, so an opening can be dropped at any moment and begun again later.
 
 use super::handshake::{ACCEPT, ACCEPT_LENGTH, Hello, Medium, REFUSE, Wire};
+use super::memory::{allow_readers, open_own_memory};
 use super::ofi::OfiOpening;
 use super::ofi::contact::{CONTACT_LENGTH, Contact};
 use super::ofi::port::SharedPort;
 use super::ring::Ring;
-use super::shm::{ShmOutgoing, allow_readers, open_own_memory};
+use super::shm::ShmOutgoing;
 use super::tcp::{TcpOutgoing, tune};
 use super::{ChannelError, Outgoing};
 use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};

@@ -10,7 +10,8 @@
 //! A packet that is longer than a record (it was made for another channel, and its receiver has moved here since) goes as
 //! parts: records of a kind of their own, which carry the bytes of header and payload. Nothing comes between them.
 
-use super::pace::{Pace, Prospect};
+use super::memory::{self, Memory};
+use super::pace::Pace;
 use super::ring::{CAPACITY, MAX_RECORD, Reader, Ring, Writer};
 use super::{AckReader, ChannelError, Deliver, Incoming, NotPulled, Outgoing, Pulled, Puller, write_ack};
 use crate::engine::EAGER_LIMIT;
@@ -18,13 +19,8 @@ use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED, flag};
 use crate::engine::pull::{Offer, Piece};
 use crate::fabric::cycles;
-use mend_kernel::namespaces::peer_of;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
-use rustix::process::Pid;
 use std::cell::Cell;
-use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Payload of a packet of a long transfer: small enough that sender and receiver copy at the same time, large enough
 /// that the header costs nothing. It goes with the ring's capacity.
@@ -39,122 +35,7 @@ const OFFER: u32 = 1;
 /// Longest message that goes through the ring at once if the receiver could read it: above, two more packets cost less
 /// than the second copy.
 const SHORT: usize = 8 * 1024;
-/// Bytes per read by descriptor.
-const READ: usize = 256 * 1024;
-/// By process: each call begins with a look at the process and its rights. It takes half a millisecond.
-const LONG_READ: usize = 4 << 20;
-/// If reading takes so many times longer than copying, the ring is likely to be the faster way for all messages.
-const SLOW: u64 = 3;
-/// Bytes that are copied and read to compare.
-const SAMPLE: usize = 64 * 1024;
-/// How often: interruptions make single times too long.
-const SAMPLES: usize = 5;
-/// Bytes of a page.
-const PAGE: usize = 4096;
 const _: () = assert!(SHORT <= EAGER_LIMIT && EAGER_LIMIT <= MAX_STREAMED);
-
-/// This process's memory, to read. `None`: the system does not allow it.
-pub fn open_own_memory() -> Option<OwnedFd> {
-    rustix::fs::open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
-}
-
-/// Lets others of this user read this process's memory where Yama would let ancestors only (`ptrace_scope` 1), which some
-/// distributions have set. A restored process has to ask again.
-pub fn allow_readers() {
-    const ANYBODY: libc::c_ulong = libc::c_ulong::MAX;
-    if std::fs::read("/proc/sys/kernel/yama/ptrace_scope").is_ok_and(|scope| scope.starts_with(b"1")) {
-        // SAFETY: the call takes a number and touches no memory. If it fails, readers have the descriptor.
-        unsafe { libc::prctl(libc::PR_SET_PTRACER, ANYBODY, 0, 0, 0) };
-    }
-}
-
-/// The sender's memory.
-#[derive(Debug)]
-struct Memory {
-    file: OwnedFd,
-    /// Its process, as long as nothing stands in the way of reading it by that.
-    process: Option<Pid>,
-}
-
-impl Memory {
-    /// What `socket` leads to has given us `file`.
-    fn new(file: OwnedFd, socket: &OwnedFd) -> Self {
-        let process = peer_of(socket.as_fd()).ok().and_then(|(_, process)| process);
-        Self { file, process }
-    }
-
-    /// Bytes read from `place` on to `target`, at most `length`; 0: the sender has ended.
-    ///
-    /// # Safety
-    /// `target` is this process's to write to.
-    unsafe fn read(&mut self, place: u64, target: *mut u8, length: usize) -> std::io::Result<usize> {
-        if let Some(process) = self.process {
-            let local = libc::iovec { iov_base: target.cast(), iov_len: length };
-            let remote = libc::iovec { iov_base: place as *mut libc::c_void, iov_len: length };
-            // SAFETY: the kernel writes at most `length` bytes to the target, which the caller vouches for, and checks the rest.
-            let read = unsafe { libc::process_vm_readv(process.as_raw_nonzero().get(), &raw const local, 1, &raw const remote, 1, 0) };
-            if read > 0 {
-                return Ok(read as usize);
-            }
-            // Not allowed (Yama, seccomp), or not the process any more that it was.
-            self.process = None;
-        }
-        let place = i64::try_from(place).map_err(|_| std::io::ErrorKind::InvalidInput)?;
-        // The kernel goes in steps of a page's length from where it starts: steps that lie across two pages of the sender
-        // cost half as much again.
-        let to_boundary = PAGE - place as usize % PAGE;
-        let part = if to_boundary < PAGE && length > PAGE { to_boundary } else { length };
-        // SAFETY: as above.
-        let read = unsafe { libc::pread(self.file.as_raw_fd(), target.cast(), part, place) };
-        usize::try_from(read).map_err(|_| std::io::Error::last_os_error())
-    }
-}
-
-/// What [`prospect`] has found of reading by file and by process: nothing yet, or what a read costs, twice, and one more if that
-/// is slow.
-static FOUND: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-
-/// Forgets what was found: this process may be on another machine now.
-pub fn look_again() {
-    FOUND.iter().for_each(|found| found.store(0, Ordering::Relaxed));
-}
-
-/// What reading a process's memory costs here, and whether that is much slower than copying. The kernel goes page by page, with a
-/// look at the page table for each; how that compares with plain copying differs between processors by a factor of five.
-fn prospect(by_process: bool) -> Prospect {
-    let known = &FOUND[usize::from(by_process)];
-    if known.load(Ordering::Relaxed) == 0 {
-        let process = by_process.then(rustix::process::getpid);
-        let memory = open_own_memory().map(|file| Memory { file, process });
-        let found = memory.and_then(|mut memory| compare(&mut memory)).unwrap_or(Prospect { read: 1, slow: false });
-        known.store(found.read.max(1) << 1 | u64::from(found.slow), Ordering::Relaxed);
-    }
-    let found = known.load(Ordering::Relaxed);
-    Prospect { read: found >> 1, slow: found & 1 == 1 }
-}
-
-/// Reads and copies a little of this process's memory: takes some 50 µs.
-fn compare(memory: &mut Memory) -> Option<Prospect> {
-    let (source, mut target) = (vec![1u8; SAMPLE], vec![0u8; SAMPLE]);
-    let (mut copied, mut read) = (u64::MAX, u64::MAX);
-    for _ in 0..SAMPLES {
-        let began = cycles();
-        black_box(&mut target).copy_from_slice(black_box(&source));
-        copied = copied.min(cycles().saturating_sub(began));
-        let began = cycles();
-        let mut done = 0;
-        while done < SAMPLE {
-            let part = &mut target[done..];
-            // SAFETY: the part is as long as told.
-            match unsafe { memory.read(source[done..].as_ptr() as u64, part.as_mut_ptr(), part.len()) } {
-                Ok(more @ 1..) => done += more,
-                _ => return None,
-            }
-        }
-        read = read.min(cycles().saturating_sub(began));
-    }
-    Some(Prospect { read: read * 1024 / SAMPLE as u64, slow: read > copied.saturating_mul(SLOW) })
-}
 
 fn ring_bell(bell: &OwnedFd) {
     // It can only fail when the counter is at its maximum, and then the bell has rung.
@@ -322,10 +203,6 @@ impl ShmIncoming {
         }
     }
 
-    fn by_process(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.process.is_some())
-    }
-
     /// A part of a packet; the last one delivers it.
     fn part(&mut self, payload: Payload, deliver: Deliver<'_>) -> Result<(), ChannelError> {
         let impossible = || Err(ChannelError::Protocol("impossible parts in a ring".into()));
@@ -350,11 +227,11 @@ impl Puller for ShmIncoming {
     }
 
     fn chunk(&self) -> usize {
-        if self.by_process() { LONG_READ } else { READ }
+        self.memory.as_ref().map_or(memory::READ, Memory::at_once)
     }
 
     fn declines(&mut self, token: u64, length: usize) -> bool {
-        self.pace.rings(token, length, prospect(self.by_process()), cycles())
+        self.pace.rings(token, length, memory::prospect(self.memory.as_ref()), cycles())
     }
 
     fn read(&mut self, token: u64, remote: Piece, local: Segment) -> Result<Pulled, NotPulled> {
@@ -463,7 +340,7 @@ impl Incoming for ShmIncoming {
         f(self.socket.as_raw_fd());
         f(self.bell.as_raw_fd());
         if let Some(memory) = &self.memory {
-            f(memory.file.as_raw_fd());
+            f(memory.descriptor());
         }
     }
 
@@ -473,7 +350,7 @@ impl Incoming for ShmIncoming {
 
     fn forget(self: Box<Self>) {
         std::mem::forget(self.reader.into_ring());
-        let _ = (self.socket.into_raw_fd(), self.bell.into_raw_fd(), self.memory.map(|memory| memory.file.into_raw_fd()));
+        let _ = (self.socket.into_raw_fd(), self.bell.into_raw_fd(), self.memory.map(Memory::forget));
     }
 }
 
@@ -489,50 +366,6 @@ mod tests {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         (ShmOutgoing::new(ring, one, bell(), false), ShmIncoming::new(Ring::open(&file).unwrap(), other, bell(), None))
-    }
-
-    /// By process and by descriptor; a process that is not (any more) there leaves the descriptor.
-    #[test]
-    fn memory_is_read_by_either_way() {
-        let mut gone = std::process::Command::new("true").spawn().unwrap();
-        gone.wait().unwrap();
-        let nobody = Pid::from_raw(gone.id() as i32);
-        let source: Vec<u8> = (0..5 * PAGE).map(|at| (at / 3) as u8).collect();
-        for process in [Some(rustix::process::getpid()), None, nobody] {
-            let mut memory = Memory { file: open_own_memory().unwrap(), process };
-            let mut target = vec![0; source.len()];
-            let mut done = 0;
-            while done < source.len() {
-                let part = &mut target[done..];
-                // SAFETY: as long as told.
-                done += unsafe { memory.read(source[done..].as_ptr() as u64, part.as_mut_ptr(), part.len()) }.unwrap();
-            }
-            assert!(source == target);
-            assert_eq!(memory.process, process.filter(|_| process != nobody));
-            // Nothing is mapped there.
-            // SAFETY: as above.
-            assert!(unsafe { memory.read(1 << 46, target.as_mut_ptr(), 8) }.is_err());
-        }
-    }
-
-    /// Also where Yama restricts it (tier `vm`): a child may not read its parent then.
-    #[test]
-    fn neighbours_may_read_by_process() {
-        let (source, mut target) = ([7u8; 16], [0u8; 16]);
-        let parent = rustix::process::getpid().as_raw_nonzero().get();
-        allow_readers();
-        // SAFETY: the child makes two system calls, on memory of its own, and ends.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: 16 };
-            let remote = libc::iovec { iov_base: source.as_ptr().cast_mut().cast(), iov_len: 16 };
-            // SAFETY: as above.
-            unsafe { libc::_exit(i32::from(libc::process_vm_readv(parent, &raw const local, 1, &raw const remote, 1, 0) != 16)) };
-        }
-        let mut status = 0;
-        // SAFETY: the status is ours to write to.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
     }
 
     fn eager(tag: u64, length: usize) -> (Header, Vec<u8>) {

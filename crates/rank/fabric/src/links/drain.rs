@@ -197,7 +197,7 @@ impl Links {
             peer.entry = None;
         }
         self.forget_pulls();
-        crate::channel::shm::look_again();
+        crate::channel::memory::look_again();
         self.inbound.drain(..).flatten().for_each(|inbound| inbound.channel.forget());
         self.strangers.drain(..).flatten().for_each(|stranger| stranger.forget());
         if let Some(watch) = self.watch.take() {

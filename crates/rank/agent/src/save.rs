@@ -16,7 +16,7 @@ use crate::gather::{Sources, Space, Tables, gather_until_stable};
 use crate::guards;
 use crate::inspect::{process_obstacles, shared_with_others};
 use crate::layout::{Layout, LayoutError};
-use crate::maps::{self, Area};
+use crate::maps;
 use crate::node_files::{NodeFileError, NodeFiles};
 use crate::park::{ParkError, Parked, park};
 use crate::samples::Samples;
@@ -202,7 +202,7 @@ pub(crate) fn save(
         space: None,
     });
     let space = Space::read()?;
-    possible(request, &space.areas)?;
+    process_obstacles(None).into_iter().next().map_or(Ok(()), refused)?;
     standing.files = NodeFiles::capture(&standing.descriptors, &space.areas)?;
     let mut sources = Sources::open()?;
     // Copies of files take memory, which may be there since the last image.
@@ -280,7 +280,9 @@ pub(crate) fn save(
 /// What would stand in the way if the threads were parked now.
 fn look_ahead(request: &Request) -> Result<(), SaveError> {
     let areas = maps::read().map_err(|source| SaveError::Read { what: "/proc/self/maps", source })?;
-    possible(request, &areas)?;
+    let obstacle = process_obstacles(None).into_iter().next();
+    // Not once more while the threads stand still: it reads the mappings of all ranks on the node.
+    obstacle.or_else(|| shared_with_others(&areas, &request.excluded, None)).map_or(Ok(()), refused)?;
     let mut errors = Vec::new();
     let descriptors = passing::examine(request.attached, &request.own_descriptors, &mut errors);
     if let Some(error) = errors.into_iter().next() {
@@ -290,10 +292,8 @@ fn look_ahead(request: &Request) -> Result<(), SaveError> {
     NodeFiles::obstacle(&descriptors, &areas).map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Whether the process as a whole can be saved.
-fn possible(request: &Request, areas: &[Area]) -> Result<(), SaveError> {
-    let found = process_obstacles(None).into_iter().next().or_else(|| shared_with_others(areas, &request.excluded, None));
-    found.map_or(Ok(()), |(what, hint)| Err(SaveError::Obstacle { what, hint }))
+fn refused((what, hint): (String, &'static str)) -> Result<(), SaveError> {
+    Err(SaveError::Obstacle { what, hint })
 }
 
 /// Parks all threads and looks at what they have; once more, if that is something which passes.

@@ -1,7 +1,7 @@
 //! The contract between a daemon's shepherd and `mend-restorer`: command line, control socket, hand-over.
 //!
 //! ```text
-//! shepherd                                   mend-restorer (pid = Header::pid, in its own PID namespace)
+//! shepherd                                   mend-restorer (pid = Header::pid in its PID namespace)
 //!   exec mend-restorer --image-fd A[,A…] --control-fd B --agent-fd C --attach stdin=D … --mode restart
 //!                                            reads the stream from A up to its end record, not a byte further; then, of
 //!                                            the images that it builds on, newest first, what it needs

@@ -1,6 +1,6 @@
 //! How the kernel schedules each thread: processors it may run on, policy and nice value, I/O priority.
 //!
-//! Only what differs from the first process of the rank's namespace is the program's own; the rest is the node's business, and
+//! Only what differs from the rank's parent, its reaper, is the program's own; the rest is the node's business, and
 //! another node may do it in another way. Bringing it back is best effort: processors may be absent, privileges too.
 
 use mend_kernel::raw::{check, syscall};
@@ -23,7 +23,8 @@ pub(crate) struct Scheduling {
 
 /// What each thread has of its own.
 pub(crate) fn read(threads: impl Iterator<Item = i32>) -> Vec<Scheduling> {
-    let given = look(1);
+    let parent = rustix::process::getppid().map_or(1, |parent| parent.as_raw_nonzero().get());
+    let given = look(parent);
     let own = |thread| {
         let mut found = look(thread);
         if found.processors == given.processors {

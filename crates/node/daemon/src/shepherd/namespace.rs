@@ -97,6 +97,8 @@ async fn make() -> io::Result<Made> {
 
 /// The hidden subcommand: keeps a namespace until standard input, a socket, ends. Returns the exit code.
 pub fn keep() -> i32 {
+    // Short slices are for the daemon.
+    let _ = mend_kernel::slice::restore();
     let _ = rustix::process::setpgid(None, None);
     let Ok(control) = rustix::io::dup(rustix::stdio::stdin()) else { return 1 };
     let mut control = UnixStream::from(control);

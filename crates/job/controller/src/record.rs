@@ -199,7 +199,7 @@ pub fn try_below(directory: &Path) -> io::Result<()> {
     }
     let name = |state| there.join(format!(".{}.{state}", to_hex(&mend_wire::random_bytes::<8>())));
     let (part, place) = (name("trial"), name("tried"));
-    match DirBuilder::new().mode(0o700).create(&part) {
+    match make_directory(&part) {
         // As /proc says it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(io::Error::other("nothing can be made in this file system")),
         made => made?,

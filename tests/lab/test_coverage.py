@@ -152,9 +152,10 @@ class Coverage(Alone, OnMachine):
         self.machine.environment["MEND_SPACE_PERCENT"] = "off"
         job, name = self.start(program)
         modes = ("copy-on-write", "stop", "copy-on-write", "stop")
-        last = [self.machine.verb("checkpoint", name, "--mode", mode)["directory"] for mode in modes][-1]
+        told = [self.machine.verb("checkpoint", name, "--mode", mode) for mode in modes]
+        last = told[-1]["directory"]
         shown = json.loads(self.machine.mend("image", "show", os.path.join(last, "rank-0.image"), "--json").stdout)
-        self.assertEqual(shown["chain"][0]["sequence"], len(modes) - 1)
+        self.assertEqual(shown["chain"][0]["sequence"], len(modes) - 1, told)
         self.comes_back(job, name)
 
     def test_more_memory_than_there_may_be(self):

@@ -361,8 +361,9 @@ mod tests {
                 // To read it takes memory until there is enough.
                 let mut read = (0..50).map(|_| Space::read().unwrap());
                 let space = read.find(|space| space.lasts(maps.as_fd()).unwrap()).unwrap();
+                // Not writable meanwhile: older kernels would remember that, and leave it a mapping of its own.
                 // SAFETY: pages of the mapping made above, to which nobody refers.
-                unsafe { mprotect(first, PAGE as usize, MprotectFlags::READ | MprotectFlags::WRITE) }.unwrap();
+                unsafe { mprotect(first, PAGE as usize, MprotectFlags::empty()) }.unwrap();
                 lasted.push(space.lasts(maps.as_fd()).unwrap());
                 // SAFETY: as above.
                 unsafe { mprotect(first, PAGE as usize, MprotectFlags::READ) }.unwrap();

@@ -106,13 +106,15 @@ def without_nothing(figures):
 
 
 def bandwidth(runs, work):
-    figures = alternate([*OTHERS, "mend"], 2, imb(200, "12:22", ["PingPong", "Sendrecv"]), runs, work, imb_tables)
-    more = alternate([*OTHERS, "mend"], 2, imb(10, "12:22", ["Uniband"]), runs, work, imb_tables)
-    for kind, tables in more.items():
-        for whole, part in zip(figures[kind], tables):
-            whole.update(part)
-    without_nothing(figures)
-    table("time of long messages, 2 ranks", figures, OTHERS)
+    # As for collectives: each line that is printed takes a processor from a rank for a while.
+    for length, repeated, sizes in (("short", 10, "12:15"), ("long", 1, "16:22")):
+        figures = alternate([*OTHERS, "mend"], 2, imb(200 * repeated, sizes, ["PingPong", "Sendrecv"]), runs, work, imb_tables)
+        more = alternate([*OTHERS, "mend"], 2, imb(10 * repeated, sizes, ["Uniband"]), runs, work, imb_tables)
+        for kind, tables in more.items():
+            for whole, part in zip(figures[kind], tables):
+                whole.update(part)
+        without_nothing(figures)
+        table(f"time of long messages, 2 ranks, {length}", figures, OTHERS)
 
 
 def collectives(runs, work):

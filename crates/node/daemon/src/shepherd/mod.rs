@@ -52,22 +52,18 @@ struct Refused {
 
 impl Refused {
     fn at(step: Step) -> impl FnOnce(io::Error) -> Refused {
-        move |error| Refused { step, errno: error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()) }
+        move |error| Refused { step, errno: number_of(&error) }
     }
+}
+
+/// Its error number, to be sent.
+fn number_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
 }
 
 /// The hidden subcommand: becomes the shepherd of the control socket on standard input. Returns the exit code.
 pub fn run() -> i32 {
-    // Short slices are for the daemon; the rank has what it would have without Mend.
-    let _ = mend_kernel::slice::restore();
-    // A process group of its own: a terminal's Ctrl-C is the controller's business.
-    let _ = setpgid(None, None);
-    let Ok(control) = rustix::io::dup(rustix::stdio::stdin()) else { return 1 };
-    let mut control = UnixStream::from(control);
-    let Ok(null) = File::open("/dev/null") else { return 1 };
-    if rustix::stdio::dup2_stdin(&null).is_err() {
-        return 1;
-    }
+    let Ok(mut control) = begin() else { return 1 };
     let (launch, mut files) = match receive_launch(&mut control) {
         Ok(received) => received,
         Err(_) => return 1,
@@ -81,7 +77,7 @@ pub fn run() -> i32 {
         Ok(reaper) => {
             // The reaper alone holds the rank's pipes and the control socket from here on.
             drop(report);
-            while matches!(waitpid(Some(reaper), WaitOptions::empty()), Err(Errno::INTR)) {}
+            await_end(reaper);
             0
         }
         Err(Refused { step, errno }) => {
@@ -91,15 +87,38 @@ pub fn run() -> i32 {
     }
 }
 
+/// What a hidden subcommand does first. Its control socket, instead of which standard input is empty.
+fn begin() -> io::Result<UnixStream> {
+    // Short slices are for the daemon; a rank has what it would have without Mend.
+    let _ = mend_kernel::slice::restore();
+    // A process group of its own: a terminal's Ctrl-C is the controller's business.
+    let _ = setpgid(None, None);
+    let control = rustix::io::dup(rustix::stdio::stdin())?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(control.into())
+}
+
+fn await_end(child: Pid) {
+    while matches!(waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+}
+
+/// Mounts of its own: what is mounted on the node later must appear here, and nothing the other way round.
+fn separate_mounts() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
+}
+
+/// The `/proc` of this process's PID namespace.
+fn mount_proc() -> io::Result<()> {
+    Ok(mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?)
+}
+
 fn isolate(launch: &Launch) -> Result<(), Refused> {
     if let Some(clock) = launch.clock {
         unshare(UnshareFlags::NEWTIME).map_err(Refused::at(Step::Clock))?;
         std::fs::write("/proc/self/timens_offsets", offsets_text(clock)).map_err(Refused::at(Step::Clock))?;
     }
-    unshare(UnshareFlags::NEWNS).map_err(Refused::at(Step::Namespaces))?;
-    // What is mounted on the node later must appear for the rank, and nothing the other way round.
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .map_err(|errno| Refused { step: Step::Namespaces, errno: errno.raw_os_error() })?;
+    separate_mounts().map_err(Refused::at(Step::Namespaces))?;
     if let Some(directory) = &launch.shared_memory {
         // Where it is refused, the rank shares the node's.
         let _ = mount_bind(directory, "/dev/shm");
@@ -118,7 +137,7 @@ fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>, shared:
     let id = Pid::from_raw((launch.pid + REAPER_AFTER) as i32);
     // Only the new process takes it.
     let mut given = Some((control, launch, files));
-    let mut begin = |shared: bool| {
+    let mut reap = |shared: bool| {
         let Some((control, mut launch, files)) = given.take() else { return 1 };
         launch.shared = shared;
         // A shepherd that died before this line took nothing along, but the daemon sees it dead and closes its end.
@@ -126,16 +145,16 @@ fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>, shared:
             return 1;
         }
         // Refused where parts of /proc are masked (containers): /proc/self still works in the one that is there.
-        let _ = mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None);
+        let _ = mount_proc();
         reaper::run(control, &launch, files)
     };
     if let (Some(namespace), Some(id)) = (shared, id)
-        && let Some(reaper) = fork_into(&namespace, id, || begin(true)).map_err(Refused::at(Step::Namespaces))?
+        && let Some(reaper) = fork_into(&namespace, id, || reap(true)).map_err(Refused::at(Step::Namespaces))?
     {
         return Ok(reaper);
     }
     unshare(UnshareFlags::NEWPID).map_err(Refused::at(Step::Namespaces))?;
-    fork_and_run(|| begin(false)).map_err(Refused::at(Step::Fork))
+    fork_and_run(|| reap(false)).map_err(Refused::at(Step::Fork))
 }
 
 /// Forks a process with this id in the namespace; `None` if that cannot be. The caller's further children are where its others are.

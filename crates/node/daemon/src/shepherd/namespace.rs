@@ -14,21 +14,21 @@
 //! Faults assumed: any step is refused; the daemon or any process here is killed at any moment.
 
 use super::kin::{kill_descendants, reap};
+use super::spawn::spawn_self;
+use super::{await_end, begin, mount_proc, number_of, separate_mounts};
 use mend_kernel::namespaces::{fork_and_run, unshare};
 use mend_kernel::signal_queue::SignalQueue;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::process::{Signal, WaitOptions, set_parent_process_death_signal, waitpid};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -76,14 +76,7 @@ impl SharedNamespace {
 }
 
 async fn make() -> io::Result<Made> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let keeper = Command::new("/proc/self/exe")
-        .arg0("mendd")
-        .arg("namespace")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
+    let (ours, keeper) = spawn_self("namespace")?;
     ours.set_nonblocking(true)?;
     let mut control = tokio::net::UnixStream::from_std(ours)?;
     let errno = timeout(PATIENCE, control.read_i32()).await.map_err(|_| io::ErrorKind::TimedOut)??;
@@ -97,16 +90,8 @@ async fn make() -> io::Result<Made> {
 
 /// The hidden subcommand: keeps a namespace until standard input, a socket, ends. Returns the exit code.
 pub fn keep() -> i32 {
-    // Short slices are for the daemon.
-    let _ = mend_kernel::slice::restore();
-    let _ = rustix::process::setpgid(None, None);
-    let Ok(control) = rustix::io::dup(rustix::stdio::stdin()) else { return 1 };
-    let mut control = UnixStream::from(control);
-    let Ok(null) = File::open("/dev/null") else { return 1 };
-    if rustix::stdio::dup2_stdin(&null).is_err() {
-        return 1;
-    }
-    let first = unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS).and_then(|()| {
+    let Ok(mut control) = begin() else { return 1 };
+    let first = separate_mounts().and_then(|()| unshare(UnshareFlags::NEWPID)).and_then(|()| {
         let control = control.try_clone()?;
         fork_and_run(move || be_first(control))
     });
@@ -114,18 +99,14 @@ pub fn keep() -> i32 {
         Ok(first) => {
             // Pid 1 alone holds the socket from here on.
             drop(control);
-            while matches!(waitpid(Some(first), WaitOptions::empty()), Err(Errno::INTR)) {}
+            await_end(first);
             0
         }
         Err(error) => {
-            let _ = control.write_all(&code(&error).to_be_bytes());
+            let _ = control.write_all(&number_of(&error).to_be_bytes());
             1
         }
     }
-}
-
-fn code(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
 }
 
 /// Pid 1: reaps, and sweeps when told to.
@@ -133,7 +114,7 @@ fn be_first(mut control: UnixStream) -> i32 {
     let ready = set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from).and_then(|()| prepare());
     let said = match &ready {
         Ok(_) => 0,
-        Err(error) => code(error),
+        Err(error) => number_of(error),
     };
     let (Ok(()), Ok(orphans)) = (control.write_all(&said.to_be_bytes()), ready) else { return 1 };
     loop {
@@ -158,8 +139,7 @@ fn be_first(mut control: UnixStream) -> i32 {
 
 fn prepare() -> io::Result<SignalQueue> {
     // Its own /proc, to find what it inherits.
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
-    mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?;
+    mount_proc()?;
     let most: u32 = fs::read_to_string("/proc/sys/kernel/pid_max")?.trim().parse().map_err(io::Error::other)?;
     if most < ENOUGH {
         return Err(Errno::RANGE.into());

@@ -45,16 +45,7 @@ pub async fn spawn(launch: Launch, files: Vec<OwnedFd>) -> Result<(ShepherdLink,
     if files.len() > MAX_FILES {
         return Err(SpawnError::TooManyFiles(files.len()));
     }
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(SpawnError::Process)?;
-    // The running file itself, also after an upgrade replaced the one at its path.
-    let process = Command::new("/proc/self/exe")
-        .arg0("mendd")
-        .arg("shepherd")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(SpawnError::Process)?;
+    let (ours, process) = spawn_self("shepherd").map_err(SpawnError::Process)?;
     send_files(&ours, &files).map_err(SpawnError::Control)?;
     drop(files);
     ours.set_nonblocking(true).map_err(SpawnError::Control)?;
@@ -62,6 +53,20 @@ pub async fn spawn(launch: Launch, files: Vec<OwnedFd>) -> Result<(ShepherdLink,
     let mut link = ShepherdLink { control: Some(control), process };
     link.instruct(&Instruction::Launch(Box::new(launch))).await.map_err(SpawnError::Control)?;
     Ok((link, ShepherdEvents(events)))
+}
+
+/// Starts one of this program's hidden subcommands, with the other end of the socket as its standard input.
+pub(super) fn spawn_self(subcommand: &str) -> io::Result<(std::os::unix::net::UnixStream, Child)> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    // The running file itself, also after an upgrade replaced the one at its path.
+    let process = Command::new("/proc/self/exe")
+        .arg0("mendd")
+        .arg(subcommand)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    Ok((ours, process))
 }
 
 /// One byte on a new, empty socket with the descriptors: does not block.

@@ -67,11 +67,30 @@ impl Memory {
         self.file.into_raw_fd()
     }
 
-    /// Bytes read from `place` on to `target`, at most `length`; 0: the sender has ended.
+    /// Reads all `length` bytes from `place` on to `target`.
+    ///
+    /// # Errors
+    /// The sender has ended, or its memory is not (any more) as told.
     ///
     /// # Safety
     /// `target` is this process's to write to.
-    pub unsafe fn read(&mut self, place: u64, target: *mut u8, length: usize) -> std::io::Result<usize> {
+    pub unsafe fn read(&mut self, place: u64, target: *mut u8, length: usize) -> std::io::Result<()> {
+        let mut done = 0;
+        while done < length {
+            let from = place.checked_add(done as u64).ok_or(std::io::ErrorKind::InvalidInput)?;
+            // SAFETY: what is left of the target.
+            match unsafe { self.read_some(from, target.wrapping_add(done), length - done) } {
+                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => done += more,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Memory::read`], of which it reads a first part and says how much; 0: the sender has ended.
+    unsafe fn read_some(&mut self, place: u64, target: *mut u8, length: usize) -> std::io::Result<usize> {
         if let Some(process) = self.process {
             let local = libc::iovec { iov_base: target.cast(), iov_len: length };
             let remote = libc::iovec { iov_base: place as *mut libc::c_void, iov_len: length };
@@ -127,15 +146,8 @@ fn compare(memory: &mut Memory) -> Option<Prospect> {
         black_box(&mut target).copy_from_slice(black_box(&source));
         copied = copied.min(cycles().saturating_sub(began));
         let began = cycles();
-        let mut done = 0;
-        while done < SAMPLE {
-            let part = &mut target[done..];
-            // SAFETY: the part is as long as told.
-            match unsafe { memory.read(source[done..].as_ptr() as u64, part.as_mut_ptr(), part.len()) } {
-                Ok(more @ 1..) => done += more,
-                _ => return None,
-            }
-        }
+        // SAFETY: the target is as long as the sample.
+        unsafe { memory.read(source.as_ptr() as u64, target.as_mut_ptr(), SAMPLE) }.ok()?;
         read = read.min(cycles().saturating_sub(began));
     }
     Some(Prospect { read: read * 1024 / SAMPLE as u64, slow: read > copied.saturating_mul(SLOW) })
@@ -155,12 +167,8 @@ mod tests {
         for process in [Some(rustix::process::getpid()), None, nobody] {
             let mut memory = Memory { file: open_own_memory().unwrap(), process };
             let mut target = vec![0; source.len()];
-            let mut done = 0;
-            while done < source.len() {
-                let part = &mut target[done..];
-                // SAFETY: as long as told.
-                done += unsafe { memory.read(source[done..].as_ptr() as u64, part.as_mut_ptr(), part.len()) }.unwrap();
-            }
+            // SAFETY: as long as told.
+            unsafe { memory.read(source.as_ptr() as u64, target.as_mut_ptr(), target.len()) }.unwrap();
             assert!(source == target);
             assert_eq!(memory.process, process.filter(|_| process != nobody));
             // Nothing is mapped there.

@@ -237,18 +237,9 @@ impl Puller for ShmIncoming {
     fn read(&mut self, token: u64, remote: Piece, local: Segment) -> Result<Pulled, NotPulled> {
         let memory = self.memory.as_mut().ok_or(NotPulled)?;
         let began = cycles();
-        let mut done = 0;
-        while done < local.len {
-            let place = remote.address.checked_add(done as u64).ok_or(NotPulled)?;
-            // SAFETY: the target is memory lent for the receiving operation, of which at most what is left is written.
-            match unsafe { memory.read(place, local.base.wrapping_add(done), local.len - done) } {
-                Ok(read @ 1..) => done += read,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // The sender has ended, or its memory is not (any more) as it said.
-                _ => return Err(NotPulled),
-            }
-        }
-        self.pace.read(token, done, cycles().wrapping_sub(began));
+        // SAFETY: the target is memory lent for the receiving operation.
+        unsafe { memory.read(remote.address, local.base, local.len) }.map_err(|_| NotPulled)?;
+        self.pace.read(token, local.len, cycles().wrapping_sub(began));
         Ok(Pulled::Done)
     }
 }

@@ -4,7 +4,8 @@
 //! changes (docs/message.md#near-and-far), on the length, and on what else the ranks do: a rank that sends at the same time
 //! copies into one ring and out of another. So the receiver takes the time of whole messages, from when it answers an announcement
 //! until everything is there, whichever way they come, and uses the way that takes less. Now and then one message comes by the
-//! other way, to see whether that has become the better one: the more seldom the worse it was.
+//! other way, to see whether that has become the better one: the more seldom the worse it was. A way that is far worse shows that
+//! by its first messages, and by those of the next shorter class, where a try costs less.
 
 use std::collections::VecDeque;
 
@@ -14,6 +15,10 @@ const CLASSES: [usize; 4] = [32 << 10, 128 << 10, 512 << 10, 2 << 20];
 const RECENT: usize = 16;
 /// Times after which a way counts as known.
 const FIRST: u32 = 8;
+/// Times after which a way is given up that took [`FAR`] as long as the other each time.
+const GLANCE: u32 = 2;
+/// Halves of the better way's time.
+const FAR: u64 = 3;
 /// One of so many messages comes the other way, at most, while that is not known or no worse.
 const TRIED: u64 = 16;
 /// At least, however much worse it is.
@@ -49,6 +54,15 @@ impl Typical {
     fn known(&self) -> Option<u64> {
         (self.seen >= FIRST).then_some(self.value)
     }
+
+    /// The same, sooner if it is far above the `other` way's.
+    fn known_beside(&self, other: u64) -> Option<u64> {
+        (self.seen >= if far(self.value, other) { GLANCE } else { FIRST }).then_some(self.value)
+    }
+}
+
+fn far(worse: u64, better: u64) -> bool {
+    worse.saturating_mul(2) >= better.saturating_mul(FAR)
 }
 
 fn per_kib(length: usize, cycles: u64) -> u64 {
@@ -89,7 +103,8 @@ impl Pace {
     /// True if the message of this number and length had better come through the ring.
     pub fn rings(&mut self, number: u64, length: usize, prospect: Prospect, now: u64) -> bool {
         let class = CLASSES.iter().position(|longest| length < *longest).unwrap_or(CLASSES.len());
-        let rings = self.ways[class].choose(prospect);
+        let hopeless = self.ways[..class].iter().rev().find_map(|shorter| shorter.ring_is_far(prospect)).unwrap_or(false);
+        let rings = self.ways[class].choose(prospect, hopeless);
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
@@ -131,11 +146,23 @@ impl Pace {
 }
 
 impl Ways {
-    /// True: through the ring.
-    fn choose(&mut self, prospect: Prospect) -> bool {
-        let (ring, read) = (self.ring.known(), self.read.known());
-        let (rings, every) = match (ring, read.unwrap_or(prospect.read)) {
+    /// What a read costs.
+    fn reads(&self, prospect: Prospect) -> u64 {
+        self.read.known().unwrap_or(prospect.read)
+    }
+
+    /// Whether the ring has turned out to be much slower. `None`: not known.
+    fn ring_is_far(&self, prospect: Prospect) -> Option<bool> {
+        let read = self.reads(prospect);
+        self.ring.known_beside(read).map(|ring| far(ring, read))
+    }
+
+    /// True: through the ring. `hopeless`: it is far slower for shorter messages.
+    fn choose(&mut self, prospect: Prospect, hopeless: bool) -> bool {
+        let read = self.reads(prospect);
+        let (rings, every) = match (self.ring.known_beside(read), read) {
             (None, _) if prospect.slow => return true,
+            (None, _) if hopeless => (false, PRICE),
             (None, _) => (false, TRIED),
             (Some(ring), read) => {
                 let (better, worse) = (ring.min(read).max(1), ring.max(read));
@@ -207,6 +234,19 @@ mod tests {
         let mut node = Node::new(FAST, 250, 100);
         assert!(node.rings(1000, LENGTH) < 30);
         assert!(node.rings(1000, LENGTH) < 20);
+    }
+
+    #[test]
+    fn what_is_far_worse_is_seen_at_a_glance_and_not_tried_on_longer_messages() {
+        let mut node = Node::new(FAST, 250, 100);
+        assert!(node.rings(5 * TRIED, 16 << 10) <= u64::from(GLANCE));
+        assert!(node.rings(2 * TRIED, 64 << 10) <= 1);
+        assert!(node.rings(2 * TRIED, 300 << 10) <= 1);
+        // But what has become better is noticed.
+        node.ring = 30;
+        node.rings(20_000, 16 << 10);
+        node.rings(20_000, 64 << 10);
+        assert!(node.rings(100, 64 << 10) > 90);
     }
 
     #[test]

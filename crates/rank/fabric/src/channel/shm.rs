@@ -32,7 +32,7 @@ const _: () = assert!((CHUNK + 64) * 3 <= CAPACITY && CHUNK <= MAX_RECORD);
 const PART: u8 = 0;
 /// Kind of the offers: addresses of the sender's memory.
 const OFFER: u32 = 1;
-/// Longest message that goes through the ring at once if the receiver could read it: above, two more packets cost less
+/// Longest message that goes through the ring at once if the receiver could read it fast: above, two more packets cost less
 /// than the second copy.
 const SHORT: usize = 8 * 1024;
 const _: () = assert!(SHORT <= EAGER_LIMIT && EAGER_LIMIT <= MAX_STREAMED);
@@ -51,6 +51,8 @@ pub struct ShmOutgoing {
     acks: AckReader,
     /// The receiver has this process's memory.
     readable: bool,
+    /// Longest message that goes through the ring at once, bytes.
+    eager: usize,
     /// A packet that goes in parts; the first `sent` bytes of it have gone.
     rest: Vec<u8>,
     sent: usize,
@@ -61,7 +63,18 @@ pub struct ShmOutgoing {
 impl ShmOutgoing {
     /// A channel whose peer has accepted; `bell` is the peer's doorbell; `readable` if it was given our memory.
     pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, readable: bool) -> Self {
-        Self { writer: Writer::new(ring), socket, bell, acks: AckReader::default(), readable, rest: Vec::new(), sent: 0, unheard: false }
+        let eager = if readable && !memory::prospect_of(&socket).slow { SHORT } else { EAGER_LIMIT };
+        Self {
+            writer: Writer::new(ring),
+            socket,
+            bell,
+            acks: AckReader::default(),
+            readable,
+            eager,
+            rest: Vec::new(),
+            sent: 0,
+            unheard: false,
+        }
     }
 
     fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
@@ -128,7 +141,7 @@ impl Outgoing for ShmOutgoing {
     }
 
     fn eager_limit(&self) -> usize {
-        if self.readable { SHORT } else { EAGER_LIMIT }
+        self.eager
     }
 
     fn offer(&mut self, message: &[Segment]) -> Option<Offer> {

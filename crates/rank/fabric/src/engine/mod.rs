@@ -24,7 +24,7 @@ pub mod withhold;
 
 pub use receive::Receive;
 pub use rma::{Region, Transfer};
-pub use send::{EAGER_LIMIT, Message};
+pub use send::{EAGER_LIMIT, INJECT_LIMIT, Message};
 
 use buffers::{Buffers, Payload, Segment};
 use completion::{Completion, Counter, Queue};

@@ -10,12 +10,15 @@ use mend_fabric_sys::{
 };
 use mend_messages::job::Rank;
 
-/// Longest message that travels at once on every channel, without asking the receiver; also the provider's
-/// `inject_size`. Bytes.
+/// Longest message that travels at once on every channel, without asking the receiver. Bytes.
 ///
 /// Below it a message is copied into the channel (or the peer's queue) and the application has its buffer back; above,
 /// a round trip makes sure that the data goes straight into the receiver's buffer.
 pub const EAGER_LIMIT: usize = 16 * 1024;
+
+/// The provider's `inject_size`, bytes. Such messages are copied at once on any channel; longer ones may be worth reading.
+pub const INJECT_LIMIT: usize = 8 * 1024;
+const _: () = assert!(INJECT_LIMIT <= EAGER_LIMIT);
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
@@ -78,11 +81,11 @@ impl Engine {
             return Err(FI_EINVAL);
         }
         let length: usize = message.segments.iter().map(|segment| segment.len).sum();
-        if message.inject && length > EAGER_LIMIT {
+        if message.inject && length > INJECT_LIMIT {
             return Err(FI_EMSGSIZE);
         }
         let copied = message.inject || message.flags & FI_INJECT != 0;
-        let short = length <= if copied { EAGER_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
+        let short = length <= if copied { INJECT_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
         let held = self.withheld.concerns(message.to, message.tag.is_some());
         if held && self.withheld.is_full(message.to, message.tag.is_some()) {
             return Err(FI_EAGAIN);

@@ -274,7 +274,7 @@ proptest! {
         let mut dropped = 0;
         for (number, body) in bodies.iter().enumerate() {
             let mut buffer = body.clone();
-            let inject = body.len() <= EAGER_LIMIT;
+            let inject = body.len() <= INJECT_LIMIT;
             let segments = [Segment::of(if inject { &buffer } else { body })];
             let flags = if inject { 0 } else { FI_COMPLETION };
             let message = Message { to: (1, 0), tag: Some(number as u64), data: Some(7), segments: &segments, context: number, flags, inject };

@@ -5,7 +5,7 @@
 //! the caller's choice (no registration cost), manual progress.
 
 use super::{NAME, edge};
-use crate::engine::EAGER_LIMIT;
+use crate::engine::INJECT_LIMIT;
 use crate::engine::buffers::MAX_SEGMENTS;
 use crate::fabric::fabric;
 use mend_fabric_sys::*;
@@ -76,7 +76,7 @@ unsafe fn acceptable(hints: &FiInfo) -> bool {
                 && tx.op_flags & !OP_FLAGS == 0
                 && tx.msg_order & !FI_ORDER_SAS == 0
                 && tx.comp_order == 0
-                && tx.inject_size <= EAGER_LIMIT
+                && tx.inject_size <= INJECT_LIMIT
                 && tx.iov_limit <= MAX_SEGMENTS
                 && tx.rma_iov_limit <= 1
                 && tx.size <= DEPTH
@@ -151,7 +151,7 @@ unsafe fn describe(hints: Option<&FiInfo>) -> *mut FiInfo {
     t.caps = caps;
     t.op_flags = want_tx.map_or(0, |want| want.op_flags);
     t.msg_order = FI_ORDER_SAS;
-    t.inject_size = EAGER_LIMIT;
+    t.inject_size = INJECT_LIMIT;
     t.size = DEPTH;
     t.iov_limit = MAX_SEGMENTS;
     t.rma_iov_limit = 1;
@@ -229,7 +229,7 @@ mod tests {
         }
         let limits = [
             ("`ep_attr->type`", "FI_EP_RDM".to_owned(), "the only kind"),
-            ("`tx_attr->inject_size`", t.inject_size.to_string(), "bytes; also the length up to which a message travels at once"),
+            ("`tx_attr->inject_size`", t.inject_size.to_string(), "bytes; longer messages may be announced, to be read by their receivers"),
             ("`tx_attr->iov_limit`", t.iov_limit.to_string(), "pieces of a message; receives alike"),
             ("`tx_attr->rma_iov_limit`", t.rma_iov_limit.to_string(), "pieces at the target"),
             ("`tx_attr->msg_order`", "FI_ORDER_SAS".to_owned(), "sends after sends: what MPI needs"),

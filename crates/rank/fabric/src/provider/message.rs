@@ -56,7 +56,7 @@ pub unsafe fn submit(ep: *mut FidEp, message: &Outgoing) -> isize {
             flags,
             inject: message.inject,
         };
-        if flags & FI_INJECT != 0 && message.segments.iter().map(|segment| segment.len).sum::<usize>() > crate::engine::EAGER_LIMIT {
+        if flags & FI_INJECT != 0 && message.segments.iter().map(|segment| segment.len).sum::<usize>() > crate::engine::INJECT_LIMIT {
             return Err(FI_EMSGSIZE);
         }
         let State { engine, links, .. } = &mut *state;

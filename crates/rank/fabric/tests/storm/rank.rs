@@ -160,7 +160,7 @@ impl<'a> Worker<'a> {
                 return;
             }
             let (kind, words) = message(self.settings.seed, self.thread, self.me, to, line.sent);
-            let inject = words.len() < 2000 && line.sent.is_multiple_of(2);
+            let inject = words.len() < 1000 && line.sent.is_multiple_of(2);
             let (tag, number) = (tag(self.thread, kind), line.sent);
             let own = context(self.thread, 1, (to as usize) << 32 | number as usize);
             line.lent.push_back((number, words));

@@ -67,7 +67,7 @@ proptest! {
         due.sort_by_key(|tag| (tag.unwrap_or(7) + 1).wrapping_mul(order | 1));
         let mut at = 0;
         for (number, (length, tag)) in messages.iter().enumerate() {
-            if *length <= EAGER_LIMIT {
+            if *length <= INJECT_LIMIT {
                 pair.inject(0, &bodies[number].clone(), *tag);
             } else {
                 pair.send(0, &bodies[number], *tag, number, FI_COMPLETION);
@@ -107,7 +107,7 @@ proptest! {
         }
         prop_assert!(pair.engines[0].operations.is_empty() && pair.engines[1].operations.is_empty());
         prop_assert_eq!(pair.waiting(1), [0, 0]);
-        let long = messages.iter().filter(|(length, _)| *length > EAGER_LIMIT).count();
+        let long = messages.iter().filter(|(length, _)| *length > INJECT_LIMIT).count();
         prop_assert_eq!(pair.completions(0).len(), long);
     }
 }

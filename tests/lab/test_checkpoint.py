@@ -1,7 +1,9 @@
 """Checkpoint and restart on this machine, and everything that can be wrong with an image, a disk or a rank."""
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +47,31 @@ class Checkpoint(OnMachine):
         self.let_go()
         self.restart().finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
+
+    def test_what_a_killed_controller_has_printed_is_not_printed_again(self):
+        def stay(file):
+            return f"while [ ! -e {self.directory}/{file} ]; do :; done"
+
+        job = self.machine.start(self.directory, "run", "bash", "-c", f"echo one; {stay('first')}; echo two; {stay('go')}; echo three")
+        name = self.machine.running(job)
+        job.wait_for(lambda: self.output() == "one\n", "it printed")
+        self.machine.verb("checkpoint", name)
+        with open(os.path.join(self.directory, "first"), "w", encoding="utf-8"):
+            pass
+
+        def on_record():
+            try:
+                with open(os.path.join(self.machine.home, "jobs", name, "printed.json"), encoding="utf-8") as file:
+                    return json.load(file)["0"]["stdout"] == len("one\ntwo\n")
+            except OSError:
+                return False
+
+        job.wait_for(on_record, "it is on record what was printed")
+        job.interrupt(signal.SIGKILL)
+        job.finish(None)
+        self.let_go()
+        self.restart().finish(0)
+        self.assertEqual(self.output(), "one\ntwo\nthree\n")
 
     def test_a_quiet_restart_says_nothing(self):
         name, _ = self.checkpointed(self.count, "400", "500", "go")

@@ -25,7 +25,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
+/// Between two looks at what no event tells of, while something is under way.
 const TICK: Duration = Duration::from_millis(20);
+/// The same while the ranks just run: they may need this processor.
+const IDLE_TICK: Duration = Duration::from_secs(1);
 /// From the first Ctrl-C to the end of ranks that do not obey.
 const OBEY: Duration = Duration::from_secs(5);
 /// For daemons to reap the ranks at the end.
@@ -116,6 +119,8 @@ pub struct Job {
     pub(crate) map_version: u64,
     pub(crate) map_dirty: bool,
     pub(crate) started: Instant,
+    /// When what was printed was last put on record, and copies in tiers looked after.
+    pub(crate) tidied: Instant,
     pub(crate) restart: Option<Phases>,
     /// `None`: the shared directory alone.
     pub(crate) tiers: Option<Tiering>,
@@ -137,15 +142,18 @@ impl Job {
     /// # Errors
     /// What ended the job early.
     pub async fn run(mut self, mut events: mpsc::Receiver<Event>) -> Result<i32, RunError> {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticked = Instant::now();
         loop {
+            let next = ticked + self.until_tick();
             tokio::select! {
                 event = events.recv() => match event {
                     Some(event) => self.handle(event).await,
                     None => break,
                 },
-                _ = tick.tick() => self.tick(),
+                () = tokio::time::sleep_until(next.into()) => {
+                    self.tick();
+                    ticked = Instant::now();
+                }
             }
             if let Some((_, since)) = &self.ending
                 && (self.nodes.iter().all(|node| !node.alive) || since.elapsed() > REAP)
@@ -441,15 +449,29 @@ impl Job {
         }
     }
 
+    /// From one tick to the next.
+    fn until_tick(&self) -> Duration {
+        let idle = self.operation.is_none()
+            && self.background.is_none()
+            && self.waiting.is_empty()
+            && !self.map_dirty
+            && self.ending.is_none()
+            && self.interrupted.is_none();
+        if idle { self.periodic_wait().clamp(TICK, IDLE_TICK) } else { TICK }
+    }
+
     fn tick(&mut self) {
         if self.map_dirty {
             self.publish_map();
         }
-        if self.output.take_changed() && self.started.elapsed().as_millis() % 1000 < TICK.as_millis() {
-            self.persist_output();
-        }
-        if self.tiers.is_some() && self.started.elapsed().as_millis() % 1000 < TICK.as_millis() {
-            self.tidy_tiers();
+        if self.tidied.elapsed() >= IDLE_TICK {
+            self.tidied = Instant::now();
+            if self.output.take_changed() {
+                self.persist_output();
+            }
+            if self.tiers.is_some() {
+                self.tidy_tiers();
+            }
         }
         let late: Vec<u64> = self.pending.iter().filter(|(_, p)| p.deadline < Instant::now()).map(|(seq, _)| *seq).collect();
         for seq in late {

@@ -191,6 +191,14 @@ impl Periodic {
 }
 
 impl Job {
+    /// How long nothing has to be done for periodic checkpoints.
+    pub(crate) fn periodic_wait(&self) -> Duration {
+        if self.periodic.asked.is_some() || self.periodic.failed.is_some() {
+            return Duration::ZERO;
+        }
+        self.periodic.schedule.next_us().map_or(Duration::MAX, |due| Duration::from_micros(due.saturating_sub(self.now_us())))
+    }
+
     /// Asks for a checkpoint if one is due and nothing else goes on; hears what became of the last one.
     pub(crate) fn periodic_tick(&mut self) {
         let now_us = self.now_us();

@@ -261,6 +261,7 @@ async fn begin(
         map_version: 0,
         map_dirty: false,
         started: Instant::now(),
+        tidied: Instant::now(),
         restart: None,
         tiers,
         resumed_at_us: None,

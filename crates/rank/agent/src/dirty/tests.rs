@@ -6,6 +6,7 @@
 
 mod arena;
 mod huge;
+mod peers;
 mod pinned;
 
 use super::*;

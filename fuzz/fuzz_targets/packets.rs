@@ -89,6 +89,12 @@ impl Outlet for Wire {
     fn retract(&mut self, _: u32, ticket: u64) {
         assert!(self.tickets.remove(&ticket), "an offer that is taken back twice, or was none");
     }
+    fn ask(&mut self, _: u32, key: u64) -> bool {
+        key == 3
+    }
+    fn version(&self, peer: u32) -> Option<u64> {
+        (peer == 1).then_some(7)
+    }
     fn pull(&mut self, _: u32, pull: Pull) -> bool {
         assert!(pull.length > 0 && pull.length <= pull.buffers.len(), "a read into more than its memory");
         let offered = pull.pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.length));
@@ -172,8 +178,17 @@ fuzz_target!(|acts: Vec<Act>| {
             Act::Access { write, length, address } => {
                 let segments = [lent(length)];
                 let (key, address) = (3, u64::from(address));
-                let transfer =
-                    Transfer { to: (1, 0), key, address, segments: &segments, data: None, context, flags: FI_COMPLETION, inject: false };
+                let transfer = Transfer {
+                    to: (1, 0),
+                    key,
+                    address,
+                    segments: &segments,
+                    data: None,
+                    context,
+                    flags: FI_COMPLETION,
+                    inject: false,
+                    done: 0,
+                };
                 let _ = if write { engine.write(&mut wire, number, &transfer) } else { engine.read(&mut wire, number, &transfer) };
             }
             Act::Streamed => {

@@ -62,7 +62,12 @@ pub(crate) struct State {
     pub links: Links,
     pub vectors: Slab<AddressVector>,
     pub idle: Idle,
+    /// One-sided operations that needed no packets since one of them made a round.
+    unserved: u32,
 }
+
+/// One-sided operations that need no packets between two rounds: a program may do nothing else, and others wait for this rank.
+const UNSERVED: u32 = 16;
 
 impl State {
     /// One round of progress.
@@ -73,6 +78,17 @@ impl State {
             self.idle.reset();
         }
         moved
+    }
+
+    /// After a one-sided operation that needed no packets.
+    #[inline]
+    pub fn serve_others(&mut self) {
+        self.idle.busy();
+        self.unserved += 1;
+        if self.unserved >= UNSERVED {
+            self.unserved = 0;
+            self.progress();
+        }
     }
 
     /// A rank that waits looks on for a moment, unless somebody else wants the lock. True if anything moved.

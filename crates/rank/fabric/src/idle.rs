@@ -79,6 +79,13 @@ impl Idle {
         now.wrapping_sub(began) >= LINGER
     }
 
+    /// The program does something that nobody is waited for: the next look is not that of a rank that waits.
+    #[inline]
+    pub fn busy(&mut self) {
+        self.left = 0;
+        self.reset();
+    }
+
     /// Something happened.
     #[inline]
     pub fn reset(&mut self) {

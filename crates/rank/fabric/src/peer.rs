@@ -110,6 +110,8 @@ pub struct Peer {
     pub listed: bool,
     /// Kind of offers of this peer that can be read now; 0: none.
     pub pulls: u32,
+    /// The inbound channel shows it the version of grants.
+    pub shown: bool,
     /// Number of the inbound channel.
     pub inbound: Option<u32>,
     /// The inbound channel of this generation ended without a marker: no other of the same generation is admitted.
@@ -137,6 +139,7 @@ impl Peer {
             held: false,
             listed: false,
             pulls: 0,
+            shown: false,
             inbound: None,
             ended: None,
             admitted: (0, 0),

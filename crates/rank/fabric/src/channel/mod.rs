@@ -16,6 +16,7 @@
 //! After the acknowledgement nothing is in flight, whatever the channel is made of. The socket of the handshake
 //! stays: it carries the acknowledgements back, and its end tells that the peer is gone.
 
+mod direct;
 mod handshake;
 pub mod memory;
 pub mod ofi;
@@ -35,6 +36,7 @@ pub use handshake::{Hello, Medium};
 use crate::engine::buffers::{Payload, Segment};
 use crate::engine::packet::Header;
 use crate::engine::pull::{Offer, Piece};
+use crate::engine::{Grant, Place, Reached};
 use rustix::fd::BorrowedFd;
 
 /// Why a channel cannot go on.
@@ -106,6 +108,10 @@ pub trait Outgoing: Send {
     fn lend_limit(&self) -> usize {
         0
     }
+    /// How to reach the receiver's memory without its taking part, if this channel can.
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        None
+    }
     /// A marker that the peer has acknowledged, in order; to be called until it gives none.
     ///
     /// # Errors
@@ -129,6 +135,20 @@ pub trait Outgoing: Send {
     fn mapping(&self) -> Option<(usize, usize)>;
     /// Forgets descriptors and mappings without touching them: in a restored process they are not there.
     fn forget(self: Box<Self>);
+}
+
+/// Reads and writes of the receiver's memory by the sender alone: an [`Outgoing`] channel's faster way for one-sided operations,
+/// after the receiver has granted it. The links use it only while the channel is open: after a drain, nothing touches the
+/// memory of the receiver.
+pub trait Direct {
+    /// True if the receiver is to be asked for a grant of this region; to be called when it will be.
+    fn ask(&mut self, key: u64) -> bool;
+    /// What the receiver has granted. It is untrusted.
+    fn grant(&mut self, key: u64, grant: Grant);
+    /// True if it has granted this region, as far as is known.
+    fn granted(&self, key: u64) -> bool;
+    /// Reads or writes all of `local`, memory lent by the application.
+    fn access(&mut self, place: &Place, local: &[Segment]) -> Reached;
 }
 
 /// What a receiving end does with what arrives.
@@ -182,6 +202,13 @@ pub trait Incoming: Send {
     fn puller(&mut self) -> Option<&mut dyn Puller> {
         None
     }
+    /// True if the sender sees what [`Incoming::show`] says, so that it may be granted [`Direct`] access.
+    fn shows(&self) -> bool {
+        false
+    }
+    /// Shows the sender of which version grants have to be, and whether none may be used now. It sees that before anything
+    /// that this process does after.
+    fn show(&self, _version: u64, _barred: bool) {}
     /// True if packets arrive without the socket becoming readable, so that one must look.
     fn polled(&self) -> bool;
     /// About to sleep: ask the sender for a wake-up. True if something is here already.

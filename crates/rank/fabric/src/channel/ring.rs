@@ -5,6 +5,7 @@
 //! 128    tail: bytes read (u64)                 written by the receiver
 //! 192    reader sleeps (u32)                    set by the receiver, cleared by whoever rings
 //! 256    writer waits for room (u32)            set by the sender, cleared by whoever rings
+//! 320    of which version grants must be (u64)  written by the receiver, see the module `direct`
 //! 512    data, CAPACITY bytes; records are multiples of 64 bytes: header, payload (which may wrap), padding; of a short
 //!        message's header only what is not known anyway, so that it shares its line with up to 32 bytes; a long payload
 //!        has lines of its own
@@ -55,12 +56,13 @@ pub const MAX_RECORD: usize = crate::engine::EAGER_LIMIT;
 #[cfg(loom)]
 pub use modelled::{CAPACITY, RING_BYTES};
 const DATA: usize = 512;
-const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin4");
+const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin5");
 const LINE: usize = 64;
 
 const TAIL: usize = 128;
 const SLEEPS: usize = 192;
 const WAITS: usize = 256;
+const GRANTS: usize = 320;
 
 /// Payload from which it begins with a line: copies are faster then.
 const LONG: usize = 1024;
@@ -216,6 +218,11 @@ impl Writer {
         self.ring
     }
 
+    /// The receiver's word on grants.
+    pub fn grants(&self) -> u64 {
+        self.ring.word64(GRANTS).load(Ordering::Acquire)
+    }
+
     /// True if there is room for a record of this size and the line after it.
     fn room(&mut self, size: u64) -> Result<bool, ChannelError> {
         let need = size + LINE as u64;
@@ -320,6 +327,11 @@ impl Reader {
 
     pub fn into_ring(self) -> Ring {
         self.ring
+    }
+
+    /// A word for the writer on grants.
+    pub fn show_grants(&self, word: u64) {
+        self.ring.word64(GRANTS).store(word, Ordering::Release);
     }
 
     /// True if nothing is there.

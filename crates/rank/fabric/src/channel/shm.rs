@@ -1,5 +1,5 @@
 //! Channels between ranks of one node: a ring in shared memory, event descriptors as doorbells, and for long messages
-//! the sender's memory.
+//! the sender's memory. One-sided operations go to the receiver's memory ([`super::direct`]).
 //!
 //! A receiver that can name the sender's process, as the two are in one PID namespace and the kernel allows it, reads with
 //! `process_vm_readv`. Others are given a descriptor of the sender's `/proc/self/mem`, which only its owner could open and
@@ -10,14 +10,15 @@
 //! A packet that is longer than a record (it was made for another channel, and its receiver has moved here since) goes as
 //! parts: records of a kind of their own, which carry the bytes of header and payload. Nothing comes between them.
 
+use super::direct::{Target, word};
 use super::memory::{self, Memory};
 use super::pace::Pace;
 use super::ring::{CAPACITY, MAX_RECORD, Reader, Ring, Writer};
-use super::{AckReader, ChannelError, Deliver, Incoming, NotPulled, Outgoing, Pulled, Puller, write_ack};
-use crate::engine::EAGER_LIMIT;
+use super::{AckReader, ChannelError, Deliver, Direct, Incoming, NotPulled, Outgoing, Pulled, Puller, write_ack};
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED, flag};
 use crate::engine::pull::{Offer, Piece};
+use crate::engine::{EAGER_LIMIT, Grant, Place, Reached};
 use crate::fabric::cycles;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::cell::Cell;
@@ -58,6 +59,8 @@ pub struct ShmOutgoing {
     sent: usize,
     /// Something was lent since the last look at whether the receiver sleeps.
     unheard: bool,
+    /// The receiver's memory.
+    target: Target,
 }
 
 impl ShmOutgoing {
@@ -66,6 +69,7 @@ impl ShmOutgoing {
         let eager = if readable && !memory::prospect_of(&socket).slow { SHORT } else { EAGER_LIMIT };
         Self {
             writer: Writer::new(ring),
+            target: Target::new(socket.as_fd()),
             socket,
             bell,
             acks: AckReader::default(),
@@ -150,6 +154,10 @@ impl Outgoing for ShmOutgoing {
         self.readable.then(|| Offer { kind: OFFER, ticket: 0, pieces: pieces() })
     }
 
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        Some(self)
+    }
+
     fn acknowledged(&mut self) -> Result<Option<u64>, ChannelError> {
         self.acks.read(self.socket.as_fd())
     }
@@ -182,6 +190,26 @@ impl Outgoing for ShmOutgoing {
     fn forget(self: Box<Self>) {
         std::mem::forget(self.writer.into_ring());
         let _ = (self.socket.into_raw_fd(), self.bell.into_raw_fd());
+    }
+}
+
+impl Direct for ShmOutgoing {
+    fn ask(&mut self, key: u64) -> bool {
+        self.target.ask(key, self.writer.grants())
+    }
+
+    fn grant(&mut self, key: u64, grant: Grant) {
+        self.target.grant(key, grant, self.writer.grants());
+    }
+
+    fn granted(&self, key: u64) -> bool {
+        self.target.granted(key)
+    }
+
+    fn access(&mut self, place: &Place, local: &[Segment]) -> Reached {
+        let writer = &self.writer;
+        // SAFETY: by the links' promise.
+        unsafe { self.target.access(place, local, || writer.grants()) }
     }
 }
 
@@ -322,6 +350,14 @@ impl Incoming for ShmIncoming {
 
     fn puller(&mut self) -> Option<&mut dyn Puller> {
         if self.memory.is_some() { Some(self) } else { None }
+    }
+
+    fn shows(&self) -> bool {
+        true
+    }
+
+    fn show(&self, version: u64, barred: bool) {
+        self.reader.show_grants(word(version, barred));
     }
 
     fn polled(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The receiver's side of opening a channel: a connection whose peer has not yet shown that it belongs to the job.
 
 use super::handshake::{ACCEPT, HELLO_LENGTH, Hello, Medium, REFUSE, Wire};
+use super::memory::allow_readers;
 use super::ofi::OfiAdmission;
 use super::ofi::contact::{CONTACT_LENGTH, Contact};
 use super::ofi::port::SharedPort;
@@ -131,6 +132,7 @@ impl Stranger {
             return Err(ChannelError::Protocol("no ring or no doorbell".into()));
         };
         let ring = Ring::open(&memory)?;
+        allow_readers();
         wire.write_with(&ACCEPT, &[bell])?;
         Ok(Box::new(ShmIncoming::new(ring, wire.into_parts().0, theirs, readable)))
     }

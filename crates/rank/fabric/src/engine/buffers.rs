@@ -91,24 +91,7 @@ impl Buffers {
     /// The `len` bytes from `offset` (cut at the end).
     #[must_use]
     pub fn slice(&self, offset: usize, len: usize) -> Slice {
-        let mut slice = Slice { segments: [Segment::EMPTY; MAX_SEGMENTS], count: 0 };
-        let (mut skip, mut left) = (offset, len);
-        for segment in self.segments() {
-            if left == 0 || slice.count == MAX_SEGMENTS {
-                break;
-            }
-            if skip >= segment.len {
-                skip -= segment.len;
-                continue;
-            }
-            let take = left.min(segment.len - skip);
-            // wrapping_add: stays inside the segment because skip < segment.len.
-            slice.segments[slice.count] = Segment { base: segment.base.wrapping_add(skip), len: take };
-            slice.count += 1;
-            left -= take;
-            skip = 0;
-        }
-        slice
+        slice(self.segments(), offset, len)
     }
 
     /// Copies a payload to `offset`, cut at the end of the buffers. Returns the bytes copied.
@@ -136,6 +119,29 @@ impl Buffers {
         }
         at - offset
     }
+}
+
+/// The `len` bytes from `offset` of some segments (cut at the end).
+#[must_use]
+pub fn slice(segments: &[Segment], offset: usize, len: usize) -> Slice {
+    let mut slice = Slice { segments: [Segment::EMPTY; MAX_SEGMENTS], count: 0 };
+    let (mut skip, mut left) = (offset, len);
+    for segment in segments {
+        if left == 0 || slice.count == MAX_SEGMENTS {
+            break;
+        }
+        if skip >= segment.len {
+            skip -= segment.len;
+            continue;
+        }
+        let take = left.min(segment.len - skip);
+        // wrapping_add: stays inside the segment because skip < segment.len.
+        slice.segments[slice.count] = Segment { base: segment.base.wrapping_add(skip), len: take };
+        slice.count += 1;
+        left -= take;
+        skip = 0;
+    }
+    slice
 }
 
 /// Bytes copied at a time. From 2112 on glibc takes `rep movsb` where the processor calls it fast; AMD's are half as fast with

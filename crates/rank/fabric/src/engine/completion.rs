@@ -43,4 +43,21 @@ pub struct Counter {
     pub value: u64,
     /// Errors.
     pub errors: u64,
+    /// What of both a program was told last.
+    told: (u64, u64),
+}
+
+impl Counter {
+    /// True if the program has not been told of all that was counted.
+    #[must_use]
+    pub fn is_news(&self) -> bool {
+        self.told != (self.value, self.errors)
+    }
+
+    /// What the program is told.
+    #[must_use]
+    pub fn tell(&mut self) -> Self {
+        self.told = (self.value, self.errors);
+        *self
+    }
 }

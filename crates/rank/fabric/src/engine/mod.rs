@@ -23,7 +23,7 @@ mod tests;
 pub mod withhold;
 
 pub use receive::Receive;
-pub use rma::{Region, Transfer};
+pub use rma::{Begun, Grant, Place, Reached, Region, Transfer};
 pub use send::{EAGER_LIMIT, INJECT_LIMIT, Message};
 
 use buffers::{Buffers, Payload, Segment};
@@ -89,6 +89,22 @@ pub trait Outlet {
     fn offer(&mut self, peer: Rank, message: &[Segment]) -> Option<Offer>;
     /// The peer has no more use for the offer of this ticket.
     fn retract(&mut self, peer: Rank, ticket: u64);
+    /// Reads or writes a peer's memory at once, without its taking part.
+    fn access(&mut self, _peer: Rank, _place: &Place, _local: &[Segment]) -> Reached {
+        Reached::Not
+    }
+    /// True if this peer is to be asked for a grant of the region, in the packet that is posted next.
+    fn ask(&mut self, _peer: Rank, _key: u64) -> bool {
+        false
+    }
+    /// This peer has granted what it was asked for.
+    fn granted(&mut self, _peer: Rank, _key: u64, _grant: Grant) {}
+    /// Version of a grant for this peer. `None`: it can have none now.
+    fn version(&self, _peer: Rank) -> Option<u64> {
+        None
+    }
+    /// All grants that this rank has given are over when this returns, as far as peers look from now on.
+    fn revoke(&mut self) {}
     /// Reads from a peer's memory; [`Engine::pulled`] hears of the end. False: it cannot be done.
     fn pull(&mut self, peer: Rank, pull: Pull) -> bool;
     /// Forgets the reads of these operations; their memory is not touched any more when this returns.
@@ -178,6 +194,8 @@ pub struct Engine {
     pub(crate) operations: Slab<Operation>,
     pub(crate) multi: Slab<receive::MultiBuffer>,
     pub(crate) regions: HashMap<u64, Region>,
+    /// Reads and writes that wait for each peer.
+    pub(crate) waiting: HashMap<Rank, usize>,
 }
 
 impl Engine {
@@ -201,6 +219,7 @@ impl Engine {
             match self.operations.remove(id) {
                 Some(Operation::Send(Sending { peer, ticket: Some(ticket), .. })) => out.retract(peer, ticket),
                 Some(Operation::Receive(landing)) => self.taken(out, landing.peer, &landing.announcement),
+                Some(Operation::Write(transfer) | Operation::Read(rma::Reading { transfer, .. })) => self.waited(transfer.peer),
                 _ => {}
             }
         }
@@ -244,6 +263,10 @@ impl Engine {
             }
             Kind::Withheld => {
                 self.withheld(out, peer, header);
+                Ok(())
+            }
+            Kind::Grant => {
+                out.granted(peer, header.tag, Grant::told(header));
                 Ok(())
             }
             // The links keep markers to themselves.

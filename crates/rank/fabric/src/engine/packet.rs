@@ -10,8 +10,8 @@
 //!                                                               (◄── WITHHOLD, RELEASE; WITHHELD ──►, see [`super::withhold`])
 //! longer message               RTS ──►  ◄── CTS  DATA… ──►      (◄── ACK)
 //!   that the receiver reads    RTS ──►                         ◄── ACK
-//! RMA write                    WRITE… ──►  ◄── ACK
-//! RMA read                     READ ──►  ◄── DATA…  (or REFUSE)
+//! RMA write                    WRITE… ──►  ◄── ACK              (◄── GRANT before it, if that was asked for)
+//! RMA read                     READ ──►  ◄── DATA…  (or ACK)     (as for a write)
 //! drain (handled by the links) MARKER ──►
 //! ```
 
@@ -54,6 +54,9 @@ pub enum Kind {
     Release = 11,
     /// More of them are here.
     Withheld = 12,
+    /// The packet's receiver may access the region `tag` by itself: `length` bytes from `address` on, in the ways `aux`, while the
+    /// version is `id`.
+    Grant = 13,
 }
 
 /// Bits of [`Header::flags`].
@@ -66,6 +69,8 @@ pub mod flag {
     pub const ACK: u8 = 4;
     /// Last packet of a write.
     pub const LAST: u8 = 8;
+    /// The sender of a read or write could access the region by itself, if that were granted.
+    pub const ASKS: u8 = 16;
 }
 
 /// Fixed part of a packet. Fields mean what [`Kind`] says.
@@ -125,6 +130,7 @@ impl Header {
             10 => Kind::Withhold,
             11 => Kind::Release,
             12 => Kind::Withheld,
+            13 => Kind::Grant,
             _ => return None,
         })
     }

@@ -407,7 +407,7 @@ fn remote_memory_is_written_and_read_within_its_bounds() {
     let transfer = |pair: &mut Pair, read: bool, memory: &[u8], key: u64, address: u64| {
         let segments = [Segment::of(memory)];
         let flags = FI_COMPLETION;
-        let transfer = Transfer { to: (1, 0), key, address, segments: &segments, data: None, context: 1, flags, inject: false };
+        let transfer = Transfer { to: (1, 0), key, address, segments: &segments, data: None, context: 1, flags, inject: false, done: 0 };
         if read {
             pair.engines[0].read(&mut pair.wires[0], 0, &transfer).unwrap();
         } else {
@@ -439,7 +439,7 @@ fn an_early_acknowledgement_ends_the_stream() {
     pair.send(0, &body, Some(1), 1, FI_COMPLETION | FI_DELIVERY_COMPLETE);
     let segments = [Segment::of(&body)];
     let (to, flags) = ((1, 0), FI_COMPLETION);
-    let transfer = Transfer { to, key: 4, address: 0, segments: &segments, data: None, context: 2, flags, inject: false };
+    let transfer = Transfer { to, key: 4, address: 0, segments: &segments, data: None, context: 2, flags, inject: false, done: 0 };
     pair.engines[0].write(&mut pair.wires[0], 0, &transfer).unwrap();
     let (announced, _) = pair.wires[0].packets.pop_front().unwrap();
     let mut answer = Header::new(Kind::Cts);

@@ -54,6 +54,7 @@ impl Links {
     /// Stops sends to all peers and begins to drain.
     pub(crate) fn begin_suspend(&mut self) {
         self.suspended = true;
+        self.show();
         self.strangers.clear();
         for rank in 0..self.peers.len() {
             self.begin_drain(rank);
@@ -132,6 +133,7 @@ impl Links {
     /// Sends go on. Channels that were kept are used again if they lead to the peer that the map names.
     pub(crate) fn resume(&mut self) {
         self.suspended = false;
+        self.show();
         for rank in 0..self.peers.len() {
             let peer = &mut self.peers[rank];
             peer.held = false;
@@ -190,6 +192,7 @@ impl Links {
                 Outbound::Unknown { .. } | Outbound::Lost { .. } | Outbound::Loopback => {}
             }
             peer.inbound = None;
+            peer.shown = false;
             peer.ended = None;
             peer.admitted = (0, 0);
             peer.refused = None;

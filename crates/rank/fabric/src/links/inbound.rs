@@ -118,6 +118,8 @@ impl Links {
 
     pub(super) fn drop_inbound(&mut self, number: u32, mut inbound: Inbound) {
         self.fail_pulls(number, &mut inbound);
+        // The peer may use it for a while yet, and would not see what is shown from now on.
+        inbound.channel.show(self.version, true);
         if let Some(watch) = &self.watch {
             watch.remove(inbound.channel.socket());
         }
@@ -133,6 +135,7 @@ impl Links {
             && peer.inbound == Some(number)
         {
             peer.inbound = None;
+            peer.shown = false;
             if !inbound.drained {
                 peer.ended = Some(inbound.generation);
             }
@@ -269,7 +272,9 @@ impl Links {
         });
         match admitted {
             Ok(mut channel) => {
+                channel.show(self.version, self.suspended);
                 let pull_kind = channel.puller().map_or(0, |puller| puller.kind());
+                let shown = channel.shows();
                 if channel.polled() {
                     self.polled.push(at as u32);
                 } else {
@@ -293,6 +298,7 @@ impl Links {
                 }));
                 if let Some(peer) = self.peers.get_mut(rank as usize) {
                     peer.inbound = Some(at as u32);
+                    peer.shown = shown;
                     peer.admitted = (generation, hello.number);
                 }
                 self.urgent = true;

@@ -5,6 +5,7 @@
 //! transfers ("streams") go when no packet waits, a packet of each in turn; the engine does not rely on their order.
 
 mod drain;
+mod grants;
 mod inbound;
 mod media;
 mod outbound;
@@ -22,7 +23,7 @@ use crate::channel::stranger::Stranger;
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::Header;
 use crate::engine::pull::{Offer, Pull};
-use crate::engine::{EAGER_LIMIT, Engine, Outlet, Stream};
+use crate::engine::{EAGER_LIMIT, Engine, Grant, Outlet, Place, Reached, Stream};
 use crate::fabric::Identity;
 use crate::peer::{Outbound, Peer, Queued};
 use crate::report;
@@ -88,6 +89,11 @@ pub struct Links {
     tokens: Vec<Token>,
     /// The agent suspended all peers.
     suspended: bool,
+    /// Of what this rank has granted.
+    version: u64,
+    /// One-sided operations that needed no packet.
+    #[cfg(test)]
+    accesses: usize,
     markers: u64,
     /// Openings begun, ever: later ones take precedence.
     openings: u64,
@@ -535,6 +541,34 @@ impl Outlet for Links {
         if let Some(channel) = self.peers.get_mut(rank as usize).and_then(|peer| peer.outbound.channel()) {
             channel.retract(ticket);
         }
+    }
+
+    fn access(&mut self, rank: Rank, place: &Place, local: &[Segment]) -> Reached {
+        let reached = self.reach(rank, place, local);
+        #[cfg(test)]
+        {
+            self.accesses += usize::from(reached == Reached::Done);
+        }
+        reached
+    }
+
+    fn ask(&mut self, rank: Rank, key: u64) -> bool {
+        self.direct(rank).is_some_and(|direct| direct.ask(key))
+    }
+
+    fn granted(&mut self, rank: Rank, key: u64, grant: Grant) {
+        if let Some(direct) = self.direct(rank) {
+            direct.grant(key, grant);
+        }
+    }
+
+    fn version(&self, rank: Rank) -> Option<u64> {
+        self.version_for(rank)
+    }
+
+    fn revoke(&mut self) {
+        self.version += 1;
+        self.show();
     }
 
     fn pull(&mut self, rank: Rank, pull: Pull) -> bool {

@@ -208,7 +208,11 @@ mod tests {
         let capabilities = [
             (FI_MSG, "`FI_MSG`", "messages matched by order: MPICH's active messages (one-sided operations, partitioned messages)"),
             (FI_TAGGED, "`FI_TAGGED`", "matching by tag with ignored bits, `FI_PEEK`, `FI_CLAIM`, `FI_DISCARD`: MPI's messages and probes"),
-            (FI_RMA, "`FI_RMA`", "reads and writes, emulated by messages: MPI_Put, MPI_Get, large active messages"),
+            (
+                FI_RMA,
+                "`FI_RMA`",
+                "reads and writes: MPI_Put, MPI_Get, large active messages; on one node by the origin alone, else emulated by messages",
+            ),
             (FI_DIRECTED_RECV, "`FI_DIRECTED_RECV`", "receives name their source, so that no tag bits are spent on it"),
             (FI_SOURCE, "`FI_SOURCE`", "completions name the sender"),
             (FI_MULTI_RECV, "`FI_MULTI_RECV`", "one buffer takes many messages"),

@@ -2,7 +2,7 @@
 
 use super::endpoint::Endpoint;
 use super::{Segments, transfer};
-use crate::engine::Transfer;
+use crate::engine::{Begun, Engine, Transfer};
 use crate::fabric::{State, fabric};
 use libc::iovec;
 use mend_fabric_sys::*;
@@ -48,7 +48,7 @@ unsafe fn submit(ep: *mut FidEp, access: &Access) -> isize {
         // SAFETY: by the caller's promise.
         let endpoint = unsafe { Endpoint::of(ep) };
         let mut state = fabric().lock();
-        let transfer = Transfer {
+        let mut transfer = Transfer {
             to: endpoint.peer(&state, access.target.to)?,
             key: access.target.key,
             address: access.target.address,
@@ -57,9 +57,26 @@ unsafe fn submit(ep: *mut FidEp, access: &Access) -> isize {
             context: access.context as usize,
             flags: access.flags.unwrap_or(endpoint.send_flags),
             inject: access.inject,
+            done: 0,
         };
-        let State { engine, links, .. } = &mut *state;
-        if access.read { engine.read(links, endpoint.number, &transfer) } else { engine.write(links, endpoint.number, &transfer) }
+        loop {
+            let State { engine, links, .. } = &mut *state;
+            let begin = if access.read { Engine::read } else { Engine::write };
+            match begin(engine, links, endpoint.number, &transfer)? {
+                Begun::Waits => return Ok(()),
+                Begun::Complete => {
+                    state.serve_others();
+                    return Ok(());
+                }
+                Begun::Partly(done) => {
+                    transfer.done = done;
+                    state.progress();
+                    // The agent and other threads may want it.
+                    drop(state);
+                    state = fabric().lock();
+                }
+            }
+        }
     })
 }
 

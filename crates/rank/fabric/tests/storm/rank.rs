@@ -324,9 +324,9 @@ impl<'a> Worker<'a> {
             0..20 => self.send(peer),
             20..30 => self.post(peer),
             30..36 => self.give_credit(peer),
-            36 if self.access.is_none() && !self.told => self.begin_access(),
+            36..40 if self.access.is_none() && !self.told => self.begin_access(),
             // The program computes: its agent alone serves the peers.
-            37 if self.draw.below(200) == 0 => std::thread::sleep(Duration::from_millis(self.draw.below(8))),
+            40 if self.draw.below(200) == 0 => std::thread::sleep(Duration::from_millis(self.draw.below(8))),
             _ => {}
         }
     }

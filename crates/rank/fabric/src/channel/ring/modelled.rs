@@ -44,8 +44,10 @@ impl Ring {
     fn pair() -> (Self, Self) {
         let mut words = vec![0u64; RING_BYTES / 8];
         let base: *mut u8 = words.as_mut_ptr().cast();
-        // SAFETY: inside the vector, aligned; loom's atomics need no drop.
-        unsafe { base.add(TAIL).cast::<AtomicU64>().write(AtomicU64::new(0)) };
+        for at in [TAIL, GRANTS] {
+            // SAFETY: inside the vector, aligned; loom's atomics need no drop.
+            unsafe { base.add(at).cast::<AtomicU64>().write(AtomicU64::new(0)) };
+        }
         for at in [SLEEPS, WAITS] {
             // SAFETY: as above.
             unsafe { base.add(at).cast::<AtomicU32>().write(AtomicU32::new(0)) };

@@ -16,6 +16,7 @@ PROGRAMS = sorted(name[:-2] for name in os.listdir(os.path.join(ROOT, SOURCES)) 
 DISTURBED = tuple(name for name in PROGRAMS if name != "dynamic")
 # It writes over what it wrote, in a file, and a restart does not bring back what a file held.
 NOT_RESTARTED = ("files",)
+ONE_SIDED = tuple(name for name in DISTURBED if name.startswith("rma_"))
 OTHER_CHANNELS = tuple(os.environ.get("MEND_TEST_CHANNELS", "tcp ofi shm,ofi").split())
 
 
@@ -112,6 +113,26 @@ class Conformance(InDirectory):
             with self.subTest(name, channels=channels):
                 self.lab.choose_channels(channels)
                 self.disturb(name)
+
+    def test_one_sided_programs_where_ranks_cannot_name_each_other(self):
+        """By packets, all of it."""
+        self.lab.set("MEND_PID_NAMESPACE", "rank")
+        self.addCleanup(self.lab.set, "MEND_PID_NAMESPACE", None)
+        for name in ONE_SIDED:
+            with self.subTest(name):
+                self.disturb(name)
+
+    def test_a_target_that_computes_is_not_waited_for(self):
+        """It makes no call of MPI, with checkpoints in the middle of that, until it finds in its memory what is written last."""
+        passive = compile_mpi("rma_passive.c", os.path.join(self.work, "rma_passive"))
+        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1", "--", passive, "-u", "go")
+        identity = self.lab.running(job)
+        job.wait_for(lambda: "computing" in job.stdout(), "rank 1 computes")
+        for _ in range(3):
+            self.lab.verb("checkpoint", identity)
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), "computing\n" + right("rma_passive", 2))
 
 
 if __name__ == "__main__":

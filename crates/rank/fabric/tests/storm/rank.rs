@@ -110,6 +110,8 @@ struct Worker<'a> {
     draw: Draw,
     /// The remote access under way: target, what was written, what was read back.
     access: Option<(u32, bool, Vec<u64>)>,
+    /// It is to be tried again after some progress.
+    refused: bool,
     accesses: u64,
     /// The parent knows that this thread has sent and got everything; now it only serves.
     told: bool,
@@ -130,6 +132,7 @@ impl<'a> Worker<'a> {
             last_wild: vec![None; settings.ranks as usize],
             draw: Draw::new(settings.seed ^ u64::from(me) << 32 ^ (thread as u64) << 48),
             access: None,
+            refused: false,
             accesses: 0,
             told: false,
         };
@@ -280,18 +283,17 @@ impl<'a> Worker<'a> {
         ((self.me as usize * THREADS + self.thread) * PLACE) as u64
     }
 
+    /// Writes, or reads back.
     fn go_on_access(&mut self) {
         let place = self.place();
-        let Some((target, _, words)) = &mut self.access else { return };
-        let own = context(self.thread, 5, 0);
-        while !self.endpoint.access(true, bytes_mut(words), *target, place, 1, own) {
-            std::thread::yield_now();
-        }
+        let Some((target, back, words)) = &mut self.access else { return };
+        let (own, half) = (context(self.thread, 5, usize::from(*back)), words.len() / 2);
+        let words = if *back { &mut words[half..] } else { &mut words[..] };
+        self.refused = !self.endpoint.access(!*back, bytes_mut(words), *target, place, 1, own);
     }
 
     /// A write is followed by a read of the same place, which must give what was written.
     fn accessed(&mut self) {
-        let place = self.place();
         let Some((target, back, mut words)) = self.access.take() else { return };
         let length = words.len();
         if back {
@@ -302,10 +304,7 @@ impl<'a> Worker<'a> {
         }
         words.resize(2 * length, 0);
         self.access = Some((target, true, words));
-        let Some((_, _, words)) = &mut self.access else { return };
-        while !self.endpoint.access(false, bytes_mut(&mut words[length..]), target, place, 1, context(self.thread, 5, 1)) {
-            std::thread::yield_now();
-        }
+        self.go_on_access();
     }
 
     fn turn(&mut self, mail: &[Mutex<Vec<Done>>]) {
@@ -319,6 +318,9 @@ impl<'a> Worker<'a> {
         }
         let mine = std::mem::take(&mut *mail[self.thread].lock().expect("a lock"));
         mine.into_iter().for_each(|done| self.done(done));
+        if self.refused {
+            self.go_on_access();
+        }
         let peer = self.draw.below(u64::from(self.settings.ranks)) as u32;
         match self.draw.below(64) {
             0..20 => self.send(peer),

@@ -68,6 +68,50 @@ pub fn queue(process: i32, thread: i32, signal: i32, value: usize) -> Result<(),
     check(result).map(drop)
 }
 
+/// A set of processors, as many as a kernel may be built for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Processors([u64; 128]);
+
+impl Processors {
+    /// Just this one. `None`: more than there can be.
+    #[must_use]
+    pub fn only(number: u32) -> Option<Self> {
+        let mut words = [0; 128];
+        *words.get_mut(number as usize / 64)? = 1 << (number % 64);
+        Some(Self(words))
+    }
+}
+
+/// The processor that the calling thread runs on.
+#[must_use]
+pub fn processor() -> Option<u32> {
+    let mut number = 0u32;
+    // SAFETY: the kernel writes one int into `number`.
+    check(unsafe { syscall(libc::SYS_getcpu, [(&raw mut number) as usize, 0, 0, 0, 0, 0]) }).ok().map(|_| number)
+}
+
+/// The processors that a thread may run on.
+///
+/// # Errors
+/// The errno; `ESRCH` if the thread is gone.
+pub fn processors(thread: i32) -> Result<Processors, i32> {
+    let mut set = Processors([0; 128]);
+    // SAFETY: the kernel writes at most the size of the set into it.
+    let result =
+        unsafe { syscall(libc::SYS_sched_getaffinity, [thread as usize, size_of::<Processors>(), (&raw mut set) as usize, 0, 0, 0]) };
+    check(result).map(|_| set)
+}
+
+/// Lets a thread run on these alone. It is on one of them when this returns.
+///
+/// # Errors
+/// The errno; `EINVAL` if it may have none of them, `ESRCH` if the thread is gone.
+pub fn set_processors(thread: i32, set: &Processors) -> Result<(), i32> {
+    let address = core::ptr::from_ref(set) as usize;
+    // SAFETY: the kernel reads the set.
+    check(unsafe { syscall(libc::SYS_sched_setaffinity, [thread as usize, size_of::<Processors>(), address, 0, 0, 0]) }).map(drop)
+}
+
 /// Base of the calling thread's fs segment (`gs == false`) or gs segment.
 #[must_use]
 pub fn segment_base(gs: bool) -> u64 {

@@ -49,6 +49,9 @@ const SERVICE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// How long what an inspection found counts as found right before the threads were parked. A program seldom changes it, and if it does
 /// between an inspection and the save, it might as well have done so between a look and parking.
 const LATELY: Duration = Duration::from_secs(1);
+/// How long the agent rests after an inspection: a few slices of the scheduler's, so that it gets a processor at once when it is asked
+/// to suspend.
+const REST: Duration = Duration::from_millis(8);
 /// How long a rank that has moved waits for the locks of its former self.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -323,6 +326,8 @@ impl Agent {
         let clear = clear.then(|| Clear { written_files: descriptors.written_files() });
         // Another copy gives its memory back before the next one is made.
         let room = self.behind.is_none().then(|| self.room());
+        // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
+        std::thread::sleep(REST);
         self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, room });
         Inspection { tracking, ..found }
     }

@@ -43,6 +43,7 @@ mod staged;
 mod start;
 mod state;
 mod stream;
+mod succession;
 mod target;
 mod tasks;
 mod timers;

@@ -15,6 +15,7 @@
 use crate::context::{RESTORED, capture};
 use crate::deadlines::{self, Asleep, Clocks};
 use crate::pending::Info;
+use crate::succession::{Succession, succeed};
 use crate::tasks::{self, Task};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use mend_image::handoff::Context;
@@ -31,6 +32,9 @@ const PARKED: u32 = 2;
 const ARRIVED: u32 = 3;
 const LEFT: u32 = 4;
 const GONE: u32 = 5;
+
+/// How often the agent gives its processor to a thread that is about to sleep, before it sleeps itself.
+const YIELDS: u32 = 8;
 
 /// Threads stay in their handlers while this holds the value they were sent with.
 static EPOCH: AtomicU32 = AtomicU32::new(1);
@@ -163,7 +167,9 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
     let ours = Disposition { handler, flags, restorer: return_from_signal as *const () as usize, mask: u64::MAX };
     // SAFETY: `on_park` is async-signal-safe and returns by rt_sigreturn.
     unsafe { set_disposition(PARK_SIGNAL, &ours) }.map_err(ParkError::Signal)?;
+    let succession = Succession::offer();
     parked.gather(deadline, limit)?;
+    drop(succession);
     Ok(parked)
 }
 
@@ -304,12 +310,14 @@ impl Parked {
             let task = Task { outer: slot.outer };
             let asleep = || task.blocked_call().is_some_and(|call| call[..2] == [libc::SYS_futex as u64, place]);
             let there = || task.identify().is_some_and(|(tid, running)| running && tid == slot.tid);
+            let mut looks = 0;
             while !asleep() && there() {
                 if Instant::now() >= deadline {
                     return Err(ParkError::Stuck { tid: slot.tid, name: task.name(), seconds: limit.as_secs() });
                 }
-                // The processor may be what it waits for.
-                std::thread::sleep(Duration::from_micros(50));
+                // The processor may be what it waits for, most likely this one. A sleep takes longer than that.
+                looks += 1;
+                if looks < YIELDS { rustix::thread::sched_yield() } else { std::thread::sleep(Duration::from_micros(50)) }
             }
         }
         Ok(())
@@ -399,6 +407,7 @@ extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame: *mut c_voi
         (*slot).interrupted.store(deadlines::monotonic(), Ordering::Relaxed);
         (*slot).segments = (segment_base(false), segment_base(true));
         (*slot).registration = Registration::of_this_thread(crate::rseq::area((*slot).segments.0));
+        succeed();
         if capture(&raw mut (*slot).context, 0, stand, slot.cast()) == RESTORED {
             if tiles::used(frame.cast()) {
                 tiles::make_used();

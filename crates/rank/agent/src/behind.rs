@@ -12,6 +12,7 @@
 //! Faults assumed: the copy is killed at any moment, or stands still with its target. The program does not notice either; the
 //! image is given up.
 
+use crate::aside::Room;
 use crate::dirty::{Hashes, Look, Looking};
 use crate::maps::SMAPS_PIECE;
 use crate::scratch::Buffers;
@@ -127,6 +128,8 @@ pub(crate) struct Plan<'a> {
     pub rate: Option<u64>,
     /// Memory that was made ready for copies of what changed.
     pub staging: Option<&'a Staging>,
+    /// Memory that was made ready for copies of what is shared.
+    pub room: Option<&'a Room>,
 }
 
 /// What came of writing.
@@ -156,6 +159,10 @@ pub(crate) fn write<'a>(
         writer.content(Part::Private)?;
         return writer.end().map(Done::Written);
     };
+    if let Some(room) = plan.room {
+        // SAFETY: its owner keeps it until the image is complete, and lends it here alone.
+        writer.set_aside(unsafe { room.lend() });
+    }
     writer.content(Part::Shared)?;
     // SAFETY: no arguments.
     let original = unsafe { mend_kernel::raw::syscall(libc::SYS_getpid, [0; 6]) } as i32;
@@ -403,6 +410,7 @@ pub(crate) struct Behind {
     target: Box<OpenTarget>,
     /// What a writer that shares our memory writes from.
     staging: Option<Staging>,
+    room: Option<Room>,
     /// Beats when they were last counted, and when that was different from before.
     seen: (u64, Instant),
     killed: Option<&'static str>,
@@ -412,8 +420,8 @@ pub(crate) struct Behind {
 }
 
 impl Behind {
-    pub fn new(id: ImageId, copy: Copy, board: Board, target: Box<OpenTarget>, staging: Option<Staging>) -> Self {
-        Self { id, copy, board, target, staging, ended: false, seen: (0, Instant::now()), killed: None, taken: false }
+    pub fn new(id: ImageId, copy: Copy, board: Board, target: Box<OpenTarget>, staging: Option<Staging>, room: Option<Room>) -> Self {
+        Self { id, copy, board, target, staging, room, ended: false, seen: (0, Instant::now()), killed: None, taken: false }
     }
 
     /// The program runs again: nothing stands still for the copy's sake any more.
@@ -436,7 +444,8 @@ impl Behind {
 
     /// Memory that is not the program's.
     pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
-        [self.board.range()].into_iter().chain(self.staging.as_ref().map(Staging::range))
+        let staged = self.staging.as_ref().map(Staging::range);
+        [self.board.range()].into_iter().chain(staged).chain(self.room.as_ref().map(Room::range))
     }
 
     /// Id of the copy, as `/proc` shows it.

@@ -9,6 +9,7 @@
 //! of order are refused; nothing that fails here stops the program. In every stage a copy of the process may be writing the
 //! last image; the agent says when it is done, and ends it when another image is asked for.
 
+use crate::aside::Room;
 use crate::attached::Attached;
 use crate::behind::{self, Behind, Board};
 use crate::dirty::Tracker;
@@ -116,7 +117,9 @@ struct Inspected {
     /// If nothing stood in the way.
     clear: Option<Clear>,
     /// Why there is no memory for a copy of the process, if so. `None`: not known.
-    room: Option<Result<(), String>>,
+    fits: Option<Result<(), String>>,
+    /// For copies of what such a copy would share.
+    room: Option<Room>,
 }
 
 struct Agent {
@@ -223,7 +226,7 @@ impl Agent {
                 Stage::Suspended => Some(if self.network.in_use() { AT_ONCE } else { SERVICE_PAUSE }),
                 Stage::Running if joins => Some(AT_ONCE),
                 Stage::Running if DELAYED.load(Ordering::Acquire) => Some(PATIENCE),
-                _ => (self.behind.is_some() || self.staging.is_some()).then_some(behind::LOOK),
+                _ => (self.behind.is_some() || self.staging.is_some() || self.inspected.is_some()).then_some(behind::LOOK),
             };
             let own = [PollFd::from_borrowed_fd(self.link.fd(), PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
             let copy = self.behind.as_ref().map(|behind| PollFd::from_borrowed_fd(behind.ended(), PollFlags::IN));
@@ -243,6 +246,7 @@ impl Agent {
                     }
                     self.look_behind()?;
                     self.staging.take_if(|staging| staging.is_stale());
+                    self.inspected.take_if(|found| found.at.elapsed() > LATELY);
                 }
                 Ok(_) => {
                     let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
@@ -325,10 +329,11 @@ impl Agent {
         let clear = found.obstacles.is_empty() && !surroundings.provider_open;
         let clear = clear.then(|| Clear { written_files: descriptors.written_files() });
         // Another copy gives its memory back before the next one is made.
-        let room = self.behind.is_none().then(|| self.room());
+        let fits = self.behind.is_none().then(|| self.fits());
+        let room = Room::new(advice.values().map(|advised| advised.shared).sum()).ok();
         // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
         std::thread::sleep(REST);
-        self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, room });
+        self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, room });
         Inspection { tracking, ..found }
     }
 
@@ -422,21 +427,21 @@ impl Agent {
     }
 
     /// Whether there is memory for a copy of the process; why not.
-    fn room(&self) -> Result<(), String> {
+    fn fits(&self) -> Result<(), String> {
         room::too_little(resident_bytes(), self.ranks_here).map_or(Ok(()), Err)
     }
 
     /// What a save that shall not stop the program for long needs; or why it has to.
-    fn snapshot(&mut self, order: &SaveOrder, room: Option<Result<(), String>>) -> Result<Option<Snapshot>, String> {
+    fn snapshot(&mut self, order: &SaveOrder, fits: Option<Result<(), String>>, room: Option<Room>) -> Result<Option<Snapshot>, String> {
         let staging = self.staging.take().filter(|_| order.base.is_some());
         if order.mode == SaveMode::Stop {
             return Ok(None);
         }
         let stopped = |why: &str| format!("the program stood still while the image was written: {why}");
-        match self.caution.advises_against().or_else(|| room.unwrap_or_else(|| self.room()).err()) {
+        match self.caution.advises_against().or_else(|| fits.unwrap_or_else(|| self.fits()).err()) {
             Some(why) => Err(stopped(&why)),
             None => match Board::new() {
-                Ok(board) => Ok(Some(Snapshot { board, rate: order.rate, staging })),
+                Ok(board) => Ok(Some(Snapshot { board, rate: order.rate, staging, room })),
                 Err(errno) => Err(stopped(&errno.to_string())),
             },
         }
@@ -453,11 +458,11 @@ impl Agent {
                 None => return Ok(Some(refused("the process that wrote the last image hangs in its target"))),
             }
         }
-        let (advice, cpu, clear, room) = match self.inspected.take().filter(|found| found.at.elapsed() < LATELY) {
-            Some(Inspected { advice, cpu, clear, room, .. }) => (Some(advice), Some(cpu), clear, room),
-            None => (None, None, None, None),
+        let (advice, cpu, clear, fits, room) = match self.inspected.take().filter(|found| found.at.elapsed() < LATELY) {
+            Some(Inspected { advice, cpu, clear, fits, room, .. }) => (Some(advice), Some(cpu), clear, fits, room),
+            None => (None, None, None, None, None),
         };
-        let (snapshot, note) = match self.snapshot(&order, room) {
+        let (snapshot, note) = match self.snapshot(&order, fits, room) {
             Ok(snapshot) => (snapshot, None),
             Err(why) => (None, Some(why)),
         };

@@ -8,6 +8,7 @@
 //! anything that takes one of its locks.
 
 mod allocator;
+mod aside;
 mod attached;
 mod behind;
 mod context;

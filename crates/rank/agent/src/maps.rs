@@ -41,6 +41,8 @@ pub(crate) struct Advised {
     pub fleeting: bool,
     /// Pages of its own that are in small ones.
     pub small: u64,
+    /// Pages of shared memory that are mapped here.
+    pub shared: u64,
     /// Why it cannot be saved.
     pub obstacle: Option<&'static str>,
 }
@@ -125,6 +127,8 @@ pub(crate) fn advice() -> Advice {
             advised.page_shift = 10 + kibibytes().max(1).ilog2();
         } else if let Some(eligible) = line.strip_prefix("THPeligible:") {
             advised.huge = eligible.trim() == "1";
+        } else if line.starts_with("Rss:") && advised.shared != 0 {
+            advised.shared = kibibytes() / 4;
         } else if line.starts_with("Anonymous:") {
             advised.small = kibibytes() / 4;
         } else if line.starts_with("AnonHugePages:") {
@@ -162,7 +166,8 @@ fn smaps() -> io::Result<Vec<u8>> {
 
 /// The line that begins an area.
 fn head(line: &str) -> Option<(u64, Advised)> {
-    parse(line).map(|area| (area.start, Advised { end: area.end, page_shift: 12, ..Advised::default() }))
+    let advised = |area: &Area| Advised { end: area.end, page_shift: 12, shared: u64::from(area.is_shared_memory()), ..Advised::default() };
+    parse(line).map(|area| (area.start, advised(&area)))
 }
 
 fn flag_bit(flag: &str) -> u32 {

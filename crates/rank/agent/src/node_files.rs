@@ -10,6 +10,7 @@ use crate::layout::Layout;
 use crate::maps::{Area, NODE_MEMORY};
 use crate::reopen::Inherited;
 use crate::tasks::names_in;
+use crate::writer::nonzero;
 use mend_image::record::object;
 use mend_messages::agent::SHARED_MEMORY_PREFIX;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,12 +19,14 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::{DirBuilder, File, Metadata, read_link, rename};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Most that is kept of what nobody has open or mapped, bytes, with [`EACH`] for every entry.
 const LIMIT: u64 = 256 << 20;
 const EACH: u64 = 4096;
+/// Bytes that are read at a time.
+const PIECE: usize = 64 << 10;
 /// How often a directory is opened that others close.
 const ATTEMPTS: u32 = 1000;
 
@@ -75,7 +78,47 @@ enum Kind {
         object: Option<u32>,
     },
     /// A copy, if it is wanted.
-    Loose(Vec<u8>),
+    Loose(Copied),
+}
+
+/// A file's bytes but for pages of zeros.
+#[derive(Clone, Debug, Default)]
+struct Copied {
+    size: u64,
+    /// Where each run of bytes belongs, and where in `bytes` it ends.
+    runs: Vec<(u64, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl Copied {
+    /// Copies a file. `piece` is where it is read to.
+    fn read(path: &Path, piece: &mut [u8]) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let mut copied = Self::default();
+        loop {
+            let got = match file.read_at(piece, copied.size) {
+                Ok(0) => return Ok(copied),
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            for (from, to) in nonzero(&piece[..got]) {
+                copied.bytes.extend_from_slice(&piece[from..to]);
+                copied.runs.push((copied.size + from as u64, copied.bytes.len()));
+            }
+            copied.size += got as u64;
+        }
+    }
+
+    fn write(&self, file: &File) -> io::Result<()> {
+        file.set_len(self.size)?;
+        let mut from = 0;
+        for (at, to) in &self.runs {
+            file.write_all_at(&self.bytes[from..*to], *at)?;
+            from = *to;
+        }
+        Ok(())
+    }
 }
 
 impl NodeFiles {
@@ -167,7 +210,8 @@ fn is_own(place: &Path) -> bool {
 
 struct Survey {
     held: HashSet<Identity>,
-    copies: bool,
+    /// Where files are read to that are to be copied.
+    piece: Option<Vec<u8>>,
     total: u64,
     found: NodeFiles,
 }
@@ -178,7 +222,7 @@ impl Survey {
         if names_in(place).map_or(true, |names| names.is_empty()) || !is_own(place) {
             return Ok(NodeFiles::default());
         }
-        let mut survey = Self { held: held(), copies, total: 0, found: NodeFiles::default() };
+        let mut survey = Self { held: held(), piece: copies.then(|| vec![0; PIECE]), total: 0, found: NodeFiles::default() };
         survey.directory(place)?;
         Ok(survey.found)
     }
@@ -217,7 +261,10 @@ impl Survey {
             if self.total > LIMIT {
                 return Err(NodeFileError::Large(path.to_owned()));
             }
-            let copied = if self.copies { std::fs::read(path) } else { File::open(path).map(|_| Vec::new()) };
+            let copied = match &mut self.piece {
+                Some(piece) => Copied::read(path, piece),
+                None => File::open(path).map(|_| Copied::default()),
+            };
             Kind::Loose(copied.map_err(failed)?)
         };
         if self.total > LIMIT {
@@ -275,10 +322,10 @@ impl Entry {
                     other => Ok(other?),
                 }
             }
-            Kind::Loose(bytes) => {
+            Kind::Loose(copied) => {
                 let directory = self.path.parent().unwrap_or(Path::new(NODE_MEMORY));
-                let mut made = File::from(open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?);
-                io::Write::write_all(&mut made, bytes)?;
+                let made = File::from(open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?);
+                copied.write(&made)?;
                 Ok(self.name(made.as_fd())?)
             }
         }

@@ -7,6 +7,7 @@
 //! From the last look at the address space until the stream is complete nothing is allocated or freed: the tables must
 //! describe exactly the memory that is written.
 
+use crate::aside::Room;
 use crate::attached::{self, Attached};
 use crate::behind::{self, Behind, Board, Done};
 use crate::context::{RESTORED, capture};
@@ -153,12 +154,15 @@ pub(crate) struct Snapshot {
     pub rate: Option<u64>,
     /// Made ready for copies of what changed.
     pub staging: Option<Staging>,
+    /// Made ready for copies of what is shared.
+    pub room: Option<Room>,
 }
 
 impl Snapshot {
     /// Memory that is not the program's.
     pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
-        [self.board.range()].into_iter().chain(self.staging.as_ref().map(Staging::range))
+        let staged = self.staging.as_ref().map(Staging::range);
+        [self.board.range()].into_iter().chain(staged).chain(self.room.as_ref().map(Room::range))
     }
 }
 
@@ -224,11 +228,12 @@ pub(crate) fn save(
         let job = tables.job(target.fd(), &sources, &standing.layout, prepared.look);
         // SAFETY: the writer runs alone; its buffers are borrowed nowhere else.
         let buffers = unsafe { request.scratch.buffers() };
-        let plan = snapshot.as_ref().map(|Snapshot { board, rate, staging }| behind::Plan {
+        let plan = snapshot.as_ref().map(|Snapshot { board, rate, staging, room }| behind::Plan {
             board,
             target: &target,
             rate: *rate,
             staging: staging.as_ref(),
+            room: room.as_ref(),
         });
         let stack = request.scratch.other_stack_top();
         let mut call = Call { job: &job, buffers: Some(buffers), plan: plan.as_ref(), stack, result: None };
@@ -256,7 +261,7 @@ pub(crate) fn save(
     let elapsed = || writing.elapsed().as_micros() as u64;
     let (end, taken, refused) = match result {
         Ok((Done::Snapshot(copy, shares), taken)) => {
-            let new = |Snapshot { board, staging, .. }| Behind::new(saved.id, copy, board, target, staging.filter(|_| shares));
+            let new = |Snapshot { board, staging, room, .. }| Behind::new(saved.id, copy, board, target, staging.filter(|_| shares), room);
             let behind = snapshot.map(new).map(Box::new);
             settle(&taken);
             let saved = Box::new(Saved { behind: true, write_us: elapsed(), ..saved });

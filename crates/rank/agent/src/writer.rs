@@ -5,6 +5,7 @@
 //! library: each byte that it changed would be a byte of the image that changed between checksum and write. Pages that
 //! the kernel may change by itself (restartable-sequences areas) or other processes may (shared mappings) go through a copy.
 
+use crate::aside::Aside;
 use crate::dirty::{Entry, Look, Looking, Sight, tracked, within};
 use crate::layout::{Content, Plan};
 use crate::outlet::STALL;
@@ -124,6 +125,8 @@ pub(crate) struct Writer<'a, P> {
     changes: Option<&'static [Entry]>,
     /// A look that is taken while its list is written.
     looking: Option<&'a mut Looking>,
+    /// Where copies of what is shared are put for now.
+    aside: Option<Aside>,
     progress: P,
 }
 
@@ -136,7 +139,7 @@ impl<'a> Writer<'a, Silent> {
         let Buffers { bounce, regions, residency, batches } = buffers;
         let looking = looking.filter(|looking| looking.in_turn());
         let stream = Stream::begin(job.out, &job.header, batches)?;
-        let mut writer = Writer { job, stream, bounce, regions, residency, changes, looking, progress: Silent };
+        let mut writer = Writer { job, stream, bounce, regions, residency, changes, looking, aside: None, progress: Silent };
         for (kind, payload) in job.tables {
             writer.record(kind, 0, 0, payload)?;
         }
@@ -161,15 +164,21 @@ pub(crate) struct Detached {
     regions: &'static mut [Region],
     residency: &'static mut [u8],
     changes: Option<&'static [Entry]>,
+    aside: Option<Aside>,
 }
 
 impl Writer<'_, Silent> {
+    /// Copies of what is shared with a copy of the process are put there, to be written with the rest.
+    pub fn set_aside(&mut self, aside: Aside) {
+        self.aside = Some(aside);
+    }
+
     /// To go on with the same stream in another process. The descriptors must stay open, or be others of the same files.
     pub fn detach(self) -> Detached {
-        let Self { job, stream, bounce, regions, residency, changes, .. } = self;
+        let Self { job, stream, bounce, regions, residency, changes, aside, .. } = self;
         // SAFETY: whoever attaches it again answers for them.
         let [out, pagemap, memory] = [job.out, job.pagemap, job.memory].map(|fd| unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) });
-        Detached { out, pagemap, memory, method: job.method, stream: stream.through(out), bounce, regions, residency, changes }
+        Detached { out, pagemap, memory, method: job.method, stream: stream.through(out), bounce, regions, residency, changes, aside }
     }
 }
 
@@ -185,8 +194,8 @@ impl Detached {
 
     /// The writer again.
     pub fn attach<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
-        let Self { stream, bounce, regions, residency, changes, .. } = self;
-        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, looking: None, progress }
+        let Self { stream, bounce, regions, residency, changes, aside, .. } = self;
+        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, looking: None, aside, progress }
     }
 }
 
@@ -203,6 +212,9 @@ impl<P: Progress> Writer<'_, P> {
     /// Writes one part of the content.
     pub fn content(&mut self, part: Part) -> Result<(), WriteError> {
         let job = self.job;
+        if part == Part::Private {
+            self.put_aside()?;
+        }
         for plan in job.plans.iter().filter(|plan| Part::of(plan) == part) {
             self.mapping(plan)?;
         }
@@ -229,6 +241,18 @@ impl<P: Progress> Writer<'_, P> {
         Ok(end)
     }
 
+    /// Writes what was set aside, or the rest of it.
+    fn put_aside(&mut self) -> Result<(), WriteError> {
+        let Some(aside) = self.aside.take() else { return Ok(()) };
+        aside.each(|kind, index, address, payload| self.record(kind, index, address, payload))
+    }
+
+    /// Writes a record of what may change when the threads go on, or sets it aside.
+    fn record_copy(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(), WriteError> {
+        let taken = self.aside.as_mut().is_some_and(|aside| aside.put(kind, index, address, payload));
+        if taken { Ok(()) } else { self.record(kind, index, address, payload) }
+    }
+
     fn record(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(), WriteError> {
         let sent = self.stream.record(kind, index, address, payload)?;
         self.progress.wrote(sent);
@@ -237,6 +261,7 @@ impl<P: Progress> Writer<'_, P> {
 
     /// Writes what was copied of the private content.
     pub fn staged(&mut self, staging: &Staging, filled: Filled) -> Result<(), WriteError> {
+        self.put_aside()?;
         staging.each_copied(filled, |(start, end), from, zeros| self.direct(start, end, from, !zeros))?;
         self.keep(staging.kept(filled))?;
         let sent = self.stream.flush()?;
@@ -409,7 +434,7 @@ impl<P: Progress> Writer<'_, P> {
                 at += page;
             }
             if first < at {
-                result = self.record(Kind::Pages, 0, address + first as u64, &bounce[first..at]);
+                result = self.record_copy(Kind::Pages, 0, address + first as u64, &bounce[first..at]);
             }
             while at < length && !wanted(at) {
                 at += page;
@@ -466,8 +491,9 @@ impl<P: Progress> Writer<'_, P> {
             let bounce = std::mem::take(&mut self.bounce);
             let result = match rustix::io::pread(descriptor, &mut bounce[..length], at) {
                 Ok(0) => Ok(size),
-                Ok(got) if is_zero(&bounce[..got]) => Ok(at + got as u64),
-                Ok(got) => self.record(Kind::Bytes, object, at, &bounce[..got]).map(|()| at + got as u64),
+                Ok(got) => nonzero(&bounce[..got])
+                    .try_for_each(|(from, to)| self.record_copy(Kind::Bytes, object, at + from as u64, &bounce[from..to]))
+                    .map(|()| at + got as u64),
                 Err(error) => Err(WriteError::Memory(at, error)),
             };
             self.bounce = bounce;
@@ -501,6 +527,23 @@ pub(crate) fn fetch(memory: BorrowedFd, address: u64, room: &mut [u8], may_lack:
 fn page_at(address: u64) -> &'static [u8] {
     // SAFETY: callers pass populated, readable pages; see `direct`.
     unsafe { core::slice::from_raw_parts(address as *const u8, PAGE as usize) }
+}
+
+/// Runs of pages that hold something, from where to where; the last page may be cut.
+pub(crate) fn nonzero(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+    let page = PAGE as usize;
+    let zero = move |at: usize| is_zero(&bytes[at..bytes.len().min(at + page)]);
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        while at < bytes.len() && zero(at) {
+            at += page;
+        }
+        let first = at;
+        while at < bytes.len() && !zero(at) {
+            at += page;
+        }
+        (first < at).then(|| (first, at.min(bytes.len())))
+    })
 }
 
 /// Whether all bytes are zero. Compiles to vector instructions.

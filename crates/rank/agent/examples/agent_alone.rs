@@ -40,6 +40,7 @@ impl Network for Nobody {
 struct Still;
 
 impl Frozen for Still {
+    fn reopen(&mut self) {}
     fn excluded_memory(&self, _: &mut dyn FnMut(usize, usize)) {}
     fn own_descriptors(&self, _: &mut dyn FnMut(i32)) {}
     fn provider_open(&self) -> bool {

@@ -393,18 +393,15 @@ impl Agent {
     fn resume(&mut self, seq: u64) -> io::Result<()> {
         self.staging = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
-        let released = match std::mem::replace(&mut self.stage, Stage::Running) {
-            Stage::Parked { mut threads, fabric } => {
-                threads.release();
-                drop(fabric);
+        let mut standing = match std::mem::replace(&mut self.stage, Stage::Running) {
+            Stage::Parked { threads, mut fabric } => {
+                if let (Some(fabric), None) = (&mut fabric, &self.held_map) {
+                    fabric.reopen();
+                }
                 Some(threads)
             }
             _ => None,
         };
-        if let Some(map) = self.held_map.take() {
-            self.network.set_map(map);
-        }
-        self.network.resume();
         let reply = match locks {
             Ok(()) => Reply::Resumed,
             Err((file, _)) => Reply::Failed {
@@ -412,9 +409,17 @@ impl Agent {
                 hint: String::new(),
             },
         };
+        // The threads have waited, so the scheduler would rather see them run than the agent: what others of the job wait for comes
+        // first.
         let told = self.link.send(&FromAgent::Reply { seq, reply });
-        // Each thread goes on when it gets a processor, and they may all be taken: the others of the job need not wait for that.
-        drop(released);
+        if let Some(threads) = &mut standing {
+            threads.release();
+        }
+        if let Some(map) = self.held_map.take() {
+            self.network.set_map(map);
+        }
+        self.network.resume();
+        drop(standing);
         if let Some(behind) = &self.behind {
             behind.go_on();
         }

@@ -53,6 +53,9 @@ pub trait Frozen {
     fn provider_open(&self) -> bool;
     /// Before a save: closes what belongs to the network but cannot be in an image. It is opened again when it is needed.
     fn close_provider(&mut self);
+    /// Right before the threads go on: they may send again over the channels that were kept. [`Network::resume`] follows, which does all
+    /// else. Calls nothing outside of the fabric.
+    fn reopen(&mut self);
     /// In a restored process: forget channels, listeners and excluded memory of the old one, without closing
     /// descriptors (they aren't open here). `Network::listen` follows when the daemon has answered.
     ///

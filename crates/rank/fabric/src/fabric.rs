@@ -414,6 +414,11 @@ impl Frozen<'_> {
         self.state.links.close_port();
     }
 
+    /// The first part of [`Fabric::resume`], which must follow: sends go on over the channels that were kept.
+    pub fn reopen(&mut self) {
+        self.state.links.reopen();
+    }
+
     /// In a restored process: forgets every descriptor and mapping of the old life without touching them. Then drop
     /// this and call [`Fabric::listen`] with the new identity, [`Fabric::set_map`], [`Fabric::resume`].
     pub fn rebuild(&mut self) {

@@ -87,6 +87,10 @@ impl mend_agent::Frozen for AtRest {
         self.0.close_provider();
     }
 
+    fn reopen(&mut self) {
+        self.0.reopen();
+    }
+
     fn rebuild(mut self: Box<Self>) -> Result<(), String> {
         self.0.rebuild();
         Ok(())

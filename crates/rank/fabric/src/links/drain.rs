@@ -130,8 +130,18 @@ impl Links {
         }
     }
 
-    /// Sends go on. Channels that were kept are used again if they lead to the peer that the map names.
+    /// Sends go on.
     pub(crate) fn resume(&mut self) {
+        self.reopen();
+        self.accept();
+        if let Some(watch) = &self.watch {
+            watch.ring();
+        }
+    }
+
+    /// Channels that were kept are used again if they lead to the peer that the map names. Nothing is opened or sent yet: the program's
+    /// threads may stand still, with locks of its libraries.
+    pub(crate) fn reopen(&mut self) {
         self.suspended = false;
         self.show();
         for rank in 0..self.peers.len() {
@@ -150,10 +160,6 @@ impl Links {
             }
         }
         self.urgent = true;
-        self.accept();
-        if let Some(watch) = &self.watch {
-            watch.ring();
-        }
     }
 
     /// Memory that channels share with other processes.

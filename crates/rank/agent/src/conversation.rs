@@ -18,6 +18,7 @@ use crate::link::Link;
 use crate::locks::Due;
 use crate::maps;
 use crate::network::{Frozen, Network};
+use crate::node_files;
 use crate::passing;
 use crate::rebuild;
 use crate::room::{self, Caution};
@@ -324,10 +325,10 @@ impl Agent {
             let descriptors = inspect::descriptors(&self.attached, &surroundings, errors);
             (held, surroundings, descriptors)
         });
-        let found = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.samples, self.network.in_use());
+        let (found, loose) = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.samples, self.network.in_use());
         drop(held);
         let clear = found.obstacles.is_empty() && !surroundings.provider_open;
-        let clear = clear.then(|| Clear { written_files: descriptors.written_files() });
+        let clear = clear.then(|| Clear { written_files: descriptors.written_files(), room: node_files::Room::new(loose) });
         // Another copy gives its memory back before the next one is made.
         let fits = self.behind.is_none().then(|| self.fits());
         let room = Room::new(advice.values().map(|advised| advised.shared).sum()).ok();
@@ -493,8 +494,8 @@ impl Agent {
         excluded.extend(snapshot.iter().flat_map(Snapshot::memory));
         excluded.sort_unstable();
         let (scratch, attached, identity) = (&self.scratch, &self.attached, &identity);
-        let request = save::Request { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear };
-        match save(&request, target, &mut self.samples, &mut self.tracker, prepared, snapshot) {
+        let mut request = save::Request { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear };
+        match save(&mut request, target, &mut self.samples, &mut self.tracker, prepared, snapshot) {
             Ok(Outcome::Saved(mut saved, standing, behind)) => {
                 saved.note = save::joined(note, saved.note);
                 self.stage = Stage::Parked { threads: standing, fabric: Some(frozen) };

@@ -34,7 +34,7 @@ pub(crate) fn descriptors(attached: &Attached, surroundings: &Surroundings, erro
     found
 }
 
-/// Looks at all else, and tells what was found of the `descriptors`. It may change a moment later; a save looks again.
+/// Looks at all else, and tells what was found of the `descriptors`, and how many bytes of files are to be copied. It may change a moment later; a save looks again.
 pub(crate) fn inspect(
     surroundings: &Surroundings,
     descriptors: &Descriptors,
@@ -42,7 +42,8 @@ pub(crate) fn inspect(
     advice: &Advice,
     samples: &mut Samples,
     fabric_in_use: bool,
-) -> Inspection {
+) -> (Inspection, u64) {
+    let mut loose = 0;
     let Surroundings { ref excluded, provider_open, copy, main_process, .. } = *surroundings;
     let mut obstacles = Vec::new();
     let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
@@ -60,8 +61,9 @@ pub(crate) fn inspect(
             if let Some((what, hint)) = shared_with_others(&areas, excluded, copy) {
                 add(what, hint);
             }
-            if let Some(error) = NodeFiles::obstacle(descriptors, &areas) {
-                add(chain(&error), error.hint());
+            match NodeFiles::look(descriptors, &areas) {
+                Ok(bytes) => loose = bytes,
+                Err(error) => add(chain(&error), error.hint()),
             }
             if !provider_open {
                 let locked = descriptors.locked_files();
@@ -76,14 +78,15 @@ pub(crate) fn inspect(
     for (name, hint) in process_obstacles(copy) {
         add(name, hint);
     }
-    Inspection {
+    let found = Inspection {
         obstacles,
         threads: tasks::list().map_or(0, |tasks| tasks.len() as u32),
         image_bytes: resident_bytes(),
         fabric_in_use,
         executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
         tracking: Tracking::default(),
-    }
+    };
+    (found, loose)
 }
 
 /// Children but for a copy that writes an image, kernel timers, a first thread that has ended: what the kernel keeps and nobody can give back.

@@ -26,7 +26,9 @@ use std::path::{Path, PathBuf};
 const LIMIT: u64 = 256 << 20;
 const EACH: u64 = 4096;
 /// Bytes that are read at a time.
-const PIECE: usize = 64 << 10;
+const PIECE: u64 = 64 << 10;
+/// Most bytes of copies for which memory is made ready.
+const AHEAD: u64 = 16 << 20;
 /// How often a directory is opened that others close.
 const ATTEMPTS: u32 = 1000;
 
@@ -55,6 +57,27 @@ impl NodeFileError {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeFiles {
     entries: Vec<Entry>,
+    /// Of copies, but for pages of zeros.
+    bytes: Vec<u8>,
+    /// There was not enough room for them.
+    grown: bool,
+}
+
+/// Memory for copies that was made ready while the program ran.
+pub(crate) struct Room {
+    piece: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Room {
+    /// For so many bytes; for a part of them if they are many.
+    pub fn new(bytes: u64) -> Self {
+        // Written to, so that the kernel has given it.
+        let populated = |length: u64| vec![1; length as usize];
+        let mut room = Self { piece: populated(if bytes == 0 { 0 } else { PIECE }), bytes: populated(bytes.min(AHEAD)) };
+        room.bytes.clear();
+        room
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -85,16 +108,16 @@ enum Kind {
 #[derive(Clone, Debug, Default)]
 struct Copied {
     size: u64,
-    /// Where each run of bytes belongs, and where in `bytes` it ends.
-    runs: Vec<(u64, usize)>,
-    bytes: Vec<u8>,
+    /// Where each run belongs, where it begins in [`NodeFiles::bytes`], and where it ends.
+    runs: Vec<(u64, usize, usize)>,
 }
 
 impl Copied {
-    /// Copies a file. `piece` is where it is read to.
-    fn read(path: &Path, piece: &mut [u8]) -> io::Result<Self> {
+    /// Copies a file.
+    fn read(path: &Path, Room { piece, bytes }: &mut Room) -> io::Result<Self> {
         let file = File::open(path)?;
         let mut copied = Self::default();
+        piece.resize(PIECE as usize, 0);
         loop {
             let got = match file.read_at(piece, copied.size) {
                 Ok(0) => return Ok(copied),
@@ -103,38 +126,36 @@ impl Copied {
                 Err(error) => return Err(error),
             };
             for (from, to) in nonzero(&piece[..got]) {
-                copied.bytes.extend_from_slice(&piece[from..to]);
-                copied.runs.push((copied.size + from as u64, copied.bytes.len()));
+                let at = bytes.len();
+                bytes.extend_from_slice(&piece[from..to]);
+                copied.runs.push((copied.size + from as u64, at, bytes.len()));
             }
             copied.size += got as u64;
         }
     }
 
-    fn write(&self, file: &File) -> io::Result<()> {
+    fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
         file.set_len(self.size)?;
-        let mut from = 0;
-        for (at, to) in &self.runs {
-            file.write_all_at(&self.bytes[from..*to], *at)?;
-            from = *to;
-        }
-        Ok(())
+        self.runs.iter().try_for_each(|(at, from, to)| file.write_all_at(&bytes[*from..*to], *at))
     }
 }
 
 impl NodeFiles {
-    /// Names what cannot be saved; may run beside the program.
-    pub fn obstacle(descriptors: &Descriptors, areas: &[Area]) -> Option<NodeFileError> {
-        Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), false).err()
+    /// Bytes of files that would be copied, or what cannot be saved; may run beside the program.
+    pub fn look(descriptors: &Descriptors, areas: &[Area]) -> Result<u64, NodeFileError> {
+        let files = Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), None)?;
+        let sizes = files.entries.iter().map(|entry| if let Kind::Loose(copied) = &entry.kind { copied.size } else { 0 });
+        Ok(sizes.sum())
     }
 
     /// Looks at everything, and copies what nobody holds. The threads are parked.
-    pub fn capture(descriptors: &Descriptors, areas: &[Area]) -> Result<Self, NodeFileError> {
-        Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), true)
+    pub fn capture(descriptors: &Descriptors, areas: &[Area], room: Room) -> Result<Self, NodeFileError> {
+        Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), Some(room))
     }
 
-    /// Whether there are copies of what nobody holds.
-    pub fn has_copies(&self) -> bool {
-        self.entries.iter().any(|entry| matches!(entry.kind, Kind::Loose(_)))
+    /// Whether copies took memory that was not made ready.
+    pub fn took_memory(&self) -> bool {
+        self.grown
     }
 
     /// Makes what is held an object of the image that keeps its name.
@@ -173,7 +194,7 @@ impl NodeFiles {
         let failed = |path: &Path, error: &io::Error| (path.to_owned(), Errno::from_io_error(error).unwrap_or(Errno::IO));
         let mut opened = HashSet::new();
         for entry in &self.entries {
-            entry.put(inherited, &mut opened).map_err(|error| failed(&entry.path, &error))?;
+            entry.put(inherited, &self.bytes, &mut opened).map_err(|error| failed(&entry.path, &error))?;
         }
         // What is in them is there now, the deepest first.
         for entry in self.entries.iter().rev().filter(|entry| opened.contains(entry.path.as_path())) {
@@ -210,21 +231,23 @@ fn is_own(place: &Path) -> bool {
 
 struct Survey {
     held: HashSet<Identity>,
-    /// Where files are read to that are to be copied.
-    piece: Option<Vec<u8>>,
+    /// For copies, if they are wanted.
+    room: Option<Room>,
     total: u64,
     found: NodeFiles,
 }
 
 impl Survey {
-    fn below(place: &Path, held: impl FnOnce() -> HashSet<Identity>, copies: bool) -> Result<NodeFiles, NodeFileError> {
+    fn below(place: &Path, held: impl FnOnce() -> HashSet<Identity>, room: Option<Room>) -> Result<NodeFiles, NodeFileError> {
         // Most are empty, and the table of mounts may be long.
         if names_in(place).map_or(true, |names| names.is_empty()) || !is_own(place) {
             return Ok(NodeFiles::default());
         }
-        let mut survey = Self { held: held(), piece: copies.then(|| vec![0; PIECE]), total: 0, found: NodeFiles::default() };
+        let ready = room.as_ref().map_or(0, |room| room.bytes.capacity());
+        let mut survey = Self { held: held(), room, total: 0, found: NodeFiles::default() };
         survey.directory(place)?;
-        Ok(survey.found)
+        let bytes = survey.room.map(|room| room.bytes).unwrap_or_default();
+        Ok(NodeFiles { grown: bytes.capacity() > ready, bytes, ..survey.found })
     }
 
     fn directory(&mut self, place: &Path) -> Result<(), NodeFileError> {
@@ -261,9 +284,9 @@ impl Survey {
             if self.total > LIMIT {
                 return Err(NodeFileError::Large(path.to_owned()));
             }
-            let copied = match &mut self.piece {
-                Some(piece) => Copied::read(path, piece),
-                None => File::open(path).map(|_| Copied::default()),
+            let copied = match &mut self.room {
+                Some(room) => Copied::read(path, room),
+                None => File::open(path).map(|_| Copied { size: metadata.len(), ..Copied::default() }),
             };
             Kind::Loose(copied.map_err(failed)?)
         };
@@ -280,12 +303,12 @@ impl Survey {
 impl Entry {
     /// Brings it back, also into a directory that its owner may not change: that is opened to him first. What was made or opened
     /// goes to `opened`: its mode is yet to be set. Another rank that brings the same back may have closed it again.
-    fn put<'a>(&'a self, inherited: &Inherited, opened: &mut HashSet<&'a Path>) -> io::Result<()> {
+    fn put<'a>(&'a self, inherited: &Inherited, bytes: &[u8], opened: &mut HashSet<&'a Path>) -> io::Result<()> {
         let above = self.path.parent().filter(|above| *above != Path::new(NODE_MEMORY));
         let mut attempts = 0;
         loop {
             let makes = matches!(self.kind, Kind::Directory) && self.path.symlink_metadata().is_err();
-            match (self.bring_back(inherited), above) {
+            match (self.bring_back(inherited, bytes), above) {
                 (Err(error), Some(above)) if error.kind() == io::ErrorKind::PermissionDenied && attempts < ATTEMPTS => {
                     attempts += 1;
                     // If it is not ours to open, what was in the way is told.
@@ -302,7 +325,7 @@ impl Entry {
         }
     }
 
-    fn bring_back(&self, inherited: &Inherited) -> io::Result<()> {
+    fn bring_back(&self, inherited: &Inherited, bytes: &[u8]) -> io::Result<()> {
         let mode = Mode::from_raw_mode(self.mode);
         let there = self.path.symlink_metadata().ok();
         match &self.kind {
@@ -325,7 +348,7 @@ impl Entry {
             Kind::Loose(copied) => {
                 let directory = self.path.parent().unwrap_or(Path::new(NODE_MEMORY));
                 let made = File::from(open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?);
-                copied.write(&made)?;
+                copied.write(&made, bytes)?;
                 Ok(self.name(made.as_fd())?)
             }
         }

@@ -18,7 +18,7 @@ use crate::guards;
 use crate::inspect::{process_obstacles, shared_with_others};
 use crate::layout::{Layout, LayoutError};
 use crate::maps;
-use crate::node_files::{NodeFileError, NodeFiles};
+use crate::node_files::{self, NodeFileError, NodeFiles};
 use crate::park::{ParkError, Parked, park};
 use crate::samples::Samples;
 use crate::scratch::{Buffers, Scratch};
@@ -60,6 +60,8 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Clear {
     /// Numbers of the files that the program writes to.
     pub written_files: Vec<i32>,
+    /// For copies of what lies in `/dev/shm`.
+    pub room: node_files::Room,
 }
 
 /// Why an image could not be taken. The program runs on.
@@ -175,7 +177,7 @@ pub(crate) enum Outcome {
 
 /// Takes an image. Returns once here and once in every process restored from it.
 pub(crate) fn save(
-    request: &Request,
+    request: &mut Request,
     target: Target,
     samples: &mut Samples,
     tracker: &mut Tracker,
@@ -183,10 +185,16 @@ pub(crate) fn save(
     snapshot: Option<Snapshot>,
 ) -> Result<Outcome, SaveError> {
     // Before anything is stopped: what cannot be saved anyway, and the bulk of what must be on disk.
-    match &request.clear {
-        Some(Clear { written_files }) => descriptors::sync(written_files),
-        None => look_ahead(request)?,
-    }
+    let room = match request.clear.take() {
+        Some(Clear { written_files, room }) => {
+            descriptors::sync(&written_files);
+            Some(room)
+        }
+        None => {
+            look_ahead(request)?;
+            None
+        }
+    };
     let began = Instant::now();
     let (frozen, parked, state, descriptors) = stop(request)?;
     descriptors.sync();
@@ -207,11 +215,11 @@ pub(crate) fn save(
     });
     let space = Space::read()?;
     process_obstacles(None).into_iter().next().map_or(Ok(()), refused)?;
-    standing.files = NodeFiles::capture(&standing.descriptors, &space.areas)?;
+    standing.files = NodeFiles::capture(&standing.descriptors, &space.areas, room.unwrap_or_else(|| node_files::Room::new(0)))?;
     let mut sources = Sources::open()?;
-    // Copies of files take memory, which may be there since the last image.
+    // Copies of files may have taken memory.
     let lasts = |space: &Space| space.lasts(sources.maps.as_fd()).unwrap_or(false);
-    let space = Some(space).filter(|space| !standing.files.has_copies() || lasts(space));
+    let space = Some(space).filter(|space| !standing.files.took_memory() || lasts(space));
     standing.guards = guards::find(sources.pagemap.as_raw_fd(), request.scratch)?;
     prepared.stand_still();
     let (target, mut tables) = (Box::new(target.open()?), Tables::new(prepared.base)?);
@@ -294,7 +302,7 @@ fn look_ahead(request: &Request) -> Result<(), SaveError> {
         return Err(error.into());
     }
     descriptors.sync();
-    NodeFiles::obstacle(&descriptors, &areas).map_or(Ok(()), |error| Err(error.into()))
+    NodeFiles::look(&descriptors, &areas).map(drop).map_err(SaveError::from)
 }
 
 fn refused((what, hint): (String, &'static str)) -> Result<(), SaveError> {

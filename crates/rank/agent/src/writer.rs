@@ -21,6 +21,8 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 pub(crate) const PAGE: u64 = 4096;
+/// Bytes that are set aside at a time.
+const ASIDE: u64 = 64 << 10;
 
 /// Everything the writer needs, complete before it starts.
 #[derive(Clone, Copy)]
@@ -409,7 +411,8 @@ impl<P: Progress> Writer<'_, P> {
     fn copied(&mut self, start: u64, end: u64, skip_zero: bool, may_lack: bool) -> Result<(), WriteError> {
         let mut at = start;
         while at < end {
-            let length = (end - at).min(MAX_PAGES) as usize;
+            let piece = if self.aside.is_some() { ASIDE } else { MAX_PAGES };
+            let length = (end - at).min(piece) as usize;
             let got = fetch(self.job.memory, at, &mut self.bounce[..length], may_lack)?;
             if got == 0 {
                 at += PAGE;
@@ -487,7 +490,9 @@ impl<P: Progress> Writer<'_, P> {
                 Err(Errno::NXIO) => return Ok(()),
                 Err(error) => return Err(WriteError::Memory(at, error)),
             };
-            let length = (size.saturating_sub(at)).min(MAX_PAGES) as usize;
+            // What is set aside stays in the processor's cache on its way.
+            let piece = if self.aside.is_some() { ASIDE } else { MAX_PAGES };
+            let length = (size.saturating_sub(at)).min(piece) as usize;
             let bounce = std::mem::take(&mut self.bounce);
             let result = match rustix::io::pread(descriptor, &mut bounce[..length], at) {
                 Ok(0) => Ok(size),

@@ -14,7 +14,7 @@
 
 full and snapshot take a process full of noise, in small pages and in huge ones, one that computes with NumPy, and LAMMPS on 2
 ranks (a snapshot: in the middle of its steps; the bare fork: of both ranks at once, the slower one). The noise is of 256 MiB and
-of 1 GiB, or of MEND_BENCH_MIB. Times are wall-clock, those of the ranks the slowest one's; the machine should have nothing else
+of 1 GiB, or of MEND_BENCH_MIB. MEND_BENCH_ONLY=NumPy,LAMMPS takes those alone. Times are wall-clock, those of the ranks the slowest one's; the machine should have nothing else
 to do. The minutes are those of --runs 5 on two processors.
 """
 
@@ -28,11 +28,11 @@ import time
 
 from side_by_side import HERE, main, report
 from cluster import Failed, Machine, compile_plain, find_lammps
-from processes import Kind, beyond, copies_with_dd, images, in_a_mount_namespace, noises, programs, tmpfs
+from processes import Kind, beyond, copies_with_dd, images, in_a_mount_namespace, kinds, noises, tmpfs
 
 
 def full(runs, work):
-    for kind in noises(work) + programs():
+    for kind in kinds(work):
         for where, target in {"tmpfs": tmpfs(), "disk": os.path.join(work, "disk")}.items():
             ours, theirs, over = [], [], ""
             with kind.started(work, target) as process:
@@ -57,7 +57,7 @@ def full(runs, work):
 
 
 def snapshot(runs, work):
-    for kind in noises(work) + programs():
+    for kind in kinds(work):
         stopped, durable, forks, last = [], [], [], {}
         with kind.started(work, tmpfs()) as process:
             for _ in range(runs):

@@ -131,6 +131,12 @@ def programs():
             Kind("LAMMPS, 2 ranks", ["-n", "2", python, "-c", LAMMPS, BLOCK.format(size=40) + "run 1\n"], ranks=2, busy="run 20")]
 
 
+def kinds(work):
+    """All of them, or those whose name has one of the words of MEND_BENCH_ONLY."""
+    words = os.environ.get("MEND_BENCH_ONLY", "").split(",")
+    return [kind for kind in noises(work) + programs() if any(word in kind.name for word in words)]
+
+
 def in_a_mount_namespace():
     """Starts this script again where it may mount: ranks have a /dev/shm of their own, so a tmpfs elsewhere is needed."""
     if TMPFS not in os.environ:

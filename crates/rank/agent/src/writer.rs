@@ -561,6 +561,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn runs_that_hold_something_are_found_to_the_last_byte() {
+        let mut bytes = vec![0u8; 5 * 4096 + 10];
+        assert_eq!(nonzero(&bytes).next(), None);
+        for at in [4096, 3 * 4096 - 1, 5 * 4096 + 9] {
+            bytes[at] = 1;
+        }
+        assert_eq!(nonzero(&bytes).collect::<Vec<_>>(), [(4096, 3 * 4096), (5 * 4096, 5 * 4096 + 10)]);
+        assert_eq!(nonzero(&[]).next(), None);
+    }
+
+    #[test]
     fn zero_is_zero_only_if_every_byte_is() {
         let mut page = [0u8; 4096];
         assert!(is_zero(&page));

@@ -537,7 +537,7 @@ impl Drop for Behind {
     fn drop(&mut self) {
         if !self.ended && self.give_up("the agent ends").is_none() {
             // It hangs in the kernel, and may still be about to use it.
-            std::mem::forget(self.staging.take());
+            std::mem::forget((self.staging.take(), self.room.take()));
         }
     }
 }

@@ -5,13 +5,13 @@
 //! of older images only what no newer one holds or has dropped is read (`mend_image::ranges` says why that is right).
 
 use crate::arena;
+use crate::helper;
 use crate::list::List;
 use crate::lock::Lock;
 use crate::report::fail;
 use crate::space::Building;
 use crate::stream::{Record, Stream};
 use crate::sys;
-use crate::threads;
 use core::cell::UnsafeCell;
 use core::format_args as text;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +69,7 @@ fn run(
     let state = State { stream, building, first, stored: List::default(), kept: List::default(), done: false };
     let pass = Pass { lock: Lock::new(state), wanted };
     if large {
-        threads::share(threads, &|worker| pass.work(&rooms[worker]));
+        helper::share(threads, &|worker| pass.work(&rooms[worker]));
     } else {
         pass.work(&rooms[0]);
     }

@@ -23,7 +23,11 @@
 #![no_main]
 
 mod arena;
+mod clone;
+mod counter;
+mod credentials;
 mod fill;
+mod helper;
 mod image;
 mod inherited;
 mod list;
@@ -182,7 +186,7 @@ fn complete(arguments: Arguments, own: &Space, tables: Tables, process: Process,
         // SAFETY: not used any more.
         let _ = unsafe { sys::call(sys::CLOSE, [*fd as usize, 0, 0, 0, 0, 0]) };
     }
-    threads::go(&first, process.capabilities)
+    threads::go(&first)
 }
 
 /// `struct prctl_mm_map`.

@@ -1,46 +1,30 @@
 //! Threads with the ids they had, waiting in the restorer's code until all are told to go.
+//!
+//! They inherit their credentials from the first one, which gives up what the saved process had not ([`credentials`]) before it makes them.
+//! If it cannot choose their ids then, a [`Helper`] that has kept its privileges turns the kernel's counter of ids for it, or makes
+//! the thread itself where that does not help: this thread has credentials of its own, then.
 
 use crate::arena;
+use crate::clone::{self, CLONE_SETTLS, CloneArguments, clone_thread};
+use crate::counter::Counter;
+use crate::credentials;
+use crate::helper::Helper;
 use crate::report::fail;
 use crate::sys;
+use core::cell::Cell;
 use core::format_args as text;
 use core::sync::atomic::{AtomicU32, Ordering};
 use mend_image::launch::Failure;
 use mend_image::record::Thread;
 
 const STACK: usize = 4096;
-const HELPER_STACK: usize = 128 << 10;
-
-const CLONE_VM: u64 = 0x100;
-const CLONE_FS: u64 = 0x200;
-const CLONE_FILES: u64 = 0x400;
-const CLONE_SIGHAND: u64 = 0x800;
-const CLONE_THREAD: u64 = 0x1_0000;
-const CLONE_SYSVSEM: u64 = 0x4_0000;
-const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
-const CLONE_SETTLS: u64 = 0x8_0000;
+/// Attempts to be given an id by the counter: whoever else makes a process or thread in between gets it.
+const ATTEMPTS: usize = 8;
 
 const ARCH_SET_FS: usize = 0x1002;
 const ARCH_SET_GS: usize = 0x1001;
 
 static GO: AtomicU32 = AtomicU32::new(0);
-
-/// `struct clone_args`, version 2.
-#[repr(C)]
-#[derive(Default)]
-struct CloneArguments {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-    set_tid: u64,
-    set_tid_size: u64,
-    cgroup: u64,
-}
 
 /// What a new thread needs.
 #[repr(C)]
@@ -48,30 +32,46 @@ struct CloneArguments {
 struct Start {
     context: u64,
     gs: u64,
-    capabilities: [u64; 3],
+    tid: u32,
+    /// What it has to give up by itself.
+    capabilities: Option<[u64; 3]>,
 }
 
-/// Makes all threads but the first, which is this one.
-pub fn make(threads: impl Iterator<Item = Thread>, capabilities: [u64; 3]) {
-    for thread in threads.skip(1) {
-        let stack = arena::take(STACK);
-        let start = Start { context: thread.context, gs: thread.gs, capabilities };
-        // SAFETY: the start record fits at the lower end of the stack, far from its used end.
-        unsafe { stack.as_mut_ptr().cast::<Start>().write(start) };
-        let tid = thread.tid as i32;
+/// A thread to be made: all but its id is settled.
+struct Making {
+    thread: Thread,
+    stack: &'static mut [u8],
+}
+
+impl Making {
+    fn new(thread: Thread) -> Self {
+        Self { thread, stack: arena::take(STACK) }
+    }
+
+    /// Makes it with its id, or with the next that the kernel counts up to. Its id, or a negative error number.
+    fn make(&mut self, choose: bool, capabilities: Option<[u64; 3]>) -> isize {
+        let Thread { context, gs, tid, fs, .. } = self.thread;
+        let start = Start { context, gs, tid, capabilities };
+        // SAFETY: the start record fits at the lower end of the stack, far from its used end, and nobody runs on it.
+        unsafe { self.stack.as_mut_ptr().cast::<Start>().write(start) };
+        let wanted = tid as i32;
         let arguments = CloneArguments {
-            flags: CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS,
-            stack: stack.as_mut_ptr() as u64,
+            flags: clone::THREAD | CLONE_SETTLS,
+            stack: self.stack.as_mut_ptr() as u64,
             stack_size: STACK as u64,
-            tls: thread.fs,
-            set_tid: (&raw const tid) as u64,
-            set_tid_size: 1,
+            tls: fs,
+            set_tid: if choose { (&raw const wanted) as u64 } else { 0 },
+            set_tid_size: u64::from(choose),
             ..CloneArguments::default()
         };
         // SAFETY: the new thread runs `enter` on its own stack and never returns here.
-        let result =
-            unsafe { clone_thread(&arguments, size_of::<CloneArguments>(), stack.as_mut_ptr() as usize, enter as *const () as usize) };
-        if (-4095..0).contains(&result) {
+        unsafe { clone_thread(&arguments, size_of::<CloneArguments>(), self.stack.as_mut_ptr() as usize, enter as *const () as usize) }
+    }
+
+    /// Ends the restore if it was not made.
+    fn check(&self, result: isize) {
+        if result < 0 {
+            let tid = self.thread.tid;
             fail(
                 Failure::Kernel,
                 -result as i32,
@@ -81,148 +81,172 @@ pub fn make(threads: impl Iterator<Item = Thread>, capabilities: [u64; 3]) {
     }
 }
 
-/// clone3(2); the child calls `enter(start)`, which never returns.
-///
-/// # Safety
-/// `arguments` must describe a thread on a stack of its own, and `enter` be a function of this ABI that takes `start`.
-#[unsafe(naked)]
-unsafe extern "C" fn clone_thread(arguments: *const CloneArguments, size: usize, start: usize, enter: usize) -> isize {
-    core::arch::naked_asm!(
-        "mov r8, rdx",
-        "mov r9, rcx",
-        "mov eax, 435",
-        "syscall",
-        "test rax, rax",
-        "jz 2f",
-        "ret",
-        "2:",
-        "xor ebp, ebp",
-        "mov rdi, r8",
-        "call r9",
-        "ud2",
-    )
+/// Makes all threads but the first, which is this one, and keeps only those capabilities that the saved process had.
+pub fn make(threads: impl Iterator<Item = Thread> + Clone, capabilities: [u64; 3]) {
+    let others = threads.clone().skip(1);
+    if others.clone().next().is_none() || credentials::enough(capabilities) {
+        credentials::give_up(capabilities);
+        for thread in others {
+            let mut making = Making::new(thread);
+            let result = making.make(true, None);
+            making.check(result);
+        }
+        return;
+    }
+    let desk = Desk::default();
+    let serve = || desk.serve(capabilities);
+    let helper = Helper::new(&serve);
+    let Some(tid) = helper.start(threads) else {
+        for thread in others {
+            let mut making = Making::new(thread);
+            let result = making.make(true, Some(capabilities));
+            making.check(result);
+        }
+        return credentials::give_up(capabilities);
+    };
+    credentials::give_up(capabilities);
+    for thread in others {
+        let mut making = Making::new(thread);
+        let counted = (0..ATTEMPTS).any(|_| {
+            if desk.ask(Step::Count, &mut making) < 0 {
+                return false;
+            }
+            let made = making.make(false, None);
+            if made > 0 && made as u32 != thread.tid {
+                // It has noticed, and ends.
+                clone::await_end(made as usize);
+            }
+            made as i64 == i64::from(thread.tid)
+        });
+        if !counted {
+            let result = desk.ask(Step::Make, &mut making);
+            making.check(result);
+        }
+    }
+    desk.end();
+    helper.finish(tid);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Answered,
+    Count,
+    Make,
+    End,
+}
+
+/// Where the first thread asks its helper for what takes privileges.
+struct Desk {
+    step: AtomicU32,
+    making: Cell<*mut Making>,
+    answer: Cell<isize>,
+}
+
+// SAFETY: what is asked and answered belongs to one of the two threads at a time: the helper's from a request to its answer.
+unsafe impl Sync for Desk {}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self { step: AtomicU32::new(Step::Answered as u32), making: Cell::new(core::ptr::null_mut()), answer: Cell::new(0) }
+    }
+}
+
+impl Desk {
+    /// The helper's answer: negative if it could not.
+    fn ask(&self, step: Step, making: &mut Making) -> isize {
+        self.making.set(making);
+        self.say(step);
+        while self.step.load(Ordering::Acquire) != Step::Answered as u32 {
+            self.wait(step);
+        }
+        self.answer.get()
+    }
+
+    fn end(&self) {
+        self.say(Step::End);
+    }
+
+    fn say(&self, step: Step) {
+        self.step.store(step as u32, Ordering::Release);
+        wake(&self.step);
+    }
+
+    fn wait(&self, step: Step) {
+        wait(&self.step, step as u32);
+    }
+
+    /// The helper's part.
+    fn serve(&self, capabilities: [u64; 3]) {
+        let counter = Counter::open();
+        loop {
+            self.wait(Step::Answered);
+            let step = self.step.load(Ordering::Acquire);
+            if step == Step::Answered as u32 {
+                continue;
+            }
+            if step == Step::End as u32 {
+                break;
+            }
+            // SAFETY: the asker's until it is answered, which waits.
+            let making = unsafe { &mut *self.making.get() };
+            self.answer.set(match &counter {
+                Some(counter) if step == Step::Count as u32 => isize::from(counter.set(making.thread.tid - 1)) - 1,
+                _ if step == Step::Count as u32 => -1,
+                _ => making.make(true, Some(capabilities)),
+            });
+            self.say(Step::Answered);
+        }
+        if let Some(counter) = &counter {
+            counter.put_back();
+        }
+    }
 }
 
 unsafe extern "C" fn enter(start: *const Start) -> ! {
-    // SAFETY: `make` wrote it to this thread's stack.
+    // SAFETY: `Making::make` wrote it to this thread's stack.
     let start = unsafe { *start };
+    // SAFETY: takes nothing.
+    if unsafe { sys::call(sys::GETTID, [0; 6]) } != Ok(start.tid as usize) {
+        clone::end();
+    }
     if start.gs != 0 {
         set_base(ARCH_SET_GS, start.gs);
     }
-    drop_capabilities(start.capabilities);
+    if let Some(capabilities) = start.capabilities {
+        credentials::give_up(capabilities);
+    }
     while GO.load(Ordering::Acquire) == 0 {
-        // SAFETY: FUTEX_WAIT_PRIVATE reads the word.
-        let _ = unsafe { sys::call(sys::FUTEX, [(&raw const GO) as usize, 128, 0, 0, 0, 0]) };
+        wait(&GO, 0);
     }
     // SAFETY: the context was captured by this thread's former self, and memory is as it was then.
     unsafe { jump(start.context) }
 }
 
 /// Lets all threads go, and becomes the first one.
-pub fn go(first: &Thread, capabilities: [u64; 3]) -> ! {
+pub fn go(first: &Thread) -> ! {
     set_base(ARCH_SET_FS, first.fs);
     if first.gs != 0 {
         set_base(ARCH_SET_GS, first.gs);
     }
-    drop_capabilities(capabilities);
     GO.store(1, Ordering::Release);
-    // SAFETY: FUTEX_WAKE_PRIVATE uses only the address.
-    let _ = unsafe { sys::call(sys::FUTEX, [(&raw const GO) as usize, 129, i32::MAX as usize, 0, 0, 0]) };
+    wake(&GO);
     // SAFETY: as in `enter`.
     unsafe { jump(first.context) }
 }
 
-/// Does `work` on two threads, as number 0 and 1, if this process may use two processors. The second has an id that no thread of the image
-/// needs, and is gone when this returns.
-pub fn share(threads: impl Iterator<Item = Thread> + Clone, work: &(dyn Fn(usize) + Sync)) {
-    let stack = arena::take(HELPER_STACK);
-    let helper = Helper { work, alive: AtomicU32::new(1) };
-    let process = sys::process_id();
-    let mut tid = process as i32;
-    let mut made = 0;
-    for _ in 0..if processors() > 1 { 16 } else { 0 } {
-        tid = tid.wrapping_add(1);
-        if threads.clone().any(|thread| thread.tid == tid as u32) {
-            continue;
-        }
-        let arguments = CloneArguments {
-            flags: CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID,
-            child_tid: (&raw const helper.alive) as u64,
-            stack: stack.as_mut_ptr() as u64,
-            stack_size: HELPER_STACK as u64,
-            set_tid: (&raw const tid) as u64,
-            set_tid_size: 1,
-            ..CloneArguments::default()
-        };
-        // SAFETY: the new thread runs `help` on its own stack; `helper` outlives it, as this waits for its end.
-        made = unsafe { clone_thread(&arguments, size_of::<CloneArguments>(), (&raw const helper) as usize, help as *const () as usize) };
-        if made > 0 {
-            break;
-        }
-    }
-    work(0);
-    if made <= 0 {
-        // Nobody helps: it only takes longer.
-        return;
-    }
-    while helper.alive.load(Ordering::Acquire) != 0 {
-        // SAFETY: FUTEX_WAIT reads the word; the kernel clears it and wakes us when the thread is done.
-        let _ = unsafe { sys::call(sys::FUTEX, [(&raw const helper.alive) as usize, 0, 1, 0, 0, 0]) };
-    }
-    // Its id is free a moment later.
-    // SAFETY: signal 0 only looks.
-    while unsafe { sys::call(sys::TGKILL, [process, tid as usize, 0, 0, 0, 0]) }.is_ok() {
-        // SAFETY: takes nothing.
-        let _ = unsafe { sys::call(sys::SCHED_YIELD, [0; 6]) };
-    }
+fn wait(word: &AtomicU32, value: u32) {
+    // SAFETY: FUTEX_WAIT_PRIVATE reads the word.
+    let _ = unsafe { sys::call(sys::FUTEX, [core::ptr::from_ref(word) as usize, 128, value as usize, 0, 0, 0]) };
 }
 
-struct Helper<'a> {
-    work: &'a (dyn Fn(usize) + Sync),
-    /// 0 when the kernel has ended it.
-    alive: AtomicU32,
-}
-
-unsafe extern "C" fn help(helper: *const Helper) -> ! {
-    // SAFETY: `share` waits for the end of this thread.
-    unsafe { ((*helper).work)(1) };
-    loop {
-        // SAFETY: ends this thread alone.
-        let _ = unsafe { sys::call(sys::EXIT, [0; 6]) };
-    }
-}
-
-/// Processors that this process may use.
-fn processors() -> u32 {
-    let mut mask = [0u64; 128];
-    // SAFETY: sched_getaffinity writes at most the size of `mask`.
-    match unsafe { sys::call(sys::SCHED_GETAFFINITY, [0, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0]) } {
-        Ok(bytes) => mask.iter().take(bytes / 8).map(|word| word.count_ones()).sum(),
-        Err(_) => 1,
-    }
+fn wake(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAKE_PRIVATE uses only the address.
+    let _ = unsafe { sys::call(sys::FUTEX, [core::ptr::from_ref(word) as usize, 129, i32::MAX as usize, 0, 0, 0]) };
 }
 
 fn set_base(which: usize, base: u64) {
     // SAFETY: this code uses neither segment.
     let _ = unsafe { sys::call(sys::ARCH_PRCTL, [which, base as usize, 0, 0, 0, 0]) };
-}
-
-/// Keeps only capabilities that the saved process had.
-fn drop_capabilities(saved: [u64; 3]) {
-    let header = [0x2008_0522u32, 0]; // _LINUX_CAPABILITY_VERSION_3, this thread
-    let mut data = [0u32; 6];
-    // SAFETY: PR_CAP_AMBIENT_CLEAR_ALL; capget writes two structs of three words, capset reads them.
-    unsafe {
-        let _ = sys::call(sys::PRCTL, [47, 4, 0, 0, 0, 0]);
-        if sys::call(sys::CAPGET, [header.as_ptr() as usize, data.as_mut_ptr() as usize, 0, 0, 0, 0]).is_err() {
-            return;
-        }
-        for (kind, saved) in saved.into_iter().enumerate() {
-            data[kind] &= saved as u32;
-            data[kind + 3] &= (saved >> 32) as u32;
-        }
-        let _ = sys::call(sys::CAPSET, [header.as_ptr() as usize, data.as_ptr() as usize, 0, 0, 0, 0]);
-    }
 }
 
 /// Loads a [`mend_image::handoff::Context`] and returns 1 from the call in which it was captured.

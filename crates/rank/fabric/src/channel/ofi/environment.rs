@@ -4,6 +4,9 @@
 //! - `FI_PROVIDER_PATH` is without directories that hold `libmend-fi.so`: loaded a second time, it would be a second agent.
 //! - `FI_MR_CACHE_MONITOR` is `disabled` where it would be `memhooks`: a cache of registered memory that learns from the C
 //!   library what is unmapped would watch the wrong one, and send what has been in a page long ago.
+//! - `FI_OFI_RXM_USE_SRX` is 1, as `ofi_rxm` has it over `tcp` by itself. Without a queue of receives that all connections share, it closes
+//!   a connection before it looks at what has come over it, and gives the buffer back to the endpoint that is gone: libfabric 2.5
+//!   crashes there when a peer that suspends has closed its end (mended upstream in August 2026).
 
 use mend_fabric_sys::Variable;
 use std::ffi::{CString, OsString};
@@ -13,6 +16,7 @@ use std::path::Path;
 const FILTER: &str = "FI_PROVIDER";
 const PATH: &str = "FI_PROVIDER_PATH";
 const MONITOR: &str = "FI_MR_CACHE_MONITOR";
+const SHARED_RECEIVES: &str = "FI_OFI_RXM_USE_SRX";
 const OURS: &str = "libmend-fi.so";
 
 /// The variables of an instance for this core provider, made of the program's. `is_file` looks at a path.
@@ -22,6 +26,7 @@ pub fn of_instance(program: &[(OsString, OsString)], provider: &str, is_file: &d
         (FILTER, filter(provider)),
         (PATH, given(PATH).and_then(|path| without_ours(&path, is_file))),
         (MONITOR, given(MONITOR).filter(|monitor| monitor != "memhooks" && !monitor.is_empty()).or_else(|| Some("disabled".to_owned()))),
+        (SHARED_RECEIVES, given(SHARED_RECEIVES).filter(|word| !word.is_empty()).or_else(|| Some("1".to_owned()))),
     ];
     let others = program.iter().filter(|(name, _)| decided.iter().all(|(known, _)| name != known));
     let mut variables: Vec<Variable> = others
@@ -87,5 +92,10 @@ mod tests {
         assert_eq!(value(&[], "verbs", MONITOR).as_deref(), Some("disabled"));
         assert_eq!(value(&[(MONITOR, "memhooks")], "verbs", MONITOR).as_deref(), Some("disabled"));
         assert_eq!(value(&[(MONITOR, "userfaultfd")], "verbs", MONITOR).as_deref(), Some("userfaultfd"));
+    }
+    #[test]
+    fn connections_share_their_receives_unless_the_user_says_otherwise() {
+        assert_eq!(value(&[], "verbs;ofi_rxm", SHARED_RECEIVES).as_deref(), Some("1"));
+        assert_eq!(value(&[(SHARED_RECEIVES, "0")], "verbs;ofi_rxm", SHARED_RECEIVES).as_deref(), Some("0"));
     }
 }

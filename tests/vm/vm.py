@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs a command on another kernel: in a virtual machine, as root there, on this machine's own files.
 
-    vm.py [--kernel PACKAGE] [--memory MIB] [--cpus N] [--minutes N] [--append WORDS] COMMAND [ARGUMENT...]
+    vm.py [--kernel PACKAGE] [--memory MIB] [--cpus N] [--minutes N] [--append WORDS] [--package NAME]... COMMAND [ARGUMENT...]
 
 The guest sees all files of this machine that the user who runs this can read. What it writes stays in its memory and is gone with
-it. It has a loopback network, the working directory and PATH of the caller, and variables that begin with MEND_. MEND_VM_EMULATED says
+it. Files of packages that are named are there, too, though they are not installed here. It has a loopback network, the working directory and PATH of the caller, and variables that begin with MEND_. MEND_VM_EMULATED says
 that all is emulated. The exit code is the command's; 125 if there can be no virtual machine, or it died.
 
 Needs qemu-system-x86_64 (Debian: qemu-system-x86), apt-get and dpkg-deb to fetch a kernel, and a user who may use /dev/kvm;
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-from kernel import PACKAGE, ROOT, Kernel, NotHere
+from kernel import PACKAGE, ROOT, Kernel, NotHere, unpacked
 
 QEMU = "qemu-system-x86_64"
 COULD_NOT = 125
@@ -54,8 +54,9 @@ class Died(Exception):
 class Guest:
     """A virtual machine as it will be started, for one command each time."""
 
-    def __init__(self, kernel, memory=4096, cpus=None, append=""):
+    def __init__(self, kernel, memory=4096, cpus=None, append="", packages=()):
         self.kernel, self.memory, self.append = kernel, memory, append
+        self.packages = [unpacked(name) for name in packages]
         self.cpus = cpus or os.cpu_count()
         self.emulated = hardware()
 
@@ -85,7 +86,9 @@ class Guest:
             here = os.getcwd()
             # What is needed of a directory in whose place the guest has one of its own.
             kept = sorted({place + "\n" for place in (here, ROOT) if place.startswith("/tmp/")})
-            files = {"command": f"cd {shlex.quote(here)}\n{shlex.join(words)}\n", "modules": self.kernel.modules + "\n", "kept": "".join(kept)}
+            # What is a link to a directory in the guest stays one.
+            added = "".join(f"/bin/tar -C {shlex.quote(place)} -cf - . | /bin/tar -C / --keep-directory-symlink -xf -\n" for place in self.packages)
+            files = {"command": f"{added}cd {shlex.quote(here)}\n{shlex.join(words)}\n", "modules": self.kernel.modules + "\n", "kept": "".join(kept)}
             for name, content in files.items():
                 with open(os.path.join(control, name), "w", encoding="utf-8") as file:
                     file.write(content)
@@ -114,6 +117,7 @@ def main():
     parser.add_argument("--cpus", type=int)
     parser.add_argument("--minutes", type=float, help="kill it after that time")
     parser.add_argument("--append", default="", help="for the kernel's command line")
+    parser.add_argument("--package", action="append", default=[], metavar="NAME", help="Debian's, whose files the guest has in addition")
     parser.add_argument("--possible", action="store_true", help="say why not, if there can be no virtual machine here, and end")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
@@ -125,7 +129,7 @@ def main():
         kernel = Kernel(arguments.kernel)
         if arguments.possible:
             return 0
-        guest = Guest(kernel, arguments.memory, arguments.cpus, arguments.append)
+        guest = Guest(kernel, arguments.memory, arguments.cpus, arguments.append, arguments.package)
         if guest.emulated:
             print(f"vm.py: emulated, which is slow: {guest.emulated}", file=sys.stderr, flush=True)
         return guest.run(arguments.command, arguments.minutes)

@@ -5,7 +5,8 @@
 //! of older images only what no newer one holds or has dropped is read (`mend_image::ranges` says why that is right).
 
 use crate::arena;
-use crate::helper;
+use crate::companion;
+
 use crate::list::List;
 use crate::lock::Lock;
 use crate::report::fail;
@@ -69,7 +70,7 @@ fn run(
     let state = State { stream, building, first, stored: List::default(), kept: List::default(), done: false };
     let pass = Pass { lock: Lock::new(state), wanted };
     if large {
-        helper::share(threads, &|worker| pass.work(&rooms[worker]));
+        companion::share(threads, &|worker| pass.work(&rooms[worker]));
     } else {
         pass.work(&rooms[0]);
     }

@@ -24,10 +24,11 @@
 
 mod arena;
 mod clone;
+mod companion;
 mod counter;
 mod credentials;
 mod fill;
-mod helper;
+
 mod image;
 mod inherited;
 mod list;

@@ -1,14 +1,14 @@
 //! Threads with the ids they had, waiting in the restorer's code until all are told to go.
 //!
 //! They inherit their credentials from the first one, which gives up what the saved process had not ([`credentials`]) before it makes them.
-//! If it cannot choose their ids then, a [`Helper`] that has kept its privileges turns the kernel's counter of ids for it, or makes
+//! If it cannot choose their ids then, a [`Companion`] that has kept its privileges turns the kernel's counter of ids for it, or makes
 //! the thread itself where that does not help: this thread has credentials of its own, then.
 
 use crate::arena;
 use crate::clone::{self, CLONE_SETTLS, CloneArguments, clone_thread};
+use crate::companion::Companion;
 use crate::counter::Counter;
 use crate::credentials;
-use crate::helper::Helper;
 use crate::report::fail;
 use crate::sys;
 use core::cell::Cell;
@@ -95,8 +95,8 @@ pub fn make(threads: impl Iterator<Item = Thread> + Clone, capabilities: [u64; 3
     }
     let desk = Desk::default();
     let serve = || desk.serve(capabilities);
-    let helper = Helper::new(&serve);
-    let Some(tid) = helper.start(threads) else {
+    let companion = Companion::new(&serve);
+    let Some(tid) = companion.start(threads) else {
         for thread in others {
             let mut making = Making::new(thread);
             let result = making.make(true, Some(capabilities));
@@ -124,7 +124,7 @@ pub fn make(threads: impl Iterator<Item = Thread> + Clone, capabilities: [u64; 3
         }
     }
     desk.end();
-    helper.finish(tid);
+    companion.finish(tid);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -135,14 +135,14 @@ enum Step {
     End,
 }
 
-/// Where the first thread asks its helper for what takes privileges.
+/// Where the first thread asks its companion for what takes privileges.
 struct Desk {
     step: AtomicU32,
     making: Cell<*mut Making>,
     answer: Cell<isize>,
 }
 
-// SAFETY: what is asked and answered belongs to one of the two threads at a time: the helper's from a request to its answer.
+// SAFETY: what is asked and answered belongs to one of the two threads at a time: the companion's from a request to its answer.
 unsafe impl Sync for Desk {}
 
 impl Default for Desk {
@@ -152,7 +152,7 @@ impl Default for Desk {
 }
 
 impl Desk {
-    /// The helper's answer: negative if it could not.
+    /// The companion's answer: negative if it could not.
     fn ask(&self, step: Step, making: &mut Making) -> isize {
         self.making.set(making);
         self.say(step);
@@ -175,7 +175,7 @@ impl Desk {
         wait(&self.step, step as u32);
     }
 
-    /// The helper's part.
+    /// The companion's part.
     fn serve(&self, capabilities: [u64; 3]) {
         let counter = Counter::open();
         loop {

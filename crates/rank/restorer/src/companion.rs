@@ -10,14 +10,14 @@ const STACK: usize = 128 << 10;
 /// Ids that are tried.
 const TRIES: usize = 16;
 
-/// See the module. It must live until [`Helper::finish`].
-pub struct Helper<'a> {
+/// See the module. It must live until [`Companion::finish`].
+pub struct Companion<'a> {
     work: &'a (dyn Fn() + Sync),
     /// 0 when the kernel has ended it.
     alive: AtomicU32,
 }
 
-impl<'a> Helper<'a> {
+impl<'a> Companion<'a> {
     /// One that will do this.
     pub fn new(work: &'a (dyn Fn() + Sync)) -> Self {
         Self { work, alive: AtomicU32::new(1) }
@@ -61,21 +61,21 @@ impl<'a> Helper<'a> {
     }
 }
 
-unsafe extern "C" fn help(helper: *const Helper) -> ! {
+unsafe extern "C" fn help(companion: *const Companion) -> ! {
     // SAFETY: whoever started this thread waits for its end.
-    unsafe { ((*helper).work)() };
+    unsafe { ((*companion).work)() };
     clone::end()
 }
 
 /// Does `work` on two threads, as number 0 and 1, if this process may use two processors.
 pub fn share(threads: impl Iterator<Item = Thread> + Clone, work: &(dyn Fn(usize) + Sync)) {
     let second = || work(1);
-    let helper = Helper::new(&second);
-    let started = if processors() > 1 { helper.start(threads) } else { None };
+    let companion = Companion::new(&second);
+    let started = if processors() > 1 { companion.start(threads) } else { None };
     // Without help it only takes longer.
     work(0);
     if let Some(tid) = started {
-        helper.finish(tid);
+        companion.finish(tid);
     }
 }
 

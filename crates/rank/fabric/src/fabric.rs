@@ -117,6 +117,12 @@ impl State {
     }
 }
 
+/// Ends this process, and with it the job.
+fn end() {
+    // SAFETY: neither handlers nor destructors of the program run, which may not be in a state for them.
+    unsafe { libc::_exit(1) };
+}
+
 /// The time stamp counter.
 #[inline]
 pub(crate) fn cycles() -> u64 {
@@ -160,6 +166,7 @@ impl Fabric {
                 Ok(limit) => state.engine.flow.set_limit(limit << 10),
                 Err(error) => report::fault(Some(identity.rank), format_args!("{error}; {} is used", mend_settings::UNEXPECTED.default)),
             }
+            state.links.on_loss(end);
             state.links.listen(identity).map_err(|cause| FabricError { ip, cause })?
         };
         self.ready.store(1, Ordering::Release);

@@ -110,6 +110,9 @@ impl Links {
                 if !matches!(error, ChannelError::Closed) {
                     report::fault(self.rank(), format_args!("the channel from rank {rank} is closed: {error}"));
                 }
+                if let ChannelError::Provider(_) = error {
+                    self.end_by_loss(rank, &error);
+                }
                 self.drop_inbound(number, *inbound);
                 true
             }

@@ -142,7 +142,19 @@ impl Links {
         }
         let rings = self.polled.len() > self.without_keeping;
         self.media.rest = if rings { POLL_EVERY_MIXED - 1 } else { 0 };
-        lock(port).poll()
+        let (moved, failed) = {
+            let mut port = lock(port);
+            (port.poll(), port.take_failed())
+        };
+        if failed {
+            // Those that have nothing to send would not notice.
+            for rank in 0..self.peers.len() {
+                if matches!(self.peers[rank].outbound, Outbound::Open(_)) {
+                    self.list(rank as Rank);
+                }
+            }
+        }
+        moved
     }
 
     /// About to sleep. False if the port has something.

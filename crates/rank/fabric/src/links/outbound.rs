@@ -241,8 +241,15 @@ impl Links {
         } else {
             report::fault(me, format_args!("the channel to rank {rank} broke: {error}"));
         }
-        peer.outbound = if peer.used { Outbound::Lost { generation: peer.generation } } else { later(3) };
-        peer.used = false;
+        let lost = std::mem::take(&mut peer.used);
+        peer.outbound = if lost { Outbound::Lost { generation: peer.generation } } else { later(3) };
+        if let ChannelError::Provider(_) = error {
+            // What the provider cannot do now it will not be asked for again.
+            peer.refused = Some(peer.generation);
+            if lost {
+                self.end_by_loss(rank, error);
+            }
+        }
     }
 }
 

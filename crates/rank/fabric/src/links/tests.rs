@@ -31,7 +31,7 @@ pub(super) fn identity(rank: u32, size: u32, node: u32) -> Identity {
     Identity { job: [1; 16], secret: Secret([2; 32]), rank, size, node, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
 }
 
-/// Loads the libfabric that `make setup` installs, as an MPI library does; with `MEND_OFI_LIBFABRIC=own` the port takes one of the same file.
+/// Loads the libfabric that `make setup` installs, as an MPI library does; the port takes one of the same file, but with `MEND_OFI_LIBFABRIC=program`.
 fn load_libfabric() {
     let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
     let path = format!("{venv}/lib/mpich/libfabric.so.1");
@@ -57,7 +57,7 @@ impl World {
             links.media.order = Some(wish.to_vec());
             if wishes.iter().any(|wish| wish.contains(&Medium::Ofi)) {
                 links.media.provider = std::env::var("MEND_OFI_PROVIDER").unwrap_or_else(|_| "tcp".into());
-                links.media.own = std::env::var("MEND_OFI_LIBFABRIC").is_ok_and(|whose| whose == "own");
+                links.media.own = !std::env::var("MEND_OFI_LIBFABRIC").is_ok_and(|whose| whose == "program");
                 load_libfabric();
             }
             let queue = engine.queues.insert(Queue::default());

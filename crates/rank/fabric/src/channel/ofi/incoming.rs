@@ -2,6 +2,7 @@
 
 use super::super::{ChannelError, Deliver, Incoming, Puller, write_ack};
 use super::assembly::Assembly;
+use super::broken::Broken;
 use super::contact::Contact;
 use super::port::{OwnLine, SharedPort, lock};
 use super::{CREDITS, Prefix, RETURN};
@@ -38,7 +39,8 @@ impl OfiAdmission {
     /// The sender has been told.
     pub fn finish(self, socket: OwnedFd) -> OfiIncoming {
         let Self { line, to, theirs } = self;
-        OfiIncoming { line, to, theirs, socket, assembly: Assembly::default(), sequence: 0, drained: true, refused: false, ended: None }
+        let (assembly, broken) = (Assembly::default(), Broken::default());
+        OfiIncoming { line, to, theirs, socket, assembly, sequence: 0, drained: true, last: false, refused: false, ended: None, broken }
     }
 }
 
@@ -52,10 +54,13 @@ pub struct OfiIncoming {
     sequence: u32,
     /// Nothing came since the last marker was acknowledged.
     drained: bool,
+    /// A marker was, the last that came.
+    last: bool,
     /// The provider did not take credits lately: it is still connecting, perhaps to a peer that computes.
     refused: bool,
     /// Since when the sender's connection is gone.
     ended: Option<Instant>,
+    broken: Broken,
 }
 
 impl OfiIncoming {
@@ -81,6 +86,17 @@ impl OfiIncoming {
     }
 }
 
+impl OfiIncoming {
+    /// Something failed. A sender that has given up, or has said its last word, may have closed its port already.
+    fn failed(&mut self, error: ChannelError) -> Result<(), ChannelError> {
+        self.event()?;
+        if self.last || self.drained && self.ended.is_some() {
+            return Err(ChannelError::Closed);
+        }
+        self.broken.bear(error)
+    }
+}
+
 impl Incoming for OfiIncoming {
     fn receive(&mut self, budget: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError> {
         let (mut packets, mut bytes) = (0, 0);
@@ -91,27 +107,26 @@ impl Incoming for OfiIncoming {
             let content = unsafe { std::slice::from_raw_parts(base, len) };
             let digested = self.assembly.digest(content, deliver);
             lock(&self.line.port).done(number, self.line.number);
-            self.drained = false;
+            (self.drained, self.last) = (false, false);
             packets += digested?;
             bytes += len + 64;
         }
         if bytes == 0 {
-            if let Some(fault) = lock(&self.line.port).fault(self.line.number) {
-                // Credits that no longer reach a sender who has said its last word.
-                return Err(if self.drained { ChannelError::Closed } else { fault });
-            }
             if self.ended.is_some_and(|since| self.drained || since.elapsed() > AFTERGLOW) {
                 return Err(ChannelError::Closed);
+            }
+            let fault = lock(&self.line.port).fault(self.line.number);
+            if let Some(fault) = fault {
+                self.failed(fault)?;
             }
         }
         // The answer to what has come may take them along.
         if self.ended.is_none()
             && bytes == 0
+            && !self.broken.is()
             && let Err(error) = self.return_credits()
         {
-            // A sender that has given up, or has said its last word, may have closed its port already.
-            self.event()?;
-            return Err(if self.drained && self.ended.is_some() { ChannelError::Closed } else { error });
+            self.failed(error)?;
         }
         Ok(packets)
     }
@@ -131,7 +146,7 @@ impl Incoming for OfiIncoming {
     }
 
     fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError> {
-        self.drained = true;
+        (self.drained, self.last) = (true, true);
         write_ack(self.socket.as_fd(), marker)
     }
 
@@ -146,7 +161,7 @@ impl Incoming for OfiIncoming {
     fn arm(&mut self) -> bool {
         let port = lock(&self.line.port);
         let due = port.lines.owed(self.line.number) >= RETURN && !self.refused;
-        self.ended.is_some() || due || port.has_mail(self.line.number)
+        self.ended.is_some() || self.broken.is() || due || port.has_mail(self.line.number)
     }
 
     fn disarm(&mut self) {}

@@ -30,14 +30,18 @@
 //! closes the channel when its marker is acknowledged, the receiver when that is done; when a rank is saved, nothing
 //! uses its port any more and [`port::Port`] is closed as a whole. After that everything is opened anew.
 //!
-//! The provider belongs to the program's libfabric. What it keeps while that is loaded, as `verbs` does with devices, is in the way
-//! of every image; so it can belong to a libfabric of the port's own instead, which goes with the port (`mend_fabric_sys::Instance`).
+//! What a provider refuses is not tried again. If the peer's connection does not end soon after, the peer lives and the messages under way
+//! are lost: the channel says so then, and not before (`broken`).
+//!
+//! What a provider keeps while its libfabric is loaded, as `verbs` does with devices, is in the way of every image; so it belongs to a
+//! libfabric of the port's own, which goes with the port (`mend_fabric_sys::Instance`), or to the program's if that cannot be.
 
 mod accepted;
 #[cfg(not(fuzzing))]
 mod assembly;
 #[cfg(fuzzing)]
 pub mod assembly;
+mod broken;
 pub mod contact;
 pub mod core;
 pub mod environment;

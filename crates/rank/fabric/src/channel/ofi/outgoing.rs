@@ -1,6 +1,7 @@
 //! The sending end.
 
 use super::super::{AckReader, ChannelError, Outgoing};
+use super::broken::Broken;
 use super::contact::Contact;
 use super::port::{OwnLine, Port, SharedPort, lock};
 use super::reads::{Offers, kind};
@@ -53,6 +54,7 @@ impl OfiOpening {
             sent: 0,
             sequence: 0,
             offers: Offers::default(),
+            broken: Broken::default(),
         })
     }
 }
@@ -71,6 +73,7 @@ pub struct OfiOutgoing {
     sent: usize,
     sequence: u32,
     offers: Offers,
+    broken: Broken,
 }
 
 impl OfiOutgoing {
@@ -141,8 +144,13 @@ impl OfiOutgoing {
     }
 }
 
-impl Outgoing for OfiOutgoing {
-    fn send(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+impl OfiOutgoing {
+    /// What an attempt means: a provider's failure is no room, at first.
+    fn judge(&mut self, outcome: Result<bool, ChannelError>) -> Result<bool, ChannelError> {
+        outcome.or_else(|error| self.broken.bear(error).map(|()| false))
+    }
+
+    fn take(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         let port = self.line.port.clone();
         let port = &mut *lock(&port);
         if !self.advance(port)? {
@@ -159,14 +167,32 @@ impl Outgoing for OfiOutgoing {
         Ok(true)
     }
 
-    fn flush(&mut self) -> Result<bool, ChannelError> {
+    fn finish(&mut self) -> Result<bool, ChannelError> {
         let port = self.line.port.clone();
         let port = &mut *lock(&port);
         Ok(self.advance(port)? && self.launch(port)?)
     }
+}
+
+impl Outgoing for OfiOutgoing {
+    fn send(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
+        if self.broken.is() {
+            return self.broken.look().map(|()| false);
+        }
+        let outcome = self.take(header, payload);
+        self.judge(outcome)
+    }
+
+    fn flush(&mut self) -> Result<bool, ChannelError> {
+        if self.broken.is() {
+            return self.broken.look().map(|()| false);
+        }
+        let outcome = self.finish();
+        self.judge(outcome)
+    }
 
     fn unsent(&self) -> bool {
-        self.stage.is_some() || self.sent < self.rest.len()
+        self.stage.is_some() || self.sent < self.rest.len() || self.broken.is()
     }
 
     fn chunk(&self) -> usize {
@@ -191,7 +217,7 @@ impl Outgoing for OfiOutgoing {
 
     fn arm(&mut self) -> bool {
         let port = lock(&self.line.port);
-        port.fault(self.line.number).is_some() || (self.unsent() && port.lines.has_credit(self.line.number))
+        self.broken.is() || port.fault(self.line.number).is_some() || (self.unsent() && port.lines.has_credit(self.line.number))
     }
 
     fn ring(&mut self) {}

@@ -108,6 +108,8 @@ pub struct Port {
     /// The line on which a peer sends, by the peer's number at the provider.
     sources: HashMap<u64, u64>,
     pub(super) fault: Option<ChannelError>,
+    /// Something failed that no channel has been told of.
+    failed: bool,
 }
 
 // SAFETY: the pointers are to memory that the port owns; it is used under its lock.
@@ -138,6 +140,7 @@ impl Port {
             peers: HashMap::new(),
             sources: HashMap::new(),
             fault: None,
+            failed: false,
         })))
     }
 
@@ -181,6 +184,7 @@ impl Port {
                 Err(errno) => {
                     let what = format!("the queue of {} failed with error {errno}", self.core.provider);
                     self.fault = Some(ChannelError::Provider(what));
+                    self.failed = true;
                     break;
                 }
             }
@@ -210,6 +214,7 @@ impl Port {
             self.free.push(number);
             if let Event::Failed { errno, .. } = event {
                 let cause = std::io::Error::from_raw_os_error(*errno);
+                self.failed = true;
                 self.lines.failed(line, ChannelError::Provider(format!("a send over {} failed: {cause}", self.core.provider)));
             }
             return;
@@ -393,6 +398,11 @@ impl Port {
     fn refused(&self, errno: i32) -> ChannelError {
         let cause = std::io::Error::from_raw_os_error(errno);
         ChannelError::Provider(format!("{} refuses a send: {cause}", self.core.provider))
+    }
+
+    /// True if something has failed since this was last asked: a channel that nobody uses just now may be broken.
+    pub fn take_failed(&mut self) -> bool {
+        std::mem::take(&mut self.failed)
     }
 
     /// True if something arrived.

@@ -111,3 +111,21 @@ fn a_sender_with_the_higher_address_is_given_its_first_credits_once() {
         take(&mut end);
     }
 }
+
+#[test]
+fn where_the_provider_fails_nothing_more_is_taken_or_told_at_once() {
+    let (low, high) = two_ports();
+    let (mut up, _up_end) = channel(&low, &high);
+    let (down, mut down_end) = channel(&high, &low);
+    lock(&low).fault = Some(ChannelError::Provider("a device is gone".into()));
+    for _ in 0..2 {
+        assert!(!up.send(&Header::new(Kind::Marker), &[] as &[Segment]).unwrap() && !up.flush().unwrap());
+        assert_eq!(take(&mut down_end), []);
+    }
+    // It must be looked at again, and its rank stays awake for that.
+    assert!(up.unsent() && up.arm() && down_end.arm());
+    // A peer that ends meanwhile has closed a channel, no more.
+    drop(down);
+    let mut ignore = |_: &Header, _: Payload| -> Result<(), ChannelError> { Ok(()) };
+    assert!(matches!(down_end.receive(1 << 20, &mut ignore), Err(ChannelError::Closed)));
+}

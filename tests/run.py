@@ -27,6 +27,8 @@ import time
 from dataclasses import dataclass, field
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests", "vm"))
+from rdma import PACKAGES as RDMA_PACKAGES
 LOGS = os.path.join(ROOT, "target", "test-logs")
 AS_USER = os.path.join(ROOT, "tests", "as_user.py")
 RESTORER = "crates/rank/restorer/Cargo.toml"
@@ -261,7 +263,8 @@ def vm_steps():
     if possible.returncode:
         raise NotHere(possible.stderr.strip())
     build = ["cargo", "test", "--release", "--locked", "--no-run", "-p", "mend-kernel", "-p", "mend-agent", "-p", "mend-fabric"]
-    return [Step(build, check=True), Step([sys.executable, vm, "--minutes", "28", sys.executable, "tests/vm/inside.py"])]
+    packages = [word for name in RDMA_PACKAGES for word in ("--package", name)]
+    return [Step(build, check=True), Step([sys.executable, vm, "--minutes", "28", *packages, sys.executable, "tests/vm/inside.py"])]
 
 
 def loom_steps():

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 
+import rdma
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILT = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release", "deps")
 AS_USER = os.path.join(ROOT, "tests", "as_user.py")
@@ -18,6 +20,7 @@ LAB = [
     "test_a_rank_that_moved_begins_its_chain_anew",
     "test_huge_page_pool",
     "test_memory_that_is_swapped_out",
+    "test_messages_of_all_sizes_stay_whole_over_rdma",
     "test_more_memory_than_there_may_be",
 ]
 # Pages of 2 MiB, and where memory goes that is swapped out: into memory again, compressed.
@@ -64,8 +67,9 @@ def provide():
 
 def main():
     provide()
+    addresses = rdma.provide()
     agent = os.path.join(ROOT, "crates", "rank", "agent")
-    whole = {**PATIENCE, "MEND_TEST_WHOLE": "1", "MEND_TEST_LIMITED_GROUP": GROUP}
+    whole = {**PATIENCE, "MEND_TEST_WHOLE": "1", "MEND_TEST_LIMITED_GROUP": GROUP, "MEND_TEST_RDMA": ",".join(addresses)}
     steps = [
         ([program("mend_kernel")], ROOT, {}),
         ([program("mend_agent")], agent, {"MEND_DIFFERENTIAL_SEQUENCES": "10"}),

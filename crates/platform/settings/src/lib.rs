@@ -173,8 +173,8 @@ pub const OFI_PROVIDER: Setting = Setting {
 pub const OFI_LIBFABRIC: Setting = Setting {
     name: "MEND_OFI_LIBFABRIC",
     kind: Kind::Choice(&["program", "own"]),
-    default: "program",
-    meaning: "Whose libfabric the ofi channel uses: the program's, or one of its own that is unloaded before an image is taken, with the RDMA devices that a provider keeps open. own is an experiment (docs/channels.md): over software RDMA ranks could not connect again after a restart.",
+    default: "own",
+    meaning: "Whose libfabric the ofi channel uses: the program's, or one of its own that is unloaded before an image is taken, with the RDMA devices that a provider keeps open. With program no rank that has used RDMA verbs can be saved or moved.",
 };
 /// Where checkpoints are kept.
 pub const TIERS: Setting = Setting {

@@ -18,7 +18,6 @@ mod tests;
 pub use drain::DrainError;
 pub use inbound::Inbound;
 
-use crate::channel::ChannelError;
 use crate::channel::opening::nonce;
 use crate::channel::stranger::Stranger;
 use crate::engine::buffers::{Payload, Segment, gather};
@@ -272,20 +271,6 @@ impl Links {
     /// see to it, in a while, that there is one.
     pub fn on_delay(&mut self, nudge: fn()) {
         self.nudge = Some(nudge);
-    }
-
-    /// `end` is called when messages were lost though the peer lives: nobody can go on then.
-    pub fn on_loss(&mut self, end: fn()) {
-        self.on_loss = Some(end);
-    }
-
-    /// Messages to or from a rank that lives are lost.
-    fn end_by_loss(&self, rank: Rank, error: &ChannelError) {
-        let hint = "`mend restart` goes on from the last checkpoint; MEND_CHANNELS=shm,tcp does without the provider";
-        report::fault(self.rank(), format_args!("messages between this rank and rank {rank} are lost: {error}; it ends (hint: {hint})"));
-        if let Some(end) = self.on_loss {
-            end();
-        }
     }
 
     /// True while something waits for a round of progress that the application has not made since it was sent.

@@ -482,6 +482,8 @@ impl Outlet for Links {
             Ok(true) => {
                 channel.lent();
                 peer.used = true;
+                // It took this one, so it has nothing left of the one before.
+                self.finished.extend(peer.lent.take());
                 peer.credit &= header.payload as usize <= channel.eager_limit();
                 let unsent = channel.unsent();
                 if unsent {

@@ -290,6 +290,38 @@ fn a_packet_that_the_socket_took_in_part_is_finished_though_nothing_follows() {
     }
 }
 
+#[test]
+fn each_message_that_was_lent_is_given_back() {
+    let mut world = World::new(&[0, 1], 5);
+    let body = vec![7u8; crate::engine::packet::MAX_PAYLOAD];
+    let segments = [Segment::of(&body)];
+    let mut packet = Header::new(crate::engine::packet::Kind::Eager);
+    (packet.payload, packet.length) = (body.len() as u32, body.len() as u64);
+    world.nodes[0].links.post(1, &Header::new(crate::engine::packet::Kind::Eager), &[]);
+    for _ in 0..1000 {
+        world.progress();
+    }
+    let mut partly = Vec::new();
+    for operation in 1..2000 {
+        let (one, other) = world.nodes.split_at_mut(1);
+        if !one[0].links.lend(1, &packet, &segments, operation) {
+            partly.push(operation);
+            // The socket has room again, and this rank makes no round before it sends more.
+            for _ in 0..50 {
+                other[0].links.progress(&mut other[0].engine);
+            }
+        }
+        if partly.len() == 3 {
+            break;
+        }
+    }
+    assert_eq!(partly.len(), 3, "the socket took every message whole");
+    let links = &world.nodes[0].links;
+    let mut found: Vec<u64> = links.finished.iter().chain(&links.peers[1].lent).copied().collect();
+    found.sort_unstable();
+    assert_eq!(found, partly);
+}
+
 static NUDGES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
 #[test]

@@ -6,7 +6,6 @@
 
 use crate::arena;
 use crate::companion;
-
 use crate::list::List;
 use crate::lock::Lock;
 use crate::report::fail;

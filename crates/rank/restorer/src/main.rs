@@ -28,7 +28,6 @@ mod companion;
 mod counter;
 mod credentials;
 mod fill;
-
 mod image;
 mod inherited;
 mod list;

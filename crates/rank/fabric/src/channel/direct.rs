@@ -54,6 +54,11 @@ impl Target {
         Self { process, version: 0, keys: HashMap::new() }
     }
 
+    /// True if it can be named, so that it can name us, too.
+    pub fn is_named(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// What is known under another version is known no more. False: nothing may be touched.
     fn look(&mut self, word: u64) -> bool {
         let version = word >> 1;

@@ -122,18 +122,14 @@ pub fn look_again() {
     FOUND.iter().for_each(|found| found.store(0, Ordering::Relaxed));
 }
 
-/// The same as [`prospect`], of what the process that `socket` leads to can read of this one's memory, if it can.
-pub fn prospect_of(reader: &OwnedFd) -> Prospect {
-    found(matches!(peer_of(reader.as_fd()), Ok((_, Some(_)))))
-}
-
 /// What reading a process's memory costs here, and whether that is much slower than copying. The kernel goes page by page, with a
 /// look at the page table for each; how that compares with plain copying differs between processors by a factor of five.
 pub fn prospect(of: Option<&Memory>) -> Prospect {
-    found(of.is_some_and(|memory| memory.process.is_some()))
+    prospect_by(of.is_some_and(|memory| memory.process.is_some()))
 }
 
-fn found(by_process: bool) -> Prospect {
+/// The same, of reading by process or by descriptor.
+pub fn prospect_by(by_process: bool) -> Prospect {
     let known = &FOUND[usize::from(by_process)];
     if known.load(Ordering::Relaxed) == 0 {
         let process = by_process.then(rustix::process::getpid);

@@ -66,10 +66,11 @@ pub struct ShmOutgoing {
 impl ShmOutgoing {
     /// A channel whose peer has accepted; `bell` is the peer's doorbell; `readable` if it was given our memory.
     pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, readable: bool) -> Self {
-        let eager = if readable && !memory::prospect_of(&socket).slow { SHORT } else { EAGER_LIMIT };
+        let target = Target::new(socket.as_fd());
+        let eager = if readable && !memory::prospect_by(target.is_named()).slow { SHORT } else { EAGER_LIMIT };
         Self {
             writer: Writer::new(ring),
-            target: Target::new(socket.as_fd()),
+            target,
             socket,
             bell,
             acks: AckReader::default(),

@@ -94,6 +94,17 @@ impl World {
         }
     }
 
+    /// Opens the channel from rank 0 to rank 1 with an empty message; the header of one of this length.
+    fn first_of(&mut self, length: usize) -> Header {
+        let mut packet = Header::new(crate::engine::packet::Kind::Eager);
+        self.nodes[0].links.post(1, &packet, &[]);
+        for _ in 0..1000 {
+            self.progress();
+        }
+        (packet.payload, packet.length) = (length as u32, length as u64);
+        packet
+    }
+
     fn settle_drain(&mut self, done: impl Fn(&mut Self) -> bool) {
         for _ in 0..200_000 {
             self.progress();
@@ -261,13 +272,7 @@ fn a_packet_that_the_socket_took_in_part_is_finished_though_nothing_follows() {
     let mut world = World::new(&[0, 1], 3);
     let body = vec![7u8; crate::engine::packet::MAX_PAYLOAD];
     let segments = [Segment::of(&body)];
-    let mut packet = Header::new(crate::engine::packet::Kind::Eager);
-    packet.payload = body.len() as u32;
-    packet.length = body.len() as u64;
-    world.nodes[0].links.post(1, &Header::new(crate::engine::packet::Kind::Eager), &[]);
-    for _ in 0..1000 {
-        world.progress();
-    }
+    let packet = world.first_of(body.len());
     let mut sent = 1;
     // Rank 1 does not read, so the socket fills up, at last in the middle of a packet.
     let torn = |world: &World| world.nodes[0].links.peers[1].outbound.channel_ref().unwrap().unsent();
@@ -295,12 +300,7 @@ fn each_message_that_was_lent_is_given_back() {
     let mut world = World::new(&[0, 1], 5);
     let body = vec![7u8; crate::engine::packet::MAX_PAYLOAD];
     let segments = [Segment::of(&body)];
-    let mut packet = Header::new(crate::engine::packet::Kind::Eager);
-    (packet.payload, packet.length) = (body.len() as u32, body.len() as u64);
-    world.nodes[0].links.post(1, &Header::new(crate::engine::packet::Kind::Eager), &[]);
-    for _ in 0..1000 {
-        world.progress();
-    }
+    let packet = world.first_of(body.len());
     let mut partly = Vec::new();
     for operation in 1..2000 {
         let (one, other) = world.nodes.split_at_mut(1);

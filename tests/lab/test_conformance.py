@@ -52,6 +52,14 @@ class Conformance(InDirectory):
                 job.finish()
                 self.assertEqual(job.stdout(), right(name, 3))
 
+    def test_every_program_with_more_ranks_than_processors(self):
+        """Where a rank waits for a processor, messages and their ends meet in orders that few ranks do not bring about."""
+        for name in PROGRAMS:
+            with self.subTest(name):
+                job = self.start(name, 8, "node1:4,node2:4")
+                job.finish()
+                self.assertEqual(job.stdout(), right(name, 8))
+
     def test_every_program_over_a_core_provider(self):
         for channels in ("ofi", "shm,ofi"):
             self.lab.choose_channels(channels)

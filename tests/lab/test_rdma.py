@@ -91,6 +91,17 @@ class Rdma(InDirectory):
         argv = [program, "-s", "5", "-r", "40", "-u", "go"]
         self.assertEqual(self.disturbed(argv), self.undisturbed(argv))
 
+    def test_ranks_that_may_lock_too_little_memory_use_other_channels(self):
+        if os.geteuid() == 0:
+            self.skipTest("the limit does not hold for root")
+        program = compile_mpi("mpi_checksums.c", os.path.join(self.work, "checksums"))
+        argv = [program, "-s", "5", "-r", "10"]
+        limited = ["sh", "-c", 'ulimit -l 8192; exec "$@"', "sh", *argv]
+        job = self.machine.start(self.directory, "run", "-n", "4", "--hosts", ",".join(ADDRESSES[:2]), "--", *limited)
+        job.finish()
+        self.assertEqual(job.stdout(), self.undisturbed(argv))
+        self.assertIn("and this rank may lock 8192 KiB; others are used (hint: raise the limit on locked memory", job.stderr())
+
 
 if __name__ == "__main__":
     unittest.main()

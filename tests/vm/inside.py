@@ -22,6 +22,7 @@ LAB = [
     "test_memory_that_is_swapped_out",
     "test_messages_of_all_sizes_stay_whole_over_rdma",
     "test_more_memory_than_there_may_be",
+    "test_ranks_that_may_lock_too_little",
 ]
 # Pages of 2 MiB, and where memory goes that is swapped out: into memory again, compressed.
 HUGE_PAGES = 16

@@ -85,7 +85,10 @@ impl Links {
                 }
                 Err(error) => {
                     self.media.failed = true;
-                    let hint = "see MEND_OFI_PROVIDER, and what `fi_info` finds on this node";
+                    let hint = match error {
+                        CoreError::Locked { .. } => "raise the limit on locked memory (ulimit -l) for mendd",
+                        _ => "see MEND_OFI_PROVIDER, and what `fi_info` finds on this node",
+                    };
                     report::fault(self.rank(), format_args!("no ofi channels here: {error}; others are used (hint: {hint})"));
                 }
             }

@@ -7,6 +7,7 @@
 //! with manual progress, so that a provider that can do without threads starts none.
 
 use super::accepted::Accepted;
+use super::locked;
 use mend_fabric_sys::*;
 use std::ffi::{CStr, CString, c_void};
 use std::net::IpAddr;
@@ -51,6 +52,14 @@ pub enum CoreError {
     NoProvider {
         /// What was asked for.
         provider: String,
+    },
+    /// It would end this process for want of memory that it may lock.
+    #[error("provider {provider:?} locks {} MiB of memory, and this rank may lock {} KiB", locked::NEEDED >> 20, bytes >> 10)]
+    Locked {
+        /// The provider.
+        provider: String,
+        /// What may be locked, in bytes.
+        bytes: u64,
     },
     /// A call failed.
     #[error("{call} of provider {provider:?} failed: {}", std::io::Error::from_raw_os_error(*errno))]
@@ -210,7 +219,11 @@ impl Core {
             at = info.next;
         }
         let info = best.ok_or_else(missing)?;
-        let built = Self::build(library, info, name_of(info))?;
+        let provider = name_of(info);
+        if let Some(bytes) = locked::too_few(&provider) {
+            return Err(CoreError::Locked { provider, bytes });
+        }
+        let built = Self::build(library, info, provider)?;
         drop(infos);
         Ok(built(origin))
     }

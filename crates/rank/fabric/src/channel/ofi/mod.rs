@@ -46,6 +46,7 @@ pub mod contact;
 pub mod core;
 pub mod environment;
 mod incoming;
+mod locked;
 mod outgoing;
 pub mod port;
 mod reads;

@@ -150,6 +150,9 @@ fn answer() -> Vec<Answer> {
         last_checkpoint: Some(7),
         restart: Some(phases()),
         interval_s: Some(61.5),
+        incrementals: 5,
+        extra_recovery_s: Some(0.25),
+        restarts_measured: 2,
     };
     let done = CheckpointDone {
         number: 7,

@@ -2,7 +2,7 @@
 
 use crate::candidates::Candidates;
 use crate::embedded::{self, Embedded};
-use crate::error::RunError;
+use crate::error::{RunError, with_causes};
 use crate::hosts::{Host, check_distinct, slots};
 use crate::job::{Event, Job, RankPhase, RankState};
 use crate::manifest::{Line, Manifest, Printed, files, lineage, numbers};
@@ -11,7 +11,7 @@ use crate::operation::Saving;
 use crate::output::Output;
 use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
-use crate::recover::Search;
+use crate::recover::{Checks, Search};
 use crate::tiers::{Tiering, Told, is_plain, open_order};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
@@ -134,6 +134,7 @@ struct Beginning {
     tiers: Vec<TierSpec>,
     /// The checkpoint whose images are to be looked for in its tiers.
     recovery: Option<(Manifest, PathBuf)>,
+    checks: Checks,
     /// What restarts took before.
     restarts: Restarts,
     /// What this one reads.
@@ -163,6 +164,7 @@ async fn begin(
         quiet,
         tiers,
         recovery,
+        checks,
         restarts,
         mut restoring,
     } = beginning;
@@ -229,6 +231,7 @@ async fn begin(
             nodes: &mut nodes,
             events: &mut incoming,
             told: &mut told,
+            checks,
         };
         let began = Instant::now();
         found = match search.run().await {
@@ -392,6 +395,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         quiet: spec.quiet,
         tiers,
         recovery: None,
+        checks: Checks::Before,
         restarts: Restarts::default(),
         restoring: None,
     };
@@ -412,7 +416,15 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     let key = load_key(spec.encryption_key.as_deref())?;
     loop {
         let (manifest, directory) = spec.candidates.newest(key.as_ref())?;
-        match restart_from(manifest, &directory, key.as_ref(), &spec).await {
+        let tiered = !is_plain(&manifest.tiers);
+        let mut ended = restart_from(manifest.clone(), &directory, key.as_ref(), &spec, Checks::WhileRestoring).await;
+        if let Err(error @ RunError::Restore { image: true, .. }) = &ended
+            && tiered
+        {
+            eprintln!("mend: {}; nothing ran from it, all copies are checked and good ones taken", with_causes(error));
+            ended = restart_from(manifest, &directory, key.as_ref(), &spec, Checks::Before).await;
+        }
+        match ended {
             Err(error) if spec.candidates.older_may_do(&directory, &error) => {}
             ended => return ended,
         }
@@ -427,7 +439,7 @@ fn reads(lineage: &[Line]) -> Restart {
 }
 
 /// Continues a job from one checkpoint. All of its processes are gone when this returns.
-async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec: &RestartSpec) -> Result<i32, RunError> {
+async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec: &RestartSpec, checks: Checks) -> Result<i32, RunError> {
     let lineage = lineage(images, &manifest, key)?;
     let chains = files(images, &manifest, &lineage);
     let directory = JobDirectory::open(&manifest.job)?;
@@ -481,6 +493,7 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
         directory,
         tiers,
         recovery: Some((manifest.clone(), images.to_owned())),
+        checks,
         restarts: record.map(|record| record.restarts).unwrap_or_default(),
         restoring: Some(reads(&lineage)),
     };

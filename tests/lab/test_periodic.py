@@ -1,6 +1,7 @@
 """Checkpoints that nobody asks for: when they are taken, what builds on what, which are kept, what is merged; and jobs that are
 killed at any moment of all this."""
 
+import json
 import os
 import random
 import signal
@@ -100,6 +101,45 @@ class Periodic(OnMachine):
         self.assertNotEqual(status["interval_s"], 300)
         job.let_go()
         job.finish(0)
+
+    def test_a_restarted_job_s_policy_goes_by_what_the_restart_took(self):
+        def full_and_incremental():
+            """What a full and an incremental one take, and what the policy makes of it."""
+            taken = [self.machine.verb("checkpoint", name)["number"] for _ in range(2)]
+            found = [one for one in self.checkpoints(name) if one["number"] in taken]
+            self.assertEqual([one["kind"] for one in found], ["full", "incremental"])
+            [status] = [one["status"] for one in self.machine.verb("ps")]
+            return [one["bytes"] for one in found], status
+
+        def restarts():
+            with open(os.path.join(self.machine.home, "jobs", name, "job.json"), encoding="utf-8") as file:
+                return json.load(file).get("restarts", [])
+
+        def expected(bytes_of_one):
+            total = sum(one["full"] + one["incremental"] for one in restarts())
+            return sum(one["read_us"] for one in restarts()) / 1e6 / total * bytes_of_one
+
+        job, name = self.start("run", "-n", "2", "--interval", "3600", "--incremental", "auto", self.iters, "-i", "100", "-w", "100",
+            "-m", "4", "-u", "go")
+        taken, status = full_and_incremental()
+        self.assertEqual((status["restarts_measured"], restarts()), (0, []))
+        self.assertGreater(status["extra_recovery_s"], 0)
+        self.assertIn("(estimated)", self.machine.mend("explain", name).stdout)
+        self.end(job, name)
+        for times in (1, 2):
+            job, _ = self.start("restart", name)
+            job.wait_for(lambda: "ranks are restored and run" in job.stderr(), "it runs")
+            job.wait_for(lambda: len(restarts()) == times, "what it took is on record")
+            last = restarts()[-1]
+            self.assertEqual([last["full"], last["incremental"]], taken)
+            self.assertGreater(last["read_us"], 0)
+            taken, status = full_and_incremental()
+            self.assertEqual(status["restarts_measured"], times)
+            self.assertAlmostEqual(status["extra_recovery_s"], expected(taken[1]), delta=1e-9)
+            told = self.machine.mend("explain", name).stdout
+            self.assertIn("a checkpoint every 3600.00 s, ", told)
+            self.assertIn(f"(as {times} restart{'s' * (times > 1)} of the job took)", told)
+            self.end(job, name)
 
     def test_failures_are_told_once_and_the_job_runs_on(self):
         job, name = self.start("run", "--interval", "1", self.count, "400", "500", "go", "socket")

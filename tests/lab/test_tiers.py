@@ -152,11 +152,31 @@ class Tiers(OfFourRanks):
             self.spoil(lab, "node2", 1, 2, "gone")
             self.assertEqual(lab.on("head", "truncate", "-s", "100", f"{directory}/rank-3.image").returncode, 0)
             said = self.restarted(lab, name)
+            # Who restores it finds out; only then all copies are read before.
+            self.assertRegex(said, r"rank 1 on node1 cannot be restored: .*; nothing ran from it, all copies are checked and good ones taken")
             self.assertIn("rank 0: its image of checkpoint 1 in the memory of node1 is torn: 5000 bytes instead of", said)
             self.assertIn("rank 1: its image of checkpoint 1 in the memory of node1 is damaged", said)
             self.assertIn("rank 1: its image of checkpoint 1 in the memory of node2 is damaged", said)
             self.assertIn("rank 3: its image of checkpoint 1 in the checkpoint directory is torn: 100 bytes instead of", said)
             self.assertNotIn("rank 2:", said)
+
+    def test_an_only_copy_that_is_not_good_leads_to_an_older_checkpoint_or_to_none(self):
+        with Lab(3) as lab:
+            name = self.started(lab, "memory@2", "--incremental", "off")
+            for number in (1, 2):
+                lab.verb("checkpoint", name)
+                self.complete(lab, name, number, ["memory"])
+            lab.mend("kill", name)
+            self.job.finish(137)
+            self.spoil(lab, "node2", 2, 3, "flipped")
+            refused = lab.mend("restart", name, "--checkpoint", "2")
+            self.assertEqual(refused.returncode, 65, refused.stderr)
+            for told in ("all copies are checked", "rank 3: its image of checkpoint 2 in the memory of node2 is damaged",
+                    "rank 3: image ", "has no good copy in any tier that can be reached"):
+                self.assertIn(told, refused.stderr)
+            said = self.restarted(lab, name)
+            self.assertIn("checkpoint 2 cannot be used: rank 3: image", said)
+            self.assertIn("from checkpoint 1 (the newest is 2)", said)
 
     def test_what_no_tier_has_is_refused_by_name(self):
         with Lab(2) as lab:

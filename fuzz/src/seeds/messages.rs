@@ -150,6 +150,9 @@ fn answer() -> Vec<Answer> {
         last_checkpoint: Some(7),
         restart: Some(phases()),
         interval_s: Some(61.5),
+        incrementals: 5,
+        extra_recovery_s: Some(0.25),
+        restarts_measured: 2,
     };
     let done = CheckpointDone {
         number: 7,
@@ -197,8 +200,8 @@ fn tier_orders() -> Vec<TierOrder> {
             hurry: true,
         },
         TierOrder::Receive { task: 3, image: image(), shelf: shelf(), token: [3; 16] },
-        TierOrder::Fetch { task: 4, image: image(), from: Origin::Node { token: [3; 16] }, spare: "/srv/spare".into() },
-        TierOrder::Fetch { task: 5, image: image(), from: Origin::Object(object()), spare: "/srv/spare".into() },
+        TierOrder::Fetch { task: 4, image: image(), from: Origin::Node { token: [3; 16] }, spare: "/srv/spare".into(), check: true },
+        TierOrder::Fetch { task: 5, image: image(), from: Origin::Object(object()), spare: "/srv/spare".into(), check: false },
         TierOrder::Inventory { task: 6 },
         TierOrder::Remove { place: Destination::Shelf(shelf()), number: 6, ranks: vec![0, 1] },
         TierOrder::Close,

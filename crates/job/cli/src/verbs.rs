@@ -196,7 +196,33 @@ pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
             }
         }
     }
+    if let Answer::Status(status) = ask(arguments.job.as_deref(), Ask::Status).await?
+        && let Some(interval_s) = status.interval_s
+    {
+        println!("{}", chosen(interval_s, &status));
+    }
     Ok(code)
+}
+
+/// What the policy has chosen for periodic checkpoints, and by what.
+fn chosen(interval_s: f64, status: &JobStatus) -> String {
+    let every = format!("a checkpoint every {}", report::duration((interval_s * 1e6) as u64));
+    let incrementals = match status.incrementals {
+        0 => "all full".to_owned(),
+        some => format!("{some} incremental to a full one"),
+    };
+    let by = match status.restarts_measured {
+        0 => "estimated".to_owned(),
+        1 => "as 1 restart of the job took".to_owned(),
+        several => format!("as {several} restarts of the job took"),
+    };
+    match status.extra_recovery_s {
+        Some(extra) => {
+            let longer = report::duration((extra * 1e6) as u64);
+            format!("{every}, {incrementals}; an incremental one is taken to make a restart {longer} longer ({by})")
+        }
+        None => format!("{every}, {incrementals}"),
+    }
 }
 
 /// `mend kill`.

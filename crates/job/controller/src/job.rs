@@ -19,6 +19,7 @@ use mend_messages::agent::{Reply, Request};
 use mend_messages::control::{Answer, Ask, JobStatus, Phases, RankStatus};
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Program, Rank};
+use mend_policy::restarts::Restart;
 use mend_sealed::Key;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -122,6 +123,8 @@ pub struct Job {
     /// When what was printed was last put on record, and copies in tiers looked after.
     pub(crate) tidied: Instant,
     pub(crate) restart: Option<Phases>,
+    /// What a restart that is not complete reads, and how long it looked for that.
+    pub(crate) restoring: Option<Restart>,
     /// `None`: the shared directory alone.
     pub(crate) tiers: Option<Tiering>,
     pub(crate) resumed_at_us: Option<u64>,
@@ -335,6 +338,7 @@ impl Job {
         }
         let effects = self.pmi.thaw();
         self.apply(effects);
+        self.learn_restart();
         match self.ranks.len() {
             _ if self.quiet => {}
             1 => eprintln!("mend: the rank is restored and runs"),
@@ -550,6 +554,9 @@ impl Job {
             last_checkpoint: numbers(&self.record.checkpoints).last().copied(),
             restart: self.restart,
             interval_s: self.periodic.interval_s(),
+            incrementals: self.periodic.incrementals(),
+            extra_recovery_s: self.periodic.extra_recovery_s(),
+            restarts_measured: self.record.restarts.count(),
         }
     }
 

@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 mod lineage;
 
-pub use lineage::{chain_of, chains, lineage};
+pub use lineage::{Line, chain_of, chains, files, lineage};
 
 /// Version of the manifest; another one is refused.
 pub const FORMAT: u32 = 2;

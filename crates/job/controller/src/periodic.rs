@@ -18,6 +18,7 @@ use crate::upkeep::{self, Done};
 use mend_messages::agent::ImageId;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::job::Rank;
+use mend_policy::restarts::{Restart, Restarts};
 use mend_policy::retention::{Bounds, Weighed};
 use mend_policy::schedule::{Incremental, Interval, Rules, Schedule, Taken};
 use mend_settings::{INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
@@ -142,12 +143,15 @@ pub struct Periodic {
 }
 
 impl Periodic {
-    /// The state of a job that begins now on `nodes` nodes; `merged`: upkeep merges its chains.
+    /// The state of a job that begins now on `nodes` nodes; `merged`: upkeep merges its chains; `restarts`: what those before
+    /// took.
     #[must_use]
-    pub fn new(plan: Plan, nodes: u32, merged: bool, events: mpsc::Sender<Event>) -> Self {
+    pub fn new(plan: Plan, nodes: u32, merged: bool, restarts: &Restarts, events: mpsc::Sender<Event>) -> Self {
+        let mut schedule = Schedule::new(plan.rules(nodes, merged), 0);
+        schedule.restarted(restarts);
         Self {
             plan,
-            schedule: Schedule::new(plan.rules(nodes, merged), 0),
+            schedule,
             asked: None,
             failed: None,
             told: BTreeSet::new(),
@@ -187,6 +191,16 @@ impl Periodic {
     /// Seconds from one checkpoint to the next, as it stands; `None`: when somebody asks.
     pub(crate) fn interval_s(&self) -> Option<f64> {
         self.schedule.interval_s()
+    }
+
+    /// Incremental checkpoints between two full ones, as it stands.
+    pub(crate) fn incrementals(&self) -> u32 {
+        self.schedule.incrementals()
+    }
+
+    /// How much longer each of them is taken to make a restart, seconds.
+    pub(crate) fn extra_recovery_s(&self) -> Option<f64> {
+        self.schedule.extra_recovery_s()
     }
 }
 
@@ -240,6 +254,16 @@ impl Job {
             eprintln!("mend: hint: {hint}");
         }
         eprintln!("mend: the job runs on; the next try comes in {next} s, then ever later, and is told of if it succeeds");
+    }
+
+    /// The ranks of a restart are complete: what reading their images took is known, here and to restarts that follow.
+    pub(crate) fn learn_restart(&mut self) {
+        let (Some(restoring), Some(phases)) = (self.restoring.take(), &self.restart) else { return };
+        self.record.restarts.add(Restart { read_us: restoring.read_us.saturating_add(phases.restart_us), ..restoring });
+        self.periodic.schedule.restarted(&self.record.restarts);
+        if let Err(error) = self.directory.write("job.json", &self.record) {
+            tracing::warn!(%error, "what the restart took is not on record");
+        }
     }
 
     /// A checkpoint begins: the images it is to build on, one per rank, or none.

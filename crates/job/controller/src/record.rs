@@ -6,6 +6,7 @@
 
 use crate::periodic::Plan;
 use mend_messages::job::Secret;
+use mend_policy::restarts::Restarts;
 use mend_wire::secret::{from_hex, to_hex};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -43,6 +44,9 @@ pub struct JobRecord {
     /// When they are taken, and which are kept; a restart goes on with it.
     #[serde(default)]
     pub plan: Option<Plan>,
+    /// What its last restarts took: the plan's chains are as long as that makes them best.
+    #[serde(default, skip_serializing_if = "Restarts::is_empty")]
+    pub restarts: Restarts,
 }
 
 /// Why a job's directory cannot be used.

@@ -1,10 +1,10 @@
 //! A restart from tiers: for each rank the nearest good copy of every image that it needs, before any process is built.
 //!
 //! ```text
-//! Inventory ─► each node ─► Holdings ─► per image its sources ─► Fetch nearest … next … ─► files, all checked
+//! Inventory ─► each node ─► Holdings ─► per image its sources ─► Fetch nearest … next … ─► files
 //! ```
-//! Invariants: ranks are built only when all images of all of them are there and checked; what was wrong with a copy is
-//! told. Faults assumed: copies are torn, foreign, gone; nodes are lost in the middle.
+//! Invariants: ranks are built only when all images of all of them are there; each is checked on its way here, or, where it
+//! is here already, by the restorer; what was wrong with a copy is told. Faults assumed: copies are torn, foreign, gone; nodes are lost in the middle.
 
 use crate::error::RunError;
 use crate::job::Event;
@@ -54,6 +54,18 @@ pub struct Search<'a> {
     pub events: &'a mut mpsc::Receiver<Event>,
     /// Tiers that are passed over.
     pub told: &'a mut Told,
+    /// Whether copies are read before that are where they are needed already.
+    pub checks: Checks,
+}
+
+/// When a copy is checked that need not be moved. What comes from elsewhere is always checked on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    /// By the restorer, which reads it anyway: if it is not good, nothing ran yet, and the restart is tried again with
+    /// [`Checks::Before`].
+    WhileRestoring,
+    /// Before any process is built: one that is not good is named, and the next taken.
+    Before,
 }
 
 impl Search<'_> {
@@ -173,7 +185,7 @@ impl Search<'_> {
             Source::Object(base) => Some(Origin::Object(object_address(base, &self.manifest.job, image.number, &image_name(image.rank)))),
         };
         if let Some(from) = from {
-            let order = TierOrder::Fetch { task, image, from, spare: self.file(&image) };
+            let order = TierOrder::Fetch { task, image, from, spare: self.file(&image), check: self.checks == Checks::Before };
             self.nodes[node as usize].send(ToDaemon::Tier(Box::new(order)));
         }
     }

@@ -2,16 +2,16 @@
 
 use crate::candidates::Candidates;
 use crate::embedded::{self, Embedded};
-use crate::error::RunError;
+use crate::error::{RunError, with_causes};
 use crate::hosts::{Host, check_distinct, slots};
 use crate::job::{Event, Job, RankPhase, RankState};
-use crate::manifest::{Manifest, Printed, chains, numbers};
+use crate::manifest::{Line, Manifest, Printed, files, lineage, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
 use crate::output::Output;
 use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
-use crate::recover::Search;
+use crate::recover::{Checks, Search};
 use crate::tiers::{Tiering, Told, is_plain, open_order};
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
@@ -20,6 +20,7 @@ use mend_messages::agent::ImageId;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{Tier, TierSpec, parse_tiers};
+use mend_policy::restarts::{Restart, Restarts};
 use mend_sealed::Key;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -133,6 +134,11 @@ struct Beginning {
     tiers: Vec<TierSpec>,
     /// The checkpoint whose images are to be looked for in its tiers.
     recovery: Option<(Manifest, PathBuf)>,
+    checks: Checks,
+    /// What restarts took before.
+    restarts: Restarts,
+    /// What this one reads.
+    restoring: Option<Restart>,
 }
 
 async fn begin(
@@ -158,6 +164,9 @@ async fn begin(
         quiet,
         tiers,
         recovery,
+        checks,
+        restarts,
+        mut restoring,
     } = beginning;
     // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
@@ -182,6 +191,7 @@ async fn begin(
         ended: None,
         checkpoints,
         plan: Some(plan),
+        restarts,
     };
     directory.write("job.json", &record)?;
     if !quiet {
@@ -221,7 +231,9 @@ async fn begin(
             nodes: &mut nodes,
             events: &mut incoming,
             told: &mut told,
+            checks,
         };
+        let began = Instant::now();
         found = match search.run().await {
             Ok(found) => Some(found),
             Err(error) => {
@@ -230,11 +242,14 @@ async fn begin(
                 return Err(error);
             }
         };
+        if let Some(restoring) = &mut restoring {
+            restoring.read_us = began.elapsed().as_micros() as u64;
+        }
     }
     let first_task = found.as_ref().map_or(0, |found| found.last_task);
     let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task), told)?;
     let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
-    let periodic = Periodic::new(plan, used, tiers.is_none(), events.clone());
+    let periodic = Periodic::new(plan, used, tiers.is_none(), &record.restarts, events.clone());
     if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
         eprintln!("mend: {sentence}");
     }
@@ -263,6 +278,7 @@ async fn begin(
         started: Instant::now(),
         tidied: Instant::now(),
         restart: None,
+        restoring,
         tiers,
         resumed_at_us: None,
         stdin: stdin.then_some(more),
@@ -379,6 +395,9 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         quiet: spec.quiet,
         tiers,
         recovery: None,
+        checks: Checks::Before,
+        restarts: Restarts::default(),
+        restoring: None,
     };
     let start_all = |job: &Job, _| {
         for rank in 0..job.ranks.len() as Rank {
@@ -397,16 +416,32 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     let key = load_key(spec.encryption_key.as_deref())?;
     loop {
         let (manifest, directory) = spec.candidates.newest(key.as_ref())?;
-        match restart_from(manifest, &directory, key.as_ref(), &spec).await {
+        let tiered = !is_plain(&manifest.tiers);
+        let mut ended = restart_from(manifest.clone(), &directory, key.as_ref(), &spec, Checks::WhileRestoring).await;
+        if let Err(error @ RunError::Restore { image: true, .. }) = &ended
+            && tiered
+        {
+            eprintln!("mend: {}; nothing ran from it, all copies are checked and good ones taken", with_causes(error));
+            ended = restart_from(manifest, &directory, key.as_ref(), &spec, Checks::Before).await;
+        }
+        match ended {
             Err(error) if spec.candidates.older_may_do(&directory, &error) => {}
             ended => return ended,
         }
     }
 }
 
+/// What a restart has to read; no time yet.
+fn reads(lineage: &[Line]) -> Restart {
+    let images = || lineage.iter().flatten().map(|(_, image)| image);
+    let bytes = |full: bool| images().filter(|image| image.base.is_none() == full).map(|image| image.bytes).fold(0, u64::saturating_add);
+    Restart { read_us: 0, full: bytes(true), incremental: bytes(false) }
+}
+
 /// Continues a job from one checkpoint. All of its processes are gone when this returns.
-async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec: &RestartSpec) -> Result<i32, RunError> {
-    let chains = chains(images, &manifest, key)?;
+async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec: &RestartSpec, checks: Checks) -> Result<i32, RunError> {
+    let lineage = lineage(images, &manifest, key)?;
+    let chains = files(images, &manifest, &lineage);
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);
@@ -429,7 +464,8 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
     };
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;
-    let plan = Plan::new(&spec.wishes, directory.record().ok().and_then(|record| record.plan).as_ref())?;
+    let record = directory.record().ok();
+    let plan = Plan::new(&spec.wishes, record.as_ref().and_then(|record| record.plan.as_ref()))?;
     let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
         true => BTreeMap::new(),
         false => directory.read("printed.json").unwrap_or_default(),
@@ -457,6 +493,9 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
         directory,
         tiers,
         recovery: Some((manifest.clone(), images.to_owned())),
+        checks,
+        restarts: record.map(|record| record.restarts).unwrap_or_default(),
+        restoring: Some(reads(&lineage)),
     };
     let ids: Vec<ImageId> = manifest.images.iter().map(|image| image.id).collect();
     let restore_all = move |job: &Job, found: Option<Vec<Vec<PathBuf>>>| {

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! per image: source 1 ── not good ──► source 2 ── … ──► none left: the checkpoint cannot be used
-//!               └── whole and checked ──► here
+//!               └── whole ──► here
 //! ```
-//! Invariants: a rank is rebuilt only from files that are all there and checked; sources are tried in order of
+//! Invariants: a rank is rebuilt only from files that are all there, and that the caller calls good; sources are tried in order of
 //! nearness; a source is tried once. Faults assumed: any copy is torn, foreign or gone; any node vanishes.
 
 use mend_messages::job::{NodeIndex, Rank};

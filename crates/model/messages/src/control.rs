@@ -79,6 +79,12 @@ pub struct JobStatus {
     pub restart: Option<Phases>,
     /// Seconds from one periodic checkpoint to the next, as it stands; `None`: when somebody asks.
     pub interval_s: Option<f64>,
+    /// Incremental checkpoints between two full ones, as it stands.
+    pub incrementals: u32,
+    /// How much longer each of them is taken to make a restart, seconds; `None` before one of either kind was taken.
+    pub extra_recovery_s: Option<f64>,
+    /// Restarts of the job by which that was measured; 0: it is an estimate by what writing took.
+    pub restarts_measured: u32,
 }
 
 /// Result of a checkpoint.

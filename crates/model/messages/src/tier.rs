@@ -11,7 +11,7 @@
 //! ```
 //! A *shelf* is a directory on one node, in its memory or on its disk. It holds images of this node's ranks and, as
 //! their partner, of other nodes'. Every task is answered once; an image that a `Done` speaks well of has been read as
-//! a whole and is what the reference says.
+//! a whole and is what the reference says, unless a `Fetch` did not ask for that.
 
 use crate::agent::{ImageId, SaveOrder};
 use crate::job::Rank;
@@ -353,7 +353,7 @@ pub enum TierOrder {
         /// Token that the other node will present.
         token: [u8; 16],
     },
-    /// Have this image here for a restart, whole and checked. → the file
+    /// Have this image here for a restart, whole. What comes from elsewhere is checked on its way. → the file
     Fetch {
         /// Number of the task.
         task: u64,
@@ -363,6 +363,8 @@ pub enum TierOrder {
         from: Origin,
         /// Where it is put if it comes from elsewhere and no shelf has room.
         spare: PathBuf,
+        /// Check it also where it is here already; else whoever restores it finds out.
+        check: bool,
     },
     /// What of the job is on the shelves? → [`TierDone::Holdings`]
     Inventory {

@@ -10,6 +10,7 @@
 
 use crate::chain::{Costs, plan};
 use crate::interval::{daly, job_mtbf};
+use crate::restarts::Restarts;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -123,6 +124,8 @@ pub struct Schedule {
     failures: u32,
     full: Option<Measured>,
     incremental: Option<Measured>,
+    /// Seconds that restarts of this job took per byte of all ranks' images.
+    read_s_per_byte: Option<f64>,
     chain: u32,
     space: Space,
 }
@@ -157,7 +160,8 @@ impl Schedule {
     /// The schedule of a job that begins now, new or restarted.
     #[must_use]
     pub fn new(rules: Rules, now_us: u64) -> Self {
-        let mut schedule = Self { rules, due_us: None, failures: 0, full: None, incremental: None, chain: 0, space: Space::default() };
+        let space = Space::default();
+        let mut schedule = Self { rules, due_us: None, failures: 0, full: None, incremental: None, read_s_per_byte: None, chain: 0, space };
         schedule.due_us = schedule.interval_s().map(|interval| now_us.saturating_add(microseconds(interval)));
         schedule
     }
@@ -255,15 +259,27 @@ impl Schedule {
         self.chain = chain;
     }
 
+    /// What restarts of the job took is known, as far as there were any: it takes the place of the estimate from then on.
+    pub fn restarted(&mut self, restarts: &Restarts) {
+        self.read_s_per_byte = restarts.seconds_per_byte().or(self.read_s_per_byte);
+    }
+
+    /// How much longer an incremental checkpoint of the usual length makes a restart, seconds; `None` as long as none was
+    /// taken, or no full one.
+    #[must_use]
+    pub fn extra_recovery_s(&self) -> Option<f64> {
+        self.costs().map(|costs| costs.extra_recovery_s)
+    }
+
     fn mtbf_s(&self) -> f64 {
         job_mtbf((self.rules.node_mtbf_s as f64).max(1.0), self.rules.nodes)
     }
 
     fn costs(&self) -> Option<Costs> {
         let (full, incremental) = (self.full?, self.incremental?);
-        // An estimate, of no restart: it reads an incremental's pages at about the rate at which a full one's are written. Few jobs are
-        // ever restarted by the controller that plans.
-        let extra_recovery_s = full.write_s * incremental.bytes / full.bytes.max(1.0);
+        // As long as no restart was measured: images are read about as fast as a full one is written.
+        let per_byte = self.read_s_per_byte.unwrap_or(full.write_s / full.bytes.max(1.0));
+        let extra_recovery_s = per_byte * incremental.bytes;
         Some(Costs { full_s: full.cost_s, incremental_s: incremental.cost_s, extra_recovery_s })
     }
 
@@ -282,6 +298,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::restarts::Restart;
     use proptest::prelude::*;
 
     const SECOND: u64 = 1_000_000;
@@ -359,6 +376,26 @@ mod tests {
     }
 
     #[test]
+    fn a_measured_restart_takes_the_place_of_the_estimate() {
+        let mut schedule = Schedule::new(rules(Interval::Auto, Incremental::Auto), 0);
+        assert_eq!(schedule.extra_recovery_s(), None);
+        schedule.taken(&taken(100 * SECOND, Kind::Full, 0, 10 * SECOND));
+        schedule.taken(&Taken { bytes: 100, ..taken(900 * SECOND, Kind::Incremental, 1, SECOND) });
+        assert_eq!(schedule.extra_recovery_s(), Some(1.0), "a full one of 1000 bytes was written in 10 s");
+        let estimated = schedule.incrementals();
+        schedule.restarted(&Restarts::default());
+        assert_eq!(schedule.extra_recovery_s(), Some(1.0), "none was measured");
+        let mut restarts = Restarts::default();
+        restarts.add(Restart { read_us: 1200 * SECOND, full: 1000, incremental: 200 });
+        schedule.restarted(&restarts);
+        assert_eq!(schedule.extra_recovery_s(), Some(100.0), "a second for each byte");
+        assert!(schedule.incrementals() < estimated, "{} against {estimated}", schedule.incrementals());
+        // Later checkpoints change nothing about what restarts take.
+        schedule.taken(&taken(2000 * SECOND, Kind::Full, 0, 30 * SECOND));
+        assert_eq!(schedule.extra_recovery_s(), Some(100.0));
+    }
+
+    #[test]
     fn failures_are_tried_again_ever_later() {
         let mut schedule = Schedule::new(rules(Interval::Every(10), Incremental::Off), 0);
         let mut pauses = Vec::new();
@@ -385,14 +422,17 @@ mod tests {
         /// Whatever is measured: the next one is due after the last ended, chains stay within their bound.
         #[test]
         fn it_survives_any_measurement(
-            rules in rules_of_any_kind(), events in proptest::collection::vec((any::<u32>(), any::<u64>(), any::<u64>(), 0u8..4), 0..40),
+            rules in rules_of_any_kind(), events in proptest::collection::vec((any::<u32>(), any::<u64>(), any::<u64>(), 0u8..5), 0..40),
         ) {
             let mut schedule = Schedule::new(rules, 7);
-            let (mut now, mut chain) = (7u64, 0);
+            let (mut now, mut chain, mut restarts) = (7u64, 0, Restarts::default());
             for (pause, long, bytes, what) in events {
                 now = now.saturating_add(u64::from(pause));
                 if what == 3 {
                     schedule.failed(now);
+                } else if what == 4 {
+                    restarts.add(Restart { read_us: long, full: bytes, incremental: bytes >> 7 });
+                    schedule.restarted(&restarts);
                 } else {
                     let (begun, stopped) = (now, long >> (what * 20));
                     now = now.saturating_add(stopped);
@@ -403,8 +443,11 @@ mod tests {
                     schedule.taken(&done);
                 }
                 prop_assert_eq!(schedule.next_us().is_some(), rules.interval != Interval::Off);
-                prop_assert!(schedule.next_us().is_none_or(|due| due >= now));
+                // A restart that was measured sets no date.
+                prop_assert!(what == 4 || schedule.next_us().is_none_or(|due| due >= now));
                 prop_assert!(schedule.interval_s().is_none_or(|interval| interval >= 1.0 && interval.is_finite()));
+                prop_assert!(schedule.incrementals() <= MAX_INCREMENTALS);
+                prop_assert!(schedule.extra_recovery_s().is_none_or(|extra| extra >= 0.0 && extra.is_finite()));
             }
         }
     }

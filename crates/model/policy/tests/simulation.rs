@@ -2,7 +2,9 @@
 //! best of a grid. Every choice sees the same failures.
 
 use mend_policy::chain::{Costs, plan};
+use mend_policy::restarts::{Restart, Restarts};
 use mend_policy::schedule::{Incremental, Interval, Kind, Rules, Schedule, Taken};
+use std::cell::RefCell;
 
 /// splitmix64: the same numbers in every run.
 struct Dice(u64);
@@ -22,17 +24,26 @@ impl Dice {
     }
 }
 
-/// Seconds until `work_s` are done. `next` says how long to compute and whether the checkpoint after that builds on the
-/// last one; `taken` hears of each.
-fn run(
+/// What happens to a job.
+#[derive(Clone, Copy)]
+struct Job {
     work_s: f64,
-    costs: &Costs,
+    costs: Costs,
+    /// Of a restart from a full checkpoint.
     restart_s: f64,
     mtbf_s: f64,
     seed: u64,
+}
+
+/// Seconds until the work is done. `next` says how long to compute and whether the checkpoint after that builds on the
+/// last one; `taken` hears of each, and `restarted` of each restart that came about, with the incrementals that it read.
+fn run(
+    job: &Job,
     mut next: impl FnMut(f64, u32) -> (f64, bool),
     mut taken: impl FnMut(f64, f64, bool, u32),
+    mut restarted: impl FnMut(u32),
 ) -> f64 {
+    let Job { work_s, costs, restart_s, mtbf_s, seed } = *job;
     let mut dice = Dice(seed);
     let (mut now, mut done, mut chain, mut any) = (0.0, 0.0, 0u32, false);
     let mut fails = dice.failure(mtbf_s);
@@ -54,6 +65,7 @@ fn run(
             fails = now + dice.failure(mtbf_s);
             now = fails.min(now + restart);
             if now < fails {
+                restarted(chain);
                 break;
             }
         }
@@ -61,9 +73,13 @@ fn run(
     now
 }
 
-fn fixed(work_s: f64, costs: &Costs, mtbf_s: f64, seed: u64, interval_s: f64, incrementals: u32) -> f64 {
-    let next = |_, chain| (interval_s, chain < incrementals);
-    run(work_s, costs, 2.0 * costs.full_s, mtbf_s, seed, next, |_, _, _, _| {})
+fn fixed(job: &Job, interval_s: f64, incrementals: u32) -> f64 {
+    run(job, |_, chain| (interval_s, chain < incrementals), |_, _, _, _| {}, |_| {})
+}
+
+/// One that is long enough to fail 1500 times.
+fn long_job(costs: Costs, mtbf_s: f64, seed: u64) -> Job {
+    Job { work_s: 1500.0 * mtbf_s, costs, restart_s: 2.0 * costs.full_s, mtbf_s, seed }
 }
 
 const CASES: [(Costs, f64); 5] = [
@@ -79,9 +95,9 @@ const CASES: [(Costs, f64); 5] = [
 #[test]
 fn the_chosen_interval_and_chain_are_near_the_best_of_a_grid() {
     for (at, (costs, mtbf_s)) in CASES.iter().enumerate() {
-        let work = 1500.0 * mtbf_s;
+        let job = long_job(*costs, *mtbf_s, 11 + at as u64);
         let chosen = plan(costs, *mtbf_s, 31);
-        let time = |interval_s: f64, incrementals| fixed(work, costs, *mtbf_s, 11 + at as u64, interval_s, incrementals);
+        let time = |interval_s: f64, incrementals| fixed(&job, interval_s, incrementals);
         let ours = time(chosen.interval_s, chosen.incrementals);
         let mut best = (f64::INFINITY, 0.0, 0);
         for step in -8i32..=8 {
@@ -94,7 +110,7 @@ fn the_chosen_interval_and_chain_are_near_the_best_of_a_grid() {
             }
         }
         // What is lost beyond the work itself, and the whole.
-        let (lost, least) = (ours - work, best.0 - work);
+        let (lost, least) = (ours - job.work_s, best.0 - job.work_s);
         assert!(ours <= best.0 * 1.02 && lost <= least * 1.1, "case {at}: {chosen:?} takes {ours}, best {best:?}");
     }
 }
@@ -102,7 +118,7 @@ fn the_chosen_interval_and_chain_are_near_the_best_of_a_grid() {
 #[test]
 fn a_schedule_that_has_to_learn_its_costs_does_as_well() {
     for (at, (costs, mtbf_s)) in CASES.iter().enumerate() {
-        let work = 1500.0 * mtbf_s;
+        let job = long_job(*costs, *mtbf_s, 11 + at as u64);
         let rules = Rules {
             interval: Interval::Auto,
             incremental: Incremental::Auto,
@@ -110,7 +126,7 @@ fn a_schedule_that_has_to_learn_its_costs_does_as_well() {
             nodes: 8,
             space_percent: None,
         };
-        let schedule = std::cell::RefCell::new(Schedule::new(rules, 0));
+        let schedule = RefCell::new(Schedule::new(rules, 0));
         let us = |seconds: f64| (seconds * 1e6) as u64;
         let next = |_, _| {
             let schedule = schedule.borrow();
@@ -122,9 +138,60 @@ fn a_schedule_that_has_to_learn_its_costs_does_as_well() {
             let stopped_us = ended_us - begun_us;
             schedule.borrow_mut().taken(&Taken { begun_us, ended_us, stopped_us, write_us: stopped_us, bytes, kind, chain });
         };
-        let ours = run(work, costs, 2.0 * costs.full_s, *mtbf_s, 11 + at as u64, next, taken);
+        let ours = run(&job, next, taken, |_| {});
         let planned = plan(costs, *mtbf_s, 31);
-        let known = fixed(work, costs, *mtbf_s, 11 + at as u64, planned.interval_s, planned.incrementals);
+        let known = fixed(&job, planned.interval_s, planned.incrementals);
         assert!(ours <= known * 1.02, "case {at}: {ours} against {known}");
+    }
+}
+
+/// The time that a schedule needs which takes images to be read as fast as they are written, and, if it `learns`, hears what
+/// restarts took. They read `slower` times as slowly.
+fn scheduled(job: &Job, slower: f64, learns: bool) -> f64 {
+    let rules = Rules {
+        interval: Interval::Auto,
+        incremental: Incremental::Auto,
+        node_mtbf_s: (job.mtbf_s * 8.0) as u64,
+        nodes: 8,
+        space_percent: None,
+    };
+    // A byte is written in a microsecond.
+    let us = |seconds: f64| (seconds * 1e6) as u64;
+    let (full, incremental) = (us(job.costs.full_s), us(job.costs.incremental_s));
+    let schedule = RefCell::new(Schedule::new(rules, 0));
+    let next = |_, _| {
+        let schedule = schedule.borrow();
+        (schedule.interval_s().unwrap(), schedule.builds())
+    };
+    let taken = |begun: f64, ended: f64, builds, chain| {
+        let (kind, bytes) = if builds { (Kind::Incremental, incremental) } else { (Kind::Full, full) };
+        let (begun_us, ended_us, stopped_us) = (us(begun), us(ended), us(ended) - us(begun));
+        schedule.borrow_mut().taken(&Taken { begun_us, ended_us, stopped_us, write_us: stopped_us, bytes, kind, chain });
+    };
+    let mut restarts = Restarts::default();
+    let restarted = |chain: u32| {
+        let incremental = incremental * u64::from(chain);
+        restarts.add(Restart { read_us: ((full + incremental) as f64 * slower) as u64, full, incremental });
+        if learns {
+            schedule.borrow_mut().restarted(&restarts);
+        }
+    };
+    run(job, next, taken, restarted)
+}
+
+#[test]
+fn a_schedule_that_hears_what_restarts_took_does_as_well_as_one_that_knows_and_better_than_by_its_estimate() {
+    // Cost of full and incremental ones, mean time between failures, how much slower images are read than written (from another
+    // node, or with a check before), and how much of what is lost beyond the work hearing of it saves at least.
+    let cases = [(20.0, 10.0, 5e3, 8.0, 0.1), (60.0, 20.0, 2e4, 10.0, 0.1), (10.0, 2.0, 600.0, 6.0, 0.1), (10.0, 1.0, 1e5, 1.0, 0.0)];
+    for (at, (full_s, incremental_s, mtbf_s, slower, saves)) in cases.into_iter().enumerate() {
+        let costs = Costs { full_s, incremental_s, extra_recovery_s: slower * incremental_s };
+        let job = Job { restart_s: slower * full_s, ..long_job(costs, mtbf_s, 31 + at as u64) };
+        let planned = plan(&costs, mtbf_s, 31);
+        let known = fixed(&job, planned.interval_s, planned.incrementals);
+        let [measured, estimated] = [true, false].map(|learns| scheduled(&job, slower, learns));
+        assert!(measured <= known * 1.005, "case {at}: {measured} against {known}");
+        let [lost, by_estimate] = [measured, estimated].map(|took| took - job.work_s);
+        assert!(lost <= by_estimate * (1.0 - saves), "case {at}: {lost} against {by_estimate}");
     }
 }

@@ -289,12 +289,12 @@ impl Job {
                 let arrival = self.meeting.expect(token, now);
                 self.tiers.receive(task, image, &shelf, arrival);
             }
-            TierOrder::Fetch { task, image, from, spare } => {
+            TierOrder::Fetch { task, image, from, spare, check } => {
                 let arrival = match &from {
                     ImageOrigin::Node { token } => Some(self.meeting.expect(*token, now)),
                     _ => None,
                 };
-                self.tiers.fetch(task, image, from, spare, arrival);
+                self.tiers.fetch((task, image, check), from, spare, arrival);
             }
             TierOrder::Inventory { task } => self.tiers.inventory(task),
             TierOrder::Remove { place, number, ranks } => self.tiers.remove(&place, number, ranks),

@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
 /// An image and those it builds on, newest first, down to a full one, each with its checkpoint's number.
-type Line = Vec<(u64, ImageEntry)>;
+pub type Line = Vec<(u64, ImageEntry)>;
 
 /// For each rank its image and those it builds on, newest first, down to a full one, each with its checkpoint's number.
 ///
@@ -24,7 +24,7 @@ pub fn lineage(directory: &Path, manifest: &Manifest, key: Option<&Key>) -> Resu
 /// # Errors
 /// As for [`lineage`].
 pub fn chains(directory: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<Vec<Vec<PathBuf>>, ManifestError> {
-    Ok(lineage(directory, manifest, key)?.into_iter().map(|line| files(directory, manifest, line)).collect())
+    Ok(files(directory, manifest, &lineage(directory, manifest, key)?))
 }
 
 /// The same for one rank.
@@ -34,15 +34,21 @@ pub fn chains(directory: &Path, manifest: &Manifest, key: Option<&Key>) -> Resul
 pub fn chain_of(directory: &Path, manifest: &Manifest, rank: Rank, key: Option<&Key>) -> Result<Vec<PathBuf>, ManifestError> {
     let damaged = || ManifestError::Damaged { path: directory.join("manifest.json"), what: format!("it has no rank {rank}") };
     let image = manifest.images.get(rank as usize).ok_or_else(damaged)?;
-    Ok(files(directory, manifest, line(directory, manifest, image, key, &mut BTreeMap::new())?))
+    Ok(line_files(directory, manifest, &line(directory, manifest, image, key, &mut BTreeMap::new())?))
 }
 
-fn files(directory: &Path, manifest: &Manifest, line: Line) -> Vec<PathBuf> {
-    let file = |(number, image): (u64, ImageEntry)| match number == manifest.number {
+/// The files of a checkpoint's [`lineage`].
+#[must_use]
+pub fn files(directory: &Path, manifest: &Manifest, lineage: &[Line]) -> Vec<Vec<PathBuf>> {
+    lineage.iter().map(|line| line_files(directory, manifest, line)).collect()
+}
+
+fn line_files(directory: &Path, manifest: &Manifest, line: &Line) -> Vec<PathBuf> {
+    let file = |(number, image): &(u64, ImageEntry)| match *number == manifest.number {
         true => directory.join(image.file()),
         false => directory.with_file_name(number.to_string()).join(image.file()),
     };
-    line.into_iter().map(file).collect()
+    line.iter().map(file).collect()
 }
 
 /// `older`: manifests that have been read.

@@ -184,6 +184,15 @@ pub fn check(path: &Path, expected: &Expected, pace: &Pace) -> Result<(), CopyEr
     relay(&mut file, expected, pace, |_| Ok(()))
 }
 
+/// Checks that a file can be read and is as long as the image, and nothing of what it holds.
+pub fn measure(path: &Path, expected: &Expected) -> Result<(), CopyError> {
+    let bytes = File::open(path).and_then(|file| file.metadata()).map_err(CopyError::Source)?.len();
+    if bytes != expected.image.bytes {
+        return Err(CopyError::Damaged(format!("is torn: {bytes} bytes instead of {}", expected.image.bytes)));
+    }
+    Ok(())
+}
+
 /// Copies the image from a reader into a file, which appears only if the image is good.
 pub fn into_file(source: &mut impl Read, expected: &Expected, pace: &Pace, place: &Path) -> Result<(), CopyError> {
     let failed = |source| CopyError::Target { place: place.display().to_string(), source };
@@ -297,6 +306,10 @@ pub mod tests {
         let Target { place, pace, .. } = &target;
         check(place, &wanted, pace).unwrap();
         assert!(check(place, &Expected { job: [6; 16], ..wanted.clone() }, pace).is_err());
+        measure(place, &wanted).unwrap();
+        let longer = Expected { image: ImageRef { bytes: wanted.image.bytes + 1, ..wanted.image }, ..wanted.clone() };
+        assert!(measure(place, &longer).unwrap_err().to_string().contains("torn"));
+        assert!(matches!(measure(Path::new("/nowhere"), &wanted), Err(CopyError::Source(_))));
         let mut poured = Vec::new();
         pour(place, &mut poured, pace).unwrap();
         assert_eq!(poured, bytes);

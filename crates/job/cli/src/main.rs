@@ -52,7 +52,8 @@ fn run(command: Command) -> Result<i32, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("cannot start: {error}"), "", 1))?;
-    let result = runtime.block_on(async {
+    // As a task, on a thread where those run that wake it: to wake another thread takes longer than most of what it does.
+    let task = runtime.spawn(async {
         match command {
             Command::Run(run) => launch::run(run).await,
             Command::Restart(restart) => launch::restart(restart).await,
@@ -71,6 +72,7 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Lab(_) => Ok(0),
         }
     });
+    let result = runtime.block_on(task).unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
     runtime.shutdown_background();
     result
 }

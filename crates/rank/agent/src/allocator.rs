@@ -8,21 +8,72 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use dlmalloc::Dlmalloc;
+use dlmalloc::{Allocator, Dlmalloc};
 use mend_kernel::threads::{wait, wake};
 
-struct Heap(UnsafeCell<Dlmalloc>);
+struct Heap(UnsafeCell<Dlmalloc<Memory>>);
 // SAFETY: only touched by the holder of LOCK.
 unsafe impl Sync for Heap {}
 
-static HEAP: Heap = Heap(UnsafeCell::new(Dlmalloc::new()));
+static HEAP: Heap = Heap(UnsafeCell::new(Dlmalloc::new_with_allocator(Memory)));
 /// 0 free, 1 held, 2 held and somebody waits.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 /// Thread pointer of the holder while the allocator is frozen, else 0.
 static FROZEN_BY: AtomicU64 = AtomicU64::new(0);
 
+/// How often the heap's mappings were changed.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
 /// The `#[global_allocator]` of the preloaded object.
 pub struct RankAllocator;
+
+/// The heap's mappings, counted: who reads the list of all mappings and then allocates wants to know whether it is out of date.
+struct Memory;
+
+// SAFETY: the kernel gives mappings that nobody else has.
+unsafe impl Allocator for Memory {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        CHANGES.fetch_add(1, Ordering::Relaxed);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(core::ptr::null_mut(), size, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED { (core::ptr::null_mut(), 0, 0) } else { (base.cast(), size, 0) }
+    }
+
+    fn remap(&self, base: *mut u8, size: usize, wanted: usize, can_move: bool) -> *mut u8 {
+        CHANGES.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the heap's own mapping, which it uses at its new place alone.
+        let base = unsafe { libc::mremap(base.cast(), size, wanted, if can_move { libc::MREMAP_MAYMOVE } else { 0 }) };
+        if base == libc::MAP_FAILED { core::ptr::null_mut() } else { base.cast() }
+    }
+
+    fn free_part(&self, base: *mut u8, size: usize, kept: usize) -> bool {
+        self.free(base.wrapping_add(kept), size - kept)
+    }
+
+    fn free(&self, base: *mut u8, size: usize) -> bool {
+        CHANGES.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the heap's own mapping or its end, no longer used.
+        unsafe { libc::munmap(base.cast(), size) == 0 }
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        4096
+    }
+}
+
+/// How often allocating has changed mappings; `None` if this is not the process's allocator.
+pub(crate) fn changes() -> Option<u64> {
+    Some(CHANGES.load(Ordering::Relaxed)).filter(|changes| *changes != 0)
+}
 
 /// Unique per thread, the same after a restore, and cheap: the thread pointer that the x86-64 ABI keeps at fs:0.
 fn this_thread() -> u64 {
@@ -46,7 +97,7 @@ fn unlock() {
     }
 }
 
-fn with_heap<T>(action: impl FnOnce(&mut Dlmalloc) -> T) -> T {
+fn with_heap<T>(action: impl FnOnce(&mut Dlmalloc<Memory>) -> T) -> T {
     let frozen_here = FROZEN_BY.load(Ordering::Relaxed) == this_thread();
     if !frozen_here {
         lock();

@@ -13,6 +13,7 @@ use crate::aside::Room;
 use crate::attached::Attached;
 use crate::behind::{self, Behind, Board};
 use crate::dirty::Tracker;
+use crate::gather::Space;
 use crate::inspect::{self, Surroundings, resident_bytes};
 use crate::link::Link;
 use crate::locks::Due;
@@ -121,6 +122,8 @@ struct Inspected {
     fits: Option<Result<(), String>>,
     /// For copies of what such a copy would share.
     room: Option<Room>,
+    /// What it tells its progress on.
+    board: Option<Board>,
 }
 
 struct Agent {
@@ -314,6 +317,7 @@ impl Agent {
     }
 
     fn inspect(&mut self, ahead: Option<ImageId>) -> Inspection {
+        self.inspected = None;
         let tracking = self.tracker.describe();
         // Before the fabric is held: both take long, and the program's calls would wait.
         let (advice, cpu) = (maps::advice(), Cpu::detect());
@@ -328,13 +332,17 @@ impl Agent {
         let (found, loose) = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.samples, self.network.in_use());
         drop(held);
         let clear = found.obstacles.is_empty() && !surroundings.provider_open;
-        let clear = clear.then(|| Clear { written_files: descriptors.written_files(), room: node_files::Room::new(loose) });
+        let clear = clear.then(|| (descriptors.written_files(), node_files::Room::new(loose)));
         // Another copy gives its memory back before the next one is made.
         let fits = self.behind.is_none().then(|| self.fits());
         let room = Room::new(advice.values().map(|advised| advised.shared).sum()).ok();
+        let board = Board::new().ok();
+        drop(descriptors);
+        // Last, since all of that has taken memory.
+        let clear = clear.map(|(written_files, room)| Clear { written_files, room, space: Space::read().ok() });
         // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
         std::thread::sleep(REST);
-        self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, room });
+        self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, room, board });
         Inspection { tracking, ..found }
     }
 
@@ -424,6 +432,7 @@ impl Agent {
         if let Some(behind) = &self.behind {
             behind.go_on();
         }
+        self.tracker.tidy();
         told
     }
 
@@ -438,7 +447,12 @@ impl Agent {
     }
 
     /// What a save that shall not stop the program for long needs; or why it has to.
-    fn snapshot(&mut self, order: &SaveOrder, fits: Option<Result<(), String>>, room: Option<Room>) -> Result<Option<Snapshot>, String> {
+    fn snapshot(
+        &mut self,
+        order: &SaveOrder,
+        fits: Option<Result<(), String>>,
+        (room, board): (Option<Room>, Option<Board>),
+    ) -> Result<Option<Snapshot>, String> {
         let staging = self.staging.take().filter(|_| order.base.is_some());
         if order.mode == SaveMode::Stop {
             return Ok(None);
@@ -446,7 +460,7 @@ impl Agent {
         let stopped = |why: &str| format!("the program stood still while the image was written: {why}");
         match self.caution.advises_against().or_else(|| fits.unwrap_or_else(|| self.fits()).err()) {
             Some(why) => Err(stopped(&why)),
-            None => match Board::new() {
+            None => match board.map_or_else(Board::new, Ok) {
                 Ok(board) => Ok(Some(Snapshot { board, rate: order.rate, staging, room })),
                 Err(errno) => Err(stopped(&errno.to_string())),
             },
@@ -464,11 +478,11 @@ impl Agent {
                 None => return Ok(Some(refused("the process that wrote the last image hangs in its target"))),
             }
         }
-        let (advice, cpu, clear, fits, room) = match self.inspected.take().filter(|found| found.at.elapsed() < LATELY) {
-            Some(Inspected { advice, cpu, clear, fits, room, .. }) => (Some(advice), Some(cpu), clear, fits, room),
-            None => (None, None, None, None, None),
+        let (advice, cpu, clear, fits, memory) = match self.inspected.take().filter(|found| found.at.elapsed() < LATELY) {
+            Some(Inspected { advice, cpu, clear, fits, room, board, .. }) => (Some(advice), Some(cpu), clear, fits, (room, board)),
+            None => (None, None, None, None, (None, None)),
         };
-        let (snapshot, note) = match self.snapshot(&order, fits, room) {
+        let (snapshot, note) = match self.snapshot(&order, fits, memory) {
             Ok(snapshot) => (snapshot, None),
             Err(why) => (None, Some(why)),
         };

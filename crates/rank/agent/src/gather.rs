@@ -1,5 +1,6 @@
 //! Gathering all that an image holds beside memory, while the threads stand still: tables for the writer.
 
+use crate::allocator;
 use crate::dirty::Look;
 use crate::layout::{Content, Layout};
 use crate::maps::{self, Area};
@@ -26,15 +27,36 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 pub(crate) struct Space {
     text: Vec<u8>,
     pub areas: Vec<Area>,
+    /// What the allocator had changed when it was so.
+    changes: Option<u64>,
+    /// Names of files are those of a moment when the program ran.
+    lately: bool,
 }
 
 impl Space {
     /// Reads it.
     pub fn read() -> Result<Self, SaveError> {
         let failed = |source| SaveError::Read { what: "/proc/self/maps", source };
+        let changes = allocator::changes();
         let text = maps::text().map_err(failed)?;
         let areas = maps::parse_all(&text).map_err(failed)?;
-        Ok(Self { text, areas })
+        Ok(Self { text, areas, changes, lately: false })
+    }
+
+    /// The one that was read while the program ran, if the process has the same mappings still; else a new one. The threads stand still.
+    pub fn of_lately(space: Option<Self>, maps: BorrowedFd) -> Result<Self, SaveError> {
+        let changes = allocator::changes();
+        match space {
+            Some(space) if space.lasts(maps)? => Ok(Self { changes, lately: true, ..space }),
+            _ => Self::read(),
+        }
+    }
+
+    /// The same as [`Space::lasts`], while the threads stand still: mappings are changed by nothing but the agent's allocator then.
+    pub fn lasts_still(&self, maps: BorrowedFd) -> Result<bool, SaveError> {
+        let still = self.changes.is_some() && self.changes == allocator::changes();
+        debug_assert!(!still || self.lasts(maps).unwrap_or(true));
+        if still { Ok(true) } else { self.lasts(maps) }
     }
 
     /// Whether the process has the same mappings still, as its open `/proc/self/maps` tells. Allocates nothing. What other processes may
@@ -203,7 +225,14 @@ fn gather(
 ) -> Result<bool, SaveError> {
     let areas = &space.areas;
     let read = |what| move |source| SaveError::Read { what, source };
-    let mut layout = Layout::plan(areas, &request.advice, &request.excluded, &mut samples.files(&standing.descriptors.locked_files()))?;
+    let locked = standing.descriptors.locked_files();
+    let mut files = samples.files(&locked);
+    let planned = Layout::plan(areas, &request.advice, &request.excluded, &mut files);
+    if space.lately && (planned.is_err() || files.news()) {
+        // Files may have other names by now.
+        return Ok(false);
+    }
+    let mut layout = planned?;
     let mut process: Process = process::read().map_err(read("/proc/self"))?;
     process.handoff = request.scratch.handoff() as u64;
     let executable = standing.state.executable.clone();
@@ -232,7 +261,7 @@ fn gather(
     standing.files.hold(&mut sources.held)?;
     // From here on nothing is allocated or freed unless this says that another round is needed.
     let space = standing.space.insert(space);
-    space.lasts(sources.maps.as_fd())
+    space.lasts_still(sources.maps.as_fd())
 }
 
 /// Reads a `/proc` file from its start without allocating.

@@ -59,8 +59,6 @@ pub(crate) struct NodeFiles {
     entries: Vec<Entry>,
     /// Of copies, but for pages of zeros.
     bytes: Vec<u8>,
-    /// There was not enough room for them.
-    grown: bool,
 }
 
 /// Memory for copies that was made ready while the program ran.
@@ -153,11 +151,6 @@ impl NodeFiles {
         Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), Some(room))
     }
 
-    /// Whether copies took memory that was not made ready.
-    pub fn took_memory(&self) -> bool {
-        self.grown
-    }
-
     /// Makes what is held an object of the image that keeps its name.
     pub fn link_objects(&mut self, layout: &mut Layout) {
         for entry in &mut self.entries {
@@ -243,11 +236,10 @@ impl Survey {
         if names_in(place).map_or(true, |names| names.is_empty()) || !is_own(place) {
             return Ok(NodeFiles::default());
         }
-        let ready = room.as_ref().map_or(0, |room| room.bytes.capacity());
         let mut survey = Self { held: held(), room, total: 0, found: NodeFiles::default() };
         survey.directory(place)?;
         let bytes = survey.room.map(|room| room.bytes).unwrap_or_default();
-        Ok(NodeFiles { grown: bytes.capacity() > ready, bytes, ..survey.found })
+        Ok(NodeFiles { bytes, ..survey.found })
     }
 
     fn directory(&mut self, place: &Path) -> Result<(), NodeFileError> {

@@ -42,7 +42,7 @@ impl Samples {
     /// Files to be described. `locked` are those with POSIX locks, by device and inode, with a descriptor of the program's: the locks would
     /// be lost if the agent opened and closed them (see [`crate::locks`]).
     pub fn files<'a>(&'a mut self, locked: &'a [((u64, u64), i32)]) -> Files<'a> {
-        Files { samples: self, locked }
+        Files { samples: self, locked, news: false }
     }
 }
 
@@ -50,9 +50,15 @@ impl Samples {
 pub(crate) struct Files<'a> {
     samples: &'a mut Samples,
     locked: &'a [((u64, u64), i32)],
+    news: bool,
 }
 
 impl Files<'_> {
+    /// Whether any file that was described is not what it was when it was described before, or was not described before.
+    pub fn news(&self) -> bool {
+        self.news
+    }
+
     /// The record of a file, but for its text.
     ///
     /// # Errors
@@ -65,6 +71,7 @@ impl Files<'_> {
             known.used = true;
             return Ok(known.object);
         }
+        self.news = true;
         // A file system without such times has zeros there.
         let settled = metadata.ctime() > 0 && metadata.ctime() + TICK <= clock_gettime(ClockId::Realtime).tv_sec;
         let object = self.read(path, &metadata)?;
@@ -116,6 +123,12 @@ mod tests {
         File::options().write(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     }
 
+    fn news(samples: &mut Samples, path: &str) -> bool {
+        let mut files = samples.files(&[]);
+        files.describe(path).unwrap();
+        files.news()
+    }
+
     #[test]
     fn a_file_is_read_again_if_anything_of_it_may_have_changed() {
         let path = std::env::temp_dir().join(format!("mend-samples-{}", std::process::id()));
@@ -124,6 +137,7 @@ mod tests {
         write(path, b"first");
         let first = samples.files(&[]).describe(path).unwrap();
         assert!(samples.known.is_empty(), "what was changed just now may change again and bear the same time");
+        assert!(news(&mut samples, path));
         write(path, b"other");
         let other = samples.files(&[]).describe(path).unwrap();
         assert_eq!((first.size, first.mtime, first.mtime_ns), (other.size, other.mtime, other.mtime_ns));
@@ -134,10 +148,12 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
             assert_eq!(samples.files(&[]).describe(path).unwrap(), other);
         }
+        assert!(!news(&mut samples, path));
         // From memory: the record that is kept is the one that is told.
         samples.known.get_mut(path).unwrap().object.sample ^= 1;
         assert_ne!(samples.files(&[]).describe(path).unwrap().sample, other.sample);
         write(path, b"third");
+        assert!(news(&mut samples, path));
         let third = samples.files(&[]).describe(path).unwrap();
         assert!(![first.sample, other.sample, other.sample ^ 1].contains(&third.sample));
         std::fs::remove_file(path).unwrap();

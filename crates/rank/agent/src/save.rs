@@ -62,6 +62,8 @@ pub(crate) struct Clear {
     pub written_files: Vec<i32>,
     /// For copies of what lies in `/dev/shm`.
     pub room: node_files::Room,
+    /// The last thing that was looked at.
+    pub space: Option<Space>,
 }
 
 /// Why an image could not be taken. The program runs on.
@@ -185,14 +187,14 @@ pub(crate) fn save(
     snapshot: Option<Snapshot>,
 ) -> Result<Outcome, SaveError> {
     // Before anything is stopped: what cannot be saved anyway, and the bulk of what must be on disk.
-    let room = match request.clear.take() {
-        Some(Clear { written_files, room }) => {
+    let (room, space) = match request.clear.take() {
+        Some(Clear { written_files, room, space }) => {
             descriptors::sync(&written_files);
-            Some(room)
+            (Some(room), space)
         }
         None => {
             look_ahead(request)?;
-            None
+            (None, None)
         }
     };
     let began = Instant::now();
@@ -213,13 +215,12 @@ pub(crate) fn save(
         layout: Layout::default(),
         space: None,
     });
-    let space = Space::read()?;
+    let mut sources = Sources::open()?;
+    let space = Space::of_lately(space, sources.maps.as_fd())?;
     process_obstacles(None).into_iter().next().map_or(Ok(()), refused)?;
     standing.files = NodeFiles::capture(&standing.descriptors, &space.areas, room.unwrap_or_else(|| node_files::Room::new(0)))?;
-    let mut sources = Sources::open()?;
     // Copies of files may have taken memory.
-    let lasts = |space: &Space| space.lasts(sources.maps.as_fd()).unwrap_or(false);
-    let space = Some(space).filter(|space| !standing.files.took_memory() || lasts(space));
+    let space = Some(space).filter(|space| space.lasts_still(sources.maps.as_fd()).unwrap_or(false));
     standing.guards = guards::find(sources.pagemap.as_raw_fd(), request.scratch)?;
     prepared.stand_still();
     let (target, mut tables) = (Box::new(target.open()?), Tables::new(prepared.base)?);

@@ -25,6 +25,32 @@ fn memory_of_every_kind_is_of_one_instant() {
     generations_behind(rank, 3, 4 * SLOW);
 }
 
+/// What a file is called is looked up before the program stands still, and may change until it does.
+#[test]
+fn a_mapped_file_may_get_another_name_after_the_inspection() {
+    let mut rank = Rank::start(7050, &compile("apps/memory.c"), &["1000000"]);
+    let directory = rank.directory.clone();
+    rank.await_line("tick 100");
+    for (generation, name) in ["other", "data", "third"].into_iter().enumerate() {
+        let before = if generation == 0 { "data" } else { ["other", "data"][generation - 1] };
+        assert!(rank.inspect().obstacles.is_empty());
+        std::fs::rename(directory.join(before), directory.join(name)).unwrap();
+        // What has the name now is as long, and another file.
+        std::fs::write(directory.join(before), vec![b'z'; 4096 * 4]).unwrap();
+        let path = directory.join(format!("image-{generation}"));
+        let saved = rank.snapshot(&path, None);
+        rank.resume();
+        rank.await_written(saved.id).unwrap();
+        let printed = String::from_utf8(rank.kill()).unwrap();
+        assert!(!printed.contains("LOST"), "{printed}");
+        rank = Rank::restart(&path, &directory);
+        rank.resume();
+        rank.two_lines_more();
+    }
+    let printed = String::from_utf8(rank.kill()).unwrap();
+    assert!(!printed.contains("LOST"), "{printed}");
+}
+
 #[test]
 fn threads_signals_and_memory() {
     for (pid, program) in [(7100, "apps/threads.c"), (7200, "apps/signals.c"), (7300, "apps/memory.c")] {

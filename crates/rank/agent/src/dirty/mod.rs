@@ -277,6 +277,10 @@ impl Tracker {
             mem::swap(&mut blocks.before, &mut blocks.after);
             (blocks.count, blocks.split) = (taken.blocks, Split::all());
         }
+    }
+
+    /// Gives back memory that the last look took. The program runs again: to give it back takes a tenth of a millisecond.
+    pub fn tidy(&mut self) {
         self.hashes.after.empty();
         self.list.empty();
     }

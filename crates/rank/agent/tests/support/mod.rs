@@ -557,13 +557,14 @@ impl Rank {
     }
 }
 
-/// Saves, kills and restores `generations` times, waiting for the given line before each, then lets the program finish.
+/// Saves (at first what an inspection found), kills and restores, waiting for the given line before each, then lets the program finish.
 pub fn generations(mut rank: Rank, lines: &[&str]) -> String {
     let directory = rank.directory.clone();
     let mut printed = Vec::new();
     for (generation, line) in lines.iter().enumerate() {
         rank.await_line(line);
         let path = directory.join(format!("image-{generation}"));
+        let _ = (generation == 0).then(|| rank.inspect());
         let saved = rank.save(&path);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), saved.bytes);
         printed.extend(rank.kill());
@@ -581,6 +582,7 @@ pub fn generations_behind(mut rank: Rank, count: usize, rate: u64) {
     rank.two_lines_more();
     for generation in 0..count {
         let path = directory.join(format!("image-{generation}"));
+        let _ = (generation == 0).then(|| rank.inspect());
         let saved = rank.snapshot(&path, Some(rate));
         assert!(saved.behind, "{saved:?}");
         rank.resume();

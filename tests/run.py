@@ -118,6 +118,13 @@ class Ending:
                 os.killpg(cls.process.pid, signal.SIGTERM if cls.asked == 1 else signal.SIGKILL)
 
 
+def ended(process):
+    """The exit code of a process, when it has ended. Python sees a signal that comes just before a wait only after it, so none is without end."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(1)
+
+
 def stream(step, log, deadline):
     """Runs a step, copies its output to ours and to the log, and returns its lines and its exit code (None: too long)."""
     environment = {**os.environ, **step.environment}
@@ -147,7 +154,7 @@ def stream(step, log, deadline):
     copying = threading.Thread(target=copy, daemon=True)
     copying.start()
     try:
-        code = process.wait()
+        code = ended(process)
         copying.join(LEAVING_SECONDS)
         if copying.is_alive():
             print(f"left behind: a process that still holds the output of {step.command[0]}", flush=True)

@@ -5,7 +5,7 @@
 
 enum { FLOOD = 600000, END = 7 };
 /* Beyond this the flood was kept as a whole: a message takes more than 100 bytes where it waits. */
-static const long BOUND_KIB = 50000;
+static const long BOUND_KIB = 20000;
 /* Beyond this more than two floods stay with their sender: a message takes less than 600 bytes there. */
 static const long KEPT_KIB = 700000;
 

@@ -11,12 +11,16 @@
 //! its data stays with its sender, in the sender's memory if the application has its buffer back already. What announcements
 //! take, and messages of at most [`FREE`] bytes, which take no more than these, is bounded by [`super::withhold`].
 //!
+//! What is on its way is bounded, too, in number of messages: queues and sockets hold many short ones, each of which takes far
+//! more memory where it waits. A sender asks (by a WITHHELD) before it must hear an answer to go on, so it seldom has to wait.
+//!
 //! Counts go on for ever and are part of the engine, so a checkpoint or a move changes nothing: packets of both directions
 //! are delivered or in a queue that is saved.
 //!
 //! Faults assumed: a peer may say anything in a TAKEN; a number that was not sent or goes back is refused. A peer that does not
 //! keep to the limit is not stopped: ranks of a job run the same release with the same settings.
 
+use super::withhold::RECORD;
 use mend_messages::job::Rank;
 
 /// Longest message that is not counted, bytes.
@@ -37,6 +41,14 @@ struct Account {
     taken: u64,
     /// What the peer was told of that.
     told: u64,
+    /// Messages and announcements that left, of whatever length: here these are counted, not bytes.
+    left: u64,
+    /// Those before the last question.
+    asked: u64,
+    /// No answer has come to that.
+    asking: bool,
+    /// Those that the peer has got, as far as it has answered.
+    arrived: u64,
 }
 
 /// See the module.
@@ -100,6 +112,42 @@ impl Flow {
             account.told = account.taken;
             account.taken
         })
+    }
+
+    /// Messages to one peer whose arrival nobody has told of yet: with their records these take as much as may wait.
+    fn most_on_way(&self) -> u64 {
+        (self.limit / RECORD).max(1)
+    }
+
+    /// True if so many messages are on their way that the peer must answer before the next.
+    #[inline]
+    pub fn is_ahead(&mut self, peer: Rank) -> bool {
+        let most = self.most_on_way();
+        let account = self.account(peer);
+        account.asking && account.left - account.arrived >= most
+    }
+
+    /// A message leaves. True: it is time to ask.
+    #[inline]
+    pub fn leaves(&mut self, peer: Rank) -> bool {
+        let share = self.most_on_way() / SHARE;
+        let account = self.account(peer);
+        account.left += 1;
+        !account.asking && account.left - account.arrived > share
+    }
+
+    /// The peer is asked something that it answers at once, after all that has left.
+    pub fn asks(&mut self, peer: Rank) {
+        let account = self.account(peer);
+        (account.asked, account.asking) = (account.left, true);
+    }
+
+    /// It has answered.
+    pub fn answered(&mut self, peer: Rank) {
+        let account = self.account(peer);
+        if std::mem::take(&mut account.asking) {
+            account.arrived = account.asked;
+        }
     }
 
     /// The peer says how much it has taken, ever. False: that cannot be.

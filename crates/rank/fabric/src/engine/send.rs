@@ -87,7 +87,7 @@ impl Engine {
         let copied = message.inject || message.flags & FI_INJECT != 0;
         let short = length <= if copied { INJECT_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
         let held = self.withheld.concerns(message.to, message.tag.is_some());
-        if held && self.withheld.is_full(message.to, message.tag.is_some()) {
+        if if held { self.withheld.is_full(message.to, message.tag.is_some()) } else { self.flow.is_ahead(message.to.0) } {
             return Err(FI_EAGAIN);
         }
         let eager = short && !held && self.flow.admit(message.to.0, length);
@@ -95,6 +95,9 @@ impl Engine {
         // none of the messages, does not, because it may need a later one first.
         if copied && !eager && !held && !out.flows(message.to.0) {
             return Err(FI_EAGAIN);
+        }
+        if !held && self.flow.leaves(message.to.0) {
+            self.ask(out, endpoint, message.to, message.tag.is_some());
         }
         let mut header = Header::new(if eager { Kind::Eager } else { Kind::Rts });
         header.from = endpoint;
@@ -213,6 +216,7 @@ impl Engine {
     pub(super) fn let_go(&mut self, out: &mut impl Outlet, id: u64) -> u64 {
         let Some(Operation::Send(sending)) = self.operations.get_mut(id) else { return 0 };
         let (peer, length) = (sending.peer, sending.length);
+        self.flow.leaves(peer);
         if length > EAGER_LIMIT || !self.flow.admit(peer, length) {
             self.announce(out, id);
             return RECORD;

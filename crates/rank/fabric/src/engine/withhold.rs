@@ -10,7 +10,7 @@
 //!   some of them leave ─────────────────────►
 //!   WITHHELD, if others stay ───────────────►     RELEASE again as soon as there is reason to
 //!
-//!   much stays by now: the next has to wait
+//!   much stays by now, or much has left since an answer came: soon the next has to wait
 //!   WITHHELD ───────────────────────────────►
 //!   ◄──────────────────── WITHHOLD or RELEASE     at once: takes part, and takes none, or takes them
 //! ```
@@ -26,10 +26,11 @@
 //! But what stays is bounded by what the receiver does: each WITHHELD is answered at once, and without an answer only so much may
 //! stay. A receiver that computes holds its sender up, as if the channel were full; one that takes messages gets them faster
 //! than others come; and only one that takes part and waits for something else makes its sender keep whatever there is. A
-//! sender that has to wait makes rounds of progress and hears a RELEASE, which one that keeps message after message would not.
+//! sender that has to wait makes rounds of progress and hears a RELEASE, which one that keeps message after message would not. One
+//! from which nothing stays asks, too, each time that many of its messages have left ([`super::flow`]): so it hears in time.
 //!
 //! Invariants: while messages stay with a sender, a WITHHOLD or WITHHELD says so to the receiver, or a RELEASE is under way.
-//! While a sender waits, a WITHHELD or its answer is under way.
+//! While a sender waits, for room to keep messages or for those on their way, a WITHHELD or its answer is under way.
 //!
 //! Faults assumed: a peer may say any of the three at any time. A sender that ignores WITHHOLD is not stopped.
 
@@ -136,11 +137,17 @@ impl Engine {
         staying.room = staying.room.saturating_sub(RECORD + bytes as u64);
         // In good time, so that nobody has to wait who sends no faster than the answer comes.
         if staying.room <= half && !std::mem::replace(&mut staying.asked, true) {
-            out.post(to.0, &word(Kind::Withheld, from, to.1, tagged), &[]);
+            self.ask(out, from, to, tagged);
         }
     }
 
-    /// WITHHELD: the peer has more.
+    /// WITHHELD, which is answered at once.
+    pub(super) fn ask(&mut self, out: &mut impl Outlet, from: u16, to: (Rank, u16), tagged: bool) {
+        self.flow.asks(to.0);
+        out.post(to.0, &word(Kind::Withheld, from, to.1, tagged), &[]);
+    }
+
+    /// WITHHELD: the peer has more, or much on its way.
     pub(super) fn withheld(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) {
         let (endpoint, tagged) = (header.to, header.has(flag::TAGGED));
         let limit = self.flow.limit();
@@ -161,6 +168,7 @@ impl Engine {
 
     /// WITHHOLD: too much waits at the peer.
     pub(super) fn withhold(&mut self, peer: Rank, header: &Header) {
+        self.flow.answered(peer);
         let room = (self.flow.limit() / SHARE).max(1);
         let staying = self.withheld.spaces.entry((peer, header.from, header.has(flag::TAGGED))).or_default();
         (staying.room, staying.asked) = (room, false);
@@ -168,6 +176,7 @@ impl Engine {
 
     /// RELEASE: some of what stays may leave.
     pub(super) fn release(&mut self, out: &mut impl Outlet, peer: Rank, header: &Header) {
+        self.flow.answered(peer);
         let tagged = header.has(flag::TAGGED);
         let space = (peer, header.from, tagged);
         let mut left = self.flow.limit() / SHARE;
@@ -182,7 +191,7 @@ impl Engine {
         }
         if !operations.is_empty() {
             self.withheld.spaces.insert(space, Staying { operations, room, asked: true });
-            out.post(peer, &word(Kind::Withheld, header.to, header.from, tagged), &[]);
+            self.ask(out, header.to, (peer, header.from), tagged);
         }
     }
 }

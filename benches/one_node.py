@@ -11,6 +11,8 @@ run, as tables.
     rma          IMB-RMA Unidir_put, Unidir_get, Bidir_put, Bidir_get, 8 B to 4 MiB, one at a time and many (AGGREGATE)
     crowded      collectives with 4 and 8 ranks, stock with fewer repetitions; the ratio that counts has fewer cores than
                  ranks
+    polls        a computation in chunks of about 1, 10 and 50 us, alone and with MPI_Test or MPI_Iprobe after each to which
+                 nothing comes, 2 and 4 ranks; a message there and back that is probed for (MPI_Probe), one way
     lammps       LAMMPS melt and rhodo-like (PPPM), 2 ranks, loop time, of three times as many runs; also the fastest runs, since other
                  users of the machine can only make runs slower
     floor        what reading another process's memory costs without MPI: as Mend can (/proc/PID/mem), as stock can
@@ -27,7 +29,7 @@ import statistics
 import sys
 
 from side_by_side import HERE, MPIEXEC, main, output
-from cluster import MEND, Machine, compile_plain, find_lammps, imb_programs, mpi_environment
+from cluster import MEND, Machine, compile_mpi, compile_plain, find_lammps, imb_programs, mpi_environment
 
 COLLECTIVES = ["Allreduce", "Bcast", "Barrier", "Allgather", "Alltoall", "Reduce"]
 # Stock MPICH over libfabric's own provider for one node, with MPICH's shared memory out of the way, as Mend has it.
@@ -147,6 +149,18 @@ def crowded(runs, work):
             table(f"collective operations, {ranks} ranks on {os.cpu_count()} cores", figures, [other])
 
 
+def polls(runs, work):
+    def read(text):
+        tables = {}
+        for name, units, time in (line.split() for line in text.splitlines()):
+            tables.setdefault(name, {})[int(units)] = float(time)
+        return tables
+    program = compile_mpi("mpi_polls.c", os.path.join(work, "mpi_polls"))
+    for ranks in (2, 4):
+        table(f"chunks of a computation, and a call after each, by length (3: about 1 us), {ranks} ranks; a probed message",
+              alternate([*OTHERS, "mend"], ranks, [program], runs, work, read), OTHERS)
+
+
 def lammps(runs, work):
     def read(text):
         return {"loop": {0: float(re.search(r"^Loop time of ([0-9.]+)", text, re.MULTILINE)[1]) * 1e6}}
@@ -189,7 +203,8 @@ def floor(runs, work):
         print(f"{name:>14}{statistics.median(times):>10.1f}ns", flush=True)
 
 
-BENCHES = {"latency": latency, "bandwidth": bandwidth, "collectives": collectives, "rma": rma, "crowded": crowded, "lammps": lammps, "floor": floor}
+BENCHES = {"latency": latency, "bandwidth": bandwidth, "collectives": collectives, "rma": rma, "crowded": crowded, "polls": polls, "lammps": lammps,
+           "floor": floor}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

@@ -6,7 +6,7 @@
 use crate::channel::ChannelError;
 use crate::engine::Engine;
 use crate::engine::slab::Slab;
-use crate::idle::{HALFWAY, Idle, LOOKS, NAP, Rest};
+use crate::idle::{HALFWAY, Idle, LOOKS, NAP, Rest, gave_way};
 use crate::links::{DrainError, Links};
 use crate::lock::{Gate, Guard};
 use crate::provider::av::AddressVector;
@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub idle: Idle,
     /// One-sided operations that needed no packets since one of them made a round.
     unserved: u32,
+    /// A probe has found nothing, and nothing was told since.
+    pub probed: bool,
 }
 
 /// One-sided operations that need no packets between two rounds: a program may do nothing else, and others wait for this rank.
@@ -94,8 +96,9 @@ impl State {
     /// A rank that waits looks on for a moment, unless somebody else wants the lock. True if anything moved.
     #[inline]
     fn linger(&mut self, gate: &Gate<Self>) -> bool {
-        let began = cycles();
-        if !self.idle.lingers(began) {
+        let (began, gave_way) = (cycles(), gave_way());
+        self.idle.comes_back(began, gave_way);
+        if !self.idle.lingers(began, gave_way) {
             self.idle.here(began);
             return false;
         }
@@ -264,6 +267,19 @@ impl Fabric {
         state.linger(&self.state)
     }
 
+    /// A round of progress for a program that looks again by another call, and has to go through the MPI library for that: lingering
+    /// would hold up what came meanwhile. True if anything moved.
+    #[inline]
+    pub(crate) fn look(&self, state: &mut State) -> bool {
+        let moved = state.progress();
+        let now = cycles();
+        if !moved {
+            state.idle.comes_back(now, gave_way());
+        }
+        state.idle.here(now);
+        moved
+    }
+
     /// If all there is to tell is that long messages have left, goes on while another arrives.
     #[inline]
     pub(crate) fn keep_step(&self, state: &mut State, queue: u64) {
@@ -282,14 +298,17 @@ impl Fabric {
     #[inline]
     pub(crate) fn rest<'a>(&'a self, mut state: Guard<'a, State>) -> Option<Guard<'a, State>> {
         match state.idle.empty_poll() {
-            Rest::Poll => None,
+            Rest::Poll => return None,
             Rest::Yield => {
                 drop(state);
                 rustix::thread::sched_yield();
-                Some(self.lock())
+                state = self.lock();
             }
-            Rest::Sleep => Some(self.sleep(state, NAP)),
+            Rest::Sleep => state = self.sleep(state, NAP),
         }
+        // It was away for this, not for the program.
+        state.idle.here(cycles());
+        Some(state)
     }
 
     /// Sleeps without the lock until woken, at most `time`.

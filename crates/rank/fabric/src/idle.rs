@@ -4,12 +4,14 @@
 //! met awake; then it sleeps until its doorbell rings. With more ranks than processors the rank it waits for may be
 //! the one it keeps from running, so it gives way almost at once.
 //!
-//! A program that computes between polls is not waiting: long gaps between polls start the clock again.
+//! A program that does something between its polls (`MPI_Test` now and then in a computation) is not waiting, and must not be held
+//! up: neither put to sleep nor kept looking. An MPI library that waits polls again at once, or gives the processor away in between
+//! as MPICH does, which is seen where that calls `sched_yield`. Long gaps between polls start the clock again, too.
 //!
-//! Between two polls MPICH gives the processor away, a system call that takes as long as a message. A rank that was here a
-//! moment ago and finds nothing again therefore *lingers*: it goes on looking, for about as long as an answer takes, before
-//! it goes back.
+//! Giving the processor away is a system call that takes as long as a message. A rank that was here a moment ago and finds
+//! nothing again therefore *lingers*: it goes on looking, for about as long as an answer takes, before it goes back.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// Polling time before sleeping, with a processor for each rank: being woken costs tens of microseconds on a virtual
@@ -26,6 +28,12 @@ const POLLS: u32 = 16;
 const POLLS_CROWDED: u32 = 4;
 /// How long a rank lingers, and the longest absence after which it does: 1 to 2 µs, in cycles of the time stamp counter.
 const LINGER: u64 = 4096;
+/// How often a rank lingers since something happened last without having given way in between: the first poll of a wait does, and
+/// others are no waits, or tight loops that gain nothing by it.
+const LINGERS: u32 = 2;
+/// A program that is away for as long as this between two polls, and does not give way, does something else: 0.2 to 0.5 µs, in
+/// cycles. The ways of MPI libraries from a poll to the next take a fifth of it.
+const AWAY: u64 = 1024;
 /// How long a rank that has sent a long message goes on receiving another before it hears of it: 0.2 to 0.5 ms, in cycles.
 pub const HALFWAY: u64 = 1 << 20;
 /// Looks between two at the counter.
@@ -46,12 +54,31 @@ pub enum Rest {
     Sleep,
 }
 
+thread_local! {
+    static GAVE_WAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread gives the processor away.
+pub fn gives_way() {
+    GAVE_WAY.set(true);
+}
+
+/// True if this thread gave the processor away since it was asked last.
+#[inline]
+pub fn gave_way() -> bool {
+    GAVE_WAY.take()
+}
+
 /// Watches how long nothing has happened.
 #[derive(Debug, Default)]
 pub struct Idle {
     /// More ranks than processors on this node.
     pub crowded: bool,
     empty: u32,
+    /// Those of the empty polls before which the program was away.
+    away: u32,
+    /// How often this rank has lingered without having given way.
+    lingered: u32,
     since: Option<Instant>,
     last: Option<Instant>,
     /// Counter when this rank was last here.
@@ -59,11 +86,22 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// True if a rank that is here at `now` and finds nothing does nothing but wait, and is in nobody's way.
+    /// This rank is here again at `now`, finds nothing, and may have given way in between.
     #[inline]
-    pub fn lingers(&self, now: u64) -> bool {
-        // In a restored process the counter may be behind; then this is not true once.
-        !self.crowded && now.wrapping_sub(self.left) < LINGER
+    pub fn comes_back(&mut self, now: u64, gave_way: bool) {
+        self.away += u32::from(!gave_way && now.wrapping_sub(self.left) >= AWAY);
+    }
+
+    /// True if a rank that is here at `now` and finds nothing does nothing but wait, and is in nobody's way; `gave_way` in between.
+    #[inline]
+    pub fn lingers(&mut self, now: u64, gave_way: bool) -> bool {
+        // In a restored process the counter may be behind; then this is long once.
+        let absence = now.wrapping_sub(self.left);
+        if self.crowded || absence >= LINGER || !gave_way && self.lingered == LINGERS {
+            return false;
+        }
+        self.lingered += u32::from(!gave_way);
+        true
     }
 
     /// This rank is here at `now`, whether it finds something or not.
@@ -83,14 +121,14 @@ impl Idle {
     #[inline]
     pub fn busy(&mut self) {
         self.left = 0;
-        self.reset();
+        (self.empty, self.away, self.since) = (0, 0, None);
     }
 
     /// Something happened.
     #[inline]
     pub fn reset(&mut self) {
-        self.empty = 0;
-        self.since = None;
+        (self.empty, self.away, self.since) = (0, 0, None);
+        self.lingered = 0;
     }
 
     /// After a poll that found nothing.
@@ -98,7 +136,13 @@ impl Idle {
     pub fn empty_poll(&mut self) -> Rest {
         self.empty += 1;
         let every = if self.crowded { POLLS_CROWDED } else { POLLS };
-        if !self.empty.is_multiple_of(every) {
+        if self.empty < every {
+            return Rest::Poll;
+        }
+        let polls = std::mem::take(&mut self.empty);
+        // A probe is two polls, one right after the other.
+        if std::mem::take(&mut self.away) * 2 >= polls {
+            self.since = None;
             return Rest::Poll;
         }
         self.judge(Instant::now())
@@ -153,15 +197,59 @@ mod tests {
     fn who_was_here_a_moment_ago_lingers() {
         let mut idle = Idle::default();
         let long = 10 * LINGER;
-        assert!(!idle.lingers(long) && idle.lingered(0, long));
-        assert!(idle.lingers(long + 1) && !idle.lingered(long + 1, long + 2));
+        assert!(!idle.lingers(long, true) && idle.lingered(0, long));
+        assert!(idle.lingers(long + 1, true) && !idle.lingered(long + 1, long + 2));
         // What it found at once does not keep it from lingering the next time.
         idle.here(long + LINGER);
-        assert!(idle.lingers(long + 2 * LINGER - 1));
+        assert!(idle.lingers(long + 2 * LINGER - 1, true));
         idle.here(long + 2);
-        assert!(!idle.lingers(long + 2 + LINGER));
-        assert!(!idle.lingers(1), "the counter of another machine");
-        assert!(!Idle { crowded: true, ..Idle::default() }.lingers(1));
+        assert!(!idle.lingers(long + 2 + LINGER, true));
+        assert!(!idle.lingers(1, true), "the counter of another machine");
+        assert!(!Idle { crowded: true, ..Idle::default() }.lingers(1, true));
+    }
+
+    #[test]
+    fn who_polls_and_never_gives_way_soon_lingers_no_more() {
+        let mut idle = Idle::default();
+        for _ in 0..3 {
+            assert_eq!((0..10).filter(|_| idle.lingers(1, false)).count(), LINGERS as usize);
+            assert!((0..10).all(|_| idle.lingers(1, true)));
+            idle.busy();
+            idle.here(0);
+            assert!(!idle.lingers(1, false));
+            idle.reset();
+        }
+    }
+
+    /// What a rank is told to do in a second of polls each `every` cycles.
+    fn told(crowded: bool, gave_way: bool, every: u64) -> Vec<Rest> {
+        let mut idle = Idle { crowded, ..Idle::default() };
+        // So long ago that it would sleep by now.
+        idle.since = Instant::now().checked_sub(Duration::from_secs(1));
+        idle.last = Some(Instant::now());
+        let poll = |number: u64| {
+            idle.comes_back(number * every, gave_way);
+            idle.here(number * every);
+            idle.empty_poll()
+        };
+        (1..1000).map(poll).filter(|rest| *rest != Rest::Poll).collect()
+    }
+
+    #[test]
+    fn who_does_something_between_polls_is_not_held_up() {
+        for crowded in [false, true] {
+            assert_eq!(told(crowded, false, AWAY), []);
+            assert!(told(crowded, false, AWAY / 2).contains(&Rest::Sleep), "it does nothing but poll");
+            assert!(told(crowded, true, 100 * AWAY).contains(&Rest::Sleep), "it lets others run");
+        }
+    }
+
+    #[test]
+    fn who_gave_way_is_asked_once() {
+        assert!(!gave_way());
+        gives_way();
+        assert!(!std::thread::spawn(gave_way).join().unwrap(), "another thread did not");
+        assert!(gave_way() && !gave_way());
     }
 
     #[test]

@@ -19,5 +19,6 @@ mod report;
 mod watch;
 
 pub use fabric::{Fabric, FabricError, Frozen, Identity, fabric};
+pub use idle::gives_way;
 pub use links::DrainError;
 pub use provider::provider;

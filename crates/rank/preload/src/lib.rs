@@ -18,6 +18,14 @@ extern "C" fn construct() {
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = construct;
 
+/// `sched_yield(2)` for program and MPI library, as the C library's. An MPI library that calls it between two polls waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn sched_yield() -> std::ffi::c_int {
+    mend_fabric::gives_way();
+    rustix::thread::sched_yield();
+    0
+}
+
 /// Entry point of a libfabric provider (`fi_prov.h`).
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut mend_fabric_sys::FiProvider {

@@ -94,8 +94,11 @@ pub unsafe fn receive(ep: *mut FidEp, incoming: &Incoming) -> isize {
             // the next probe: MPICH's messages of a rank to itself travel outside of the provider; it looks for those
             // first and here second, and receives in the same order. A probe that found what came after it began would
             // overtake one of those, and the receive that follows would get another message than was probed.
-            if found == Err(FI_ENOMSG) && !fabric().progress(&mut state) {
-                drop(fabric().rest(state));
+            if found == Err(FI_ENOMSG) {
+                state.probed = true;
+                if !fabric().look(&mut state) {
+                    drop(fabric().rest(state));
+                }
             }
             return found;
         }

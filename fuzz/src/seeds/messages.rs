@@ -6,7 +6,7 @@ use mend_messages::agent::{
     Written,
 };
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, Phases, RankStatus};
-use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, RestoreSource, Stream, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, RestoreSource, Stream, ToDaemon, Turn};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::tier::{Destination, Holding, ImageRef, Origin, Place, Shelf, TierDone, TierOrder, TierReport};
@@ -246,6 +246,7 @@ fn to_daemon() -> Vec<ToDaemon> {
     ];
     all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToDaemon::Agent { seq, rank: 1, request }));
     all.extend([
+        ToDaemon::InTurn(requests().into_iter().zip(10..).map(|(request, seq)| vec![Turn { seq, rank: 1, request }]).collect()),
         ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
         ToDaemon::Restore { rank: 1, source: files, image: Some(id(2)), stdin: false },
         ToDaemon::Restore { rank: 1, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },

@@ -88,7 +88,22 @@ pub struct Pending {
     /// Whose agent.
     pub rank: Rank,
     /// When it counts as failed.
-    pub deadline: Instant,
+    pub due: Due,
+}
+
+impl Pending {
+    fn is_late(&self) -> bool {
+        matches!(self.due, Due::At(time) if time < Instant::now())
+    }
+}
+
+/// When an answer counts as failed.
+#[derive(Clone, Debug)]
+pub enum Due {
+    /// Then.
+    At(Instant),
+    /// So long after this step of those asked in turn is awaited; with the answer, if it came before.
+    Later(usize, Duration, Option<Reply>),
 }
 
 /// The job.
@@ -199,9 +214,7 @@ impl Job {
                 self.apply(effects);
             }
             FromDaemon::Agent { seq, rank, reply } => {
-                if self.pending.remove(&seq).is_some() {
-                    self.replied(rank, reply);
-                }
+                self.answered(seq, rank, reply);
             }
             FromDaemon::Written { rank, id, result } if at_home(rank, self) => self.image_written(rank, id, result),
             FromDaemon::Started { rank } if at_home(rank, self) => self.ranks[rank as usize].phase = RankPhase::Running,
@@ -291,19 +304,23 @@ impl Job {
 
     /// Asks a rank's agent. An answer that does not come in time counts as a failure.
     pub(crate) fn ask_agent(&mut self, rank: Rank, request: Request) {
-        let patience = match request {
+        let seq = self.new_seq(rank, self.patience(&request));
+        self.send_to_rank(rank, ToDaemon::Agent { seq, rank, request });
+    }
+
+    /// How long an agent may take for an answer.
+    pub(crate) fn patience(&self, request: &Request) -> Duration {
+        match request {
             Request::Inspect { .. } | Request::Resume => Duration::from_secs(20),
             Request::Suspend | Request::SuspendPeer(_) => self.drain_timeout + Duration::from_secs(5),
             Request::Save(_) => Duration::from_secs(3600),
-        };
-        let seq = self.new_seq(rank, patience);
-        self.send_to_rank(rank, ToDaemon::Agent { seq, rank, request });
+        }
     }
 
     /// Number for a request whose answer is to be waited for.
     pub(crate) fn new_seq(&mut self, rank: Rank, patience: Duration) -> u64 {
         self.next_seq += 1;
-        self.pending.insert(self.next_seq, Pending { rank, deadline: Instant::now() + patience });
+        self.pending.insert(self.next_seq, Pending { rank, due: Due::At(Instant::now() + patience) });
         self.next_seq
     }
 
@@ -477,7 +494,7 @@ impl Job {
                 self.tidy_tiers();
             }
         }
-        let late: Vec<u64> = self.pending.iter().filter(|(_, p)| p.deadline < Instant::now()).map(|(seq, _)| *seq).collect();
+        let late: Vec<u64> = self.pending.iter().filter(|(_, pending)| pending.is_late()).map(|(seq, _)| *seq).collect();
         for seq in late {
             if let Some(pending) = self.pending.remove(&seq) {
                 let error = "its agent did not answer in time".to_owned();

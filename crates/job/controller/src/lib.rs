@@ -27,6 +27,7 @@ mod recover;
 mod serve;
 mod start;
 pub mod tiers;
+mod turns;
 pub mod upkeep;
 
 pub use error::{RunError, with_causes as error_with_causes};

@@ -150,7 +150,8 @@ impl Job {
             let base = bases.get(rank as usize).copied();
             SaveOrder { mode, base, track: self.periodic.tracks(), rate: self.saving.rate, ..SaveOrder::full(target) }
         };
-        let (machine, actions) = Checkpoint::start((0..self.ranks.len() as Rank).map(order).collect());
+        let orders = (0..self.ranks.len() as Rank).map(order).collect();
+        let (machine, actions) = Checkpoint::start(orders, self.can_ask_in_turn());
         self.operation = Some(Operation::Checkpoint { machine, number, part, snapshot: None, answers });
         self.do_checkpoint(actions);
     }
@@ -305,10 +306,15 @@ impl Job {
                         Some(Operation::Checkpoint { number, .. }) => *number,
                         _ => 0,
                     };
+                    if request == Request::Resume {
+                        self.forget_turns();
+                    }
                     if !matches!(&request, Request::Save(order) if self.save_on_shelf(rank, number, order)) {
                         self.ask_agent(rank, request);
                     }
                 }
+                checkpoint::Action::AskInTurn(steps) => self.ask_in_turn(steps),
+                checkpoint::Action::Await(step) => self.await_turn(step),
                 checkpoint::Action::FreezePmi => self.pmi.freeze(),
                 checkpoint::Action::Snapshot => {
                     let now = (self.pmi.clone(), self.output.printed().clone());

@@ -6,10 +6,14 @@
 //!     ▼                         └──────────────────────────►└──── Resuming ──────┘      └────► Done(Err) ◄┘
 //! Done(Err): nothing was stopped
 //! ```
+//! Where all ranks are on one node, what follows after `Inspecting` is asked at once, in turn: the node's daemon goes from step to step
+//! as the machine does, without waiting for it. If anything failed the machine cannot know how far that came, and asks all ranks to
+//! resume, also those that have been asked.
+//!
 //! A rank is saved when its image is durable, or when it has its snapshot and can run on while that is written: then
 //! `Writing` waits for it, and nobody stands still. Without such ranks `Writing` is over at once.
 //!
-//! Invariants: every rank that was asked to suspend is asked to resume, exactly once; the snapshot of the PMI server
+//! Invariants: every rank that was asked to suspend is asked to resume; the snapshot of the PMI server
 //! and of the output counters is asked for while all ranks are parked; nothing is committed unless every rank's image is
 //! durable; when it is over no rank that is still there writes any more. Only ranks whose image isn't durable yet can make it
 //! fail once all run again.
@@ -41,6 +45,10 @@ pub enum Action {
         /// What.
         request: Request,
     },
+    /// Have all of this asked in turn, each step when the one before it is done.
+    AskInTurn(Vec<Vec<(Rank, Request)>>),
+    /// The step with this index, of those asked in turn, is awaited from here on. Answers to it that have come are given now.
+    Await(usize),
     /// Stop answering PMI requests, before any later `Ask` is sent.
     FreezePmi,
     /// All ranks are parked and saved: take the PMI server's state and the output counters now.
@@ -81,6 +89,10 @@ pub struct Checkpoint {
     waiting: BTreeSet<Rank>,
     ranks: BTreeSet<Rank>,
     orders: Vec<SaveOrder>,
+    /// All that follows is asked at once.
+    in_turn: bool,
+    /// An answer to this step says that it failed, or will say so: of what is asked in turn nothing follows.
+    broken: bool,
     suspend_started_us: u64,
     resume_started_us: u64,
     stopped_us: u64,
@@ -106,9 +118,9 @@ pub fn obstacles_failure(rank: Rank, obstacles: &[mend_messages::agent::Obstacle
 }
 
 impl Checkpoint {
-    /// A checkpoint with these orders, one per rank, and the first actions.
+    /// A checkpoint with these orders, one per rank, and the first actions. `in_turn` says that ranks can be asked so.
     #[must_use]
-    pub fn start(orders: Vec<SaveOrder>) -> (Self, Vec<Action>) {
+    pub fn start(orders: Vec<SaveOrder>, in_turn: bool) -> (Self, Vec<Action>) {
         let ranks: BTreeSet<Rank> = (0..orders.len() as Rank).collect();
         let ahead = |order: &SaveOrder| order.base.filter(|_| order.mode == SaveMode::CopyOnWrite);
         let inspect = |(rank, order)| Action::Ask { rank, request: Request::Inspect { ahead: ahead(order) } };
@@ -118,6 +130,8 @@ impl Checkpoint {
             waiting: ranks.clone(),
             ranks,
             orders,
+            in_turn,
+            broken: false,
             suspend_started_us: 0,
             resume_started_us: 0,
             stopped_us: 0,
@@ -152,7 +166,10 @@ impl Checkpoint {
                 self.saved.insert(rank, saved);
             }
             (State::Resuming, Reply::Resumed) => {}
-            (_, Reply::Failed { error, hint }) => self.fail(Failure { error: format!("rank {rank}: {error}"), hint }),
+            (_, Reply::Failed { error, hint }) => {
+                self.broken = true;
+                self.fail(Failure { error: format!("rank {rank}: {error}"), hint });
+            }
             // A late answer to an earlier step: the one to this step is still to come.
             _ => return Vec::new(),
         }
@@ -195,7 +212,7 @@ impl Checkpoint {
         }
         // What is durable stays.
         let harmless = self.state == State::Writing && !self.waiting.contains(&rank);
-        self.waiting.remove(&rank);
+        self.broken |= self.waiting.remove(&rank);
         if !harmless {
             self.fail(Failure { error: format!("rank {rank} {why}"), hint: String::new() });
         }
@@ -207,9 +224,23 @@ impl Checkpoint {
     }
 
     fn ask_all(&mut self, state: State, request: impl Fn(Rank) -> Request) -> Vec<Action> {
-        self.state = state;
-        self.waiting = self.ranks.clone();
+        self.enter(state);
         self.ranks.iter().map(|&rank| Action::Ask { rank, request: request(rank) }).collect()
+    }
+
+    fn enter(&mut self, state: State) {
+        self.state = state;
+        self.broken = false;
+        self.waiting = self.ranks.clone();
+    }
+
+    /// What is asked in turn, in the order of the states from here on.
+    fn steps(&mut self) -> Vec<Vec<(Rank, Request)>> {
+        let all = |request: Request| self.ranks.iter().map(|&rank| (rank, request.clone())).collect();
+        let (suspend, resume) = (all(Request::Suspend), all(Request::Resume));
+        let orders = std::mem::take(&mut self.orders);
+        let save = self.ranks.iter().map(|&rank| (rank, Request::Save(orders[rank as usize].clone()))).collect();
+        vec![suspend, save, resume]
     }
 
     fn advance(&mut self, now_us: u64) -> Vec<Action> {
@@ -221,8 +252,18 @@ impl Checkpoint {
             (State::Inspecting, false) => {
                 self.suspend_started_us = now_us;
                 let mut actions = vec![Action::FreezePmi];
+                if self.in_turn {
+                    self.enter(State::Suspending);
+                    actions.extend([Action::AskInTurn(self.steps()), Action::Await(0)]);
+                    return actions;
+                }
                 actions.extend(self.ask_all(State::Suspending, |_| Request::Suspend));
                 actions
+            }
+            // A rank that was lost when it had answered keeps no other from being saved.
+            (State::Suspending, _) if self.in_turn && !self.broken && !self.ranks.is_empty() => {
+                self.enter(State::Saving);
+                vec![Action::Await(1)]
             }
             (State::Suspending, false) => {
                 let orders = std::mem::take(&mut self.orders);
@@ -231,6 +272,11 @@ impl Checkpoint {
             (State::Saving, false) => {
                 self.resume_started_us = now_us;
                 let mut actions = vec![Action::Snapshot];
+                if self.in_turn {
+                    self.enter(State::Resuming);
+                    actions.push(Action::Await(2));
+                    return actions;
+                }
                 actions.extend(self.ask_all(State::Resuming, |_| Request::Resume));
                 actions
             }
@@ -274,171 +320,4 @@ impl Checkpoint {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use mend_messages::agent::{Inspection, Obstacle, SaveTarget};
-    use proptest::prelude::*;
-
-    fn orders(ranks: u32) -> Vec<SaveOrder> {
-        (0..ranks).map(|rank| SaveOrder::full(SaveTarget::File(image_name(rank).into()))).collect()
-    }
-
-    fn id(rank: Rank) -> ImageId {
-        ImageId([rank as u8 + 1; 16])
-    }
-
-    /// Even ranks write behind.
-    fn good_reply(rank: Rank, request: &Request) -> Reply {
-        match request {
-            Request::Inspect { .. } => Reply::Inspected(Inspection::default()),
-            Request::Suspend | Request::SuspendPeer(_) => Reply::Suspended { us: 5 },
-            Request::Save(_) if rank.is_multiple_of(2) => Reply::Saved(Saved { id: id(rank), behind: true, ..Saved::default() }),
-            Request::Save(_) => Reply::Saved(Saved { id: id(rank), bytes: 10, write_us: 7, ..Saved::default() }),
-            Request::Resume => Reply::Resumed,
-        }
-    }
-
-    fn good_news() -> Result<Written, String> {
-        Ok(Written { bytes: 10, ..Written::default() })
-    }
-
-    #[test]
-    fn an_agent_hears_early_of_a_snapshot_that_builds_on_another_image() {
-        let order = orders(1).remove(0);
-        let behind = SaveOrder { mode: SaveMode::CopyOnWrite, ..order.clone() };
-        let built = SaveOrder { base: Some(id(3)), ..behind.clone() };
-        let (_, actions) = Checkpoint::start(vec![order, behind, built.clone(), SaveOrder { mode: SaveMode::Stop, ..built }]);
-        let ahead = |(rank, ahead)| Action::Ask { rank, request: Request::Inspect { ahead } };
-        assert_eq!(actions, [(0, None), (1, None), (2, Some(id(3))), (3, None)].map(ahead));
-    }
-
-    /// Two ranks, both resumed.
-    fn writing() -> Checkpoint {
-        let (mut machine, _) = Checkpoint::start(orders(2));
-        for (time, request) in [(1, Request::Inspect { ahead: None }), (2, Request::Suspend), (3, Request::Save(orders(1).remove(0)))] {
-            for rank in 0..2 {
-                machine.reply(time, rank, good_reply(rank, &request));
-            }
-        }
-        assert_eq!(machine.reply(4, 0, Reply::Resumed), []);
-        assert_eq!(machine.reply(5, 1, Reply::Resumed), [Action::ThawPmi]);
-        machine
-    }
-
-    #[test]
-    fn it_lasts_until_the_last_image_is_durable() {
-        let mut machine = writing();
-        // Of another image, of a rank that is durable, of a rank that does not exist.
-        assert_eq!(machine.written(6, 0, id(7), good_news()), []);
-        assert_eq!(machine.written(6, 1, id(1), Err("x".into())), []);
-        assert_eq!(machine.written(6, 9, id(9), good_news()), []);
-        // Rank 1 is not needed any more.
-        assert_eq!(machine.lost(7, 1, "ended"), []);
-        let actions = machine.written(50, 0, id(0), good_news());
-        let [Action::Finish(Ok(outcome))] = &actions[..] else { panic!("{actions:?}") };
-        assert_eq!((outcome.stopped_us, outcome.durable_us), (4, 49));
-        assert!(outcome.saved.values().all(|saved| saved.bytes == 10 && !saved.behind));
-        assert_eq!(machine.written(51, 0, id(0), good_news()), []);
-    }
-
-    #[test]
-    fn a_rank_that_is_lost_or_fails_while_it_writes_fails_the_checkpoint_alone() {
-        for lost in [true, false] {
-            let mut machine = writing();
-            let actions = if lost { machine.lost(6, 0, "ended") } else { machine.written(6, 0, id(0), Err("no space".into())) };
-            let [Action::Finish(Err(failure))] = &actions[..] else { panic!("{actions:?}") };
-            assert_eq!(failure.error, if lost { "rank 0 ended" } else { "rank 0: no space" });
-        }
-    }
-
-    #[test]
-    fn an_obstacle_stops_nothing() {
-        let (mut machine, _) = Checkpoint::start(orders(2));
-        let obstacle = Obstacle { what: "socket to 10.0.0.7:443 (fd 12)".into(), hint: "close it".into() };
-        let seen = Inspection { obstacles: vec![obstacle], ..Inspection::default() };
-        assert_eq!(machine.reply(1, 1, Reply::Inspected(seen)), []);
-        let actions = machine.reply(2, 0, Reply::Inspected(Inspection::default()));
-        let [Action::Finish(Err(failure))] = &actions[..] else { panic!("{actions:?}") };
-        assert_eq!(failure.error, "rank 1 cannot be saved: socket to 10.0.0.7:443 (fd 12)");
-    }
-
-    proptest! {
-        /// Whatever fails or vanishes, in whatever order answers come: the machine ends, resumes exactly the ranks it
-        /// suspended, takes the snapshot only between the last save and the first resume, thaws what it froze, and is over
-        /// only when nobody writes any more. News of written images comes early, late, twice, and of images of long ago.
-        #[test]
-        fn every_suspended_rank_is_resumed_once(ranks in 1u32..6, fates in proptest::collection::vec((0usize..64, 0u8..16), 0..120)) {
-            let (mut machine, mut todo) = Checkpoint::start(orders(ranks));
-            let mut open: Vec<(Rank, Request)> = Vec::new();
-            // Ranks that write, and those that said they are done.
-            let (mut writing, mut told, mut bad) = (BTreeSet::new(), BTreeSet::new(), false);
-            let (mut suspended, mut resumed, mut lost) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-            let (mut frozen, mut snapshots, mut finished) = (false, 0, None);
-            let mut fates = fates.into_iter();
-            loop {
-                for action in std::mem::take(&mut todo) {
-                    prop_assert!(finished.is_none());
-                    match action {
-                        Action::Ask { rank, request } => {
-                            prop_assert!(!lost.contains(&rank));
-                            match request {
-                                Request::Suspend => { prop_assert!(frozen); suspended.insert(rank); }
-                                Request::Resume => prop_assert!(resumed.insert(rank) && suspended.contains(&rank)),
-                                _ => {}
-                            }
-                            open.push((rank, request));
-                        }
-                        Action::FreezePmi => frozen = true,
-                        Action::ThawPmi => { prop_assert!(frozen); frozen = false; }
-                        Action::Snapshot => { prop_assert!(resumed.is_empty()); snapshots += 1; }
-                        Action::Finish(result) => finished = Some(result),
-                    }
-                }
-                if finished.is_some() { break }
-                let (pick, fate) = fates.next().unwrap_or((0, 0));
-                let silent = open.is_empty() || fate == 12;
-                if let Some(rank) = writing.iter().copied().nth(pick % writing.len().max(1)).filter(|_| silent) {
-                    let result = if fate == 13 { bad = true; Err("no space".to_owned()) } else { good_news() };
-                    writing.remove(&rank);
-                    told.insert(rank);
-                    todo = machine.written(9, rank, id(rank), result);
-                    continue;
-                }
-                if fate >= 14 {
-                    let rank = pick as Rank % ranks;
-                    // Twice, or about another image.
-                    let again = fate == 14 && told.contains(&rank);
-                    let about = if again { id(rank) } else { id(77) };
-                    prop_assert!(machine.written(9, rank, about, good_news()).is_empty());
-                    continue;
-                }
-                prop_assert!(!open.is_empty(), "stuck");
-                let (rank, request) = open.remove(pick % open.len());
-                todo = match fate {
-                    10 => machine.reply(9, rank, Reply::Failed { error: "x".into(), hint: String::new() }),
-                    11 => {
-                        lost.insert(rank);
-                        writing.remove(&rank);
-                        open.retain(|(other, _)| *other != rank);
-                        machine.lost(9, rank, "ended")
-                    }
-                    _ => {
-                        if matches!(request, Request::Save(_)) && rank.is_multiple_of(2) {
-                            writing.insert(rank);
-                        }
-                        machine.reply(9, rank, good_reply(rank, &request))
-                    }
-                };
-            }
-            prop_assert!(writing.is_empty());
-            prop_assert!(!frozen);
-            let expected: BTreeSet<Rank> = suspended.difference(&lost).copied().collect();
-            prop_assert!(expected.is_subset(&resumed));
-            if let Some(Ok(outcome)) = finished {
-                prop_assert_eq!(outcome.saved.len() as u32, ranks);
-                prop_assert!(!bad && outcome.saved.values().all(|saved| saved.bytes == 10));
-                prop_assert_eq!(snapshots, 1);
-            }
-        }
-    }
-}
+mod tests;

@@ -56,6 +56,17 @@ pub enum Stream {
     Stderr,
 }
 
+/// One of the requests of [`ToDaemon::InTurn`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Number of the request.
+    pub seq: u64,
+    /// Whose agent.
+    pub rank: Rank,
+    /// What to do.
+    pub request: Request,
+}
+
 /// Everything a controller says to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToDaemon {
@@ -95,6 +106,11 @@ pub enum ToDaemon {
         /// What to do.
         request: Request,
     },
+    /// Relay to agents of this node in turn: each step when everything before it has been answered and nothing of that failed. → `Agent` for
+    /// each that was relayed; for a save, before anything that its rank says later.
+    ///
+    /// What is left after a failure, or when another `Agent` or `SaveTo` comes, is dropped and not answered.
+    InTurn(Vec<Vec<Turn>>),
     /// Save the (suspended) rank into a transfer connection to another daemon. → `Agent` with the same `seq`
     SaveTo {
         /// Number of the request.

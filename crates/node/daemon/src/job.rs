@@ -16,7 +16,7 @@ use crate::outbox::{Ordered, Outbox, Urgent, queues};
 use crate::privileges::Isolation;
 use crate::program::Known;
 use crate::rank::{Command, News, Origin, Surroundings, live};
-use crate::relay::{Ranks, Readied, Relay, Slot};
+use crate::relay::{Ranks, Relay, SaveStep, Slot};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
 use crate::shepherd::namespace::SharedNamespace;
@@ -95,11 +95,11 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     });
     tracing::info!(job = introduction.id, size = introduction.size, "serving a job");
     let (news, tidings) = mpsc::unbounded_channel();
-    let (readied, saves) = mpsc::unbounded_channel();
+    let (save_steps, saves) = mpsc::unbounded_channel();
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
     let introduction = Arc::new(introduction);
     let mut job = Job {
-        relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), readied, patience, Sinks::new(key.clone())),
+        relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), save_steps, patience, Sinks::new(key.clone())),
         tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone()),
         node,
         introduction,
@@ -165,7 +165,7 @@ struct Incoming {
     agents: mpsc::Receiver<AgentEvent>,
     arrivals: mpsc::Receiver<Admitted>,
     tidings: mpsc::UnboundedReceiver<News>,
-    saves: mpsc::UnboundedReceiver<Readied>,
+    saves: mpsc::UnboundedReceiver<SaveStep>,
 }
 
 struct Job {
@@ -211,7 +211,7 @@ impl Job {
                     }
                 }
                 Some(event) = incoming.agents.recv() => self.relay.heard(event, &mut self.ranks),
-                Some(readied) = incoming.saves.recv() => self.relay.readied(readied, &mut self.ranks),
+                Some(step) = incoming.saves.recv() => self.relay.save_came_further(step, &self.ranks),
                 Some(Admitted { token, stream, .. }) = incoming.arrivals.recv() => {
                     self.meeting.arrived(token, stream, Instant::now());
                 }
@@ -266,6 +266,7 @@ impl Job {
             }
             ToDaemon::Map(map) => self.relay.publish(map),
             ToDaemon::Agent { seq, rank, request } => self.relay.request(seq, rank, request, &self.ranks),
+            ToDaemon::InTurn(steps) => self.relay.in_turn(steps, &self.ranks),
             ToDaemon::SaveTo { seq, rank, address, token } => self.relay.save_to(seq, rank, address, token, &self.ranks),
             ToDaemon::Tier(order) => self.tier(*order),
             ToDaemon::Introduce(_) => tracing::warn!(job = self.introduction.id, "a controller introduced its job twice"),

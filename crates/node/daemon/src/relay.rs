@@ -18,10 +18,11 @@ use crate::program::Agentless;
 use crate::rank::{Command, Milestone, News};
 use crate::sink::{Sink, Sinks};
 use crate::transfer::{self, Token, TransferError};
+use crate::turns::Turns;
 use mend_messages::agent::{
     AGENT_LEFT, FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
 };
-use mend_messages::daemon::{FromDaemon, JobIntroduction};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, Turn};
 use mend_messages::job::{JobMap, Rank};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -78,6 +79,20 @@ impl Slot {
     pub fn tell(&self, command: Command) {
         let _ = self.commands.send(command);
     }
+}
+
+/// How far a save came while nobody waited for it.
+#[derive(Debug)]
+pub enum SaveStep {
+    /// Its agent can be asked, or need not be any more.
+    Readied(Readied),
+    /// Its answer is on the way to the controller.
+    Answered {
+        /// The controller's number.
+        seq: u64,
+        /// It did not fail.
+        good: bool,
+    },
 }
 
 /// A save for which everything but the agent is ready.
@@ -155,11 +170,12 @@ pub struct Relay {
     ip: IpAddr,
     urgent: Urgent,
     ordered: Ordered,
-    readied: mpsc::UnboundedSender<Readied>,
+    saves: mpsc::UnboundedSender<SaveStep>,
     patience: Duration,
     agents: HashMap<AgentId, Agent>,
     questions: HashMap<u64, Question>,
     asked: u64,
+    turns: Turns,
     map: Option<JobMap>,
     sinks: Arc<Sinks>,
     /// Images that are written behind their ranks, into descriptors of ours.
@@ -167,19 +183,19 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay without agents. Saves that are ready come back through `readied` and are to be given to
-    /// [`Relay::readied`].
+    /// A relay without agents. What comes through `saves` is to be given to [`Relay::save_came_further`].
     pub fn new(
         job: Arc<JobIntroduction>,
         ip: IpAddr,
         urgent: Urgent,
         ordered: Ordered,
-        readied: mpsc::UnboundedSender<Readied>,
+        saves: mpsc::UnboundedSender<SaveStep>,
         patience: Duration,
         sinks: Sinks,
     ) -> Self {
-        let (agents, questions, behind) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { job, ip, urgent, ordered, readied, patience, agents, questions, asked: 0, map: None, sinks: Arc::new(sinks), behind }
+        let (agents, questions, behind, sinks) = (HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(sinks));
+        let turns = Turns::default();
+        Self { job, ip, urgent, ordered, saves, patience, agents, questions, asked: 0, turns, map: None, sinks, behind }
     }
 
     /// The map changed.
@@ -192,6 +208,28 @@ impl Relay {
 
     /// A question to a rank's agent.
     pub fn request(&mut self, seq: u64, rank: Rank, request: Request, ranks: &Ranks) {
+        self.turns.drop_rest();
+        self.pass_on(seq, rank, request, ranks);
+    }
+
+    /// Questions to agents, step by step.
+    pub fn in_turn(&mut self, steps: Vec<Vec<Turn>>, ranks: &Ranks) {
+        let first = self.turns.begin(steps);
+        self.pass_all_on(first, ranks);
+    }
+
+    fn pass_all_on(&mut self, step: Vec<Turn>, ranks: &Ranks) {
+        for Turn { seq, rank, request } in step {
+            self.pass_on(seq, rank, request, ranks);
+        }
+    }
+
+    fn answered(&mut self, seq: u64, good: bool, ranks: &Ranks) {
+        let next = self.turns.answered(seq, good);
+        self.pass_all_on(next, ranks);
+    }
+
+    fn pass_on(&mut self, seq: u64, rank: Rank, request: Request, ranks: &Ranks) {
         match request {
             Request::Save(SaveOrder { target: SaveTarget::Descriptor, .. }) => {
                 self.fail(seq, rank, "a save into a transfer has no transfer".into(), "")
@@ -212,6 +250,7 @@ impl Relay {
 
     /// A save into a transfer: opens it, then asks.
     pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &Ranks) {
+        self.turns.drop_rest();
         let (job, patience) = (self.job.clone(), self.patience);
         let opening = async move {
             let socket = transfer::open(address, job.identity, &job.secret, token, patience).await?;
@@ -227,7 +266,7 @@ impl Relay {
             (Err((error, hint)), _) => return self.fail(seq, rank, error, hint),
             (Ok(_), None) => return,
         };
-        let (readied, commands) = (self.readied.clone(), slot.commands.clone().downgrade());
+        let (saves, commands) = (self.saves.clone(), slot.commands.clone().downgrade());
         tokio::spawn(async move {
             let ready = ready.await;
             if let (Ok(_), Some(commands)) = (&ready, commands.upgrade()) {
@@ -238,13 +277,16 @@ impl Relay {
                 let _ = held.await;
             }
             // The job may have left meanwhile.
-            let _ = readied.send(Readied { seq, rank, attempt, ready });
+            let _ = saves.send(SaveStep::Readied(Readied { seq, rank, attempt, ready }));
         });
     }
 
-    /// A save is ready for its agent (or failed before it).
-    pub fn readied(&mut self, readied: Readied, ranks: &mut Ranks) {
-        let Readied { seq, rank, attempt, ready } = readied;
+    /// A save is ready for its agent (or failed before it), or answered.
+    pub fn save_came_further(&mut self, step: SaveStep, ranks: &Ranks) {
+        let Readied { seq, rank, attempt, ready } = match step {
+            SaveStep::Readied(readied) => readied,
+            SaveStep::Answered { seq, good } => return self.answered(seq, good, ranks),
+        };
         if ranks.get(&rank).is_none_or(|slot| slot.attempt != attempt) {
             return self.fail(seq, rank, "it has ended".into(), "");
         }
@@ -289,7 +331,9 @@ impl Relay {
         }
     }
 
-    fn fail(&self, seq: u64, rank: Rank, error: String, hint: &str) {
+    fn fail(&mut self, seq: u64, rank: Rank, error: String, hint: &str) {
+        // Nothing follows a failure.
+        self.turns.answered(seq, false);
         self.urgent.send(FromDaemon::Agent { seq, rank, reply: Reply::Failed { error, hint: hint.to_owned() } });
     }
 
@@ -429,7 +473,7 @@ impl Relay {
             FromAgent::FabricUp(address) if speaks_for_fabric => self.urgent.send(FromDaemon::FabricUp { rank, address }),
             FromAgent::FabricInUse if speaks_for_fabric => self.urgent.send(FromDaemon::FabricInUse { rank }),
             FromAgent::FabricUp(_) | FromAgent::FabricInUse => {}
-            FromAgent::Reply { seq, reply } => self.reply(id, seq, reply, slot),
+            FromAgent::Reply { seq, reply } => self.reply(id, seq, reply, ranks),
             FromAgent::Written { id: image, result } => {
                 if let Some(agent) = self.agents.get_mut(&id) {
                     agent.behind.retain(|behind| *behind != image);
@@ -442,7 +486,7 @@ impl Relay {
         }
     }
 
-    fn reply(&mut self, id: AgentId, number: u64, reply: Reply, slot: &Slot) {
+    fn reply(&mut self, id: AgentId, number: u64, reply: Reply, ranks: &Ranks) {
         let Some(question) = self.questions.remove(&number) else {
             return tracing::warn!("an agent answered a question that nobody asked");
         };
@@ -455,7 +499,9 @@ impl Relay {
         }
         let Question { seq, rank, save, mut sink, .. } = question;
         if !save {
-            return self.urgent.send(FromDaemon::Agent { seq, rank, reply });
+            let good = !matches!(reply, Reply::Failed { .. });
+            self.urgent.send(FromDaemon::Agent { seq, rank, reply });
+            return self.answered(seq, good, ranks);
         }
         if let Reply::Saved(Saved { behind: true, id: image, .. }) = &reply
             && let Some(sink) = sink.take()
@@ -464,8 +510,10 @@ impl Relay {
         }
         // The rank's threads are parked: what it wrote is in the pipes, and goes first.
         let (done, flushed) = oneshot::channel();
-        slot.tell(Command::Flush(done));
-        let ordered = self.ordered.clone();
+        if let Some(slot) = ranks.get(&rank) {
+            slot.tell(Command::Flush(done));
+        }
+        let (ordered, saves) = (self.ordered.clone(), self.saves.clone());
         tokio::spawn(async move {
             // A rank that ended meanwhile has been flushed by its end.
             let _ = flushed.await;
@@ -477,7 +525,9 @@ impl Relay {
                 },
                 (reply, _) => reply,
             };
+            let good = !matches!(reply, Reply::Failed { .. });
             let _ = ordered.send(FromDaemon::Agent { seq, rank, reply }).await;
+            let _ = saves.send(SaveStep::Answered { seq, good });
         });
     }
 

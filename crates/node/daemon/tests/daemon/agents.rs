@@ -6,7 +6,7 @@ use mend_messages::PROTOCOL;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
 };
-use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreSource, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreSource, ToDaemon, Turn};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -130,7 +130,10 @@ impl Stage {
                 let behind = order.mode == SaveMode::CopyOnWrite;
                 Reply::Saved(Saved { id: IMAGE, behind, pages: 3, ..Saved::default() })
             }
-            Request::Resume => Reply::Resumed,
+            Request::Resume => {
+                println!("goes on");
+                Reply::Resumed
+            }
         }
     }
 }
@@ -219,6 +222,52 @@ fn what_was_written_before_a_save_comes_before_its_answer() {
             }
         }
         assert_eq!(output.matches(LAST_WORDS).count(), 5000);
+    });
+}
+
+#[test]
+fn what_is_asked_in_turn_is_done_without_the_controller_and_its_output_comes_in_order() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mut job = performance(&daemon, "dutiful").await;
+        until_fabric(&mut job, true).await;
+        let save = Request::Save(SaveOrder::full(SaveTarget::File("/unused".into())));
+        let steps = [(1, Request::Suspend), (2, save), (3, Request::Resume)];
+        job.send(ToDaemon::InTurn(steps.map(|(seq, request)| vec![Turn { seq, rank: 0, request }]).into())).await;
+        let (mut output, mut answers) = (String::new(), Vec::new());
+        while answers.len() < 3 || !output.contains("goes on") {
+            match job.next().await {
+                FromDaemon::Output { bytes, .. } => output.push_str(std::str::from_utf8(&bytes).unwrap()),
+                FromDaemon::Agent { seq, reply, .. } => {
+                    assert!(!matches!(reply, Reply::Failed { .. }), "{reply:?}");
+                    if seq == 2 {
+                        // All that came before the save, nothing that came after it.
+                        assert_eq!((output.matches(LAST_WORDS).count(), output.contains("goes on")), (5000, false));
+                    }
+                    answers.push(seq);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // The last may overtake output, and the one that waits behind it.
+        answers.sort_unstable();
+        assert_eq!(answers, [1, 2, 3]);
+    });
+}
+
+#[test]
+fn nothing_follows_in_turn_when_something_failed() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mut job = performance(&daemon, "dutiful").await;
+        until_fabric(&mut job, true).await;
+        let turn = |seq, rank, request| Turn { seq, rank, request };
+        // Rank 1 is not here.
+        let step = vec![turn(4, 1, Request::Suspend), turn(5, 0, Request::Suspend)];
+        job.send(ToDaemon::InTurn(vec![step, vec![turn(6, 0, Request::Resume)]])).await;
+        assert!(matches!(news(&mut job).await, FromDaemon::Agent { seq: 4, reply: Reply::Failed { .. }, .. }));
+        assert!(matches!(news(&mut job).await, FromDaemon::Agent { seq: 5, reply: Reply::Suspended { .. }, .. }));
+        assert!(matches!(ask(&mut job, 7, Request::Inspect { ahead: None }).await, Reply::Inspected(_)));
     });
 }
 

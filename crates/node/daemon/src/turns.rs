@@ -1,0 +1,82 @@
+//! What agents are asked step by step, without the controller in between: for the ranks of a node alone that spares every step but the
+//! first its way to the controller and back.
+//!
+//! Invariant: a step begins when everything before it has been answered, and nothing failed.
+//! Faults assumed: an answer never comes; then what was to follow is dropped when the controller asks something else.
+
+use mend_messages::daemon::Turn;
+use std::collections::{BTreeSet, VecDeque};
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Turns {
+    awaited: BTreeSet<u64>,
+    later: VecDeque<Vec<Turn>>,
+}
+
+impl Turns {
+    /// Takes new steps instead of what was left; returns those to relay now.
+    pub fn begin(&mut self, steps: Vec<Vec<Turn>>) -> Vec<Turn> {
+        self.later = steps.into();
+        self.awaited.clear();
+        self.next()
+    }
+
+    /// An answer is on its way to the controller. Returns what to relay now.
+    pub fn answered(&mut self, seq: u64, good: bool) -> Vec<Turn> {
+        if !self.awaited.remove(&seq) {
+            return Vec::new();
+        }
+        if !good {
+            self.drop_rest();
+        }
+        if self.awaited.is_empty() { self.next() } else { Vec::new() }
+    }
+
+    /// Nothing of what is left is relayed any more.
+    pub fn drop_rest(&mut self) {
+        self.later.clear();
+    }
+
+    fn next(&mut self) -> Vec<Turn> {
+        let step = self.later.pop_front().unwrap_or_default();
+        self.awaited = step.iter().map(|turn| turn.seq).collect();
+        step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_messages::agent::Request;
+
+    fn steps() -> Vec<Vec<Turn>> {
+        let step = |seqs: [u64; 2], request: Request| seqs.map(|seq| Turn { seq, rank: seq as u32 % 2, request: request.clone() }).into();
+        vec![step([4, 5], Request::Suspend), step([6, 7], Request::Inspect { ahead: None }), step([8, 9], Request::Resume)]
+    }
+
+    #[test]
+    fn a_step_begins_when_all_of_the_last_one_is_answered() {
+        let mut turns = Turns::default();
+        assert_eq!(turns.begin(steps()), steps()[0]);
+        assert_eq!(turns.answered(5, true), []);
+        // Twice, of a later step, of nobody's.
+        assert_eq!([5, 6, 99].map(|seq| turns.answered(seq, true)), [vec![], vec![], vec![]]);
+        assert_eq!(turns.answered(4, true), steps()[1]);
+        assert_eq!(turns.answered(7, true), []);
+        assert_eq!(turns.answered(6, true), steps()[2]);
+        assert_eq!([8, 9].map(|seq| turns.answered(seq, true)), [vec![], vec![]]);
+    }
+
+    #[test]
+    fn nothing_follows_a_failure_or_another_order() {
+        let mut turns = Turns::default();
+        turns.begin(steps());
+        assert_eq!([(4, false), (5, true)].map(|(seq, good)| turns.answered(seq, good)), [vec![], vec![]]);
+        turns.begin(steps());
+        turns.drop_rest();
+        assert_eq!([(4, true), (5, true)].map(|(seq, good)| turns.answered(seq, good)), [vec![], vec![]]);
+        // What is left of them does not count for the next.
+        assert_eq!(turns.begin(steps()), steps()[0]);
+    }
+}

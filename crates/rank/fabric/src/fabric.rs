@@ -98,7 +98,8 @@ impl State {
     fn linger(&mut self, gate: &Gate<Self>) -> bool {
         let (began, gave_way) = (cycles(), gave_way());
         self.idle.comes_back(began, gave_way);
-        if !self.idle.lingers(began, gave_way) {
+        // A library that only wants to be sure that it misses nothing, as in MPI_Win_fence, has other things to do.
+        if !(gave_way || self.engine.expects()) || !self.idle.lingers(began, gave_way) {
             self.idle.here(began);
             return false;
         }
@@ -261,6 +262,8 @@ impl Fabric {
     #[inline]
     pub(crate) fn progress(&self, state: &mut State) -> bool {
         if state.progress() {
+            // That it gave way before is no sign for the next poll.
+            gave_way();
             state.idle.here(cycles());
             return true;
         }

@@ -108,6 +108,7 @@ struct Waiting {
 pub struct Matcher {
     directed: Vec<Ordered<Posted>>,
     wild: Ordered<Posted>,
+    posted: usize,
     unexpected: Vec<Waiting>,
     waiting: usize,
     /// Ranks that keep messages for this space, and an endpoint of each.
@@ -135,6 +136,7 @@ impl Matcher {
     #[inline]
     pub fn post(&mut self, posted: Posted) {
         let time = self.tick();
+        self.posted += 1;
         match posted.source {
             Some((rank, _)) => line(&mut self.directed, rank).push_back(time, posted),
             None => self.wild.push_back(time, posted),
@@ -177,13 +179,24 @@ impl Matcher {
             Some(line) => self.directed.get_mut(line)?,
             None => &mut self.wild,
         };
-        queue.remove(place.index)
+        let posted = queue.remove(place.index);
+        self.posted -= usize::from(posted.is_some());
+        posted
     }
 
     /// Takes the receive of this context out.
     pub fn cancel(&mut self, context: usize) -> Option<Posted> {
         let mut lines = std::iter::once(&mut self.wild).chain(&mut self.directed);
-        lines.find_map(|line| line.remove_first(|posted| posted.context == context))
+        let posted = lines.find_map(|line| line.remove_first(|posted| posted.context == context));
+        self.posted -= usize::from(posted.is_some());
+        posted
+    }
+
+    /// True if a receive is posted.
+    #[must_use]
+    #[inline]
+    pub fn has_posted(&self) -> bool {
+        self.posted > 0
     }
 
     /// Keeps a message for a later receive.

@@ -348,6 +348,14 @@ impl Engine {
             && self.operations.values().any(arrives)
     }
 
+    /// True if this process waits for something, as far as can be told: an operation is under way, or a receive of a tagged message is
+    /// posted. Plain ones are always posted by MPI libraries, for messages of their own.
+    #[must_use]
+    #[inline]
+    pub fn expects(&self) -> bool {
+        !self.operations.is_empty() || self.endpoints.iter().flatten().any(|endpoint| endpoint.tagged.has_posted())
+    }
+
     /// Whether an operation with these flags is reported when it succeeds.
     pub(crate) fn reports(&self, endpoint: u16, class: Class, flags: u64) -> bool {
         let Some(owner) = self.endpoints.get(usize::from(endpoint)).and_then(Option::as_ref) else { return false };

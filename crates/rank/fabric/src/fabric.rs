@@ -93,17 +93,22 @@ impl State {
         }
     }
 
-    /// A rank that waits looks on for a moment, unless somebody else wants the lock. True if anything moved.
+    /// A poll: one round, and if nothing moves, and it `may_linger`, a rank that waits looks on for a moment, unless somebody else wants
+    /// the lock. True if anything moved.
     #[inline]
-    fn linger(&mut self, gate: &Gate<Self>) -> bool {
-        let (began, gave_way) = (cycles(), gave_way());
-        self.idle.comes_back(began, gave_way);
-        // A library that only wants to be sure that it misses nothing, as in MPI_Win_fence, has other things to do.
-        if !(gave_way || self.engine.expects()) || !self.idle.lingers(began, gave_way) {
-            self.idle.here(began);
-            return false;
+    fn poll(&mut self, gate: &Gate<Self>, may_linger: bool) -> bool {
+        let moved = self.progress();
+        // Asked in any case: that it gave way before what moved is no sign for the next poll.
+        let (now, gave_way) = (cycles(), gave_way());
+        if !moved {
+            self.idle.comes_back(now, gave_way);
+            // A library that only wants to be sure that it misses nothing, as in MPI_Win_fence, has other things to do.
+            if may_linger && (gave_way || self.engine.expects()) && self.idle.lingers(now, gave_way) {
+                return self.look_on(gate, now);
+            }
         }
-        self.look_on(gate, began)
+        self.idle.here(now);
+        moved
     }
 
     fn look_on(&mut self, gate: &Gate<Self>, began: u64) -> bool {
@@ -261,26 +266,14 @@ impl Fabric {
     /// A round of progress; if nothing moves, a rank that waits looks on for a moment. True if anything moved.
     #[inline]
     pub(crate) fn progress(&self, state: &mut State) -> bool {
-        if state.progress() {
-            // That it gave way before is no sign for the next poll.
-            gave_way();
-            state.idle.here(cycles());
-            return true;
-        }
-        state.linger(&self.state)
+        state.poll(&self.state, true)
     }
 
     /// A round of progress for a program that looks again by another call, and has to go through the MPI library for that: lingering
     /// would hold up what came meanwhile. True if anything moved.
     #[inline]
     pub(crate) fn look(&self, state: &mut State) -> bool {
-        let moved = state.progress();
-        let now = cycles();
-        if !moved {
-            state.idle.comes_back(now, gave_way());
-        }
-        state.idle.here(now);
-        moved
+        state.poll(&self.state, false)
     }
 
     /// If all there is to tell is that long messages have left, goes on while another arrives.

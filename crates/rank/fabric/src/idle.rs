@@ -124,14 +124,19 @@ impl Idle {
     #[inline]
     pub fn busy(&mut self) {
         self.left = 0;
-        (self.empty, self.away, self.since) = (0, 0, None);
+        self.start_again();
     }
 
     /// Something happened.
     #[inline]
     pub fn reset(&mut self) {
-        (self.empty, self.away, self.since) = (0, 0, None);
         self.lingered = 0;
+        self.start_again();
+    }
+
+    #[inline]
+    fn start_again(&mut self) {
+        (self.empty, self.away, self.since) = (0, 0, None);
     }
 
     /// After a poll that found nothing.

@@ -43,10 +43,8 @@ struct Account {
     told: u64,
     /// Messages and announcements that left, of whatever length: here these are counted, not bytes.
     left: u64,
-    /// Those before the last question.
-    asked: u64,
-    /// No answer has come to that.
-    asking: bool,
+    /// Those before a question that no answer has come to.
+    asked: Option<u64>,
     /// Those that the peer has got, as far as it has answered.
     arrived: u64,
 }
@@ -124,7 +122,7 @@ impl Flow {
     pub fn is_ahead(&mut self, peer: Rank) -> bool {
         let most = self.most_on_way();
         let account = self.account(peer);
-        account.asking && account.left - account.arrived >= most
+        account.asked.is_some() && account.left - account.arrived >= most
     }
 
     /// A message leaves. True: it is time to ask.
@@ -133,21 +131,19 @@ impl Flow {
         let share = self.most_on_way() / SHARE;
         let account = self.account(peer);
         account.left += 1;
-        !account.asking && account.left - account.arrived > share
+        account.asked.is_none() && account.left - account.arrived > share
     }
 
     /// The peer is asked something that it answers at once, after all that has left.
     pub fn asks(&mut self, peer: Rank) {
         let account = self.account(peer);
-        (account.asked, account.asking) = (account.left, true);
+        account.asked = Some(account.left);
     }
 
     /// It has answered.
     pub fn answered(&mut self, peer: Rank) {
         let account = self.account(peer);
-        if std::mem::take(&mut account.asking) {
-            account.arrived = account.asked;
-        }
+        account.arrived = account.asked.take().unwrap_or(account.arrived);
     }
 
     /// The peer says how much it has taken, ever. False: that cannot be.

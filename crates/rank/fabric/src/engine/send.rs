@@ -87,7 +87,8 @@ impl Engine {
         let copied = message.inject || message.flags & FI_INJECT != 0;
         let short = length <= if copied { INJECT_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
         let held = self.withheld.concerns(message.to, message.tag.is_some());
-        if if held { self.withheld.is_full(message.to, message.tag.is_some()) } else { self.flow.is_ahead(message.to.0) } {
+        let too_much = if held { self.withheld.is_full(message.to, message.tag.is_some()) } else { self.flow.is_ahead(message.to.0) };
+        if too_much {
             return Err(FI_EAGAIN);
         }
         let eager = short && !held && self.flow.admit(message.to.0, length);

@@ -99,7 +99,7 @@ fn replies() -> Vec<Reply> {
         Reply::Inspected(inspection()),
         Reply::Suspended { us: 70 },
         Reply::Saved(saved),
-        Reply::Resumed,
+        Reply::Resumed { stopped_us: 3000 },
         Reply::Failed { error: "no room".into(), hint: String::new() },
     ]
 }

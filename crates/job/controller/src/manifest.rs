@@ -98,7 +98,7 @@ pub struct Manifest {
     pub printed: BTreeMap<Rank, Printed>,
     /// How long it took.
     pub phases: Phases,
-    /// How long the job was stopped, microseconds.
+    /// How long the rank that took longest was stopped, microseconds.
     pub stopped_us: u64,
     /// From the first request to suspend until every image was durable, microseconds.
     pub durable_us: u64,

@@ -256,7 +256,7 @@ impl Job {
                 // It ended as soon as it went on.
                 (Reply::Failed { error, .. }, ..) if error == AGENT_LEFT => tracing::debug!(rank, error, "an agent left"),
                 (Reply::Failed { error, .. }, ..) => tracing::warn!(rank, error, "an agent reports a failure"),
-                (Reply::Resumed, Some(resumed), Some(phases)) => phases.reconnect_us = now_us.saturating_sub(resumed),
+                (Reply::Resumed { .. }, Some(resumed), Some(phases)) => phases.reconnect_us = now_us.saturating_sub(resumed),
                 _ => {}
             },
         }

@@ -66,7 +66,7 @@ pub struct Outcome {
     pub saved: BTreeMap<Rank, Saved>,
     /// Slowest rank of each phase.
     pub phases: Phases,
-    /// From the first request to suspend to the last rank resumed, microseconds.
+    /// From the request to suspend until the program went on, by the rank's own clock, of the rank that took longest, microseconds.
     pub stopped_us: u64,
     /// From the first request to suspend until every image was durable, microseconds.
     pub durable_us: u64,
@@ -165,7 +165,7 @@ impl Checkpoint {
                 self.phases.write_us = self.phases.write_us.max(saved.park_us + saved.write_us);
                 self.saved.insert(rank, saved);
             }
-            (State::Resuming, Reply::Resumed) => {}
+            (State::Resuming, Reply::Resumed { stopped_us }) => self.stopped_us = self.stopped_us.max(stopped_us),
             (_, Reply::Failed { error, hint }) => {
                 self.broken = true;
                 self.fail(Failure { error: format!("rank {rank}: {error}"), hint });
@@ -294,7 +294,6 @@ impl Checkpoint {
 
     /// Everybody runs again.
     fn resumed(&mut self, now_us: u64) -> Vec<Action> {
-        self.stopped_us = now_us.saturating_sub(self.suspend_started_us);
         self.phases.reconnect_us = now_us.saturating_sub(self.resume_started_us);
         self.state = State::Writing;
         let ranks: Vec<Rank> = self.ranks.iter().copied().collect();

@@ -149,7 +149,7 @@ impl Migration {
                 };
                 return self.undo(now_us, Failure { error, hint });
             }
-            (State::Resuming | State::Undoing, Reply::Resumed | Reply::Failed { .. }) => {
+            (State::Resuming | State::Undoing, Reply::Resumed { .. } | Reply::Failed { .. }) => {
                 self.waiting.remove(&rank);
             }
             _ => return Vec::new(),
@@ -320,7 +320,7 @@ mod tests {
                     Pending::Reply(from, request) => {
                         let good = match request {
                             Request::Inspect { .. } => Reply::Inspected(Inspection::default()),
-                            Request::Resume => Reply::Resumed,
+                            Request::Resume => Reply::Resumed { stopped_us: 9 },
                             _ => Reply::Suspended { us: 1 },
                         };
                         machine.reply(1, from, if bad { failed } else { good })

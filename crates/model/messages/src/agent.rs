@@ -219,8 +219,11 @@ pub enum Reply {
     },
     /// To `Save`.
     Saved(Saved),
-    /// To `Resume`.
-    Resumed,
+    /// To `Resume`: the threads go on at this moment.
+    Resumed {
+        /// Microseconds since the rank was asked to suspend; 0 if it was not, or has come out of an image since.
+        stopped_us: u64,
+    },
     /// The request could not be done; the rank is as it was before it (after a failed `Save` still suspended).
     Failed {
         /// What went wrong, and with which file, thread or peer.

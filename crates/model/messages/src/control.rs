@@ -98,7 +98,7 @@ pub struct CheckpointDone {
     pub bytes: u64,
     /// Slowest rank of each phase.
     pub phases: Phases,
-    /// Time the job was stopped, microseconds.
+    /// From the order to suspend until the program went on, of the rank that took longest, microseconds.
     pub stopped_us: u64,
     /// From the first request to suspend until every image was durable, microseconds.
     pub durable_us: u64,

@@ -136,6 +136,8 @@ struct Agent {
     bell: OwnedFd,
     identity: Option<Welcome>,
     stage: Stage,
+    /// When the order came that suspended the rank. `None` in a restored process, too: its clock may be another node's.
+    suspended_at: Option<Instant>,
     /// A map that came while the fabric was frozen.
     held_map: Option<JobMap>,
     /// Locks on files that a rank which has moved takes when its former self is gone.
@@ -172,6 +174,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         bell,
         identity: None,
         stage: Stage::Running,
+        suspended_at: None,
         held_map: None,
         locks: Due::default(),
         told_use: false,
@@ -304,8 +307,9 @@ impl Agent {
     fn answer(&mut self, seq: u64, request: Request) -> io::Result<()> {
         let reply = match request {
             Request::Inspect { ahead } => Reply::Inspected(self.inspect(ahead)),
-            Request::Suspend => self.suspend(|network, deadline| network.suspend(deadline)),
-            Request::SuspendPeer(rank) => self.suspend_peer(rank),
+            Request::Suspend => self.suspend(),
+            // The rank keeps running: only one peer is let go.
+            Request::SuspendPeer(rank) => self.drain(|network, deadline| network.suspend_peer(rank, deadline)),
             Request::Save(order) => match self.save(order)? {
                 Some(reply) => reply,
                 // Restored: that request was answered in another life.
@@ -361,30 +365,23 @@ impl Agent {
         (held, Surroundings { own, excluded, provider_open, copy, main_process: self.place.main_process })
     }
 
-    fn suspend(&mut self, drain: impl FnOnce(&dyn Network, Instant) -> Result<(), String>) -> Reply {
+    fn suspend(&mut self) -> Reply {
+        let began = Instant::now();
+        let reply = self.drain(|network, deadline| network.suspend(deadline));
+        if let Reply::Suspended { .. } = reply {
+            self.stage = Stage::Suspended;
+            self.suspended_at.get_or_insert(began);
+        }
+        reply
+    }
+
+    fn drain(&self, drain: impl FnOnce(&dyn Network, Instant) -> Result<(), String>) -> Reply {
         if let Stage::Parked { .. } = self.stage {
             return refused("the rank is parked already");
         }
         let began = Instant::now();
         match drain(self.network, began + self.place.drain_limit) {
-            Ok(()) => {
-                self.stage = Stage::Suspended;
-                Reply::Suspended { us: began.elapsed().as_micros() as u64 }
-            }
-            Err(error) => {
-                Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }
-            }
-        }
-    }
-
-    /// The rank keeps running: only one peer is let go.
-    fn suspend_peer(&mut self, rank: Rank) -> Reply {
-        if let Stage::Parked { .. } = self.stage {
-            return refused("the rank is parked already");
-        }
-        let began = Instant::now();
-        match self.network.suspend_peer(rank, began + self.place.drain_limit) {
-            Ok(()) => Reply::Suspended { us: began.elapsed().as_micros() as u64 },
+            Ok(()) => Reply::Suspended { us: micros_since(began) },
             Err(error) => {
                 Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }
             }
@@ -412,7 +409,7 @@ impl Agent {
             _ => None,
         };
         let reply = match locks {
-            Ok(()) => Reply::Resumed,
+            Ok(()) => Reply::Resumed { stopped_us: self.suspended_at.take().map_or(0, micros_since) },
             Err((file, _)) => Reply::Failed {
                 error: format!("the rank goes on without its lock on {file}, which somebody else took while it moved"),
                 hint: String::new(),
@@ -559,7 +556,8 @@ impl Agent {
         }
         self.stage = Stage::Parked { threads: standing, fabric: None };
         self.held_map = None;
-        let rebuild_us = began.elapsed().as_micros() as u64;
+        self.suspended_at = None;
+        let rebuild_us = micros_since(began);
         self.link.send(&FromAgent::Restored { rank: self.place.rank, rebuild_us })
     }
 
@@ -575,6 +573,10 @@ fn end_process() -> ! {
         // SAFETY: exit_group does not return.
         unsafe { mend_kernel::raw::syscall(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
     }
+}
+
+fn micros_since(at: Instant) -> u64 {
+    at.elapsed().as_micros() as u64
 }
 
 fn refused(error: &str) -> Reply {

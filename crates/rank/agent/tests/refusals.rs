@@ -5,6 +5,7 @@ mod support;
 use mend_image::launch::Mode;
 use mend_messages::agent::{Reply, Request, SaveOrder, SaveTarget};
 use std::path::Path;
+use std::time::Duration;
 use support::{Rank, Refusal, Source, compile};
 
 fn refusal(path: &Path, directory: &Path) -> String {
@@ -135,7 +136,7 @@ fn requests_out_of_order_and_bad_targets() {
     let mut rank = Rank::start(3100, &compile("apps/counter.c"), &["60"]);
     let target = || SaveTarget::File("/nonexistent/directory/image".into());
     assert!(matches!(rank.ask(Request::Save(SaveOrder::full(target()))), Reply::Failed { .. }));
-    assert_eq!(rank.ask(Request::Resume), Reply::Resumed);
+    assert_eq!(rank.resume(), Duration::ZERO, "it was not stopped");
     let (error, _) = rank.try_save(Path::new("/nonexistent/directory/image")).unwrap_err();
     assert!(error.contains("/nonexistent/directory/image"), "{error}");
     assert!(matches!(rank.ask(Request::Save(SaveOrder::full(SaveTarget::Descriptor))), Reply::Failed { .. }));

@@ -8,6 +8,7 @@ use mend_messages::agent::{FromAgent, Reply};
 use rustix::net::RecvFlags;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 use support::{Rank, Source, compile};
 
 #[test]
@@ -76,14 +77,28 @@ fn a_parked_rank_whose_daemon_is_gone_never_runs_again() {
     rank.save(&image);
     rank.hang_up();
     // Long enough for many ticks.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     let printed = String::from_utf8(rank.kill()).unwrap();
     let ticks = printed.lines().count();
     let mut moved = Rank::restart(&image, &image.with_file_name("."));
-    moved.resume();
+    assert_eq!(moved.resume(), Duration::ZERO, "how long it lay in its image is nobody's time");
     let next = format!("tick {}", ticks + 1);
     moved.await_line(&next);
     assert_eq!(String::from_utf8_lossy(&moved.printed).lines().next(), Some(&next[..]));
+}
+
+#[test]
+fn a_rank_tells_how_long_it_was_stopped() {
+    let mut rank = Rank::start(4750, &compile("apps/counter.c"), &["1000"]);
+    rank.await_line("tick 1");
+    let image = rank.directory.join("image");
+    for pause in [Duration::from_millis(60), Duration::ZERO] {
+        let began = Instant::now();
+        rank.save(&image);
+        std::thread::sleep(pause);
+        let stopped = rank.resume();
+        assert!(pause < stopped && stopped <= began.elapsed(), "{stopped:?} of {:?}, {pause:?} of them idle", began.elapsed());
+    }
 }
 
 #[test]

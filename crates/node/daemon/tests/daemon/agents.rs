@@ -132,7 +132,7 @@ impl Stage {
             }
             Request::Resume => {
                 println!("goes on");
-                Reply::Resumed
+                Reply::Resumed { stopped_us: 0 }
             }
         }
     }
@@ -194,7 +194,7 @@ fn questions_and_maps_reach_the_agent_and_answers_come_back() {
         assert_eq!(address, FabricAddress { tcp: "127.0.0.1:4711".parse().unwrap(), unix: "fabric-0-3".into() });
         assert_eq!(ask(&mut job, 90, Request::Suspend).await, Reply::Suspended { us: 5 });
         assert!(matches!(ask(&mut job, 7, Request::Inspect { ahead: None }).await, Reply::Inspected(Inspection { threads: 7, .. })));
-        assert_eq!(ask(&mut job, 8, Request::Resume).await, Reply::Resumed);
+        assert_eq!(ask(&mut job, 8, Request::Resume).await, Reply::Resumed { stopped_us: 0 });
         job.send(ToDaemon::Map(JobMap { version: 42, entries: Vec::new() })).await;
         let mut output = String::new();
         while !output.contains("map 42") {
@@ -454,6 +454,6 @@ fn a_save_into_a_transfer_that_nobody_waits_for_leaves_the_rank_alone() {
             FromDaemon::Agent { seq: 5, reply: Reply::Failed { error, .. }, .. } => assert!(error.contains("cannot connect"), "{error}"),
             other => panic!("{other:?}"),
         }
-        assert_eq!(ask(&mut sender, 6, Request::Resume).await, Reply::Resumed);
+        assert_eq!(ask(&mut sender, 6, Request::Resume).await, Reply::Resumed { stopped_us: 0 });
     });
 }

@@ -314,14 +314,17 @@ impl Rank {
         self.try_save(path).unwrap_or_else(|(error, hint)| panic!("save failed: {error} ({hint})"))
     }
 
-    /// Suspends and saves, what changed since `base` if it can; changes are noticed from now on. Threads stay parked.
-    pub fn save_on(&mut self, path: &Path, base: Option<ImageId>) -> Saved {
+    fn suspend_and_save(&mut self, order: SaveOrder) -> Saved {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
-        let target = SaveTarget::File(path.to_path_buf());
-        match self.ask(Request::Save(SaveOrder { base, track: true, ..SaveOrder::full(target) })) {
+        match self.ask(Request::Save(order)) {
             Reply::Saved(saved) => saved,
             other => panic!("unexpected {other:?}"),
         }
+    }
+
+    /// Suspends and saves, what changed since `base` if it can; changes are noticed from now on. Threads stay parked.
+    pub fn save_on(&mut self, path: &Path, base: Option<ImageId>) -> Saved {
+        self.suspend_and_save(SaveOrder { base, track: true, ..SaveOrder::full(SaveTarget::File(path.to_path_buf())) })
     }
 
     /// Suspends and takes a snapshot, to be written behind; threads stay parked.
@@ -331,12 +334,8 @@ impl Rank {
 
     /// The same, on another image if changes since that are known; those from here on are to be.
     pub fn snapshot_on(&mut self, path: &Path, base: Option<ImageId>, rate: Option<u64>) -> Saved {
-        assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
         let order = SaveOrder::full(SaveTarget::File(path.to_path_buf()));
-        match self.ask(Request::Save(SaveOrder { mode: SaveMode::CopyOnWrite, base, track: true, rate, ..order })) {
-            Reply::Saved(saved) => saved,
-            other => panic!("unexpected {other:?}"),
-        }
+        self.suspend_and_save(SaveOrder { mode: SaveMode::CopyOnWrite, base, track: true, rate, ..order })
     }
 
     /// Waits until this image is written, or is not going to be.
@@ -385,8 +384,12 @@ impl Rank {
         assert_eq!(sent, bytes.len());
     }
 
-    pub fn resume(&mut self) {
-        assert_eq!(self.ask(Request::Resume), Reply::Resumed);
+    /// How long it says that it was stopped.
+    pub fn resume(&mut self) -> Duration {
+        match self.ask(Request::Resume) {
+            Reply::Resumed { stopped_us } => Duration::from_micros(stopped_us),
+            other => panic!("unexpected {other:?}"),
+        }
     }
 
     /// Reads output until this line was printed.
@@ -413,19 +416,10 @@ impl Rank {
         }
     }
 
-    /// Reads output until so many more lines were printed.
+    /// Reads output until so many more lines were printed than were read.
     pub fn await_more(&mut self, lines: usize) {
-        let count = |printed: &[u8]| printed.iter().filter(|byte| **byte == b'\n').count();
-        let (began, wanted) = (Instant::now(), count(&self.printed) + lines);
-        self.output.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        while count(&self.printed) < wanted {
-            let mut bytes = [0; 4096];
-            match self.output.read(&mut bytes) {
-                Ok(0) => panic!("ended before {lines} more lines: {}", String::from_utf8_lossy(&self.printed)),
-                Ok(count) => self.printed.extend(&bytes[..count]),
-                Err(_) => assert!(began.elapsed() < limit(), "too few lines: {}", String::from_utf8_lossy(&self.printed)),
-            }
-        }
+        let wanted = String::from_utf8_lossy(&self.printed).lines().count() + lines;
+        self.await_output("more lines", |printed| printed.lines().count() >= wanted);
     }
 
     /// Reads some output, or nothing for a while.

@@ -22,9 +22,9 @@ const FAR: u64 = 3;
 /// One of so many messages comes the other way, at most, while that is not known or no worse.
 const TRIED: u64 = 16;
 /// At least, however much worse it is.
-const SELDOM: u64 = 1024;
+const SELDOM: u64 = 4096;
 /// What tries cost together: one of so many parts of the time.
-const PRICE: u64 = 64;
+const PRICE: u64 = 256;
 
 /// What is typical of a cost that is sometimes much higher, because somebody interrupted: close to the median.
 #[derive(Clone, Copy, Debug, Default)]

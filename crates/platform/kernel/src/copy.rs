@@ -8,6 +8,7 @@
 
 use crate::raw::{check, syscall};
 use core::ffi::c_void;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Descriptors of the parts of Mend inside a rank start here, out of the way of the program's.
@@ -146,6 +147,17 @@ impl Copy {
         }
     }
 
+    /// Waits until it has ended, for as long as that takes. Nobody has been told of its end before.
+    #[must_use]
+    pub fn await_end(&self) -> End {
+        loop {
+            let _ = poll(&mut [PollFd::from_borrowed_fd(self.ended(), PollFlags::IN)], None);
+            if let Some(end) = self.reap() {
+                return end;
+            }
+        }
+    }
+
     /// Its id as `/proc` shows it, which may belong to an outer PID namespace.
     #[must_use]
     pub fn outer(&self) -> Option<i32> {
@@ -241,12 +253,6 @@ pub fn leave(code: i32) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{PollFd, PollFlags, poll};
-
-    fn await_end(copy: &Copy) -> End {
-        assert_eq!(poll(&mut [PollFd::from_borrowed_fd(copy.ended(), PollFlags::IN)], None), Ok(1));
-        copy.reap().unwrap()
-    }
 
     #[test]
     fn a_copy_has_the_memory_of_the_moment_and_nobody_sees_it() {
@@ -281,7 +287,7 @@ mod tests {
                 drop(writer);
                 rustix::io::write(&went, b"x").unwrap();
                 assert_eq!((rustix::io::read(&reader, &mut byte).unwrap(), byte[0], value), (1, 7, 8));
-                assert_eq!(await_end(&copy), End::Exited(3));
+                assert_eq!(copy.await_end(), End::Exited(3));
                 assert!(copy.reap().is_none());
             }
         }
@@ -306,7 +312,7 @@ mod tests {
                 // The end of the pipe is seen while the copy lives.
                 assert_eq!(rustix::io::read(&reader, &mut [0u8]).unwrap(), 0);
                 copy.kill();
-                assert_eq!(await_end(&copy), End::Killed(libc::SIGKILL));
+                assert_eq!(copy.await_end(), End::Killed(libc::SIGKILL));
             }
         }
     }
@@ -333,6 +339,6 @@ mod tests {
         })
         .join()
         .unwrap();
-        assert_eq!(await_end(&copy), End::Killed(libc::SIGKILL));
+        assert_eq!(copy.await_end(), End::Killed(libc::SIGKILL));
     }
 }

@@ -167,7 +167,8 @@ pub(crate) fn write<'a>(
     // SAFETY: no arguments.
     let original = unsafe { mend_kernel::raw::syscall(libc::SYS_getpid, [0; 6]) } as i32;
     if let (Some(staging), Some(changes)) = (plan.staging, writer.changes())
-        && let Some(filled) = staging.fill(job, changes)?
+        // SAFETY: the stack is used by nobody yet, and all threads of the program stand still.
+        && let Some(filled) = unsafe { staging.fill(job, changes, stack) }?
     {
         // SAFETY: the other one is dropped by the owner, this one never.
         let staging = ManuallyDrop::new(unsafe { core::ptr::read(staging) });

@@ -26,9 +26,8 @@ use crate::room::{self, Caution};
 use crate::samples::Samples;
 use crate::save::{self, Clear, Outcome, Snapshot, Standing, save};
 use crate::scratch::Scratch;
-use crate::staged::{Staging, worth_while};
+use crate::staged::Staging;
 use crate::target::Target;
-use crate::writer::PAGE;
 use mend_image::cpu::Cpu;
 use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_messages::PROTOCOL;
@@ -388,12 +387,10 @@ impl Agent {
         }
     }
 
-    /// Memory for copies of what changed since an image, if to copy that is quicker than to copy page tables, and there is enough.
+    /// Memory for copies of what changed since an image, if that is to be copied.
     fn make_ready(&self, base: ImageId, advice: &maps::Advice) -> Option<Staging> {
         let changed = self.tracker.changed(base, &maps::read().ok()?)?;
-        let small = advice.values().map(|advised| advised.small).sum();
-        let fits = room::too_little(changed * PAGE, self.ranks_here).is_none();
-        (worth_while(changed, small) && fits).then(|| Staging::new(changed).ok())?
+        Staging::for_changes(changed, advice.values().map(|advised| advised.small).sum(), self.ranks_here)
     }
 
     fn resume(&mut self, seq: u64) -> io::Result<()> {

@@ -19,7 +19,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use mend_kernel::copy::{self, Copy, end_with, leave};
 use mend_kernel::raw::syscall;
 use mend_kernel::threads::{wait_across, wake_across};
-use rustix::event::{PollFd, PollFlags, poll};
 use std::time::Duration;
 
 /// Batches, one of which is filled while the others wait or are sent.
@@ -58,9 +57,9 @@ pub(crate) struct Sender<'a> {
 /// Handed over last.
 const NOTHING: *const [Piece] = core::ptr::slice_from_raw_parts(core::ptr::null(), 0);
 
-/// Whether this thread may use more than one processor: on one alone nothing is won.
-pub(crate) fn worth_while() -> bool {
-    rustix::thread::sched_getaffinity(None).is_ok_and(|processors| processors.count() > 1)
+/// Whether this thread may use so many processors: two processes on one are no faster.
+pub(crate) fn may_use(processors: u64) -> bool {
+    rustix::thread::sched_getaffinity(None).is_ok_and(|set| u64::from(set.count()) >= processors)
 }
 
 impl<'a> Sender<'a> {
@@ -137,9 +136,8 @@ impl Drop for Sender<'_> {
         if self.await_waiting(BATCHES as u32).is_ok() {
             self.push(NOTHING);
         }
-        while !self.ended {
-            let _ = poll(&mut [PollFd::from_borrowed_fd(self.copy.ended(), PollFlags::IN)], None);
-            self.ended = self.copy.reap().is_some();
+        if !self.ended {
+            let _ = self.copy.await_end();
         }
     }
 }

@@ -71,7 +71,7 @@ impl<'a> Stream<'a> {
     /// # Safety
     /// Nobody else uses that stack until the stream is dropped, and all pages stay as they are until [`Stream::record`] or the drop.
     pub unsafe fn offer(&mut self, stack: usize) {
-        self.offered = Some(stack).filter(|_| self.outlet.is_file() && sender::worth_while());
+        self.offered = Some(stack).filter(|_| self.outlet.is_file() && sender::may_use(2));
     }
 
     /// What an end record would say now.

@@ -31,7 +31,7 @@ const ABSENT: u64 = 2;
 const FLAGS: u64 = 4095;
 
 impl Entry {
-    fn new(start: u64, end: u64, changed: bool, absent: bool) -> Self {
+    pub fn new(start: u64, end: u64, changed: bool, absent: bool) -> Self {
         Self { start, end: end | if changed { CHANGED } else { 0 } | if absent { ABSENT } else { 0 } }
     }
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 
-from side_by_side import HERE, main, report
+from side_by_side import HERE, main, report, warm
 from cluster import Failed, Machine, compile_plain, find_lammps
 from processes import Kind, beyond, copies_with_dd, images, in_a_mount_namespace, kinds, noises, tmpfs
 
@@ -40,8 +40,8 @@ def full(runs, work):
                 source = os.path.join(target, "source")
                 os.rename(process.checkpoint("stop")["directory"], source)
                 for run in range(runs):
-                    # Who is second takes pages that the machine may have given back to its host: they take turns.
                     for turn in (run, run + 1):
+                        warm((kind.mebibytes or 256) + 256)
                         if turn % 2:
                             theirs.append(copies_with_dd(images(source), target, where == "disk"))
                         else:

@@ -4,7 +4,7 @@
     network.py [--runs N] [NAME ...]
 
     pingpong    IMB PingPong, 0 B to 4 MiB: half a round trip, us; with the floor: one plain TCP connection over this link
-    sendrecv    IMB Sendrecv, both directions at once: time, us
+    sendrecv    IMB Sendrecv, both directions at once: time, us; with the same floor to 16 KiB
     uniband     IMB Uniband, a stream one way: MB/s (messages/s at 0 B)
     rate        messages per second of 8 B, windows of 64 nonblocking sends
     crowded     IMB Allreduce of 8 B, 4 ranks on each of 2 nodes, more than this machine may have cores: mean time, us
@@ -71,29 +71,31 @@ def print_table(title, unit, table, floor=None):
 
 
 def floors(lab, work, sizes, runs):
-    """{size: median of half a round trip of a plain TCP connection, us}."""
+    """Of a plain TCP connection, us: {size: median of half a round trip}, {size: median if both ends send}."""
     program = compile_plain("socket_pingpong.c", os.path.join(work, "socket_pingpong"))
     address = lab.on("node1", "getent", "ahostsv4", "node2").stdout.split()[0]
     plan = [str(number) for size in sizes if size for number in (size, 4000 if size <= 4096 else 200)]
-    figures = {}
+    ways, exchanges = {}, {}
     for _ in range(runs):
         server = subprocess.Popen([MEND, "lab", "exec", "--name", lab.name, "node2", "--", program, PORT], stdout=subprocess.PIPE)
         server.stdout.readline()
         for line in lab.on("node1", program, PORT, address, *plan).stdout.splitlines():
-            size, time = line.split()
-            figures.setdefault(int(size), []).append(float(time))
+            size, way, *exchange = line.split()
+            ways.setdefault(int(size), []).append(float(way))
+            exchanges.setdefault(int(size), []).extend(map(float, exchange))
         if server.wait(30):
             raise Failed("the plain connection's other end failed")
-    return {size: statistics.median(times) for size, times in figures.items()}
+    return tuple({size: statistics.median(times) for size, times in figures.items() if times} for figures in (ways, exchanges))
 
 
 def pingpong(lab, runs, work):
     table = imb(lab, "PingPong", runs, 2, (4000, 200))
-    print_table("PingPong, half a round trip", "us", table, floors(lab, work, sorted(table), runs))
+    print_table("PingPong, half a round trip", "us", table, floors(lab, work, sorted(table), runs)[0])
 
 
-def sendrecv(lab, runs, _work):
-    print_table("Sendrecv, time", "us", imb(lab, "Sendrecv", runs, 4, (4000, 200)))
+def sendrecv(lab, runs, work):
+    table = imb(lab, "Sendrecv", runs, 4, (4000, 200))
+    print_table("Sendrecv, time", "us", table, floors(lab, work, sorted(table), runs)[1])
 
 
 def uniband(lab, runs, _work):

@@ -8,15 +8,16 @@ run, as tables.
     bandwidth    IMB PingPong, Sendrecv and Uniband, 4 KiB to 4 MiB
     collectives  IMB Allreduce, Bcast, Barrier, Allgather, Alltoall, Reduce, 8 B to 1 MiB, 2 ranks; also stock MPICH
                  without collective operations of its own in shared memory ("messages")
+    exchange     MPI_Sendrecv, 16 KiB to 4 MiB, buffers that lie alike in their cache lines and such that do not
     rma          IMB-RMA Unidir_put, Unidir_get, Bidir_put, Bidir_get, 8 B to 4 MiB, one at a time and many (AGGREGATE)
-    crowded      collectives with 4 and 8 ranks, stock with fewer repetitions; the ratio that counts has fewer cores than
-                 ranks
+    crowded      collectives with 4 and 8 ranks, stock with fewer repetitions (8 ranks: to 1 KiB); the ratio that counts has fewer cores
+                 than ranks
     polls        a computation in chunks of about 1, 10 and 50 us, alone and with MPI_Test or MPI_Iprobe after each to which
                  nothing comes, 2 and 4 ranks; a message there and back that is probed for (MPI_Probe), one way
     lammps       LAMMPS melt and rhodo-like (PPPM), 2 ranks, loop time, of three times as many runs; also the fastest runs, since other
                  users of the machine can only make runs slower
-    floor        what reading another process's memory costs without MPI: as Mend can (/proc/PID/mem), as stock can
-                 (process_vm_readv); the same, and a ring, between two processes that both wait for the end, one way and
+    floor        what reading another process's memory costs without MPI: by /proc/PID/mem, by process_vm_readv, and by that
+                 between places that do not lie alike in their cache lines; the same, and a ring, between two processes that both wait for the end, one way and
                  both ways; and what it costs to hand 8 bytes from one processor to another
 
 Runs alternate (A B A B …); a figure is the median of the runs, a ratio the median of the pairs' ratios: mend's time
@@ -140,25 +141,35 @@ def rma(runs, work):
 
 
 def crowded(runs, work):
-    # Stock may need 100 ms for one operation. Where that is not so, there are enough for what the first messages cost not to count:
-    # the channels between two ranks are opened then, in about a millisecond.
+    # Stock may need 100 ms for one operation, a second for a long one. Where that is not so, there are as many as IMB makes by itself, so
+    # that what comes first does not count: channels are opened, ranks that slept in a barrier are woken, and it takes the scheduler some 50 ms to
+    # spread them evenly.
     for ranks in (4, 8):
-        for other, iterations in (("libfabric", 40), ("stock", 8)):
-            argv = imb(iterations, "3:20", COLLECTIVES, "-npmin", str(ranks))
+        plans = [("libfabric", 1000, "3:12"), ("libfabric", 200, "13:20"), ("stock", 8, "3:20" if ranks == 4 else "3:10")]
+        for other, iterations, sizes in plans:
+            argv = imb(iterations, sizes, COLLECTIVES, "-npmin", str(ranks))
             figures = alternate([other, "mend"], ranks, argv, runs, work, imb_tables)
             table(f"collective operations, {ranks} ranks on {os.cpu_count()} cores", figures, [other])
 
 
+def named_lines(text):
+    """{name: {number: microseconds}} of lines of these three."""
+    tables = {}
+    for name, number, time in (line.split() for line in text.splitlines()):
+        tables.setdefault(name, {})[int(number)] = float(time)
+    return tables
+
+
+def exchange(runs, work):
+    program = compile_mpi("mpi_exchange.c", os.path.join(work, "mpi_exchange"))
+    table("MPI_Sendrecv by where the buffers lie, 2 ranks", alternate([*OTHERS, "mend"], 2, [program], runs, work, named_lines), OTHERS)
+
+
 def polls(runs, work):
-    def read(text):
-        tables = {}
-        for name, units, time in (line.split() for line in text.splitlines()):
-            tables.setdefault(name, {})[int(units)] = float(time)
-        return tables
     program = compile_mpi("mpi_polls.c", os.path.join(work, "mpi_polls"))
     for ranks in (2, 4):
         table(f"chunks of a computation, and a call after each, by length (3: about 1 us), {ranks} ranks; a probed message",
-              alternate([*OTHERS, "mend"], ranks, [program], runs, work, read), OTHERS)
+              alternate([*OTHERS, "mend"], ranks, [program], runs, work, named_lines), OTHERS)
 
 
 def lammps(runs, work):
@@ -180,11 +191,12 @@ def floor(runs, work):
     program = compile_plain("copy_floor.c", os.path.join(work, "copy_floor"))
     plan = [str(number) for log in range(13, 23) for number in (1 << log, max(4, (1 << 25) >> log))]
     tables = [[line.split() for line in output([program, *plan], None, work).splitlines()] for _ in range(runs)]
-    print(f"\nreading another process's memory\n{'bytes':>9}{'/proc/PID/mem':>16}{'process_vm_readv':>18}{'ratio':>8}")
+    print(f"\nreading another process's memory\n{'bytes':>9}{'/proc/PID/mem':>16}{'process_vm_readv':>18}{'ratio':>8}{'not alike':>14}")
     for rows in zip(*tables):
-        ours, theirs = ([float(row[column]) for row in rows] for column in (1, 2))
+        ours, theirs, apart = ([float(row[column]) for row in rows] for column in (1, 2, 3))
         ratio = statistics.median(mine / other for mine, other in zip(ours, theirs))
-        print(f"{rows[0][0]:>9}{statistics.median(ours):>14.2f}us{statistics.median(theirs):>16.2f}us{ratio:>8.3f}", flush=True)
+        print(f"{rows[0][0]:>9}{statistics.median(ours):>14.2f}us{statistics.median(theirs):>16.2f}us{ratio:>8.3f}"
+              f"{statistics.median(apart):>12.2f}us", flush=True)
     program = compile_plain("exchange_floor.c", os.path.join(work, "exchange_floor"))
     plan = [str(number) for log in (14, 16, 18, 20) for number in (1 << log, max(4, (1 << 24) >> log))]
     tables = [[line.split() for line in output([program, *plan], None, work).splitlines()] for _ in range(runs)]
@@ -203,8 +215,8 @@ def floor(runs, work):
         print(f"{name:>14}{statistics.median(times):>10.1f}ns", flush=True)
 
 
-BENCHES = {"latency": latency, "bandwidth": bandwidth, "collectives": collectives, "rma": rma, "crowded": crowded, "polls": polls, "lammps": lammps,
-           "floor": floor}
+BENCHES = {"latency": latency, "bandwidth": bandwidth, "exchange": exchange, "collectives": collectives, "rma": rma, "crowded": crowded,
+           "polls": polls, "lammps": lammps, "floor": floor}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

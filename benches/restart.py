@@ -18,11 +18,9 @@ import os
 import sys
 import time
 
-from side_by_side import main, report
+from side_by_side import MADV_POPULATE_WRITE, main, report
 from cluster import Machine, compile_mpi, compile_plain
 from processes import SIZES, Process, images
-
-MADV_POPULATE_WRITE = 23
 
 
 def read_into_populated_memory(size, *paths):

@@ -6,6 +6,7 @@ a ratio the median of the pairs' ratios.
 
 import argparse
 import contextlib
+import mmap
 import os
 import shutil
 import statistics
@@ -17,6 +18,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(os.path.dirname(HERE), "tests", "lab")]
 from cluster import VENV, Failed  # noqa: E402
 
+# Linux 5.14.
+MADV_POPULATE_WRITE = 23
 MPIEXEC = os.path.join(VENV, "bin", "mpiexec")
 
 
@@ -27,6 +30,12 @@ def output(command, environment, directory, patience=None):
     if done.returncode:
         raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
+
+
+def warm(mebibytes):
+    """Uses so much memory and gives it back. A host may take what was free for a second, and give it anew many times as slowly."""
+    with mmap.mmap(-1, mebibytes << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(MADV_POPULATE_WRITE)
 
 
 def report(what, theirs, ours, unit, of):

@@ -1,7 +1,8 @@
 /* Ping-pong of one TCP connection without anything above it: the floor for what goes over the same link.
  *
  *   socket_pingpong PORT                          answers one client
- *   socket_pingpong PORT ADDRESS SIZE REPETITIONS ...      prints for each pair: SIZE, half a round trip in microseconds
+ *   socket_pingpong PORT ADDRESS SIZE REPETITIONS ...      prints for each pair: SIZE, half a round trip in microseconds, and the
+ *                                                          time if both send at once (to 16 KiB, which sockets hold)
  *
  * Both ends poll, TCP_NODELAY, congestion control cubic if it can be had.
  */
@@ -15,6 +16,8 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { EXCHANGED = 16384 };
 
 static void fail(const char *what)
 {
@@ -46,6 +49,15 @@ static void rounds(int fd, char *memory, size_t size, long count, int first)
     for (long i = 0; i < count; i++) {
         move(fd, memory, size, first);
         move(fd, memory, size, !first);
+    }
+}
+
+/* Both ends send, then both receive. */
+static void exchanges(int fd, char *memory, size_t size, long count)
+{
+    for (long i = 0; i < count; i++) {
+        move(fd, memory, size, 1);
+        move(fd, memory, size, 0);
     }
 }
 
@@ -89,8 +101,18 @@ int main(int argc, char **argv)
         rounds(fd, memory, plan[0], plan[1] / 10 + 1, argc > 2);
         double start = now();
         rounds(fd, memory, plan[0], plan[1], argc > 2);
+        double way = (now() - start) / plan[1] / 2;
         if (argc > 2)
-            printf("%ld %.3f\n", plan[0], (now() - start) / plan[1] / 2);
+            printf("%ld %.3f", plan[0], way);
+        if (plan[0] <= EXCHANGED) {
+            exchanges(fd, memory, plan[0], plan[1] / 10 + 1);
+            start = now();
+            exchanges(fd, memory, plan[0], plan[1]);
+            if (argc > 2)
+                printf(" %.3f", (now() - start) / plan[1]);
+        }
+        if (argc > 2)
+            puts("");
         free(memory);
     }
     close(fd);

@@ -78,8 +78,14 @@ fn empty(place: &Path) {
     std::fs::set_permissions(place, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
 }
 
+/// Uses so many bytes of memory and gives them back. A host may take what was free for a second, and give it anew many times as slowly.
+fn warm(bytes: usize) {
+    std::hint::black_box(vec![1u8; bytes]);
+}
+
 /// Milliseconds to write so many bytes into a new file, a mebibyte at a time, and to make them durable.
 fn plain(path: &Path, mut left: usize) -> f64 {
+    warm(left);
     let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
     let began = Instant::now();
     let mut file = std::fs::File::create(path).unwrap();
@@ -101,27 +107,31 @@ fn sizes(pid: u32, huge: &str, method: &str, place: &Path) {
     let (mut stopped, mut behind, mut tenth_behind) = (Vec::new(), Vec::new(), Vec::new());
     let (mut plain_full, mut plain_tenth) = (Vec::new(), Vec::new());
     let mut pages = (0, 0);
+    let size = (number("MEND_BENCH_MIB", 1024) as usize) << 20;
     for _ in 0..number("MEND_BENCH_RUNS", 5) {
         empty(place);
+        warm(size);
         let (first, took) = image(&mut rank, &place.join("full"), None, true);
         full.push(took);
         let (second, took) = image(&mut rank, &place.join("none"), Some(first.id), true);
         none.push(took);
         parked.push((second.park_us + second.write_us) as f64 / 1e3);
         tell(&mut rank, "dirty 10");
+        warm(size / 8);
         let (third, took) = image(&mut rank, &place.join("tenth"), Some(second.id), true);
         tenth.push(took);
         assert_eq!((second.base, third.base), (Some(first.id), Some(second.id)));
         pages = (second.pages, third.pages);
         let [whole, part] = ["full", "tenth"].map(|name| std::fs::metadata(place.join(name)).unwrap().len() as usize);
-        // Memory that was not used for long is slow to be had from a host.
         empty(place);
         plain_full.push(plain(&place.join("plain"), whole));
         plain_tenth.push(plain(&place.join("plain"), part));
         empty(place);
+        warm(size);
         let (first, _, written) = snapshot(&mut rank, &place.join("full"), None);
         behind.push(written);
         tell(&mut rank, "dirty 10");
+        warm(size / 4);
         let (second, took, written) = snapshot(&mut rank, &place.join("tenth"), Some(first.id));
         stopped.push(took);
         tenth_behind.push(written);

@@ -52,7 +52,7 @@ class OfFourRanks(InDirectory):
         self.assertTrue(path)
         script = {
             "torn": 'truncate -s 5000 "$1"',
-            "flipped": 'printf "\\377" | dd of="$1" bs=1 seek=9000 conv=notrunc status=none',
+            "flipped": 'byte=$(od -An -tu1 -j9000 -N1 "$1"); printf "\\\\$(printf %o $((byte ^ 255)))" | dd of="$1" bs=1 seek=9000 conv=notrunc status=none',
             "gone": 'rm "$1"',
         }[how]
         self.assertEqual(lab.on(node, "sh", "-c", script, "sh", path).returncode, 0)

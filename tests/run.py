@@ -10,7 +10,8 @@ that only checks counts as one test. A command that fails without saying how man
 and so do a tier that ran no test and one that outlives its time. Nothing is tried twice: a test that fails now and then
 is a bug to be found.
 
-What was skipped on this machine is named with its reason at the end: lines of the output that begin with "skipped: ".
+What was skipped on this machine is named with its reason at the end: lines of the output that begin with "skipped: ". After
+it comes what failed, in the failed commands' own words, so that whoever sees the end of the output alone knows it.
 Each tier's output also goes to target/test-logs/TIER.log. The last line is "N passed, N failed"; exit code 0 only if
 nothing failed.
 """
@@ -55,6 +56,10 @@ OURS = re.compile(r"^(\d+) passed, (\d+) failed(?:, \d+ skipped)?$")
 SKIPPED = re.compile(r"^skipped: (.+)$")
 UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ")
 UNITTEST_FAILED = re.compile(r"^FAILED \((?:failures=(\d+))?(?:, )?(?:errors=(\d+))?")
+# Which test failed, and why: cargo's names, panics (the reason is on the next line), how a test program ended; unittest's names and exceptions.
+TELLING = re.compile(r"test .* \.\.\. FAILED$|thread '.*' .*panicked at|\s+process didn't exit successfully: |(FAIL|ERROR): |[\w.]*(Error|Exception|Failed)\b.*: |fatal ")
+# Lines of a failed command that are repeated at the end.
+REPEATED = 40
 
 
 def count_lines(lines):
@@ -83,6 +88,14 @@ def judge(count, code, check):
     if code != 0 and count.failed == 0:
         return Count(count.passed, 1)
     return count
+
+
+def telling(lines):
+    """What a failed command's output says about its failures; its last lines if it says nothing that is known."""
+    at = [number for number, line in enumerate(lines) if TELLING.match(line)]
+    reasons = {number + 1 for number in at if "panicked at" in lines[number]}
+    chosen = [lines[number] for number in sorted({*at, *reasons}) if number < len(lines)]
+    return chosen[:REPEATED] or [line for line in lines if line.strip()][-REPEATED // 2:]
 
 
 @dataclass
@@ -327,9 +340,21 @@ TIERS = [
 ]
 
 
-def run_tier(tier, skipped=None):
-    """The tier's count, or None if it is skipped. What of it is skipped on this machine goes to the list `skipped`."""
-    skipped = [] if skipped is None else skipped
+@dataclass
+class Remarks:
+    """What is said at the end."""
+
+    skipped: list = field(default_factory=list)
+    failed: list = field(default_factory=list)
+
+    def print(self):
+        for title, lines in ((f"skipped: {len(self.skipped)}", self.skipped), ("failed", self.failed)):
+            if lines:
+                print("\n".join([f"\n=== {title}", *lines]))
+
+
+def run_tier(tier, remarks):
+    """The tier's count, or None if it is skipped."""
     print(f"\n=== {tier.name}: {tier.about}", flush=True)
     try:
         steps, reason = tier.steps(), tier.not_here
@@ -337,7 +362,7 @@ def run_tier(tier, skipped=None):
         steps, reason = None, missing
     if steps is None:
         print(f"skipped: {reason}")
-        skipped.append(f"{tier.name}: all of it: {reason}")
+        remarks.skipped.append(f"{tier.name}: all of it: {reason}")
         return None
     total, deadline = Count(), time.monotonic() + 60 * tier.minutes
     with open(os.path.join(LOGS, f"{tier.name}.log"), "w", encoding="utf-8") as log:
@@ -348,15 +373,23 @@ def run_tier(tier, skipped=None):
                 lines, code = stream(step, log, deadline)
             except OSError as error:
                 print(f"{shown}: {error}")
-                lines, code = [], 127
-            skipped += [f"{tier.name}: {match[1]}" for match in map(SKIPPED.match, lines) if match]
+                lines, code = [str(error)], 127
+            remarks.skipped += [f"{tier.name}: {match[1]}" for match in map(SKIPPED.match, lines) if match]
             if code is None:
-                print(f"stopped: the tier's {tier.minutes} minutes are over")
-                total.add(Count(count_lines(lines).passed, count_lines(lines).failed + 1))
+                late = f"stopped: the tier's {tier.minutes} minutes are over"
+                print(late)
+                count = Count(count_lines(lines).passed, count_lines(lines).failed + 1)
+                lines.append(late)
+            else:
+                count = judge(count_lines(lines), code, step.check)
+            total.add(count)
+            if count.failed:
+                remarks.failed += [f"{tier.name}: {shown}: exit code {code}", *(f"    {line}" for line in telling(lines))]
+            if code is None:
                 break
-            total.add(judge(count_lines(lines), code, step.check))
     if total == Count():
         print("no test ran: that is a failure")
+        remarks.failed.append(f"{tier.name}: no test ran")
         total.failed = 1
     return total
 
@@ -374,21 +407,19 @@ def main():
     Ending.listen()
     os.umask(0o022)
     os.makedirs(LOGS, exist_ok=True)
-    rows, total, skipped = [], Count(), []
+    rows, total, remarks = [], Count(), Remarks()
     for tier in TIERS:
         if wanted and tier.name not in wanted:
             continue
         start = time.monotonic()
-        count = run_tier(tier, skipped)
+        count = run_tier(tier, remarks)
         rows.append((tier.name, count, time.monotonic() - start))
         total.add(count or Count())
     print("\n=== summary")
     for name, count, seconds in rows:
         said = f"{count.passed} passed, {count.failed} failed" if count else "skipped"
         print(f"{name:10} {said:28} {seconds:6.0f} s")
-    if skipped:
-        print(f"\n=== skipped: {len(skipped)}")
-        print("\n".join(skipped))
+    remarks.print()
     print(f"{total.passed} passed, {total.failed} failed", flush=True)
     return 1 if total.failed or not total.passed else 0
 

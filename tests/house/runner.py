@@ -10,7 +10,7 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from run import LOGS, Count, NotHere, Step, Tier, count_lines, judge, run_tier  # noqa: E402
+from run import LOGS, REPEATED, Count, NotHere, Remarks, Step, Tier, count_lines, judge, run_tier, telling  # noqa: E402
 
 
 def alive(process):
@@ -61,16 +61,40 @@ class Judging(unittest.TestCase):
         self.assertEqual(judge(Count(), 1, False), Count(0, 1))
 
 
+class Telling(unittest.TestCase):
+    def test_names_and_reasons_are_repeated(self):
+        cargo = [
+            "test one ... ok",
+            "test two - should panic ... FAILED",
+            "thread 'two' (7) panicked at src/lib.rs:1:2:",
+            "assertion failed: false",
+            "stack backtrace:",
+            "error: test failed, to rerun pass `-p three --lib`",
+            "  process didn't exit successfully: `/target/three` (signal: 11, SIGSEGV: invalid memory reference)",
+        ]
+        self.assertEqual(telling(cargo), [cargo[number] for number in (1, 2, 3, 6)])
+        unittests = ["ERROR: test_a (test_b.C.test_a)", "Traceback (most recent call last):", "cluster.Failed: no node: why", "FAIL: test_d (test_b.C.test_d)"]
+        self.assertEqual(telling(unittests), [unittests[number] for number in (0, 2, 3)])
+
+    def test_of_what_says_nothing_known_the_end_is(self):
+        lines = [f"line {number}" for number in range(100)]
+        self.assertEqual(telling([*lines, ""]), lines[-REPEATED // 2 :])
+        self.assertEqual(telling([]), [])
+        self.assertEqual(len(telling(["FAIL: again"] * 100)), REPEATED)
+
+
 class Tiers(unittest.TestCase):
     def tier(self, steps, minutes=1):
         os.makedirs(LOGS, exist_ok=True)
+        self.remarks = Remarks()
         # Not to be counted with the output of these tests themselves.
         with contextlib.redirect_stdout(io.StringIO()):
-            return run_tier(Tier("house-selftest", "a tier of the tests' tests", lambda: steps, minutes, "not asked for"))
+            return run_tier(Tier("house-selftest", "a tier of the tests' tests", lambda: steps, minutes, "not asked for"), self.remarks)
 
     def test_a_tier_without_tests_fails(self):
         self.assertEqual(self.tier([]), Count(0, 1))
         self.assertEqual(self.tier([Step(["true"])]), Count(0, 1))
+        self.assertEqual(self.remarks.failed, ["house-selftest: no test ran"])
 
     def test_a_tier_that_makes_no_sense_is_skipped(self):
         self.assertIsNone(self.tier(None))
@@ -81,25 +105,28 @@ class Tiers(unittest.TestCase):
 
         os.makedirs(LOGS, exist_ok=True)
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            self.assertIsNone(run_tier(Tier("house-selftest", "a tier of the tests' tests", steps, 1)))
+            self.assertIsNone(run_tier(Tier("house-selftest", "a tier of the tests' tests", steps, 1), Remarks()))
         self.assertIn("skipped: no machine of that kind", said.getvalue())
 
     def test_what_is_skipped_is_kept_with_its_name(self):
         os.makedirs(LOGS, exist_ok=True)
         said = "printf 'skipped: soft-dirty: no such bits\\nwas skipped: no\\n1 passed, 0 failed, 1 skipped\\n'"
-        skipped = []
+        remarks = Remarks()
         with contextlib.redirect_stdout(io.StringIO()):
-            count = run_tier(Tier("house-selftest", "a tier of the tests' tests", lambda: [Step(["sh", "-c", said])], 1), skipped)
-            self.assertIsNone(run_tier(Tier("other", "a tier of the tests' tests", lambda: None, 1, "not asked for"), skipped))
+            count = run_tier(Tier("house-selftest", "a tier of the tests' tests", lambda: [Step(["sh", "-c", said])], 1), remarks)
+            self.assertIsNone(run_tier(Tier("other", "a tier of the tests' tests", lambda: None, 1, "not asked for"), remarks))
         self.assertEqual(count, Count(1, 0))
-        self.assertEqual(skipped, ["house-selftest: soft-dirty: no such bits", "other: all of it: not asked for"])
+        self.assertEqual(remarks.skipped, ["house-selftest: soft-dirty: no such bits", "other: all of it: not asked for"])
 
     def test_all_steps_run_whatever_the_first_says(self):
-        self.assertEqual(self.tier([Step(["false"]), Step(["echo", "2 passed, 0 failed"])]), Count(2, 1))
+        self.assertEqual(self.tier([Step(["sh", "-c", "echo why; exit 3"]), Step(["echo", "2 passed, 0 failed"])]), Count(2, 1))
+        self.assertEqual(self.remarks.failed, ["house-selftest: sh -c echo why; exit 3: exit code 3", "    why"])
 
     def test_a_missing_program_and_an_endless_one_fail(self):
         self.assertEqual(self.tier([Step(["/nonexistent/program"])]), Count(0, 1))
+        self.assertIn("No such file", self.remarks.failed[1])
         self.assertEqual(self.tier([Step(["sleep", "1000"])], minutes=0), Count(0, 1))
+        self.assertEqual(self.remarks.failed[1:], ["    stopped: the tier's 0 minutes are over"])
 
     def test_the_end_of_the_runner_is_its_step_s_end(self):
         script = (

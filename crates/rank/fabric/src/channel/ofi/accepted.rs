@@ -9,29 +9,32 @@
 //! *Whose they are.* A TCP socket that has the address of a listener, and is not the listener, was accepted from it: as long as one
 //! listens at an address the kernel gives it to nobody else. So what is looked for while the provider's endpoint is open is the
 //! provider's, and what is left of it when all of the provider is closed is nobody's. Between the two a number may become another
-//! file's; the inode tells.
+//! file's; device and inode tell.
 
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::net::sockopt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What a listener had accepted: descriptors with their sockets' inodes. Those still open are closed when this is dropped.
+/// Device and inode of an open file.
+type Identity = (u64, u64);
+
+/// What a listener had accepted. Those still open are closed when this is dropped.
 #[derive(Default)]
-pub struct Accepted(Vec<(RawFd, u64)>);
+pub struct Accepted(Vec<(RawFd, Identity)>);
 
 impl Accepted {
     /// Looks for them. `address`, a socket address as the system has it, is that of an endpoint of this process that is open.
     pub fn at(address: &[u8]) -> Self {
         let (Some(listener), Ok(entries)) = (decode(address), std::fs::read_dir("/proc/self/fd")) else { return Self::default() };
         let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        Self(numbers.filter_map(|number: RawFd| Some((number, inode_if(number, |socket| is_of(socket, listener))?))).collect())
+        Self(numbers.filter_map(|number: RawFd| Some((number, identity_if(number, |socket| is_of(socket, listener))?))).collect())
     }
 }
 
 impl Drop for Accepted {
     fn drop(&mut self) {
-        for (number, inode) in self.0.drain(..) {
-            if inode_if(number, |_| true) == Some(inode) {
+        for (number, identity) in self.0.drain(..) {
+            if identity_if(number, |_| true) == Some(identity) {
                 // SAFETY: the provider's, which has closed what it knows of.
                 drop(unsafe { OwnedFd::from_raw_fd(number) });
             }
@@ -39,11 +42,11 @@ impl Drop for Accepted {
     }
 }
 
-/// The inode of an open file that is such a one.
-fn inode_if(number: RawFd, such: impl Fn(BorrowedFd<'_>) -> bool) -> Option<u64> {
+/// The identity of an open file that is such a one.
+fn identity_if(number: RawFd, such: impl Fn(BorrowedFd<'_>) -> bool) -> Option<Identity> {
     // SAFETY: it is looked at only; a number that is nobody's now, or another file's, does no harm.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
-    such(file).then(|| rustix::fs::fstat(file).ok().map(|stat| stat.st_ino)).flatten()
+    such(file).then(|| rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))).flatten()
 }
 
 fn is_of(socket: BorrowedFd<'_>, listener: SocketAddr) -> bool {

@@ -511,8 +511,8 @@ fn taken(result: isize) -> Result<bool, i32> {
 
 /// Descriptions of what the provider offers, bound to the address of `node`.
 fn ask<'a>(library: &'a Library, provider: &CStr, node: Option<&CStr>) -> Infos<'a> {
-    // SAFETY: dupinfo of null gives an empty description with all attributes, which freeinfo frees, names included;
-    // they come from the C library's allocator, as it expects.
+    // SAFETY: dupinfo of null gives an empty description with all attributes, which freeinfo frees, names included. The provider's
+    // is lent for the call alone: a libfabric of our own has a C library of its own, which would free what another has allocated.
     unsafe {
         let hints = Infos((library.dupinfo)(null()), library);
         let Some(wanted) = hints.0.as_mut() else { return Infos(null_mut(), library) };
@@ -526,13 +526,14 @@ fn ask<'a>(library: &'a Library, provider: &CStr, node: Option<&CStr>) -> Infos<
         (*wanted.domain_attr).control_progress = FI_PROGRESS_MANUAL;
         (*wanted.domain_attr).data_progress = FI_PROGRESS_MANUAL;
         (*wanted.domain_attr).resource_mgmt = FI_RM_ENABLED;
-        (*wanted.fabric_attr).prov_name = libc::strdup(provider.as_ptr());
         let (name, flags) = match node {
             Some(node) => (node.as_ptr(), FI_SOURCE | FI_NUMERICHOST),
             None => (null(), 0),
         };
         let mut found = Infos(null_mut(), library);
+        (*wanted.fabric_attr).prov_name = provider.as_ptr().cast_mut();
         (library.getinfo)(API, name, null(), flags | OFI_GETINFO_HIDDEN, hints.0, &raw mut found.0);
+        (*wanted.fabric_attr).prov_name = null_mut();
         // An address that is not of the network's format would be a name to no avail.
         if node.is_some() && found.0.as_ref().is_some_and(|info| !speaks_ip(info.addr_format)) {
             return Infos(null_mut(), library);

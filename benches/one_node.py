@@ -12,6 +12,8 @@ run, as tables.
     rma          IMB-RMA Unidir_put, Unidir_get, Bidir_put, Bidir_get, 8 B to 4 MiB, one at a time and many (AGGREGATE)
     crowded      collectives with 4 and 8 ranks, stock with fewer repetitions (8 ranks: to 1 KiB); the ratio that counts has fewer cores
                  than ranks
+    switches     what the scheduler does in collective operations with 4 and 8 ranks: time of one, how often a processor is taken from a
+                 rank in it, and the part of the ranks' processor time that is the kernel's
     polls        a computation in chunks of about 1, 10 and 50 us, alone and with MPI_Test or MPI_Iprobe after each to which
                  nothing comes, 2 and 4 ranks; a message there and back that is probed for (MPI_Probe), one way
     lammps       LAMMPS melt and rhodo-like (PPPM), 2 ranks, loop time, of three times as many runs; also the fastest runs, since other
@@ -165,6 +167,17 @@ def exchange(runs, work):
     table("MPI_Sendrecv by where the buffers lie, 2 ranks", alternate([*OTHERS, "mend"], 2, [program], runs, work, named_lines), OTHERS)
 
 
+def switches(runs, work):
+    program = compile_mpi("mpi_switches.c", os.path.join(work, "mpi_switches"))
+    for ranks, count in ((4, 100_000), (8, 20_000)):
+        print(f"\n{ranks} ranks on {os.cpu_count()} cores\n{'':>10}{'bytes':>9}" + "".join(f"{kind:>14}{'switches':>10}{'kernel':>8}" for kind in ("libfabric", "mend")))
+        figures = alternate(["libfabric", "mend"], ranks, [program, str(count)], runs, work, lambda text: [line.split() for line in text.splitlines()])
+        for lines in zip(*(zip(*figures[kind]) for kind in figures)):
+            columns = [[statistics.median(float(run[at]) for run in line) for at in (2, 3, 4)] for line in lines]
+            name, size = lines[0][0][:2]
+            print(f"{name:>10}{size:>9}" + "".join(f"{time:>12.2f}us{count:>10.2f}{part:>8.2f}" for time, count, part in columns), flush=True)
+
+
 def polls(runs, work):
     program = compile_mpi("mpi_polls.c", os.path.join(work, "mpi_polls"))
     for ranks in (2, 4):
@@ -216,7 +229,7 @@ def floor(runs, work):
 
 
 BENCHES = {"latency": latency, "bandwidth": bandwidth, "exchange": exchange, "collectives": collectives, "rma": rma, "crowded": crowded,
-           "polls": polls, "lammps": lammps, "floor": floor}
+           "switches": switches, "polls": polls, "lammps": lammps, "floor": floor}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

@@ -23,7 +23,8 @@ class Golden(unittest.TestCase):
                 shown = json.load(file)
             with self.subTest(name), tempfile.TemporaryDirectory() as directory, Machine() as machine:
                 with tarfile.open(path) as archive:
-                    archive.extractall(directory, filter="data")
+                    # Python 3.11.4; before it, what may be unpacked is not asked. These are our own.
+                    archive.extractall(directory, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
                 check(machine, directory, shown)
 
     def newest(self, directory):

@@ -43,12 +43,19 @@ type Wishes<'a> = &'a [&'a [Medium]];
 const DEFAULT: Wishes = &[&[Medium::Shm, Medium::Tcp]];
 const OFI: Wishes = &[&[Medium::Ofi]];
 
+/// All ranks of all tests are in one process, and an ordinary user's limit on open files may be 1024.
+fn raise_limit_on_files() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
+}
+
 impl World {
     pub fn new(nodes: &[u32], seed: u64) -> Self {
         Self::over(nodes, DEFAULT, seed)
     }
 
     fn over(nodes: &[u32], wishes: Wishes, seed: u64) -> Self {
+        raise_limit_on_files();
         let size = nodes.len() as u32;
         let mut world = Self { nodes: Vec::new(), entries: Vec::new(), version: 0, random: seed };
         for (rank, node) in nodes.iter().enumerate() {

@@ -8,7 +8,8 @@
 //! memory would not come back otherwise, nor always its room among thread-local variables.
 //!
 //! Two C libraries in one process share the threads, and what belongs to a thread:
-//! - Memory that one allocated is freed by the same one: libfabric's is given back to libfabric.
+//! - Memory that one allocated is freed by the same one: libfabric's is given back to libfabric, and none of ours is left to it. The C
+//!   libraries would not notice: what the main thread allocates has no mark of its owner.
 //! - A thread of the program has no character tables in the second one until it sets a locale there: [`Instance::adopt`].
 //! - Both number their thread-specific data (`pthread_key_create(3)`) from 0 and store it in the same slots of the thread. The
 //!   second one's first [`KEYS`] numbers are taken here and never used.

@@ -418,8 +418,9 @@ impl Rank {
 
     /// Reads output until so many more lines were printed than were read.
     pub fn await_more(&mut self, lines: usize) {
-        let wanted = String::from_utf8_lossy(&self.printed).lines().count() + lines;
-        self.await_output("more lines", |printed| printed.lines().count() >= wanted);
+        let whole_lines = |printed: &str| printed.matches('\n').count();
+        let wanted = whole_lines(&String::from_utf8_lossy(&self.printed)) + lines;
+        self.await_output("more lines", |printed| whole_lines(printed) >= wanted);
     }
 
     /// Reads some output, or nothing for a while.

@@ -560,7 +560,9 @@ impl Outlet for Links {
     }
 
     fn granted(&mut self, rank: Rank, key: u64, grant: Grant) {
-        if let Some(direct) = self.direct(rank) {
+        // Also while the channel is drained: what was asked for is not asked for again.
+        let channel = self.peers.get_mut(rank as usize).and_then(|peer| peer.outbound.channel());
+        if let Some(direct) = channel.and_then(|channel| channel.direct()) {
             direct.grant(key, grant);
         }
     }

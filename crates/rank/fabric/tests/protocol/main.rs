@@ -3,8 +3,10 @@
 //! [`model`] says what is modelled. Small jobs are explored to their end (that is demanded), larger ones breadth first as
 //! far as a number of steps goes (`MEND_MODEL_STEPS`; `make soak` takes more of them). A second group of tests takes parts of the protocol out and demands that this be noticed.
 
+mod grants;
 mod model;
 mod pull;
+mod steps;
 mod world;
 
 use model::{Job, Without};
@@ -12,7 +14,7 @@ use stateright::{Checker, Model};
 
 fn job(ranks: u8, flows: &[(u8, u8, u8)], operations: &[u8], rounds: u8) -> Job {
     let (flows, operations) = (flows.to_vec(), operations.to_vec());
-    Job { ranks, flows, long: Vec::new(), operations, rounds, aborts: 0, breaks: 0, without: Without::Nothing }
+    Job { ranks, flows, long: Vec::new(), puts: Vec::new(), operations, rounds, aborts: 0, breaks: 0, closes: 0, without: Without::Nothing }
 }
 
 /// Steps that one test takes, at most, unless `MEND_MODEL_STEPS` says otherwise; several may lead to one state.
@@ -88,6 +90,22 @@ fn long_messages_are_read_while_either_end_moves() {
     check("read both ways, one moves", Job { long: vec![(0, 1), (1, 0)], ..job(2, &[(0, 1, 1), (1, 0, 1)], &[0b10, 0], 2) });
 }
 
+#[test]
+fn one_sided_operations_are_done_around_a_checkpoint() {
+    let one_way = Job { puts: vec![(0, 1, 3)], ..job(2, &[], &[0], 1) };
+    check_all("put, saved", Job { aborts: 1, ..one_way.clone() });
+    check_all("put, saved, a region ends", Job { closes: 1, ..one_way });
+    check("put both ways, saved", Job { puts: vec![(0, 1, 2), (1, 0, 2)], closes: 1, ..job(2, &[], &[0], 1) });
+}
+
+#[test]
+fn one_sided_operations_are_done_while_either_end_moves() {
+    let one_way = Job { puts: vec![(0, 1, 3)], closes: 1, ..job(2, &[], &[0b10], 1) };
+    check_all("put, target moves", one_way.clone());
+    check_all("put, origin moves", Job { operations: vec![0b01], ..one_way });
+    check("put beside messages, one of three moves", Job { puts: vec![(0, 1, 2), (2, 1, 2)], ..job(3, &[(0, 1, 1)], &[0b010], 1) });
+}
+
 /// Takes a part out: some run must go wrong.
 fn must_fail(without: Without, job: Job) {
     let checker = Job { without, ..job }.checker().threads(2).target_state_count(steps()).spawn_bfs().join();
@@ -110,5 +128,11 @@ fn every_part_of_the_protocol_is_needed() {
     must_fail(Without::ReadsEnd, long(&[0], 1));
     must_fail(Without::Pause, long(&[0], 1));
     must_fail(Without::Repeat, long(&[], 0));
+    let puts = Job { puts: vec![(0, 1, 3)], ..job(2, &[], &[0], 1) };
+    must_fail(Without::Bar, puts.clone());
+    must_fail(Without::Granted, puts.clone());
+    let closed = Job { rounds: 0, closes: 1, ..puts };
+    must_fail(Without::Version, closed.clone());
+    must_fail(Without::SecondLook, closed);
     must_fail(Without::Number, Job { aborts: 1, ..job(2, &[(0, 1, 1)], &[0], 1) });
 }

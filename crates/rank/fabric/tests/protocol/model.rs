@@ -3,6 +3,8 @@
 //! allow. What the steps stand for is named with each. Sockets, handshakes and memory are left out: an opening is one
 //! message that is answered or not.
 
+use crate::grants::Word;
+use crate::steps::Step;
 use crate::world::{Channel, Node, Out, Packet, Peer, Phase, Rank, World, bit};
 use stateright::{Model, Property};
 
@@ -28,36 +30,14 @@ pub enum Without {
     Pause,
     /// What could not be read after all is not asked for.
     Repeat,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    Pump(Rank, Rank),
-    Open(Rank, Rank),
-    Greet(usize),
-    Accepted(usize),
-    Receive(usize),
-    SenderEnd(usize),
-    ReceiverEnd(usize),
-    Marker(Rank, Rank),
-    Acknowledged(usize),
-    Begin(u8),
-    Ask(Rank),
-    Answer(Rank),
-    Commit,
-    Abort,
-    Map(Rank),
-    Resume(Rank),
-    Break(usize),
-    /// A receive is posted for a long message that was announced.
-    Match(Rank, Rank),
-    /// A read begins, and ends.
-    Start(Rank, Rank),
-    Read(Rank, Rank),
-    /// It turns out to be impossible.
-    Refused(Rank, Rank),
-    /// The last read before a marker has ended.
-    Drained(Rank, Rank),
+    /// A suspended rank does not bar its memory.
+    Bar,
+    /// A region's end is not told.
+    Version,
+    /// The word is not looked at once more after a copy.
+    SecondLook,
+    /// A grant that comes while the channel is drained is not kept.
+    Granted,
 }
 
 #[derive(Clone, Debug)]
@@ -67,11 +47,15 @@ pub struct Job {
     pub flows: Vec<(Rank, Rank, u8)>,
     /// Between whom messages are long.
     pub long: Vec<(Rank, Rank)>,
+    /// One-sided operations of one rank on another.
+    pub puts: Vec<(Rank, Rank, u8)>,
     /// What may be begun: sets of ranks that move, 0 for a checkpoint of all.
     pub operations: Vec<u8>,
     pub rounds: u8,
     pub aborts: u8,
     pub breaks: u8,
+    /// Regions that end, and are exposed again.
+    pub closes: u8,
     pub without: Without,
 }
 
@@ -107,6 +91,7 @@ impl Job {
         let peer = world.peer(at, from);
         (peer.inbound, peer.from_generation, peer.drained, peer.marked) = (Some(number), channel.generation, true, false);
         peer.admitted = (channel.generation, channel.number);
+        self.show(world, at);
         true
     }
 
@@ -123,6 +108,7 @@ impl Job {
             (peer.drained, peer.marked, peer.marker, peer.may_pull) = (false, false, None, true);
         }
         self.receive_long(world, at, from, packet);
+        self.receive_operation(world, at, from, packet);
         match packet {
             Packet::Message(which) | Packet::Offer(which) => {
                 let peer = world.peer(at, from);
@@ -140,6 +126,7 @@ impl Job {
     fn ask(&self, world: &mut World, at: Rank, movers: u8) {
         if movers == 0 || movers & bit(at) != 0 {
             world.nodes[at as usize].suspended = true;
+            self.show(world, at);
             (0..self.ranks).filter(|of| *of != at).for_each(|of| world.begin_drain(at, of));
             return;
         }
@@ -171,6 +158,9 @@ impl Job {
         if world.in_flight(concerned) {
             world.wrong = Some("a message is in flight when its ranks are saved");
         }
+        if world.accesses(|at, of| movers == 0 || movers & (bit(at) | bit(of)) != 0) {
+            world.wrong = Some("a rank's memory is written when it is saved");
+        }
         if world.reads(concerned) {
             world.wrong = Some("a rank's memory is read when it is saved");
         }
@@ -185,7 +175,7 @@ impl Job {
             world.channels.iter_mut().flatten().filter(|channel| channel.to == mover).for_each(|channel| channel.receiver = false);
             world.nodes[mover as usize].generation += 1;
         }
-        world.phase = Phase::Resuming { movers, moved: movers != 0, mapped: 0, resumed: 0 };
+        world.phase = Phase::Resuming { movers, saved: true, mapped: 0, resumed: 0 };
     }
 
     /// `Links::set_map`.
@@ -213,6 +203,7 @@ impl Job {
     /// `Links::resume`.
     fn resume(&self, world: &mut World, at: Rank) {
         world.nodes[at as usize].suspended = false;
+        self.show(world, at);
         for of in (0..self.ranks).filter(|of| *of != at) {
             let peer = world.peer(at, of);
             peer.held &= self.without == Without::Release;
@@ -241,6 +232,7 @@ impl Job {
             acks: Vec::new(),
             sender: true,
             receiver: listens,
+            word: Word::default(),
         };
         if free == world.channels.len() {
             world.channels.push(None);
@@ -359,9 +351,17 @@ impl Model for Job {
             complete: 0,
             may_pull: false,
             marker: None,
+            operations: self.operations_on(at, of),
         };
-        let node =
-            |at| Node { peers: (0..self.ranks).map(|of| peer(at, of)).collect(), suspended: false, generation: 1, markers: 0, openings: 0 };
+        let node = |at| Node {
+            peers: (0..self.ranks).map(|of| peer(at, of)).collect(),
+            suspended: false,
+            generation: 1,
+            markers: 0,
+            openings: 0,
+            version: 0,
+            region: 0,
+        };
         vec![World {
             nodes: (0..self.ranks).map(node).collect(),
             channels: Vec::new(),
@@ -369,6 +369,7 @@ impl Model for Job {
             operations: self.rounds,
             aborts: self.aborts,
             breaks: self.breaks,
+            closes: self.closes,
             wrong: None,
         }]
     }
@@ -378,6 +379,8 @@ impl Model for Job {
             self.link_steps(world, steps);
             self.long_steps(world, steps);
             self.request_steps(world, steps);
+            self.operation_steps(world, steps);
+            steps.retain(|step| step.operation() || step.by(world).is_none_or(|rank| !Self::copies(world, rank)));
         }
     }
 
@@ -420,6 +423,11 @@ impl Model for Job {
             }
             Step::Receive(number) => self.receive(&mut world, number),
             Step::Match(..) | Step::Start(..) | Step::Read(..) | Step::Refused(..) | Step::Drained(..) => self.step_long(&mut world, step),
+            Step::Put(..) | Step::Copy(..) | Step::LookAgain(..) | Step::Close(_) => {
+                if !self.step_operation(&mut world, step) {
+                    return None;
+                }
+            }
             Step::SenderEnd(number) => {
                 let (at, accepted) = (world.channel(number).to, world.channel(number).accepted);
                 if accepted {
@@ -476,7 +484,7 @@ impl Model for Job {
             Step::Abort => {
                 let Phase::Suspending { movers, .. } = world.phase else { return None };
                 world.aborts = world.aborts.saturating_sub(1);
-                world.phase = Phase::Resuming { movers, moved: false, mapped: 0, resumed: 0 };
+                world.phase = Phase::Resuming { movers, saved: false, mapped: 0, resumed: 0 };
             }
             Step::Map(at) => {
                 let Phase::Resuming { ref mut mapped, .. } = world.phase else { return None };

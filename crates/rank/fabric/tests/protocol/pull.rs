@@ -1,7 +1,8 @@
 //! Long messages in the model: announced, read by the receiver out of the sender's memory, acknowledged; or asked for and sent.
 //! A read takes its time, as a device's does; the receive it is for may be posted at any time after the announcement.
 
-use crate::model::{Job, Step, Without};
+use crate::model::{Job, Without};
+use crate::steps::Step;
 use crate::world::{Channel, Packet, Rank, World};
 
 impl Job {
@@ -18,7 +19,7 @@ impl Job {
             Packet::Ask(which) => peer.posted.push(Packet::Data(which)),
             Packet::Done(which) => peer.lent.retain(|lent| *lent != which),
             Packet::Data(which) => world.complete(at, of, which),
-            Packet::Message(_) | Packet::Marker(_) => {}
+            _ => {}
         }
     }
 

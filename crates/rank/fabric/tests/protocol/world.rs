@@ -1,5 +1,6 @@
 //! What the model's steps change: ranks, their peers and channels, and the coordinator's operation.
 
+use crate::grants::{Key, Operations, Word};
 use crate::model::{Job, Without};
 
 pub type Rank = u8;
@@ -12,6 +13,15 @@ pub enum Out {
     Draining { channel: usize, marker: u8, sent: bool },
     Suspended(usize),
     Lost(u8),
+}
+
+impl Out {
+    pub fn channel(&self) -> Option<usize> {
+        match *self {
+            Self::Opening(channel) | Self::Open(channel) | Self::Suspended(channel) | Self::Draining { channel, .. } => Some(channel),
+            Self::Unknown | Self::Lost(_) => None,
+        }
+    }
 }
 
 /// `peer::Peer`, and the inbound channel (`links::Inbound`) with it.
@@ -46,6 +56,7 @@ pub struct Peer {
     pub may_pull: bool,
     /// `Inbound::marker`: to be acknowledged when no read is left.
     pub marker: Option<u8>,
+    pub operations: Operations,
 }
 
 impl Peer {
@@ -62,6 +73,9 @@ pub struct Node {
     pub generation: u8,
     pub markers: u8,
     pub openings: u8,
+    /// Of which version grants are, and which exposure of its memory is the present one.
+    pub version: u8,
+    pub region: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +89,13 @@ pub enum Packet {
     /// It cannot be read: it is to be sent.
     Ask(u8),
     Data(u8),
+    /// One-sided: a write, its answers.
+    Put {
+        which: u8,
+        asks: bool,
+    },
+    Grant(Option<u8>),
+    PutDone(u8),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +111,7 @@ pub struct Channel {
     /// The ends are still held.
     pub sender: bool,
     pub receiver: bool,
+    pub word: Word,
 }
 
 /// The coordinator's side: one operation at a time, requests to each rank in order, to different ranks in any.
@@ -102,10 +124,11 @@ pub enum Phase {
         asked: u8,
         done: u8,
     },
-    /// Ranks that have the new map, and those that have resumed.
+    /// Ranks that have the new map, and those that have resumed. Each may be in the middle of being saved until then, unless
+    /// all was given up.
     Resuming {
         movers: u8,
-        moved: bool,
+        saved: bool,
         mapped: u8,
         resumed: u8,
     },
@@ -119,6 +142,7 @@ pub struct World {
     pub operations: u8,
     pub aborts: u8,
     pub breaks: u8,
+    pub closes: u8,
     /// What must never be, once it was.
     pub wrong: Option<&'static str>,
 }
@@ -149,7 +173,8 @@ impl World {
     pub fn close_outbound(&mut self, at: Rank, of: Rank) {
         let peer = self.peer(at, of);
         let old = std::mem::replace(&mut peer.out, Out::Unknown);
-        if let Out::Opening(channel) | Out::Open(channel) | Out::Suspended(channel) | Out::Draining { channel, .. } = old {
+        peer.operations.key = Key::Unknown;
+        if let Some(channel) = old.channel() {
             self.channel(channel).sender = false;
         }
     }
@@ -181,6 +206,7 @@ impl World {
     /// `Links::drop_inbound`.
     pub fn drop_inbound(&mut self, at: Rank, channel: usize) {
         self.channel(channel).receiver = false;
+        self.channel(channel).word.barred = true;
         let from = self.channel(channel).from;
         if self.look(at, from).inbound == Some(channel) {
             self.fail_pulls(at, from);
@@ -201,11 +227,13 @@ impl World {
     }
 
     pub fn everything_arrived(&self, job: &Job) -> bool {
-        job.flows.iter().all(|(from, to, count)| {
-            let peer = self.look(*to, *from);
-            let long = !job.long(*from, *to) || (peer.complete == (1 << count) - 1 && self.look(*from, *to).lent.is_empty());
-            (peer.got == *count && long) || matches!(self.look(*from, *to).out, Out::Lost(_))
-        })
+        let over = |put: &(Rank, Rank, u8)| self.look(put.0, put.1).operations.over(&self.look(put.1, put.0).operations);
+        job.puts.iter().all(over)
+            && job.flows.iter().all(|(from, to, count)| {
+                let peer = self.look(*to, *from);
+                let long = !job.long(*from, *to) || (peer.complete == (1 << count) - 1 && self.look(*from, *to).lent.is_empty());
+                (peer.got == *count && long) || matches!(self.look(*from, *to).out, Out::Lost(_))
+            })
     }
 }
 

@@ -168,6 +168,25 @@ fn nothing_is_touched_while_a_rank_is_suspended() {
     assert_eq!((world.access(true, 0, 1, 0, &mut [5]), memory[0]), (DIRECT, 5));
 }
 
+/// A rank that is told to suspend between its question and the answer has its grant afterwards.
+#[test]
+fn a_grant_that_comes_while_the_channel_is_drained_counts() {
+    let mut world = World::new(&[0, 0], 1);
+    let mut memory = vec![0u64; 8];
+    world.expose(1, &mut memory);
+    assert_eq!(world.access(true, 0, 1, 0, &mut [1]), PACKETS);
+    assert_eq!(world.begin(true, 0, 1, 0, &mut [2]), Ok(Begun::Waits));
+    for rank in [0, 1] {
+        let Node { engine, links, .. } = &mut world.nodes[rank];
+        links.urgent = true;
+        links.progress(engine);
+    }
+    world.suspend_all();
+    world.nodes.iter_mut().for_each(|node| node.links.resume());
+    assert_eq!((world.ended(0), memory[0]), (vec![0], 2));
+    assert_eq!((world.access(true, 0, 1, 0, &mut [3]), memory[0]), (DIRECT, 3));
+}
+
 /// Random reads and writes among neighbours and others, whose regions are closed and exposed anew elsewhere while they are
 /// suspended, moved and restored: each operation finds what the operations before it have left, or hears that there is nothing.
 fn run(nodes: &[u32], seed: u64) -> usize {

@@ -98,6 +98,30 @@ class Channels(InDirectory):
                 again.finish()
                 self.assertEqual(again.stdout(), expected * 2)
 
+    def test_connections_that_break_end_the_job_which_can_go_on(self):
+        """Both ranks live and would wait for each other for ever."""
+        argv = [self.iters, "-i", "60", "-w", "100", "-m", "8", "-p", "2000", "-u", "go"]
+        expected = self.plain(argv)
+        for channels in ("shm,tcp", "ofi"):
+            with self.subTest(channels=channels):
+                self.lab.choose_channels(channels)
+                directory = tempfile.mkdtemp(dir=self.work)
+                job = self.lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--", *argv)
+                name = self.lab.running(job)
+                self.lab.verb("checkpoint", name)
+                told = job.stderr().count("iteration")
+                job.wait_for(lambda told=told, job=job: job.stderr().count("iteration") > told, "messages are under way again")
+                closed = self.lab.on("node1", "ss", "--kill", "--tcp", "--numeric", "not sport = :7117 and not dport = :7117")
+                if len(closed.stdout.splitlines()) < 2:
+                    self.skipTest("this kernel closes no connections for others (CONFIG_INET_DIAG_DESTROY)")
+                job.finish(75)
+                self.assertRegex(job.stderr(), r"messages between rank \d on node\d and rank \d on node\d are lost \(.+\); the job was stopped")
+                self.assertIn(f"`mend restart {name}` continues the job from checkpoint 1", job.stderr())
+                again = self.lab.start(directory, "restart", name)
+                again.let_go()
+                again.finish()
+                self.assertEqual(again.stdout(), expected)
+
     def test_lammps_results_stay(self):
         argv = melt.argv(self.work)
         expected = self.plain(argv)

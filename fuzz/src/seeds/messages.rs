@@ -115,6 +115,7 @@ fn from_agent() -> Vec<FromAgent> {
     all.extend(replies().into_iter().zip(1..).map(|(reply, seq)| FromAgent::Reply { seq, reply }));
     all.extend([
         FromAgent::FabricInUse,
+        FromAgent::MessagesLost { peer: 2, why: "closed by the peer".into() },
         FromAgent::Written { id: id(2), result: Ok(written()) },
         FromAgent::Written { id: id(2), result: Err("killed by signal 9".into()) },
     ]);
@@ -268,6 +269,7 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::Agentless { rank: 1 },
         FromDaemon::FabricUp { rank: 1, address: FabricAddress { tcp: address(), unix: "mend-fabric-1".into() } },
         FromDaemon::FabricInUse { rank: 1 },
+        FromDaemon::MessagesLost { rank: 1, peer: 2, why: "Connection reset by peer (os error 104)".into() },
         FromDaemon::Pmi { rank: 1, bytes: b"cmd=init pmi_version=1\n".to_vec() },
         FromDaemon::Output { rank: 1, stream: Stream::Stderr, bytes: b"Step 100\n".to_vec() },
     ];

@@ -103,6 +103,18 @@ pub enum RunError {
         /// What continues it.
         hint: String,
     },
+    /// The connection between two ranks broke, and both live.
+    #[error("messages between rank {} on {} and rank {} on {} are lost ({why}); the job was stopped", ranks.0, hosts.0, ranks.1, hosts.1)]
+    MessagesLost {
+        /// Which.
+        ranks: (u32, u32),
+        /// Where.
+        hosts: (String, String),
+        /// How it showed.
+        why: String,
+        /// What continues it.
+        hint: String,
+    },
     /// Checkpoints could not be written where they are wanted.
     #[error("checkpoints cannot be written below {}", path.display())]
     CheckpointDirectory {
@@ -157,7 +169,9 @@ impl RunError {
             Self::CheckpointDirectory { .. } => "name a directory of yours with --checkpoint-dir, which all hosts share".into(),
             Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
             Self::Embedded { .. } => "mendd, libmend-fi.so and mend-restorer must lie beside mend, or in MEND_LIBDIR".into(),
-            Self::Start { hint, .. } | Self::Restore { hint, .. } | Self::NodeLost { hint, .. } => hint.clone(),
+            Self::Start { hint, .. } | Self::Restore { hint, .. } | Self::NodeLost { hint, .. } | Self::MessagesLost { hint, .. } => {
+                hint.clone()
+            }
             Self::Record(error) => error.hint(),
             Self::Manifest(error) => error.hint(),
             Self::Hosts(error) => error.hint().to_owned(),
@@ -173,12 +187,12 @@ impl RunError {
     }
 
     /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go
-    /// on) for a lost node, 69 (EX_UNAVAILABLE) for unreachable nodes, 65 (EX_DATAERR) for a bad image, else 1.
+    /// on) for a lost node or lost messages, 69 (EX_UNAVAILABLE) for unreachable nodes, 65 (EX_DATAERR) for a bad image, else 1.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Start { code, .. } => *code,
-            Self::NodeLost { .. } => 75,
+            Self::NodeLost { .. } | Self::MessagesLost { .. } => 75,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } => 65,
             Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) | Self::Tiers(_) | Self::CheckpointDirectory { .. } => 64,

@@ -7,6 +7,7 @@
 //! The loop ends when a reason to end is known *and* every node confirmed (or is lost): until then output is printed.
 
 use crate::error::RunError;
+use crate::losses::Losses;
 use crate::manifest::numbers;
 use crate::nodes::{Node, NodeEvent};
 use crate::operation::{AnswerSender, Operation, Saving};
@@ -36,6 +37,9 @@ const OBEY: Duration = Duration::from_secs(5);
 const REAP: Duration = Duration::from_secs(10);
 /// A verb that comes before all ranks' agents spoke waits this long for them.
 const AGENTS: Duration = Duration::from_secs(10);
+
+/// Way out where there is none.
+pub(crate) const NO_CHECKPOINT: &str = "it had no checkpoint; take some with `mend checkpoint` next time";
 
 /// Everything that reaches the loop.
 #[derive(Debug)]
@@ -147,6 +151,7 @@ pub struct Job {
     pub(crate) stdin_frozen: bool,
     pub(crate) stdin_held: Option<Vec<u8>>,
     pub(crate) drain_timeout: Duration,
+    pub(crate) losses: Losses,
     pub(crate) saving: Saving,
     pub(crate) exit_code: i32,
     pub(crate) interrupted: Option<(i32, Instant)>,
@@ -262,10 +267,12 @@ impl Job {
                     let _ = more.try_send(());
                 }
             }
+            FromDaemon::MessagesLost { rank, peer, why } if at_home(rank, self) => self.messages_lost(rank, peer, why),
             FromDaemon::Tier(report) => self.tier_report(node, report),
             FromDaemon::Ready { .. }
             | FromDaemon::Pong
             | FromDaemon::FabricInUse { .. }
+            | FromDaemon::MessagesLost { .. }
             | FromDaemon::Written { .. }
             | FromDaemon::Started { .. }
             | FromDaemon::AgentUp { .. }
@@ -414,9 +421,7 @@ impl Job {
         let id = &self.record.id;
         let hint = match self.newest_left() {
             Some(number) => format!("`mend restart {id}` continues it from checkpoint {number} on the hosts that are left"),
-            None if numbers(&self.record.checkpoints).is_empty() => {
-                "it had no checkpoint; take some with `mend checkpoint` next time".to_owned()
-            }
+            None if numbers(&self.record.checkpoints).is_empty() => NO_CHECKPOINT.to_owned(),
             None => format!(
                 "the nodes that are left do not have all of any checkpoint; `mend restart {id}` needs {host} back, or more tiers next time (--tiers)"
             ),
@@ -506,6 +511,7 @@ impl Job {
         {
             self.end(Ok(128 + signal));
         }
+        self.judge_losses();
         self.periodic_tick();
         self.next_operation();
     }

@@ -17,6 +17,7 @@ pub mod hosts;
 pub mod image_file;
 pub mod images;
 mod job;
+mod losses;
 pub mod manifest;
 mod nodes;
 mod operation;

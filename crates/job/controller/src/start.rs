@@ -5,6 +5,7 @@ use crate::embedded::{self, Embedded};
 use crate::error::{RunError, with_causes};
 use crate::hosts::{Host, check_distinct, slots};
 use crate::job::{Event, Job, RankPhase, RankState};
+use crate::losses::Losses;
 use crate::manifest::{Line, Manifest, Printed, files, lineage, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
@@ -285,6 +286,7 @@ async fn begin(
         stdin_frozen: false,
         stdin_held: None,
         drain_timeout: mend_settings::DRAIN_TIMEOUT.milliseconds()?,
+        losses: Losses::new(node_timeout),
         saving: Saving::from_settings()?,
         exit_code: 0,
         interrupted: None,

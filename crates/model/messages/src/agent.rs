@@ -264,6 +264,14 @@ pub enum FromAgent {
     },
     /// The program opened a libfabric domain of ours (an MPI library started).
     FabricInUse,
+    /// A channel from or to this peer broke with messages under way, a while ago, and no newer map says that the peer has come back
+    /// since. If it lives, both will wait for ever.
+    MessagesLost {
+        /// The other end.
+        peer: Rank,
+        /// How it broke.
+        why: String,
+    },
     /// The image of an earlier [`Saved`] with `behind` is durable, or is not going to be.
     Written {
         /// Which image.

@@ -210,6 +210,15 @@ pub enum FromDaemon {
         /// Which.
         rank: Rank,
     },
+    /// Messages between two ranks are lost, if both live; see [`crate::agent::FromAgent::MessagesLost`].
+    MessagesLost {
+        /// Who says so.
+        rank: Rank,
+        /// The other end.
+        peer: Rank,
+        /// How the channel broke.
+        why: String,
+    },
     /// Bytes from a rank's PMI socket.
     Pmi {
         /// Sender.

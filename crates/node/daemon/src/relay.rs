@@ -472,7 +472,8 @@ impl Relay {
         match message {
             FromAgent::FabricUp(address) if speaks_for_fabric => self.urgent.send(FromDaemon::FabricUp { rank, address }),
             FromAgent::FabricInUse if speaks_for_fabric => self.urgent.send(FromDaemon::FabricInUse { rank }),
-            FromAgent::FabricUp(_) | FromAgent::FabricInUse => {}
+            FromAgent::MessagesLost { peer, why } if speaks_for_fabric => self.urgent.send(FromDaemon::MessagesLost { rank, peer, why }),
+            FromAgent::FabricUp(_) | FromAgent::FabricInUse | FromAgent::MessagesLost { .. } => {}
             FromAgent::Reply { seq, reply } => self.reply(id, seq, reply, ranks),
             FromAgent::Written { id: image, result } => {
                 if let Some(agent) = self.agents.get_mut(&id) {

@@ -18,6 +18,10 @@ impl Network for Nobody {
     fn set_map(&self, _: JobMap) {}
     fn on_use(&self, _: fn()) {}
     fn on_delay(&self, _: fn()) {}
+    fn on_loss(&self, _: fn()) {}
+    fn losses(&self, _: Duration) -> (Vec<(Rank, String)>, bool) {
+        (Vec::new(), false)
+    }
     fn catch_up(&self) {}
     fn in_use(&self) -> bool {
         false

@@ -12,6 +12,7 @@
 use crate::aside::Room;
 use crate::attached::Attached;
 use crate::behind::{self, Behind, Board};
+use crate::bell;
 use crate::dirty::Tracker;
 use crate::gather::Space;
 use crate::inspect::{self, Surroundings, resident_bytes};
@@ -40,10 +41,13 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// How long what the fabric put off may wait for the program's next call.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How long a channel has been broken before the daemon hears of it: ranks that end at about the same time say nothing.
+const LOSS: Duration = Duration::from_secs(2);
 /// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait.
 const SERVICE: Duration = Duration::from_micros(100);
 /// The same the other way round, where peers have hardly anything to say.
@@ -67,37 +71,6 @@ pub(crate) struct Place {
     pub drain_limit: Duration,
     /// As `MEND_TRACKING` says.
     pub tracking: String,
-}
-
-/// Set by the thread that first uses the fabric; the agent tells the daemon.
-static USED: AtomicBool = AtomicBool::new(false);
-/// Wakes the agent for it.
-static BELL: AtomicI32 = AtomicI32::new(-1);
-
-/// The fabric has put something off; see [`PATIENCE`].
-static DELAYED: AtomicBool = AtomicBool::new(false);
-/// How long what the fabric put off may wait for the program's next call.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-
-/// Called once by the fabric, on a thread of the program.
-pub(crate) fn announce_use() {
-    USED.store(true, Ordering::Release);
-    ring();
-}
-
-/// Called by the fabric, on a thread of the program.
-pub(crate) fn announce_delay() {
-    if !DELAYED.swap(true, Ordering::AcqRel) {
-        ring();
-    }
-}
-
-fn ring() {
-    let bell = BELL.load(Ordering::Acquire);
-    if bell >= 0 {
-        // SAFETY: the agent's descriptor, open as long as the process.
-        let _ = rustix::io::write(unsafe { rustix::fd::BorrowedFd::borrow_raw(bell) }, &1u64.to_ne_bytes());
-    }
 }
 
 enum Stage {
@@ -142,6 +115,8 @@ struct Agent {
     /// Locks on files that a rank which has moved takes when its former self is gone.
     locks: Due,
     told_use: bool,
+    /// Channels broke, and the daemon was not told of all of them.
+    loses: bool,
     /// The last image, while it is written behind the program.
     behind: Option<Box<Behind>>,
     /// Ranks of the job on this node, which are copied at the same time.
@@ -159,7 +134,7 @@ struct Agent {
 pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()> {
     let link = Link::connect(&place.socket)?;
     let bell = rustix::io::fcntl_dupfd_cloexec(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?, FIRST_DESCRIPTOR)?;
-    BELL.store(bell.as_raw_fd(), Ordering::Release);
+    bell::set(&bell);
     let attached = Attached::find(place.pmi);
     let scratch = Scratch::new()?;
     let tracker = Tracker::new(&place.tracking);
@@ -177,6 +152,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         held_map: None,
         locks: Due::default(),
         told_use: false,
+        loses: false,
         behind: None,
         ranks_here: 1,
         inspected: None,
@@ -223,16 +199,17 @@ impl Agent {
     /// what the fabric put off, tells of an image that is complete.
     fn await_message(&mut self) -> io::Result<()> {
         loop {
-            if !self.told_use && self.identity.is_some() && USED.load(Ordering::Acquire) {
+            if !self.told_use && self.identity.is_some() && bell::used() {
                 self.told_use = true;
                 self.link.send(&FromAgent::FabricInUse)?;
             }
+            self.tell_losses()?;
             let joins = self.joins();
             let timeout = match self.stage {
                 Stage::Suspended => Some(if self.network.in_use() { AT_ONCE } else { SERVICE_PAUSE }),
                 Stage::Running if joins => Some(AT_ONCE),
-                Stage::Running if DELAYED.load(Ordering::Acquire) => Some(PATIENCE),
-                _ => (self.behind.is_some() || self.staging.is_some() || self.inspected.is_some()).then_some(behind::LOOK),
+                Stage::Running if bell::delayed() => Some(PATIENCE),
+                _ => (self.loses || self.behind.is_some() || self.staging.is_some() || self.inspected.is_some()).then_some(behind::LOOK),
             };
             let own = [PollFd::from_borrowed_fd(self.link.fd(), PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
             let copy = self.behind.as_ref().map(|behind| PollFd::from_borrowed_fd(behind.ended(), PollFlags::IN));
@@ -244,7 +221,7 @@ impl Agent {
                     match self.stage {
                         Stage::Running if joins => self.tracker.join_some(),
                         Stage::Running => {
-                            DELAYED.store(false, Ordering::Release);
+                            bell::take_delayed();
                             self.network.catch_up();
                         }
                         Stage::Suspended => self.network.serve(if self.network.in_use() { SERVICE } else { Duration::ZERO }),
@@ -268,6 +245,16 @@ impl Agent {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn tell_losses(&mut self) -> io::Result<()> {
+        self.loses |= bell::take_lost();
+        if !self.loses || matches!(self.stage, Stage::Parked { .. }) {
+            return Ok(());
+        }
+        let (losses, left) = self.network.losses(LOSS);
+        self.loses = left;
+        losses.into_iter().try_for_each(|(peer, why)| self.link.send(&FromAgent::MessagesLost { peer, why }))
     }
 
     /// Huge pages that the tracking of changes has split are to be joined. Not while a copy has them, too.

@@ -11,6 +11,7 @@ mod allocator;
 mod aside;
 mod attached;
 mod behind;
+mod bell;
 mod context;
 mod conversation;
 mod deadlines;

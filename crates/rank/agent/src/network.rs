@@ -4,7 +4,7 @@ use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
 use std::time::{Duration, Instant};
 
-/// What the agent asks of a fabric. All but `listen` and `on_use` are called by the agent's thread alone.
+/// What the agent asks of a fabric. All but `listen`, `on_use`, `on_delay` and `on_loss` are called by the agent's thread alone.
 pub trait Network: Sync {
     /// Opens (after a restore: reopens) the listeners under this identity.
     ///
@@ -18,6 +18,12 @@ pub trait Network: Sync {
     /// `nudge` is called, by any thread, when the fabric has put something off until the program's next call: then
     /// [`Network::catch_up`] is wanted in a while. It must be quick and call nothing of the fabric.
     fn on_delay(&self, nudge: fn());
+    /// `announce` is called, by any thread, when a channel breaks with messages under way: then [`Network::losses`] is wanted, now and
+    /// until nothing is left. It must be quick and call nothing of the fabric.
+    fn on_loss(&self, announce: fn());
+    /// Peers to which a channel broke at least `patience` ago and that are not known to have ended or moved since, with the reason; each
+    /// is told once. And whether there are others, that broke later.
+    fn losses(&self, patience: Duration) -> (Vec<(Rank, String)>, bool);
     /// Does what was put off, unless the program's next call has come meanwhile.
     fn catch_up(&self);
     /// Whether the program uses the fabric.

@@ -1,6 +1,7 @@
 //! Whether there is an agent in this process, and its thread.
 
-use crate::conversation::{Place, announce_delay, announce_use, run};
+use crate::bell::{announce_delay, announce_loss, announce_use};
+use crate::conversation::{Place, run};
 use crate::network::Network;
 use crate::rseq;
 use std::sync::OnceLock;
@@ -29,6 +30,7 @@ pub fn start(network: &'static dyn Network) {
         announce_use();
     });
     network.on_delay(announce_delay);
+    network.on_loss(announce_loss);
     if main_process {
         spawn_once();
     }

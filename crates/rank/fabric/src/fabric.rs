@@ -126,12 +126,6 @@ impl State {
     }
 }
 
-/// Ends this process, and with it the job.
-fn end() {
-    // SAFETY: neither handlers nor destructors of the program run, which may not be in a state for them.
-    unsafe { libc::_exit(1) };
-}
-
 /// The time stamp counter.
 #[inline]
 pub(crate) fn cycles() -> u64 {
@@ -175,7 +169,6 @@ impl Fabric {
                 Ok(limit) => state.engine.flow.set_limit(limit << 10),
                 Err(error) => report::fault(Some(identity.rank), format_args!("{error}; {} is used", mend_settings::UNEXPECTED.default)),
             }
-            state.links.on_loss(end);
             state.links.listen(identity).map_err(|cause| FabricError { ip, cause })?
         };
         self.ready.store(1, Ordering::Release);
@@ -205,6 +198,18 @@ impl Fabric {
     /// Whoever sets it calls [`Fabric::catch_up`] soon after.
     pub fn on_delay(&self, nudge: fn()) {
         self.state.lock_first().links.on_delay(nudge);
+    }
+
+    /// `announce` is called, with the fabric's lock held, when a channel breaks with messages under way. Whoever sets it calls
+    /// [`Fabric::losses`] then and later.
+    pub fn on_loss(&self, announce: fn()) {
+        self.state.lock_first().links.on_loss(announce);
+    }
+
+    /// Peers to which a channel broke at least `patience` ago and that are not known to have ended or moved since, with the reason; each is
+    /// told once. And whether there are others, that broke later.
+    pub fn losses(&self, patience: Duration) -> (Vec<(Rank, String)>, bool) {
+        self.state.lock_first().links.losses(patience)
     }
 
     /// Sends what still waits for a call that the program has not made. True if there was something.

@@ -41,6 +41,14 @@ impl Network for ProcessFabric {
         fabric().on_delay(nudge);
     }
 
+    fn on_loss(&self, announce: fn()) {
+        fabric().on_loss(announce);
+    }
+
+    fn losses(&self, patience: Duration) -> (Vec<(Rank, String)>, bool) {
+        fabric().losses(patience)
+    }
+
     fn catch_up(&self) {
         fabric().catch_up();
     }

@@ -44,7 +44,7 @@ impl DrainError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Late { .. } => "a rank may be stopped, or its node overloaded or unreachable; MEND_DRAIN_TIMEOUT_MS allows more time",
-            Self::Lost { .. } => "these ranks have probably ended or crashed; look at their output",
+            Self::Lost { .. } => "these ranks have ended or crashed, or the connection to them broke; look at the job's output",
             Self::NoSuchRank { .. } => "",
         }
     }
@@ -205,6 +205,7 @@ impl Links {
             peer.used = false;
             peer.entry = None;
         }
+        self.losses.forget();
         self.forget_pulls();
         crate::channel::memory::look_again();
         self.inbound.drain(..).flatten().for_each(|inbound| inbound.channel.forget());

@@ -107,15 +107,20 @@ impl Links {
                 packets > 0
             }
             Err(error) => {
-                if !matches!(error, ChannelError::Closed) {
-                    report::fault(self.rank(), format_args!("the channel from rank {rank} is closed: {error}"));
-                }
-                if let ChannelError::Provider(_) = error {
-                    self.end_by_loss(rank, &error);
-                }
-                self.drop_inbound(number, *inbound);
+                self.broke(number, *inbound, &error);
                 true
             }
+        }
+    }
+
+    fn broke(&mut self, number: u32, inbound: Inbound, error: &ChannelError) {
+        let (rank, lost) = (inbound.rank, !inbound.drained);
+        if !matches!(error, ChannelError::Closed) {
+            report::fault(self.rank(), format_args!("the channel from rank {rank} is closed: {error}"));
+        }
+        self.drop_inbound(number, inbound);
+        if lost {
+            self.note_loss(rank, error);
         }
     }
 
@@ -148,9 +153,8 @@ impl Links {
     pub(super) fn inbound_event(&mut self, engine: &mut Engine, number: u32) -> bool {
         let Some(Some(inbound)) = self.inbound.get_mut(number as usize) else { return false };
         if let Err(error) = inbound.channel.event() {
-            report::fault(self.rank(), format_args!("a channel is closed: {error}"));
             if let Some(inbound) = self.inbound.get_mut(number as usize).and_then(Option::take) {
-                self.drop_inbound(number, *inbound);
+                self.broke(number, *inbound, &error);
             }
             return true;
         }

@@ -7,6 +7,7 @@
 mod drain;
 mod grants;
 mod inbound;
+mod losses;
 mod media;
 mod outbound;
 mod pull;
@@ -108,7 +109,7 @@ pub struct Links {
     /// Something waits for the application's next round, and `nudge` was called for the case that it never comes.
     delayed: bool,
     nudge: Option<fn()>,
-    on_loss: Option<fn()>,
+    losses: losses::Losses,
 }
 
 impl Links {

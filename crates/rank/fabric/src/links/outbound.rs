@@ -246,23 +246,9 @@ impl Links {
         if let ChannelError::Provider(_) = error {
             // What the provider cannot do now it will not be asked for again.
             peer.refused = Some(peer.generation);
-            if lost {
-                self.end_by_loss(rank, error);
-            }
         }
-    }
-
-    /// `end` is called when messages were lost though the peer lives: nobody can go on then.
-    pub fn on_loss(&mut self, end: fn()) {
-        self.on_loss = Some(end);
-    }
-
-    /// Messages to or from a rank that lives are lost.
-    pub(super) fn end_by_loss(&self, rank: Rank, error: &ChannelError) {
-        let hint = "`mend restart` goes on from the last checkpoint; MEND_CHANNELS=shm,tcp does without the provider";
-        report::fault(self.rank(), format_args!("messages between this rank and rank {rank} are lost: {error}; it ends (hint: {hint})"));
-        if let Some(end) = self.on_loss {
-            end();
+        if lost {
+            self.note_loss(rank, error);
         }
     }
 }

@@ -11,6 +11,7 @@ use rustix::fd::AsFd;
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 impl World {
@@ -263,6 +264,52 @@ fn a_reader_that_corrupts_the_ring_is_given_up() {
     }
     assert_eq!(world.nodes[0].links.lost(), [1]);
     world.exchange(0, 2);
+}
+
+/// Both ends live: the daemon hears of it, once, and only as long as nobody has come back.
+#[test]
+fn a_connection_that_breaks_is_told_of() {
+    static ANNOUNCED: AtomicUsize = AtomicUsize::new(0);
+    let broken = |nodes: &[u32]| {
+        let mut world = World::new(nodes, 1);
+        let announce = || {
+            ANNOUNCED.fetch_add(1, Ordering::Relaxed);
+        };
+        world.nodes.iter_mut().for_each(|node| node.links.on_loss(announce));
+        world.exchange(0, 1);
+        let Outbound::Open(channel) = &world.nodes[0].links.peers[1].outbound else { panic!("no channel") };
+        rustix::net::shutdown(channel.socket(), rustix::net::Shutdown::Both).unwrap();
+        world.settle("both notice", |world| {
+            let ended = world.nodes[1].links.peers[0].ended.is_some();
+            ended && !world.nodes[0].links.lost().is_empty()
+        });
+        world
+    };
+    for nodes in [[0, 0], [0, 1]] {
+        ANNOUNCED.store(0, Ordering::Relaxed);
+        let mut world = broken(&nodes);
+        assert_eq!(ANNOUNCED.load(Ordering::Relaxed), 2);
+        for (rank, peer) in [(0, 1), (1, 0)] {
+            let links = &mut world.nodes[rank].links;
+            assert_eq!(links.losses(Duration::from_secs(1000)), (vec![], true));
+            let (told, later) = links.losses(Duration::ZERO);
+            assert!(matches!(&told[..], [(other, why)] if *other == peer && !why.is_empty()) && !later);
+            assert_eq!(links.losses(Duration::ZERO), (vec![], false));
+        }
+        // A peer that has been restored since is not lost.
+        let mut world = broken(&nodes);
+        world.shift(1, nodes[1], true);
+        assert_eq!(world.nodes[0].links.losses(Duration::ZERO), (vec![], false));
+    }
+    // Nothing was under way.
+    let mut world = World::new(&[0, 1], 1);
+    world.exchange(0, 1);
+    world.suspend_all();
+    world.nodes.iter_mut().for_each(|node| node.links.resume());
+    let Outbound::Open(channel) = &world.nodes[0].links.peers[1].outbound else { panic!("no channel") };
+    rustix::net::shutdown(channel.socket(), rustix::net::Shutdown::Both).unwrap();
+    world.exchange(0, 1);
+    assert!(world.nodes.iter_mut().all(|node| node.links.losses(Duration::ZERO) == (vec![], false)));
 }
 
 #[test]

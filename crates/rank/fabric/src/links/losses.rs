@@ -1,0 +1,58 @@
+//! Channels that broke with messages under way. If the peer has ended, or moves, a newer map says so soon, and all is well. If it has
+//! not, both ranks wait for ever: the daemon is told, and whoever knows all ranks decides.
+
+use super::Links;
+use mend_messages::job::Rank;
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// A channel that broke.
+#[derive(Debug)]
+struct Loss {
+    peer: Rank,
+    since: Instant,
+    why: String,
+}
+
+/// Those that nobody was told of yet.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    noted: Vec<Loss>,
+    announce: Option<fn()>,
+}
+
+impl Losses {
+    /// In a restored process nothing is lost.
+    pub fn forget(&mut self) {
+        self.noted.clear();
+    }
+}
+
+impl Links {
+    /// `announce` is called, with the fabric's lock held, when a channel breaks. Whoever sets it calls [`Links::losses`] then and later.
+    pub fn on_loss(&mut self, announce: fn()) {
+        self.losses.announce = Some(announce);
+    }
+
+    /// Messages to or from this peer may be lost.
+    pub(super) fn note_loss(&mut self, peer: Rank, why: &dyn Display) {
+        if self.losses.noted.iter().any(|loss| loss.peer == peer) {
+            return;
+        }
+        self.losses.noted.push(Loss { peer, since: Instant::now(), why: why.to_string() });
+        if let Some(announce) = self.losses.announce {
+            announce();
+        }
+    }
+
+    /// Peers to which a channel broke at least `patience` ago and that are not known to have come back since, with the reason; each is
+    /// told once. And whether there are others that broke later.
+    pub(crate) fn losses(&mut self, patience: Duration) -> (Vec<(Rank, String)>, bool) {
+        let Self { losses, peers, .. } = self;
+        losses.noted.retain(|loss| peers.get(loss.peer as usize).is_some_and(crate::peer::Peer::gone));
+        let (due, later) = std::mem::take(&mut losses.noted).into_iter().partition(|loss| loss.since.elapsed() >= patience);
+        losses.noted = later;
+        let due: Vec<Loss> = due;
+        (due.into_iter().map(|loss| (loss.peer, loss.why)).collect(), !losses.noted.is_empty())
+    }
+}

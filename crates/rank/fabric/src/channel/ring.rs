@@ -31,6 +31,7 @@ use crate::engine::buffers::{Payload, Segment, copy_across};
 use crate::engine::packet::{BRIEF, HEADER, Header};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
 use mend_messages::agent::RING_MEMORY;
 #[cfg(loom)]
 pub use modelled::MAX_RECORD;
@@ -56,6 +57,7 @@ pub const MAX_RECORD: usize = crate::engine::EAGER_LIMIT;
 #[cfg(loom)]
 pub use modelled::{CAPACITY, RING_BYTES};
 const DATA: usize = 512;
+#[cfg(not(loom))]
 const MAGIC: u64 = u64::from_le_bytes(*b"MENDrin5");
 const LINE: usize = 64;
 

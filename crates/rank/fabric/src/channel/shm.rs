@@ -13,7 +13,7 @@
 use super::direct::{Target, word};
 use super::memory::{self, Memory};
 use super::pace::Pace;
-use super::ring::{CAPACITY, MAX_RECORD, Reader, Ring, Writer};
+use super::ring::{MAX_RECORD, Reader, Ring, Writer};
 use super::{AckReader, ChannelError, Deliver, Direct, Incoming, NotPulled, Outgoing, Pulled, Puller, write_ack};
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED, flag};
@@ -27,7 +27,7 @@ use std::cell::Cell;
 /// that the header costs nothing. It goes with the ring's capacity.
 const CHUNK: usize = 9 * 1024;
 #[cfg(not(loom))]
-const _: () = assert!((CHUNK + 64) * 3 <= CAPACITY && CHUNK <= MAX_RECORD);
+const _: () = assert!((CHUNK + 64) * 3 <= super::ring::CAPACITY && CHUNK <= MAX_RECORD);
 
 /// Kind of a record that carries a part of a packet; no packet is of this kind.
 const PART: u8 = 0;

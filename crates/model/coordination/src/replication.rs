@@ -10,7 +10,7 @@
 //! Invariants:
 //! - A tier is complete for a checkpoint only if it holds every image of the checkpoint and all that these build on.
 //! - No image is removed that the newest restorable checkpoint needs, wherever its copy is; nor one that a tier's newest
-//!   complete checkpoints (as many as it keeps) or its target need. A tier that was told no number keeps every checkpoint that
+//!   complete checkpoints (as many as it keeps) or its target need, nor one that is being copied. A tier that was told no number keeps every checkpoint that
 //!   somebody asked for.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
@@ -466,7 +466,9 @@ impl Replication {
         // Not older than all of these: under way, or not yet looked at.
         kept.extend(self.checkpoints.keys().rev().take(1));
         kept.extend(self.checkpoints.keys().filter(|number| !counts(number)));
-        let needed: BTreeSet<(u64, Rank)> = kept.iter().flat_map(|&number| self.closure(number)).collect();
+        let mut needed: BTreeSet<(u64, Rank)> = kept.iter().flat_map(|&number| self.closure(number)).collect();
+        // Copies of a target that was given up since, because its manifest could not be stored, are still being read.
+        needed.extend(self.running.values().filter_map(|task| Some((task.number, task.rank?))));
         let mut going: BTreeMap<(u64, Site), Vec<Rank>> = BTreeMap::new();
         for (&number, images) in &self.checkpoints {
             for image in images.iter().filter(|image| !needed.contains(&(number, image.reference.rank))) {

@@ -245,6 +245,23 @@ fn a_checkpoint_removed_by_others_goes_everywhere() {
 }
 
 #[test]
+fn what_is_being_copied_stays_when_its_target_is_given_up() {
+    let mut world = World::new("memory,partner", 2, None, 1);
+    world.publish(1, false, false);
+    let copies = world.open.len();
+    (0..copies).for_each(|_| world.finish(0, true));
+    assert!(world.open.iter().all(|action| matches!(action, Action::Manifest { .. })) && world.open.len() == 2);
+    // The copy of rank 0 goes with its node, and is made again while the other node stores the manifest.
+    world.lose(1);
+    assert!(matches!(world.open[..], [Action::Manifest { .. }, Action::Copy { image: ImageRef { number: 1, rank: 0, .. }, .. }]));
+    world.publish(2, false, false);
+    world.finish(0, false);
+    assert!(world.store.contains(&(0, Some(0), 1, 0)));
+    world.settle();
+    assert_eq!(world.store.iter().map(|(_, _, number, _)| *number).collect::<BTreeSet<_>>(), [2].into());
+}
+
+#[test]
 fn a_tier_without_a_number_keeps_what_was_asked_for_and_the_newest_others() {
     let mut world = World::new("memory,shared", 2, Some(2), 1);
     for (number, incremental) in [(1, false), (2, true), (3, false), (4, false), (5, false), (6, false), (7, false), (8, true)] {

@@ -30,6 +30,7 @@ LAYOUTS = {1: (1,), 2: (1, 2), 4: (1, 2, 4), 8: (1, 2, 4)}
 IMB_LAYOUTS = ((1, 1), (2, 1), (2, 2), (4, 2), (8, 4))
 # mpi4py's tests: ranks, and the nodes of the lab, or none: on this machine as it is.
 MPI4PY_LAYOUTS = ((1, 0), (2, 0), (4, 0), (4, 2))
+# Time enough for all samples: cut short, IMB prints a time that it never took (test_intel.py).
 IMB_SHORT = ["-time", "60", "-iter", "20", "-msglog", "3:17", "-mem", "0.2"]
 
 

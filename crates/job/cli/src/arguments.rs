@@ -69,7 +69,7 @@ Examples:
   mend run -n 4 --interval 600 --incremental 5 ./app   a checkpoint every 10 minutes, every sixth a full one
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
 
-The exit code is the program's (128 + signal if a signal ended it); 75 if a node was lost and a restart can go on.")]
+The exit code is the program's (128 + signal if a signal ended it); 75 if a node, or a connection between two, was lost and a restart can go on.")]
 pub struct Run {
     /// Number of ranks (also -np)
     #[arg(short = 'n', long = "np", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

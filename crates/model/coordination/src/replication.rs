@@ -10,8 +10,8 @@
 //! Invariants:
 //! - A tier is complete for a checkpoint only if it holds every image of the checkpoint and all that these build on.
 //! - No image is removed that the newest restorable checkpoint needs, wherever its copy is; nor one that a tier's newest
-//!   complete checkpoints (as many as it keeps) or its target need, nor one that is being copied. A tier that was told no number keeps every checkpoint that
-//!   somebody asked for.
+//!   complete checkpoints (as many as it keeps) or its target need, nor one that is being copied. A tier that was told no
+//!   number keeps every checkpoint that somebody asked for.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
 //!

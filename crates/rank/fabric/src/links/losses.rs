@@ -2,8 +2,8 @@
 //! not, both ranks wait for ever: the daemon is told, and whoever knows all ranks decides.
 
 use super::Links;
+use crate::channel::ChannelError;
 use mend_messages::job::Rank;
-use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// A channel that broke.
@@ -35,11 +35,15 @@ impl Links {
     }
 
     /// Messages to or from this peer may be lost.
-    pub(super) fn note_loss(&mut self, peer: Rank, why: &dyn Display) {
+    pub(super) fn note_loss(&mut self, peer: Rank, error: &ChannelError) {
         if self.losses.noted.iter().any(|loss| loss.peer == peer) {
             return;
         }
-        self.losses.noted.push(Loss { peer, since: Instant::now(), why: why.to_string() });
+        let why = match error {
+            ChannelError::Provider(what) => format!("{what}; MEND_CHANNELS=shm,tcp does without the provider"),
+            other => other.to_string(),
+        };
+        self.losses.noted.push(Loss { peer, since: Instant::now(), why });
         if let Some(announce) = self.losses.announce {
             announce();
         }
@@ -50,9 +54,7 @@ impl Links {
     pub(crate) fn losses(&mut self, patience: Duration) -> (Vec<(Rank, String)>, bool) {
         let Self { losses, peers, .. } = self;
         losses.noted.retain(|loss| peers.get(loss.peer as usize).is_some_and(crate::peer::Peer::gone));
-        let (due, later) = std::mem::take(&mut losses.noted).into_iter().partition(|loss| loss.since.elapsed() >= patience);
-        losses.noted = later;
-        let due: Vec<Loss> = due;
-        (due.into_iter().map(|loss| (loss.peer, loss.why)).collect(), !losses.noted.is_empty())
+        let due = losses.noted.extract_if(.., |loss| loss.since.elapsed() >= patience).map(|loss| (loss.peer, loss.why)).collect();
+        (due, !losses.noted.is_empty())
     }
 }

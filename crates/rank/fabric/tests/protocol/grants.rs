@@ -58,11 +58,6 @@ impl Job {
         world.channels.iter_mut().flatten().filter(shown).for_each(|channel| channel.word = word);
     }
 
-    /// True if this rank copies to another's memory and can do nothing else.
-    pub fn copies(world: &World, at: Rank) -> bool {
-        world.nodes[at as usize].peers.iter().any(|peer| peer.operations.access.is_some())
-    }
-
     /// What can be done about one-sided operations.
     pub fn operation_steps(&self, world: &World, steps: &mut Vec<Step>) {
         for (at, of, _) in &self.puts {
@@ -108,38 +103,34 @@ impl Job {
 
     /// `Engine::write`.
     fn put(&self, world: &mut World, at: Rank, of: Rank) -> bool {
-        let word = word(world, at, of);
         let suspended = world.nodes[at as usize].suspended;
+        let word = word(world, at, of).filter(|_| open(world.look(at, of), suspended));
         let peer = world.peer(at, of);
         let which = peer.operations.left.0;
+        if let Some(word) = word {
+            peer.operations.look(word);
+        }
         // `Engine::access` and `Links::reach`.
-        if peer.operations.waiting == 0 && !peer.held {
-            if let (Key::Granted(_), true) = (peer.operations.key, suspended) {
-                return false;
-            }
-            if let Some(word) = word.filter(|_| open(peer, suspended)) {
-                peer.operations.look(word);
-                if let Key::Granted(version) = peer.operations.key {
-                    if word.barred {
-                        return false;
-                    }
+        if let Key::Granted(version) = peer.operations.key
+            && peer.operations.waiting == 0
+            && !peer.held
+        {
+            match word {
+                Some(Word { barred: false, .. }) => {
                     peer.operations.access = Some(Access { which, version, copied: false });
                     return true;
                 }
+                Some(_) => return false,
+                None if suspended => return false,
+                None => {}
             }
         }
         // `Target::ask`.
-        let mut asks = false;
-        if let Some(word) = word.filter(|_| open(peer, suspended)) {
-            peer.operations.look(word);
-            asks = peer.operations.key == Key::Unknown && !word.barred;
-            if asks {
-                peer.operations.key = Key::Asked(word.version);
-            }
+        let asked = word.filter(|word| peer.operations.key == Key::Unknown && !word.barred);
+        if let Some(word) = asked {
+            peer.operations.key = Key::Asked(word.version);
         }
-        peer.operations.left.0 += 1;
-        peer.operations.waiting += 1;
-        peer.posted.push(Packet::Put { which, asks });
+        peer.send(Packet::Put { which, asks: asked.is_some() });
         true
     }
 
@@ -170,9 +161,7 @@ impl Job {
             _ => {}
         }
         if !matches!(operations.key, Key::Granted(_)) {
-            operations.left.0 += 1;
-            operations.waiting += 1;
-            world.peer(at, of).posted.push(Packet::Put { which, asks: false });
+            world.peer(at, of).send(Packet::Put { which, asks: false });
             return;
         }
         operations.left.0 += 1;
@@ -225,6 +214,15 @@ fn open(peer: &Peer, suspended: bool) -> bool {
 fn word(world: &World, at: Rank, of: Rank) -> Option<Word> {
     let channel = world.look(at, of).out.channel()?;
     world.channels[channel].as_ref().map(|channel| channel.word)
+}
+
+impl Peer {
+    /// An operation goes by packets.
+    fn send(&mut self, put: Packet) {
+        self.operations.left.0 += 1;
+        self.operations.waiting += 1;
+        self.posted.push(put);
+    }
 }
 
 impl Operations {

@@ -380,7 +380,8 @@ impl Model for Job {
             self.long_steps(world, steps);
             self.request_steps(world, steps);
             self.operation_steps(world, steps);
-            steps.retain(|step| step.operation() || step.by(world).is_none_or(|rank| !Self::copies(world, rank)));
+            // A rank that copies does nothing else.
+            steps.retain(|step| step.is_access() || step.by(world).is_none_or(|rank| !world.accesses(|at, _| at == rank)));
         }
     }
 

@@ -65,8 +65,8 @@ impl Step {
         }
     }
 
-    /// True for the steps of an access.
-    pub fn operation(self) -> bool {
+    /// True for the further steps of an access that has begun.
+    pub fn is_access(self) -> bool {
         matches!(self, Self::Copy(..) | Self::LookAgain(..))
     }
 }

@@ -48,7 +48,7 @@ bench: setup build ## measure what SPECIFICATION.md promises
 	@./benches/rivals.py
 
 soak: setup build ## all that is drawn by a seed, at length: messages, changes to memory, events, power failures, kill points, damages; about MINUTES (default 60; 0: all of it)
-	cargo build --locked --workspace --bin mend-powerloss
+	cargo build --release --locked --workspace --bin mend-powerloss
 	@./tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (ten minutes)

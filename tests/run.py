@@ -16,8 +16,10 @@ Each tier's output also goes to target/test-logs/TIER.log. The last line is "N p
 nothing failed.
 """
 
+import concurrent.futures
 import contextlib
-import json
+import io
+import itertools
 import os
 import re
 import signal
@@ -27,14 +29,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "tests", "vm"))
-from rdma import PACKAGES as RDMA_PACKAGES
+from tiers import ROOT, TIERS, NotHere
+
 LOGS = os.path.join(ROOT, "target", "test-logs")
-AS_USER = os.path.join(ROOT, "tests", "as_user.py")
-RESTORER = "crates/rank/restorer/Cargo.toml"
-FUZZ = "fuzz/Cargo.toml"
-FUZZ_SECONDS = "5"
+# Tiers that may run beside others wait more than they compute: so many run at a time.
+TOGETHER = 2
 # How long a process may outlive the command that started it.
 LEAVING_SECONDS = 10
 
@@ -98,21 +97,11 @@ def telling(lines):
     return chosen[:REPEATED] or [line for line in lines if line.strip()][-REPEATED // 2:]
 
 
-@dataclass
-class Step:
-    """One command. `check`: it counts as one test if it counts none itself."""
-
-    command: list
-    check: bool = False
-    directory: str = ROOT
-    environment: dict = field(default_factory=dict)
-
-
 class Ending:
-    """Ctrl-C and SIGTERM: the step that runs ends first, at the second one at once."""
+    """Ctrl-C and SIGTERM: the steps that run end first, at the second one at once."""
 
     asked = 0
-    process = None
+    processes = set()
 
     @classmethod
     def listen(cls):
@@ -126,9 +115,10 @@ class Ending:
 
     @classmethod
     def pass_on(cls):
-        if cls.asked and cls.process and cls.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(cls.process.pid, signal.SIGTERM if cls.asked == 1 else signal.SIGKILL)
+        if cls.asked:
+            for process in list(cls.processes):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM if cls.asked == 1 else signal.SIGKILL)
 
 
 def ended(process):
@@ -138,13 +128,14 @@ def ended(process):
             return process.wait(1)
 
 
-def stream(step, log, deadline):
-    """Runs a step, copies its output to ours and to the log, and returns its lines and its exit code (None: too long)."""
+def stream(step, log, deadline, out=None):
+    """Runs a step, copies its output to `out` (default: ours) and to the log, and returns its lines and its exit code (None: too long)."""
+    out = out or sys.stdout
     environment = {**os.environ, **step.environment}
     process = subprocess.Popen(
         step.command, cwd=step.directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
-    Ending.process = process
+    Ending.processes.add(process)
     Ending.pass_on()
     late = threading.Event()
 
@@ -160,7 +151,7 @@ def stream(step, log, deadline):
     def copy():
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
-            for sink in (sys.stdout, log):
+            for sink in (out, log):
                 sink.write(line)
                 sink.flush()
 
@@ -170,174 +161,22 @@ def stream(step, log, deadline):
         code = ended(process)
         copying.join(LEAVING_SECONDS)
         if copying.is_alive():
-            print(f"left behind: a process that still holds the output of {step.command[0]}", flush=True)
+            print(f"left behind: a process that still holds the output of {step.command[0]}", file=out, flush=True)
             code = code or 1
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             copying.join(LEAVING_SECONDS)
+        if not copying.is_alive():
+            process.stdout.close()
     finally:
         timer.cancel()
+        Ending.processes.discard(process)
     if Ending.asked:
         # What the step started may have taken no notice.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         sys.exit("ended before all tests had run")
     return lines, None if late.is_set() else code
-
-
-def is_root():
-    return os.geteuid() == 0
-
-
-def format_steps():
-    return [Step(["cargo", "fmt", "--check", *where], check=True)
-            for where in (["--all"], ["--manifest-path", RESTORER], ["--manifest-path", FUZZ])]
-
-
-def clippy_steps():
-    deny = ["--", "-D", "warnings"]
-    return [
-        Step(["cargo", "clippy", "--locked", "--workspace", "--all-targets", *deny], check=True),
-        Step(["cargo", "clippy", "--locked", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(RESTORER))),
-        # As its targets are built, without which some of what they reach is not public.
-        Step(["cargo", "clippy", "--locked", "--all-targets", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(FUZZ)),
-             environment={"RUSTFLAGS": "--cfg fuzzing"}),
-    ]
-
-
-def house_steps():
-    tests = [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests/house", "--pattern", "*.py"]
-    python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
-    names = Step([python, "-m", "pyflakes", "tests", "benches", "fuzz/run.py"], check=True)
-    return [Step(["cargo", "xtask", "check"], check=True), names, Step(tests)]
-
-
-def unit_steps():
-    return [Step(["cargo", "test", "--locked", "--workspace", "--no-fail-fast"])]
-
-
-# Test programs that explore models: whoever runs them.
-MODELS = {"protocol"}
-
-
-def user_steps():
-    """The test programs of the crates that touch the system, once more as an ordinary user."""
-    if not is_root():
-        return None
-    build = ["cargo", "test", "--locked", "--workspace", "--no-run", "--message-format=json"]
-    done = subprocess.run(build, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    steps = []
-    for line in done.stdout.splitlines():
-        artifact = json.loads(line) if line.startswith("{") else {}
-        manifest = artifact.get("manifest_path", "")
-        if not artifact.get("executable") or not artifact["profile"]["test"]:
-            continue
-        target, program, directory = artifact["target"], artifact["executable"], os.path.dirname(manifest)
-        if "/crates/model/" in manifest or "/xtask/" in manifest or target["name"] in MODELS:
-            continue
-        if "/crates/rank/agent/" in manifest and target["kind"] == ["test"]:
-            # They build what they need and change to the user for the processes they watch.
-            steps.append(Step([program], directory=directory, environment={"MEND_TEST_AS_USER": "1"}))
-        else:
-            steps.append(Step([AS_USER, program], directory=directory))
-    return steps
-
-
-def as_user(command):
-    """A command as an ordinary user, whoever runs this."""
-    return Step([AS_USER, *command])
-
-
-def lab_steps():
-    return [Step([sys.executable, "tests/lab/run.py"])]
-
-
-def lab_user_steps():
-    return [as_user([sys.executable, "tests/lab/run.py"])] if is_root() else None
-
-
-def crash_steps():
-    return [Step([sys.executable, "tests/lab/crashes.py"])]
-
-
-def integrity_steps():
-    """Mounting a disk takes /dev/fuse, which may be root's; the rest runs as an ordinary user."""
-    # With what the unit tests were built of.
-    build = ["cargo", "build", "--locked", "--workspace", "--bin", "mend-powerloss"]
-    return [
-        Step(build, check=True),
-        Step([sys.executable, "tests/lab/powerloss.py"]),
-        as_user([sys.executable, "tests/lab/killpoints.py"]),
-        as_user([sys.executable, "tests/lab/damage.py"]),
-    ]
-
-
-def event_steps():
-    return [as_user([sys.executable, "tests/lab/events.py"])]
-
-
-def vm_steps():
-    """One guest for all of it, since each takes its time to start; its output is counted as one command's."""
-    vm = os.path.join(ROOT, "tests", "vm", "vm.py")
-    possible = subprocess.run([sys.executable, vm, "--possible"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if possible.returncode:
-        raise NotHere(possible.stderr.strip())
-    build = ["cargo", "test", "--release", "--locked", "--no-run", "-p", "mend-kernel", "-p", "mend-agent", "-p", "mend-fabric"]
-    packages = [word for name in RDMA_PACKAGES for word in ("--package", name)]
-    return [Step(build, check=True), Step([sys.executable, vm, "--minutes", "28", *packages, sys.executable, "tests/vm/inside.py"])]
-
-
-def loom_steps():
-    """The rings' own code, built on the model checker's atomics, which needs a build of its own."""
-    command = ["cargo", "test", "--locked", "--release", "-p", "mend-fabric", "--lib", "--target-dir", os.path.join(ROOT, "target", "loom"),
-               "ring::modelled"]
-    return [Step(command, environment={"RUSTFLAGS": "--cfg loom"})]
-
-
-def fuzz_steps():
-    return [Step([sys.executable, "fuzz/run.py", "--seconds", FUZZ_SECONDS])]
-
-
-def readme_steps():
-    return [as_user([sys.executable, "tests/readme/readme.py"])]
-
-
-def demo_steps():
-    return [Step([sys.executable, "tests/demo/demo.py", "--steps", "1500"], check=True)]
-
-
-class NotHere(Exception):
-    """Why a tier cannot run on this machine."""
-
-
-@dataclass
-class Tier:
-    """`steps` returns the commands, or None where the tier makes no sense (for the reason given); or raises `NotHere`."""
-
-    name: str
-    about: str
-    steps: object
-    minutes: int
-    not_here: str = ""
-
-
-TIERS = [
-    Tier("format", "rustfmt", format_steps, 2),
-    Tier("clippy", "clippy, warnings denied", clippy_steps, 20),
-    Tier("house", "house rules (cargo xtask check), pyflakes, tests of the tests", house_steps, 10),
-    Tier("unit", "unit, property and process tests beside the code", unit_steps, 40),
-    Tier("user", "the same as an ordinary user", user_steps, 20, "this is an ordinary user already"),
-    Tier("lab", "real jobs on this machine and on the nodes of a lab", lab_steps, 40),
-    Tier("lab-user", "the same as an ordinary user", lab_user_steps, 40, "this is an ordinary user already"),
-    Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40),
-    Tier("integrity", "power failures, failing disks, SIGKILL before any system call, damaged checkpoints", integrity_steps, 20),
-    Tier("events", "200 random checkpoints, migrations and restarts, as an ordinary user", event_steps, 90),
-    Tier("loom", "the shared-memory rings, in every order two threads can run", loom_steps, 10),
-    Tier("vm", "dirty tracking and jobs on an older kernel, in a virtual machine", vm_steps, 40),
-    Tier("fuzz", "every fuzz target, briefly", fuzz_steps, 15),
-    Tier("readme", "the README's commands, executed", readme_steps, 10),
-    Tier("demo", "make demo's script, half as long", demo_steps, 15),
-]
 
 
 @dataclass
@@ -353,31 +192,32 @@ class Remarks:
                 print("\n".join([f"\n=== {title}", *lines]))
 
 
-def run_tier(tier, remarks):
-    """The tier's count, or None if it is skipped."""
-    print(f"\n=== {tier.name}: {tier.about}", flush=True)
+def run_tier(tier, remarks, out=None):
+    """The tier's count, or None if it is skipped. What it prints goes to `out` (default: our own output)."""
+    out = out or sys.stdout
+    print(f"\n=== {tier.name}: {tier.about}", file=out, flush=True)
     try:
         steps, reason = tier.steps(), tier.not_here
     except NotHere as missing:
         steps, reason = None, missing
     if steps is None:
-        print(f"skipped: {reason}")
+        print(f"skipped: {reason}", file=out)
         remarks.skipped.append(f"{tier.name}: all of it: {reason}")
         return None
     total, deadline = Count(), time.monotonic() + 60 * tier.minutes
     with open(os.path.join(LOGS, f"{tier.name}.log"), "w", encoding="utf-8") as log:
         for step in steps:
             shown = " ".join(os.path.relpath(word, ROOT) if word.startswith(ROOT + "/") else word for word in step.command)
-            print(f"--- {shown}", flush=True)
+            print(f"--- {shown}", file=out, flush=True)
             try:
-                lines, code = stream(step, log, deadline)
+                lines, code = stream(step, log, deadline, out)
             except OSError as error:
-                print(f"{shown}: {error}")
+                print(f"{shown}: {error}", file=out)
                 lines, code = [str(error)], 127
             remarks.skipped += [f"{tier.name}: {match[1]}" for match in map(SKIPPED.match, lines) if match]
             if code is None:
                 late = f"stopped: the tier's {tier.minutes} minutes are over"
-                print(late)
+                print(late, file=out)
                 count = Count(count_lines(lines).passed, count_lines(lines).failed + 1)
                 lines.append(late)
             else:
@@ -388,10 +228,30 @@ def run_tier(tier, remarks):
             if code is None:
                 break
     if total == Count():
-        print("no test ran: that is a failure")
+        print("no test ran: that is a failure", file=out)
         remarks.failed.append(f"{tier.name}: no test ran")
         total.failed = 1
     return total
+
+
+def run_together(tiers):
+    """Runs tiers a few at a time; each one's output is printed when it is over. Yields as `run_timed` returns."""
+
+    def one(tier):
+        out = io.StringIO()
+        return tier, *run_timed(tier, out), out.getvalue()
+
+    with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(one, tier) for tier in tiers]):
+            tier, count, remarks, seconds, said = done.result()
+            print(said, end="", flush=True)
+            yield tier, count, remarks, seconds
+
+
+def run_timed(tier, out=None):
+    """The tier's count, its remarks, and how many seconds it took."""
+    start, remarks = time.monotonic(), Remarks()
+    return run_tier(tier, remarks, out), remarks, time.monotonic() - start
 
 
 def main():
@@ -408,13 +268,13 @@ def main():
     os.umask(0o022)
     os.makedirs(LOGS, exist_ok=True)
     rows, total, remarks = [], Count(), Remarks()
-    for tier in TIERS:
-        if wanted and tier.name not in wanted:
-            continue
-        start = time.monotonic()
-        count = run_tier(tier, remarks)
-        rows.append((tier.name, count, time.monotonic() - start))
+    chosen = [tier for tier in TIERS if not wanted or tier.name in wanted]
+    alone = ((tier, *run_timed(tier)) for tier in chosen if not tier.beside)
+    for tier, count, told, seconds in itertools.chain(alone, run_together([tier for tier in chosen if tier.beside])):
+        rows.append((tier.name, count, seconds))
         total.add(count or Count())
+        remarks.skipped += told.skipped
+        remarks.failed += told.failed
     print("\n=== summary")
     for name, count, seconds in rows:
         said = f"{count.passed} passed, {count.failed} failed" if count else "skipped"

@@ -16,7 +16,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from run import LOGS, ROOT, Count, Step, count_lines, judge, stream
+from run import LOGS, Count, count_lines, judge, stream
+from tiers import ROOT, Step
 
 # Longest time that a round may take, in minutes, besides what it was given.
 PATIENCE = 30

@@ -10,7 +10,8 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from run import LOGS, REPEATED, Count, NotHere, Remarks, Step, Tier, count_lines, judge, run_tier, telling  # noqa: E402
+from run import LOGS, REPEATED, Count, Remarks, count_lines, judge, run_tier, telling  # noqa: E402
+from tiers import NotHere, Step, Tier  # noqa: E402
 
 
 def alive(process):
@@ -130,8 +131,8 @@ class Tiers(unittest.TestCase):
 
     def test_the_end_of_the_runner_is_its_step_s_end(self):
         script = (
-            "import sys; sys.path.insert(0, sys.argv[1]); import run; "
-            "run.Ending.listen(); run.stream(run.Step(['sh', '-c', 'echo $$; exec sleep 1000']), sys.stderr, float('inf'))"
+            "import sys; sys.path.insert(0, sys.argv[1]); import run, tiers; "
+            "run.Ending.listen(); run.stream(tiers.Step(['sh', '-c', 'echo $$; exec sleep 1000']), sys.stderr, float('inf'))"
         )
         command = [sys.executable, "-c", script, os.path.join(os.path.dirname(LOGS), "..", "tests")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as runner:
@@ -144,8 +145,8 @@ class Tiers(unittest.TestCase):
     def test_what_a_step_started_and_takes_no_notice_ends_too(self):
         deaf = "trap '' TERM; echo $$; exec >/dev/null 2>&1; while :; do sleep 0.1; done"
         script = (
-            "import sys; sys.path.insert(0, sys.argv[1]); import run; "
-            "run.Ending.listen(); run.stream(run.Step(['sh', '-c', 'sh -c \"$0\" & exec sleep 1000', sys.argv[2]]), sys.stderr, float('inf'))"
+            "import sys; sys.path.insert(0, sys.argv[1]); import run, tiers; "
+            "run.Ending.listen(); run.stream(tiers.Step(['sh', '-c', 'sh -c \"$0\" & exec sleep 1000', sys.argv[2]]), sys.stderr, float('inf'))"
         )
         command = [sys.executable, "-c", script, os.path.join(os.path.dirname(LOGS), "..", "tests"), deaf]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as runner:

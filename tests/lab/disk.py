@@ -5,7 +5,7 @@ import subprocess
 
 from cluster import ROOT, Failed, Machine, NotHere
 
-PROGRAM = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "debug", "mend-powerloss")
+PROGRAM = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release", "mend-powerloss")
 CANNOT_MOUNT = 77
 
 

@@ -1,15 +1,30 @@
 #!/usr/bin/env python3
-"""Runs the lab tests: every test_*.py here, or those whose name contains one of the arguments. Ends with one summary line.
+"""Runs the lab tests: every test_*.py here, or those whose name contains one of the words. Ends with one summary line.
+
+    run.py [--jobs N] [WORD...]
+
+Lab tests wait more than they compute. With --jobs, N parts run at a time, each in a process of its own: a part is a few tests of
+one class. A part's output comes in one piece.
 
 With MEND_TEST_WHOLE in the environment, what is skipped has failed: this machine was made to have what it takes.
 """
 
+import argparse
+import concurrent.futures
 import os
+import re
+import subprocess
 import sys
+import threading
 import time
 import unittest
 
 LONGEST = 12
+LONGEST_TITLE = "The longest, in seconds:"
+DURATION = re.compile(r"^ *(\d+\.\d)  (test_\S+)$")
+# Few enough that the parts end at about the same time, enough that a class sets its lab up seldom.
+PART_TESTS = 4
+SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
@@ -30,14 +45,77 @@ class Timed(unittest.TextTestResult):
         super().stopTest(test)
 
 
-def main():
-    loader = unittest.TestLoader()
-    if len(sys.argv) > 1:
-        loader.testNamePatterns = [f"*{name}*" for name in sys.argv[1:]]
-    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=Timed).run(loader.discover(HERE, "test_*.py"))
-    print("\nThe longest, in seconds:")
-    for seconds, name in sorted(result.seconds, reverse=True)[:LONGEST]:
+def each(suite):
+    """The tests of a suite, one by one."""
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from each(test)
+        else:
+            yield test
+
+
+def parts(tests):
+    """Lists of names: the tests that one process runs. What a class sets up is set up once for each of its parts."""
+    classes = {}
+    for test in tests:
+        classes.setdefault(type(test), []).append(test.id())
+    return [names[at:at + PART_TESTS] for names in classes.values() for at in range(0, len(names), PART_TESTS)]
+
+
+def run_parts(jobs, wanted):
+    """Runs the parts, some at a time. Sums up what their last lines say; a part without one has failed."""
+    telling = threading.Lock()
+    passed = failed = skipped = 0
+    durations = []
+
+    def one(names):
+        command = [sys.executable, os.path.abspath(__file__), "--exactly", *names]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+        lines = done.stdout.splitlines()
+        summary = SUMMARY.match(lines.pop()) if lines and SUMMARY.match(lines[-1]) else None
+        with telling:
+            durations.extend((float(match[1]), match[2]) for match in map(DURATION.match, lines) if match)
+            # The durations and the sums are told once, of all parts.
+            print("\n".join(line for line in lines if line != LONGEST_TITLE and not DURATION.match(line)), flush=True)
+            if not summary:
+                print(f"FAIL: {', '.join(names)}: ended with code {done.returncode} before all was summed up", flush=True)
+        return [int(number or 0) for number in summary.groups()] if summary else [0, len(names), 0]
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for counts in pool.map(one, wanted):
+            passed, failed, skipped = passed + counts[0], failed + counts[1], skipped + counts[2]
+    tell_longest(durations)
+    print(f"{passed} passed, {failed} failed{f', {skipped} skipped' if skipped else ''}")
+    return 1 if failed or not passed else 0
+
+
+def tell_longest(durations):
+    print(f"\n{LONGEST_TITLE}")
+    for seconds, name in sorted(durations, reverse=True)[:LONGEST]:
         print(f"{seconds:7.1f}  {name}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Runs the lab tests.")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--exactly", action="store_true", help="the words are whole names of tests")
+    parser.add_argument("words", nargs="*")
+    arguments = parser.parse_args()
+    loader = unittest.TestLoader()
+    if arguments.exactly:
+        return run_here(loader.loadTestsFromNames(arguments.words))
+    if arguments.words:
+        loader.testNamePatterns = [f"*{name}*" for name in arguments.words]
+    found = loader.discover(HERE, "test_*.py")
+    if arguments.jobs > 1 and not loader.errors:
+        return run_parts(arguments.jobs, parts(each(found)))
+    return run_here(found)
+
+
+def run_here(tests):
+    """Runs tests in this process, one after the other, and sums them up."""
+    result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=Timed).run(tests)
+    tell_longest(result.seconds)
     for test, reason in result.skipped:
         print(f"skipped: {test.id()}: {reason}")
     failed = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)

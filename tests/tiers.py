@@ -1,0 +1,218 @@
+"""The tiers of tests: what each runs, as whom, and for how long at the most.
+
+Tests run as an ordinary user, whoever runs them; the tier `root` does as root what only root can. Why each test is where it
+is stands in docs/decisions/0035-where-each-test-runs.md.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests", "vm"))
+from rdma import PACKAGES as RDMA_PACKAGES  # noqa: E402
+
+AS_USER = os.path.join(ROOT, "tests", "as_user.py")
+RESTORER = "crates/rank/restorer/Cargo.toml"
+FUZZ = "fuzz/Cargo.toml"
+FUZZ_SECONDS = "3"
+# Lab tests wait more than they compute: so many run at a time.
+LAB_JOBS = 3
+
+
+class NotHere(Exception):
+    """Why a tier cannot run on this machine."""
+
+
+@dataclass
+class Step:
+    """One command. `check`: it counts as one test if it counts none itself."""
+
+    command: list
+    check: bool = False
+    directory: str = ROOT
+    environment: dict = field(default_factory=dict)
+
+
+@dataclass
+class Tier:
+    """`steps` returns the commands, or None where the tier makes no sense (for the reason given); or raises `NotHere`.
+    `beside`: it may run beside other such tiers."""
+
+    name: str
+    about: str
+    steps: object
+    minutes: int
+    not_here: str = ""
+    beside: bool = False
+
+
+def commit_seed():
+    """What is drawn is drawn anew with each commit, and again alike for the same one."""
+    named = os.environ.get("MEND_TEST_SEED")
+    if named:
+        return int(named)
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return int(done.stdout[:7], 16) if done.returncode == 0 and done.stdout else 1
+
+
+def is_root():
+    return os.geteuid() == 0
+
+
+def format_steps():
+    return [Step(["cargo", "fmt", "--check", *where], check=True)
+            for where in (["--all"], ["--manifest-path", RESTORER], ["--manifest-path", FUZZ])]
+
+
+def clippy_steps():
+    deny = ["--", "-D", "warnings"]
+    return [
+        Step(["cargo", "clippy", "--locked", "--workspace", "--all-targets", *deny], check=True),
+        Step(["cargo", "clippy", "--locked", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(RESTORER))),
+        # As its targets are built, without which some of what they reach is not public.
+        Step(["cargo", "clippy", "--locked", "--all-targets", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(FUZZ)),
+             environment={"RUSTFLAGS": "--cfg fuzzing"}),
+    ]
+
+
+def house_steps():
+    tests = [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests/house", "--pattern", "*.py"]
+    python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
+    names = Step([python, "-m", "pyflakes", "tests", "benches", "fuzz/run.py"], check=True)
+    return [Step(["cargo", "xtask", "check"], check=True), names, Step(tests)]
+
+
+def test_programs():
+    """The workspace's test programs, built as the product is: target, crate's directory, program."""
+    build = ["cargo", "test", "--release", "--locked", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]
+    done = subprocess.run(build, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return None
+    found = []
+    for line in done.stdout.splitlines():
+        artifact = json.loads(line) if line.startswith("{") else {}
+        if artifact.get("executable") and artifact["profile"]["test"]:
+            found.append((artifact["target"], os.path.dirname(artifact["manifest_path"]), artifact["executable"]))
+    return found
+
+
+def program_steps(as_root):
+    """A step for each test program whose crate touches the system (as root), or for each (as an ordinary user)."""
+    programs = test_programs()
+    if programs is None:
+        # Cargo has said why.
+        return [Step(["false"], check=True)]
+    steps = []
+    for target, directory, program in programs:
+        crate = os.path.relpath(directory, ROOT)
+        if as_root and crate not in ROOT_CRATES:
+            continue
+        if as_root or not is_root():
+            steps.append(Step([program], directory=directory))
+        elif crate == "crates/rank/agent" and target["kind"] == ["test"]:
+            # They build what they need and change to the user for the processes they watch.
+            steps.append(Step([program], directory=directory, environment={"MEND_TEST_AS_USER": "1"}))
+        else:
+            steps.append(Step([AS_USER, program], directory=directory))
+    return steps
+
+
+def unit_steps():
+    return program_steps(as_root=False)
+
+
+# Crates with tests of what root does otherwise: namespaces without a user namespace, capabilities, networks.
+ROOT_CRATES = ("crates/job/lab", "crates/node/daemon", "crates/platform/kernel")
+# Lab tests of the same: starting and moving ranks, refusing other users, private memory, mounts and devices.
+ROOT_LAB = ("test_run.", "test_migration.", "test_private.", "test_strangers.", "test_rdma.")
+
+
+def root_steps():
+    if not is_root():
+        return None
+    lab = [sys.executable, "tests/lab/run.py", "--jobs", str(LAB_JOBS), *ROOT_LAB]
+    return [*program_steps(as_root=True), Step(lab)]
+
+
+def as_user(command):
+    """A command as an ordinary user, whoever runs this."""
+    return Step([AS_USER, *command])
+
+
+def lab_steps():
+    return [as_user([sys.executable, "tests/lab/run.py", "--jobs", str(LAB_JOBS)])]
+
+
+def crash_steps():
+    return [as_user([sys.executable, "tests/lab/crashes.py", "--seed", str(commit_seed())])]
+
+
+def integrity_steps():
+    """Mounting a disk takes /dev/fuse, which may be root's; the rest runs as an ordinary user."""
+    build = ["cargo", "build", "--release", "--locked", "--workspace", "--bin", "mend-powerloss"]
+    seed = ["--seed", str(commit_seed())]
+    return [
+        Step(build, check=True),
+        Step([sys.executable, "tests/lab/powerloss.py", *seed]),
+        as_user([sys.executable, "tests/lab/killpoints.py", *seed]),
+        as_user([sys.executable, "tests/lab/damage.py", *seed]),
+    ]
+
+
+# `make soak` draws thousands.
+EVENTS = "60"
+
+
+def event_steps():
+    return [as_user([sys.executable, "tests/lab/events.py", "--events", EVENTS, "--seed", str(commit_seed())])]
+
+
+def vm_steps():
+    """One guest for all of it, since each takes its time to start; its output is counted as one command's."""
+    vm = os.path.join(ROOT, "tests", "vm", "vm.py")
+    possible = subprocess.run([sys.executable, vm, "--possible"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if possible.returncode:
+        raise NotHere(possible.stderr.strip())
+    build = ["cargo", "test", "--release", "--locked", "--no-run", "-p", "mend-kernel", "-p", "mend-agent", "-p", "mend-fabric"]
+    packages = [word for name in RDMA_PACKAGES for word in ("--package", name)]
+    return [Step(build, check=True), Step([sys.executable, vm, "--minutes", "28", *packages, sys.executable, "tests/vm/inside.py"])]
+
+
+def loom_steps():
+    """The rings' own code, built on the model checker's atomics, which needs a build of its own."""
+    command = ["cargo", "test", "--locked", "--release", "-p", "mend-fabric", "--lib", "--target-dir", os.path.join(ROOT, "target", "loom"),
+               "ring::modelled"]
+    return [Step(command, environment={"RUSTFLAGS": "--cfg loom"})]
+
+
+def fuzz_steps():
+    return [Step([sys.executable, "fuzz/run.py", "--seconds", FUZZ_SECONDS])]
+
+
+def readme_steps():
+    return [as_user([sys.executable, "tests/readme/readme.py"])]
+
+
+def demo_steps():
+    return [Step([sys.executable, "tests/demo/demo.py", "--steps", "1500"], check=True)]
+
+
+TIERS = [
+    Tier("format", "rustfmt", format_steps, 2),
+    Tier("clippy", "clippy, warnings denied", clippy_steps, 20),
+    Tier("house", "house rules (cargo xtask check), pyflakes, tests of the tests", house_steps, 10),
+    Tier("unit", "unit, property and process tests beside the code, as an ordinary user", unit_steps, 40),
+    Tier("loom", "the shared-memory rings, in every order two threads can run", loom_steps, 10),
+    Tier("fuzz", "every fuzz target, briefly", fuzz_steps, 15),
+    Tier("lab", "real jobs on this machine and on the nodes of a lab, as an ordinary user", lab_steps, 40),
+    Tier("root", "what root does otherwise: test programs and real jobs, as root", root_steps, 40, "this is an ordinary user"),
+    Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40, beside=True),
+    Tier("integrity", "power failures, failing disks, SIGKILL before any system call, damaged checkpoints", integrity_steps, 40, beside=True),
+    Tier("events", "random checkpoints, migrations and restarts", event_steps, 60, beside=True),
+    Tier("vm", "dirty tracking and jobs on an older kernel, in a virtual machine", vm_steps, 60, beside=True),
+    Tier("readme", "the README's commands, executed", readme_steps, 15, beside=True),
+    Tier("demo", "make demo's script, half as long", demo_steps, 20, beside=True),
+]

@@ -37,6 +37,29 @@ fn one_greeting_is_accepted() {
 }
 
 #[test]
+fn frames_of_a_control_connection() {
+    let told = |frames: Vec<(Option<u32>, Vec<u8>)>, change: (u32, u8)| {
+        let mut bytes = Vec::new();
+        // No other first message than the true one.
+        false.put(&mut bytes);
+        frames.put(&mut bytes);
+        change.put(&mut bytes);
+        bytes
+    };
+    let frames = || vec![(None, b"abc".to_vec()), (None, Vec::new()), (None, vec![7; 300])];
+    let seeds = [
+        seed("plain", told(frames(), (0, 0))),
+        seed("a-changed-length", told(frames(), (3, 0x80))),
+        seed("a-changed-body", told(frames(), (21, 1))),
+        seed("a-changed-tag", told(frames(), (23 + 15, 1))),
+        seed("too-long", told(vec![(Some(u32::MAX), b"abc".to_vec())], (0, 0))),
+        seed("longer-than-it-is", told(vec![(Some(9), b"abc".to_vec()), (None, vec![1; 40])], (0, 0))),
+        seed("another-first-message", [&[1][..], &[5; 48], &[0; 6]].concat()),
+    ];
+    keep("session", &seeds);
+}
+
+#[test]
 fn peers_over_core_providers_are_told_apart() {
     let contact =
         Contact { provider: "tcp".into(), format: 2, address: vec![2, 0, 200, 17, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], line: 77 };

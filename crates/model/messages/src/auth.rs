@@ -7,6 +7,7 @@
 //!   ── proof = HMAC(secret, "I" ‖ purpose ‖ A ‖ B) ──►    wrong: closed without a word
 //!   ◄── proof = HMAC(secret, "A" ‖ purpose ‖ A ‖ B) ──
 //! ```
+//! Control connections exchange the greetings only, and then speak Noise with the key that [`psk`] derives (`mend_wire::session`).
 //! The greeting goes in the clear so that another protocol version is told apart from a wrong secret.
 //! HMAC-SHA256 (RFC 2104); fresh nonces stop replay; the direction byte stops reflection.
 
@@ -28,7 +29,7 @@ pub enum Purpose {
     Job = 1,
     /// CLI to controller: [`crate::control`].
     Control = 2,
-    /// Daemon to daemon: the image of a moving rank.
+    /// Daemon to daemon: agrees on the image of a moving rank, which follows on the same connection.
     Transfer = 3,
     /// Rank to rank: packets.
     Fabric = 4,
@@ -90,6 +91,12 @@ impl Greeting {
         bytes
     }
 
+    /// The purpose in a greeting that is not judged yet.
+    #[must_use]
+    pub fn purpose_of(bytes: &[u8; GREETING_LENGTH]) -> u32 {
+        u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])
+    }
+
     /// Decodes a peer's greeting and checks that it fits `ours`.
     ///
     /// # Errors
@@ -131,6 +138,17 @@ fn mac(secret: &Secret, side: Side, initiator: &Greeting, acceptor: &Greeting) -
     mac.update(&initiator.encode());
     mac.update(&acceptor.encode());
     mac
+}
+
+/// The pre-shared key of connections for `purpose`: of use for nothing else, and the secret cannot be told from it.
+#[must_use]
+pub fn psk(secret: &Secret, purpose: Purpose) -> [u8; 32] {
+    // HMAC takes keys of any length, so this cannot fail. The text differs from a proof's in its first byte.
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&secret.0).expect("HMAC accepts a 32-byte key");
+    mac.update(b"Mend: pre-shared key of a control connection");
+    mac.update(&crate::PROTOCOL.to_le_bytes());
+    mac.update(&(purpose as u32).to_le_bytes());
+    mac.finalize().into_bytes().into()
 }
 
 /// The proof that `side` sends.

@@ -29,7 +29,7 @@ use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon
 use mend_messages::job::Rank;
 use mend_messages::tier::{Origin as ImageOrigin, TierOrder};
 use mend_sealed::Key;
-use mend_wire::Connection;
+use mend_wire::{Connection, ReceiveError};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -87,9 +87,15 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let sending = tokio::spawn(send_all(sender, outbox));
     let (heard, commands) = mpsc::channel(16);
     let receiving = tokio::spawn(async move {
-        while let Ok(message) = receiver.receive::<ToDaemon>().await {
-            if heard.send(message).await.is_err() {
-                return;
+        loop {
+            match receiver.receive::<ToDaemon>().await {
+                Ok(message) => {
+                    if heard.send(message).await.is_err() {
+                        return;
+                    }
+                }
+                Err(ReceiveError::Closed) => return,
+                Err(error) => return tracing::warn!(error = chain(&error), "a controller's connection is closed"),
             }
         }
     });
@@ -212,8 +218,8 @@ impl Job {
                 }
                 Some(event) = incoming.agents.recv() => self.relay.heard(event, &mut self.ranks),
                 Some(step) = incoming.saves.recv() => self.relay.save_came_further(step, &self.ranks),
-                Some(Admitted { token, stream, .. }) = incoming.arrivals.recv() => {
-                    self.meeting.arrived(token, stream, Instant::now());
+                Some(Admitted { token, connection, .. }) = incoming.arrivals.recv() => {
+                    self.meeting.arrived(token, connection, Instant::now());
                 }
                 _ = tick.tick() => {
                     self.meeting.tidy(Instant::now());

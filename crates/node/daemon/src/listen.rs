@@ -6,9 +6,10 @@
 
 use crate::failure::chain;
 use crate::node::Node;
+use crate::transfer::Admitted;
 use crate::{job, transfer};
 use mend_messages::auth::Purpose;
-use mend_wire::{HANDSHAKE_TIMEOUT, HandshakeError};
+use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +19,6 @@ use tokio::time::timeout;
 
 /// Connections at once that have not proven themselves.
 const MAX_STRANGERS: usize = 128;
-/// Where a greeting's purpose ends (`mend_messages::auth`: magic 8, protocol 4, purpose 4).
-const PURPOSE_END: usize = 16;
-/// Pause between two looks at a greeting of which only a part has come.
-const PEEK_INTERVAL: Duration = Duration::from_millis(5);
-
 /// Serves connections until cancelled.
 pub async fn listen(node: Arc<Node>, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(MAX_STRANGERS));
@@ -50,21 +46,34 @@ pub async fn listen(node: Arc<Node>, listener: TcpListener) {
 }
 
 async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit) -> Result<(), HandshakeError> {
-    let purpose = timeout(HANDSHAKE_TIMEOUT, peek_purpose(&stream)).await.map_err(|_| HandshakeError::TimedOut)?;
-    if purpose.map_err(HandshakeError::Broken)? == Purpose::Transfer as u32 {
-        let admitted = transfer::admit(stream, |job| node.secret_of(job)).await?;
-        drop(place);
-        node.deliver(admitted).await;
-        return Ok(());
-    }
-    // Everything else is answered as a job, so that another purpose or protocol learns what is here.
-    let local = stream.local_addr().map_err(HandshakeError::Broken)?.ip();
-    let connection = mend_wire::accept(stream, Purpose::Job, &node.secret).await?;
+    let admitted = timeout(HANDSHAKE_TIMEOUT, admit(&node, stream)).await.map_err(|_| HandshakeError::TimedOut)??;
     drop(place);
-    tracing::debug!(%peer, "a controller is admitted");
-    let ip = node.advertised.unwrap_or_else(|| reachable(local, node.everywhere));
-    job::serve(node, connection, ip).await;
+    match admitted {
+        Caller::Transfer(admitted) => node.deliver(admitted).await,
+        Caller::Controller(connection) => {
+            tracing::debug!(%peer, "a controller is admitted");
+            let local =
+                connection.local_address().map_err(HandshakeError::Broken)?.map_or(IpAddr::from(Ipv4Addr::LOCALHOST), |local| local.ip());
+            let ip = node.advertised.unwrap_or_else(|| reachable(local, node.everywhere));
+            job::serve(node, connection, ip).await;
+        }
+    }
     Ok(())
+}
+
+/// Who has proven itself.
+enum Caller {
+    Controller(Connection),
+    Transfer(Admitted),
+}
+
+/// Another purpose or protocol is answered as a job, so that it learns what is here.
+async fn admit(node: &Node, stream: TcpStream) -> Result<Caller, HandshakeError> {
+    let greeted = Greeted::accepted(stream, &[Purpose::Job, Purpose::Transfer]).await?;
+    if greeted.purpose() == Purpose::Transfer {
+        return transfer::admit(greeted, |job| node.secret_of(job)).await.map(Caller::Transfer);
+    }
+    greeted.prove_as_acceptor(&node.secret, &[]).await.map(Caller::Controller)
 }
 
 /// The address for ranks of other nodes: the one that the controller reached, unless it came over the loopback
@@ -79,19 +88,6 @@ fn reachable(local: IpAddr, everywhere: bool) -> IpAddr {
         socket.local_addr()
     });
     route.map_or(local, |address| address.ip())
-}
-
-/// The purpose in the peer's greeting, which stays unread. Whether it is a greeting at all is for the handshake to say.
-async fn peek_purpose(stream: &TcpStream) -> std::io::Result<u32> {
-    let mut start = [0; PURPOSE_END];
-    loop {
-        match stream.peek(&mut start).await? {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            PURPOSE_END => return Ok(u32::from_le_bytes([start[12], start[13], start[14], start[15]])),
-            // A peek is ready as long as anything is there; the rest is underway, or the time runs out.
-            _ => tokio::time::sleep(PEEK_INTERVAL).await,
-        }
-    }
 }
 
 #[cfg(test)]

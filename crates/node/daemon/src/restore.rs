@@ -9,7 +9,7 @@ use crate::privileges::Isolation;
 use crate::sealing::{self, Opened, Trouble};
 use crate::shepherd::namespace::FIRST_DRAWN;
 use crate::shepherd::order::Launch;
-use crate::transfer::{TransferError, receive_header};
+use crate::transfer::{Arrival, TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
@@ -24,8 +24,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 
 use crate::channels::RankEnds;
 
@@ -192,7 +190,7 @@ pub enum Source {
     /// The image and those it builds on, newest first.
     Files(Vec<PathBuf>),
     /// A transfer that another daemon opens.
-    Transfer(oneshot::Receiver<TcpStream>),
+    Transfer(Arrival),
 }
 
 /// A restore that was asked for.

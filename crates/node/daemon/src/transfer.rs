@@ -4,13 +4,14 @@
 //! source daemon                                     target daemon
 //!   ── Greeting (purpose Transfer) ──────────────────►
 //!   ◄────────────────── Greeting (purpose Transfer) ──
-//!   ── identity of the job, 16 bytes ────────────────►   not a job here: closed
-//!   ── proof with the job's secret ──────────────────►   wrong: closed
-//!   ◄────────────────── proof with the job's secret ──
-//!   ── token, 16 bytes ──────────────────────────────►   no restore waits for it: closed
-//!   ◄─────────────────────────────── TAKEN, 1 byte ──    a restore waits
+//!   ── identity of the job, in the clear ────────────►   not a job here: closed
+//!   ── Noise, with the job's secret ─────────────────►   wrong: closed
+//!   ◄───────────────── Noise, with the job's secret ──
+//!   ── token, sealed ────────────────────────────────►   no restore waits for it: closed
+//!   ◄─────────────────────────────── TAKEN, sealed ──    a restore waits
 //!   ══ the image, written by the rank's agent itself ═►  read by the restorer itself
 //! ```
+//! The handshake and what is agreed on are sealed (`mend_wire::session`); the image itself is not.
 //! Invariants: neither daemon reads or writes a byte of the image, so its size is no concern of theirs; nothing of the
 //! rank is saved before the target has shown that it waits. Faults assumed: strangers; either side stalls or dies:
 //! both ends have time limits in the kernel (`TCP_USER_TIMEOUT`, `SO_RCVTIMEO`) that outlive the handing on.
@@ -18,14 +19,13 @@
 use mend_image::HEADER_SIZE;
 use mend_messages::auth::{AuthError, Purpose};
 use mend_messages::job::Secret;
-use mend_wire::{HANDSHAKE_TIMEOUT, HandshakeError, greet, prove_as_acceptor, prove_as_initiator};
+use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, SendError};
 use rustix::net::sockopt::{self, Timeout};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -40,6 +40,9 @@ const PEEK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Names a transfer once; chosen by the controller.
 pub type Token = [u8; 16];
+
+/// How a restore waits for its transfer.
+pub type Arrival = oneshot::Receiver<Connection>;
 
 /// Why there is no transfer.
 #[derive(Debug, thiserror::Error)]
@@ -85,29 +88,39 @@ impl TransferError {
 
 /// Opens a transfer and returns its socket, blocking, for the agent.
 pub async fn open(address: SocketAddr, job: [u8; 16], secret: &Secret, token: Token, patience: Duration) -> Result<OwnedFd, TransferError> {
-    let mut stream = timeout(HANDSHAKE_TIMEOUT, introduce(address, job, secret))
+    let mut connection = timeout(HANDSHAKE_TIMEOUT, introduce(address, job, secret))
         .await
         .unwrap_or(Err(HandshakeError::TimedOut))
         .map_err(|source| TransferError::Handshake { address, source })?;
-    stream.write_all(&token).await.map_err(TransferError::Socket)?;
-    let mut answer = [0];
-    match timeout(MEETING_TIME, stream.read_exact(&mut answer)).await {
-        Ok(Ok(_)) if answer[0] == TAKEN => blocking(stream, patience).map_err(TransferError::Socket),
+    connection.sender.send(&token).await.map_err(gone)?;
+    match timeout(MEETING_TIME, connection.receiver.receive::<u8>()).await {
+        Ok(Ok(TAKEN)) => blocking(connection, patience),
         _ => Err(TransferError::Unwanted { address }),
     }
 }
 
-async fn introduce(address: SocketAddr, job: [u8; 16], secret: &Secret) -> Result<TcpStream, HandshakeError> {
-    let mut stream = TcpStream::connect(address).await.map_err(|source| HandshakeError::Connect { address, source })?;
-    let (ours, theirs) = greet(&mut stream, Purpose::Transfer).await?;
-    stream.write_all(&job).await.map_err(HandshakeError::Broken)?;
-    prove_as_initiator(&mut stream, secret, &ours, &theirs).await?;
-    Ok(stream)
+async fn introduce(address: SocketAddr, job: [u8; 16], secret: &Secret) -> Result<Connection, HandshakeError> {
+    let stream = TcpStream::connect(address).await.map_err(|source| HandshakeError::Connect { address, source })?;
+    let mut greeted = Greeted::opened(stream, Purpose::Transfer).await?;
+    greeted.say(&job).await?;
+    greeted.prove_as_initiator(secret, &job).await
+}
+
+fn gone(error: SendError) -> TransferError {
+    TransferError::Socket(io::Error::other(error))
+}
+
+/// The stream beneath, once all is agreed on.
+fn bare(connection: Connection) -> Result<TcpStream, TransferError> {
+    connection.into_tcp().ok_or_else(|| TransferError::Socket(io::Error::other("the other node did not wait for the answer")))
 }
 
 /// Hands a tokio socket on to a process that does plain blocking I/O.
-fn blocking(stream: TcpStream, patience: Duration) -> io::Result<OwnedFd> {
-    stream.set_nodelay(true)?;
+fn blocking(connection: Connection, patience: Duration) -> Result<OwnedFd, TransferError> {
+    plain(bare(connection)?, patience).map_err(TransferError::Socket)
+}
+
+fn plain(stream: TcpStream, patience: Duration) -> io::Result<OwnedFd> {
     let socket = stream.into_std()?;
     socket.set_nonblocking(false)?;
     // Measured: bbr, the default of some kernels, moves less than half as much between nodes. Where cubic is not
@@ -118,20 +131,14 @@ fn blocking(stream: TcpStream, patience: Duration) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// The acceptor's part, up to the token. `secret_of` looks a job up.
-pub async fn admit(mut stream: TcpStream, secret_of: impl Fn(&[u8; 16]) -> Option<Secret>) -> Result<Admitted, HandshakeError> {
-    let shake = async {
-        let (ours, theirs) = greet(&mut stream, Purpose::Transfer).await?;
-        let mut job = [0; 16];
-        stream.read_exact(&mut job).await.map_err(HandshakeError::Broken)?;
-        // A stranger must not learn which jobs there are: an unknown one fails as a wrong secret does.
-        let secret = secret_of(&job).ok_or(AuthError::WrongSecret)?;
-        prove_as_acceptor(&mut stream, &secret, &ours, &theirs).await?;
-        let mut token = [0; 16];
-        stream.read_exact(&mut token).await.map_err(HandshakeError::Broken)?;
-        Ok(Admitted { job, token, stream })
-    };
-    timeout(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
+/// The acceptor's part after the greetings, up to the token. `secret_of` looks a job up.
+pub async fn admit(mut greeted: Greeted, secret_of: impl Fn(&[u8; 16]) -> Option<Secret>) -> Result<Admitted, HandshakeError> {
+    let job = greeted.hear().await?;
+    // A stranger must not learn which jobs there are: an unknown one fails as a wrong secret does.
+    let secret = secret_of(&job).ok_or(AuthError::WrongSecret)?;
+    let mut connection = greeted.prove_as_acceptor(&secret, &job).await?;
+    let token = connection.receiver.receive::<Token>().await.map_err(|error| HandshakeError::Broken(io::Error::other(error)))?;
+    Ok(Admitted { job, token, connection })
 }
 
 /// A transfer whose source has proven that it belongs to the job.
@@ -142,32 +149,32 @@ pub struct Admitted {
     /// Which transfer.
     pub token: Token,
     /// What follows is the image.
-    pub stream: TcpStream,
+    pub connection: Connection,
 }
 
 /// Waits for the transfer and tells its source that it is wanted.
-async fn meet(arrival: oneshot::Receiver<TcpStream>) -> Result<TcpStream, TransferError> {
-    let mut stream = match timeout(MEETING_TIME, arrival).await {
-        Ok(Ok(stream)) => stream,
+async fn meet(arrival: Arrival) -> Result<Connection, TransferError> {
+    let mut connection = match timeout(MEETING_TIME, arrival).await {
+        Ok(Ok(connection)) => connection,
         _ => return Err(TransferError::NoSource),
     };
-    stream.write_all(&[TAKEN]).await.map_err(TransferError::Socket)?;
-    Ok(stream)
+    connection.sender.send(&TAKEN).await.map_err(gone)?;
+    Ok(connection)
 }
 
 /// Waits for the transfer and takes it, blocking, for a thread that keeps the image.
-pub async fn take(arrival: oneshot::Receiver<TcpStream>, patience: Duration) -> Result<OwnedFd, TransferError> {
-    blocking(meet(arrival).await?, patience).map_err(TransferError::Socket)
+pub async fn take(arrival: Arrival, patience: Duration) -> Result<OwnedFd, TransferError> {
+    blocking(meet(arrival).await?, patience)
 }
 
 /// Waits for the transfer, tells its source that it is wanted, and looks at the image's header without taking it.
-pub async fn receive_header(arrival: oneshot::Receiver<TcpStream>, patience: Duration) -> Result<(OwnedFd, Vec<u8>), TransferError> {
-    let stream = meet(arrival).await?;
+pub async fn receive_header(arrival: Arrival, patience: Duration) -> Result<(OwnedFd, Vec<u8>), TransferError> {
+    let stream = bare(meet(arrival).await?)?;
     let header = match timeout(patience, peek_header(&stream)).await {
         Ok(header) => header?,
         Err(_) => return Err(TransferError::Stalled(patience)),
     };
-    Ok((blocking(stream, patience).map_err(TransferError::Socket)?, header))
+    Ok((plain(stream, patience).map_err(TransferError::Socket)?, header))
 }
 
 async fn peek_header(stream: &TcpStream) -> Result<Vec<u8>, TransferError> {
@@ -200,27 +207,27 @@ fn at_end(stream: &TcpStream) -> bool {
 #[derive(Debug, Default)]
 pub struct MeetingPlace {
     /// A restore that has given up stays for a while, so that its source is turned away at once.
-    restores: HashMap<Token, (oneshot::Sender<TcpStream>, Instant)>,
-    sources: HashMap<Token, (TcpStream, Instant)>,
+    restores: HashMap<Token, (oneshot::Sender<Connection>, Instant)>,
+    sources: HashMap<Token, (Connection, Instant)>,
 }
 
 impl MeetingPlace {
     /// A restore waits for `token`.
-    pub fn expect(&mut self, token: Token, now: Instant) -> oneshot::Receiver<TcpStream> {
+    pub fn expect(&mut self, token: Token, now: Instant) -> Arrival {
         let (sender, arrival) = oneshot::channel();
         match self.sources.remove(&token) {
             // The receiver is in our hands, so this reaches it.
-            Some((stream, _)) => drop(sender.send(stream)),
+            Some((connection, _)) => drop(sender.send(connection)),
             None => drop(self.restores.insert(token, (sender, now))),
         }
         arrival
     }
 
     /// A source came. One whose restore has given up is closed.
-    pub fn arrived(&mut self, token: Token, stream: TcpStream, now: Instant) {
+    pub fn arrived(&mut self, token: Token, connection: Connection, now: Instant) {
         match self.restores.remove(&token) {
-            Some((restore, _)) => drop(restore.send(stream)),
-            None => drop(self.sources.insert(token, (stream, now))),
+            Some((restore, _)) => drop(restore.send(connection)),
+            None => drop(self.sources.insert(token, (connection, now))),
         }
     }
 
@@ -235,6 +242,7 @@ impl MeetingPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     const JOB: [u8; 16] = [7; 16];
@@ -243,7 +251,8 @@ mod tests {
 
     async fn admit_one(listener: &TcpListener, secret: Secret) -> Result<Admitted, HandshakeError> {
         let (stream, _) = listener.accept().await.unwrap();
-        admit(stream, |job| (*job == JOB).then(|| secret.clone())).await
+        let greeted = Greeted::accepted(stream, &[Purpose::Job, Purpose::Transfer]).await?;
+        admit(greeted, |job| (*job == JOB).then(|| secret.clone())).await
     }
 
     #[tokio::test]
@@ -266,7 +275,7 @@ mod tests {
         let admitted = admit_one(&listener, Secret([1; 32])).await.unwrap();
         assert_eq!((admitted.job, admitted.token), (JOB, TOKEN));
         let mut place = MeetingPlace::default();
-        place.arrived(TOKEN, admitted.stream, Instant::now());
+        place.arrived(TOKEN, admitted.connection, Instant::now());
         let (socket, header) = receive_header(place.expect(TOKEN, Instant::now()), PATIENCE).await.unwrap();
         assert_eq!(header, image[..HEADER_SIZE]);
         source.await.unwrap();
@@ -278,13 +287,14 @@ mod tests {
     #[tokio::test]
     async fn a_source_whose_restore_gave_up_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut source = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (target, _) = listener.accept().await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let opening = tokio::spawn(async move { open(address, JOB, &Secret([1; 32]), TOKEN, PATIENCE).await });
+        let admitted = admit_one(&listener, Secret([1; 32])).await.unwrap();
         let (mut place, now) = (MeetingPlace::default(), Instant::now());
         drop(place.expect(TOKEN, now));
         place.tidy(now);
-        place.arrived(TOKEN, target, now);
-        assert_eq!(source.read(&mut [0]).await.unwrap(), 0);
+        place.arrived(TOKEN, admitted.connection, now);
+        assert!(matches!(opening.await.unwrap(), Err(TransferError::Unwanted { .. })));
     }
 
     #[tokio::test]

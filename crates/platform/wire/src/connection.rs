@@ -1,11 +1,13 @@
-//! Frames over an authenticated stream.
+//! Frames, sealed, over a stream.
 
+use crate::session::{LENGTH_RECORD, OpenError, Opening, Sealing, SessionError, sealed_length};
+use crate::stream::{ReadHalf, Stream, WriteHalf};
 use mend_messages::frame::{self, FrameError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
+use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// Both directions of one connection.
 #[derive(Debug)]
@@ -16,13 +18,19 @@ pub struct Connection {
     pub receiver: Receiver,
 }
 
-/// Writes frames.
+/// Seals and writes frames.
 #[derive(Debug)]
-pub struct Sender(OwnedWriteHalf);
+pub struct Sender {
+    stream: WriteHalf,
+    sealing: Sealing,
+}
 
-/// Reads frames. Not cancel safe: read in a task of its own, or to the end of a frame.
+/// Reads and opens frames. Not cancel safe: read in a task of its own, or to the end of a frame.
 #[derive(Debug)]
-pub struct Receiver(BufReader<OwnedReadHalf>);
+pub struct Receiver {
+    stream: BufReader<ReadHalf>,
+    opening: Opening,
+}
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +38,9 @@ pub enum SendError {
     /// Too large.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// No more can be sealed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The connection is gone.
     #[error("the connection is gone")]
     Gone(#[source] io::Error),
@@ -44,31 +55,51 @@ pub enum ReceiveError {
     /// The connection broke.
     #[error("the connection broke")]
     Broken(#[source] io::Error),
+    /// Somebody else sent something.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The peer sent something else.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }
 
+impl From<OpenError> for ReceiveError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Session(error) => Self::Session(error),
+            OpenError::Frame(error) => Self::Frame(error),
+        }
+    }
+}
+
 impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        let (read, write) = stream.into_split();
-        Self { sender: Sender(write), receiver: Receiver(BufReader::new(read)) }
+    pub(crate) fn new(stream: Stream, (sealing, opening): (Sealing, Opening)) -> Self {
+        let (read, write) = stream.split();
+        Self { sender: Sender { stream: write, sealing }, receiver: Receiver { stream: BufReader::new(read), opening } }
     }
 
-    /// Address of this side.
+    /// Address of this side; `None` within the machine.
     ///
     /// # Errors
     /// If the socket is gone.
-    pub fn local_address(&self) -> io::Result<std::net::SocketAddr> {
-        self.sender.0.local_addr()
+    pub fn local_address(&self) -> io::Result<Option<SocketAddr>> {
+        match &self.sender.stream {
+            WriteHalf::Tcp(stream) => stream.local_addr().map(Some),
+            WriteHalf::Unix(_) => Ok(None),
+        }
     }
 
-    /// Address of the peer.
-    ///
-    /// # Errors
-    /// If the socket is gone.
-    pub fn peer_address(&self) -> io::Result<std::net::SocketAddr> {
-        self.sender.0.peer_addr()
+    /// The TCP stream beneath, for what both sides have agreed to send without frames. `None` if there is none, or if the peer
+    /// did not wait for the agreement.
+    #[must_use]
+    pub fn into_tcp(self) -> Option<TcpStream> {
+        if !self.receiver.stream.buffer().is_empty() {
+            return None;
+        }
+        match (self.receiver.stream.into_inner(), self.sender.stream) {
+            (ReadHalf::Tcp(read), WriteHalf::Tcp(write)) => read.reunite(write).ok(),
+            _ => None,
+        }
     }
 }
 
@@ -78,8 +109,8 @@ impl Sender {
     /// # Errors
     /// [`SendError`].
     pub async fn send<M: Serialize>(&mut self, message: &M) -> Result<(), SendError> {
-        let bytes = frame::encode(message)?;
-        self.0.write_all(&bytes).await.map_err(SendError::Gone)
+        let sealed = self.sealing.seal(&frame::encode(message)?)?;
+        self.stream.write_all(&sealed).await.map_err(SendError::Gone)
     }
 }
 
@@ -89,15 +120,16 @@ impl Receiver {
     /// # Errors
     /// [`ReceiveError::Closed`] at the end, others when the stream is unusable.
     pub async fn receive<M: DeserializeOwned>(&mut self) -> Result<M, ReceiveError> {
-        let mut prefix = [0; 4];
-        match self.0.read_exact(&mut prefix).await {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(ReceiveError::Closed),
+        let mut record = [0; LENGTH_RECORD];
+        match self.stream.read(&mut record).await {
+            Ok(0) => return Err(ReceiveError::Closed),
+            Ok(read) => self.stream.read_exact(&mut record[read..]).await.map_err(ReceiveError::Broken)?,
             Err(error) => return Err(ReceiveError::Broken(error)),
-        }
-        let mut body = vec![0; frame::body_length(prefix)?];
-        self.0.read_exact(&mut body).await.map_err(ReceiveError::Broken)?;
-        Ok(frame::decode(&body)?)
+        };
+        let length = self.opening.length(&record)?;
+        let mut sealed = vec![0; sealed_length(length)];
+        self.stream.read_exact(&mut sealed).await.map_err(ReceiveError::Broken)?;
+        Ok(frame::decode(&self.opening.body(&sealed, length)?)?)
     }
 }
 

@@ -1,7 +1,9 @@
-//! The keyed handshake over a TCP stream. [`connect`] and [`accept`] do all of it; a daemon whose secret depends on
-//! what the initiator says first uses [`greet`] and the two `prove_as_…` halves.
+//! The handshake of [`crate::session`] over a stream. [`connect`] and [`accept`] do all of it; a daemon whose secret depends on
+//! what the initiator says first uses [`Greeted`].
 
-use mend_messages::auth::{self, AuthError, Greeting, Purpose, Side};
+use crate::session::{Handshake, MESSAGE_LENGTH};
+use crate::{Connection, Stream, random_bytes};
+use mend_messages::auth::{AuthError, GREETING_LENGTH, Greeting, Purpose};
 use mend_messages::job::Secret;
 use std::io;
 use std::net::SocketAddr;
@@ -9,8 +11,6 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-use crate::{Connection, random_bytes};
 
 /// Time a peer has for the whole handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,42 +58,101 @@ impl HandshakeError {
     }
 }
 
-/// Exchanges greetings. Returns ours and the peer's.
-///
-/// # Errors
-/// I/O errors, and [`AuthError`] if the peer is of another version or purpose.
-pub async fn greet(stream: &mut TcpStream, purpose: Purpose) -> Result<(Greeting, Greeting), HandshakeError> {
-    stream.set_nodelay(true).map_err(HandshakeError::Broken)?;
-    let ours = Greeting::new(purpose, random_bytes());
-    stream.write_all(&ours.encode()).await.map_err(HandshakeError::Broken)?;
-    let mut bytes = [0; auth::GREETING_LENGTH];
-    stream.read_exact(&mut bytes).await.map_err(HandshakeError::Broken)?;
-    let theirs = Greeting::decode(&bytes, &ours)?;
-    Ok((ours, theirs))
+/// A connection on which greetings were exchanged and nothing is proven.
+#[derive(Debug)]
+pub struct Greeted {
+    stream: Stream,
+    purpose: Purpose,
+    ours: Greeting,
+    theirs: Greeting,
 }
 
-/// The initiator's half after [`greet`].
-///
-/// # Errors
-/// [`HandshakeError::Rejected`] if the peer hangs up, [`AuthError::WrongSecret`] if its proof is wrong.
-pub async fn prove_as_initiator(stream: &mut TcpStream, secret: &Secret, ours: &Greeting, theirs: &Greeting) -> Result<(), HandshakeError> {
-    stream.write_all(&auth::prove(secret, Side::Initiator, ours, theirs)).await.map_err(HandshakeError::Broken)?;
-    let mut proof = [0; auth::PROOF_LENGTH];
-    stream.read_exact(&mut proof).await.map_err(|_| HandshakeError::Rejected)?;
-    auth::verify(secret, Side::Acceptor, ours, theirs, &proof)?;
-    Ok(())
-}
+impl Greeted {
+    /// Greets whom we connected to. Waits for its greeting.
+    ///
+    /// # Errors
+    /// I/O errors, and [`AuthError`] if the peer is of another version or purpose.
+    pub async fn opened(stream: impl Into<Stream>, purpose: Purpose) -> Result<Self, HandshakeError> {
+        let mut stream = stream.into();
+        stream.tune().map_err(HandshakeError::Broken)?;
+        let ours = Greeting::new(purpose, random_bytes());
+        stream.write_all(&ours.encode()).await.map_err(HandshakeError::Broken)?;
+        let mut bytes = [0; GREETING_LENGTH];
+        stream.read_exact(&mut bytes).await.map_err(HandshakeError::Broken)?;
+        let theirs = Greeting::decode(&bytes, &ours)?;
+        Ok(Self { stream, purpose, ours, theirs })
+    }
 
-/// The acceptor's half after [`greet`].
-///
-/// # Errors
-/// [`AuthError::WrongSecret`] if the initiator's proof is wrong; the caller drops the stream.
-pub async fn prove_as_acceptor(stream: &mut TcpStream, secret: &Secret, ours: &Greeting, theirs: &Greeting) -> Result<(), HandshakeError> {
-    let mut proof = [0; auth::PROOF_LENGTH];
-    stream.read_exact(&mut proof).await.map_err(HandshakeError::Broken)?;
-    auth::verify(secret, Side::Initiator, theirs, ours, &proof)?;
-    stream.write_all(&auth::prove(secret, Side::Acceptor, theirs, ours)).await.map_err(HandshakeError::Broken)?;
-    Ok(())
+    /// Waits for the greeting of a peer that connected to us, and answers: for the purpose that it has, if that is one of
+    /// `purposes`, else for the first of these, so that it learns what is here.
+    ///
+    /// # Errors
+    /// I/O errors, and [`AuthError`] if the peer is of another version or purpose.
+    pub async fn accepted(stream: impl Into<Stream>, purposes: &[Purpose]) -> Result<Self, HandshakeError> {
+        let mut stream = stream.into();
+        stream.tune().map_err(HandshakeError::Broken)?;
+        let mut bytes = [0; GREETING_LENGTH];
+        stream.read_exact(&mut bytes).await.map_err(HandshakeError::Broken)?;
+        let asked = Greeting::purpose_of(&bytes);
+        let purpose = purposes.iter().copied().find(|purpose| *purpose as u32 == asked).unwrap_or(purposes[0]);
+        let ours = Greeting::new(purpose, random_bytes());
+        // Before theirs is judged: another release reads it, and says what is wrong.
+        stream.write_all(&ours.encode()).await.map_err(HandshakeError::Broken)?;
+        let theirs = Greeting::decode(&bytes, &ours)?;
+        Ok(Self { stream, purpose, ours, theirs })
+    }
+
+    /// What the connection is for.
+    #[must_use]
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// Says in the clear what the acceptor must know to find its secret; goes into the `context` of both.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Broken`].
+    pub async fn say<const N: usize>(&mut self, word: &[u8; N]) -> Result<(), HandshakeError> {
+        self.stream.write_all(word).await.map_err(HandshakeError::Broken)
+    }
+
+    /// Waits for what the initiator says in the clear.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Broken`].
+    pub async fn hear<const N: usize>(&mut self) -> Result<[u8; N], HandshakeError> {
+        let mut word = [0; N];
+        self.stream.read_exact(&mut word).await.map_err(HandshakeError::Broken)?;
+        Ok(word)
+    }
+
+    /// The initiator's half of the handshake.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Rejected`] if the peer hangs up, [`AuthError::WrongSecret`] if its answer is wrong.
+    pub async fn prove_as_initiator(self, secret: &Secret, context: &[u8]) -> Result<Connection, HandshakeError> {
+        let Self { mut stream, purpose, ours, theirs } = self;
+        let mut handshake = Handshake::initiator(secret, purpose, &ours, &theirs, context);
+        stream.write_all(&handshake.write()).await.map_err(HandshakeError::Broken)?;
+        let mut answer = [0; MESSAGE_LENGTH];
+        stream.read_exact(&mut answer).await.map_err(|_| HandshakeError::Rejected)?;
+        handshake.read(&answer).map_err(|_| AuthError::WrongSecret)?;
+        Ok(Connection::new(stream, handshake.finish()))
+    }
+
+    /// The acceptor's half of the handshake.
+    ///
+    /// # Errors
+    /// [`AuthError::WrongSecret`] if the initiator's message is wrong: it is hung up on without a word.
+    pub async fn prove_as_acceptor(self, secret: &Secret, context: &[u8]) -> Result<Connection, HandshakeError> {
+        let Self { mut stream, purpose, ours, theirs } = self;
+        let mut handshake = Handshake::acceptor(secret, purpose, &ours, &theirs, context);
+        let mut message = [0; MESSAGE_LENGTH];
+        stream.read_exact(&mut message).await.map_err(HandshakeError::Broken)?;
+        handshake.read(&message).map_err(|_| AuthError::WrongSecret)?;
+        stream.write_all(&handshake.write()).await.map_err(HandshakeError::Broken)?;
+        Ok(Connection::new(stream, handshake.finish()))
+    }
 }
 
 /// Connects to `address` and proves `secret`.
@@ -102,10 +161,8 @@ pub async fn prove_as_acceptor(stream: &mut TcpStream, secret: &Secret, ours: &G
 /// See [`HandshakeError`].
 pub async fn connect(address: SocketAddr, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
     let shake = async {
-        let mut stream = TcpStream::connect(address).await.map_err(|source| HandshakeError::Connect { address, source })?;
-        let (ours, theirs) = greet(&mut stream, purpose).await?;
-        prove_as_initiator(&mut stream, secret, &ours, &theirs).await?;
-        Ok(Connection::new(stream))
+        let stream = TcpStream::connect(address).await.map_err(|source| HandshakeError::Connect { address, source })?;
+        Greeted::opened(stream, purpose).await?.prove_as_initiator(secret, &[]).await
     };
     timeout(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
 }
@@ -114,11 +171,7 @@ pub async fn connect(address: SocketAddr, purpose: Purpose, secret: &Secret) -> 
 ///
 /// # Errors
 /// See [`HandshakeError`].
-pub async fn accept(mut stream: TcpStream, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
-    let shake = async {
-        let (ours, theirs) = greet(&mut stream, purpose).await?;
-        prove_as_acceptor(&mut stream, secret, &ours, &theirs).await?;
-        Ok(Connection::new(stream))
-    };
+pub async fn accept(stream: impl Into<Stream>, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
+    let shake = async { Greeted::accepted(stream, &[purpose]).await?.prove_as_acceptor(secret, &[]).await };
     timeout(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
 }

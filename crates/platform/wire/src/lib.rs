@@ -1,15 +1,18 @@
-//! Authenticated, framed TCP connections between controller, daemons and CLI (tokio).
+//! Encrypted, framed connections between controller, daemons and CLI (tokio), over TCP or a unix socket.
 //!
-//! A [`Connection`] exists only after both sides proved the secret ([`mend_messages::auth`]), so whatever is read
-//! from one comes from a holder of it; lengths are bounded all the same. Faults assumed: the peer stops, lies,
+//! A [`Connection`] exists only after both sides proved the secret, and every byte on it is encrypted and authenticated ([`session`]),
+//! so whatever is read from one comes from a holder of the secret; lengths are bounded all the same. Faults assumed: the peer stops, lies,
 //! or is a stranger. The handshake is bounded in time ([`HANDSHAKE_TIMEOUT`]); what follows is the caller's clock.
 
 mod connection;
 mod handshake;
 pub mod secret;
+pub mod session;
+mod stream;
 
 pub use connection::{Connection, ReceiveError, Receiver, SendError, Sender};
-pub use handshake::{HANDSHAKE_TIMEOUT, HandshakeError, accept, connect, greet, prove_as_acceptor, prove_as_initiator};
+pub use handshake::{Greeted, HANDSHAKE_TIMEOUT, HandshakeError, accept, connect};
+pub use stream::{Peer, Stream};
 
 /// 32 random bytes from the kernel: nonces, secrets.
 ///

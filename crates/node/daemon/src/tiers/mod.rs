@@ -11,7 +11,7 @@ mod shelf;
 
 use crate::failure::chain;
 use crate::outbox::Urgent;
-use crate::transfer::{self, Token};
+use crate::transfer::{self, Arrival, Token};
 use copy::{CopyError, Expected, Pace};
 use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
@@ -27,7 +27,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -198,7 +197,7 @@ impl Tiers {
     }
 
     /// See `TierOrder::Receive`; `arrival` is the other node's connection.
-    pub fn receive(&mut self, task: u64, image: ImageRef, shelf: &Shelf, arrival: oneshot::Receiver<TcpStream>) {
+    pub fn receive(&mut self, task: u64, image: ImageRef, shelf: &Shelf, arrival: Arrival) {
         let place = self.shelf(shelf).and_then(|open| {
             let room = open.room()?;
             if room < image.bytes.saturating_add(MARGIN) {
@@ -215,13 +214,7 @@ impl Tiers {
     }
 
     /// See `TierOrder::Fetch`; `arrival` is the other node's connection, if the image comes from one.
-    pub fn fetch(
-        &mut self,
-        (task, image, check): (u64, ImageRef, bool),
-        from: Origin,
-        spare: PathBuf,
-        arrival: Option<oneshot::Receiver<TcpStream>>,
-    ) {
+    pub fn fetch(&mut self, (task, image, check): (u64, ImageRef, bool), from: Origin, spare: PathBuf, arrival: Option<Arrival>) {
         let (expected, pace) = (self.expected(image), self.unbounded.clone());
         let here = match from {
             Origin::Shelf(shelf) => self.shelf(&shelf).map(|open| open.image(image.number, image.rank)),
@@ -352,7 +345,7 @@ impl Tiers {
 
 /// Takes an image that another node sends, even if it cannot be kept: so the other node is turned away at once. The file.
 async fn take(
-    arrival: oneshot::Receiver<TcpStream>,
+    arrival: Arrival,
     patience: Duration,
     place: std::io::Result<PathBuf>,
     expected: Expected,

@@ -1,0 +1,144 @@
+//! What a connection runs over: TCP between machines, a unix socket within one.
+
+use rustix::net::sockopt;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, tcp, unix};
+
+/// A connected socket.
+#[derive(Debug)]
+pub enum Stream {
+    /// To any machine.
+    Tcp(TcpStream),
+    /// Within this one.
+    Unix(UnixStream),
+}
+
+/// Who is at the other end, as far as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// Of a TCP connection.
+    Address(IpAddr),
+    /// Of a unix socket: its user.
+    User(u32),
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::User(user) => write!(f, "user {user}"),
+        }
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Self::Tcp(stream)
+    }
+}
+
+impl From<UnixStream> for Stream {
+    fn from(stream: UnixStream) -> Self {
+        Self::Unix(stream)
+    }
+}
+
+/// Calls the same for either kind.
+macro_rules! either {
+    ($stream:expr, $inner:ident => $call:expr) => {
+        match $stream {
+            Self::Tcp($inner) => $call,
+            Self::Unix($inner) => $call,
+        }
+    };
+}
+
+impl Stream {
+    /// Small frames leave at once.
+    pub(crate) fn tune(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nodelay(true),
+            Self::Unix(_) => Ok(()),
+        }
+    }
+
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// If the socket is gone.
+    pub fn peer(&self) -> io::Result<Peer> {
+        Ok(match self {
+            Self::Tcp(stream) => Peer::Address(stream.peer_addr()?.ip().to_canonical()),
+            Self::Unix(stream) => Peer::User(sockopt::socket_peercred(stream)?.uid.as_raw()),
+        })
+    }
+
+    pub(crate) fn split(self) -> (ReadHalf, WriteHalf) {
+        match self {
+            Self::Tcp(stream) => {
+                let (read, write) = stream.into_split();
+                (ReadHalf::Tcp(read), WriteHalf::Tcp(write))
+            }
+            Self::Unix(stream) => {
+                let (read, write) = stream.into_split();
+                (ReadHalf::Unix(read), WriteHalf::Unix(write))
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum ReadHalf {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+}
+
+#[derive(Debug)]
+pub(crate) enum WriteHalf {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+}
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), inner => Pin::new(inner).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for WriteHalf {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        either!(self.get_mut(), inner => Pin::new(inner).poll_write(context, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), inner => Pin::new(inner).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), inner => Pin::new(inner).poll_shutdown(context))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), inner => Pin::new(inner).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        either!(self.get_mut(), inner => Pin::new(inner).poll_write(context, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), inner => Pin::new(inner).poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self.get_mut(), inner => Pin::new(inner).poll_shutdown(context))
+    }
+}

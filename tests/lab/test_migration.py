@@ -58,6 +58,20 @@ class Migration(InDirectory):
         self.lab.start(job.directory, "restart", name).finish()
         self.assertEqual(job.stdout(), self.expected)
 
+    def test_ranks_that_compute_let_others_move(self):
+        """Channels are used one way only, and no program makes a call: agents alone must see to it that they drain."""
+        program = compile_mpi("mpi_apart.c", os.path.join(self.work, "apart"))
+        expected = self.lab.undisturbed("-n", "4", "--hosts", "node1", "--", program)
+        job, name = self.start("--hosts", "node1,node2", argv=[program, "-u", "go"])
+        job.wait_for(lambda: job.stderr().count("computes") == 4, "all ranks compute")
+        self.lab.verb("checkpoint", name)
+        for rank, node in ((2, "node1"), (0, "node2"), (2, "node2"), (3, "node1")):
+            self.assertEqual(self.lab.verb("migrate", name, str(rank), "--to", node)["to"], node)
+            self.lab.verb("checkpoint", name)
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), expected)
+
     def test_wrong_targets_are_named(self):
         job, name = self.start("--hosts", "node1,node2")
         for arguments, text in (

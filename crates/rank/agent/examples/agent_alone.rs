@@ -35,6 +35,7 @@ impl Network for Nobody {
     fn serve(&self, timeout: Duration) {
         std::thread::sleep(timeout);
     }
+    fn keep_up(&self, _: Duration) {}
     fn resume(&self) {}
     fn freeze(&self) -> Box<dyn Frozen> {
         Box::new(Still)

@@ -52,6 +52,8 @@ const LOSS: Duration = Duration::from_secs(2);
 const SERVICE: Duration = Duration::from_micros(100);
 /// The same the other way round, where peers have hardly anything to say.
 const SERVICE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How long, after each [`SERVICE_PAUSE`], a rank that runs listens to its peers while one of them drains its channels.
+const KEEP_UP: Duration = Duration::from_micros(500);
 /// How long what an inspection found counts as found right before the threads were parked. A program seldom changes it, and if it does
 /// between an inspection and the save, it might as well have done so between a look and parking.
 const LATELY: Duration = Duration::from_secs(1);
@@ -115,6 +117,8 @@ struct Agent {
     /// Locks on files that a rank which has moved takes when its former self is gone.
     locks: Due,
     told_use: bool,
+    /// A peer was let go, which drains its channels meanwhile.
+    lets_go: bool,
     /// Channels broke, and the daemon was not told of all of them.
     loses: bool,
     /// The last image, while it is written behind the program.
@@ -152,6 +156,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()>
         held_map: None,
         locks: Due::default(),
         told_use: false,
+        lets_go: false,
         loses: false,
         behind: None,
         ranks_here: 1,
@@ -207,6 +212,7 @@ impl Agent {
             let joins = self.joins();
             let timeout = match self.stage {
                 Stage::Suspended => Some(if self.network.in_use() { AT_ONCE } else { SERVICE_PAUSE }),
+                Stage::Running if self.lets_go => Some(SERVICE_PAUSE),
                 Stage::Running if joins => Some(AT_ONCE),
                 Stage::Running if bell::delayed() => Some(PATIENCE),
                 _ => (self.loses || self.behind.is_some() || self.staging.is_some() || self.inspected.is_some()).then_some(behind::LOOK),
@@ -219,6 +225,8 @@ impl Agent {
             match poll(descriptors, timeout.as_ref()) {
                 Ok(0) => {
                     match self.stage {
+                        // Its program may call nothing for long.
+                        Stage::Running if self.lets_go => self.network.keep_up(KEEP_UP),
                         Stage::Running if joins => self.tracker.join_some(),
                         Stage::Running => {
                             bell::take_delayed();
@@ -295,7 +303,7 @@ impl Agent {
             Request::Inspect { ahead } => Reply::Inspected(self.inspect(ahead)),
             Request::Suspend => self.suspend(),
             // The rank keeps running: only one peer is let go.
-            Request::SuspendPeer(rank) => self.drain(|network, deadline| network.suspend_peer(rank, deadline)),
+            Request::SuspendPeer(rank) => self.let_go(rank),
             Request::Save(order) => match self.save(order)? {
                 Some(reply) => reply,
                 // Restored: that request was answered in another life.
@@ -361,6 +369,12 @@ impl Agent {
         reply
     }
 
+    fn let_go(&mut self, peer: Rank) -> Reply {
+        let reply = self.drain(|network, deadline| network.suspend_peer(peer, deadline));
+        self.lets_go |= matches!(reply, Reply::Suspended { .. }) && self.network.in_use();
+        reply
+    }
+
     fn drain(&self, drain: impl FnOnce(&dyn Network, Instant) -> Result<(), String>) -> Reply {
         if let Stage::Parked { .. } = self.stage {
             return refused("the rank is parked already");
@@ -382,6 +396,7 @@ impl Agent {
 
     fn resume(&mut self, seq: u64) -> io::Result<()> {
         self.staging = None;
+        self.lets_go = false;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         let mut standing = match std::mem::replace(&mut self.stage, Stage::Running) {
             Stage::Parked { threads, mut fabric } => {

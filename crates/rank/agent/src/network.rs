@@ -33,13 +33,15 @@ pub trait Network: Sync {
     /// # Errors
     /// Which peer did not answer in time.
     fn suspend(&self, deadline: Instant) -> Result<(), String>;
-    /// Drains and closes the channels with one peer.
+    /// Drains and closes the channel to one peer, which is about to move. Until `resume` that peer counts on [`Network::keep_up`].
     ///
     /// # Errors
     /// As `suspend`.
     fn suspend_peer(&self, rank: Rank, deadline: Instant) -> Result<(), String>;
     /// Serves peers for at most `timeout`, while suspended.
     fn serve(&self, timeout: Duration);
+    /// Serves peers as long as they have something to say, at most for `time`, while the program runs.
+    fn keep_up(&self, time: Duration);
     /// Ends all suspensions.
     fn resume(&self);
     /// Stops all of the fabric's activity until the result is dropped or rebuilt: no lock of it is held by any other

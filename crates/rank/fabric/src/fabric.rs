@@ -364,8 +364,8 @@ impl Fabric {
         }
     }
 
-    /// Drains and closes the channel to a peer that is about to move, and serves its channel to us until it has ended
-    /// with a marker. Immediate if there is no channel.
+    /// Drains and closes the channel to a peer that is about to move. Immediate if there is no channel. The peer drains its own channel
+    /// to us, for which it must be served until [`Fabric::resume`] (by the program, or [`Fabric::keep_up`]).
     ///
     /// # Errors
     /// [`DrainError`].
@@ -397,6 +397,18 @@ impl Fabric {
         if !self.state.lock_first().progress() {
             self.nap_first(timeout);
             self.state.lock_first().progress();
+        }
+    }
+
+    /// Moves packets for a program that may be busy, as long as anything moves, at most for `time`.
+    pub fn keep_up(&self, time: Duration) {
+        let began = Instant::now();
+        let mut state = self.state.lock_first();
+        // The sockets are looked at, too.
+        state.links.look_soon();
+        while state.progress() && began.elapsed() < time {
+            drop(state);
+            state = self.state.lock_first();
         }
     }
 

@@ -69,6 +69,10 @@ impl Network for ProcessFabric {
         fabric().serve(timeout);
     }
 
+    fn keep_up(&self, time: Duration) {
+        fabric().keep_up(time);
+    }
+
     fn resume(&self) {
         fabric().resume();
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! suspend:       every Open channel: Draining, MARKER ──► … ◄── ACK: Suspended.   Openings are dropped.
-//! suspend_peer:  the same for one peer, then its channel is closed; and its own marker is waited for.
+//! suspend_peer:  the same for one peer, then its channel is closed. Its own marker may come later, so it is served until the resume.
 //! resume:        Suspended → Open if the peer is still the one it was opened to, else Unknown.
 //! A channel that cannot be kept (`ofi`) is closed when its ACK comes, and opened anew after the resume.
 //! ```
@@ -18,7 +18,7 @@ use mend_messages::job::Rank;
 /// Why a drain did not end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DrainError {
-    /// These peers did not acknowledge (or, for a peer that moves, did not say their own end) in time.
+    /// These peers did not acknowledge in time.
     #[error("the channels with ranks {ranks:?} did not drain in time")]
     Late {
         /// The peers.
@@ -108,17 +108,10 @@ impl Links {
         self.peers.iter().enumerate().filter_map(lost).collect()
     }
 
-    /// True when nothing is in flight to or from this peer: our channel to it is drained, and its channel to us, if
-    /// there is one, ended or ends with a marker.
-    pub(crate) fn peer_drained(&mut self, rank: Rank) -> bool {
-        let Some(peer) = self.peers.get_mut(rank as usize) else { return true };
-        if matches!(peer.outbound, Outbound::Draining { .. }) {
-            return false;
-        }
-        match peer.inbound.and_then(|number| self.inbound.get(number as usize)).and_then(Option::as_ref) {
-            Some(inbound) => inbound.marked,
-            None => true,
-        }
+    /// True when nothing is in flight to this peer. What it still sends, and its marker, it waits for itself: whether all has come
+    /// cannot be told here. A marker may be an earlier one, and where there is no channel, one may be opened yet.
+    pub(crate) fn peer_drained(&self, rank: Rank) -> bool {
+        !self.peers.get(rank as usize).is_some_and(|peer| matches!(peer.outbound, Outbound::Draining { .. }))
     }
 
     /// Closes the drained channel to a peer that moves.

@@ -34,8 +34,6 @@ pub struct Inbound {
     pub generation: u64,
     /// Nothing came since it was opened or since the last marker.
     pub drained: bool,
-    /// The last thing that came was a marker (acknowledged).
-    pub marked: bool,
     /// A marker that is acknowledged when all reads have ended.
     pub marker: Option<u64>,
     /// Kind of offers that the channel can use; 0: none.
@@ -51,7 +49,6 @@ struct Delivery<'a> {
     rank: Rank,
     pull_kind: u32,
     drained: &'a mut bool,
-    marked: &'a mut bool,
     marker: &'a mut Option<u64>,
 }
 
@@ -63,7 +60,7 @@ impl Sink for Delivery<'_> {
             return Ok(());
         }
         if *self.drained || self.marker.is_some() {
-            (*self.drained, *self.marked, *self.marker) = (false, false, None);
+            (*self.drained, *self.marker) = (false, None);
             self.links.allow_pulls(self.rank, self.pull_kind);
         }
         self.engine.handle(self.links, self.rank, header, payload).map_err(|fault| ChannelError::Protocol(fault.to_string()))
@@ -78,9 +75,9 @@ impl Links {
     /// Receives from an inbound channel. True if something came.
     pub(super) fn receive(&mut self, engine: &mut Engine, number: u32) -> bool {
         let Some(mut inbound) = self.inbound.get_mut(number as usize).and_then(Option::take) else { return false };
-        let Inbound { channel, rank, drained, marked, marker, pull_kind, .. } = &mut *inbound;
+        let Inbound { channel, rank, drained, marker, pull_kind, .. } = &mut *inbound;
         let (rank, pull_kind) = (*rank, *pull_kind);
-        let outcome = channel.receive(BUDGET, &mut Delivery { links: self, engine, rank, pull_kind, drained, marked, marker });
+        let outcome = channel.receive(BUDGET, &mut Delivery { links: self, engine, rank, pull_kind, drained, marker });
         match outcome {
             Ok(packets) => {
                 if inbound.marker.is_some() {
@@ -293,16 +290,8 @@ impl Links {
                 if at == self.inbound.len() {
                     self.inbound.push(None);
                 }
-                self.inbound[at] = Some(Box::new(Inbound {
-                    channel,
-                    rank,
-                    generation,
-                    drained: true,
-                    marked: false,
-                    marker: None,
-                    pull_kind,
-                    pulls: VecDeque::new(),
-                }));
+                self.inbound[at] =
+                    Some(Box::new(Inbound { channel, rank, generation, drained: true, marker: None, pull_kind, pulls: VecDeque::new() }));
                 if let Some(peer) = self.peers.get_mut(rank as usize) {
                     peer.inbound = Some(at as u32);
                     peer.shown = shown;

@@ -390,6 +390,11 @@ impl Links {
         }
     }
 
+    /// The next round looks at the sockets, too.
+    pub fn look_soon(&mut self) {
+        self.urgent = true;
+    }
+
     /// True while the agent holds any peer.
     #[must_use]
     pub fn on_hold(&self) -> bool {

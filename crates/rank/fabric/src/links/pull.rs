@@ -164,7 +164,7 @@ impl Links {
             && let Some(marker) = inbound.marker.take()
         {
             moved = true;
-            (inbound.drained, inbound.marked) = (true, true);
+            inbound.drained = true;
             if let Err(error) = inbound.channel.acknowledge(marker) {
                 report::fault(self.rank(), format_args!("the channel from rank {} is closed: {error}", inbound.rank));
                 self.drop_inbound(number, *inbound);

@@ -14,7 +14,19 @@ use stateright::{Checker, Model};
 
 fn job(ranks: u8, flows: &[(u8, u8, u8)], operations: &[u8], rounds: u8) -> Job {
     let (flows, operations) = (flows.to_vec(), operations.to_vec());
-    Job { ranks, flows, long: Vec::new(), puts: Vec::new(), operations, rounds, aborts: 0, breaks: 0, closes: 0, without: Without::Nothing }
+    Job {
+        ranks,
+        flows,
+        long: Vec::new(),
+        puts: Vec::new(),
+        operations,
+        rounds,
+        aborts: 0,
+        breaks: 0,
+        computing: 0,
+        closes: 0,
+        without: Without::Nothing,
+    }
 }
 
 /// Steps that one test takes, at most, unless `MEND_MODEL_STEPS` says otherwise; several may lead to one state.
@@ -106,6 +118,18 @@ fn one_sided_operations_are_done_while_either_end_moves() {
     check("put beside messages, one of three moves", Job { puts: vec![(0, 1, 2), (2, 1, 2)], ..job(3, &[(0, 1, 1)], &[0b010], 1) });
 }
 
+/// Channels that are used one way only, and programs that make no calls while their ranks are saved and moved.
+#[test]
+fn a_rank_moves_while_its_peers_compute() {
+    let one_way = |flow, operations: &[u8]| Job { computing: 0b11, ..job(2, &[flow], operations, 2) };
+    check_all("computing, sender saved and moved", one_way((0, 1, 2), &[0, 0b01]));
+    check_all("computing, receiver saved and moved", one_way((0, 1, 2), &[0, 0b10]));
+    check("computing, tried again", Job { aborts: 1, ..one_way((0, 1, 2), &[0, 0b01]) });
+    check("computing, three", Job { computing: 0b111, ..job(3, &[(1, 0, 1), (2, 1, 1)], &[0, 0b010], 2) });
+    check("computing, both move", one_way((0, 1, 1), &[0b11, 0]));
+    check("computing, read, sender moves", Job { long: vec![(0, 1)], ..one_way((0, 1, 2), &[0, 0b01]) });
+}
+
 /// Takes a part out: some run must go wrong.
 fn must_fail(without: Without, job: Job) {
     let checker = Job { without, ..job }.checker().threads(2).target_state_count(steps()).spawn_bfs().join();
@@ -121,6 +145,7 @@ fn every_part_of_the_protocol_is_needed() {
     let flows = [(0, 1, 2), (1, 0, 1)];
     must_fail(Without::Acknowledgement, job(2, &flows, &[0], 1));
     must_fail(Without::Hold, job(2, &flows, &[0b10], 1));
+    must_fail(Without::Service, Job { computing: 0b11, ..job(2, &[(0, 1, 2)], &[0, 0b01], 2) });
     must_fail(Without::Release, job(2, &flows, &[0b10], 1));
     must_fail(Without::MarkerNumber, Job { aborts: 1, ..job(2, &[(0, 1, 2)], &[0], 2) });
     must_fail(Without::Loss, Job { breaks: 1, ..job(2, &flows, &[0], 0) });

@@ -22,6 +22,8 @@ pub enum Without {
     Loss,
     /// The number of a marker is not looked at.
     MarkerNumber,
+    /// An agent that has let a peer go does not listen to it further.
+    Service,
     /// Resume leaves peers held, as if one field were forgotten.
     Release,
     /// A marker is acknowledged although reads of the sender's memory are under way.
@@ -54,6 +56,8 @@ pub struct Job {
     pub rounds: u8,
     pub aborts: u8,
     pub breaks: u8,
+    /// Ranks that may begin, at any time, to compute until all operations are over: only their agents act meanwhile.
+    pub computing: u8,
     /// Regions that end, and are exposed again.
     pub closes: u8,
     pub without: Without,
@@ -67,6 +71,35 @@ const OPENINGS: u8 = 12;
 impl Job {
     fn all(&self) -> u8 {
         (1 << self.ranks) - 1
+    }
+
+    /// True if somebody moves the packets of this rank: its program, or the agent (`Fabric::suspend`, `Fabric::suspend_peer`,
+    /// `Agent::await_message`).
+    fn serves(&self, world: &World, at: Rank) -> bool {
+        let node = &world.nodes[at as usize];
+        if !node.computes {
+            return true;
+        }
+        match world.phase {
+            Phase::Suspending { asked, done, .. } if asked & !done & bit(at) != 0 => true,
+            // It is parked.
+            Phase::Resuming { movers, saved: true, resumed, .. } if resumed & bit(at) == 0 && (movers == 0 || movers & bit(at) != 0) => {
+                false
+            }
+            _ => node.suspended || (self.without != Without::Service && node.peers.iter().any(|peer| peer.held)),
+        }
+    }
+
+    /// Ranks begin to compute, and come back.
+    fn compute_steps(&self, world: &World, steps: &mut Vec<Step>) {
+        let over = world.phase == Phase::Idle && world.operations == 0;
+        for at in (0..self.ranks).filter(|at| self.computing & bit(*at) != 0) {
+            match (world.nodes[at as usize].computes, over) {
+                (true, true) => steps.push(Step::Return(at)),
+                (false, false) => steps.push(Step::Compute(at)),
+                _ => {}
+            }
+        }
     }
 
     /// `Links::greet`, once the stranger has said HELLO.
@@ -89,7 +122,7 @@ impl Job {
         }
         world.channel(number).accepted = true;
         let peer = world.peer(at, from);
-        (peer.inbound, peer.from_generation, peer.drained, peer.marked) = (Some(number), channel.generation, true, false);
+        (peer.inbound, peer.from_generation, peer.drained) = (Some(number), channel.generation, true);
         peer.admitted = (channel.generation, channel.number);
         self.show(world, at);
         true
@@ -105,7 +138,7 @@ impl Job {
         }
         let peer = world.peer(at, from);
         if peer.drained || peer.marker.is_some() {
-            (peer.drained, peer.marked, peer.marker, peer.may_pull) = (false, false, None, true);
+            (peer.drained, peer.marker, peer.may_pull) = (false, None, true);
         }
         self.receive_long(world, at, from, packet);
         self.receive_operation(world, at, from, packet);
@@ -146,11 +179,7 @@ impl Job {
         if movers == 0 || movers & bit(at) != 0 {
             return others().all(|of| !draining(of) && !lost(of));
         }
-        others().filter(|of| movers & bit(*of) != 0).all(|of| {
-            let peer = world.look(at, of);
-            let read = peer.inbound.is_none() || peer.marked;
-            !draining(of) && !lost(of) && read
-        })
+        others().filter(|of| movers & bit(*of) != 0).all(|of| !draining(of) && !lost(of))
     }
 
     fn commit(&self, world: &mut World, movers: u8) {
@@ -339,7 +368,6 @@ impl Model for Job {
             inbound: None,
             from_generation: 0,
             drained: true,
-            marked: false,
             ended: None,
             admitted: (0, 0),
             got: 0,
@@ -356,6 +384,7 @@ impl Model for Job {
         let node = |at| Node {
             peers: (0..self.ranks).map(|of| peer(at, of)).collect(),
             suspended: false,
+            computes: false,
             generation: 1,
             markers: 0,
             openings: 0,
@@ -380,8 +409,12 @@ impl Model for Job {
             self.long_steps(world, steps);
             self.request_steps(world, steps);
             self.operation_steps(world, steps);
+            self.compute_steps(world, steps);
             // A rank that copies does nothing else.
             steps.retain(|step| step.is_access() || step.by(world).is_none_or(|rank| !world.accesses(|at, _| at == rank)));
+            // The program of one that computes does nothing, and its packets wait for the agent.
+            steps.retain(|step| step.is_request() || step.by(world).is_none_or(|rank| self.serves(world, rank)));
+            steps.retain(|step| !step.is_programs() || step.by(world).is_none_or(|rank| !world.nodes[rank as usize].computes));
         }
     }
 
@@ -500,6 +533,10 @@ impl Model for Job {
                 if over {
                     world.phase = Phase::Idle;
                 }
+            }
+            Step::Compute(at) | Step::Return(at) => {
+                let node = &mut world.nodes[at as usize];
+                node.computes = !node.computes;
             }
             // The connection breaks; what the receiver had not read is gone.
             Step::Break(number) => {

@@ -77,7 +77,7 @@ impl Job {
             Step::Drained(at, of) => {
                 let peer = world.peer(at, of);
                 let (Some(marker), Some(channel)) = (peer.marker.take(), peer.inbound) else { return };
-                (peer.drained, peer.marked) = (true, true);
+                peer.drained = true;
                 world.channel(channel).acks.push(marker);
             }
             _ => {}
@@ -90,7 +90,7 @@ impl Job {
         let peer = world.peer(at, of);
         peer.may_pull = false;
         if self.without == Without::ReadsEnd || (peer.pulls.is_empty() && peer.reading.is_none()) {
-            (peer.drained, peer.marked) = (true, true);
+            peer.drained = true;
             world.channel(number).acks.push(marker);
         } else {
             peer.marker = Some(marker);

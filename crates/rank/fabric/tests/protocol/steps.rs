@@ -36,6 +36,9 @@ pub enum Step {
     LookAgain(Rank, Rank),
     /// A region ends.
     Close(Rank),
+    /// A program computes, and comes back.
+    Compute(Rank),
+    Return(Rank),
 }
 
 impl Step {
@@ -58,11 +61,23 @@ impl Step {
             | Self::Answer(at)
             | Self::Map(at)
             | Self::Resume(at)
-            | Self::Close(at) => Some(at),
+            | Self::Close(at)
+            | Self::Compute(at)
+            | Self::Return(at) => Some(at),
             Self::Greet(number) | Self::Receive(number) | Self::SenderEnd(number) => channel(number).map(|channel| channel.to),
             Self::Accepted(number) | Self::ReceiverEnd(number) | Self::Acknowledged(number) => channel(number).map(|channel| channel.from),
             Self::Begin(_) | Self::Commit | Self::Abort | Self::Break(_) => None,
         }
+    }
+
+    /// True for what happens whether or not packets are moved: requests to the agent, and what the program does besides.
+    pub fn is_request(self) -> bool {
+        matches!(self, Self::Ask(_) | Self::Answer(_) | Self::Map(_) | Self::Resume(_) | Self::Compute(_) | Self::Return(_))
+    }
+
+    /// True for what only a call of the program can do.
+    pub fn is_programs(self) -> bool {
+        matches!(self, Self::Match(..) | Self::Put(..) | Self::Copy(..) | Self::LookAgain(..) | Self::Close(_))
     }
 
     /// True for the further steps of an access that has begun.

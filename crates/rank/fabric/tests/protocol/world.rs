@@ -38,7 +38,6 @@ pub struct Peer {
     pub inbound: Option<usize>,
     pub from_generation: u8,
     pub drained: bool,
-    pub marked: bool,
     pub ended: Option<u8>,
     pub admitted: (u8, u8),
     /// Messages delivered to the engine here.
@@ -70,6 +69,8 @@ impl Peer {
 pub struct Node {
     pub peers: Vec<Peer>,
     pub suspended: bool,
+    /// Its program makes no calls.
+    pub computes: bool,
     pub generation: u8,
     pub markers: u8,
     pub openings: u8,

@@ -21,6 +21,16 @@ pub struct Feed {
     orders: mpsc::UnboundedSender<Order>,
 }
 
+/// What a feed that was stopped leaves.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// Bytes that were not written.
+    pub bytes: Vec<u8>,
+    /// The writing end, if it was not closed: whoever reads sees no end before this is dropped.
+    #[expect(dead_code, reason = "it is kept open, not used")]
+    end: Option<AsyncFd<OwnedFd>>,
+}
+
 #[derive(Debug)]
 struct Piece {
     bytes: Vec<u8>,
@@ -31,7 +41,7 @@ struct Piece {
 enum Order {
     Hold(oneshot::Sender<()>),
     Release,
-    Stop(oneshot::Sender<Vec<u8>>),
+    Stop(oneshot::Sender<Left>),
 }
 
 impl Feed {
@@ -72,8 +82,8 @@ impl Feed {
         let _ = self.orders.send(Order::Release);
     }
 
-    /// Ends the feed. Returns what was not written.
-    pub async fn stop(self) -> Vec<u8> {
+    /// Ends the feed, but not yet what is read from it.
+    pub async fn stop(self) -> Left {
         let (asker, answer) = oneshot::channel();
         let _ = self.orders.send(Order::Stop(asker));
         answer.await.unwrap_or_default()
@@ -96,7 +106,7 @@ async fn obey(mut writer: Writer, mut orders: mpsc::UnboundedReceiver<Order>) {
                 let _ = holding.send(());
             }
             Some(Order::Release) => held = false,
-            Some(Order::Stop(asker)) => return drop(asker.send(writer.unwritten())),
+            Some(Order::Stop(asker)) => return drop(asker.send(writer.left())),
             None => return,
         }
     }
@@ -144,12 +154,12 @@ impl Writer {
         Ok(())
     }
 
-    fn unwritten(mut self) -> Vec<u8> {
+    fn left(mut self) -> Left {
         let mut bytes = self.current.take().map_or_else(Vec::new, |piece| piece.bytes[self.written..].to_vec());
         while let Ok(piece) = self.queue.try_recv() {
             bytes.extend(piece.bytes);
         }
-        bytes
+        Left { bytes, end: self.target }
     }
 }
 
@@ -182,7 +192,7 @@ mod tests {
             feed.push(piece.to_vec());
         }
         tokio::task::yield_now().await;
-        let left = feed.stop().await;
+        let left = feed.stop().await.bytes;
         let mut whole = read_all(&reader).await;
         assert!(!left.is_empty());
         whole.extend(left);
@@ -216,6 +226,6 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(read_all(&reader).await, b"last");
-        assert_eq!(feed.stop().await, b"");
+        assert_eq!(feed.stop().await.bytes, b"");
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::channels::{OurEnds, open_channels};
 use crate::failure::{RankFailure, chain};
-use crate::input::Feed;
+use crate::input::{Feed, Left};
 use crate::outbox::{Ordered, Urgent};
 use crate::output::Pump;
 use crate::program::Agentless;
@@ -273,10 +273,7 @@ impl Life {
                     self.end().await;
                     return report_failure(around, restoring, &RankFailure::DiedEarly(status));
                 }
-                Turn::Released => {
-                    self.hand_back_input(around).await;
-                    return self.end().await;
-                }
+                Turn::Released => return self.released(around).await,
             }
         }
     }
@@ -419,13 +416,19 @@ impl Life {
         let _ = around.ordered.send(FromDaemon::Exited { rank: around.rank, status }).await;
     }
 
-    /// A rank that moved away had not been given these bytes: its image does not have them.
-    async fn hand_back_input(&mut self, around: &Surroundings) {
-        let Some(feed) = self.wires.as_mut().and_then(|wires| wires.stdin.take()) else { return };
-        let bytes = feed.stop().await;
-        if !bytes.is_empty() {
-            around.urgent.send(FromDaemon::StdinLeft { rank: around.rank, bytes });
+    /// Nothing is written any more, then all processes are killed. Until then standard input stays open: a program that read its end
+    /// would go on to what it does last.
+    async fn released(&mut self, around: &Surroundings) {
+        let left = match self.wires.as_mut().and_then(|wires| wires.stdin.take()) {
+            Some(feed) => feed.stop().await,
+            None => Left::default(),
+        };
+        self.link.release().await;
+        // A rank that moved away had not been given these bytes: its image does not have them.
+        if !left.bytes.is_empty() {
+            around.urgent.send(FromDaemon::StdinLeft { rank: around.rank, bytes: left.bytes });
         }
+        self.end().await;
     }
 
     /// Kills what is left and carries its last words.

@@ -1,12 +1,16 @@
 """Checkpoint and restart on this machine, and everything that can be wrong with an image, a disk or a rank."""
 
+import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 import unittest
 
 from cases import OnMachine
@@ -48,30 +52,101 @@ class Checkpoint(OnMachine):
         self.restart().finish(0)
         self.assertEqual(self.output(), self.plain_output(self.count, "400", "0"))
 
-    def test_what_a_killed_controller_has_printed_is_not_printed_again(self):
-        def stay(file):
-            return f"while [ ! -e {self.directory}/{file} ]; do :; done"
+    def stay(self, file):
+        """Shell: waits for a file in the test's directory, without a child."""
+        return f"while [ ! -e {self.directory}/{file} ]; do :; done"
 
-        job = self.machine.start(self.directory, "run", "bash", "-c", f"echo one; {stay('first')}; echo two; {stay('go')}; echo three")
+    def touch(self, file):
+        with open(os.path.join(self.directory, file), "w", encoding="utf-8"):
+            pass
+
+    def test_what_a_killed_controller_has_printed_is_not_printed_again(self):
+        script = f"echo one; {self.stay('first')}; echo two; {self.stay('go')}; echo three"
+        job = self.machine.start(self.directory, "run", "bash", "-c", script)
         name = self.machine.running(job)
         job.wait_for(lambda: self.output() == "one\n", "it printed")
         self.machine.verb("checkpoint", name)
-        with open(os.path.join(self.directory, "first"), "w", encoding="utf-8"):
-            pass
-
-        def on_record():
-            try:
-                with open(os.path.join(self.machine.home, "jobs", name, "printed.json"), encoding="utf-8") as file:
-                    return json.load(file)["0"]["stdout"] == len("one\ntwo\n")
-            except OSError:
-                return False
-
-        job.wait_for(on_record, "it is on record what was printed")
+        self.touch("first")
+        job.wait_for(lambda: self.output() == "one\ntwo\n", "it printed again")
         job.interrupt(signal.SIGKILL)
         job.finish(None)
         self.let_go()
         self.restart().finish(0)
         self.assertEqual(self.output(), "one\ntwo\nthree\n")
+
+    def test_a_controller_that_is_killed_while_it_prints_loses_and_repeats_nothing(self):
+        """To a regular file: its length says how much of what was being written is there."""
+        script = f"{self.stay('first')}; for ((i = 0; i < 150000; i++)); do echo line $i of many; done"
+        job = self.machine.start(self.directory, "run", "bash", "-c", script)
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint", name)
+        self.touch("first")
+        out = os.path.join(self.directory, "stdout")
+        for size in (100_000, 700_000, 1_500_000):
+            job.wait_for(lambda: os.path.getsize(out) > size, f"it printed {size} bytes")
+            job.interrupt(signal.SIGKILL)
+            job.finish(None)
+            job = self.restart(name)
+        job.finish(0)
+        self.assertEqual(self.output(), "".join(f"line {i} of many\n" for i in range(150000)))
+        self.assertNotIn("twice", job.stderr())
+
+    def test_a_controller_that_is_killed_while_a_pipe_is_full_says_what_may_come_twice(self):
+        script = f"{self.stay('first')}; for ((i = 0; i < 50000; i++)); do echo line $i of many; done; {self.stay('go')}"
+        command = self.machine.command("run", "bash", "-c", script)
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
+        with subprocess.Popen(command, cwd=self.directory, env=self.machine.environment, **pipes) as job:
+            name = job.stderr.readline().split()[2].rstrip(b":").decode()
+            while not self.machine.verb("ps")[0].get("status", {}).get("state") == "running":
+                pass
+            self.machine.verb("checkpoint", name)
+            self.touch("first")
+            before = b""
+            while len(before) < 100_000:
+                before += job.stdout.read(10_000)
+            # Its writer waits for somebody who reads: its pipe stays as full as it is.
+            held = -1
+            while held != (held := self.unread(job.stdout)) or held < 60_000:
+                time.sleep(0.3)
+            job.kill()
+            before += job.stdout.read()
+        self.let_go()
+        done = self.machine.mend("restart", name)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        said = re.search(r"the last (\d+) bytes of rank 0's standard output may be printed twice", done.stderr)
+        self.assertTrue(said, done.stderr)
+        whole = "".join(f"line {i} of many\n" for i in range(50000))
+        twice = len(before) + len(done.stdout) - len(whole)
+        self.assertTrue(0 <= twice <= int(said[1]) <= 4096, (twice, said[1]))
+        self.assertEqual(before.decode()[: len(before) - twice] + done.stdout, whole)
+
+    @staticmethod
+    def unread(pipe):
+        """How many bytes are in a pipe."""
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+    def test_output_that_differs_is_told_of_and_begins_with_a_line(self):
+        script = (
+            f"echo begin; {self.stay('first')}; echo same; read -r took < {self.directory}/first; echo took $took s;"
+            f" printf half; {self.stay('go')}; echo end"
+        )
+        job = self.machine.start(self.directory, "run", "bash", "-c", script)
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint", name)
+        with open(os.path.join(self.directory, "first"), "w", encoding="utf-8") as file:
+            file.write("5\n")
+        # The file is there before it is written to.
+        job.wait_for(lambda: self.output().endswith("half"), "it printed half a line")
+        first = self.output()
+        self.machine.mend("kill", name)
+        job.finish(137)
+        with open(os.path.join(self.directory, "first"), "w", encoding="utf-8") as file:
+            file.write("1234\n")
+        self.let_go()
+        job = self.restart()
+        job.finish(0)
+        self.assertEqual(self.output(), first + "\ntook 1234 s\nhalfend\n")
+        self.assertRegex(job.stderr(), r"rank 0: its standard output is not what it was before the restart, from byte 11 on \(line 2 since")
 
     def test_a_quiet_restart_says_nothing(self):
         name, _ = self.checkpointed(self.count, "400", "500", "go")

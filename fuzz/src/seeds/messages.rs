@@ -286,6 +286,7 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::Pong,
         FromDaemon::Refused { error: "another release".into() },
         FromDaemon::StdinTaken { rank: 0 },
+        FromDaemon::StdinHeld { rank: 0, again: 7, begun: 4096 },
         FromDaemon::StdinLeft { rank: 0, bytes: b"a line\n".to_vec() },
     ]);
     all

@@ -205,6 +205,17 @@ pub struct TakeCheckpoint {
     pub json: bool,
 }
 
+/// What a restart takes its standard input for.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Input {
+    /// A file that begins with what was read goes on behind it; anything else is new input
+    Auto,
+    /// It begins with what was read, which is skipped
+    Same,
+    /// It is new input
+    New,
+}
+
 /// `mend restart`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -214,7 +225,12 @@ Examples:
   mend restart /data/ckpt/lmp-3f2a/2 --hosts a,c   a checkpoint's directory, on other hosts
 
 Ranks whose host is still there stay on it; the others go to the emptiest. Output that was printed before the job
-ended is not printed again, so that the outputs of run and restart can be put one after the other.")]
+ended is not printed again, so that the outputs of run and restart can be put one after the other. Where it is not the
+same this time, that is said, and it is printed from the beginning of the line on.
+
+Standard input goes on where the checkpoint was taken. A file is read on from there (`mend restart JOB < FILE`), if it begins
+with what was read; --input same skips that in a pipe, too. What came through a pipe or was typed is kept with the job, up
+to 64 MiB: it is given again, and then what comes now. Once its end was read there is no more.")]
 pub struct Restart {
     /// The job, or the directory of a checkpoint; default: the job that ended last
     #[arg(value_name = "JOB|IMAGE")]
@@ -234,6 +250,10 @@ pub struct Restart {
     /// Print also what was printed between the checkpoint and the job's end
     #[arg(long)]
     pub repeat_output: bool,
+    /// What standard input is: the same as before from its beginning, new input that follows what was read, or, if a file, whichever it
+    /// turns out to be
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    pub input: Input,
     /// File with the key that the checkpoint's images were encrypted with; later ones are, too
     #[arg(long, value_name = "FILE")]
     pub encryption_key: Option<PathBuf>,

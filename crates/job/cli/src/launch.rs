@@ -1,9 +1,10 @@
 //! `mend run` and `mend restart`.
 
-use crate::arguments::{Restart, Run};
+use crate::arguments::{Input, Restart, Run};
 use crate::failure::Failure;
 use mend_controller::candidates::Candidates;
 use mend_controller::hosts::{Host, parse_list, read_file};
+use mend_controller::input::Wanted;
 use mend_controller::manifest::numbers;
 use mend_controller::record::JobRecord;
 use mend_controller::{RestartSpec, RunSpec, record};
@@ -104,6 +105,11 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
         hosts,
         tiers: tiers(arguments.tiers.as_deref())?,
         repeat_output: arguments.repeat_output,
+        input: match arguments.input {
+            Input::Auto => Wanted::Auto,
+            Input::Same => Wanted::Same,
+            Input::New => Wanted::New,
+        },
         wishes: arguments.periodic.wishes(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,

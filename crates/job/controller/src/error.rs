@@ -1,6 +1,7 @@
 //! Why a job could not be started or did not end well.
 
 use crate::hosts::HostsError;
+use crate::input::InputError;
 use crate::manifest::ManifestError;
 use crate::record::RecordError;
 use mend_coordination::placement::PlacementError;
@@ -132,6 +133,9 @@ pub enum RunError {
         /// Which.
         signal: i32,
     },
+    /// Standard input is not what it was to be.
+    #[error(transparent)]
+    Input(InputError),
     /// The tiers cannot be used.
     #[error("the list of tiers cannot be used")]
     Tiers(#[from] mend_messages::tier::TierError),
@@ -176,6 +180,7 @@ impl RunError {
             Self::Manifest(error) => error.hint(),
             Self::Hosts(error) => error.hint().to_owned(),
             Self::Tiers(error) => error.hint().to_owned(),
+            Self::Input(_) => "give the job the same input, or say that it is another one with --input new".into(),
             Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
         }
     }
@@ -195,7 +200,13 @@ impl RunError {
             Self::NodeLost { .. } | Self::MessagesLost { .. } => 75,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } => 65,
-            Self::Hosts(_) | Self::Setting(_) | Self::Placement(_) | Self::Key(_) | Self::Tiers(_) | Self::CheckpointDirectory { .. } => 64,
+            Self::Hosts(_)
+            | Self::Setting(_)
+            | Self::Placement(_)
+            | Self::Key(_)
+            | Self::Tiers(_)
+            | Self::CheckpointDirectory { .. }
+            | Self::Input(_) => 64,
             Self::Interrupted { signal } => 128 + signal,
             _ => 1,
         }

@@ -7,6 +7,7 @@
 //! The loop ends when a reason to end is known *and* every node confirmed (or is lost): until then output is printed.
 
 use crate::error::RunError;
+use crate::input::Input;
 use crate::losses::Losses;
 use crate::manifest::numbers;
 use crate::nodes::{Node, NodeEvent};
@@ -139,7 +140,7 @@ pub struct Job {
     pub(crate) map_version: u64,
     pub(crate) map_dirty: bool,
     pub(crate) started: Instant,
-    /// When what was printed was last put on record, and copies in tiers looked after.
+    /// When copies in tiers were last looked after.
     pub(crate) tidied: Instant,
     pub(crate) restart: Option<Phases>,
     /// What a restart that is not complete reads, and how long it looked for that.
@@ -147,9 +148,7 @@ pub struct Job {
     /// `None`: the shared directory alone.
     pub(crate) tiers: Option<Tiering>,
     pub(crate) resumed_at_us: Option<u64>,
-    pub(crate) stdin: Option<mpsc::Sender<()>>,
-    pub(crate) stdin_frozen: bool,
-    pub(crate) stdin_held: Option<Vec<u8>>,
+    pub(crate) input: Input,
     pub(crate) drain_timeout: Duration,
     pub(crate) losses: Losses,
     pub(crate) saving: Saving,
@@ -185,7 +184,6 @@ impl Job {
             }
         }
         self.end_upkeep(&mut events).await;
-        self.persist_output();
         let result = self.ending.map_or(Ok(self.exit_code), |(result, _)| result);
         let how = match &result {
             Ok(code) => format!("exit code {code}"),
@@ -253,7 +251,12 @@ impl Job {
                 let host = self.nodes[node as usize].name.clone();
                 self.end(Err(RunError::Start { rank, host, error, hint, code }));
             }
-            FromDaemon::Exited { rank, status } if at_home(rank, self) => self.exited(rank, status),
+            FromDaemon::Exited { rank, status } if at_home(rank, self) => {
+                if matches!(status, ExitStatus::Code(_)) && self.interrupted.is_none() && self.ending.is_none() {
+                    self.output.ended(rank).await;
+                }
+                self.exited(rank, status);
+            }
             FromDaemon::Exited { rank, .. } => {
                 self.target_refused(node, rank, "the restored process ended".into(), String::new());
             }
@@ -261,12 +264,12 @@ impl Job {
                 let host = self.nodes[node as usize].name.clone();
                 self.end(Err(RunError::Refused { host, error }));
             }
-            FromDaemon::StdinLeft { bytes, .. } => self.feed(bytes),
-            FromDaemon::StdinTaken { .. } => {
-                if let Some(more) = &self.stdin {
-                    let _ = more.try_send(());
-                }
+            FromDaemon::StdinLeft { bytes, .. } => {
+                self.input.left(bytes.len() as u64);
+                self.feed(bytes);
             }
+            FromDaemon::StdinTaken { .. } => self.input.acknowledged(),
+            FromDaemon::StdinHeld { again, begun, .. } => self.input.held(again, begun),
             FromDaemon::MessagesLost { rank, peer, why } if at_home(rank, self) => self.messages_lost(rank, peer, why),
             FromDaemon::Tier(report) => self.tier_report(node, report),
             FromDaemon::Ready { .. }
@@ -363,6 +366,7 @@ impl Job {
         let effects = self.pmi.thaw();
         self.apply(effects);
         self.learn_restart();
+        self.input.ask();
         match self.ranks.len() {
             _ if self.quiet => {}
             1 => eprintln!("mend: the rank is restored and runs"),
@@ -456,21 +460,14 @@ impl Job {
     }
 
     fn feed(&mut self, bytes: Vec<u8>) {
-        if self.stdin_frozen {
-            self.stdin_held = Some(bytes);
-        } else {
-            if bytes.is_empty() {
-                // From now on its processes read the end after what they had not read.
-                self.stdin = None;
-            }
+        if let Some(bytes) = self.input.pass(bytes) {
             self.send_to_rank(0, ToDaemon::Stdin { rank: 0, bytes });
         }
     }
 
     /// Feeds what was held back.
     pub(crate) fn release_stdin(&mut self) {
-        self.stdin_frozen = false;
-        if let Some(bytes) = self.stdin_held.take() {
+        if let Some(bytes) = self.input.release() {
             self.feed(bytes);
         }
     }
@@ -492,9 +489,6 @@ impl Job {
         }
         if self.tidied.elapsed() >= IDLE_TICK {
             self.tidied = Instant::now();
-            if self.output.take_changed() {
-                self.persist_output();
-            }
             if self.tiers.is_some() {
                 self.tidy_tiers();
             }
@@ -514,12 +508,6 @@ impl Job {
         self.judge_losses();
         self.periodic_tick();
         self.next_operation();
-    }
-
-    fn persist_output(&self) {
-        if let Err(error) = self.directory.write("printed.json", &self.output.seen()) {
-            tracing::warn!(%error, "how much was printed is not on record; a restart may print some of it again");
-        }
     }
 
     fn asked(&mut self, ask: Ask, answers: AnswerSender) {

@@ -16,6 +16,7 @@ mod error;
 pub mod hosts;
 pub mod image_file;
 pub mod images;
+pub mod input;
 mod job;
 mod losses;
 pub mod manifest;
@@ -26,8 +27,10 @@ pub mod periodic;
 pub mod record;
 mod recover;
 mod serve;
+mod shown;
 mod start;
 pub mod tiers;
+mod trail;
 mod turns;
 pub mod upkeep;
 

@@ -1,11 +1,14 @@
 //! Published checkpoints: a directory `N` with one image per rank and `manifest.json`, which was renamed to that name
 //! only when every byte in it was durable. `N.part` is one that was never finished and is never read.
 
+use crate::input::InputAt;
 use crate::record::{make_directories, sync_directory, write_durably};
+use crate::trail::Mark;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
+use mend_messages::daemon::Stream;
 use mend_messages::job::{Program, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::schedule::Kind;
@@ -21,8 +24,11 @@ mod lineage;
 
 pub use lineage::{Line, chain_of, chains, files, lineage};
 
-/// Version of the manifest; another one is refused.
-pub const FORMAT: u32 = 2;
+/// Version of the manifest that is written.
+pub const FORMAT: u32 = 3;
+
+/// The oldest that is read; others are refused.
+const OLDEST: u32 = 2;
 
 /// One rank's image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,13 +66,39 @@ pub fn merged_name(rank: Rank) -> String {
     format!("rank-{rank}.merged.image")
 }
 
-/// Bytes a rank had printed.
+/// What a rank had printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Printed {
-    /// To standard output.
+    /// Bytes to standard output.
     pub stdout: u64,
-    /// To standard error.
+    /// Bytes to standard error.
     pub stderr: u64,
+    /// Checksum of these bytes, as [`Mark`] has it; `None` in manifests of format 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout_sum: Option<u64>,
+    /// The same of standard error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_sum: Option<u64>,
+}
+
+impl Printed {
+    /// How far a stream had come.
+    #[must_use]
+    pub fn mark(&self, stream: Stream) -> Mark {
+        let (at, sum) = match stream {
+            Stream::Stdout => (self.stdout, self.stdout_sum),
+            Stream::Stderr => (self.stderr, self.stderr_sum),
+        };
+        if at == 0 { Mark::default() } else { Mark { at, sum } }
+    }
+
+    /// It has come so far.
+    pub fn set(&mut self, stream: Stream, mark: Mark) {
+        match stream {
+            Stream::Stdout => (self.stdout, self.stdout_sum) = (mark.at, mark.sum),
+            Stream::Stderr => (self.stderr, self.stderr_sum) = (mark.at, mark.sum),
+        }
+    }
 }
 
 /// Everything but the images.
@@ -96,6 +128,9 @@ pub struct Manifest {
     pub pmi: PmiServer,
     /// What had been printed at that moment.
     pub printed: BTreeMap<Rank, Printed>,
+    /// How far standard input had been read; `None` in manifests of format 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<InputAt>,
     /// How long it took.
     pub phases: Phases,
     /// How long the rank that took longest was stopped, microseconds.
@@ -186,7 +221,7 @@ pub enum ManifestError {
         path: PathBuf,
     },
     /// Written by another release.
-    #[error("{} has format {format}, this release reads {FORMAT}", path.display())]
+    #[error("{} has format {format}, this release reads {OLDEST} to {FORMAT}", path.display())]
     Format {
         /// Which file.
         path: PathBuf,
@@ -379,7 +414,7 @@ pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, Manif
     let damaged = |what: String| ManifestError::Damaged { path: path.clone(), what };
     let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     match value.pointer("/manifest/format").and_then(serde_json::Value::as_u64) {
-        Some(format) if format == u64::from(FORMAT) => {}
+        Some(format) if (u64::from(OLDEST)..=u64::from(FORMAT)).contains(&format) => {}
         Some(format) => return Err(ManifestError::Format { path, format }),
         None => return Err(damaged("it is not a manifest".into())),
     }

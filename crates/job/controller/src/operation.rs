@@ -2,6 +2,7 @@
 //! time, and carries out what they ask for.
 
 use crate::error::with_causes;
+use crate::input::InputAt;
 use crate::job::{Job, RankPhase};
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
 use crate::record::now;
@@ -58,8 +59,8 @@ pub enum Operation {
         number: u64,
         /// The directory it is written into.
         part: PathBuf,
-        /// PMI server and output counters at the snapshot.
-        snapshot: Option<(PmiServer, BTreeMap<Rank, Printed>)>,
+        /// PMI server, output counters and standard input at the snapshot.
+        snapshot: Option<Box<(PmiServer, BTreeMap<Rank, Printed>, InputAt)>>,
         /// Who asked.
         answers: AnswerSender,
     },
@@ -317,9 +318,9 @@ impl Job {
                 checkpoint::Action::Await(step) => self.await_turn(step),
                 checkpoint::Action::FreezePmi => self.pmi.freeze(),
                 checkpoint::Action::Snapshot => {
-                    let now = (self.pmi.clone(), self.output.printed().clone());
+                    let now = (self.pmi.clone(), self.output.printed(), self.input.at_hold());
                     if let Some(Operation::Checkpoint { snapshot, .. }) = &mut self.operation {
-                        *snapshot = Some(now);
+                        *snapshot = Some(Box::new(now));
                     }
                 }
                 checkpoint::Action::ThawPmi => {
@@ -341,8 +342,8 @@ impl Job {
     fn finish_checkpoint(&mut self, result: Result<checkpoint::Outcome, Failure>) {
         let ended = if self.background.is_some() { self.background.take() } else { self.operation.take() };
         let Some(Operation::Checkpoint { number, part, snapshot, answers, .. }) = ended else { return };
-        match (result, snapshot) {
-            (Ok(outcome), Some((pmi, printed))) => {
+        match (result, snapshot.map(|snapshot| *snapshot)) {
+            (Ok(outcome), Some((pmi, printed, input))) => {
                 let host = |rank: Rank| self.nodes[self.ranks[rank as usize].node as usize].name.clone();
                 let images = outcome.saved.iter().map(|(&rank, saved)| ImageEntry {
                     rank,
@@ -367,6 +368,7 @@ impl Job {
                     images: images.collect(),
                     pmi,
                     printed,
+                    input: Some(input),
                     phases: outcome.phases,
                     stopped_us: outcome.stopped_us,
                     periodic: self.periodic.asked_for(&answers),
@@ -419,14 +421,14 @@ impl Job {
                 migration::Action::Ask { rank, request } => self.ask_agent(rank, request),
                 migration::Action::Freeze => {
                     self.pmi.freeze();
-                    self.stdin_frozen = true;
+                    self.input.freeze();
                 }
                 migration::Action::Stream => {
                     *begun = true;
                     state.open = false;
                     let token = mend_wire::random_bytes();
                     let node = &self.nodes[target as usize];
-                    let stdin = self.stdin.is_some() && rank == 0;
+                    let stdin = self.input.is_open() && rank == 0;
                     node.send(ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, image: None, stdin });
                     let to = node.address;
                     let seq = self.new_seq(rank, STREAM_PATIENCE);

@@ -1,106 +1,312 @@
 //! The ranks' output: printed in the order it comes, counted per rank, and after a restart not printed twice.
 //!
-//! A checkpoint notes how much each rank had printed. A restarted rank prints the rest again; what an earlier life of
-//! the job already printed beyond the checkpoint is skipped, byte for byte, so that the outputs of `mend run` and
-//! `mend restart`, put one after the other, read as if nothing had happened.
+//! A checkpoint notes how much each rank had printed, and a checksum of it. A restarted rank prints the rest again; what an earlier life
+//! of the job already showed beyond the checkpoint is held back and compared, line by line ([`crate::trail`]), with what was shown: where
+//! it is the same, it is dropped, so that the outputs of `mend run` and `mend restart`, put one after the other, read as if nothing
+//! had happened; where it is not, the user is told, and it is printed from the beginning of that line on.
 
 use crate::manifest::Printed;
+use crate::shown::{self, Found, Record};
+use crate::trail::Mark;
 use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
+use std::path::Path;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// Chunks that may wait for a slow terminal before the ranks are held back.
 const WAITING_CHUNKS: usize = 64;
+/// Bytes of a stream that are held back at most while they are compared.
+const HELD: usize = 256 << 10;
 
-/// Counts and prints.
+/// Counts, compares and prints.
 #[derive(Debug)]
 pub struct Output {
-    printed: BTreeMap<Rank, Printed>,
-    skip: BTreeMap<Rank, Printed>,
-    chunks: mpsc::Sender<(Stream, Vec<u8>)>,
+    streams: BTreeMap<(Rank, Stream), Replay>,
+    chunks: mpsc::Sender<Chunk>,
     printer: JoinHandle<()>,
-    changed: bool,
 }
 
-fn counter(printed: &mut Printed, stream: Stream) -> &mut u64 {
+/// What is to be printed of a stream.
+#[derive(Debug, PartialEq, Eq)]
+struct Chunk {
+    rank: Rank,
+    stream: Stream,
+    bytes: Vec<u8>,
+    anew: Option<Anew>,
+}
+
+/// It differs from what was shown: the stream ends at `at` now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Anew {
+    at: Mark,
+    /// What was shown ends in the middle of a line.
+    open: bool,
+}
+
+/// One stream of one rank.
+#[derive(Debug, Default)]
+struct Replay {
+    /// What the rank has printed in all its lives.
+    now: Mark,
+    /// Marks of what was shown beyond that, ascending.
+    ahead: VecDeque<Mark>,
+    /// What was shown ends in the middle of a line.
+    open: bool,
+    /// Printed again and not compared yet, from this mark on.
+    held: Vec<u8>,
+    agreed: Mark,
+    /// Lines since the checkpoint up to there.
+    lines: u64,
+}
+
+impl Replay {
+    fn new(now: Mark, found: Option<&crate::trail::Trail>) -> Self {
+        let ahead = found.map(|trail| trail.beyond(now.at)).unwrap_or_default();
+        let open = found.is_some_and(crate::trail::Trail::is_open);
+        Self { now, ahead: ahead.into(), open, held: Vec::new(), agreed: now, lines: 0 }
+    }
+
+    /// What is to be printed of these bytes, and where it begins to differ from what was shown.
+    fn take(&mut self, mut bytes: &[u8]) -> (Vec<u8>, Option<Anew>) {
+        while let Some(mark) = self.ahead.front().copied() {
+            let (before, rest) = bytes.split_at(bytes.len().min((mark.at - self.now.at) as usize));
+            self.now = self.now.after(before);
+            self.held.extend_from_slice(before);
+            bytes = rest;
+            if self.now.at < mark.at {
+                self.bound();
+                return (Vec::new(), None);
+            }
+            if !self.now.agrees(mark) {
+                let (held, anew) = self.differ();
+                self.now = self.now.after(bytes);
+                return ([&held, bytes].concat(), Some(anew));
+            }
+            self.ahead.pop_front();
+            self.lines += newlines(&self.held);
+            self.held.clear();
+            self.agreed = self.now;
+        }
+        self.now = self.now.after(bytes);
+        (bytes.to_vec(), None)
+    }
+
+    fn differ(&mut self) -> (Vec<u8>, Anew) {
+        self.ahead.clear();
+        (std::mem::take(&mut self.held), Anew { at: self.agreed, open: self.open })
+    }
+
+    /// The oldest of what is held is forgotten, in whole lines.
+    fn bound(&mut self) {
+        if self.held.len() > HELD {
+            let most = &self.held[..HELD / 2];
+            let forgotten: Vec<u8> =
+                self.held.drain(..most.iter().rposition(|byte| *byte == b'\n').map_or(HELD / 2, |at| at + 1)).collect();
+            self.lines += newlines(&forgotten);
+            self.agreed = self.agreed.after(&forgotten);
+        }
+    }
+}
+
+fn newlines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+fn named(stream: Stream) -> &'static str {
     match stream {
-        Stream::Stdout => &mut printed.stdout,
-        Stream::Stderr => &mut printed.stderr,
+        Stream::Stdout => "standard output",
+        Stream::Stderr => "standard error",
     }
 }
 
 impl Output {
-    /// `at_checkpoint` is what the restored ranks had printed, `already` what the job had printed when it ended.
-    /// Both empty for a new job.
+    /// `at_checkpoint` is what the restored ranks had printed, `found` what the user has seen when the job ended. Both empty for a new job.
+    /// It is kept on record in the job's directory.
     #[must_use]
-    pub fn new(at_checkpoint: BTreeMap<Rank, Printed>, already: &BTreeMap<Rank, Printed>) -> Self {
-        let skip = already
-            .iter()
-            .map(|(rank, already)| {
-                let then = at_checkpoint.get(rank).copied().unwrap_or_default();
-                let skip =
-                    Printed { stdout: already.stdout.saturating_sub(then.stdout), stderr: already.stderr.saturating_sub(then.stderr) };
-                (*rank, skip)
-            })
-            .collect();
-        let (chunks, mut waiting) = mpsc::channel::<(Stream, Vec<u8>)>(WAITING_CHUNKS);
-        let printer = tokio::task::spawn_blocking(move || {
-            while let Some((stream, bytes)) = waiting.blocking_recv() {
-                // A reader that went away (`| head`) is no reason to end the job.
-                let _ = match stream {
-                    Stream::Stdout => {
-                        let mut out = std::io::stdout().lock();
-                        out.write_all(&bytes).and_then(|()| out.flush())
-                    }
-                    Stream::Stderr => std::io::stderr().write_all(&bytes),
-                };
+    pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: Found) -> Self {
+        if let Some((rank, stream, bytes)) = found.doubt {
+            let stream = named(stream);
+            eprintln!(
+                "mend: the last {bytes} bytes of rank {rank}'s {stream} may be printed twice: the job was killed while it printed them"
+            );
+        }
+        let mut streams = BTreeMap::new();
+        for (rank, printed) in at_checkpoint {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                streams.insert((*rank, stream), Replay::new(printed.mark(stream), found.trails.get(&(*rank, stream))));
             }
+        }
+        for (key, trail) in &found.trails {
+            streams.entry(*key).or_insert_with(|| Replay::new(Mark::default(), Some(trail)));
+        }
+        let (chunks, mut waiting) = mpsc::channel::<Chunk>(WAITING_CHUNKS);
+        let mut record = Record::new(directory, found.trails);
+        let printer = tokio::task::spawn_blocking(move || {
+            while let Some(chunk) = waiting.blocking_recv() {
+                print(&mut record, &chunk);
+            }
+            record.close();
         });
-        Self { printed: at_checkpoint, skip, chunks, printer, changed: false }
+        Self { streams, chunks, printer }
     }
 
     /// Takes what a rank wrote.
     pub async fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
-        self.changed = true;
-        *counter(self.printed.entry(rank).or_default(), stream) += bytes.len() as u64;
-        let skip = counter(self.skip.entry(rank).or_default(), stream);
-        let skipped = (*skip).min(bytes.len() as u64);
-        *skip -= skipped;
-        let rest = &bytes[skipped as usize..];
-        if !rest.is_empty() {
-            let _ = self.chunks.send((stream, rest.to_vec())).await;
+        let replay = self.streams.entry((rank, stream)).or_default();
+        let (bytes, anew) = replay.take(bytes);
+        if let Some(Anew { at, .. }) = anew {
+            let (line, stream) = (replay.lines + 1, named(stream));
+            eprintln!(
+                "mend: rank {rank}: its {stream} is not what it was before the restart, from byte {} on (line {line} since the checkpoint); it is printed from there",
+                at.at
+            );
+        }
+        if !bytes.is_empty() || anew.is_some() {
+            let _ = self.chunks.send(Chunk { rank, stream, bytes, anew }).await;
+        }
+    }
+
+    /// A rank ended by itself: what it printed and could not be compared any more is printed.
+    pub async fn ended(&mut self, rank: Rank) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let Some(replay) = self.streams.get_mut(&(rank, stream)).filter(|replay| !replay.ahead.is_empty()) else { continue };
+            let missing = replay.ahead.back().map_or(0, |end| end.at - replay.now.at);
+            let (bytes, anew) = replay.differ();
+            let what = named(stream);
+            eprintln!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
+            if !bytes.is_empty() {
+                let _ = self.chunks.send(Chunk { rank, stream, bytes, anew: Some(anew) }).await;
+            }
         }
     }
 
     /// What each rank has printed in all its lives.
     #[must_use]
-    pub fn printed(&self) -> &BTreeMap<Rank, Printed> {
-        &self.printed
-    }
-
-    /// What the user has seen: while a restarted job catches up, more than [`Output::printed`].
-    #[must_use]
-    pub fn seen(&self) -> BTreeMap<Rank, Printed> {
-        let mut seen = self.printed.clone();
-        for (rank, skip) in &self.skip {
-            let printed = seen.entry(*rank).or_default();
-            printed.stdout += skip.stdout;
-            printed.stderr += skip.stderr;
+    pub fn printed(&self) -> BTreeMap<Rank, Printed> {
+        let mut printed: BTreeMap<Rank, Printed> = BTreeMap::new();
+        for ((rank, stream), replay) in &self.streams {
+            printed.entry(*rank).or_default().set(*stream, replay.now);
         }
-        seen
-    }
-
-    /// True once after each change.
-    pub fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+        printed
     }
 
     /// Waits until all is printed.
     pub async fn finish(self) {
         drop(self.chunks);
         let _ = self.printer.await;
+    }
+}
+
+fn print(record: &mut Record, Chunk { rank, stream, bytes, anew }: &Chunk) {
+    let mut anew = *anew;
+    for step in bytes.chunks(record.step(*stream)) {
+        let begun = anew.take();
+        // What is printed anew begins a line.
+        let ahead: &[u8] = if begun.is_some_and(|anew| anew.open) { b"\n" } else { b"" };
+        record.begin(*rank, *stream, step, begun.map(|anew| anew.at), ahead.len() as u64);
+        let text = if ahead.is_empty() { step } else { &[ahead, step].concat() };
+        // A reader that went away (`| head`) is no reason to end the job.
+        let _ = match stream {
+            Stream::Stdout => {
+                let mut out = std::io::stdout().lock();
+                // Not through its buffer, which would be written in two parts.
+                out.flush().and_then(|()| write_all(rustix::stdio::stdout(), text))
+            }
+            Stream::Stderr => write_all(rustix::stdio::stderr(), text),
+        };
+        record.done();
+    }
+}
+
+fn write_all(file: std::os::fd::BorrowedFd<'_>, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(file, bytes) {
+            Ok(length) => bytes = &bytes[length..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                // Somebody shares it who does not want to wait.
+                rustix::event::poll(&mut [rustix::event::PollFd::new(&file, rustix::event::PollFlags::OUT)], None)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What earlier lives of the job have shown; with `again`, what was shown beyond the checkpoint counts as not shown.
+#[must_use]
+pub fn found(directory: &crate::record::JobDirectory, at_checkpoint: &BTreeMap<Rank, Printed>, again: bool) -> Found {
+    let mut found = shown::load(directory);
+    if again {
+        found.doubt = None;
+        for ((rank, stream), trail) in &mut found.trails {
+            trail.cut(at_checkpoint.get(rank).copied().unwrap_or_default().mark(*stream));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trail::Trail;
+
+    fn shown(text: &str) -> Trail {
+        let mut trail = Trail::default();
+        text.split_inclusive('\n').for_each(|line| trail.add(line.as_bytes()));
+        trail
+    }
+
+    /// What is printed after all of this was shown and the checkpoint was taken behind `then`, and where it differed.
+    fn replay(before: &str, then: &str, again: &str) -> (String, Option<u64>) {
+        let mut replay = Replay::new(Mark::default().after(then.as_bytes()), Some(&shown(before)));
+        let (mut printed, mut differs) = (Vec::new(), None);
+        for piece in again.as_bytes().chunks(3) {
+            let (bytes, anew) = replay.take(piece);
+            if let Some(anew) = anew {
+                differs = Some(anew.at.at);
+                printed.extend(anew.open.then_some(b'\n'));
+            }
+            printed.extend(bytes);
+        }
+        assert_eq!(replay.now, Mark::default().after(then.as_bytes()).after(again.as_bytes()));
+        (String::from_utf8(printed).unwrap(), differs)
+    }
+
+    #[test]
+    fn what_is_the_same_is_not_printed_again() {
+        assert_eq!(replay("one\ntwo\nthr", "one\n", "two\nthree\nfour\n"), ("ee\nfour\n".into(), None));
+        assert_eq!(replay("one\n", "one\n", "two\n"), ("two\n".into(), None));
+        assert_eq!(replay("one\ntwo\n", "on", "e\ntwo\n"), (String::new(), None));
+    }
+
+    #[test]
+    fn what_differs_is_printed_from_the_beginning_of_its_line() {
+        assert_eq!(replay("one\ntook 5 s\nend\n", "one\n", "took 17 s\nend\n"), ("took 17 s\nend\n".into(), Some(4)));
+        assert_eq!(replay("one\na\ntook 5 s\nend\n", "one\n", "a\ntook 6 s\nend\nmore\n"), ("took 6 s\nend\nmore\n".into(), Some(6)));
+        // The line that was shown in part ends first.
+        assert_eq!(replay("one\ntook 5", "one\n", "took 6 s\nend\n"), ("\ntook 6 s\nend\n".into(), Some(4)));
+    }
+
+    #[test]
+    fn of_output_that_is_only_counted_so_much_is_dropped() {
+        let mut replay = Replay::new(Mark { at: 4, sum: None }, Some(&Trail::of_length(9)));
+        assert_eq!(replay.take(b"other\nmore\n").0, b"\nmore\n");
+    }
+
+    #[test]
+    fn what_is_held_back_is_bounded() {
+        let mut before = Trail::default();
+        before.add(&[b'x'; 4 * HELD]);
+        before.add(b"\n");
+        let mut replay = Replay::new(Mark::default(), Some(&before));
+        for _ in 0..5 * HELD / 1000 {
+            replay.take(&[b'y'; 1000]);
+            assert!(replay.held.len() <= HELD + 1000);
+        }
+        assert!(replay.ahead.is_empty());
     }
 }

@@ -4,16 +4,19 @@ use crate::candidates::Candidates;
 use crate::embedded::{self, Embedded};
 use crate::error::{RunError, with_causes};
 use crate::hosts::{Host, check_distinct, slots};
+use crate::input::{Input, Source, Wanted};
 use crate::job::{Event, Job, RankPhase, RankState};
 use crate::losses::Losses;
-use crate::manifest::{Line, Manifest, Printed, files, lineage, numbers};
+use crate::manifest::{Line, Manifest, files, lineage, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::recover::{Checks, Search};
+use crate::shown::Found;
 use crate::tiers::{Tiering, Told, is_plain, open_order};
+use crate::trail::Mark;
 use crate::{client, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
@@ -26,7 +29,6 @@ use mend_sealed::Key;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -70,6 +72,8 @@ pub struct RestartSpec {
     pub tiers: Option<Vec<TierSpec>>,
     /// Print also what was printed before the job ended.
     pub repeat_output: bool,
+    /// What standard input is taken for.
+    pub input: Wanted,
     /// File with the key that images are encrypted with; absolute.
     pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken from now on, and which are kept.
@@ -125,7 +129,8 @@ struct Beginning {
     phase: RankPhase,
     pmi: PmiServer,
     output: Output,
-    stdin: bool,
+    /// How far standard input was read, and where the rest comes from; `None` if there is none.
+    input: (Mark, Option<Source>),
     checkpoints: PathBuf,
     encryption_key: Option<PathBuf>,
     /// What is in that file.
@@ -157,7 +162,7 @@ async fn begin(
         phase,
         pmi,
         output,
-        stdin,
+        input: (taken, source),
         checkpoints,
         encryption_key,
         key,
@@ -177,7 +182,7 @@ async fn begin(
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
     let (events, mut incoming) = mpsc::channel(WAITING_EVENTS);
-    let (more, taken) = mpsc::channel(1);
+    let (more, asked) = mpsc::channel(1);
     let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
     let controller_port = serve::listen(bind, secret.clone(), events.clone(), Event::Ask).await.map_err(RunError::Listen)?;
     let record = JobRecord {
@@ -282,9 +287,7 @@ async fn begin(
         restoring,
         tiers,
         resumed_at_us: None,
-        stdin: stdin.then_some(more),
-        stdin_frozen: false,
-        stdin_held: None,
+        input: Input::new(taken, source.is_some().then_some(more)),
         drain_timeout: mend_settings::DRAIN_TIMEOUT.milliseconds()?,
         losses: Losses::new(node_timeout),
         saving: Saving::from_settings()?,
@@ -297,8 +300,11 @@ async fn begin(
     job.adopt(&found.as_ref().map(|found| found.holdings.clone()).unwrap_or_default());
     first_orders(&job, found.map(|found| found.files));
     job.start_upkeep(false);
-    if stdin {
-        tokio::spawn(read_stdin(events.clone(), taken));
+    if let Some(source) = source {
+        tokio::spawn(source.read(events.clone(), asked));
+    }
+    if phase == RankPhase::Starting {
+        job.input.ask();
     }
     drop(events);
     let result = job.run(incoming).await;
@@ -306,20 +312,6 @@ async fn begin(
         embedded.stop().await;
     }
     result
-}
-
-/// Reads one piece at a time; the next when the rank's pipe took the last. A piece is at most `PIPE_BUF` (pipe(7)) long,
-/// so that it is in the pipe, and in an image of the rank, completely or not at all.
-async fn read_stdin(events: mpsc::Sender<Event>, mut taken: mpsc::Receiver<()>) {
-    let mut stdin = tokio::io::stdin();
-    loop {
-        let mut bytes = vec![0; 4096];
-        let length = stdin.read(&mut bytes).await.unwrap_or(0);
-        bytes.truncate(length);
-        if events.send(Event::Stdin(bytes)).await.is_err() || length == 0 || taken.recv().await.is_none() {
-            return;
-        }
-    }
 }
 
 fn watch_signals(events: &mpsc::Sender<Event>) {
@@ -380,7 +372,9 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         None => directory.path().join("checkpoints"),
     };
     let identity = mend_wire::random_bytes::<16>();
+    let input = (Mark::default(), Some(Source::new(&directory)));
     let beginning = Beginning {
+        output: Output::new(directory.path(), &BTreeMap::new(), Found::default()),
         directory,
         id,
         identity,
@@ -388,8 +382,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         places,
         phase: RankPhase::Starting,
         pmi: PmiServer::new(spec.ranks, &identity),
-        output: Output::new(BTreeMap::new(), &BTreeMap::new()),
-        stdin: true,
+        input,
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
         key,
@@ -468,10 +461,10 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
     let tiers = configured(spec.tiers.clone().or(before))?;
     let record = directory.record().ok();
     let plan = Plan::new(&spec.wishes, record.as_ref().and_then(|record| record.plan.as_ref()))?;
-    let already: BTreeMap<Rank, Printed> = match spec.repeat_output {
-        true => BTreeMap::new(),
-        false => directory.read("printed.json").unwrap_or_default(),
-    };
+    let taken = manifest.input.map(|input| input.at).unwrap_or_default();
+    let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
+    let fed = source.is_some();
+    let shown = output::found(&directory, &manifest.printed, spec.repeat_output);
     let checkpoints = images.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
     if !spec.quiet {
         let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
@@ -485,8 +478,8 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
         places,
         phase: RankPhase::Restoring(false),
         pmi: manifest.pmi.clone(),
-        output: Output::new(manifest.printed.clone(), &already),
-        stdin: false,
+        output: Output::new(directory.path(), &manifest.printed, shown),
+        input: (taken, source),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
         key: key.cloned(),
@@ -505,7 +498,7 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
         for rank in 0..job.ranks.len() as Rank {
             let source = RestoreSource::Files(chains[rank as usize].clone());
             let image = Some(ids[rank as usize]);
-            job.send_to_rank(rank, ToDaemon::Restore { rank, source, image, stdin: false });
+            job.send_to_rank(rank, ToDaemon::Restore { rank, source, image, stdin: fed && rank == 0 });
         }
     };
     begin(beginning, reached, embedded, restore_all).await

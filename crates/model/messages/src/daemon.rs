@@ -297,6 +297,16 @@ pub enum FromDaemon {
         /// Receiver of the bytes.
         rank: Rank,
     },
+    /// From now on nothing is written to the rank's standard input until it resumes: its image is about to be taken. Every `StdinTaken`
+    /// that came before this is of bytes that the image has, none that comes later is.
+    StdinHeld {
+        /// Whose.
+        rank: Rank,
+        /// Bytes that an earlier process of the rank had been given and not read, and that this one was not given again yet.
+        again: u64,
+        /// Bytes of the `Stdin` message under way that are written already.
+        begun: u64,
+    },
     /// Instead of `StdinTaken` for a discarded rank: these bytes were not written. They belong to the rank's next process.
     StdinLeft {
         /// Whose.

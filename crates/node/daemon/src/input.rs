@@ -13,6 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::outbox::Urgent;
 use mend_messages::daemon::FromDaemon;
+use mend_messages::job::Rank;
+use std::collections::VecDeque;
 
 /// The writing end of a feed. When it is dropped the descriptor closes.
 #[derive(Debug)]
@@ -45,17 +47,17 @@ enum Order {
 }
 
 impl Feed {
-    /// Starts to write to `target` (non-blocking); `taken` is sent after each piece that was pushed. An empty piece
-    /// closes the target.
+    /// Starts to write to `target` (non-blocking); the `listener` hears of each piece that was pushed and written, and of holds. An
+    /// empty piece closes the target.
     ///
     /// # Errors
     /// If the descriptor cannot be waited for.
-    pub fn new(target: OwnedFd, taken: Option<(Urgent, FromDaemon)>) -> io::Result<Self> {
+    pub fn new(target: OwnedFd, listener: Option<(Urgent, Rank)>) -> io::Result<Self> {
         #[expect(deprecated, reason = "sound for OwnedFd, which keeps its number; the replacement is unsafe for the sake of other types")]
         let target = AsyncFd::new(target)?;
         let (pieces, queue) = mpsc::unbounded_channel();
         let (orders, ordered) = mpsc::unbounded_channel();
-        let writer = Writer { target: Some(target), queue, current: None, written: 0, taken };
+        let writer = Writer { target: Some(target), queue, waiting: VecDeque::new(), current: None, written: 0, listener };
         tokio::spawn(obey(writer, ordered));
         Ok(Self { pieces, orders })
     }
@@ -102,6 +104,7 @@ async fn obey(mut writer: Writer, mut orders: mpsc::UnboundedReceiver<Order>) {
         match order {
             Some(Order::Hold(holding)) => {
                 held = true;
+                writer.tell_hold();
                 // Whoever asked may have gone.
                 let _ = holding.send(());
             }
@@ -115,10 +118,12 @@ async fn obey(mut writer: Writer, mut orders: mpsc::UnboundedReceiver<Order>) {
 struct Writer {
     target: Option<AsyncFd<OwnedFd>>,
     queue: mpsc::UnboundedReceiver<Piece>,
+    /// Out of the queue, before what is in it.
+    waiting: VecDeque<Piece>,
     current: Option<Piece>,
     /// Bytes of the current piece that are written.
     written: usize,
-    taken: Option<(Urgent, FromDaemon)>,
+    listener: Option<(Urgent, Rank)>,
 }
 
 impl Writer {
@@ -126,7 +131,11 @@ impl Writer {
     async fn run(&mut self) {
         loop {
             if self.current.is_none() {
-                let Some(piece) = self.queue.recv().await else { return };
+                let next = match self.waiting.pop_front() {
+                    Some(piece) => Some(piece),
+                    None => self.queue.recv().await,
+                };
+                let Some(piece) = next else { return };
                 (self.current, self.written) = (Some(piece), 0);
             }
             let end = self.current.as_ref().is_some_and(|piece| piece.bytes.is_empty());
@@ -134,8 +143,8 @@ impl Writer {
                 // The end, or nobody reads any more.
                 self.target = None;
             }
-            if let (Some(Piece { acknowledged: true, .. }), Some((urgent, message)), false) = (self.current.take(), &self.taken, end) {
-                urgent.send(message.clone());
+            if let (Some(Piece { acknowledged: true, .. }), Some((urgent, rank)), false) = (self.current.take(), &self.listener, end) {
+                urgent.send(FromDaemon::StdinTaken { rank: *rank });
             }
         }
     }
@@ -154,8 +163,21 @@ impl Writer {
         Ok(())
     }
 
+    fn tell_hold(&mut self) {
+        let Some((urgent, rank)) = &self.listener else { return };
+        while let Ok(piece) = self.queue.try_recv() {
+            self.waiting.push_back(piece);
+        }
+        let begun = self.current.as_ref().filter(|piece| piece.acknowledged).map_or(0, |_| self.written);
+        let pieces = self.current.iter().chain(&self.waiting).filter(|piece| !piece.acknowledged);
+        let again: usize = pieces.map(|piece| piece.bytes.len()).sum();
+        let partly = self.current.as_ref().filter(|piece| !piece.acknowledged).map_or(0, |_| self.written);
+        urgent.send(FromDaemon::StdinHeld { rank: *rank, again: (again - partly) as u64, begun: begun as u64 });
+    }
+
     fn left(mut self) -> Left {
         let mut bytes = self.current.take().map_or_else(Vec::new, |piece| piece.bytes[self.written..].to_vec());
+        self.waiting.drain(..).for_each(|piece| bytes.extend(piece.bytes));
         while let Ok(piece) = self.queue.try_recv() {
             bytes.extend(piece.bytes);
         }
@@ -212,6 +234,25 @@ mod tests {
         while read_all(&reader).await.is_empty() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn a_hold_says_what_the_image_will_have() {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+        let (urgent, _ordered, mut outbox) = crate::outbox::queues();
+        let feed = Feed::new(writer, Some((urgent, 3))).unwrap();
+        feed.push_again(vec![1; 5000]);
+        feed.push(vec![2; 100]);
+        tokio::task::yield_now().await;
+        feed.hold().await.unwrap();
+        assert_eq!(outbox.next().await, Some(FromDaemon::StdinHeld { rank: 3, again: 904, begun: 0 }));
+        assert_eq!(read_all(&reader).await.len(), 4096);
+        feed.release();
+        assert_eq!(outbox.next().await, Some(FromDaemon::StdinTaken { rank: 3 }));
+        feed.hold().await.unwrap();
+        assert_eq!(outbox.next().await, Some(FromDaemon::StdinHeld { rank: 3, again: 0, begun: 0 }));
+        assert_eq!(read_all(&reader).await, [vec![1; 904], vec![2; 100]].concat());
     }
 
     #[tokio::test]

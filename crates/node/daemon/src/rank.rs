@@ -476,7 +476,7 @@ fn answer_after(all: Vec<oneshot::Receiver<()>>, done: oneshot::Sender<()>) {
 fn connect(around: &Surroundings, ours: OurEnds) -> std::io::Result<Wires> {
     let rank = around.rank;
     let output = move |stream| move |bytes| FromDaemon::Output { rank, stream, bytes };
-    let stdin = ours.stdin.map(|pipe| Feed::new(pipe, Some((around.urgent.clone(), FromDaemon::StdinTaken { rank })))).transpose()?;
+    let stdin = ours.stdin.map(|pipe| Feed::new(pipe, Some((around.urgent.clone(), rank)))).transpose()?;
     let pmi = Feed::new(ours.pmi.try_clone()?, None)?;
     let pumps = [
         Pump::new(ours.stdout, around.ordered.clone(), output(Stream::Stdout))?,

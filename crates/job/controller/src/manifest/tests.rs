@@ -54,7 +54,8 @@ pub(crate) fn manifest() -> Manifest {
         local: false,
         images: vec![entry(None, 0)],
         pmi: PmiServer::new(1, &[1; 16]),
-        printed: [(0, Printed { stdout: 5, stderr: 0 })].into(),
+        printed: [(0, Printed { stdout: 5, ..Printed::default() })].into(),
+        input: None,
         phases: Phases::default(),
         stopped_us: 0,
         periodic: false,
@@ -90,7 +91,7 @@ fn damage_is_told_apart() {
     let good = fs::read_to_string(&file).unwrap();
     fs::write(&file, good.replace("\"number\": 1", "\"number\": 2")).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Damaged { .. })));
-    fs::write(&file, good.replace("\"format\": 2", "\"format\": 9")).unwrap();
+    fs::write(&file, good.replace("\"format\": 3", "\"format\": 9")).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Format { format: 9, .. })));
     fs::write(&file, &good[..good.len() / 2]).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Damaged { .. })));

@@ -1,0 +1,396 @@
+//! Standard input of rank 0: how much of it the rank was given, so that a restart goes on behind what its checkpoint has.
+//!
+//! ```text
+//! standard input ─ read one piece ─► Event::Stdin ─► Stdin to rank 0 ─► its pipe ─ StdinTaken ─► the next piece
+//! checkpoint: StdinHeld ─► InputAt in the manifest         (what is in the pipe and not read is in the image)
+//! restart:    what an earlier life read behind InputAt and kept, then what comes
+//! ```
+//! A restart is given its input in one of two ways. A regular file that begins with what was read goes on behind that. Anything else is
+//! new input: it follows what was read, also what was read after the checkpoint, which for this reason is kept in the job's directory
+//! unless it can be read again: [`MOST`] bytes of it.
+
+use crate::error::RunError;
+use crate::job::Event;
+use crate::record::JobDirectory;
+use crate::trail::Mark;
+use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+
+/// Bytes that are kept of what cannot be read again.
+const MOST: u64 = 64 << 20;
+/// Longest piece: at most `PIPE_BUF` (pipe(7)), so that it is in the pipe, and in an image of the rank, completely or not at all.
+const PIECE: usize = 4096;
+const STATE: &str = "input.json";
+const LOG: &str = "input";
+
+/// How far rank 0 had come when a checkpoint was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputAt {
+    /// Behind what it was given.
+    pub at: Mark,
+    /// It was given the end, too.
+    pub ended: bool,
+}
+
+/// What a restart takes its standard input for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// A regular file that begins with what was read goes on behind it; anything else is new.
+    #[default]
+    Auto,
+    /// It begins with what was read, which is skipped.
+    Same,
+    /// It is new.
+    New,
+}
+
+/// Why standard input cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// It is not what was read before.
+    #[error("standard input does not begin with the {bytes} bytes that were read before the checkpoint")]
+    Another {
+        /// How many.
+        bytes: u64,
+    },
+    /// It cannot be read.
+    #[error("standard input cannot be read")]
+    Read(#[from] io::Error),
+}
+
+/// The event loop's side.
+#[derive(Debug)]
+pub struct Input {
+    /// Asks for the next piece; `None` if no more comes.
+    more: Option<mpsc::Sender<()>>,
+    /// Written to the rank's pipe.
+    taken: Mark,
+    /// On its way there.
+    under_way: Vec<u8>,
+    at_hold: InputAt,
+    frozen: bool,
+    kept_back: Option<Vec<u8>>,
+}
+
+impl Input {
+    /// Of which so much was given already. Without `more` the rank reads the end after that.
+    pub fn new(taken: Mark, more: Option<mpsc::Sender<()>>) -> Self {
+        let at_hold = InputAt { at: taken, ended: more.is_none() };
+        Self { more, taken, under_way: Vec::new(), at_hold, frozen: false, kept_back: None }
+    }
+
+    /// True if more may come.
+    pub fn is_open(&self) -> bool {
+        self.more.is_some()
+    }
+
+    /// Lets the next piece be read.
+    pub fn ask(&self) {
+        if let Some(more) = &self.more {
+            let _ = more.try_send(());
+        }
+    }
+
+    /// A piece goes to the rank; empty is the end. Nothing if it has to wait.
+    pub fn pass(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        if self.frozen {
+            self.kept_back = Some(bytes);
+            return None;
+        }
+        if bytes.is_empty() {
+            // From now on its processes read the end after what they had not read.
+            self.more = None;
+        }
+        self.under_way.extend_from_slice(&bytes);
+        Some(bytes)
+    }
+
+    /// Nothing is passed on until [`Input::release`].
+    pub fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
+    /// What was held back.
+    pub fn release(&mut self) -> Option<Vec<u8>> {
+        self.frozen = false;
+        self.kept_back.take()
+    }
+
+    /// What was under way is written.
+    pub fn acknowledged(&mut self) {
+        self.taken = self.taken.after(&std::mem::take(&mut self.under_way));
+        self.ask();
+    }
+
+    /// The rank's image is about to be taken; see [`mend_messages::daemon::FromDaemon::StdinHeld`].
+    pub fn held(&mut self, again: u64, begun: u64) {
+        let begun = &self.under_way[..self.under_way.len().min(begun as usize)];
+        let at = match again {
+            0 => self.taken.after(begun),
+            some => Mark { at: self.taken.at.saturating_sub(some), sum: None },
+        };
+        self.at_hold = InputAt { at, ended: self.more.is_none() && self.under_way.len() == begun.len() && again == 0 };
+    }
+
+    /// The process of the rank that is gone was not given the last of it, so much.
+    pub fn left(&mut self, bytes: u64) {
+        let all = self.taken.at + self.under_way.len() as u64;
+        match bytes <= self.under_way.len() as u64 {
+            true => {
+                let given = self.under_way.len() - bytes as usize;
+                self.taken = self.taken.after(&self.under_way[..given]);
+            }
+            false => self.taken = Mark { at: all.saturating_sub(bytes), sum: None },
+        }
+        self.under_way.clear();
+    }
+
+    /// What the image that was last taken has.
+    pub fn at_hold(&self) -> InputAt {
+        self.at_hold
+    }
+}
+
+/// What is kept of an input that cannot be read again: the bytes from `base` on.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    base: u64,
+    /// There was more than could be kept.
+    cut: bool,
+    /// Its end was read.
+    ended: bool,
+}
+
+/// Where pieces come from.
+#[derive(Debug)]
+pub struct Source {
+    /// What is read before standard input: this file, from here on.
+    replay: Option<(File, u64)>,
+    /// After that the end.
+    ended: bool,
+    keeper: Option<Keeper>,
+    piece: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Keeper {
+    directory: PathBuf,
+    kept: Kept,
+    length: u64,
+    file: Option<File>,
+}
+
+enum Kind {
+    Regular,
+    Null,
+    Other,
+}
+
+fn kind() -> Kind {
+    let Ok(file) = fstat(rustix::stdio::stdin()) else { return Kind::Null };
+    match FileType::from_raw_mode(file.st_mode) {
+        FileType::RegularFile => Kind::Regular,
+        FileType::CharacterDevice if (major(file.st_rdev), minor(file.st_rdev)) == (1, 3) => Kind::Null,
+        _ => Kind::Other,
+    }
+}
+
+/// Where a regular file on standard input stood when this process began with it.
+fn beginning() -> io::Result<u64> {
+    static BEGINNING: OnceLock<u64> = OnceLock::new();
+    if let Some(begun) = BEGINNING.get() {
+        return Ok(*begun);
+    }
+    let begun = seek(rustix::stdio::stdin(), SeekFrom::Current(0))?;
+    Ok(*BEGINNING.get_or_init(|| begun))
+}
+
+/// Whether the next bytes of standard input are those that were read before. Reads them.
+fn begins_alike(before: Mark) -> io::Result<bool> {
+    let (mut found, mut bytes) = (Mark::default(), vec![0; 1 << 16]);
+    while found.at < before.at {
+        let most = bytes.len().min((before.at - found.at) as usize);
+        match rustix::io::read(rustix::stdio::stdin(), &mut bytes[..most]) {
+            Ok(0) => break,
+            Ok(length) => found = found.after(&bytes[..length]),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found.agrees(before))
+}
+
+impl Source {
+    /// That of a new job.
+    #[must_use]
+    pub fn new(directory: &JobDirectory) -> Self {
+        let keeper = matches!(kind(), Kind::Other).then(|| Keeper::new(directory.path(), 0));
+        Self { replay: None, ended: false, keeper, piece: Vec::new() }
+    }
+
+    /// That of a job which goes on from here; `None` if there is no more. Says what it takes standard input for.
+    ///
+    /// # Errors
+    /// [`InputError`].
+    pub fn after(directory: &JobDirectory, before: Option<InputAt>, wanted: Wanted, quiet: bool) -> Result<Option<Self>, InputError> {
+        let Some(InputAt { at, ended: false }) = before else { return Ok(None) };
+        let regular = matches!(kind(), Kind::Regular);
+        if regular {
+            seek(rustix::stdio::stdin(), SeekFrom::Start(beginning()?)).map_err(io::Error::from)?;
+        }
+        let alike = match wanted {
+            Wanted::Same => match begins_alike(at)? {
+                true => true,
+                false => return Err(InputError::Another { bytes: at.at }),
+            },
+            // Of an input whose checksum is not known, a file of any content would do.
+            Wanted::Auto => regular && at.sum.is_some() && begins_alike(at)?,
+            Wanted::New => false,
+        };
+        if alike {
+            if at.at > 0 && !quiet {
+                eprintln!("mend: standard input goes on behind the {} bytes that were read before", at.at);
+            }
+            if regular {
+                // What was kept of another input is not of this one.
+                let _ = fs::remove_file(directory.path().join(STATE));
+            }
+            let keeper = (!regular).then(|| Keeper::new(directory.path(), at.at));
+            return Ok(Some(Self { replay: None, ended: false, keeper, piece: Vec::new() }));
+        }
+        if regular {
+            seek(rustix::stdio::stdin(), SeekFrom::Start(beginning()?)).map_err(io::Error::from)?;
+        }
+        let mut source = Self { replay: None, ended: false, keeper: None, piece: Vec::new() };
+        let mut so_far = at.at;
+        match kept(directory, at.at) {
+            Some((mut kept, file, length)) => {
+                so_far = kept.base + length;
+                source.replay = Some((file, at.at - kept.base));
+                source.ended = kept.ended && wanted != Wanted::New;
+                kept.ended = source.ended;
+                source.keeper = Some(Keeper { directory: directory.path().to_owned(), kept, length, file: None });
+            }
+            None => source.keeper = Some(Keeper::new(directory.path(), at.at)),
+        }
+        if so_far > 0 && !source.ended {
+            tell(so_far, quiet);
+        }
+        Ok(Some(source))
+    }
+
+    /// The next piece; empty at the end.
+    async fn next(&mut self) -> Vec<u8> {
+        self.piece.resize(PIECE, 0);
+        if let Some((file, at)) = &mut self.replay {
+            match file.read_at(&mut self.piece, *at) {
+                Ok(length) if length > 0 => {
+                    *at += length as u64;
+                    self.piece.truncate(length);
+                    return std::mem::take(&mut self.piece);
+                }
+                _ => self.replay = None,
+            }
+        }
+        if self.ended {
+            return Vec::new();
+        }
+        let length = tokio::io::stdin().read(&mut self.piece).await.unwrap_or(0);
+        self.piece.truncate(length);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.keep(&self.piece);
+        }
+        std::mem::take(&mut self.piece)
+    }
+
+    /// Reads one piece each time it is asked for.
+    pub async fn read(mut self, events: mpsc::Sender<Event>, mut asked: mpsc::Receiver<()>) {
+        while asked.recv().await.is_some() {
+            let bytes = self.next().await;
+            let end = bytes.is_empty();
+            if events.send(Event::Stdin(bytes)).await.is_err() || end {
+                return;
+            }
+        }
+    }
+}
+
+fn tell(so_far: u64, quiet: bool) {
+    match kind() {
+        Kind::Null => {
+            eprintln!("mend: standard input is empty: rank 0 reads its end behind the {so_far} bytes that were read before");
+            eprintln!("  hint: if it came from a file, `mend restart JOB < FILE`");
+        }
+        _ if quiet => {}
+        Kind::Regular => {
+            eprintln!("mend: standard input does not begin with what was read before: it is new input, behind those {so_far} bytes");
+        }
+        Kind::Other => {
+            eprintln!("mend: what comes on standard input is new input, behind the {so_far} bytes that were read before");
+            eprintln!("  hint: `mend restart --input same` if it begins with them again");
+        }
+    }
+}
+
+/// What earlier lives kept from this place on.
+fn kept(directory: &JobDirectory, from: u64) -> Option<(Kept, File, u64)> {
+    let kept: Kept = directory.read(STATE).ok()?;
+    let file = File::open(directory.path().join(LOG)).ok()?;
+    let length = file.metadata().ok()?.len();
+    (!kept.cut && (kept.base..=kept.base + length).contains(&from)).then_some((kept, file, length))
+}
+
+impl Keeper {
+    fn new(directory: &Path, base: u64) -> Self {
+        Self { directory: directory.to_owned(), kept: Kept { base, ..Kept::default() }, length: 0, file: None }
+    }
+
+    /// Keeps what was read; nothing is the end.
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.kept.cut {
+            return;
+        }
+        if let Err(error) = self.try_keep(bytes) {
+            eprintln!("mend: standard input cannot be kept ({error}); a restart goes on with what comes then");
+            self.kept.cut = true;
+            let _ = self.write_state();
+        }
+    }
+
+    fn try_keep(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                self.write_state()?;
+                let file = OpenOptions::new().create(true).append(true).mode(0o600).open(self.directory.join(LOG))?;
+                file.set_len(self.length)?;
+                file
+            }
+        };
+        if bytes.is_empty() || self.length + bytes.len() as u64 > MOST {
+            (self.kept.ended, self.kept.cut) = (bytes.is_empty(), !bytes.is_empty());
+            return self.write_state();
+        }
+        file.write_all(bytes)?;
+        self.length += bytes.len() as u64;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn write_state(&self) -> io::Result<()> {
+        crate::record::write_durably(&self.directory.join(STATE), &serde_json::to_vec(&self.kept)?)
+    }
+}
+
+impl From<InputError> for RunError {
+    fn from(error: InputError) -> Self {
+        Self::Input(error)
+    }
+}

@@ -1,0 +1,267 @@
+//! What the user has seen of each stream of each rank, on record at every moment: `shown.json`, and since that was written, `shown.log`.
+//!
+//! ```text
+//! {"generation":G,"targets":[…],"streams":[…]}        shown.json, as of the beginning of the log
+//! G                                                   shown.log: of the same generation, or it is not read
+//! {"rank":0,"stream":"Stdout","bytes":4096,…}         written before the bytes are
+//! +                                                   and after
+//! ```
+//! A controller that is killed leaves at most the last entry undecided. Where its bytes were going to a regular file, the file's length
+//! decides; else they count as not shown, and may be printed twice: at most [`STEP`] of them.
+//! Faults assumed: the controller is killed at any moment; the file was truncated or replaced since.
+
+use crate::manifest::Printed;
+use crate::record::{JobDirectory, write_durably};
+use crate::trail::{Mark, Trail};
+use mend_messages::daemon::Stream;
+use mend_messages::job::Rank;
+use rustix::fs::{OFlags, SeekFrom, fcntl_getfl, fstat, seek};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes that are written at once to what is not a regular file.
+pub const STEP: usize = 4096;
+/// The log is begun anew when it is longer.
+const LONG_LOG: u64 = 4 << 20;
+const STATE: &str = "shown.json";
+const LOG: &str = "shown.log";
+
+/// What was shown of each stream.
+pub type Trails = BTreeMap<(Rank, Stream), Trail>;
+
+/// A regular file that a stream goes to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Target {
+    device: u64,
+    inode: u64,
+    path: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    generation: u64,
+    /// Of standard output and standard error.
+    targets: [Option<Target>; 2],
+    streams: Vec<(Rank, Stream, Trail)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    rank: Rank,
+    stream: Stream,
+    bytes: u64,
+    /// Where in the regular file.
+    place: Option<u64>,
+    /// First the trail ends here: what was beyond it is printed anew.
+    cut: Option<Mark>,
+    /// The trail with these bytes.
+    end: Mark,
+    lines: Vec<Mark>,
+    open: bool,
+}
+
+/// What is known of an earlier controller's output.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// What was shown.
+    pub trails: Trails,
+    /// Of whose last bytes it is not known whether they were, and how many.
+    pub doubt: Option<(Rank, Stream, u64)>,
+}
+
+fn ours(stream: Stream) -> BorrowedFd<'static> {
+    match stream {
+        Stream::Stdout => rustix::stdio::stdout(),
+        Stream::Stderr => rustix::stdio::stderr(),
+    }
+}
+
+fn target(stream: Stream) -> Option<Target> {
+    let file = fstat(ours(stream)).ok()?;
+    if rustix::fs::FileType::from_raw_mode(file.st_mode) != rustix::fs::FileType::RegularFile {
+        return None;
+    }
+    let path = fs::read_link(format!("/proc/self/fd/{}", 1 + stream as usize)).ok()?;
+    Some(Target { device: file.st_dev, inode: file.st_ino, path })
+}
+
+/// The file, if it still is the same.
+fn reopen(target: &Target) -> Option<File> {
+    // Not one that somebody put there to be waited for.
+    let file = OpenOptions::new().read(true).custom_flags(libc_nonblock()).open(&target.path).ok()?;
+    let found = file.metadata().ok()?;
+    (found.is_file() && (found.dev(), found.ino()) == (target.device, target.inode)).then_some(file)
+}
+
+fn libc_nonblock() -> i32 {
+    (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32
+}
+
+/// What earlier controllers of the job have shown.
+#[must_use]
+pub fn load(directory: &JobDirectory) -> Found {
+    let Ok(state) = directory.read::<State>(STATE) else {
+        // As releases before 0.6 kept it.
+        let printed: BTreeMap<Rank, Printed> = directory.read("printed.json").unwrap_or_default();
+        let both = |(rank, printed): (Rank, Printed)| {
+            [((rank, Stream::Stdout), Trail::of_length(printed.stdout)), ((rank, Stream::Stderr), Trail::of_length(printed.stderr))]
+        };
+        return Found { trails: printed.into_iter().flat_map(both).collect(), doubt: None };
+    };
+    let mut found = Found::default();
+    for (rank, stream, trail) in state.streams {
+        found.trails.insert((rank, stream), trail);
+    }
+    let log = fs::read_to_string(directory.path().join(LOG)).unwrap_or_default();
+    let mut lines = log.lines();
+    if lines.next().and_then(|line| line.parse().ok()) != Some(state.generation) {
+        return found;
+    }
+    let mut undecided: Option<Entry> = None;
+    for line in lines {
+        match (line, serde_json::from_str(line)) {
+            ("+", _) => undecided.take().into_iter().for_each(|entry| found.take(entry)),
+            (_, Ok(entry)) => undecided = Some(entry),
+            // Torn: what it would have announced was not written.
+            _ => break,
+        }
+    }
+    if let Some(entry) = undecided {
+        found.decide(entry, &state.targets);
+    }
+    found
+}
+
+impl Found {
+    fn take(&mut self, Entry { rank, stream, cut, end, lines, open, .. }: Entry) {
+        let trail = self.trails.entry((rank, stream)).or_default();
+        cut.into_iter().for_each(|cut| trail.cut(cut));
+        trail.extend(end, &lines, open);
+    }
+
+    fn decide(&mut self, entry: Entry, targets: &[Option<Target>; 2]) {
+        let target = &targets[entry.stream as usize];
+        let file = target.as_ref().and_then(reopen);
+        let (Some(file), Some(place)) = (file, entry.place) else {
+            self.doubt = Some((entry.rank, entry.stream, entry.bytes));
+            return;
+        };
+        let there = file.metadata().map_or(0, |found| found.len()).saturating_sub(place);
+        if there >= entry.bytes {
+            return self.take(entry);
+        }
+        let mut begun = vec![0; there as usize];
+        if there > 0 && file.read_exact_at(&mut begun, place).is_ok() {
+            let trail = self.trails.entry((entry.rank, entry.stream)).or_default();
+            entry.cut.into_iter().for_each(|cut| trail.cut(cut));
+            trail.add(&begun);
+        }
+    }
+}
+
+/// The record of a controller that prints.
+#[derive(Debug)]
+pub struct Record {
+    directory: PathBuf,
+    trails: Trails,
+    generation: u64,
+    log: Option<File>,
+    length: u64,
+    targets: [Option<Target>; 2],
+    /// What goes wrong with it is told once.
+    told: bool,
+}
+
+impl Record {
+    /// That of a job of which so much was shown.
+    #[must_use]
+    pub fn new(directory: &Path, trails: Trails) -> Self {
+        let targets = [Stream::Stdout, Stream::Stderr].map(target);
+        Self { directory: directory.to_owned(), trails, generation: 0, log: None, length: 0, targets, told: false }
+    }
+
+    /// How much may be written at once.
+    #[must_use]
+    pub fn step(&self, stream: Stream) -> usize {
+        if self.targets[stream as usize].is_some() { usize::MAX } else { STEP }
+    }
+
+    /// These bytes are about to be written, at the end of the stream or, to begin anew, at `cut`. `ahead` more go before them that are not
+    /// the rank's.
+    pub fn begin(&mut self, rank: Rank, stream: Stream, bytes: &[u8], cut: Option<Mark>, ahead: u64) {
+        if self.log.is_none() || self.length > LONG_LOG {
+            let begun = self.begin_log();
+            self.check(begun);
+        }
+        let place = self.targets[stream as usize].as_ref().and_then(|_| end_of(ours(stream)).ok()).map(|place| place + ahead);
+        let trail = self.trails.entry((rank, stream)).or_default();
+        cut.into_iter().for_each(|cut| trail.cut(cut));
+        let from = trail.end().at;
+        trail.add(bytes);
+        let (end, open, lines) = (trail.end(), trail.is_open(), trail.lines_beyond(from).to_vec());
+        let entry = Entry { rank, stream, bytes: bytes.len() as u64, place, cut, end, lines, open };
+        let text = serde_json::to_string(&entry).map_err(io::Error::other);
+        let written = text.and_then(|text| self.append(&format!("{text}\n")));
+        self.check(written);
+    }
+
+    /// What was begun is written.
+    pub fn done(&mut self) {
+        let written = self.append("+\n");
+        self.check(written);
+    }
+
+    /// The end: all is in one file.
+    pub fn close(mut self) {
+        if self.log.is_some() {
+            let begun = self.begin_log();
+            self.check(begun);
+        }
+    }
+
+    fn append(&mut self, text: &str) -> io::Result<()> {
+        self.length += text.len() as u64;
+        match &mut self.log {
+            Some(log) => log.write_all(text.as_bytes()),
+            None => Ok(()),
+        }
+    }
+
+    fn begin_log(&mut self) -> io::Result<()> {
+        if self.generation == 0 {
+            let before = fs::read(self.directory.join(STATE)).ok().and_then(|text| serde_json::from_slice::<State>(&text).ok());
+            self.generation = before.map_or(0, |state| state.generation);
+        }
+        self.generation += 1;
+        let streams = self.trails.iter().map(|((rank, stream), trail)| (*rank, *stream, trail.clone())).collect();
+        let state = State { generation: self.generation, targets: self.targets.clone(), streams };
+        write_durably(&self.directory.join(STATE), &serde_json::to_vec(&state)?)?;
+        let mut log = OpenOptions::new().create(true).append(true).mode(0o600).open(self.directory.join(LOG))?;
+        log.set_len(0)?;
+        self.length = 0;
+        log.write_all(format!("{}\n", self.generation).as_bytes())?;
+        self.log = Some(log);
+        Ok(())
+    }
+
+    fn check(&mut self, result: io::Result<()>) {
+        if let Err(error) = result
+            && !std::mem::replace(&mut self.told, true)
+        {
+            eprintln!("mend: what was printed cannot be put on record ({error}); a restart may print some of it again");
+        }
+    }
+}
+
+/// Where the next write goes.
+fn end_of(file: BorrowedFd<'_>) -> io::Result<u64> {
+    if fcntl_getfl(file)?.contains(OFlags::APPEND) {
+        return Ok(fstat(file.as_fd())?.st_size as u64);
+    }
+    Ok(seek(file, SeekFrom::Current(0))?)
+}

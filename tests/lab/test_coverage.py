@@ -64,6 +64,17 @@ OBSTACLES = {
 }
 
 
+# Writes to a descriptor of its own choice. No command of its is another program: a child is in the way of a checkpoint.
+SCRIPT = """
+exec 6>log6
+echo one >&6
+echo ready
+until [ -e go ]; do read -r -t 0.01 _; done
+echo two >&6
+echo OK
+"""
+
+
 class Alone:
     """For test cases that have a directory `work`."""
 
@@ -164,6 +175,19 @@ class Coverage(Alone, OnMachine):
             self.skipTest("no control group with a limit of memory, swap space beyond it and room for anybody")
         self.survives(compile_program("limited.c", self.work), group)
 
+    def test_numbers_of_descriptors_are_the_programs(self):
+        program = compile_program("numbers.c", self.work)
+        for arguments in ((), ("fill",)):
+            with self.subTest(arguments):
+                self.assertTrue(self.runs_alone(program, *arguments))
+                self.directory = tempfile.mkdtemp(dir=self.work)
+                self.survives(program, *arguments)
+
+    def test_a_file_that_a_script_opened_by_number(self):
+        self.survives("bash", "-c", SCRIPT)
+        with open(os.path.join(self.directory, "log6"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "one\ntwo\n")
+
     def test_files_and_locks(self):
         self.covered("files.c")
 
@@ -247,7 +271,7 @@ class Moved(Alone, InDirectory):
         cls.lab = cls.enterClassContext(Lab(2))
 
     def test_programs_move_whole(self):
-        names = ("blocked.c", "signals.c", "timers.c", "mappings.c", "files.c", "node_files.c", "channels.c", "registers.c", "amx.c")
+        names = ("blocked.c", "signals.c", "timers.c", "mappings.c", "files.c", "node_files.c", "channels.c", "numbers.c", "registers.c", "amx.c")
         for name in names:
             with self.subTest(name):
                 program, directory = compile_program(name, self.work), tempfile.mkdtemp(dir=self.work)

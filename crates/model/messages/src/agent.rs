@@ -3,8 +3,8 @@
 //! ```text
 //! agent                         daemon
 //!   ── Hello ──────────────────►
-//!   ◄───────────────── Welcome ──   identity of the rank; the fabric can open its listeners now
-//!   ── FabricUp ───────────────►
+//!   ◄───────────────── Welcome ──   identity of the rank
+//!   ── FabricInUse, FabricUp ──►    when the program begins to use the fabric, which opens its listeners then
 //!   ◄───────────────────── Map ──   any number of times
 //!   ◄── Request{seq, …} ─────────   answered by Reply{seq, …}, in order
 //! ```

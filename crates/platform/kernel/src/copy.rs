@@ -161,7 +161,7 @@ impl Copy {
     /// Its id as `/proc` shows it, which may belong to an outer PID namespace.
     #[must_use]
     pub fn outer(&self) -> Option<i32> {
-        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.pidfd.as_raw_fd())).ok()?;
+        let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", self.pidfd.as_raw_fd())).ok()?;
         text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
     }
 }

@@ -13,6 +13,7 @@ pub mod raw;
 pub mod signal_queue;
 pub mod slice;
 pub mod soft_dirty;
+pub mod table;
 pub mod threads;
 pub mod tiles;
 pub mod userfault;

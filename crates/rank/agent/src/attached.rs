@@ -1,5 +1,6 @@
 //! Descriptors that outlive the process: the standard streams and the PMI socket that its daemon holds the other ends of.
 
+use crate::table::{Taken, take};
 use mend_image::launch::{ROLES, Role};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat};
@@ -26,8 +27,7 @@ impl Attached {
         let mut attached = Self::default();
         for (identity, fd) in attached.identities.iter_mut().zip(descriptors) {
             let Some(fd) = fd else { continue };
-            // SAFETY: only used within this iteration; a closed number gives EBADF.
-            let Ok(stat) = fstat(unsafe { BorrowedFd::borrow_raw(fd) }) else { continue };
+            let Ok(stat) = take(fd).and_then(fstat) else { continue };
             if matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket) {
                 *identity = Some((stat.st_dev, stat.st_ino));
             }
@@ -85,7 +85,7 @@ fn peek_pipe(fd: BorrowedFd) -> io::Result<Vec<u8>> {
 
 /// Waits until the daemon has taken what the program wrote, at most `limit`: what is in a pipe when its rank dies is lost
 /// to a restart. Gives up silently, a stuck terminal must not keep a job from being saved.
-pub(crate) fn await_drained(outputs: &[BorrowedFd], limit: Duration) {
+pub(crate) fn await_drained(outputs: &[Taken], limit: Duration) {
     let deadline = Instant::now() + limit;
     for output in outputs {
         while ioctl_fionread(output).unwrap_or(0) != 0 && Instant::now() < deadline {

@@ -12,15 +12,17 @@
 use crate::aside::Room;
 use crate::attached::Attached;
 use crate::behind::{self, Behind, Board};
-use crate::bell;
+use crate::bell::{self, Bell};
 use crate::dirty::Tracker;
 use crate::gather::Space;
+use crate::hand::ByHand;
 use crate::inspect::{self, Surroundings, resident_bytes};
 use crate::link::Link;
 use crate::locks::Due;
 use crate::maps;
 use crate::network::{Frozen, Network};
 use crate::node_files;
+use crate::park::Parked;
 use crate::passing;
 use crate::rebuild;
 use crate::room::{self, Caution};
@@ -28,16 +30,16 @@ use crate::samples::Samples;
 use crate::save::{self, Clear, Outcome, Snapshot, Standing, save};
 use crate::scratch::Scratch;
 use crate::staged::Staging;
+use crate::table;
 use crate::target::Target;
 use mend_image::cpu::Cpu;
-use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_messages::PROTOCOL;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome, Written,
 };
 use mend_messages::job::{JobMap, Rank};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
@@ -101,13 +103,16 @@ struct Inspected {
 }
 
 struct Agent {
-    network: &'static dyn Network,
+    network: ByHand,
     place: Place,
     scratch: Scratch,
     attached: Attached,
     tracker: Tracker,
     link: Link,
-    bell: OwnedFd,
+    /// `None` in a restored process until it goes on.
+    bell: Option<Bell>,
+    /// The fabric has listened, and the daemon been told where.
+    up: bool,
     identity: Option<Welcome>,
     stage: Stage,
     /// When the order came that suspended the rank. `None` in a restored process, too: its clock may be another node's.
@@ -135,21 +140,19 @@ struct Agent {
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
-pub(crate) fn run(network: &'static dyn Network, place: Place) -> io::Result<()> {
+pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attached: Attached) -> io::Result<()> {
     let link = Link::connect(&place.socket)?;
-    let bell = rustix::io::fcntl_dupfd_cloexec(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?, FIRST_DESCRIPTOR)?;
-    bell::set(&bell);
-    let attached = Attached::find(place.pmi);
     let scratch = Scratch::new()?;
     let tracker = Tracker::new(&place.tracking);
     let mut agent = Agent {
-        network,
+        network: ByHand(network),
         place,
         scratch,
         attached,
         tracker,
         link,
-        bell,
+        bell: Some(bell),
+        up: false,
         identity: None,
         stage: Stage::Running,
         suspended_at: None,
@@ -207,6 +210,7 @@ impl Agent {
             if !self.told_use && self.identity.is_some() && bell::used() {
                 self.told_use = true;
                 self.link.send(&FromAgent::FabricInUse)?;
+                self.listen()?;
             }
             self.tell_losses()?;
             let joins = self.joins();
@@ -217,10 +221,11 @@ impl Agent {
                 Stage::Running if bell::delayed() => Some(PATIENCE),
                 _ => (self.loses || self.behind.is_some() || self.staging.is_some() || self.inspected.is_some()).then_some(behind::LOOK),
             };
-            let own = [PollFd::from_borrowed_fd(self.link.fd(), PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
-            let copy = self.behind.as_ref().map(|behind| PollFd::from_borrowed_fd(behind.ended(), PollFlags::IN));
-            let count = own.len() + usize::from(copy.is_some());
-            let [link, bell] = own;
+            let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            let link = input(self.link.fd());
+            let bell = self.bell.as_ref().map_or_else(|| link.clone(), |bell| input(bell.as_fd()));
+            let copy = self.behind.as_ref().map(|behind| input(behind.ended()));
+            let count = 2 + usize::from(copy.is_some());
             let descriptors = &mut [link.clone(), bell, copy.unwrap_or(link)][..count];
             match poll(descriptors, timeout.as_ref()) {
                 Ok(0) => {
@@ -242,8 +247,8 @@ impl Agent {
                 Ok(_) => {
                     let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
                     self.look_behind()?;
-                    if bell {
-                        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+                    if let Some(bell) = self.bell.as_ref().filter(|_| bell) {
+                        bell.silence();
                     }
                     if link {
                         return Ok(());
@@ -288,10 +293,18 @@ impl Agent {
     }
 
     fn welcome(&mut self, welcome: Welcome) -> io::Result<()> {
-        let address = self.network.listen(&welcome);
         self.identity = Some(welcome);
         self.told_use = false;
-        match address {
+        self.up = false;
+        // A program that has not begun to use the fabric gets no descriptors of it; but a restored one is waited for.
+        if matches!(self.stage, Stage::Parked { .. }) { self.listen() } else { Ok(()) }
+    }
+
+    /// Opens the fabric's listeners, once in each life.
+    fn listen(&mut self) -> io::Result<()> {
+        let Some(welcome) = self.identity.as_ref().filter(|_| !self.up) else { return Ok(()) };
+        self.up = true;
+        match self.network.listen(welcome) {
             Ok(address) => self.link.send(&FromAgent::FabricUp(address)),
             // A program without MPI does not need it; one with MPI gets the fabric's own error.
             Err(_) => Ok(()),
@@ -316,6 +329,7 @@ impl Agent {
 
     fn inspect(&mut self, ahead: Option<ImageId>) -> Inspection {
         self.inspected = None;
+        let still = (!matches!(self.stage, Stage::Parked { .. })).then(bell::Still::new);
         let tracking = self.tracker.describe();
         // Before the fabric is held: both take long, and the program's calls would wait.
         let (advice, cpu) = (maps::advice(), Cpu::detect());
@@ -336,6 +350,7 @@ impl Agent {
         let room = Room::new(advice.values().map(|advised| advised.shared).sum()).ok();
         let board = Board::new().ok();
         drop(descriptors);
+        drop(still);
         // Last, since all of that has taken memory.
         let clear = clear.map(|(written_files, room)| Clear { written_files, room, space: Space::read().ok() });
         // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
@@ -348,6 +363,7 @@ impl Agent {
     fn surroundings(&self) -> (Option<Box<dyn Frozen>>, Surroundings) {
         let held = (!matches!(self.stage, Stage::Parked { .. })).then(|| self.network.freeze());
         let (mut own, mut excluded) = (self.own_descriptors(), Vec::new());
+        own.extend(bell::cord());
         if let Some(held) = &held {
             held.own_descriptors(&mut |fd| own.push(fd));
             held.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
@@ -380,7 +396,7 @@ impl Agent {
             return refused("the rank is parked already");
         }
         let began = Instant::now();
-        match drain(self.network, began + self.place.drain_limit) {
+        match drain(&self.network, began + self.place.drain_limit) {
             Ok(()) => Reply::Suspended { us: micros_since(began) },
             Err(error) => {
                 Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }
@@ -400,6 +416,9 @@ impl Agent {
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         let mut standing = match std::mem::replace(&mut self.stage, Stage::Running) {
             Stage::Parked { threads, mut fabric } => {
+                if self.bell.is_none() {
+                    self.leave(&threads.parked)?;
+                }
                 if let (Some(fabric), None) = (&mut fabric, &self.held_map) {
                     fabric.reopen();
                 }
@@ -432,9 +451,25 @@ impl Agent {
         told
     }
 
+    /// The agent's, in the program's table.
     fn own_descriptors(&self) -> Vec<i32> {
+        if table::apart() { Vec::new() } else { self.descriptors() }
+    }
+
+    fn descriptors(&self) -> Vec<i32> {
         let copy = self.behind.iter().flat_map(|behind| behind.descriptors());
-        [self.link.raw(), self.bell.as_raw_fd()].into_iter().chain(self.tracker.descriptors()).chain(copy).collect()
+        let bell = self.bell.iter().map(Bell::raw);
+        [self.link.raw()].into_iter().chain(bell).chain(self.tracker.descriptors()).chain(copy).collect()
+    }
+
+    /// In a restored process that is about to go on, whose threads are parked: a table of the agent's own again.
+    fn leave(&mut self, parked: &Parked) -> io::Result<()> {
+        let own = self.descriptors();
+        if table::leave(&own) {
+            parked.close(&own);
+        }
+        self.bell = Some(Bell::open()?);
+        Ok(())
     }
 
     /// Whether there is memory for a copy of the process; why not.
@@ -488,13 +523,15 @@ impl Agent {
             (SaveTarget::Descriptor, None) => return Ok(Some(refused("no descriptor came with the request"))),
         };
         let Some(identity) = self.identity.clone() else { return Ok(Some(refused("the daemon has not welcomed this agent"))) };
+        let still = bell::Still::new();
         let prepared = self.tracker.prepare(order.base, order.track);
         let advice = advice.unwrap_or_else(maps::advice);
         let mut frozen = self.network.freeze();
         frozen.close_provider();
         let mut own_descriptors = self.own_descriptors();
         frozen.own_descriptors(&mut |fd| own_descriptors.push(fd));
-        if let Target::Stream(stream) = &target {
+        own_descriptors.extend(bell::cord());
+        if let (Target::Stream(stream), false) = (&target, table::apart()) {
             own_descriptors.push(stream.as_raw_fd());
         }
         let (start, end) = self.scratch.range();
@@ -516,6 +553,8 @@ impl Agent {
                 Ok(Some(Reply::Saved(*saved)))
             }
             Ok(Outcome::Restored(standing)) => {
+                table::join();
+                still.end();
                 let rings: Vec<_> = request.excluded.iter().filter(|(from, _)| *from != start as u64).copied().collect();
                 self.restored(standing, frozen, &rings).map(|()| None)
             }
@@ -535,11 +574,12 @@ impl Agent {
         };
         // The streams have new identities.
         self.attached = Attached::behind(handoff.attach.map(|fd| (fd >= 0).then_some(fd)));
-        let result = rebuild::rebuild(&standing, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
-        if self.link.adopt(handoff.agent_fd).is_err() {
-            end_process();
+        if let Some(bell) = self.bell.take() {
+            bell.forget();
         }
-        let result = result.and_then(|()| self.new_bell().map_err(|error| error.to_string())).and_then(|()| frozen.rebuild());
+        let result = rebuild::rebuild(&standing, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
+        self.link.adopt(handoff.agent_fd);
+        let result = result.and_then(|()| frozen.rebuild());
         if let Err(error) = result {
             self.link.send(&FromAgent::RestoreFailed { error })?;
             // The daemon ends this process; its threads never run.
@@ -558,11 +598,6 @@ impl Agent {
         self.suspended_at = None;
         let rebuild_us = micros_since(began);
         self.link.send(&FromAgent::Restored { rank: self.place.rank, rebuild_us })
-    }
-
-    fn new_bell(&mut self) -> io::Result<()> {
-        let made = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(rustix::io::dup3(&made, &mut self.bell, rustix::io::DupFlags::CLOEXEC)?)
     }
 }
 

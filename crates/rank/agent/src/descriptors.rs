@@ -9,13 +9,14 @@ use crate::layout::Layout;
 use crate::locks::{self, Kind, Lock};
 use crate::park;
 use crate::sockets::{self, Refusal, Socket};
+use crate::table::{Taken, take};
 use crate::tasks::numbers_in;
 use crate::watches::{self, Watch};
 use mend_image::launch::Role;
 use mend_image::record::object;
 use mend_kernel::raw::{check, syscall};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Stat, fstat};
 use std::io;
 
@@ -135,14 +136,13 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
     };
     let mut keys: Vec<(i32, String, String)> = Vec::new();
     for fd in numbers {
-        // SAFETY: only borrowed while examined; a number closed meanwhile gives EBADF. Threads are parked or it does not matter.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        let Ok(stat) = fstat(borrowed) else { continue };
-        found.top = found.top.max(fd as u32);
         if own.contains(&fd) {
             continue;
         }
-        match look(fd, borrowed, &stat, attached) {
+        let Ok(taken) = take(fd) else { continue };
+        let Ok(stat) = fstat(&taken) else { continue };
+        found.top = found.top.max(fd as u32);
+        match look(fd, taken.as_fd(), &stat, attached) {
             Ok((open, close_on_exec, link, info)) => {
                 let same = keys.iter().position(|(other, other_link, other_info)| {
                     *other_link == link && same_description(*other, fd).unwrap_or(*other_info == info)
@@ -155,7 +155,9 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
                 keys.push((fd, link, info));
             }
             // Threads that still run may have closed it meanwhile, and then it is no obstacle.
-            Err(error) if fstat(borrowed).is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino)) => errors.push(error),
+            Err(error) if take(fd).and_then(fstat).is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino)) => {
+                errors.push(error)
+            }
             Err(_) => {}
         }
     }
@@ -230,8 +232,8 @@ fn lonely_pipes(found: &Descriptors, errors: &mut Vec<DescriptorError>) {
 /// Whether all other ends of a pipe are closed, whoever had them.
 fn nobody_else(fd: i32) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: only borrowed while it is asked; a closed number is reported as such.
-    let wanted = &mut [PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::empty())];
+    let Ok(taken) = take(fd) else { return false };
+    let wanted = &mut [PollFd::new(&taken, PollFlags::empty())];
     poll(wanted, Some(&now)).is_ok() && wanted[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
@@ -242,10 +244,12 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
     let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).map_err(|errno| failed(errno.into()))?;
     let link = String::from_utf8_lossy(link.as_bytes()).into_owned();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map_err(failed)?;
-    // SAFETY: F_GETFL and F_GETFD only read.
-    let control = |command: i32| check(unsafe { syscall(libc::SYS_fcntl, [fd as usize, command as usize, 0, 0, 0, 0]) });
+    // SAFETY: F_GETFL and F_GET_SEALS only read.
+    let control = |command: i32| check(unsafe { syscall(libc::SYS_fcntl, [borrowed.as_raw_fd() as usize, command as usize, 0, 0, 0, 0]) });
     let flags = control(libc::F_GETFL).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))? as i32;
-    let close_on_exec = control(libc::F_GETFD).unwrap_or(0) & libc::FD_CLOEXEC as usize != 0;
+    // The flag is the number's, and this may be a duplicate.
+    let shown = info_field(&info, "flags:").and_then(|text| i32::from_str_radix(text, 8).ok()).unwrap_or(0);
+    let close_on_exec = shown & libc::O_CLOEXEC != 0;
     let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
     let identity = (stat.st_dev, stat.st_ino);
     let what = match FileType::from_raw_mode(stat.st_mode) {
@@ -332,14 +336,14 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
         // Reading it by a descriptor of the agent's would give up the lock.
         return unsupported(format!("POSIX lock on memory {link}"), "use flock or an open file description lock (F_OFD_SETLK)");
     }
-    Ok((Open { what, flags, offset, locks, told: told(fd) }, close_on_exec, link, info))
+    Ok((Open { what, flags, offset, locks, told: told(borrowed) }, close_on_exec, link, info))
 }
 
 /// Who is told of input by a signal, if anybody.
-fn told(fd: i32) -> Option<([i32; 2], i32)> {
+fn told(fd: BorrowedFd) -> Option<([i32; 2], i32)> {
     const F_GETSIG: usize = 11;
     const F_GETOWN_EX: usize = 16;
-    let mut owner = [0i32; 2];
+    let (fd, mut owner) = (fd.as_raw_fd(), [0i32; 2]);
     // SAFETY: F_GETOWN_EX writes two words into `owner`, F_GETSIG returns a number.
     let (known, signal) = unsafe {
         let known = check(syscall(libc::SYS_fcntl, [fd as usize, F_GETOWN_EX, owner.as_mut_ptr() as usize, 0, 0, 0]));
@@ -431,13 +435,13 @@ fn same_description(one: i32, other: i32) -> Option<bool> {
 /// Writes what is in the files with these numbers through to the disk.
 pub(crate) fn sync(files: &[i32]) {
     for fd in files {
-        // SAFETY: an open descriptor; if it was closed meanwhile, or is another one by now, this does no harm.
-        let _ = rustix::fs::fdatasync(unsafe { BorrowedFd::borrow_raw(*fd) });
+        // If it was closed meanwhile, or is another one by now, this does no harm.
+        let _ = take(*fd).and_then(rustix::fs::fdatasync);
     }
 }
 
 impl Descriptors {
-    /// Highest number in use, the agent's and the fabric's included.
+    /// Highest number that the program uses.
     pub fn top(&self) -> u32 {
         self.top
     }
@@ -456,8 +460,7 @@ impl Descriptors {
     pub fn locked_files(&self) -> Vec<((u64, u64), i32)> {
         let locked = |open: &Open| open.locks.iter().any(|lock| lock.kind == Kind::Posix);
         let numbers = self.opens.iter().enumerate().filter(|(_, open)| locked(open)).filter_map(|(index, _)| self.number_of(index));
-        // SAFETY: open descriptors of the program, whose threads are parked.
-        numbers.filter_map(|fd| fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok().map(|stat| ((stat.st_dev, stat.st_ino), fd))).collect()
+        numbers.filter_map(|fd| take(fd).and_then(fstat).ok().map(|stat| ((stat.st_dev, stat.st_ino), fd))).collect()
     }
 
     /// One of the numbers of an open file description.
@@ -466,17 +469,16 @@ impl Descriptors {
     }
 
     /// One descriptor per attached role.
-    fn by_role(&self) -> impl Iterator<Item = (Role, BorrowedFd<'_>)> {
+    fn by_role(&self) -> impl Iterator<Item = (Role, i32)> {
         self.opens.iter().enumerate().filter_map(|(index, open)| match open.what {
-            // SAFETY: an open descriptor of the program, whose threads are parked.
-            What::Attached(role) => Some((role, unsafe { BorrowedFd::borrow_raw(self.number_of(index)?) })),
+            What::Attached(role) => Some((role, self.number_of(index)?)),
             _ => None,
         })
     }
 
     /// Streams on which the program writes.
-    pub fn outputs(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.by_role().filter(|(role, _)| matches!(role, Role::Stdout | Role::Stderr)).map(|(_, fd)| fd)
+    pub fn outputs(&self) -> Vec<Taken> {
+        self.by_role().filter(|(role, _)| matches!(role, Role::Stdout | Role::Stderr)).filter_map(|(_, fd)| take(fd).ok()).collect()
     }
 
     /// Input that has arrived and was not read, by role.
@@ -487,8 +489,10 @@ impl Descriptors {
             if unread.iter().any(|(known, _)| *known == role) {
                 continue;
             }
-            let bytes = attached::unread(role, fd)
-                .map_err(|source| DescriptorError::Examine { fd: rustix::fd::AsRawFd::as_raw_fd(&fd), source })?;
+            let bytes = take(fd)
+                .map_err(io::Error::from)
+                .and_then(|taken| attached::unread(role, taken.as_fd()))
+                .map_err(|source| DescriptorError::Examine { fd, source })?;
             if !bytes.is_empty() {
                 unread.push((role, bytes));
             }

@@ -1,6 +1,7 @@
 //! The agent inside a rank: parks threads, writes the image, rebuilds the process after a restore.
 //!
-//! One thread, started by the preloaded object's constructor, that talks with the node's daemon. Reading order:
+//! One thread, started by the preloaded object's constructor, that talks with the node's daemon, and another that helps it in the
+//! program's descriptor table ([`hand`]). Reading order:
 //! [`conversation`] (what is asked), [`save`] (how an image is taken), `park`, `layout`, `writer`, `stream`, `sender`, `behind`,
 //! `staged`; for the way back `rebuild`, `reopen`, `state`.
 //!
@@ -19,6 +20,7 @@ mod descriptors;
 mod dirty;
 mod gather;
 mod guards;
+mod hand;
 mod inspect;
 mod layout;
 mod link;
@@ -46,6 +48,7 @@ mod start;
 mod state;
 mod stream;
 mod succession;
+mod table;
 mod target;
 mod tasks;
 mod timers;

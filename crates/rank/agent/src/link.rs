@@ -1,13 +1,13 @@
 //! The agent's connection to its daemon.
 //!
-//! The descriptor is moved out of the way of the program's own. Reads take descriptors that come with a message
+//! Reads take descriptors that come with a message
 //! (SCM_RIGHTS). Nothing here uses the C library's malloc.
 
-use mend_kernel::copy::FIRST_DESCRIPTOR;
+use crate::table::aside;
 use mend_messages::agent::{FromAgent, ToAgent};
 use mend_messages::frame;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use rustix::io::{DupFlags, Errno, dup3, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -30,7 +30,7 @@ impl Link {
             None => SocketAddr::from_pathname(path)?,
         };
         let stream = UnixStream::connect_addr(&address)?;
-        Ok(Self { socket: fcntl_dupfd_cloexec(&stream, FIRST_DESCRIPTOR)?, descriptors: VecDeque::new() })
+        Ok(Self { socket: aside(stream.into())?, descriptors: VecDeque::new() })
     }
 
     /// The socket's number.
@@ -42,19 +42,13 @@ impl Link {
         self.socket.as_fd()
     }
 
-    /// In a restored process: puts the inherited connection at the old number. Descriptors that had come are gone.
-    pub fn adopt(&mut self, inherited: i32) -> io::Result<()> {
-        while let Some(lost) = self.descriptors.pop_front() {
-            // Not open in this process; closing the number could hit a stranger.
-            std::mem::forget(lost);
-        }
+    /// In a restored process: goes on with the inherited connection. Descriptors that had come are gone.
+    pub fn adopt(&mut self, inherited: i32) {
         // SAFETY: the restorer handed this descriptor over, nobody else owns it.
         let inherited = unsafe { OwnedFd::from_raw_fd(inherited) };
-        if inherited.as_raw_fd() == self.raw() {
-            std::mem::forget(inherited);
-            return Ok(());
-        }
-        Ok(dup3(&inherited, &mut self.socket, DupFlags::CLOEXEC)?)
+        // Not open in this process; closing the numbers could hit a stranger.
+        std::mem::forget(std::mem::replace(&mut self.socket, inherited));
+        self.descriptors.drain(..).for_each(std::mem::forget);
     }
 
     /// Sends a message.
@@ -95,7 +89,7 @@ impl Link {
                     for message in ancillary.drain() {
                         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                             for descriptor in descriptors {
-                                self.descriptors.push_back(fcntl_dupfd_cloexec(&descriptor, FIRST_DESCRIPTOR)?);
+                                self.descriptors.push_back(aside(descriptor)?);
                             }
                         }
                     }

@@ -7,7 +7,8 @@
 //! timeout, …) is made again: which call it was is read from `/proc` before the signal is sent, else from the
 //! instruction before it. A relative timeout goes on where it was (see [`crate::deadlines`]).
 //!
-//! A parked thread can be sent on an errand by the agent: taking and sending its own signals (see [`crate::pending`]).
+//! A parked thread can be sent on an errand by the agent: taking and sending its own signals (see [`crate::pending`]), closing a
+//! descriptor in the program's table.
 //!
 //! Invariants: the handler allocates nothing, takes no lock and leaves `errno` alone. Slots outlive all handlers: they are freed
 //! only when each thread has left. A thread that does not park in time is named, and all others are let go.
@@ -67,7 +68,7 @@ pub(crate) struct Slot {
     errand: Errand,
 }
 
-/// Something that a parked thread does for the agent.
+/// Something that a parked thread does for the agent. `signal` is a signal's number, or a descriptor's.
 #[derive(Default)]
 struct Errand {
     /// `IDLE`, or what is wanted.
@@ -81,6 +82,7 @@ const IDLE: u32 = 0;
 const TAKE: u32 = 1;
 const SEND_THREAD: u32 = 2;
 const SEND_PROCESS: u32 = 3;
+const CLOSE: u32 = 4;
 
 impl Errand {
     /// In the parked thread. Async-signal-safe.
@@ -93,7 +95,10 @@ impl Errand {
         let mut info = [0u32; 32];
         // SAFETY: no arguments.
         let process = unsafe { syscall(libc::SYS_getpid, [0; 6]) } as usize;
-        let result = if wanted == TAKE {
+        let result = if wanted == CLOSE {
+            // SAFETY: takes a number; whoever gave the errand knows whose it is.
+            unsafe { syscall(libc::SYS_close, [signal, 0, 0, 0, 0, 0]) }
+        } else if wanted == TAKE {
             let (mask, now) = (1u64 << (signal - 1), [0u64; 2]);
             let arguments = [(&raw const mask) as usize, info.as_mut_ptr() as usize, now.as_ptr() as usize, 8, 0, 0];
             // SAFETY: reads a mask of 8 bytes and a timespec, writes a siginfo of 128 bytes.
@@ -321,6 +326,15 @@ impl Parked {
             }
         }
         Ok(())
+    }
+
+    /// Has a parked thread close these descriptors in the program's table.
+    pub fn close(&self, descriptors: &[i32]) {
+        if let Some(slot) = self.threads().next() {
+            for fd in descriptors {
+                self.ask(slot, CLOSE, *fd as u32);
+            }
+        }
     }
 
     /// Lets them go on, and waits for none.

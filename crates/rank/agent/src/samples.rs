@@ -3,6 +3,7 @@
 //! A program of many libraries maps hundreds. Each is read when it is first looked at, while the program runs, and again only if the
 //! kernel says that it was changed: what is read while the program stands still is what everybody waits for.
 
+use crate::table;
 use mend_image::record::{Object, object};
 use rustix::fd::FromRawFd;
 use rustix::time::{ClockId, clock_gettime};
@@ -40,7 +41,7 @@ impl Samples {
     }
 
     /// Files to be described. `locked` are those with POSIX locks, by device and inode, with a descriptor of the program's: the locks would
-    /// be lost if the agent opened and closed them (see [`crate::locks`]).
+    /// be lost if the agent opened and closed them in the program's table (see [`crate::locks`]).
     pub fn files<'a>(&'a mut self, locked: &'a [((u64, u64), i32)]) -> Files<'a> {
         Files { samples: self, locked, news: false }
     }
@@ -84,8 +85,9 @@ impl Files<'_> {
     fn read(&self, path: &str, metadata: &Metadata) -> io::Result<Object> {
         match self.locked.iter().find(|(identity, _)| *identity == (metadata.dev(), metadata.ino())) {
             // SAFETY: an open descriptor of the program's, never closed here.
-            Some((_, fd)) => sample(&ManuallyDrop::new(unsafe { File::from_raw_fd(*fd) }), metadata),
-            None => sample(&File::open(path)?, metadata),
+            Some((_, fd)) if !table::apart() => sample(&ManuallyDrop::new(unsafe { File::from_raw_fd(*fd) }), metadata),
+            // Locks are the table's in which they were taken.
+            _ => sample(&File::open(path)?, metadata),
         }
     }
 }

@@ -31,7 +31,7 @@ use mend_image::cpu::Cpu;
 use mend_image::handoff::Context;
 use mend_kernel::threads::{Registration, segment_base};
 use mend_messages::agent::{Saved, Welcome};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd};
 use std::ffi::c_void;
 use std::io;
 use std::time::{Duration, Instant};
@@ -200,8 +200,7 @@ pub(crate) fn save(
     let began = Instant::now();
     let (frozen, parked, state, descriptors) = stop(request)?;
     descriptors.sync();
-    let outputs: Vec<BorrowedFd> = descriptors.outputs().collect();
-    attached::await_drained(&outputs, DRAIN_LIMIT);
+    attached::await_drained(&descriptors.outputs(), DRAIN_LIMIT);
     let registration = Registration::of_this_thread(rseq::area(segment_base(false)));
     let mut standing = Box::new(Standing {
         context: Context::default(),

@@ -1,10 +1,13 @@
 //! Whether there is an agent in this process, and its thread.
 
-use crate::bell::{announce_delay, announce_loss, announce_use};
+use crate::attached::Attached;
+use crate::bell::{Bell, announce_delay, announce_loss, announce_use};
 use crate::conversation::{Place, run};
 use crate::network::Network;
-use crate::rseq;
-use std::sync::OnceLock;
+use crate::{hand, rseq, table};
+use mend_kernel::threads::{PARK_SIGNAL, wait, wake};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 const STACK: usize = 512 << 10;
@@ -50,26 +53,52 @@ fn place() -> Option<Place> {
 
 fn spawn_once() {
     STARTED.get_or_init(|| {
-        // The program's signals are for the program's threads: the new thread inherits a mask that blocks all.
-        let everything = u64::MAX;
-        let mut before = 0u64;
-        let mask = |new: *const u64, old: *mut u64| {
-            // SAFETY: reads and writes one 8-byte mask each.
-            unsafe {
-                mend_kernel::raw::syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0])
-            }
-        };
-        mask(&raw const everything, &raw mut before);
-        let spawned = std::thread::Builder::new().name("mend-agent".to_string()).stack_size(STACK).spawn(|| {
+        let ready = Arc::new((AtomicU32::new(0), AtomicBool::new(false)));
+        let told = ready.clone();
+        // Without the thread the program runs unprotected; the daemon sees that no agent speaks.
+        let agent = spawn("mend-agent", NOTHING, move || {
             // The program's threads may keep every processor busy; without short slices it only answers later.
             let _ = mend_kernel::slice::shorten();
-            if let Some(prepared) = PREPARED.get() {
+            let apart = table::leave(&[]);
+            let bell = Bell::open();
+            let attached = PREPARED.get().map(|prepared| Attached::find(prepared.place.pmi)).unwrap_or_default();
+            told.1.store(apart, Ordering::Relaxed);
+            told.0.store(1, Ordering::Release);
+            wake(&told.0);
+            drop(told);
+            if let (Some(prepared), Ok(bell)) = (PREPARED.get(), bell) {
                 // Whatever ends the conversation ends only the conversation.
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(prepared.network, prepared.place.clone())));
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    run(prepared.network, prepared.place.clone(), bell, attached)
+                }));
             }
         });
-        mask(&raw const before, core::ptr::null_mut());
-        // Without the thread the program runs unprotected; the daemon sees that no agent speaks.
-        drop(spawned);
+        // What it does before may meet a number of the program's.
+        while agent && ready.0.load(Ordering::Acquire) == 0 {
+            wait(&ready.0, 0, None);
+        }
+        if ready.1.load(Ordering::Relaxed) {
+            spawn("mend-hand", 1 << (PARK_SIGNAL - 1), || {
+                let _ = mend_kernel::slice::shorten();
+                hand::serve();
+            });
+        }
     });
+}
+
+/// Signals that a thread of Mend's takes. The program's are for the program's threads.
+const NOTHING: u64 = 0;
+
+/// Starts a thread that takes these signals alone. False if there can be none.
+fn spawn(name: &str, taken: u64, life: impl FnOnce() + Send + 'static) -> bool {
+    let (blocked, mut before) = (!taken, 0u64);
+    let mask = |new: *const u64, old: *mut u64| {
+        // SAFETY: reads and writes one 8-byte mask each.
+        unsafe { mend_kernel::raw::syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0]) }
+    };
+    // The new thread inherits it.
+    mask(&raw const blocked, &raw mut before);
+    let spawned = std::thread::Builder::new().name(name.to_string()).stack_size(STACK).spawn(life);
+    mask(&raw const before, core::ptr::null_mut());
+    spawned.is_ok()
 }

@@ -1,16 +1,20 @@
 //! What a sleeping rank is woken by: the doorbell of its node's ranks, its listeners, its sockets.
 //!
-//! The doorbell is an event descriptor that ranks of the same node write when this rank has said (in a ring) that it
-//! sleeps. Everything is in one epoll set; a thread sleeps in `poll` on that set, without any lock, and looks at the
+//! The doorbell is a pair of sockets, of which ranks of the same node get one end, to send a byte to when this rank has said
+//! (in a ring) that it sleeps. A number that their program has put a file under takes no such call. Everything is in one epoll set; a thread sleeps in `poll` on that set, without any lock, and looks at the
 //! events only afterwards with the lock held. A thread that was saved between the two polls a descriptor that
 //! may be another one after the restore; poll changes nothing, so that is harmless.
 
 use crate::channel::ChannelError;
 use crate::channel::tcp::tune;
+use crate::report;
+use mend_kernel::table::Placed;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -74,10 +78,13 @@ pub enum Interest {
 /// The epoll set and what is always in it.
 #[derive(Debug)]
 pub struct Watch {
-    set: OwnedFd,
-    bell: OwnedFd,
-    tcp: OwnedFd,
-    unix: OwnedFd,
+    set: Placed,
+    /// Where peers ring, and where that is heard.
+    bell: Placed,
+    ear: Placed,
+    tcp: Placed,
+    unix: Placed,
+    told: Cell<bool>,
     /// Where others reach the TCP listener.
     pub tcp_address: SocketAddr,
     /// Abstract name of the unix listener.
@@ -103,10 +110,10 @@ impl Watch {
         let unix = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::bind(&unix, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         rustix::net::listen(&unix, BACKLOG)?;
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let set = epoll::create(CreateFlags::CLOEXEC)?;
-        let watch = Self { set, bell, tcp, unix, tcp_address, unix_name: name };
-        watch.add(watch.bell.as_fd(), Token::Bell, Interest::Level)?;
+        let (bell, ear) = doorbell()?;
+        let (set, tcp, unix) = (epoll::create(CreateFlags::CLOEXEC)?.into(), tcp.into(), unix.into());
+        let watch = Self { set, bell, ear, tcp, unix, told: Cell::new(false), tcp_address, unix_name: name };
+        watch.add(watch.ear.as_fd(), Token::Bell, Interest::Level)?;
         watch.add(watch.tcp.as_fd(), Token::Tcp, Interest::Edge)?;
         watch.add(watch.unix.as_fd(), Token::Unix, Interest::Edge)?;
         Ok(watch)
@@ -119,12 +126,13 @@ impl Watch {
 
     /// Wakes whoever sleeps in this process.
     pub fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        ring_at(self.bell.as_fd());
     }
 
     /// Silences the doorbell.
     pub fn silence(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        // As many rings as the kernel keeps of a pair at most.
+        let _ = rustix::net::recv(&self.ear, &mut [0u8; 1024], RecvFlags::DONTWAIT);
     }
 
     /// Watches a socket.
@@ -152,20 +160,26 @@ impl Watch {
     pub fn events(&self, tokens: &mut Vec<Token>) {
         tokens.clear();
         let mut buffer = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 32];
-        if let Ok(count) = epoll::wait(&self.set, &mut buffer, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            tokens.extend(buffer[..count].iter().filter_map(|event| Token::decode(event.data.u64())));
+        match epoll::wait(&self.set, &mut buffer, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(count) => tokens.extend(buffer[..count].iter().filter_map(|event| Token::decode(event.data.u64()))),
+            Err(Errno::INTR) => {}
+            Err(error) if !self.told.replace(true) => {
+                let hint = "keep the numbers open that the program has not opened itself";
+                report::fault(None, format_args!("the program has closed descriptors of MPI's connections: {error} (hint: {hint})"));
+            }
+            Err(_) => {}
         }
     }
 
     /// Accepts one connection.
-    pub fn accept(&self) -> Option<OwnedFd> {
+    pub fn accept(&self) -> Option<Placed> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         if let Ok(socket) = rustix::net::accept_with(&self.unix, flags) {
-            return Some(socket);
+            return Some(socket.into());
         }
         let socket = rustix::net::accept_with(&self.tcp, flags).ok()?;
         let _ = tune(socket.as_fd());
-        Some(socket)
+        Some(socket.into())
     }
 
     /// Number of the set, for [`sleep`].
@@ -175,15 +189,31 @@ impl Watch {
 
     /// All descriptors.
     pub fn descriptors(&self, f: &mut dyn FnMut(i32)) {
-        for fd in [&self.set, &self.bell, &self.tcp, &self.unix] {
+        for fd in [&self.set, &self.bell, &self.ear, &self.tcp, &self.unix] {
             f(fd.as_raw_fd());
         }
     }
 
     /// Forgets the descriptors without closing them.
     pub fn forget(self) {
-        let _ = (self.set.into_raw_fd(), self.bell.into_raw_fd(), self.tcp.into_raw_fd(), self.unix.into_raw_fd());
+        [self.set, self.bell, self.ear, self.tcp, self.unix].into_iter().for_each(Placed::forget);
     }
+}
+
+/// Both ends of a doorbell: where to ring, where to listen.
+///
+/// # Errors
+/// The system refused.
+pub fn doorbell() -> Result<(Placed, Placed), ChannelError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (bell, ear) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok((bell.into(), ear.into()))
+}
+
+/// Rings a doorbell.
+pub fn ring_at(bell: BorrowedFd<'_>) {
+    // One that takes no more has rung.
+    let _ = rustix::net::send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 fn flags(interest: Interest) -> EventFlags {

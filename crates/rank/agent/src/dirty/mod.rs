@@ -21,11 +21,11 @@ mod soft;
 mod tests;
 
 use crate::maps::Area;
+use crate::table::aside;
 use blocks::Split;
 use hash::Hashed;
 use look::Way;
 pub(crate) use look::{Entry, Hashes, Look, Looking, Sight, Taken, tracked, within};
-use mend_kernel::copy::FIRST_DESCRIPTOR;
 use mend_kernel::memory::number;
 use mend_kernel::soft_dirty::{self, Tells};
 use mend_kernel::{pagemap, userfault};
@@ -243,7 +243,7 @@ impl Tracker {
     /// Whether the descriptors are still ours: a program may close what it does not know, and open something else.
     fn intact(&self) -> bool {
         self.active.as_ref().is_some_and(|active| {
-            let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+            let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
             active.descriptors().all(|(fd, what)| link(fd).is_ok_and(|link| link.to_string_lossy().ends_with(what)))
         })
     }
@@ -332,7 +332,7 @@ impl Prepared {
 }
 
 fn open(method: Method) -> Result<Active, String> {
-    let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_DESCRIPTOR).map_err(|errno| errno.to_string());
+    let high = |fd: OwnedFd| aside(fd).map_err(|errno| errno.to_string());
     let kernel = |errno| std::io::Error::from_raw_os_error(errno).to_string();
     let file = |path: &str, write: bool| {
         let file = File::options().read(!write).write(write).open(path);

@@ -2,8 +2,9 @@
 
 use super::ChannelError;
 use super::ofi::contact::CONTACT_LENGTH;
+use mend_kernel::table::Placed;
 use mend_messages::job::Rank;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::mem::MaybeUninit;
@@ -107,14 +108,14 @@ impl Hello {
 /// A socket during its handshake.
 #[derive(Debug)]
 pub struct Wire {
-    socket: OwnedFd,
+    socket: Placed,
     input: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Placed>,
     output: Vec<u8>,
 }
 
 impl Wire {
-    pub fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: Placed) -> Self {
         Self { socket, input: Vec::new(), descriptors: Vec::new(), output: Vec::new() }
     }
 
@@ -122,14 +123,14 @@ impl Wire {
         self.socket.as_fd()
     }
 
-    pub fn into_parts(self) -> (OwnedFd, Vec<OwnedFd>) {
+    pub fn into_parts(self) -> (Placed, Vec<Placed>) {
         (self.socket, self.descriptors)
     }
 
     /// Forgets the descriptors without closing them.
     pub fn forget(self) {
-        std::mem::forget(self.socket);
-        self.descriptors.into_iter().for_each(std::mem::forget);
+        self.socket.forget();
+        self.descriptors.into_iter().for_each(Placed::forget);
     }
 
     /// Queues bytes and sends what the socket takes.
@@ -186,7 +187,7 @@ impl Wire {
                     fresh = true;
                     for part in control.drain() {
                         if let RecvAncillaryMessage::ScmRights(received) = part {
-                            self.descriptors.extend(received);
+                            self.descriptors.extend(received.map(Placed::from));
                         }
                     }
                     self.input.extend_from_slice(&bytes[..message.bytes]);
@@ -210,7 +211,7 @@ impl Wire {
     }
 
     /// Takes the descriptor that came last.
-    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+    pub fn take_descriptor(&mut self) -> Option<Placed> {
         self.descriptors.pop()
     }
 

@@ -3,7 +3,8 @@
 use super::pace::Prospect;
 use crate::fabric::cycles;
 use mend_kernel::namespaces::peer_of;
-use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use mend_kernel::table::Placed;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 use std::hint::black_box;
@@ -40,14 +41,14 @@ pub fn allow_readers() {
 /// The sender's memory.
 #[derive(Debug)]
 pub struct Memory {
-    file: OwnedFd,
+    file: Placed,
     /// Its process, as long as nothing stands in the way of reading it by that.
     process: Option<Pid>,
 }
 
 impl Memory {
     /// What `socket` leads to has given us `file`.
-    pub fn new(file: OwnedFd, socket: &OwnedFd) -> Self {
+    pub fn new(file: Placed, socket: &Placed) -> Self {
         let process = peer_of(socket.as_fd()).ok().and_then(|(_, process)| process);
         Self { file, process }
     }
@@ -63,8 +64,8 @@ impl Memory {
     }
 
     /// Leaves the descriptor open.
-    pub fn forget(self) -> RawFd {
-        self.file.into_raw_fd()
+    pub fn forget(self) {
+        self.file.forget();
     }
 
     /// Reads all `length` bytes from `place` on to `target`.
@@ -102,6 +103,10 @@ impl Memory {
             // Not allowed (Yama, seccomp), or not the process any more that it was.
             self.process = None;
         }
+        // What else would be under this number would be taken for the message.
+        if !self.file.intact() {
+            return Err(std::io::ErrorKind::NotFound.into());
+        }
         let place = i64::try_from(place).map_err(|_| std::io::ErrorKind::InvalidInput)?;
         // The kernel goes in steps of a page's length from where it starts: steps that lie across two pages of the sender
         // cost half as much again.
@@ -133,7 +138,7 @@ pub fn prospect_by(by_process: bool) -> Prospect {
     let known = &FOUND[usize::from(by_process)];
     if known.load(Ordering::Relaxed) == 0 {
         let process = by_process.then(rustix::process::getpid);
-        let memory = open_own_memory().map(|file| Memory { file, process });
+        let memory = open_own_memory().map(|file| Memory { file: file.into(), process });
         let found = memory.and_then(|mut memory| compare(&mut memory)).unwrap_or(Prospect { read: 1, slow: false });
         known.store(found.read.max(1) << 1 | u64::from(found.slow), Ordering::Relaxed);
     }
@@ -169,7 +174,7 @@ mod tests {
         let nobody = Pid::from_raw(gone.id() as i32);
         let source: Vec<u8> = (0..5 * PAGE).map(|at| (at / 3) as u8).collect();
         for process in [Some(rustix::process::getpid()), None, nobody] {
-            let mut memory = Memory { file: open_own_memory().unwrap(), process };
+            let mut memory = Memory { file: open_own_memory().unwrap().into(), process };
             let mut target = vec![0; source.len()];
             // SAFETY: as long as told.
             unsafe { memory.read(source.as_ptr() as u64, target.as_mut_ptr(), target.len()) }.unwrap();

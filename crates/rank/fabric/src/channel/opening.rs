@@ -11,9 +11,10 @@ use super::ring::Ring;
 use super::shm::ShmOutgoing;
 use super::tcp::{TcpOutgoing, tune};
 use super::{ChannelError, Outgoing};
+use mend_kernel::table::Placed;
 use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};
 use mend_messages::job::{FabricAddress, Secret};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::time::Instant;
@@ -67,7 +68,7 @@ pub fn nonce() -> Result<[u8; 32], ChannelError> {
     Ok(bytes)
 }
 
-fn connect(address: &FabricAddress, shared: bool) -> Result<OwnedFd, ChannelError> {
+fn connect(address: &FabricAddress, shared: bool) -> Result<Placed, ChannelError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (socket, connected) = if shared {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -82,7 +83,7 @@ fn connect(address: &FabricAddress, shared: bool) -> Result<OwnedFd, ChannelErro
         (socket, connected)
     };
     match connected {
-        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket.into()),
         Err(error) => Err(error.into()),
     }
 }
@@ -180,7 +181,7 @@ impl Opening {
         }
     }
 
-    fn into_socket(self) -> Result<OwnedFd, ChannelError> {
+    fn into_socket(self) -> Result<Placed, ChannelError> {
         if self.wire.has_more() { Err(ChannelError::Protocol("more than an ACCEPT".into())) } else { Ok(self.wire.into_parts().0) }
     }
 

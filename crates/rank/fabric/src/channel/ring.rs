@@ -105,7 +105,7 @@ impl Ring {
     }
 
     /// Maps a ring that a peer created.
-    pub fn open(fd: &OwnedFd) -> Result<Self, ChannelError> {
+    pub fn open(fd: &impl AsFd) -> Result<Self, ChannelError> {
         let seals = rustix::fs::fcntl_get_seals(fd)?;
         let size = rustix::fs::fstat(fd)?.st_size;
         if !seals.contains(SealFlags::SHRINK) || size != RING_BYTES as i64 {
@@ -118,7 +118,7 @@ impl Ring {
         Ok(ring)
     }
 
-    fn map(fd: &OwnedFd) -> Result<Self, ChannelError> {
+    fn map(fd: &impl AsFd) -> Result<Self, ChannelError> {
         // SAFETY: a fresh shared mapping of the whole file; nothing else in the process knows its address.
         let base = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), RING_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd.as_fd(), 0)?

@@ -1,4 +1,4 @@
-//! Channels between ranks of one node: a ring in shared memory, event descriptors as doorbells, and for long messages
+//! Channels between ranks of one node: a ring in shared memory, sockets as doorbells, and for long messages
 //! the sender's memory. One-sided operations go to the receiver's memory ([`super::direct`]).
 //!
 //! A receiver that can name the sender's process, as the two are in one PID namespace and the kernel allows it, reads with
@@ -20,7 +20,9 @@ use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED, flag};
 use crate::engine::pull::{Offer, Piece};
 use crate::engine::{EAGER_LIMIT, Grant, Place, Reached};
 use crate::fabric::cycles;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use crate::watch::ring_at;
+use mend_kernel::table::Placed;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::cell::Cell;
 
 /// Payload of a packet of a long transfer: small enough that sender and receiver copy at the same time, large enough
@@ -38,17 +40,12 @@ const OFFER: u32 = 1;
 const SHORT: usize = 8 * 1024;
 const _: () = assert!(SHORT <= EAGER_LIMIT && EAGER_LIMIT <= MAX_STREAMED);
 
-fn ring_bell(bell: &OwnedFd) {
-    // It can only fail when the counter is at its maximum, and then the bell has rung.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
-}
-
 /// Sending end.
 #[derive(Debug)]
 pub struct ShmOutgoing {
     writer: Writer,
-    socket: OwnedFd,
-    bell: OwnedFd,
+    socket: Placed,
+    bell: Placed,
     acks: AckReader,
     /// The receiver has this process's memory.
     readable: bool,
@@ -65,7 +62,7 @@ pub struct ShmOutgoing {
 
 impl ShmOutgoing {
     /// A channel whose peer has accepted; `bell` is the peer's doorbell; `readable` if it was given our memory.
-    pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, readable: bool) -> Self {
+    pub fn new(ring: Ring, socket: Placed, bell: Placed, readable: bool) -> Self {
         let target = Target::new(socket.as_fd());
         let eager = if readable && !memory::prospect_by(target.is_named()).slow { SHORT } else { EAGER_LIMIT };
         Self {
@@ -85,7 +82,7 @@ impl ShmOutgoing {
     fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         let written = self.writer.write(header, payload)?;
         if written && self.writer.reader_asleep() {
-            ring_bell(&self.bell);
+            ring_at(self.bell.as_fd());
         }
         Ok(written)
     }
@@ -118,7 +115,7 @@ impl Outgoing for ShmOutgoing {
 
     fn lent(&mut self) {
         if std::mem::take(&mut self.unheard) && self.writer.reader_asleep() {
-            ring_bell(&self.bell);
+            ring_at(self.bell.as_fd());
         }
     }
 
@@ -168,7 +165,7 @@ impl Outgoing for ShmOutgoing {
     }
 
     fn ring(&mut self) {
-        ring_bell(&self.bell);
+        ring_at(self.bell.as_fd());
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -190,7 +187,8 @@ impl Outgoing for ShmOutgoing {
 
     fn forget(self: Box<Self>) {
         std::mem::forget(self.writer.into_ring());
-        let _ = (self.socket.into_raw_fd(), self.bell.into_raw_fd());
+        self.socket.forget();
+        self.bell.forget();
     }
 }
 
@@ -218,8 +216,8 @@ impl Direct for ShmOutgoing {
 #[derive(Debug)]
 pub struct ShmIncoming {
     reader: Reader,
-    socket: OwnedFd,
-    bell: OwnedFd,
+    socket: Placed,
+    bell: Placed,
     /// The sender's memory.
     memory: Option<Memory>,
     /// A packet that comes in parts.
@@ -232,7 +230,7 @@ pub struct ShmIncoming {
 
 impl ShmIncoming {
     /// A channel that was admitted; `bell` is the sender's doorbell, `memory` its memory, if it was given.
-    pub fn new(ring: Ring, socket: OwnedFd, bell: OwnedFd, memory: Option<OwnedFd>) -> Self {
+    pub fn new(ring: Ring, socket: Placed, bell: Placed, memory: Option<Placed>) -> Self {
         Self {
             reader: Reader::new(ring),
             memory: memory.map(|file| Memory::new(file, &socket)),
@@ -314,7 +312,7 @@ impl Incoming for ShmIncoming {
         }
         if packets > 0 {
             if self.reader.writer_waits() {
-                ring_bell(&self.bell);
+                ring_at(self.bell.as_fd());
             }
         } else if self.ended {
             return Err(ChannelError::Closed);
@@ -345,7 +343,7 @@ impl Incoming for ShmIncoming {
 
     fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError> {
         write_ack(self.socket.as_fd(), marker)?;
-        ring_bell(&self.bell);
+        ring_at(self.bell.as_fd());
         Ok(())
     }
 
@@ -391,7 +389,11 @@ impl Incoming for ShmIncoming {
 
     fn forget(self: Box<Self>) {
         std::mem::forget(self.reader.into_ring());
-        let _ = (self.socket.into_raw_fd(), self.bell.into_raw_fd(), self.memory.map(Memory::forget));
+        self.socket.forget();
+        self.bell.forget();
+        if let Some(memory) = self.memory {
+            memory.forget();
+        }
     }
 }
 
@@ -399,13 +401,14 @@ impl Incoming for ShmIncoming {
 mod tests {
     use super::*;
     use crate::channel::Sink;
-    use rustix::event::{EventfdFlags, eventfd};
+    use crate::watch::doorbell;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (ShmOutgoing, ShmIncoming) {
         let (ring, file) = Ring::create().unwrap();
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let bell = || doorbell().unwrap().0;
+        let (one, other) = (Placed::from(one), Placed::from(other));
         (ShmOutgoing::new(ring, one, bell(), false), ShmIncoming::new(Ring::open(&file).unwrap(), other, bell(), None))
     }
 

@@ -10,9 +10,10 @@ use super::ring::Ring;
 use super::shm::ShmIncoming;
 use super::tcp::TcpIncoming;
 use super::{ChannelError, Incoming};
+use mend_kernel::table::Placed;
 use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};
 use mend_messages::job::Secret;
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
 
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl Stranger {
     ///
     /// # Errors
     /// No random numbers.
-    pub fn new(socket: OwnedFd) -> Result<Self, ChannelError> {
+    pub fn new(socket: Placed) -> Result<Self, ChannelError> {
         let ours = Greeting::new(Purpose::Fabric, nonce()?);
         Ok(Self { wire: Wire::new(socket), stage: Stage::Greeting, ours, since: Instant::now() })
     }

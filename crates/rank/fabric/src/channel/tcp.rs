@@ -22,7 +22,8 @@
 use super::{AckReader, ChannelError, Deliver, Incoming, Outgoing, write_ack};
 use crate::engine::buffers::{MAX_SEGMENTS, Payload, Segment};
 use crate::engine::packet::{HEADER, Header, Kind, MAX_PAYLOAD, MAX_STREAMED, flag};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use mend_kernel::table::Placed;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
@@ -69,7 +70,7 @@ fn lent(segment: &Segment) -> &[u8] {
 /// Sending end.
 #[derive(Debug)]
 pub struct TcpOutgoing {
-    socket: OwnedFd,
+    socket: Placed,
     /// What was taken and has not been sent: first these bytes from `sent` on …
     rest: Vec<u8>,
     sent: usize,
@@ -80,7 +81,7 @@ pub struct TcpOutgoing {
 
 impl TcpOutgoing {
     /// A channel whose peer has accepted.
-    pub fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: Placed) -> Self {
         Self { socket, rest: Vec::new(), sent: 0, lent: VecDeque::new(), acks: AckReader::default() }
     }
 
@@ -244,7 +245,7 @@ impl Outgoing for TcpOutgoing {
     }
 
     fn forget(self: Box<Self>) {
-        let _ = self.socket.into_raw_fd();
+        self.socket.forget();
     }
 }
 
@@ -260,7 +261,7 @@ enum Part {
 /// Receiving end.
 #[derive(Debug)]
 pub struct TcpIncoming {
-    socket: OwnedFd,
+    socket: Placed,
     /// Bytes that were read and not delivered are `stage[start..end]`. Empty while the channel rests.
     stage: Vec<u8>,
     start: usize,
@@ -283,7 +284,7 @@ fn cut(header: &mut Header, size: usize) -> Header {
 
 impl TcpIncoming {
     /// A channel that was admitted.
-    pub fn new(socket: OwnedFd) -> Self {
+    pub fn new(socket: Placed) -> Self {
         Self { socket, stage: Vec::new(), start: 0, end: 0, part: None, ended: false }
     }
 
@@ -499,7 +500,7 @@ impl Incoming for TcpIncoming {
     }
 
     fn forget(self: Box<Self>) {
-        let _ = self.socket.into_raw_fd();
+        self.socket.forget();
     }
 }
 

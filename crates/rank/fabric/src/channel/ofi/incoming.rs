@@ -6,7 +6,8 @@ use super::broken::Broken;
 use super::contact::Contact;
 use super::port::{OwnLine, SharedPort, lock};
 use super::{CREDITS, Prefix, RETURN};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use mend_kernel::table::Placed;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// How long messages may be under way still when the sender's connection has ended without a marker: they take
@@ -37,7 +38,7 @@ impl OfiAdmission {
     }
 
     /// The sender has been told.
-    pub fn finish(self, socket: OwnedFd) -> OfiIncoming {
+    pub fn finish(self, socket: Placed) -> OfiIncoming {
         let Self { line, to, theirs } = self;
         let (assembly, broken) = (Assembly::default(), Broken::default());
         OfiIncoming { line, to, theirs, socket, assembly, sequence: 0, drained: true, last: false, refused: false, ended: None, broken }
@@ -49,7 +50,7 @@ pub struct OfiIncoming {
     pub(super) line: OwnLine,
     pub(super) to: u64,
     pub(super) theirs: u64,
-    socket: OwnedFd,
+    socket: Placed,
     assembly: Assembly,
     sequence: u32,
     /// Nothing came since the last marker was acknowledged.

@@ -9,7 +9,8 @@ use super::{CONTENT, CREDIT_MESSAGES, Prefix};
 use crate::engine::buffers::Segment;
 use crate::engine::packet::{HEADER, Header};
 use crate::engine::pull::Offer;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use mend_kernel::table::Placed;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Payload of a packet of a long transfer: with its header it fills some messages to the brim.
 const CHUNK: usize = 5 * CONTENT - HEADER;
@@ -41,7 +42,7 @@ impl OfiOpening {
     ///
     /// # Errors
     /// It is nowhere.
-    pub fn finish(mut self, socket: OwnedFd, theirs: &Contact) -> Result<OfiOutgoing, ChannelError> {
+    pub fn finish(mut self, socket: Placed, theirs: &Contact) -> Result<OfiOutgoing, ChannelError> {
         let to = self.line.meet(theirs)?;
         Ok(OfiOutgoing {
             line: self.line,
@@ -64,7 +65,7 @@ pub struct OfiOutgoing {
     line: OwnLine,
     to: u64,
     theirs: u64,
-    socket: OwnedFd,
+    socket: Placed,
     acks: AckReader,
     /// A buffer that is being filled, and its bytes so far.
     stage: Option<(u32, usize)>,

@@ -64,7 +64,7 @@ impl Ring {
     }
 
     /// As for [`Ring::create`].
-    pub fn open(_: &OwnedFd) -> Result<Self, ChannelError> {
+    pub fn open(_: &impl rustix::fd::AsFd) -> Result<Self, ChannelError> {
         Self::create().map(|(ring, _)| ring)
     }
 

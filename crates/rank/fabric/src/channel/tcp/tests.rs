@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 #[test]
 fn packets_survive_partial_writes_and_a_marker_is_acknowledged() {
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    let (mut out, mut incoming) = (TcpOutgoing::new(a), TcpIncoming::new(b));
+    let (mut out, mut incoming) = (TcpOutgoing::new(a.into()), TcpIncoming::new(b.into()));
     let bodies: Vec<Vec<u8>> = (0..40usize).map(|n| vec![n as u8; n * 1600 % MAX_PAYLOAD]).collect();
     let (mut next, mut got) = (0, Vec::new());
     while got.len() < bodies.len() {
@@ -36,10 +36,10 @@ fn packets_survive_partial_writes_and_a_marker_is_acknowledged() {
     assert!(matches!(incoming.receive(1, &mut |_: &Header, _: Payload| Ok(())), Err(ChannelError::Closed)));
 }
 
-fn pair() -> (TcpOutgoing, TcpIncoming, OwnedFd) {
+fn pair() -> (TcpOutgoing, TcpIncoming, rustix::fd::OwnedFd) {
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let raw = a.try_clone().unwrap();
-    (TcpOutgoing::new(a), TcpIncoming::new(b), raw)
+    (TcpOutgoing::new(a.into()), TcpIncoming::new(b.into()), raw)
 }
 
 fn message(payload: usize) -> Header {

@@ -115,6 +115,9 @@ impl Network for ByHand {
     fn serve(&self, timeout: Duration) {
         if self.0.in_use() { run(|| self.0.serve(timeout)) } else { std::thread::sleep(timeout) }
     }
+    fn keep_up(&self, time: Duration) {
+        if self.0.in_use() { run(|| self.0.keep_up(time)) } else { std::thread::sleep(time) }
+    }
     fn resume(&self) {
         run(|| self.0.resume());
     }

@@ -3,6 +3,8 @@
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import unittest
 
@@ -48,6 +50,43 @@ print(len(targets))
 time.sleep(1)
 """
 
+SILENCE = r"""
+import resource, socket, sys
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+held = []
+for port in sys.argv[1:]:
+    for _ in range(330):
+        s = socket.create_connection(("127.0.0.1", int(port)))
+        held.append(s)
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+def children(pid):
+    """A process and all that descend from it."""
+    found = [pid]
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+            for child in file.read().split():
+                found += children(int(child))
+    return found
+
+
+def listening(pids):
+    """TCP ports on which these processes listen."""
+    inodes = set()
+    for pid in pids:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                inodes.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+            except OSError:
+                continue
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file.read().splitlines()[1:]]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
+
 
 class Strangers(InDirectory):
     @classmethod
@@ -71,6 +110,34 @@ class Strangers(InDirectory):
             self.assertEqual(job.stdout(), expected)
             # What was abused starts jobs as before.
             self.assertEqual(lab.undisturbed(*argv), expected)
+
+    def test_silent_connections_keep_nobody_out(self):
+        argv = ["-n", "2", "--", self.iters, "-i", "60", "-w", "100", "-m", "4", "-u", "go"]
+        with Machine() as machine:
+            job = machine.start(self.directory, "run", *argv)
+            name = machine.running(job)
+            ports = listening(children(job.process.pid))
+            # Those of `mend run` and of mendd, at least.
+            self.assertGreaterEqual(len(ports), 2)
+            another = ["setpriv", "--reuid", "4242", "--regid", "4242", "--clear-groups"] if os.geteuid() == 0 else []
+            holding = subprocess.Popen([*another, sys.executable, "-I", "-c", SILENCE, *map(str, ports)],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            try:
+                self.assertEqual(int(holding.stdout.readline()), 330 * len(ports))
+                machine.verb("checkpoint", name)
+                # As from another host.
+                os.remove(os.path.join(machine.home, "jobs", name, "control"))
+                (status,) = [one["status"] for one in machine.verb("ps") if one["id"] == name]
+                self.assertEqual([rank["state"] for rank in status["ranks"]], ["running"] * 2)
+                machine.verb("checkpoint", name)
+                done = machine.mend("kill", name)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                job.finish(None)
+            finally:
+                holding.communicate()
+            told = [line for line in job.stderr().splitlines() if "refused" in line]
+            # Each tells once, and then counts.
+            self.assertLessEqual(len(told), 6, told)
 
     def test_a_wrong_secret_is_told(self):
         with Lab(1) as lab:

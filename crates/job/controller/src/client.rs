@@ -1,9 +1,10 @@
 //! The other side of [`crate::serve`]: how a verb reaches the controller of a running job.
 
 use crate::record::{JobDirectory, JobRecord, RecordError};
+use crate::serve::socket_in;
 use mend_messages::auth::Purpose;
 use mend_messages::control::{Answer, Ask};
-use mend_wire::{HandshakeError, ReceiveError, SendError, connect};
+use mend_wire::{Connection, HandshakeError, ReceiveError, SendError, connect, connect_locally};
 
 /// Why a verb did not get its answer.
 #[derive(Debug, thiserror::Error)]
@@ -64,18 +65,7 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut pr
     if record.ended.is_some() {
         return Err(AskError::NotRunning { id: record.id.clone() });
     }
-    let secret = directory.secret()?;
-    let host = if record.controller_host == host_name() { "127.0.0.1" } else { &record.controller_host };
-    let address = tokio::net::lookup_host((host, record.controller_port)).await.ok().and_then(|mut found| found.next());
-    let not_running = || AskError::NotRunning { id: record.id.clone() };
-    let address = address.ok_or_else(not_running)?;
-    let mut connection = match connect(address, Purpose::Control, &secret).await {
-        Ok(connection) => connection,
-        Err(HandshakeError::Connect { .. }) if !directory.is_running() => return Err(not_running()),
-        Err(source) => {
-            return Err(AskError::Unreachable { id: record.id.clone(), host: record.controller_host.clone(), source });
-        }
-    };
+    let mut connection = reach(directory, record).await?;
     connection.sender.send(ask).await?;
     loop {
         match connection.receiver.receive::<Answer>().await {
@@ -84,5 +74,25 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut pr
             Err(ReceiveError::Closed) => return Err(AskError::Ended(None)),
             Err(error) => return Err(AskError::Ended(Some(error))),
         }
+    }
+}
+
+/// By the socket in the job's directory, if the controller is on this host; else, or where there is none, by its port.
+async fn reach(directory: &JobDirectory, record: &JobRecord) -> Result<Connection, AskError> {
+    let secret = directory.secret()?;
+    let here = record.controller_host == host_name();
+    if here && let Ok((_open, socket)) = socket_in(directory.path()) {
+        match connect_locally(&socket, Purpose::Control, &secret).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => tracing::debug!(%error, "the job's socket is of no use"),
+        }
+    }
+    let host = if here { "127.0.0.1" } else { &record.controller_host };
+    let address = tokio::net::lookup_host((host, record.controller_port)).await.ok().and_then(|mut found| found.next());
+    let not_running = || AskError::NotRunning { id: record.id.clone() };
+    match connect(address.ok_or_else(not_running)?, Purpose::Control, &secret).await {
+        Ok(connection) => Ok(connection),
+        Err(HandshakeError::Connect { .. }) if !directory.is_running() => Err(not_running()),
+        Err(source) => Err(AskError::Unreachable { id: record.id.clone(), host: record.controller_host.clone(), source }),
     }
 }

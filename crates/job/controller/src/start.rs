@@ -184,7 +184,9 @@ async fn begin(
     let (events, mut incoming) = mpsc::channel(WAITING_EVENTS);
     let (more, asked) = mpsc::channel(1);
     let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
-    let controller_port = serve::listen(bind, secret.clone(), events.clone(), Event::Ask).await.map_err(RunError::Listen)?;
+    let doors = directory.path().to_owned();
+    let controller_port =
+        serve::listen(bind, directory.path(), secret.clone(), events.clone(), Event::Ask).await.map_err(RunError::Listen)?;
     let record = JobRecord {
         id: id.clone(),
         command: program.argv.clone(),
@@ -308,6 +310,7 @@ async fn begin(
     }
     drop(events);
     let result = job.run(incoming).await;
+    serve::close(&doors);
     if let Some(embedded) = embedded {
         embedded.stop().await;
     }

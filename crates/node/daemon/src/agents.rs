@@ -6,6 +6,7 @@
 
 use mend_messages::agent::{FromAgent, ToAgent};
 use mend_messages::frame;
+use mend_wire::{Peer, Refusals};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -120,7 +121,7 @@ impl Drop for AgentDoor {
 
 async fn accept(listener: UnixListener, hall: Hall) {
     let places = Arc::new(Semaphore::new(MAX_AGENTS));
-    let user = rustix::process::geteuid().as_raw();
+    let (user, refusals) = (rustix::process::geteuid().as_raw(), Arc::new(Refusals::default()));
     loop {
         let Ok((socket, _)) = listener.accept().await else {
             // Out of descriptors: others may be closed soon.
@@ -129,14 +130,15 @@ async fn accept(listener: UnixListener, hall: Hall) {
         };
         match socket.peer_cred() {
             Ok(peer) if peer.uid() == user => {}
-            _ => {
-                tracing::warn!("a process of another user knocked at a job's socket");
+            Ok(peer) => {
+                refusals.tell(Peer::User(peer.uid()), &io::Error::from(io::ErrorKind::PermissionDenied));
                 continue;
             }
+            Err(_) => continue,
         }
         match places.clone().try_acquire_owned() {
             Ok(place) => drop(hall.serve(socket, Some(HELLO_TIME), Some(place))),
-            Err(_) => tracing::warn!("more than {MAX_AGENTS} agents at a job's socket"),
+            Err(_) => refusals.tell(Peer::User(user), &io::Error::other(format!("more than {MAX_AGENTS} agents at a job's socket"))),
         }
     }
 }

@@ -1,54 +1,46 @@
 //! The daemon's port: who is let in, and to what.
 //!
 //! Faults assumed: anybody connects and sends anything, or nothing. A connection has [`HANDSHAKE_TIMEOUT`] to prove
-//! itself; more than [`MAX_STRANGERS`] unproven ones at once are closed unheard, so that strangers cost a bounded
-//! number of descriptors. What is no greeting is dropped with a line in the log.
+//! itself, and a place in which to do so ([`Pending`]): who comes takes the oldest one's, so that strangers cost a bounded
+//! number of descriptors and keep nobody out. What is refused is told of once a minute, with a count.
 
-use crate::failure::chain;
 use crate::node::Node;
 use crate::transfer::Admitted;
 use crate::{job, transfer};
 use mend_messages::auth::Purpose;
-use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError};
+use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, Peer, Pending, Place, Refusals};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Connections at once that have not proven themselves.
-const MAX_STRANGERS: usize = 128;
 /// Serves connections until cancelled.
 pub async fn listen(node: Arc<Node>, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let (pending, refusals) = (Arc::new(Pending::default()), Arc::new(Refusals::default()));
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                refusals.tell("nobody", &error);
                 // Out of descriptors, mostly: others may be closed soon.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            tracing::warn!(%peer, "too many connections have not proven themselves; one more is closed");
-            continue;
-        };
-        let node = node.clone();
+        let place = pending.enter(Peer::Address(peer.ip().to_canonical()));
+        let (node, refusals) = (node.clone(), refusals.clone());
         tokio::spawn(async move {
             if let Err(error) = greet(node, stream, peer, place).await {
-                tracing::warn!(%peer, error = chain(&error), "a connection is refused");
+                refusals.tell(peer, &error);
             }
         });
     }
 }
 
-async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit) -> Result<(), HandshakeError> {
-    let admitted = timeout(HANDSHAKE_TIMEOUT, admit(&node, stream)).await.map_err(|_| HandshakeError::TimedOut)??;
-    drop(place);
-    match admitted {
+async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, place: Place) -> Result<(), HandshakeError> {
+    let admitting = async { timeout(HANDSHAKE_TIMEOUT, admit(&node, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
+    match place.hold(admitting).await? {
         Caller::Transfer(admitted) => node.deliver(admitted).await,
         Caller::Controller(connection) => {
             tracing::debug!(%peer, "a controller is admitted");

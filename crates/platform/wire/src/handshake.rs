@@ -7,9 +7,10 @@ use mend_messages::auth::{AuthError, GREETING_LENGTH, Greeting, Purpose};
 use mend_messages::job::Secret;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 /// Time a peer has for the whole handshake.
@@ -35,6 +36,9 @@ pub enum HandshakeError {
     /// Nothing came in time.
     #[error("no answer within {} s", HANDSHAKE_TIMEOUT.as_secs())]
     TimedOut,
+    /// Others took its place.
+    #[error("others came, and it had not proven itself yet")]
+    Displaced,
     /// The peer is not one of ours.
     #[error(transparent)]
     Auth(#[from] AuthError),
@@ -53,7 +57,7 @@ impl HandshakeError {
             Self::Auth(AuthError::NotMend | AuthError::OtherPurpose { .. }) => {
                 "another program listens on that port; give mendd and mend the same MEND_PORT"
             }
-            Self::Broken(_) => "look at mendd's log on that node",
+            Self::Broken(_) | Self::Displaced => "look at mendd's log on that node",
         }
     }
 }
@@ -162,6 +166,21 @@ impl Greeted {
 pub async fn connect(address: SocketAddr, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
     let shake = async {
         let stream = TcpStream::connect(address).await.map_err(|source| HandshakeError::Connect { address, source })?;
+        Greeted::opened(stream, purpose).await?.prove_as_initiator(secret, &[]).await
+    };
+    timeout(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
+}
+
+/// As [`connect`], over a unix socket whose listener must be of this user: with another's no word is exchanged.
+///
+/// # Errors
+/// See [`HandshakeError`].
+pub async fn connect_locally(path: &Path, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
+    let shake = async {
+        let stream = Stream::from(UnixStream::connect(path).await.map_err(HandshakeError::Broken)?);
+        if !stream.peer().map_err(HandshakeError::Broken)?.may_enter() {
+            return Err(AuthError::WrongSecret.into());
+        }
         Greeted::opened(stream, purpose).await?.prove_as_initiator(secret, &[]).await
     };
     timeout(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?

@@ -6,12 +6,14 @@
 
 mod connection;
 mod handshake;
+mod pending;
 pub mod secret;
 pub mod session;
 mod stream;
 
 pub use connection::{Connection, ReceiveError, Receiver, SendError, Sender};
-pub use handshake::{Greeted, HANDSHAKE_TIMEOUT, HandshakeError, accept, connect};
+pub use handshake::{Greeted, HANDSHAKE_TIMEOUT, HandshakeError, accept, connect, connect_locally};
+pub use pending::{MAX_PENDING, MAX_PENDING_OF_PEER, Pending, Place, Refusals};
 pub use stream::{Peer, Stream};
 
 /// 32 random bytes from the kernel: nonces, secrets.

@@ -26,6 +26,17 @@ pub enum Peer {
     User(u32),
 }
 
+impl Peer {
+    /// False for another user of this machine, who cannot hold the secret. (Root can read it anyway.)
+    #[must_use]
+    pub fn may_enter(self) -> bool {
+        match self {
+            Self::Address(_) => true,
+            Self::User(user) => user == 0 || user == rustix::process::geteuid().as_raw(),
+        }
+    }
+}
+
 impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -14,6 +14,7 @@ use mend_kernel::table::Placed;
 use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};
 use mend_messages::job::Secret;
 use rustix::fd::{AsRawFd, BorrowedFd};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct Stranger {
     wire: Wire,
     stage: Stage,
     ours: Greeting,
+    /// Where it comes from; `None` within this node.
+    pub origin: Option<IpAddr>,
     /// When it was accepted.
     pub since: Instant,
 }
@@ -47,7 +50,14 @@ impl Stranger {
     /// No random numbers.
     pub fn new(socket: Placed) -> Result<Self, ChannelError> {
         let ours = Greeting::new(Purpose::Fabric, nonce()?);
-        Ok(Self { wire: Wire::new(socket), stage: Stage::Greeting, ours, since: Instant::now() })
+        let origin = rustix::net::getpeername(&socket).ok().and_then(|peer| SocketAddr::try_from(peer?).ok());
+        let origin = origin.map(|peer| peer.ip().to_canonical());
+        Ok(Self { wire: Wire::new(socket), stage: Stage::Greeting, ours, origin, since: Instant::now() })
+    }
+
+    /// True once it has shown that it holds the secret.
+    pub fn proven(&self) -> bool {
+        !matches!(self.stage, Stage::Greeting | Stage::Proof(_))
     }
 
     /// Goes on as far as the peer's messages allow; who it is when that is known.

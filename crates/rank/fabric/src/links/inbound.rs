@@ -10,8 +10,9 @@ use crate::engine::packet::{Header, Kind};
 use crate::report;
 use crate::watch::{Interest, Token};
 use mend_messages::job::Rank;
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 /// Bytes received from one channel before the next has its turn.
 const BUDGET: usize = 256 * 1024;
@@ -23,6 +24,8 @@ const WARM: usize = 16;
 pub(super) const MAX_DIRECT: u32 = 7;
 /// Time a stranger has to show that it belongs to the job.
 const STRANGER_TIME: Duration = Duration::from_secs(10);
+/// Time between two reports of refused connections.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A channel from a rank.
 pub struct Inbound {
@@ -40,6 +43,29 @@ pub struct Inbound {
     pub pull_kind: u32,
     /// Reads of the sender's memory.
     pub pulls: VecDeque<Pulling>,
+}
+
+/// Connections of strangers that were refused: anybody can make many, so they are told of once a minute, with a count.
+#[derive(Debug, Default)]
+pub struct Refused {
+    told: Option<Instant>,
+    since: u64,
+}
+
+impl Refused {
+    fn tell(&mut self, rank: Rank, what: &str) {
+        if self.told.is_some_and(|told| told.elapsed() < REPORT_INTERVAL) {
+            self.since += 1;
+            return;
+        }
+        match std::mem::take(&mut self.since) {
+            0 => report::fault(Some(rank), format_args!("a connection is refused: {what}")),
+            more => {
+                report::fault(Some(rank), format_args!("a connection is refused, and {more} were since the last that was told of: {what}"))
+            }
+        }
+        self.told = Some(Instant::now());
+    }
 }
 
 /// Takes what a channel delivers to the engine; markers are the links' own.
@@ -192,12 +218,12 @@ impl Links {
         let mut moved = false;
         self.crowd = false;
         while !self.suspended {
-            let Some(watch) = &self.watch else { break };
-            if self.strangers.iter().flatten().count() >= MAX_STRANGERS + self.peers.len() {
+            if self.strangers.iter().flatten().count() >= MAX_STRANGERS + self.peers.len() && !self.displace() {
                 // The listeners announce a connection once: those that wait are looked at when one of these is through.
                 self.crowd = true;
                 break;
             }
+            let Some(watch) = &self.watch else { break };
             let Some(socket) = watch.accept() else { break };
             let Ok(stranger) = Stranger::new(socket) else { break };
             let number = self.strangers.iter().position(Option::is_none).unwrap_or(self.strangers.len());
@@ -214,6 +240,22 @@ impl Links {
         moved
     }
 
+    /// Ends the oldest connection that has shown nothing yet, of where most of these come from: whoever floods takes places of
+    /// his own, and keeps nobody out. False if all have proven themselves.
+    fn displace(&mut self) -> bool {
+        let unproven =
+            || self.strangers.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.as_ref()?))).filter(|(_, one)| !one.proven());
+        let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
+        for (_, stranger) in unproven() {
+            *counts.entry(stranger.origin).or_default() += 1;
+        }
+        let Some((crowded, _)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return false };
+        let oldest = unproven().filter(|(_, stranger)| stranger.origin == crowded).min_by_key(|(_, stranger)| stranger.since);
+        let Some(at) = oldest.map(|(at, _)| at) else { return false };
+        self.strangers[at] = None;
+        true
+    }
+
     /// Goes on with a stranger's handshake.
     pub(super) fn greet(&mut self, number: u32) -> bool {
         let Some(identity) = &self.identity else { return false };
@@ -223,7 +265,7 @@ impl Links {
             Ok(Some(hello)) => hello,
             Err(error) => {
                 if let ChannelError::Protocol(what) = error {
-                    report::fault(Some(identity.rank), format_args!("a connection is refused: {what}"));
+                    self.refused.tell(identity.rank, &what);
                 }
                 self.strangers[number as usize] = None;
                 return true;

@@ -74,6 +74,7 @@ pub struct Links {
     without_keeping: usize,
     media: media::Media,
     strangers: Vec<Option<Box<Stranger>>>,
+    refused: inbound::Refused,
     loopback: VecDeque<(Header, Vec<u8>)>,
     finished: Vec<u64>,
     /// More ranks than processors on this node.

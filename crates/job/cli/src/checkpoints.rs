@@ -9,6 +9,7 @@ use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
 use mend_controller::upkeep::remove_by_hand;
 use mend_controller::{RunError, error_with_causes};
 use mend_messages::control::{Answer, Ask};
+use mend_messages::files::KeptFile;
 use mend_sealed::Key;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -26,6 +27,8 @@ struct Listed {
     bases: BTreeSet<u64>,
     needs: BTreeSet<u64>,
     bytes: Option<u64>,
+    /// Files that a restart cannot put back, if they are changed.
+    not_kept: Vec<String>,
     stopped_us: Option<u64>,
     tiers: Vec<String>,
     directory: String,
@@ -53,6 +56,9 @@ pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
     println!("{}", record.id);
     let heading = ["N", "TAKEN (UTC)", "AGE", "KIND", "NEEDS", "SIZE", "STOPPED", "WHOLE IN", "DIRECTORY"];
     report::table(&heading, &all.iter().map(row).collect::<Vec<_>>());
+    for one in &all {
+        one.not_kept.iter().for_each(|file| println!("{}: {file}", one.number));
+    }
     Ok(0)
 }
 
@@ -91,7 +97,8 @@ fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
         periodic: found.map(|found| found.periodic),
         bases: found.map(Manifest::bases).unwrap_or_default(),
         needs: found.map(|found| needs(record, found)).unwrap_or_default(),
-        bytes: found.map(Manifest::bytes),
+        bytes: found.map(|found| found.bytes() + found.kept_bytes()),
+        not_kept: found.map(|found| found.files.iter().filter_map(KeptFile::not_kept).collect()).unwrap_or_default(),
         stopped_us: found.map(|found| found.stopped_us),
         tiers: found.map(|found| tiers(&directory, found)).unwrap_or_default(),
         directory: directory.to_string_lossy().into_owned(),

@@ -3,6 +3,7 @@
 use crate::arguments::{Migrate, Mode, Ps, TakeCheckpoint, Verb, Version};
 use crate::failure::Failure;
 use crate::report;
+use mend_controller::RunError;
 use mend_controller::client::{self, AskError};
 use mend_controller::manifest;
 use mend_controller::record::{self, JobDirectory, JobRecord};
@@ -169,6 +170,7 @@ pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
 /// `mend explain`. Exit code 1 if something stands in the way.
 pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
     let Answer::Explained(ranks) = ask(arguments.job.as_deref(), Ask::Explain).await? else { return Err(unexpected()) };
+    let limit = mend_settings::KEEP_FILES.number().map_err(RunError::from)? << 20;
     let clear = |one: &Explanation| one.inspection.as_ref().is_ok_and(|found| found.obstacles.is_empty());
     let code = i32::from(!ranks.iter().all(clear));
     if arguments.json {
@@ -189,6 +191,10 @@ pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
                 for obstacle in &found.obstacles {
                     println!("    {}", obstacle.what);
                     println!("      hint: {}", obstacle.hint);
+                }
+                for (path, size) in found.written_files.iter().filter(|(_, size)| *size > limit) {
+                    let size = report::size(*size);
+                    println!("    remark: {path} ({size}) is open for writing, and kept with checkpoints only where its file system can clone it");
                 }
                 for why in &found.tracking.why {
                     println!("    changed pages are not noticed by {why}");

@@ -92,6 +92,14 @@ pub enum RunError {
         /// It is the image that is at fault: an older checkpoint may do.
         image: bool,
     },
+    /// A file of the program's is not what it was; nothing runs, the checkpoint is untouched.
+    #[error("on {host}: {error}")]
+    File {
+        /// Where.
+        host: String,
+        /// Which file, and why.
+        error: String,
+    },
     /// A node fell silent or died.
     #[error("node {host} is lost ({why}), and with it rank(s) {ranks}; the job was stopped")]
     NodeLost {
@@ -169,6 +177,9 @@ impl RunError {
             Self::Secret(error) => error.hint(),
             Self::Key(error) => error.hint(),
             Self::Node { source, .. } => source.hint().to_owned(),
+            Self::File { .. } => {
+                "put the file back as it was, or restart from another checkpoint with --checkpoint N; MEND_KEEP_FILES_MB bounds what is kept".into()
+            }
             Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
             Self::CheckpointDirectory { .. } => "name a directory of yours with --checkpoint-dir, which all hosts share".into(),
             Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
@@ -199,7 +210,7 @@ impl RunError {
             Self::Start { code, .. } => *code,
             Self::NodeLost { .. } | Self::MessagesLost { .. } => 75,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
-            Self::Manifest(_) | Self::Restore { .. } => 65,
+            Self::Manifest(_) | Self::Restore { .. } | Self::File { .. } => 65,
             Self::Hosts(_)
             | Self::Setting(_)
             | Self::Placement(_)

@@ -276,6 +276,7 @@ impl Job {
             | FromDaemon::Pong
             | FromDaemon::FabricInUse { .. }
             | FromDaemon::MessagesLost { .. }
+            | FromDaemon::FilesPut(_)
             | FromDaemon::Written { .. }
             | FromDaemon::Started { .. }
             | FromDaemon::AgentUp { .. }
@@ -323,7 +324,7 @@ impl Job {
         match request {
             Request::Inspect { .. } | Request::Resume => Duration::from_secs(20),
             Request::Suspend | Request::SuspendPeer(_) => self.drain_timeout + Duration::from_secs(5),
-            Request::Save(_) => Duration::from_secs(3600),
+            Request::Save(_) | Request::KeepFiles(_) | Request::SyncFiles => Duration::from_secs(3600),
         }
     }
 

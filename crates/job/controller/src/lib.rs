@@ -25,6 +25,7 @@ mod operation;
 mod output;
 pub mod periodic;
 pub mod record;
+mod put_files;
 mod recover;
 mod serve;
 mod shown;

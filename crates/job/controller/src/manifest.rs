@@ -9,6 +9,7 @@ use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::daemon::Stream;
+use mend_messages::files::{KEPT_DIRECTORY, KeptFile, Keeping};
 use mend_messages::job::{Program, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::schedule::Kind;
@@ -124,6 +125,9 @@ pub struct Manifest {
     pub local: bool,
     /// One per rank, ascending.
     pub images: Vec<ImageEntry>,
+    /// Files that the program had open, and what is kept of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<KeptFile>,
     /// The PMI server at the moment of the snapshot.
     pub pmi: PmiServer,
     /// What had been printed at that moment.
@@ -153,6 +157,12 @@ impl Manifest {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.images.iter().map(|image| image.bytes).sum()
+    }
+
+    /// Length of what is kept of the program's files.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.files.iter().map(KeptFile::stored).fold(0, u64::saturating_add)
     }
 
     /// Numbers of the checkpoints that it builds on directly.
@@ -238,6 +248,16 @@ pub enum ManifestError {
         /// What is wrong.
         what: String,
     },
+    /// What was kept of a file is missing or torn.
+    #[error("what was kept of {file}, {}, {what}", path.display())]
+    File {
+        /// The program's file.
+        file: String,
+        /// What was kept.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A checkpoint that this one builds on cannot be used.
     #[error("rank {rank}: its image in {} builds on checkpoint {base}, which cannot be used", path.display())]
     Base {
@@ -266,7 +286,7 @@ impl ManifestError {
     pub fn hint(&self) -> String {
         match self {
             Self::Io { .. } | Self::None { .. } => "`mend checkpoints` lists what can be restarted".into(),
-            Self::Damaged { .. } | Self::Image { .. } | Self::Base { .. } => "restart from an older checkpoint with --checkpoint N".into(),
+            Self::Damaged { .. } | Self::File { .. } | Self::Image { .. } | Self::Base { .. } => "restart from an older checkpoint with --checkpoint N".into(),
             Self::Sealed { source, .. } => source.hint().into(),
             Self::Forged { .. } => {
                 "name the key that the job was started with, or restart from an older checkpoint with --checkpoint N".into()
@@ -363,6 +383,25 @@ fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestErr
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(wrong("is missing (is the checkpoint directory shared by all nodes?)".into()));
             }
+            Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
+        }
+    }
+    check_files(directory, manifest)
+}
+
+/// What is kept of files lies beside the manifest, with tiers, too.
+fn check_files(directory: &Path, manifest: &Manifest) -> Result<(), ManifestError> {
+    for file in &manifest.files {
+        let Keeping::Content { name, stored, .. } = &file.keeping else { continue };
+        let path = directory.join(KEPT_DIRECTORY).join(name);
+        let wrong = |what: String| ManifestError::File { file: file.path.clone(), path: path.clone(), what };
+        if name.contains('/') || name.starts_with('.') {
+            return Err(wrong("has a name that no checkpoint has".into()));
+        }
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_file() && found.len() == *stored => {}
+            Ok(found) => return Err(wrong(format!("is torn: {} bytes instead of {stored}", found.len()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(wrong("is missing".into())),
             Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
         }
     }

@@ -13,6 +13,7 @@ use mend_coordination::placement::choose_target;
 use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::{AGENT_LEFT, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, Written};
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, MigrationDone};
+use mend_messages::files::{KeepOrder, KeptFile};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_settings::SettingError;
@@ -34,6 +35,8 @@ pub struct Saving {
     pub mode: SaveMode,
     /// Bytes per second of writing behind them.
     pub rate: Option<u64>,
+    /// Largest file of the program's that is copied into a checkpoint, bytes.
+    pub keep_files: u64,
 }
 
 impl Saving {
@@ -44,7 +47,7 @@ impl Saving {
     pub fn from_settings() -> Result<Self, SettingError> {
         let mode = if mend_settings::CHECKPOINT_MODE.choice()? == "stop" { SaveMode::Stop } else { SaveMode::CopyOnWrite };
         let rate = mend_settings::WRITE_RATE.number()?;
-        Ok(Self { mode, rate: (rate > 0).then_some(rate << 20) })
+        Ok(Self { mode, rate: (rate > 0).then_some(rate << 20), keep_files: mend_settings::KEEP_FILES.number()? << 20 })
     }
 }
 
@@ -149,10 +152,11 @@ impl Job {
         let order = |rank: Rank| {
             let target = SaveTarget::File(part.join(image_name(rank)));
             let base = bases.get(rank as usize).copied();
-            SaveOrder { mode, base, track: self.periodic.tracks(), rate: self.saving.rate, ..SaveOrder::full(target) }
+            SaveOrder { mode, base, track: self.periodic.tracks(), rate: self.saving.rate, files_kept: true, ..SaveOrder::full(target) }
         };
         let orders = (0..self.ranks.len() as Rank).map(order).collect();
-        let (machine, actions) = Checkpoint::start(orders, self.can_ask_in_turn());
+        let keep = KeepOrder { checkpoint: part.clone(), limit: self.saving.keep_files, seal: None };
+        let (machine, actions) = Checkpoint::start(orders, keep, self.can_ask_in_turn());
         self.operation = Some(Operation::Checkpoint { machine, number, part, snapshot: None, answers });
         self.do_checkpoint(actions);
     }
@@ -233,6 +237,12 @@ impl Job {
         let now_us = self.now_us();
         if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
             tiers.expect_size(rank, found.image_bytes);
+        }
+        if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background
+            && matches!(reply, Reply::Synced | Reply::Failed { .. })
+        {
+            let actions = machine.reply(now_us, rank, reply.clone());
+            self.do_checkpoint(actions);
         }
         match &mut self.operation {
             Some(Operation::Checkpoint { machine, .. }) => {
@@ -366,6 +376,7 @@ impl Job {
                     hosts: self.nodes.iter().map(|node| node.name.clone()).collect(),
                     local: self.local,
                     images: images.collect(),
+                    files: outcome.files,
                     pmi,
                     printed,
                     input: Some(input),
@@ -377,7 +388,7 @@ impl Job {
                     encrypted: self.key.is_some(),
                 };
                 let note = |(rank, saved): (&Rank, &Saved)| saved.note.as_ref().map(|note| format!("rank {rank}: {note}"));
-                let notes = outcome.saved.iter().filter_map(note).collect();
+                let notes = outcome.saved.iter().filter_map(note).chain(manifest.files.iter().filter_map(KeptFile::not_kept)).collect();
                 self.publish_checkpoint(&manifest, &part, notes, &answers);
             }
             (Ok(_), None) => self.checkpoint_failed(number, &part, &answers, "no snapshot was taken".into(), String::new()),
@@ -396,7 +407,7 @@ impl Job {
         let _ = answers.send(Answer::Checkpoint(CheckpointDone {
             number: manifest.number,
             directory: place.to_string_lossy().into_owned(),
-            bytes: manifest.bytes(),
+            bytes: manifest.bytes() + manifest.kept_bytes(),
             phases: manifest.phases,
             stopped_us: manifest.stopped_us,
             durable_us: manifest.durable_us,

@@ -13,6 +13,7 @@ use crate::operation::Saving;
 use crate::output::{self, Output};
 use crate::periodic::{Periodic, Plan, Wishes};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
+use crate::put_files::put_files;
 use crate::recover::{Checks, Search};
 use crate::shown::Found;
 use crate::tiers::{Tiering, Told, is_plain, open_order};
@@ -253,6 +254,13 @@ async fn begin(
         if let Some(restoring) = &mut restoring {
             restoring.read_us = began.elapsed().as_micros() as u64;
         }
+    }
+    if let Some((manifest, checkpoint)) = recovery.as_ref().filter(|(manifest, _)| !manifest.files.is_empty())
+        && let Err(error) = put_files(manifest, checkpoint, &places, &mut nodes, &mut incoming).await
+    {
+        let record = JobRecord { ended: Some((now(), error.to_string())), ..record };
+        directory.write("job.json", &record)?;
+        return Err(error);
     }
     let first_task = found.as_ref().map_or(0, |found| found.last_task);
     let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task), told)?;

@@ -1,7 +1,7 @@
 //! One coordinated checkpoint, as a typed state machine.
 //!
 //! ```text
-//! Inspecting ──all clear──► Suspending ──all drained──► Saving ──all saved──► Resuming ──all resumed──► Writing ──► Done(Ok)
+//! Inspecting ──all clear──► Suspending ──all drained──► Saving ──all saved──► Keeping ──► Resuming ──all resumed──► Writing ──► Done(Ok)
 //!     │ obstacle                │ failure, rank lost        │ failure            ▲      │ failure         │ failure
 //!     ▼                         └──────────────────────────►└──── Resuming ──────┘      └────► Done(Err) ◄┘
 //! Done(Err): nothing was stopped
@@ -9,6 +9,8 @@
 //! Where all ranks are on one node, what follows after `Inspecting` is asked at once, in turn: the node's daemon goes from step to step
 //! as the machine does, without waiting for it. If anything failed the machine cannot know how far that came, and asks all ranks to
 //! resume, also those that have been asked.
+//!
+//! In `Keeping` agents keep the program's files: all ranks of the job stand still, so that what one of them wrote last is in them.
 //!
 //! A rank is saved when its image is durable, or when it has its snapshot and can run on while that is written: then
 //! `Writing` waits for it, and nobody stands still. Without such ranks `Writing` is over at once.
@@ -22,6 +24,7 @@
 
 use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, Saved, Written};
 use mend_messages::control::Phases;
+use mend_messages::files::{KeepOrder, KeptFile, merged};
 use mend_messages::job::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,6 +67,8 @@ pub enum Action {
 pub struct Outcome {
     /// One per rank.
     pub saved: BTreeMap<Rank, Saved>,
+    /// The files that programs have open, each once.
+    pub files: Vec<KeptFile>,
     /// Slowest rank of each phase.
     pub phases: Phases,
     /// From the request to suspend until the program went on, by the rank's own clock, of the rank that took longest, microseconds.
@@ -77,6 +82,7 @@ enum State {
     Inspecting,
     Suspending,
     Saving,
+    Keeping,
     Resuming,
     Writing,
     Done,
@@ -89,6 +95,10 @@ pub struct Checkpoint {
     waiting: BTreeSet<Rank>,
     ranks: BTreeSet<Rank>,
     orders: Vec<SaveOrder>,
+    keep: KeepOrder,
+    kept: Vec<KeptFile>,
+    /// Ranks that make what they kept durable.
+    syncing: BTreeSet<Rank>,
     /// All that follows is asked at once.
     in_turn: bool,
     /// An answer to this step says that it failed, or will say so: of what is asked in turn nothing follows.
@@ -118,9 +128,9 @@ pub fn obstacles_failure(rank: Rank, obstacles: &[mend_messages::agent::Obstacle
 }
 
 impl Checkpoint {
-    /// A checkpoint with these orders, one per rank, and the first actions. `in_turn` says that ranks can be asked so.
+    /// A checkpoint with these orders, one per rank, and the first actions; `keep` says what becomes of files. `in_turn` says that ranks can be asked so.
     #[must_use]
-    pub fn start(orders: Vec<SaveOrder>, in_turn: bool) -> (Self, Vec<Action>) {
+    pub fn start(orders: Vec<SaveOrder>, keep: KeepOrder, in_turn: bool) -> (Self, Vec<Action>) {
         let ranks: BTreeSet<Rank> = (0..orders.len() as Rank).collect();
         let ahead = |order: &SaveOrder| order.base.filter(|_| order.mode == SaveMode::CopyOnWrite);
         let inspect = |(rank, order)| Action::Ask { rank, request: Request::Inspect { ahead: ahead(order) } };
@@ -130,6 +140,9 @@ impl Checkpoint {
             waiting: ranks.clone(),
             ranks,
             orders,
+            keep,
+            kept: Vec::new(),
+            syncing: BTreeSet::new(),
             in_turn,
             broken: false,
             suspend_started_us: 0,
@@ -151,6 +164,9 @@ impl Checkpoint {
 
     /// An agent answered.
     pub fn reply(&mut self, now_us: u64, rank: Rank, reply: Reply) -> Vec<Action> {
+        if self.state == State::Writing {
+            return self.synced(now_us, rank, reply);
+        }
         if !self.waiting.contains(&rank) {
             return Vec::new();
         }
@@ -165,6 +181,7 @@ impl Checkpoint {
                 self.phases.write_us = self.phases.write_us.max(saved.park_us + saved.write_us);
                 self.saved.insert(rank, saved);
             }
+            (State::Keeping, Reply::Kept(files)) => self.kept.extend(files.into_iter().map(|file| KeptFile { rank, ..file })),
             (State::Resuming, Reply::Resumed { stopped_us }) => self.stopped_us = self.stopped_us.max(stopped_us),
             (_, Reply::Failed { error, hint }) => {
                 self.broken = true;
@@ -177,10 +194,21 @@ impl Checkpoint {
         self.advance(now_us)
     }
 
+    /// What a rank kept is durable, or is not going to be.
+    fn synced(&mut self, now_us: u64, rank: Rank, reply: Reply) -> Vec<Action> {
+        match reply {
+            Reply::Synced | Reply::Failed { .. } if !self.syncing.remove(&rank) => return Vec::new(),
+            Reply::Synced => {}
+            Reply::Failed { error, hint } => self.fail(Failure { error: format!("rank {rank}: {error}"), hint }),
+            _ => return Vec::new(),
+        }
+        self.advance(now_us)
+    }
+
     /// An image that was written behind its rank is durable, or is not going to be.
     pub fn written(&mut self, now_us: u64, rank: Rank, id: ImageId, result: Result<Written, String>) -> Vec<Action> {
         // Before any is saved it can only be about an older checkpoint's.
-        if !matches!(self.state, State::Saving | State::Resuming | State::Writing) {
+        if !matches!(self.state, State::Saving | State::Keeping | State::Resuming | State::Writing) {
             return Vec::new();
         }
         self.written.entry((rank, id)).or_insert(result);
@@ -211,7 +239,8 @@ impl Checkpoint {
             return Vec::new();
         }
         // What is durable stays.
-        let harmless = self.state == State::Writing && !self.waiting.contains(&rank);
+        let harmless = self.state == State::Writing && !self.waiting.contains(&rank) && !self.syncing.contains(&rank);
+        self.syncing.remove(&rank);
         self.broken |= self.waiting.remove(&rank);
         if !harmless {
             self.fail(Failure { error: format!("rank {rank} {why}"), hint: String::new() });
@@ -240,11 +269,12 @@ impl Checkpoint {
         let (suspend, resume) = (all(Request::Suspend), all(Request::Resume));
         let orders = std::mem::take(&mut self.orders);
         let save = self.ranks.iter().map(|&rank| (rank, Request::Save(orders[rank as usize].clone()))).collect();
-        vec![suspend, save, resume]
+        let keep = all(Request::KeepFiles(self.keep.clone()));
+        vec![suspend, save, keep, resume]
     }
 
     fn advance(&mut self, now_us: u64) -> Vec<Action> {
-        if !self.waiting.is_empty() {
+        if !self.waiting.is_empty() || self.state == State::Writing && !self.syncing.is_empty() {
             return Vec::new();
         }
         match (&self.state, self.failure.is_some()) {
@@ -269,18 +299,26 @@ impl Checkpoint {
                 let orders = std::mem::take(&mut self.orders);
                 self.ask_all(State::Saving, |rank| Request::Save(orders[rank as usize].clone()))
             }
+            (State::Saving, false) if self.in_turn => {
+                self.enter(State::Keeping);
+                vec![Action::Await(2)]
+            }
             (State::Saving, false) => {
+                let keep = self.keep.clone();
+                self.ask_all(State::Keeping, |_| Request::KeepFiles(keep.clone()))
+            }
+            (State::Keeping, false) => {
                 self.resume_started_us = now_us;
                 let mut actions = vec![Action::Snapshot];
                 if self.in_turn {
                     self.enter(State::Resuming);
-                    actions.push(Action::Await(2));
+                    actions.push(Action::Await(3));
                     return actions;
                 }
                 actions.extend(self.ask_all(State::Resuming, |_| Request::Resume));
                 actions
             }
-            (State::Suspending | State::Saving, true) => {
+            (State::Suspending | State::Saving | State::Keeping, true) => {
                 self.resume_started_us = now_us;
                 let actions = self.ask_all(State::Resuming, |_| Request::Resume);
                 // Every rank may be gone by now.
@@ -299,6 +337,9 @@ impl Checkpoint {
         let ranks: Vec<Rank> = self.ranks.iter().copied().collect();
         self.waiting = ranks.into_iter().filter(|&rank| !self.take_written(rank)).collect();
         let mut actions = vec![Action::ThawPmi];
+        let keepers = self.kept.iter().filter(|file| file.stored() > 0).map(|file| file.rank);
+        self.syncing = keepers.filter(|rank| self.ranks.contains(rank)).collect();
+        actions.extend(self.syncing.iter().map(|&rank| Action::Ask { rank, request: Request::SyncFiles }));
         actions.extend(self.advance(now_us));
         actions
     }
@@ -309,6 +350,7 @@ impl Checkpoint {
             Some(failure) => Err(failure),
             None => Ok(Outcome {
                 saved: std::mem::take(&mut self.saved),
+                files: merged(std::mem::take(&mut self.kept)),
                 phases: self.phases,
                 stopped_us: self.stopped_us,
                 durable_us: now_us.saturating_sub(self.suspend_started_us),

@@ -14,6 +14,7 @@
 //! A save that is `behind` has only taken a snapshot when it is answered: the rank can be resumed, and `Written` follows
 //! on its own when the image is complete (or is not going to be).
 
+use crate::files::{KeepOrder, KeptFile};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -109,13 +110,15 @@ pub struct SaveOrder {
     pub track: bool,
     /// Bound of writing behind the running program, bytes per second.
     pub rate: Option<u64>,
+    /// Others put files back before the rank comes out of this image; else it cuts them to their length itself.
+    pub files_kept: bool,
 }
 
 impl SaveOrder {
     /// A full image, written while the threads stand still.
     #[must_use]
     pub fn full(target: SaveTarget) -> Self {
-        Self { target, mode: SaveMode::Stop, base: None, track: false, rate: None }
+        Self { target, mode: SaveMode::Stop, base: None, track: false, rate: None, files_kept: false }
     }
 }
 
@@ -182,6 +185,8 @@ pub struct Inspection {
     pub fabric_in_use: bool,
     /// Executable of the process.
     pub executable: String,
+    /// What the program has open for writing but not only for appending: path and length, bytes.
+    pub written_files: Vec<(String, u64)>,
     /// How incremental images of it come about.
     pub tracking: Tracking,
 }
@@ -203,6 +208,10 @@ pub enum Request {
     SuspendPeer(Rank),
     /// Park the threads and write the image. Only after `Suspend`. Threads stay parked. → [`Reply::Saved`]
     Save(SaveOrder),
+    /// Keep the files that the program has open. Only after `Save`, while the ranks of the whole job stand still. → [`Reply::Kept`]
+    KeepFiles(KeepOrder),
+    /// Make what was kept durable; the threads may run. → [`Reply::Synced`]
+    SyncFiles,
     /// Unpark the threads, reopen the fabric. Legal after any of the above, also after a failure. → [`Reply::Resumed`]
     Resume,
 }
@@ -219,6 +228,10 @@ pub enum Reply {
     },
     /// To `Save`.
     Saved(Saved),
+    /// To `KeepFiles`: the program's files. That one of them could not be kept is no failure.
+    Kept(Vec<KeptFile>),
+    /// To `SyncFiles`.
+    Synced,
     /// To `Resume`: the threads go on at this moment.
     Resumed {
         /// Microseconds since the rank was asked to suspend; 0 if it was not, or has come out of an image since.

@@ -8,6 +8,7 @@
 //! process with its threads parked and answers `Restored` or `RestoreFailed`; `Agent{Resume}` lets it run, `Discard` kills it.
 
 use crate::agent::{ImageId, Reply, Request, Written};
+use crate::files::PutOrder;
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::tier::{TierOrder, TierReport};
 use serde::{Deserialize, Serialize};
@@ -135,6 +136,8 @@ pub enum ToDaemon {
         /// As in `Start`.
         stdin: bool,
     },
+    /// Put files back as they were at a checkpoint, before ranks are built. → `FilesPut`
+    PutFiles(Box<PutOrder>),
     /// SIGKILL this rank and forget it: its exit is not reported.
     Discard {
         /// Which.
@@ -275,6 +278,8 @@ pub enum FromDaemon {
         /// It is the image that cannot be used, whatever the node: missing, torn, damaged, of something else.
         image: bool,
     },
+    /// Answer to `PutFiles`: what users should know, or which file could not be put back and why.
+    FilesPut(Result<Vec<String>, String>),
     /// A rank ended by itself (or by a signal that the controller asked for). All its output came before this.
     Exited {
         /// Which.

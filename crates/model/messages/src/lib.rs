@@ -10,6 +10,7 @@ pub mod agent;
 pub mod auth;
 pub mod control;
 pub mod daemon;
+pub mod files;
 pub mod frame;
 pub mod job;
 pub mod tier;

@@ -16,11 +16,12 @@ use crate::outbox::{Ordered, Outbox, Urgent, queues};
 use crate::privileges::Isolation;
 use crate::program::Known;
 use crate::rank::{Command, News, Origin, Surroundings, live};
+use crate::put_files::put_files;
 use crate::relay::{Ranks, Relay, SaveStep, Slot};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
 use crate::shepherd::namespace::SharedNamespace;
-use crate::sink::Sinks;
+use crate::sink::{Sinks, files_key};
 use crate::start::Beginning;
 use crate::tiers::Tiers;
 use crate::transfer::{Admitted, MeetingPlace};
@@ -262,6 +263,10 @@ impl Job {
                 for slot in self.ranks.values() {
                     slot.tell(Command::Signal(signal));
                 }
+            }
+            ToDaemon::PutFiles(order) => {
+                let (urgent, key) = (self.urgent.clone(), self.key.as_ref().map(files_key));
+                tokio::task::spawn_blocking(move || urgent.send(FromDaemon::FilesPut(put_files(&order, key).map_err(|error| chain(&error)))));
             }
             ToDaemon::Discard { rank } => {
                 // Its task kills and reaps; a new process of the rank may come at once. Its agent keeps its connection

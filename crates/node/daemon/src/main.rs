@@ -19,6 +19,7 @@ mod outbox;
 mod output;
 mod privileges;
 mod program;
+mod put_files;
 mod rank;
 mod relay;
 mod restore;

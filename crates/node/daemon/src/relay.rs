@@ -23,6 +23,7 @@ use mend_messages::agent::{
     AGENT_LEFT, FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
 };
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Turn};
+use mend_messages::files::KeepOrder;
 use mend_messages::job::{JobMap, Rank};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -238,6 +239,10 @@ impl Relay {
                 let made = self.sinks.clone().for_order(order);
                 let ready = async { made.await.map(|(order, given)| Ready::new(order, given)).map_err(NotReady::Sink) };
                 self.ready_save(seq, rank, ranks, ready);
+            }
+            Request::KeepFiles(order) => {
+                let order = KeepOrder { seal: self.sinks.files_key(), ..order };
+                self.ask(seq, rank, Request::KeepFiles(order), (None, None), ranks);
             }
             request => {
                 if let (Request::Resume, Some(slot)) = (&request, ranks.get(&rank)) {

@@ -27,6 +27,11 @@ pub enum Sink {
     Plain(Draft),
 }
 
+/// See [`Sinks::files_key`].
+pub fn files_key(key: &Key) -> [u8; 32] {
+    key.authenticate(b"mend: files that programs have open")
+}
+
 /// Makes the sinks of one job. Disks are looked at in threads that nobody else waits for.
 #[derive(Debug)]
 pub struct Sinks {
@@ -39,6 +44,11 @@ impl Sinks {
     /// With a key, all images are to be encrypted.
     pub fn new(key: Option<Key>) -> Self {
         Self { key, hidden: Mutex::default() }
+    }
+
+    /// What copies of the program's files are encrypted with, if images are: ranks never see the key itself.
+    pub fn files_key(&self) -> Option<[u8; 32]> {
+        self.key.as_ref().map(files_key)
     }
 
     /// The order as the agent is to get it, and the descriptor and sink that go with it if it is not to open its file

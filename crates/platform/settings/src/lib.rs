@@ -120,6 +120,13 @@ pub const WRITE_RATE: Setting = Setting {
     default: "0",
     meaning: "MiB per second at which each rank's image is written behind the running program, at most; 0: as fast as the target takes it. Reckoned from when the writing began, so that what a slow target held up may be made good; when the bytes reach the disk is the kernel's affair, until all are made durable at the end. In any case the writer has nice value 10, SCHED_BATCH and the lowest best-effort I/O priority.",
 };
+/// What of a program's files goes into a checkpoint.
+pub const KEEP_FILES: Setting = Setting {
+    name: "MEND_KEEP_FILES_MB",
+    kind: Kind::Number { min: 0, max: 1_000_000 },
+    default: "64",
+    meaning: "MiB up to which a file that a program has open for writing (but not only for appending) is copied into each checkpoint, while all ranks stand still. Where checkpoints lie on the same file system as the file, and that can clone files (XFS, btrfs), larger ones are kept, too. What is not kept is named when the checkpoint is taken.",
+};
 /// When checkpoints are taken.
 pub const INTERVAL: Setting = Setting {
     name: "MEND_INTERVAL",
@@ -243,6 +250,7 @@ pub const ALL: &[Setting] = &[
     DRAIN_TIMEOUT,
     CHECKPOINT_MODE,
     WRITE_RATE,
+    KEEP_FILES,
     INTERVAL,
     INCREMENTAL,
     KEEP,

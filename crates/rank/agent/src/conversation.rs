@@ -17,6 +17,7 @@ use crate::dirty::Tracker;
 use crate::gather::Space;
 use crate::hand::ByHand;
 use crate::inspect::{self, Surroundings, resident_bytes};
+use crate::kept_files::KeptFiles;
 use crate::link::Link;
 use crate::locks::Due;
 use crate::maps;
@@ -128,6 +129,7 @@ struct Agent {
     loses: bool,
     /// The last image, while it is written behind the program.
     behind: Option<Box<Behind>>,
+    kept_files: KeptFiles,
     /// Ranks of the job on this node, which are copied at the same time.
     ranks_here: u64,
     /// What the last inspection found; a save soon after it need not look for it while the job waits.
@@ -162,6 +164,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attac
         lets_go: false,
         loses: false,
         behind: None,
+        kept_files: KeptFiles::default(),
         ranks_here: 1,
         inspected: None,
         samples: Samples::default(),
@@ -322,6 +325,11 @@ impl Agent {
                 // Restored: that request was answered in another life.
                 None => return Ok(()),
             },
+            Request::KeepFiles(order) => match &self.stage {
+                Stage::Parked { threads, .. } => Reply::Kept(self.kept_files.keep(&threads.descriptors, &order)),
+                _ => refused("files are kept only while the rank stands still"),
+            },
+            Request::SyncFiles => self.kept_files.synced(),
             Request::Resume => return self.resume(seq),
         };
         self.link.send(&FromAgent::Reply { seq, reply })
@@ -517,6 +525,7 @@ impl Agent {
             Ok(snapshot) => (snapshot, None),
             Err(why) => (None, Some(why)),
         };
+        let files_kept = order.files_kept;
         let target = match (order.target, self.link.take_descriptor()) {
             (SaveTarget::File(path), _) => Target::File(path),
             (SaveTarget::Descriptor, Some(descriptor)) => Target::Stream(descriptor),
@@ -541,7 +550,7 @@ impl Agent {
         excluded.extend(snapshot.iter().flat_map(Snapshot::memory));
         excluded.sort_unstable();
         let (scratch, attached, identity) = (&self.scratch, &self.attached, &identity);
-        let mut request = save::Request { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear };
+        let mut request = save::Request { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear, files_kept };
         match save(&mut request, target, &mut self.samples, &mut self.tracker, prepared, snapshot) {
             Ok(Outcome::Saved(mut saved, standing, behind)) => {
                 saved.note = save::joined(note, saved.note);

@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use crate::maps::{Advice, Area};
 use crate::node_files::NodeFiles;
 use crate::samples::Samples;
-use crate::{maps, tasks, timers};
+use crate::{kept_files, maps, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
 
 /// What of the process is not the program's.
@@ -84,6 +84,7 @@ pub(crate) fn inspect(
         image_bytes: resident_bytes(),
         fabric_in_use,
         executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
+        written_files: kept_files::written(descriptors),
         tracking: Tracking::default(),
     };
     (found, loose)

@@ -22,6 +22,7 @@ mod gather;
 mod guards;
 mod hand;
 mod inspect;
+mod kept_files;
 mod layout;
 mod link;
 mod locks;

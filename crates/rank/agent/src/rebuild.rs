@@ -50,7 +50,8 @@ pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<Due, Reb
     let length = (handoff.restorer_end - handoff.restorer_start) as usize;
     // SAFETY: the restorer's own memory, which all threads have left.
     unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };
-    let inherited = Inherited::new(handoff, standing.descriptors.top());
+    let mut inherited = Inherited::new(handoff, standing.descriptors.top());
+    inherited.files_put_back = standing.files_kept && inherited.restart;
     guards::install(&standing.guards).map_err(|(start, errno)| RebuildError::Guards(start, errno))?;
     standing.files.bring_back(&inherited).map_err(|(path, errno)| RebuildError::NodeFile { path, errno })?;
     standing.state.restore()?;

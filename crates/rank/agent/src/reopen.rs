@@ -33,6 +33,8 @@ pub(crate) struct Inherited<'a> {
     pub kept: &'a [Kept],
     /// True if files that grew since the image was taken are cut back.
     pub restart: bool,
+    /// Files are what they were already: others saw to that, who know of all ranks that have them open.
+    pub files_put_back: bool,
     /// Lowest number not used by the program or the agent.
     pub above: i32,
 }
@@ -40,7 +42,7 @@ pub(crate) struct Inherited<'a> {
 impl<'a> Inherited<'a> {
     pub fn new(handoff: &'a Handoff, top: u32) -> Self {
         let kept = &handoff.kept[..(handoff.kept_count as usize).min(handoff.kept.len())];
-        Self { attach: handoff.attach, kept, restart: handoff.mode == 0, above: top as i32 + 1 }
+        Self { attach: handoff.attach, kept, restart: handoff.mode == 0, files_put_back: false, above: top as i32 + 1 }
     }
 }
 
@@ -96,7 +98,7 @@ fn make(fd: i32, open: &Open, inherited: &Inherited, unfinished: &mut Unfinished
     let failed = |what| move |errno| ReopenError::Make { fd, what, errno };
     let made = match &open.what {
         What::Attached(role) => attached(*role, inherited).map_err(failed(role.name()))?,
-        What::Path { path, kind, size } => match path_again(path, *kind, *size, open, inherited.restart) {
+        What::Path { path, kind, size } => match path_again(path, *kind, *size, open, inherited) {
             Err(_) if path.starts_with("/dev/pts/") || path == "/dev/tty" => terminal(open, inherited).map_err(failed("terminal"))?,
             other => return other,
         },
@@ -195,7 +197,7 @@ fn terminal(saved: &Open, inherited: &Inherited) -> Result<OwnedFd, Errno> {
     attached(role, inherited)
 }
 
-fn path_again(path: &str, kind: PathKind, size: u64, saved: &Open, restart: bool) -> Result<OwnedFd, ReopenError> {
+fn path_again(path: &str, kind: PathKind, size: u64, saved: &Open, inherited: &Inherited) -> Result<OwnedFd, ReopenError> {
     let failed = |errno| ReopenError::Open { path: path.to_string(), errno };
     // Never created, never truncated by opening: what is there decides.
     let once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY;
@@ -213,13 +215,13 @@ fn path_again(path: &str, kind: PathKind, size: u64, saved: &Open, restart: bool
     if FileType::from_raw_mode(stat.st_mode) != wanted {
         return Err(ReopenError::Kind { path: path.to_string(), kind: name });
     }
-    if kind == PathKind::File && !path.starts_with("/proc/") && !path.starts_with("/sys/") {
+    if kind == PathKind::File && !inherited.files_put_back && !path.starts_with("/proc/") && !path.starts_with("/sys/") {
         let now = stat.st_size as u64;
         if now < size {
             return Err(ReopenError::Short { path: path.to_string(), now, then: size });
         }
         let written = saved.flags & libc::O_ACCMODE != libc::O_RDONLY;
-        if restart && written && now > size {
+        if inherited.restart && written && now > size {
             ftruncate(&made, size).map_err(failed)?;
         }
     }

@@ -54,6 +54,8 @@ pub(crate) struct Request<'a> {
     pub cpu: Option<Cpu>,
     /// Nothing stood in the way lately; what has come since is found when the threads stand still.
     pub clear: Option<Clear>,
+    /// See [`mend_messages::agent::SaveOrder::files_kept`].
+    pub files_kept: bool,
 }
 
 /// A look at the process that found nothing in the way.
@@ -126,6 +128,8 @@ pub(crate) struct Standing {
     /// Guard pages within mappings (`MADV_GUARD_INSTALL`).
     pub guards: Vec<(u64, u64)>,
     pub files: NodeFiles,
+    /// Others put the program's files back before this process comes out of its image.
+    pub files_kept: bool,
     pub layout: Layout,
     /// What the layout was made of: not to be freed before the image is complete.
     pub space: Option<Space>,
@@ -211,6 +215,7 @@ pub(crate) fn save(
         state,
         guards: Vec::new(),
         files: NodeFiles::default(),
+        files_kept: request.files_kept,
         layout: Layout::default(),
         space: None,
     });

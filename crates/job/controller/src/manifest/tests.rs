@@ -53,6 +53,7 @@ pub(crate) fn manifest() -> Manifest {
         hosts: vec!["a".into()],
         local: false,
         images: vec![entry(None, 0)],
+        files: Vec::new(),
         pmi: PmiServer::new(1, &[1; 16]),
         printed: [(0, Printed { stdout: 5, ..Printed::default() })].into(),
         input: None,

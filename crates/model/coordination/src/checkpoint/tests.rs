@@ -1,9 +1,22 @@
 use super::*;
 use mend_messages::agent::{Inspection, Obstacle, SaveTarget};
+use mend_messages::files::{FileState, FileUse, Keeping};
 use proptest::prelude::*;
 
 fn orders(ranks: u32) -> Vec<SaveOrder> {
     (0..ranks).map(|rank| SaveOrder::full(SaveTarget::File(image_name(rank).into()))).collect()
+}
+
+fn keep() -> KeepOrder {
+    KeepOrder { checkpoint: "1.part".into(), limit: 64, seal: None }
+}
+
+/// What rank 3 and above keep.
+fn kept(rank: Rank) -> Vec<KeptFile> {
+    let state = FileState { size: 3, ..FileState::default() };
+    let keeping = Keeping::Content { name: "a".into(), stored: 3, checksum: None };
+    let file = KeptFile { key: format!("{rank}"), rank: 0, path: "/a".into(), usage: FileUse::Write, state, keeping };
+    if rank >= 3 { vec![file] } else { Vec::new() }
 }
 
 fn id(rank: Rank) -> ImageId {
@@ -17,6 +30,8 @@ fn good_reply(rank: Rank, request: &Request) -> Reply {
         Request::Suspend | Request::SuspendPeer(_) => Reply::Suspended { us: 5 },
         Request::Save(_) if rank.is_multiple_of(2) => Reply::Saved(Saved { id: id(rank), behind: true, ..Saved::default() }),
         Request::Save(_) => Reply::Saved(Saved { id: id(rank), bytes: 10, write_us: 7, ..Saved::default() }),
+        Request::KeepFiles(_) => Reply::Kept(kept(rank)),
+        Request::SyncFiles => Reply::Synced,
         Request::Resume => Reply::Resumed { stopped_us: 30 },
     }
 }
@@ -30,15 +45,17 @@ fn an_agent_hears_early_of_a_snapshot_that_builds_on_another_image() {
     let order = orders(1).remove(0);
     let behind = SaveOrder { mode: SaveMode::CopyOnWrite, ..order.clone() };
     let built = SaveOrder { base: Some(id(3)), ..behind.clone() };
-    let (_, actions) = Checkpoint::start(vec![order, behind, built.clone(), SaveOrder { mode: SaveMode::Stop, ..built }], false);
+    let (_, actions) = Checkpoint::start(vec![order, behind, built.clone(), SaveOrder { mode: SaveMode::Stop, ..built }], keep(), false);
     let ahead = |(rank, ahead)| Action::Ask { rank, request: Request::Inspect { ahead } };
     assert_eq!(actions, [(0, None), (1, None), (2, Some(id(3))), (3, None)].map(ahead));
 }
 
 /// Two ranks, both resumed.
 fn writing() -> Checkpoint {
-    let (mut machine, _) = Checkpoint::start(orders(2), false);
-    for (time, request) in [(1, Request::Inspect { ahead: None }), (2, Request::Suspend), (3, Request::Save(orders(1).remove(0)))] {
+    let (mut machine, _) = Checkpoint::start(orders(2), keep(), false);
+    let save = Request::Save(orders(1).remove(0));
+    let requests = [Request::Inspect { ahead: None }, Request::Suspend, save, Request::KeepFiles(keep())];
+    for (time, request) in [1, 2, 3, 3].into_iter().zip(requests) {
         for rank in 0..2 {
             machine.reply(time, rank, good_reply(rank, &request));
         }
@@ -77,7 +94,7 @@ fn a_rank_that_is_lost_or_fails_while_it_writes_fails_the_checkpoint_alone() {
 
 #[test]
 fn an_obstacle_stops_nothing() {
-    let (mut machine, _) = Checkpoint::start(orders(2), false);
+    let (mut machine, _) = Checkpoint::start(orders(2), keep(), false);
     let obstacle = Obstacle { what: "socket to 10.0.0.7:443 (fd 12)".into(), hint: "close it".into() };
     let seen = Inspection { obstacles: vec![obstacle], ..Inspection::default() };
     assert_eq!(machine.reply(1, 1, Reply::Inspected(seen)), []);
@@ -92,7 +109,7 @@ proptest! {
     /// only when nobody writes any more. News of written images comes early, late, twice, and of images of long ago.
     #[test]
     fn every_suspended_rank_is_resumed_once(ranks in 1u32..6, fates in proptest::collection::vec((0usize..64, 0u8..16), 0..120)) {
-        let (mut machine, mut todo) = Checkpoint::start(orders(ranks), false);
+        let (mut machine, mut todo) = Checkpoint::start(orders(ranks), keep(), false);
         let mut open: Vec<(Rank, Request)> = Vec::new();
         // Ranks that write, and those that said they are done.
         let (mut writing, mut told, mut bad) = (BTreeSet::new(), BTreeSet::new(), false);

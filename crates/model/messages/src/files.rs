@@ -1,0 +1,166 @@
+//! The program's files at a checkpoint: what each was, and what is kept of it.
+//!
+//! ```text
+//! all ranks parked and saved ── KeepFiles ─► agents: claim, clone or copy each file into N.part/files ── Kept ─► manifest
+//! before any rank is built   ── PutFiles ──► one daemon per file: as it was ── FilesPut
+//! ```
+
+use crate::job::Rank;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Name of the directory within a checkpoint's that kept files are in.
+pub const KEPT_DIRECTORY: &str = "files";
+
+/// What a rank's agent is to keep of the files that its program has open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeepOrder {
+    /// Directory of the checkpoint that is being written. It exists where the rank can see it.
+    pub checkpoint: PathBuf,
+    /// Largest file that is copied, bytes. One that the file system can clone may be larger.
+    pub limit: u64,
+    /// What copies are encrypted with. The rank's daemon fills it in.
+    pub seal: Option<[u8; 32]>,
+}
+
+/// How the program has a file open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum FileUse {
+    /// For reading alone.
+    Read,
+    /// For writing, always at its end (`O_APPEND`).
+    Append,
+    /// For writing.
+    Write,
+}
+
+/// Seconds since 1970 and nanoseconds.
+pub type FileTime = (i64, u32);
+
+/// What the kernel tells of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileState {
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// Number in its file system.
+    pub inode: u64,
+    /// When it was made, where the file system knows: numbers are used again.
+    pub born: Option<FileTime>,
+    /// When its content was changed.
+    pub modified: FileTime,
+    /// When anything of it was changed.
+    pub changed: FileTime,
+}
+
+/// What a checkpoint has of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Keeping {
+    /// Its content, under this name in [`KEPT_DIRECTORY`].
+    Content {
+        /// File name.
+        name: String,
+        /// Length of that file; more than the content's if it is encrypted.
+        stored: u64,
+        /// XXH3 of the content; `None` for a clone, which shares its blocks with the original.
+        checksum: Option<u64>,
+    },
+    /// Another rank keeps it.
+    Elsewhere,
+    /// Nothing: it is only appended to, or only read.
+    State,
+    /// Nothing, for this reason.
+    Not(String),
+}
+
+/// A file that a program has open, as it is while all ranks stand still.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptFile {
+    /// The same for all ranks that have it open, and for no other file of the checkpoint.
+    pub key: String,
+    /// A rank that has it open; set by the controller.
+    pub rank: Rank,
+    /// Absolute.
+    pub path: String,
+    /// How it is open.
+    pub usage: FileUse,
+    /// As it is.
+    pub state: FileState,
+    /// What is kept of it.
+    pub keeping: Keeping,
+}
+
+impl KeptFile {
+    /// Bytes that it takes in the checkpoint.
+    #[must_use]
+    pub fn stored(&self) -> u64 {
+        if let Keeping::Content { stored, .. } = self.keeping { stored } else { 0 }
+    }
+
+    /// Why a restart may not be able to put it back, if so.
+    #[must_use]
+    pub fn not_kept(&self) -> Option<String> {
+        let Keeping::Not(why) = &self.keeping else { return None };
+        Some(format!("{} ({} bytes) is open for writing and is not kept: {why}", self.path, self.state.size))
+    }
+}
+
+/// All files of a checkpoint once each, what was kept of it before what was not.
+#[must_use]
+pub fn merged(all: impl IntoIterator<Item = KeptFile>) -> Vec<KeptFile> {
+    let rank = |file: &KeptFile| match file.keeping {
+        Keeping::Content { .. } => 0,
+        Keeping::Not(_) => 1,
+        Keeping::State => 2,
+        Keeping::Elsewhere => 3,
+    };
+    let mut files: Vec<KeptFile> = all.into_iter().collect();
+    files.sort_by(|one, other| (&one.key, rank(one), one.rank).cmp(&(&other.key, rank(other), other.rank)));
+    let mut found: Vec<KeptFile> = Vec::new();
+    for file in files {
+        match found.last_mut().filter(|last| last.key == file.key) {
+            // One rank appends, another writes.
+            Some(last) => last.usage = last.usage.max(file.usage),
+            None => found.push(file),
+        }
+    }
+    found
+}
+
+/// Files to be put back as they were.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutOrder {
+    /// The checkpoint's directory.
+    pub checkpoint: PathBuf,
+    /// Which.
+    pub files: Vec<KeptFile>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_several_ranks_is_there_once() {
+        let content = Keeping::Content { name: "a".into(), stored: 3, checksum: None };
+        let file = |key: &str, rank, usage, keeping: &Keeping| KeptFile {
+            key: key.into(),
+            rank,
+            path: format!("/{key}"),
+            usage,
+            state: FileState::default(),
+            keeping: keeping.clone(),
+        };
+        let found = merged([
+            file("a", 0, FileUse::Append, &Keeping::Elsewhere),
+            file("b", 0, FileUse::Read, &Keeping::State),
+            file("a", 1, FileUse::Write, &content),
+            file("a", 2, FileUse::Read, &Keeping::State),
+        ]);
+        assert_eq!(found, [file("a", 1, FileUse::Write, &content), file("b", 0, FileUse::Read, &Keeping::State)]);
+        assert_eq!((found[0].stored(), found[1].stored()), (3, 0));
+    }
+}

@@ -1,0 +1,285 @@
+//! Before ranks are restarted, the files that their program had open at the checkpoint are put back as they were.
+//!
+//! ```text
+//! kept:     the same file ─► written in place          gone, or another file ─► temporary ─► fsync ─► rename
+//! not kept: the same file, not shorter ─► cut          else: told, and nothing is restarted
+//! read:     another one by now ─► a warning
+//! ```
+//! Invariants: nothing of a file is touched before all that was kept was read and found good; putting back what was put back
+//! already changes nothing, so a restart that failed in the middle can be begun again. Faults assumed: the checkpoint's directory is
+//! anybody's; files are exchanged, cut, gone, with their directories; disks are full.
+
+use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, PutOrder};
+use mend_sealed::{Key, Opener};
+use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, fchmod, fchown, futimens, open, openat2};
+use std::fs::{File, Metadata, OpenOptions, create_dir_all, remove_file, rename, symlink_metadata};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Bytes moved at a time.
+const PIECE: usize = 1 << 20;
+
+/// A file that is not as it was, and cannot be made so. Nothing runs.
+#[derive(Debug, thiserror::Error)]
+pub enum PutError {
+    /// What was kept cannot be used.
+    #[error("what was kept of {} cannot be used", path.display())]
+    Kept {
+        /// The program's file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("{} cannot be put back as it was", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It was not kept, and is another one now.
+    #[error("{} {what}; its content was not kept with the checkpoint ({why})", path.display())]
+    Changed {
+        /// Which.
+        path: PathBuf,
+        /// How it differs.
+        what: String,
+        /// Why it was not kept.
+        why: String,
+    },
+}
+
+/// Puts all of them back. What users should know. Blocks.
+///
+/// # Errors
+/// The first file that cannot be what it was.
+pub fn put_files(order: &PutOrder, seal: Option<[u8; 32]>) -> Result<Vec<String>, PutError> {
+    let mut contents = Vec::new();
+    for file in &order.files {
+        let content = match &file.keeping {
+            Keeping::Content { name, stored, checksum } => {
+                let kept = Content { seal: seal.map(Key::from_bytes), size: file.state.size, stored: *stored, checksum: *checksum };
+                let opened = open_kept(&order.checkpoint, name).and_then(|opened| kept.check(&opened).map(|()| opened));
+                let opened = opened.map_err(|source| PutError::Kept { path: file.path.clone().into(), source })?;
+                Some((kept, opened))
+            }
+            _ => None,
+        };
+        contents.push(content);
+    }
+    let mut told = Vec::new();
+    for (file, content) in order.files.iter().zip(contents) {
+        let path = Path::new(&file.path);
+        let failed = |source| PutError::Write { path: path.to_owned(), source };
+        match (content, file.usage) {
+            (Some((kept, opened)), _) => put_back(path, &file.state, &kept, &opened).map_err(failed)?,
+            (None, FileUse::Read) => told.extend(changed_since(file)),
+            (None, _) => cut(file)?,
+        }
+    }
+    Ok(told)
+}
+
+/// Opens what was kept: a regular file in that very directory.
+fn open_kept(checkpoint: &Path, name: &str) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory: OwnedFd = open(checkpoint, flags, Mode::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(openat2(&directory, Path::new(KEPT_DIRECTORY).join(name), flags, Mode::empty(), resolve)?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")) }
+}
+
+/// What was kept of one file.
+struct Content {
+    seal: Option<Key>,
+    size: u64,
+    stored: u64,
+    checksum: Option<u64>,
+}
+
+impl Content {
+    /// Reads all of it, if there is something to compare with.
+    fn check(&self, opened: &File) -> io::Result<()> {
+        if opened.metadata()?.len() != self.stored {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is torn"));
+        }
+        if self.checksum.is_none() { Ok(()) } else { self.each(opened, |_, _| Ok(())) }
+    }
+
+    fn each(&self, mut opened: &File, mut each: impl FnMut(&[u8], u64) -> io::Result<()>) -> io::Result<()> {
+        opened.rewind()?;
+        let mut input: Box<dyn Read + '_> = match &self.seal {
+            Some(key) => Box::new(Opener::new(opened, key)?),
+            None => Box::new(opened),
+        };
+        let (mut piece, mut at, mut sum) = (vec![0; PIECE], 0, Xxh3::new());
+        loop {
+            match input.read(&mut piece) {
+                Ok(0) => break,
+                Ok(got) => {
+                    sum.update(&piece[..got]);
+                    each(&piece[..got], at)?;
+                    at += got as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let good = at == self.size && self.checksum.is_none_or(|checksum| checksum == sum.digest());
+        if good { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "it is not what was kept")) }
+    }
+
+    fn write(&self, opened: &File, target: &File) -> io::Result<()> {
+        if self.seal.is_none() && rustix::fs::ioctl_ficlone(target, opened).is_ok() {
+            return Ok(());
+        }
+        target.set_len(0)?;
+        target.set_len(self.size)?;
+        let is_zero = |piece: &[u8]| piece.iter().all(|byte| *byte == 0);
+        self.each(opened, |piece, at| if is_zero(piece) { Ok(()) } else { target.write_all_at(piece, at) })
+    }
+}
+
+fn put_back(path: &Path, state: &FileState, kept: &Content, opened: &File) -> io::Result<()> {
+    let there = symlink_metadata(path).ok();
+    if there.as_ref().is_some_and(Metadata::is_dir) {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "a directory is there now"));
+    }
+    let same = there.as_ref().is_some_and(|there| is_same(there, state));
+    if let Some(there) = there.as_ref().filter(|_| same)
+        && (there.len(), modified(there), changed(there)) == (state.size, state.modified, state.changed)
+        && tells_changes(path)
+    {
+        return Ok(());
+    }
+    let in_place = || {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32).open(path)?;
+        kept.write(opened, &file)?;
+        finish(&file, state)
+    };
+    if same {
+        return in_place();
+    }
+    match replaced(path, state, kept, opened) {
+        // A directory that may not be written to, with a file that may.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && there.is_some_and(|there| there.is_file()) => in_place(),
+        done => done,
+    }
+}
+
+/// Makes the file anew under a name of its own, then gives it the right one.
+fn replaced(path: &Path, state: &FileState, kept: &Content, opened: &File) -> io::Result<()> {
+    let above = path.parent().unwrap_or(Path::new("/"));
+    create_dir_all(above)?;
+    let random: [u8; 8] = mend_wire::random_bytes();
+    let temporary = above.join(format!(".mend-{:016x}", u64::from_ne_bytes(random)));
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let done = kept.write(opened, &file).and_then(|()| finish(&file, state)).and_then(|()| rename(&temporary, path));
+    if done.is_err() {
+        let _ = remove_file(&temporary);
+    }
+    done?;
+    File::open(above)?.sync_all()
+}
+
+/// Owner, mode and time, and all of it durable.
+fn finish(mut file: &File, state: &FileState) -> io::Result<()> {
+    file.flush()?;
+    let (owner, group) = state.owner;
+    if rustix::process::geteuid().is_root() {
+        fchown(file, Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)))?;
+    }
+    // Of a file of another owner's that may be written to, the mode is not ours to set.
+    let own = file.metadata()?;
+    if own.mode() & 0o7777 != state.mode {
+        fchmod(file, Mode::from_raw_mode(state.mode))?;
+    }
+    let time = Timespec { tv_sec: state.modified.0, tv_nsec: state.modified.1.into() };
+    match futimens(file, &Timestamps { last_access: time, last_modification: time }) {
+        Err(errno) if errno != rustix::io::Errno::PERM => return Err(errno.into()),
+        _ => {}
+    }
+    file.sync_all()
+}
+
+/// Whether it is the file that it was: its number may have been used again.
+fn is_same(there: &Metadata, state: &FileState) -> bool {
+    there.is_file() && there.ino() == state.inode && (state.born.is_none() || born(there) == state.born)
+}
+
+fn born(file: &Metadata) -> Option<(i64, u32)> {
+    let time = file.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some((time.as_secs() as i64, time.subsec_nanos()))
+}
+
+/// Memory that is written through a mapping does not show in the times of a file that lies in memory.
+fn tells_changes(path: &Path) -> bool {
+    const TMPFS: u64 = 0x0102_1994;
+    rustix::fs::statfs(path).is_ok_and(|about| about.f_type as u64 != TMPFS)
+}
+
+fn modified(file: &Metadata) -> (i64, u32) {
+    (file.mtime(), file.mtime_nsec() as u32)
+}
+
+fn changed(file: &Metadata) -> (i64, u32) {
+    (file.ctime(), file.ctime_nsec() as u32)
+}
+
+/// Why the file at this path is not the one of the checkpoint; `None`: it is, or looks like it, or has only grown.
+fn other_file(file: &KeptFile, there: &Metadata) -> Option<String> {
+    let state = &file.state;
+    let alike = (there.len(), modified(there)) == (state.size, state.modified);
+    if !there.is_file() {
+        Some("is no regular file any more".to_owned())
+    } else if !is_same(there, state) && !alike {
+        Some("was replaced by another file since".to_owned())
+    } else if there.len() < state.size {
+        Some(format!("has {} bytes, fewer than the {} when the image was taken", there.len(), state.size))
+    } else {
+        None
+    }
+}
+
+/// Cuts a file that grew to the length that it had.
+fn cut(file: &KeptFile) -> Result<(), PutError> {
+    let path = PathBuf::from(&file.path);
+    let why = match &file.keeping {
+        Keeping::Not(why) => why.clone(),
+        _ => "it is only appended to".to_owned(),
+    };
+    let differs = |what: String| PutError::Changed { path: path.clone(), what, why: why.clone() };
+    let failed = |source| PutError::Write { path: path.clone(), source };
+    let there = match symlink_metadata(&path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(differs("is gone".to_owned())),
+        Err(error) => return Err(failed(error)),
+    };
+    if let Some(what) = other_file(file, &there) {
+        return Err(differs(what));
+    }
+    if there.len() > file.state.size {
+        let grown = OpenOptions::new().write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path).map_err(failed)?;
+        grown.set_len(file.state.size).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// A warning, if a file that is only read is not what it was.
+fn changed_since(file: &KeptFile) -> Option<String> {
+    let there = match symlink_metadata(&file.path) {
+        Ok(there) => there,
+        Err(error) => return Some(format!("{}, which the program reads, cannot be found: {error}", file.path)),
+    };
+    let same = (there.len(), modified(&there)) == (file.state.size, file.state.modified);
+    (!same).then(|| format!("{}, which the program reads, was changed since the checkpoint", file.path))
+}
+
+#[cfg(test)]
+mod tests;

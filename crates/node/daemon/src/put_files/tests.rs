@@ -1,0 +1,152 @@
+use super::*;
+use std::fs;
+use xxhash_rust::xxh3::xxh3_64;
+
+struct Case {
+    directory: tempfile::TempDir,
+}
+
+impl Case {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("1").join(KEPT_DIRECTORY)).unwrap();
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The file as it is now, its content kept if `keep`.
+    fn file(&self, name: &str, usage: FileUse, keep: bool) -> KeptFile {
+        let path = self.path(name);
+        let about = fs::metadata(&path).unwrap();
+        let state = FileState {
+            size: about.len(),
+            mode: about.mode() & 0o7777,
+            owner: (about.uid(), about.gid()),
+            inode: about.ino(),
+            born: born(&about),
+            modified: modified(&about),
+            changed: changed(&about),
+        };
+        let keeping = if keep {
+            fs::copy(&path, self.path("1").join(KEPT_DIRECTORY).join(name)).unwrap();
+            Keeping::Content { name: name.into(), stored: about.len(), checksum: Some(xxh3_64(&fs::read(&path).unwrap())) }
+        } else if usage == FileUse::Write {
+            Keeping::Not("it is too large".into())
+        } else {
+            Keeping::State
+        };
+        KeptFile { key: name.into(), rank: 0, path: path.to_str().unwrap().into(), usage, state, keeping }
+    }
+
+    fn put(&self, file: &KeptFile) -> Result<Vec<String>, PutError> {
+        put_files(&PutOrder { checkpoint: self.path("1"), files: vec![file.clone()] }, None)
+    }
+}
+
+#[test]
+fn what_was_kept_comes_back_whatever_became_of_it() {
+    let case = Case::new();
+    fs::create_dir(case.path("below")).unwrap();
+    let path = case.path("data");
+    let became: [&dyn Fn(); 6] = [
+        &|| fs::write(&path, b"").unwrap(),
+        &|| fs::write(&path, b"longer than it was before").unwrap(),
+        &|| fs::remove_file(&path).unwrap(),
+        &|| fs::rename(&path, case.path("renamed")).unwrap(),
+        // Of the same length.
+        &|| {
+            fs::write(case.path("new"), b"AS IT WAS").unwrap();
+            fs::rename(case.path("new"), &path).unwrap();
+        },
+        &|| {
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(case.path("elsewhere"), &path).unwrap();
+        },
+    ];
+    for change in became {
+        fs::write(&path, b"as it was").unwrap();
+        fs::write(case.path("elsewhere"), b"untouched").unwrap();
+        let file = case.file("data", FileUse::Write, true);
+        change();
+        for _ in 0..2 {
+            assert_eq!(case.put(&file).unwrap(), [""; 0]);
+            let about = fs::symlink_metadata(&path).unwrap();
+            assert_eq!((fs::read(&path).unwrap(), modified(&about)), (b"as it was".to_vec(), file.state.modified));
+        }
+    }
+    assert_eq!(fs::read(case.path("elsewhere")).unwrap(), b"untouched");
+    assert!(!fs::read_dir(case.directory.path()).unwrap().flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(".mend")));
+}
+
+#[test]
+fn a_directory_that_is_gone_is_made_again_and_other_names_stay() {
+    let case = Case::new();
+    fs::create_dir(case.path("below")).unwrap();
+    fs::write(case.path("below/data"), b"as it was").unwrap();
+    fs::create_dir(case.path("1").join(KEPT_DIRECTORY).join("below")).unwrap();
+    let file = case.file("below/data", FileUse::Write, true);
+    fs::remove_dir_all(case.path("below")).unwrap();
+    case.put(&file).unwrap();
+    assert_eq!(fs::read(case.path("below/data")).unwrap(), b"as it was");
+    // The same file under another name, too.
+    let inode = fs::metadata(case.path("below/data")).unwrap().ino();
+    let file = case.file("below/data", FileUse::Write, true);
+    fs::hard_link(case.path("below/data"), case.path("twin")).unwrap();
+    fs::write(case.path("twin"), b"changed").unwrap();
+    case.put(&file).unwrap();
+    assert_eq!((fs::read(case.path("twin")).unwrap(), fs::metadata(case.path("twin")).unwrap().ino()), (b"as it was".to_vec(), inode));
+}
+
+#[test]
+fn nothing_is_touched_if_what_was_kept_is_not_good() {
+    let case = Case::new();
+    fs::write(case.path("data"), b"as it was").unwrap();
+    let file = case.file("data", FileUse::Write, true);
+    let kept = case.path("1").join(KEPT_DIRECTORY).join("data");
+    fs::write(case.path("data"), b"newer").unwrap();
+    for damage in [&b"AS IT WAS"[..], b"short"] {
+        fs::write(&kept, damage).unwrap();
+        assert!(matches!(case.put(&file), Err(PutError::Kept { .. })));
+    }
+    fs::remove_file(&kept).unwrap();
+    // Neither a link out of the checkpoint nor a pipe that nobody writes to.
+    std::os::unix::fs::symlink(case.path("data"), &kept).unwrap();
+    assert!(matches!(case.put(&file), Err(PutError::Kept { .. })));
+    fs::remove_file(&kept).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &kept, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+    assert!(matches!(case.put(&file), Err(PutError::Kept { .. })));
+    assert_eq!(fs::read(case.path("data")).unwrap(), b"newer");
+}
+
+#[test]
+fn what_was_not_kept_is_cut_or_told() {
+    let case = Case::new();
+    for usage in [FileUse::Append, FileUse::Write] {
+        fs::write(case.path("log"), b"lines").unwrap();
+        let file = case.file("log", usage, false);
+        fs::OpenOptions::new().append(true).open(case.path("log")).unwrap().write_all(b" and more").unwrap();
+        case.put(&file).unwrap();
+        assert_eq!(fs::read(case.path("log")).unwrap(), b"lines");
+        let changes: [(&str, &dyn Fn()); 3] = [
+            ("fewer", &|| fs::write(case.path("log"), b"").unwrap()),
+            ("replaced", &|| {
+                fs::write(case.path("new"), b"other lines").unwrap();
+                fs::rename(case.path("new"), case.path("log")).unwrap();
+            }),
+            ("gone", &|| fs::remove_file(case.path("log")).unwrap()),
+        ];
+        for (told, change) in changes {
+            change();
+            let error = case.put(&file).unwrap_err().to_string();
+            assert!(error.contains(told) && error.contains("not kept"), "{error}");
+        }
+    }
+    fs::write(case.path("input"), b"data").unwrap();
+    let file = case.file("input", FileUse::Read, false);
+    assert_eq!(case.put(&file).unwrap(), [""; 0]);
+    fs::write(case.path("input"), b"other").unwrap();
+    assert!(case.put(&file).unwrap()[0].contains("changed since"));
+}

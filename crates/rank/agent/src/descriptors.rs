@@ -11,6 +11,7 @@ use crate::park;
 use crate::sockets::{self, Refusal, Socket};
 use crate::table::{Taken, take};
 use crate::tasks::numbers_in;
+use crate::unreachable;
 use crate::watches::{self, Watch};
 use mend_image::launch::Role;
 use mend_image::record::object;
@@ -252,6 +253,10 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
     let close_on_exec = shown & libc::O_CLOEXEC != 0;
     let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
     let identity = (stat.st_dev, stat.st_ino);
+    let own = rustix::fs::readlink("/proc/self", Vec::new()).ok().and_then(|link| link.into_string().ok());
+    if let Some((what, hint)) = unreachable::descriptor(&link, stat, own.as_deref()) {
+        return unsupported(what, hint);
+    }
     let what = match FileType::from_raw_mode(stat.st_mode) {
         _ if flags & libc::O_PATH != 0 && !link.ends_with(" (deleted)") => {
             What::Path { path: own_proc(link.clone()), kind: PathKind::Place, size: 0 }

@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use crate::maps::{Advice, Area};
 use crate::node_files::NodeFiles;
 use crate::samples::Samples;
-use crate::{kept_files, maps, tasks, timers};
+use crate::{kept_files, maps, tasks, timers, unreachable};
 use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
 
 /// What of the process is not the program's.
@@ -104,6 +104,7 @@ pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)
             found.push((format!("child process {child} ({})", name.trim_end()), "wait until the program's children have ended"));
         }
     }
+    found.extend(unreachable::process());
     if let Some(what) = timers::obstacle() {
         found.push((what, "use the processor time of the process, or another clock"));
     }

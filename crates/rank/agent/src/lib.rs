@@ -53,6 +53,7 @@ mod table;
 mod target;
 mod tasks;
 mod timers;
+mod unreachable;
 mod watches;
 mod writer;
 

@@ -1,0 +1,78 @@
+//! What a process has that no other one can be given by its name: what is deleted, and what belongs to a process that will not be there.
+
+use rustix::fs::{FileType, Stat};
+
+/// Ending of the name of what is deleted, in `/proc` (proc(5)).
+const DELETED: &str = " (deleted)";
+
+/// Why an open file or directory could not be opened again, by name, and what to do.
+pub(crate) fn descriptor(link: &str, stat: &Stat, own: Option<&str>) -> Option<(String, &'static str)> {
+    let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    if directory && stat.st_nlink == 0 {
+        return Some((format!("deleted directory {}", link.trim_end_matches(DELETED)), "close directories before they are removed"));
+    }
+    if is_namespace(link) {
+        return Some((format!("namespace {link}"), "close it: a restarted rank is in other namespaces"));
+    }
+    let process = link.strip_prefix("/proc/").map(|rest| rest.split('/').next().unwrap_or(rest));
+    match process.filter(|process| process.bytes().all(|byte| byte.is_ascii_digit()) && Some(*process) != own) {
+        Some(process) if !process.is_empty() => {
+            Some((format!("{link} of another process ({process})"), "close it: that process will not be there after a restart"))
+        }
+        _ => None,
+    }
+}
+
+/// "net:[4026531840]"
+fn is_namespace(link: &str) -> bool {
+    const KINDS: [&str; 8] = ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"];
+    link.split_once(":[").is_some_and(|(kind, _)| KINDS.contains(&kind))
+}
+
+/// The same of the working directory and of the program's own file.
+pub(crate) fn process() -> Vec<(String, &'static str)> {
+    let deleted = |name: &str| {
+        let link = std::fs::read_link(format!("/proc/self/{name}")).ok()?;
+        let link = link.to_string_lossy().into_owned();
+        // A name may end so by itself.
+        let gone = link.ends_with(DELETED) && !std::path::Path::new(&link).exists();
+        gone.then(|| link.trim_end_matches(DELETED).to_owned())
+    };
+    let mut found = Vec::new();
+    if let Some(path) = deleted("exe") {
+        let what = format!("the program's own file {path} was deleted or replaced");
+        found.push((what, "put the same file back under that name for the next run, and leave it there while a job runs"));
+    }
+    if let Some(path) = deleted("cwd") {
+        found.push((format!("the working directory {path} was deleted"), "keep the directory in which a program runs"));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::fstat;
+    use std::fs::File;
+
+    #[test]
+    fn what_no_name_leads_to_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let stat = |file: &File| fstat(file).unwrap();
+        let below = place.path().join("below");
+        std::fs::create_dir(&below).unwrap();
+        let directory = File::open(&below).unwrap();
+        assert_eq!(descriptor(below.to_str().unwrap(), &stat(&directory), None), None);
+        std::fs::remove_dir(&below).unwrap();
+        let (what, _) = descriptor("/tmp/below (deleted)", &stat(&directory), None).unwrap();
+        assert_eq!(what, "deleted directory /tmp/below");
+        let file = tempfile::tempfile().unwrap();
+        let told = |link: &str| descriptor(link, &stat(&file), Some("7")).map(|(what, _)| what);
+        assert_eq!(told("net:[4026531840]").unwrap(), "namespace net:[4026531840]");
+        assert_eq!(told("/proc/12/status").unwrap(), "/proc/12/status of another process (12)");
+        for fine in ["/proc/7/status", "/proc/meminfo", "/proc/self/maps", "/proc/", "/home/net:[1]", "/tmp/a (deleted)"] {
+            assert_eq!(told(fine), None, "{fine}");
+        }
+        assert_eq!(process(), []);
+    }
+}

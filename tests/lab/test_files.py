@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 from cases import OnMachine
-from cluster import ROOT, compile_mpi
+from cluster import ROOT, compile_mpi, compile_plain
 
 PROGRAM = os.path.join(ROOT, "tests", "apps", "files_change.py")
 
@@ -148,6 +148,66 @@ class Files(OnMachine):
         self.assertGreater(self.machine.verb("checkpoints", name)[0]["bytes"], 0)
         self.machine.verb("checkpoints", name, "--remove", "1")
         self.assertFalse(os.path.exists(done["directory"]))
+
+    def test_what_has_no_name_any_more_is_refused_by_name(self):
+        program = os.path.join(ROOT, "tests", "apps", "unreachable.py")
+        obstacles = {
+            "directory": "deleted directory .*below",
+            "cwd": "the working directory .*below was deleted",
+            "namespace": r"namespace net:\[",
+            "process": "/proc/[0-9]+/status of another process",
+        }
+        for kind, name in obstacles.items():
+            with self.subTest(kind):
+                self.directory = tempfile.mkdtemp(dir=self.work)
+                job = self.machine.start(self.directory, "run", "-n", "1", sys.executable, program, kind)
+                job_name = self.machine.running(job)
+                self.until(job, "open")
+                for verb in ("explain", "checkpoint"):
+                    done = self.machine.mend(verb, job_name)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertRegex(done.stdout + done.stderr, name)
+                touch(self.directory, "change")
+                self.until(job, "changed")
+                self.machine.verb("checkpoint", job_name)
+                touch(self.directory, "go")
+                job.finish(0)
+
+    def test_a_program_whose_file_is_gone_is_refused_by_name(self):
+        program = shutil.copy(compile_plain("count.c", os.path.join(self.work, "count")), self.directory)
+        job = self.machine.start(self.directory, "run", "-n", "1", program, "400", "500", "go")
+        name = self.machine.running(job)
+        os.rename(program, program + ".old")
+        self.machine.verb("checkpoint", name)
+        os.rename(program + ".old", program)
+        os.unlink(program)
+        done = self.machine.mend("checkpoint", name)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"the program's own file {program} was deleted or replaced", done.stderr)
+        touch(self.directory, "go")
+        job.finish(0)
+
+    def test_a_checkpoint_s_directory_is_not_trusted(self):
+        name, done = self.changed(sys.executable, PROGRAM, "truncate")
+        manifest = os.path.join(done["directory"], "manifest.json")
+        for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+            os.unlink(manifest)
+            make(manifest)
+            refused = self.machine.mend("restart", done["directory"])
+            self.assertEqual(refused.returncode, 65, refused.stderr)
+        self.assertIn(name, done["directory"])
+
+    def test_root_is_told_whose_checkpoint_it_is(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root restarts what others wrote")
+        expected = self.undisturbed(sys.executable, PROGRAM, "truncate")
+        name, done = self.changed(sys.executable, PROGRAM, "truncate")
+        os.chown(os.path.join(done["directory"], "rank-0.image"), 65534, 65534)
+        refused = self.machine.mend("restart", name)
+        self.assertEqual(refused.returncode, 65)
+        self.assertRegex(refused.stderr, "rank-0.image belongs to the user with the id 65534, and you are 0")
+        self.assertIn("--any-owner", refused.stderr)
+        self.goes_on(expected, name, "--any-owner")
 
     def test_files_are_cloned_where_the_file_system_can(self):
         place = mounted(self)

@@ -254,6 +254,9 @@ pub struct Restart {
     /// turns out to be
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub input: Input,
+    /// Take a checkpoint that another user wrote: what is in it will run as you, and write the files that it names
+    #[arg(long)]
+    pub any_owner: bool,
     /// File with the key that the checkpoint's images were encrypted with; later ones are, too
     #[arg(long, value_name = "FILE")]
     pub encryption_key: Option<PathBuf>,

@@ -110,6 +110,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
             Input::Same => Wanted::Same,
             Input::New => Wanted::New,
         },
+        any_owner: arguments.any_owner,
         wishes: arguments.periodic.wishes(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,

@@ -4,6 +4,7 @@ use mend_image::chain::Chain;
 use mend_image::merge::MergeError;
 use mend_image::record::End;
 use mend_image::write::WriteError;
+use mend_kernel::untrusted::open_regular;
 use mend_sealed::{HEAD, Key, KeyError, Opener, Sealer, is_sealed, opened_by};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -37,7 +38,7 @@ impl ImageFile {
     /// # Errors
     /// Those of reading; that it is encrypted and there is no key, or another one.
     pub fn open(path: &Path, key: Option<&Key>) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        let mut file = open_regular(path)?;
         let mut head = Vec::with_capacity(HEAD);
         (&mut file).take(HEAD as u64).read_to_end(&mut head)?;
         file.rewind()?;

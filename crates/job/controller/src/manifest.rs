@@ -2,10 +2,11 @@
 //! only when every byte in it was durable. `N.part` is one that was never finished and is never read.
 
 use crate::input::InputAt;
-use crate::record::{make_directories, sync_directory, write_durably};
+use crate::record::{is_job_name, make_directories, sync_directory, write_durably};
 use crate::trail::Mark;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
+use mend_kernel::untrusted::read_within;
 use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::daemon::Stream;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -30,6 +32,9 @@ pub const FORMAT: u32 = 3;
 
 /// The oldest that is read; others are refused.
 const OLDEST: u32 = 2;
+
+/// Most bytes of a manifest: some hundred for each of a million ranks.
+const MOST_BYTES: u64 = 512 << 20;
 
 /// One rank's image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,6 +235,14 @@ pub enum ManifestError {
         /// Which file.
         path: PathBuf,
     },
+    /// Somebody else could have written anything into it.
+    #[error("{} belongs to the user with the id {owner}, and you are {}", path.display(), rustix::process::geteuid().as_raw())]
+    Owner {
+        /// Which file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
     /// Written by another release.
     #[error("{} has format {format}, this release reads {OLDEST} to {FORMAT}", path.display())]
     Format {
@@ -290,6 +303,9 @@ impl ManifestError {
             Self::Sealed { source, .. } => source.hint().into(),
             Self::Forged { .. } => {
                 "name the key that the job was started with, or restart from an older checkpoint with --checkpoint N".into()
+            }
+            Self::Owner { .. } => {
+                "what is in a checkpoint runs as you, and files are written that it names: name its directory with --any-owner if you trust its owner".into()
             }
             Self::Format { .. } => "restart it with the release of Mend that wrote it".into(),
             Self::Publish { .. } => "make room, or choose another place with --checkpoint-dir".into(),
@@ -377,7 +393,8 @@ fn check_images(directory: &Path, manifest: &Manifest) -> Result<(), ManifestErr
         if !manifest.tiers.is_empty() {
             continue;
         }
-        match fs::metadata(&path) {
+        match fs::symlink_metadata(&path) {
+            Ok(found) if !found.is_file() => return Err(wrong("is not a regular file".into())),
             Ok(found) if found.len() == image.bytes => {}
             Ok(found) => return Err(wrong(format!("is torn: {} bytes instead of {}", found.len(), image.bytes))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -438,6 +455,27 @@ pub fn read(directory: &Path, key: Option<&Key>) -> Result<Manifest, ManifestErr
     Ok(manifest)
 }
 
+/// Refuses a checkpoint of which a part is not the user's own: its directory, its manifest, any image, anything kept of files.
+///
+/// # Errors
+/// [`ManifestError::Owner`].
+pub fn check_owner(directory: &Path, manifest: &Manifest, chains: &[Vec<PathBuf>]) -> Result<(), ManifestError> {
+    let own = rustix::process::geteuid().as_raw();
+    let kept = manifest.files.iter().filter_map(|file| match &file.keeping {
+        Keeping::Content { name, .. } => Some(directory.join(KEPT_DIRECTORY).join(name)),
+        _ => None,
+    });
+    let manifests = [directory.to_owned(), directory.join("manifest.json")];
+    for path in manifests.into_iter().chain(chains.iter().flatten().cloned()).chain(kept) {
+        // What lies in other tiers is looked at there.
+        match fs::symlink_metadata(&path).map(|found| found.uid()) {
+            Ok(owner) if owner != own => return Err(ManifestError::Owner { path, owner }),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Reads a manifest and looks at no image. With a key, it must have been authenticated with this; without one, whether
 /// somebody changed it is not known.
 ///
@@ -445,7 +483,7 @@ pub fn read(directory: &Path, key: Option<&Key>) -> Result<Manifest, ManifestErr
 /// See [`ManifestError`].
 pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, ManifestError> {
     let path = directory.join("manifest.json");
-    let text = match fs::read(&path) {
+    let text = match read_within(directory, Path::new("manifest.json"), MOST_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ManifestError::None { path: directory.to_owned() }),
         Err(source) => return Err(ManifestError::Io { path, source }),
@@ -468,6 +506,9 @@ pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, Manif
         _ => {}
     }
     let manifest = sealed.manifest;
+    if !is_job_name(&manifest.job) {
+        return Err(damaged(format!("{:?} is no job's name", manifest.job)));
+    }
     if manifest.images.iter().enumerate().any(|(at, image)| image.rank as usize != at) || manifest.images.is_empty() {
         return Err(damaged("its ranks are not complete".into()));
     }

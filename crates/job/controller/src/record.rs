@@ -5,6 +5,7 @@
 //! before anything is promised that needs it.
 
 use crate::periodic::Plan;
+use mend_kernel::untrusted::read_within;
 use mend_messages::job::Secret;
 use mend_policy::restarts::Restarts;
 use mend_wire::secret::{from_hex, to_hex};
@@ -48,6 +49,9 @@ pub struct JobRecord {
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
 }
+
+/// Most bytes of a file of the directory.
+const MOST_BYTES: u64 = 512 << 20;
 
 /// Why a job's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +136,13 @@ pub fn some(names: &[String]) -> String {
         0 => shown,
         more => format!("{shown} and {more} older (`mend ps --all`)"),
     }
+}
+
+/// Whether a job can have this name: a directory of the jobs' is called so.
+#[must_use]
+pub fn is_job_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=255).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(plain)
 }
 
 /// An open job directory.
@@ -254,6 +265,9 @@ impl JobDirectory {
     /// # Errors
     /// [`RecordError::Io`].
     pub fn open(id: &str) -> Result<Self, RecordError> {
+        if !is_job_name(id) {
+            return Err(RecordError::NoSuchJob { name: id.to_owned(), known: Vec::new() });
+        }
         let path = jobs_directory()?.join(id);
         match make_directory(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(RecordError::Io { path, source: error }),
@@ -334,7 +348,7 @@ impl JobDirectory {
     /// [`RecordError::Io`], [`RecordError::Damaged`].
     pub fn read<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<T, RecordError> {
         let path = self.path.join(name);
-        let text = fs::read(&path).map_err(|source| RecordError::Io { path: path.clone(), source })?;
+        let text = read_within(&self.path, Path::new(name), MOST_BYTES).map_err(|source| RecordError::Io { path: path.clone(), source })?;
         serde_json::from_slice(&text).map_err(|_| RecordError::Damaged { path })
     }
 

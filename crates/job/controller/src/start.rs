@@ -7,7 +7,7 @@ use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{Input, Source, Wanted};
 use crate::job::{Event, Job, RankPhase, RankState};
 use crate::losses::Losses;
-use crate::manifest::{Line, Manifest, files, lineage, numbers};
+use crate::manifest::{Line, Manifest, check_owner, files, lineage, numbers};
 use crate::nodes::{Node, Reached, attach, reach, resolve};
 use crate::operation::Saving;
 use crate::output::{self, Output};
@@ -75,6 +75,8 @@ pub struct RestartSpec {
     pub repeat_output: bool,
     /// What standard input is taken for.
     pub input: Wanted,
+    /// Take checkpoints that another user wrote.
+    pub any_owner: bool,
     /// File with the key that images are encrypted with; absolute.
     pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken from now on, and which are kept.
@@ -448,6 +450,9 @@ fn reads(lineage: &[Line]) -> Restart {
 async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec: &RestartSpec, checks: Checks) -> Result<i32, RunError> {
     let lineage = lineage(images, &manifest, key)?;
     let chains = files(images, &manifest, &lineage);
+    if !spec.any_owner {
+        check_owner(images, &manifest, &chains)?;
+    }
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);

@@ -14,6 +14,7 @@ use crate::operation::Operation;
 use crate::record::write_durably;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::replication::{Action, Published, Replication};
+use mend_kernel::untrusted::read_within;
 use mend_messages::agent::SaveOrder;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::{NodeIndex, Rank};
@@ -74,7 +75,7 @@ struct Held {
 /// record (a job with the shared directory alone keeps no record).
 #[must_use]
 pub fn held(directory: &Path) -> Vec<String> {
-    let text = fs::read(directory.join("tiers.json")).unwrap_or_default();
+    let text = read_within(directory, Path::new("tiers.json"), 1 << 20).unwrap_or_default();
     serde_json::from_slice::<Held>(&text).map(|held| held.complete).unwrap_or_default()
 }
 

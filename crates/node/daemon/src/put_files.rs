@@ -9,12 +9,12 @@
 //! already changes nothing, so a restart that failed in the middle can be begun again. Faults assumed: the checkpoint's directory is
 //! anybody's; files are exchanged, cut, gone, with their directories; disks are full.
 
+use mend_kernel::untrusted::open_within;
 use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, PutOrder};
 use mend_sealed::{Key, Opener};
-use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, fchmod, fchown, futimens, open, openat2};
+use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, Uid, fchmod, fchown, futimens};
 use std::fs::{File, Metadata, OpenOptions, create_dir_all, remove_file, rename, symlink_metadata};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
@@ -86,12 +86,7 @@ pub fn put_files(order: &PutOrder, seal: Option<[u8; 32]>) -> Result<Vec<String>
 
 /// Opens what was kept: a regular file in that very directory.
 fn open_kept(checkpoint: &Path, name: &str) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory: OwnedFd = open(checkpoint, flags, Mode::empty())?;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::from(openat2(&directory, Path::new(KEPT_DIRECTORY).join(name), flags, Mode::empty(), resolve)?);
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")) }
+    open_within(checkpoint, &Path::new(KEPT_DIRECTORY).join(name))
 }
 
 /// What was kept of one file.

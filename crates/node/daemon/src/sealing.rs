@@ -12,6 +12,7 @@
 use crate::draft::Draft;
 use crate::sink::{fell_short, named};
 use mend_image::HEADER_SIZE;
+use mend_kernel::untrusted::open_regular;
 use mend_sealed::{Key, Opener, Sealer, opened_by};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -116,10 +117,7 @@ pub struct Opened {
 /// # Errors
 /// Those of reading; with a [`SealError`] in them, what is wrong with the encryption.
 pub fn open(path: &Path, key: Option<&Key>) -> io::Result<Opened> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
+    let file = open_regular(path)?;
     let mut header = vec![0; HEADER_SIZE];
     // Reading at an offset leaves the file position where the restorer expects it.
     let length = read_at(&file, &mut header)?;

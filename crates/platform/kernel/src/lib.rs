@@ -16,4 +16,5 @@ pub mod soft_dirty;
 pub mod table;
 pub mod threads;
 pub mod tiles;
+pub mod untrusted;
 pub mod userfault;

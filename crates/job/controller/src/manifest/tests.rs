@@ -67,6 +67,31 @@ pub(crate) fn manifest() -> Manifest {
 }
 
 #[test]
+fn a_manifest_names_no_directory_as_its_job() {
+    let directory = tempfile::tempdir().unwrap();
+    let names = ["/tmp/victim", "../..", "..", ".", "", "a/b", ".hidden", "a b"];
+    for (number, job) in (1..).zip(names) {
+        let part = prepare(directory.path(), number).unwrap();
+        std::fs::write(part.join("rank-0.image"), [0; 10]).unwrap();
+        let image = ImageEntry { bytes: 10, ..entry(None, 0) };
+        let place = publish(&part, &Manifest { number, job: job.into(), images: vec![image], ..manifest() }, None).unwrap();
+        let error = read_alone(&place, None).unwrap_err();
+        assert!(error.to_string().contains("is no job's name"), "{job}: {error}");
+    }
+}
+
+#[test]
+fn what_is_no_regular_file_is_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let manifest = directory.path().join("manifest.json");
+    std::os::unix::fs::symlink("/dev/zero", &manifest).unwrap();
+    assert!(matches!(read_alone(directory.path(), None), Err(ManifestError::Io { .. })));
+    std::fs::remove_file(&manifest).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &manifest, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    assert!(matches!(read_alone(directory.path(), None), Err(ManifestError::Io { .. })));
+}
+
+#[test]
 fn published_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let part = prepare(directory.path(), 1).unwrap();

@@ -8,9 +8,9 @@
 use crate::draft::Draft;
 use mend_image::ImageError;
 use mend_image::verify::{Verified, verify};
+use mend_kernel::untrusted::open_regular;
 use mend_messages::tier::ImageRef;
 use mend_sealed::{HEAD, Key, Opener, opened_by};
-use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Write};
 use std::path::Path;
 use std::sync::Mutex;
@@ -180,13 +180,13 @@ pub fn relay(
 
 /// Checks the image in a file.
 pub fn check(path: &Path, expected: &Expected, pace: &Pace) -> Result<(), CopyError> {
-    let mut file = File::open(path).map_err(CopyError::Source)?;
+    let mut file = open_regular(path).map_err(CopyError::Source)?;
     relay(&mut file, expected, pace, |_| Ok(()))
 }
 
 /// Checks that a file can be read and is as long as the image, and nothing of what it holds.
 pub fn measure(path: &Path, expected: &Expected) -> Result<(), CopyError> {
-    let bytes = File::open(path).and_then(|file| file.metadata()).map_err(CopyError::Source)?.len();
+    let bytes = open_regular(path).and_then(|file| file.metadata()).map_err(CopyError::Source)?.len();
     if bytes != expected.image.bytes {
         return Err(CopyError::Damaged(format!("is torn: {bytes} bytes instead of {}", expected.image.bytes)));
     }
@@ -203,7 +203,7 @@ pub fn into_file(source: &mut impl Read, expected: &Expected, pace: &Pace, place
 
 /// Writes a file to a stream as it is: the receiver checks.
 pub fn pour(path: &Path, to: &mut impl Write, pace: &Pace) -> Result<(), CopyError> {
-    let mut file = File::open(path).map_err(CopyError::Source)?;
+    let mut file = open_regular(path).map_err(CopyError::Source)?;
     let mut piece = vec![0; PIECE];
     loop {
         let length = file.read(&mut piece).map_err(CopyError::Source)?;

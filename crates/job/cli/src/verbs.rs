@@ -194,7 +194,9 @@ pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
                 }
                 for (path, size) in found.written_files.iter().filter(|(_, size)| *size > limit) {
                     let size = report::size(*size);
-                    println!("    remark: {path} ({size}) is open for writing, and kept with checkpoints only where its file system can clone it");
+                    println!(
+                        "    remark: {path} ({size}) is open for writing, and kept with checkpoints only where its file system can clone it"
+                    );
                 }
                 for why in &found.tracking.why {
                     println!("    changed pages are not noticed by {why}");

@@ -10,7 +10,7 @@ use mend_kernel::untrusted::read_within;
 use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::daemon::Stream;
-use mend_messages::files::{KEPT_DIRECTORY, KeptFile, Keeping};
+use mend_messages::files::{KEPT_DIRECTORY, Keeping, KeptFile};
 use mend_messages::job::{Program, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::schedule::Kind;

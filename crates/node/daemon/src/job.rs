@@ -15,8 +15,8 @@ use crate::node::Node;
 use crate::outbox::{Ordered, Outbox, Urgent, queues};
 use crate::privileges::Isolation;
 use crate::program::Known;
-use crate::rank::{Command, News, Origin, Surroundings, live};
 use crate::put_files::put_files;
+use crate::rank::{Command, News, Origin, Surroundings, live};
 use crate::relay::{Ranks, Relay, SaveStep, Slot};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
@@ -266,7 +266,9 @@ impl Job {
             }
             ToDaemon::PutFiles(order) => {
                 let (urgent, key) = (self.urgent.clone(), self.key.as_ref().map(files_key));
-                tokio::task::spawn_blocking(move || urgent.send(FromDaemon::FilesPut(put_files(&order, key).map_err(|error| chain(&error)))));
+                tokio::task::spawn_blocking(move || {
+                    urgent.send(FromDaemon::FilesPut(put_files(&order, key).map_err(|error| chain(&error))))
+                });
             }
             ToDaemon::Discard { rank } => {
                 // Its task kills and reaps; a new process of the rank may come at once. Its agent keeps its connection

@@ -23,7 +23,6 @@ use mend_messages::agent::{
     AGENT_LEFT, FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
 };
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Turn};
-use mend_messages::files::KeepOrder;
 use mend_messages::job::{JobMap, Rank};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -240,15 +239,11 @@ impl Relay {
                 let ready = async { made.await.map(|(order, given)| Ready::new(order, given)).map_err(NotReady::Sink) };
                 self.ready_save(seq, rank, ranks, ready);
             }
-            Request::KeepFiles(order) => {
-                let order = KeepOrder { seal: self.sinks.files_key(), ..order };
-                self.ask(seq, rank, Request::KeepFiles(order), (None, None), ranks);
-            }
             request => {
                 if let (Request::Resume, Some(slot)) = (&request, ranks.get(&rank)) {
                     slot.tell(Command::Feed);
                 }
-                self.ask(seq, rank, request, (None, None), ranks);
+                self.ask(seq, rank, self.sinks.filled_in(request), (None, None), ranks);
             }
         }
     }

@@ -10,7 +10,8 @@
 use crate::draft::Draft;
 use crate::sealing::Sealing;
 use crate::shared_memory;
-use mend_messages::agent::{SaveOrder, SaveTarget};
+use mend_messages::agent::{Request, SaveOrder, SaveTarget};
+use mend_messages::files::KeepOrder;
 use mend_sealed::Key;
 use std::collections::HashMap;
 use std::io;
@@ -27,7 +28,7 @@ pub enum Sink {
     Plain(Draft),
 }
 
-/// See [`Sinks::files_key`].
+/// See [`Sinks::filled_in`].
 pub fn files_key(key: &Key) -> [u8; 32] {
     key.authenticate(b"mend: files that programs have open")
 }
@@ -46,9 +47,12 @@ impl Sinks {
         Self { key, hidden: Mutex::default() }
     }
 
-    /// What copies of the program's files are encrypted with, if images are: ranks never see the key itself.
-    pub fn files_key(&self) -> Option<[u8; 32]> {
-        self.key.as_ref().map(files_key)
+    /// The request with what copies of the program's files are encrypted with, if images are: ranks never see the key itself.
+    pub fn filled_in(&self, request: Request) -> Request {
+        match request {
+            Request::KeepFiles(order) => Request::KeepFiles(KeepOrder { seal: self.key.as_ref().map(files_key), ..order }),
+            request => request,
+        }
     }
 
     /// The order as the agent is to get it, and the descriptor and sink that go with it if it is not to open its file

@@ -3,8 +3,8 @@
 //! Source: openat2(2), `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS` (Linux 5.6). Where the kernel (or a filter of system calls) does not have
 //! it, the path is gone through part by part, none of which may be a link.
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
 use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};

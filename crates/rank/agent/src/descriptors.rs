@@ -11,7 +11,6 @@ use crate::park;
 use crate::sockets::{self, Refusal, Socket};
 use crate::table::{Taken, take};
 use crate::tasks::numbers_in;
-use crate::unreachable;
 use crate::watches::{self, Watch};
 use mend_image::launch::Role;
 use mend_image::record::object;
@@ -253,8 +252,7 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
     let close_on_exec = shown & libc::O_CLOEXEC != 0;
     let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
     let identity = (stat.st_dev, stat.st_ino);
-    let own = rustix::fs::readlink("/proc/self", Vec::new()).ok().and_then(|link| link.into_string().ok());
-    if let Some((what, hint)) = unreachable::descriptor(&link, stat, own.as_deref()) {
+    if let Some((what, hint)) = crate::unreachable::descriptor(&link, stat) {
         return unsupported(what, hint);
     }
     let what = match FileType::from_raw_mode(stat.st_mode) {
@@ -545,7 +543,6 @@ impl Descriptors {
         sync(&self.written_files());
     }
 
-    /// For people.
     pub fn describe(&self) -> Vec<String> {
         self.descriptors.iter().map(|descriptor| format!("{}: {}", descriptor.fd, self.opens[descriptor.open].what.name())).collect()
     }

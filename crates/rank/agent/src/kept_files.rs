@@ -9,13 +9,16 @@
 
 use crate::descriptors::{Descriptors, PathKind, What};
 use crate::locks::Kind;
-use mend_kernel::copy::FIRST_DESCRIPTOR;
+use crate::table::{Taken, apart, aside, take};
 use mend_messages::agent::Reply;
 use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, KeepOrder, Keeping, KeptFile};
 use mend_sealed::{Key, Sealer};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fchmod, fstat, fstatfs, fsync, ftruncate, StatxFlags, linkat, mkdirat, open, openat, statx, unlinkat};
-use rustix::io::{Errno, fcntl_dupfd_cloexec, pread};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, fchmod, fstat, fstatfs, fsync, ftruncate, linkat, mkdirat, open, openat, statx, unlinkat,
+};
+use rustix::io::{Errno, pread};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -46,9 +49,9 @@ pub(crate) struct KeptFiles {
 struct OpenFile<'a> {
     path: &'a str,
     usage: FileUse,
-    /// A number by which it can be read, if there is one.
-    readable: Option<i32>,
-    any: i32,
+    taken: Taken,
+    /// By `taken`.
+    readable: bool,
     locked: bool,
     stat: Stat,
 }
@@ -99,13 +102,15 @@ impl KeptFiles {
         let mut directories = Vec::new();
         for path in std::mem::take(&mut self.unsynced) {
             let failed = |errno| (path.clone(), errno);
-            fsync(high(open(&path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())).map_err(failed)?).map_err(failed)?;
+            fsync(high(open(&path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())).map_err(failed)?)
+                .map_err(failed)?;
             directories.extend(path.parent().map(Path::to_owned));
         }
         directories.dedup();
         for path in directories {
             let failed = |errno| (path.clone(), errno);
-            fsync(high(open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())).map_err(failed)?).map_err(failed)?;
+            fsync(high(open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())).map_err(failed)?)
+                .map_err(failed)?;
         }
         Ok(())
     }
@@ -122,21 +127,28 @@ fn open_files(descriptors: &Descriptors) -> Vec<OpenFile<'_>> {
     for (index, open) in descriptors.opens.iter().enumerate() {
         let What::Path { path, kind: PathKind::File, .. } = &open.what else { continue };
         let Some(fd) = descriptors.number_of(index).filter(|_| !path.starts_with("/proc/") && !path.starts_with("/sys/")) else { continue };
-        // SAFETY: a descriptor of the program, only borrowed; closed meanwhile, it tells an error.
-        let Ok(stat) = fstat(unsafe { BorrowedFd::borrow_raw(fd) }) else { continue };
+        let Ok(taken) = take(fd) else { continue };
+        let Ok(stat) = fstat(&taken) else { continue };
         let access = open.flags & libc::O_ACCMODE;
         let usage = match access {
             libc::O_RDONLY => FileUse::Read,
             _ if open.flags & libc::O_APPEND != 0 => FileUse::Append,
             _ => FileUse::Write,
         };
-        let readable = (access != libc::O_WRONLY).then_some(fd);
+        let readable = access != libc::O_WRONLY;
         let locked = open.locks.iter().any(|lock| lock.kind == Kind::Posix);
-        let file = OpenFile { path, usage, readable, any: fd, locked, stat };
-        let known = found.entry((stat.st_dev, stat.st_ino)).or_insert(file);
-        known.usage = known.usage.max(usage);
-        known.readable = known.readable.or(readable);
-        known.locked |= locked;
+        let file = OpenFile { path, usage, taken, readable, locked, stat };
+        match found.entry((stat.st_dev, stat.st_ino)) {
+            Entry::Vacant(new) => drop(new.insert(file)),
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                known.usage = known.usage.max(usage);
+                known.locked |= locked;
+                if readable && !known.readable {
+                    (known.taken, known.readable) = (file.taken, true);
+                }
+            }
+        }
     }
     found.into_values().collect()
 }
@@ -158,8 +170,7 @@ impl OpenFile<'_> {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: a descriptor of the program, whose threads are parked.
-        unsafe { BorrowedFd::borrow_raw(self.readable.unwrap_or(self.any)) }
+        self.taken.as_fd()
     }
 
     /// The same on all nodes that see the file, another one where files of one path are different ones.
@@ -207,18 +218,17 @@ impl OpenFile<'_> {
         ![TMPFS, RAMFS].contains(&self.magic()) && self.stat.st_ctime > 0 && self.stat.st_ctime as i64 + TICK <= now
     }
 
-    /// To be read at offsets. With POSIX locks on the file only a descriptor of the program's will do: when another one is closed they are
-    /// given up.
+    /// To be read at offsets. With POSIX locks on the file, and a table that is the program's, only a descriptor of the program's will
+    /// do: when another one is closed they are given up.
     fn reader(&self) -> Result<Reader<'_>, String> {
-        if self.locked {
-            let why = "the program has a POSIX lock on it and did not open it for reading";
-            return self.readable.map(|_| Reader::Theirs(self.fd())).ok_or_else(|| why.into());
+        let theirs = |why: String| if self.readable { Ok(Reader::Theirs(self.fd())) } else { Err(why) };
+        if self.locked && !apart() {
+            return theirs("the program has a POSIX lock on it and did not open it for reading".into());
         }
-        let path = format!("/proc/self/fd/{}", self.any);
-        let opened = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
-        match high(opened) {
+        let path = format!("/proc/thread-self/fd/{}", self.fd().as_raw_fd());
+        match open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).and_then(aside) {
             Ok(own) => Ok(Reader::Own(own)),
-            Err(errno) => self.readable.map(|_| Reader::Theirs(self.fd())).ok_or_else(|| format!("it cannot be read: {errno}")),
+            Err(errno) => theirs(format!("it cannot be read: {errno}")),
         }
     }
 }
@@ -239,7 +249,7 @@ impl AsFd for Reader<'_> {
 
 /// Out of the way of the program's numbers.
 fn high(low: Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
-    low.and_then(|low| fcntl_dupfd_cloexec(&low, FIRST_DESCRIPTOR))
+    low.and_then(aside)
 }
 
 /// Where a checkpoint keeps files.

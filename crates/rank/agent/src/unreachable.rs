@@ -6,7 +6,7 @@ use rustix::fs::{FileType, Stat};
 const DELETED: &str = " (deleted)";
 
 /// Why an open file or directory could not be opened again, by name, and what to do.
-pub(crate) fn descriptor(link: &str, stat: &Stat, own: Option<&str>) -> Option<(String, &'static str)> {
+pub(crate) fn descriptor(link: &str, stat: &Stat) -> Option<(String, &'static str)> {
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     if directory && stat.st_nlink == 0 {
         return Some((format!("deleted directory {}", link.trim_end_matches(DELETED)), "close directories before they are removed"));
@@ -14,8 +14,9 @@ pub(crate) fn descriptor(link: &str, stat: &Stat, own: Option<&str>) -> Option<(
     if is_namespace(link) {
         return Some((format!("namespace {link}"), "close it: a restarted rank is in other namespaces"));
     }
+    let own = std::fs::read_link("/proc/self").ok().and_then(|own| own.into_os_string().into_string().ok());
     let process = link.strip_prefix("/proc/").map(|rest| rest.split('/').next().unwrap_or(rest));
-    match process.filter(|process| process.bytes().all(|byte| byte.is_ascii_digit()) && Some(*process) != own) {
+    match process.filter(|process| process.bytes().all(|byte| byte.is_ascii_digit()) && Some(*process) != own.as_deref()) {
         Some(process) if !process.is_empty() => {
             Some((format!("{link} of another process ({process})"), "close it: that process will not be there after a restart"))
         }
@@ -62,15 +63,16 @@ mod tests {
         let below = place.path().join("below");
         std::fs::create_dir(&below).unwrap();
         let directory = File::open(&below).unwrap();
-        assert_eq!(descriptor(below.to_str().unwrap(), &stat(&directory), None), None);
+        assert_eq!(descriptor(below.to_str().unwrap(), &stat(&directory)), None);
         std::fs::remove_dir(&below).unwrap();
-        let (what, _) = descriptor("/tmp/below (deleted)", &stat(&directory), None).unwrap();
+        let (what, _) = descriptor("/tmp/below (deleted)", &stat(&directory)).unwrap();
         assert_eq!(what, "deleted directory /tmp/below");
         let file = tempfile::tempfile().unwrap();
-        let told = |link: &str| descriptor(link, &stat(&file), Some("7")).map(|(what, _)| what);
+        let told = |link: &str| descriptor(link, &stat(&file)).map(|(what, _)| what);
         assert_eq!(told("net:[4026531840]").unwrap(), "namespace net:[4026531840]");
-        assert_eq!(told("/proc/12/status").unwrap(), "/proc/12/status of another process (12)");
-        for fine in ["/proc/7/status", "/proc/meminfo", "/proc/self/maps", "/proc/", "/home/net:[1]", "/tmp/a (deleted)"] {
+        assert_eq!(told("/proc/1/status").unwrap(), "/proc/1/status of another process (1)");
+        let own = format!("/proc/{}/status", std::process::id());
+        for fine in [own.as_str(), "/proc/meminfo", "/proc/self/maps", "/proc/", "/home/net:[1]", "/tmp/a (deleted)"] {
             assert_eq!(told(fine), None, "{fine}");
         }
         assert_eq!(process(), []);

@@ -70,6 +70,7 @@ pub struct Migration {
     state: State,
     ranks: BTreeSet<Rank>,
     waiting: BTreeSet<Rank>,
+    suspended_us: u64,
     saved_us: Option<u64>,
     restored_us: Option<u64>,
     fabric_up: bool,
@@ -88,6 +89,7 @@ impl Migration {
             state: State::Inspecting,
             ranks: ranks.into_iter().collect(),
             waiting: [rank].into(),
+            suspended_us: 0,
             saved_us: None,
             restored_us: None,
             fabric_up: false,
@@ -213,13 +215,20 @@ impl Migration {
             State::Suspending if self.waiting.is_empty() => match self.failure.take() {
                 Some(failure) => self.undo(now_us, failure),
                 None => {
+                    self.suspended_us = now_us;
                     self.state = State::Moving;
                     vec![Action::Stream]
                 }
             },
             State::Moving => match (self.saved_us, self.restored_us) {
                 (Some(saved), Some(restored)) => {
-                    self.phases.transfer_us = restored.saturating_sub(saved);
+                    // One clock for all of them, and each moment in one phase: while the image is written it is read, too, and what of that comes
+                    // after it was written is the restart's, as far as that was at work.
+                    let after = restored.saturating_sub(saved);
+                    self.phases.suspend_us = self.suspended_us.saturating_sub(self.started_us);
+                    self.phases.write_us = saved.saturating_sub(self.suspended_us);
+                    self.phases.restart_us = self.phases.restart_us.min(after);
+                    self.phases.transfer_us = after - self.phases.restart_us;
                     self.state = State::Connecting;
                     self.advance(now_us)
                 }

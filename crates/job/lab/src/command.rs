@@ -2,8 +2,9 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use clap::Subcommand;
 use mend_kernel::signal_queue::SignalQueue;
@@ -67,11 +68,14 @@ pub enum LabCommand {
         /// `head`, `node1`, `node2`…
         node: String,
     },
-    /// End a lab and everything in it.
+    /// End a lab and everything in it, with the checkpoints that lie in it: how many is said, and asked about at a terminal.
     Down {
         /// Name of the lab
         #[arg(long, env = "MEND_LAB", default_value = DEFAULT_NAME)]
         name: String,
+        /// Ask and say nothing
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -111,8 +115,12 @@ pub fn run(command: LabCommand) -> Result<i32, LabError> {
             find(&name)?.kill(&node)?;
             Ok(0)
         }
-        LabCommand::Down { name } => {
-            find(&name)?.down()?;
+        LabCommand::Down { name, force } => {
+            let lab = find(&name)?;
+            if !force && !may_go(&lab)? {
+                return Ok(1);
+            }
+            lab.down()?;
             Ok(0)
         }
     }
@@ -120,6 +128,41 @@ pub fn run(command: LabCommand) -> Result<i32, LabError> {
 
 fn find(name: &str) -> Result<Lab, LabError> {
     Lab::find(&name.parse::<LabName>()?)
+}
+
+/// Says which checkpoints go with a lab. At a terminal the user decides.
+fn may_go(lab: &Lab) -> Result<bool, LabError> {
+    // One that does not answer is ended by force.
+    let Ok(status) = lab.status() else { return Ok(true) };
+    let (jobs, checkpoints) = checkpoints_in(&status);
+    if checkpoints == 0 {
+        return Ok(true);
+    }
+    let what = format!("{checkpoints} checkpoint(s) of {jobs} job(s) in the lab `{}` go with it", status.name);
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        eprintln!("mend: {what}");
+        return Ok(true);
+    }
+    eprint!("mend: {what}. End it? [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(doing("read the answer"))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Jobs that have checkpoints in the lab's own files, and how many they have.
+fn checkpoints_in(status: &LabStatus) -> (usize, usize) {
+    // Its files are to be seen where it is.
+    let home = match status.holder {
+        0 => status.home.clone(),
+        holder => Path::new(&format!("/proc/{holder}/root")).join(status.home.strip_prefix("/").unwrap_or(&status.home)),
+    };
+    let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let numbered = |job: std::fs::DirEntry| {
+        let all = entries(&job.path().join("checkpoints"));
+        all.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok())).count()
+    };
+    let jobs: Vec<usize> = entries(&home.join("jobs")).map(numbered).filter(|count| *count > 0).collect();
+    (jobs.len(), jobs.iter().sum())
 }
 
 /// Holds a lab in the foreground until a signal or somebody's `down` ends it.
@@ -186,7 +229,11 @@ fn table(lab: &LabStatus) -> String {
             NodeState::Up => "up",
             NodeState::Dead => "dead",
         };
-        let daemon = if node.daemon { "mendd" } else { "-" };
+        let daemon = match (node.daemon, node.state, node.listens) {
+            (true, NodeState::Up, true) => "mendd",
+            (true, NodeState::Up, false) => "mendd is dead",
+            (true, NodeState::Dead, _) | (false, ..) => "-",
+        };
         text += &format!("  {:<8} {:<14} {state:<5} {daemon}\n", node.name, node.address.to_string());
     }
     text

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+
 use crate::error::LabError;
 use crate::plan::{self, DAEMON_PORT, Plan};
 use crate::protocol::Failure;
@@ -76,8 +78,16 @@ pub(crate) fn start(plan: &Plan, program: &Path, node: &str) -> Result<(), Failu
 /// Whether somebody accepts connections on this port of this network namespace. Asked of the kernel and not by
 /// connecting, which the daemon would note as a stranger who went away without a word.
 fn listens(port: u16) -> bool {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
-    tables.iter().any(|table| fs::read_to_string(table).is_ok_and(|table| has_listener(&table, port)))
+    listens_in("/proc/net", port)
+}
+
+/// The same in the network namespace of this process.
+pub(crate) fn listens_beside(pid: Pid, port: u16) -> bool {
+    listens_in(&format!("/proc/{}/net", pid.as_raw_nonzero()), port)
+}
+
+fn listens_in(tables: &str, port: u16) -> bool {
+    ["tcp", "tcp6"].iter().any(|table| fs::read_to_string(format!("{tables}/{table}")).is_ok_and(|table| has_listener(&table, port)))
 }
 
 /// Looks for a socket in state LISTEN (10) on `port` in a table of proc_net_tcp(5).

@@ -22,7 +22,7 @@ use crate::protocol::{
     Asked, Detach, Failure, JOIN_ORDER, Joined, LabStatus, NodeSays, NodeState, NodeStatus, Order, Progress, Reply, Request, Talk, VERSION,
     ready,
 };
-use crate::{network, node};
+use crate::{daemons, network, node};
 
 /// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -277,6 +277,7 @@ impl Holder {
             address: held.planned.address,
             state: held.state,
             daemon: self.plan.daemon.is_some() && held.planned.name != plan::HEAD,
+            listens: held.state == NodeState::Up && daemons::listens_beside(held.pid, plan::DAEMON_PORT),
         });
         LabStatus {
             name: self.plan.name.to_string(),

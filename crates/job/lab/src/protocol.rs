@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Bandwidth;
 
 /// Version of the messages below; raised with every change of them.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 const PACKET: usize = 64 * 1024;
 const FILES: usize = 8;
@@ -178,6 +178,8 @@ pub struct NodeStatus {
     pub state: NodeState,
     /// Whether a node daemon was started there.
     pub daemon: bool,
+    /// Whether it listens.
+    pub listens: bool,
 }
 
 /// Whether a node runs.

@@ -199,6 +199,10 @@ pub mod mapping {
     pub const RANDOM: u32 = 1 << 14;
     /// `MADV_SEQUENTIAL`.
     pub const SEQUENTIAL: u32 = 1 << 15;
+    /// Made without `MAP_NORESERVE`: memory is set aside for it where that can be. Images of older releases lack it.
+    pub const RESERVED: u32 = 1 << 16;
+    /// `mseal`ed; the restored agent does it, last of all.
+    pub const SEALED: u32 = 1 << 17;
     /// [`super::Mapping::object`] of anonymous memory.
     pub const NO_OBJECT: u32 = u32::MAX;
 }

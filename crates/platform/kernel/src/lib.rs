@@ -14,6 +14,7 @@ pub mod signal_queue;
 pub mod slice;
 pub mod soft_dirty;
 pub mod table;
+pub mod thread_attributes;
 pub mod threads;
 pub mod tiles;
 pub mod untrusted;

@@ -4,6 +4,7 @@
 //! All calls are raw: no `errno`, no locks, usable from a signal handler.
 
 use crate::raw::{check, syscall};
+use crate::thread_attributes::ThreadAttributes;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 
@@ -149,6 +150,14 @@ pub fn name() -> [u8; 16] {
     name
 }
 
+/// The calling thread's keyrings: of its session, its process, its own. None is made.
+#[must_use]
+pub fn keyrings() -> [Option<usize>; 3] {
+    const KEYCTL_GET_KEYRING_ID: usize = 0;
+    // SAFETY: takes numbers.
+    [-3isize, -2, -1].map(|which| check(unsafe { syscall(libc::SYS_keyctl, [KEYCTL_GET_KEYRING_ID, which as usize, 0, 0, 0, 0]) }).ok())
+}
+
 /// Kernel-side state of a thread that a new kernel thread has to be told again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Registration {
@@ -156,12 +165,51 @@ pub struct Registration {
     pub robust: (u64, u64),
     /// See [`clear_child_tid`].
     pub clear_child_tid: u64,
-    /// Address of the rseq area, 0 if none is registered.
+    /// Address and length of the rseq area, 0 if none is registered.
     pub rseq: u64,
+    rseq_length: usize,
+    /// An rseq area is registered that isn't the C library's. The kernel does not tell which.
+    pub foreign_rseq: bool,
     /// See [`name`].
     pub name: [u8; 16],
     /// Nanoseconds by which its timers may be late (`PR_GET_TIMERSLACK`).
     pub timer_slack: u64,
+    /// Keyrings (keyrings(7)): of its session, its process, its own; `None` where there is none.
+    pub keyrings: [Option<usize>; 3],
+    /// What else the thread has asked for.
+    pub attributes: ThreadAttributes,
+}
+
+/// What rseq(2) is to be called with beside the area, as glibc does.
+const RSEQ_SIGNATURE: usize = 0x5305_3053;
+
+/// Length of the registered area at `area`; `Ok(None)`: none is registered; `Err`: another one is.
+fn registered_rseq(area: u64) -> Result<Option<usize>, ()> {
+    /// As kernels before 6.3 have it; a place for an area that is registered for a moment.
+    #[repr(align(64))]
+    struct Area([u8; 256]);
+    const ORIGINAL: usize = 32;
+    const UNREGISTER: usize = 1;
+    const AT_RSEQ_FEATURE_SIZE: u64 = 27;
+    let mut place = Area([0; 256]);
+    let address = if area == 0 { place.0.as_mut_ptr() as usize } else { area as usize };
+    // SAFETY: reads the auxiliary vector.
+    let feature_size = unsafe { libc::getauxval(AT_RSEQ_FEATURE_SIZE) } as usize;
+    for length in [ORIGINAL, feature_size.next_multiple_of(ORIGINAL).clamp(ORIGINAL, 256)] {
+        // SAFETY: the C library's own area of this thread, or one on this stack, which is taken back before it ends.
+        match check(unsafe { syscall(libc::SYS_rseq, [address, length, 0, RSEQ_SIGNATURE, 0, 0]) }) {
+            Err(libc::EBUSY) => return Ok(Some(length)),
+            Ok(_) => {
+                // SAFETY: as above.
+                unsafe { syscall(libc::SYS_rseq, [address, length, UNREGISTER, RSEQ_SIGNATURE, 0, 0]) };
+                return Ok(None);
+            }
+            Err(libc::EINVAL | libc::EPERM) => {}
+            // A kernel without it.
+            Err(_) => return Ok(None),
+        }
+    }
+    Err(())
 }
 
 impl Registration {
@@ -170,14 +218,32 @@ impl Registration {
     pub fn of_this_thread(rseq: u64) -> Self {
         // SAFETY: takes and returns plain numbers.
         let timer_slack = unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_TIMERSLACK as usize, 0, 0, 0, 0, 0]) }.max(0) as u64;
-        Self { robust: robust_list(), clear_child_tid: clear_child_tid(), rseq, name: name(), timer_slack }
+        let (rseq_length, foreign_rseq) = match registered_rseq(rseq) {
+            Ok(length) => (length.unwrap_or(0), false),
+            Err(()) => (0, true),
+        };
+        Self {
+            robust: robust_list(),
+            clear_child_tid: clear_child_tid(),
+            rseq: if rseq_length == 0 { 0 } else { rseq },
+            rseq_length,
+            foreign_rseq,
+            name: name(),
+            timer_slack,
+            keyrings: keyrings(),
+            attributes: ThreadAttributes::of_this_thread(),
+        }
     }
 
-    /// Tells the kernel again, for the calling thread. Best effort: a failed step leaves the kernel's default.
+    /// Tells the kernel again, for the calling thread. Best effort, but for what the thread has asked for: what of that cannot be
+    /// brought back is told, for people.
+    ///
+    /// # Errors
+    /// See [`ThreadAttributes::restore`].
     ///
     /// # Safety
     /// The addresses must belong to the calling thread, as they did when they were read.
-    pub unsafe fn restore(&self) {
+    pub unsafe fn restore(&self) -> Result<(), &'static str> {
         // SAFETY: per contract the addresses are this thread's own; the kernel checks the rest.
         unsafe {
             syscall(libc::SYS_set_tid_address, [self.clear_child_tid as usize, 0, 0, 0, 0, 0]);
@@ -185,13 +251,14 @@ impl Registration {
                 syscall(libc::SYS_set_robust_list, [self.robust.0 as usize, self.robust.1 as usize, 0, 0, 0, 0]);
             }
             if self.rseq != 0 {
-                syscall(libc::SYS_rseq, [self.rseq as usize, 32, 0, 0x5305_3053, 0, 0]);
+                syscall(libc::SYS_rseq, [self.rseq as usize, self.rseq_length, 0, RSEQ_SIGNATURE, 0, 0]);
             }
             syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, self.name.as_ptr() as usize, 0, 0, 0, 0]);
             if self.timer_slack != 0 {
                 syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, self.timer_slack as usize, 0, 0, 0, 0]);
             }
         }
+        self.attributes.restore()
     }
 }
 

@@ -11,6 +11,7 @@ use crate::park;
 use crate::sockets::{self, Refusal, Socket};
 use crate::table::{Taken, take};
 use crate::tasks::numbers_in;
+use crate::unopenable;
 use crate::watches::{self, Watch};
 use mend_image::launch::Role;
 use mend_image::record::object;
@@ -281,6 +282,10 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
             }
             let capacity = rustix::pipe::fcntl_getpipe_size(borrowed).unwrap_or(65536);
             What::Pipe { identity: stat.st_ino, writes, bytes, capacity }
+        }
+        FileType::RegularFile | FileType::Directory if unopenable::obstacle(borrowed, stat, &link).is_some() => {
+            let (what, hint) = unopenable::obstacle(borrowed, stat, &link).unwrap_or_default();
+            return unsupported(what, hint);
         }
         FileType::RegularFile if in_huge_page_pool(borrowed) => {
             return unsupported(format!("file in a huge page pool {link}"), "use anonymous memory with MAP_HUGETLB");

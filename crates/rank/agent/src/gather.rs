@@ -1,6 +1,7 @@
 //! Gathering all that an image holds beside memory, while the threads stand still: tables for the writer.
 
 use crate::allocator;
+use crate::deleted;
 use crate::dirty::Look;
 use crate::layout::{Content, Layout};
 use crate::maps::{self, Area};
@@ -239,12 +240,13 @@ fn gather(
     (process.executable, process.executable_length) = layout.text(&executable);
     standing.descriptors.link_objects(&mut layout);
     standing.files.link_objects(&mut layout);
-    for plan in &mut layout.plans {
+    for plan in layout.plans.iter_mut().filter(|plan| plan.mapping.flags & mapping::SHARED != 0) {
         let held = plan.mapping.object != mapping::NO_OBJECT && layout.objects[plan.mapping.object as usize].flags & object::KEEP != 0;
         if held {
             plan.content = Content::Nothing;
         }
     }
+    deleted::share(&mut layout, areas);
     tables.threads = encode_all(threads(standing).into_iter());
     tables.volatile = volatile_pages(standing);
     tables.objects = encode_all(layout.objects.iter().copied());

@@ -6,6 +6,7 @@ use crate::descriptors::{DescriptorError, Descriptors, examine_all};
 use crate::layout::Layout;
 use crate::maps::{Advice, Area};
 use crate::node_files::NodeFiles;
+use crate::origin;
 use crate::samples::Samples;
 use crate::{kept_files, maps, tasks, timers, unreachable};
 use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
@@ -105,6 +106,7 @@ pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)
         }
     }
     found.extend(unreachable::process());
+    found.extend(origin::obstacles());
     if let Some(what) = timers::obstacle() {
         found.push((what, "use the processor time of the process, or another clock"));
     }

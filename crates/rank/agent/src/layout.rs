@@ -200,6 +200,11 @@ impl Layout {
         index
     }
 
+    /// The memory that is known by this identity.
+    pub fn known_memory(&self, identity: (u64, u64)) -> Option<u32> {
+        self.by_identity.get(&identity).copied()
+    }
+
     fn file_object(&mut self, area: &Area, may_write: bool, files: &mut Files) -> Result<u32, LayoutError> {
         let writable = area.shared && (may_write || area.protection & libc::PROT_WRITE as u32 != 0);
         let flags = object::FILE | if writable { object::WRITABLE } else { 0 };
@@ -245,6 +250,9 @@ fn unsupported(area: &Area) -> Option<&'static str> {
     }
     if name == "/[aio]" || name.starts_with("anon_inode:") || name.starts_with("socket:") || name == "[uprobes]" {
         return Some("memory shared with the kernel cannot be saved");
+    }
+    if name == "/secretmem" {
+        return Some("secret memory (memfd_secret) cannot be read");
     }
     if name.starts_with("/dev/") && name != "/dev/zero" && !name.starts_with("/dev/shm/") {
         return Some("device memory cannot be saved");

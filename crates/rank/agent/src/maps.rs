@@ -138,7 +138,7 @@ pub(crate) fn advice() -> Advice {
         } else if line.starts_with("ProtectionKey:") && kibibytes() != 0 {
             advised.obstacle = Some("memory under a protection key (pkey_mprotect) cannot be saved yet");
         } else if let Some(flags) = line.strip_prefix("VmFlags:") {
-            advised.flags = flags.split_whitespace().map(flag_bit).fold(0, |bits, bit| bits | bit);
+            advised.flags = flags.split_whitespace().map(flag_bit).fold(mapping::RESERVED, |bits, bit| bits ^ bit);
             if flags.split_whitespace().any(|flag| flag == "ss") {
                 advised.obstacle = Some("a shadow stack cannot be saved yet");
             }
@@ -184,6 +184,9 @@ fn flag_bit(flag: &str) -> u32 {
         "mg" => mapping::MERGEABLE,
         "rr" => mapping::RANDOM,
         "sr" => mapping::SEQUENTIAL,
+        // Memory is set aside for every mapping but these.
+        "nr" => mapping::RESERVED,
+        "sl" => mapping::SEALED,
         _ => 0,
     }
 }
@@ -193,7 +196,7 @@ impl Area {
     pub fn advised(&self, advice: &Advice) -> Advised {
         match advice.range(..=self.start).next_back() {
             Some((_, advised)) if self.start < advised.end => *advised,
-            _ => Advised { page_shift: 12, ..Advised::default() },
+            _ => Advised { page_shift: 12, flags: mapping::RESERVED, ..Advised::default() },
         }
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct Slot {
     /// Bases of fs and gs.
     pub segments: (u64, u64),
     pub registration: Registration,
+    /// What of it could not be brought back.
+    pub lost: Option<&'static str>,
     /// Call number, arguments, stack pointer and address after the call, as `/proc` showed them before the signal.
     blocked: Option<[u64; 9]>,
     /// Since when, where only the scheduler tells.
@@ -426,7 +428,7 @@ extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame: *mut c_voi
             if tiles::used(frame.cast()) {
                 tiles::make_used();
             }
-            (*slot).registration.restore();
+            (*slot).lost = (*slot).registration.restore().err();
             (*slot).state.store(ARRIVED, Ordering::Release);
             wake(&(*slot).state);
             stay(&*slot);

@@ -1,7 +1,10 @@
 //! The first steps of a restored agent, while all other threads are parked.
 
+use crate::file_attributes::FileError;
 use crate::guards;
 use crate::locks::Due;
+use crate::mapping_attributes::{self, MappingError};
+use crate::origin;
 use crate::reopen::{Inherited, ReopenError, reopen};
 use crate::save::Standing;
 use crate::scratch::Scratch;
@@ -23,12 +26,18 @@ pub(crate) enum RebuildError {
     Handoff,
     #[error("thread {0} did not come back")]
     Thread(i32),
+    #[error("thread {0} cannot get back {1}")]
+    Attribute(i32, &'static str),
     #[error("guard pages at {0:#x} cannot be made again: {1}")]
     Guards(u64, rustix::io::Errno),
     #[error("a lock on {0} cannot be taken again, somebody else has it: {1}")]
     Lock(String, rustix::io::Errno),
     #[error("{} cannot be made again: {errno}", path.display())]
     NodeFile { path: std::path::PathBuf, errno: rustix::io::Errno },
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error(transparent)]
     Reopen(#[from] ReopenError),
     #[error(transparent)]
@@ -47,6 +56,11 @@ pub(crate) fn handoff(scratch: &Scratch) -> Result<Handoff, RebuildError> {
 /// Returns the locks on files that are due when the rank resumes.
 pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<Due, RebuildError> {
     standing.settle(ARRIVAL_LIMIT).map_err(RebuildError::Thread)?;
+    if let Some((tid, what)) = standing.parked.threads().find_map(|slot| slot.lost.map(|what| (slot.tid, what))) {
+        return Err(RebuildError::Attribute(tid, what));
+    }
+    // What is inherited here, before the program's own is added.
+    origin::record();
     let length = (handoff.restorer_end - handoff.restorer_start) as usize;
     // SAFETY: the restorer's own memory, which all threads have left.
     unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };
@@ -55,11 +69,15 @@ pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<Due, Reb
     guards::install(&standing.guards).map_err(|(start, errno)| RebuildError::Guards(start, errno))?;
     standing.files.bring_back(&inherited).map_err(|(path, errno)| RebuildError::NodeFile { path, errno })?;
     standing.state.restore()?;
+    standing.file_attributes.restore_memory(&standing.descriptors, &inherited);
     reopen(&standing.descriptors, &inherited)?;
+    standing.file_attributes.restore(&standing.descriptors, &inherited)?;
     for fd in handoff.attach.into_iter().chain(inherited.kept.iter().map(|kept| kept.fd)).filter(|fd| *fd >= 0) {
         // SAFETY: handed over by the restorer, no longer needed; owned by nobody else.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
+    let areas = standing.space.as_ref().map_or(&[][..], |space| &space.areas);
+    mapping_attributes::restore(&standing.policies, areas, &standing.layout.plans)?;
     standing.restore_last()?;
     let _ = mend_kernel::slice::shorten();
     let due = Due::of(&standing.descriptors);

@@ -9,14 +9,17 @@
 
 use crate::aside::Room;
 use crate::attached::{self, Attached};
+use crate::attributes;
 use crate::behind::{self, Behind, Board, Done};
 use crate::context::{RESTORED, capture};
 use crate::descriptors::{self, Descriptors};
 use crate::dirty::{Looking, Prepared, Taken, Tracker};
+use crate::file_attributes::FileAttributes;
 use crate::gather::{Sources, Space, Tables, gather_until_stable};
 use crate::guards;
 use crate::inspect::{process_obstacles, shared_with_others};
 use crate::layout::{Layout, LayoutError};
+use crate::mapping_attributes::{self as mappings, Policy};
 use crate::maps;
 use crate::node_files::{self, NodeFileError, NodeFiles};
 use crate::park::{ParkError, Parked, park};
@@ -130,6 +133,8 @@ pub(crate) struct Standing {
     pub files: NodeFiles,
     /// Others put the program's files back before this process comes out of its image.
     pub files_kept: bool,
+    pub file_attributes: FileAttributes,
+    pub policies: Vec<Policy>,
     pub layout: Layout,
     /// What the layout was made of: not to be freed before the image is complete.
     pub space: Option<Space>,
@@ -138,8 +143,9 @@ pub(crate) struct Standing {
 impl Standing {
     /// Makes this kernel thread know what the saved one knew, and waits for the others to leave the restorer's code.
     pub fn settle(&self, limit: Duration) -> Result<(), i32> {
+        // The agent's own thread asks for nothing.
         // SAFETY: read from this very thread before it was saved.
-        unsafe { self.registration.restore() };
+        let _ = unsafe { self.registration.restore() };
         self.parked.await_arrival(limit)
     }
 
@@ -216,6 +222,8 @@ pub(crate) fn save(
         guards: Vec::new(),
         files: NodeFiles::default(),
         files_kept: request.files_kept,
+        file_attributes: FileAttributes::default(),
+        policies: Vec::new(),
         layout: Layout::default(),
         space: None,
     });
@@ -223,7 +231,10 @@ pub(crate) fn save(
     let space = Space::of_lately(space, sources.maps.as_fd())?;
     process_obstacles(None).into_iter().next().map_or(Ok(()), refused)?;
     standing.files = NodeFiles::capture(&standing.descriptors, &space.areas, room.unwrap_or_else(|| node_files::Room::new(0)))?;
-    // Copies of files may have taken memory.
+    standing.file_attributes = FileAttributes::read(&standing.descriptors);
+    standing.policies = mappings::policies(&space.areas);
+    attributes::obstacle(&standing.parked).map_or(Ok(()), refused)?;
+    // All that may have taken memory.
     let space = Some(space).filter(|space| space.lasts_still(sources.maps.as_fd()).unwrap_or(false));
     standing.guards = guards::find(sources.pagemap.as_raw_fd(), request.scratch)?;
     prepared.stand_still();

@@ -4,31 +4,15 @@
 //! What has arrived is peeked at and stays where it is. A restored pair is made anew, filled, and shut down as it was.
 
 use crate::reopen::ReopenError;
+use crate::socket_options::{self, Options, get, set};
 use mend_kernel::raw::{check, syscall};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 
-/// Options that a program may have set: level, name, size. Buffers are handled apart.
-const OPTIONS: [(i32, i32, usize); 12] = [
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR, 4),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT, 4),
-    (libc::SOL_SOCKET, libc::SO_BROADCAST, 4),
-    (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 4),
-    (libc::SOL_SOCKET, libc::SO_LINGER, 8),
-    (libc::SOL_SOCKET, libc::SO_PASSCRED, 4),
-    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4),
-    (libc::SOL_SOCKET, libc::SO_RCVTIMEO, 16),
-    (libc::SOL_SOCKET, libc::SO_SNDTIMEO, 16),
-    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, 4),
-    (libc::IPPROTO_TCP, libc::TCP_NODELAY, 4),
-    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 4),
-];
-/// The kernel doubles what is set and reports the double.
-const BUFFERS: [i32; 2] = [libc::SO_SNDBUF, libc::SO_RCVBUF];
 /// Room for a message; grows if one is longer.
 const ROOM: usize = 256 << 10;
 
@@ -45,8 +29,7 @@ pub(crate) struct Socket {
     arrived: Vec<Vec<u8>>,
     /// Bit 0: receives no more, bit 1: sends no more.
     shut: u8,
-    options: Vec<(usize, [u8; 16])>,
-    buffers: [i32; 2],
+    options: Options,
 }
 
 /// Why a socket cannot be saved.
@@ -74,8 +57,7 @@ pub(crate) fn examine(fd: BorrowedFd, inode: u64, still: bool) -> Result<Socket,
     if number(libc::SO_ACCEPTCONN)? != 0 {
         return Err(Refusal::Outside(listening(fd)));
     }
-    let mut socket =
-        Socket { family, kind, protocol, inode, peer: None, arrived: Vec::new(), shut: 0, options: Vec::new(), buffers: [0; 2] };
+    let mut socket = Socket { family, kind, protocol, inode, peer: None, arrived: Vec::new(), shut: 0, options: Options::default() };
     match family {
         libc::AF_UNIX => {
             let told = ask_kernel(inode)?;
@@ -93,15 +75,10 @@ pub(crate) fn examine(fd: BorrowedFd, inode: u64, still: bool) -> Result<Socket,
         libc::AF_NETLINK => return Err(Refusal::Netlink),
         _ => return Err(Refusal::Outside(outside(fd))),
     }
-    for (index, (level, name, size)) in OPTIONS.iter().enumerate() {
-        let mut value = [0; 16];
-        if get_raw(fd, *level, *name, &mut value[..*size]).is_ok() {
-            socket.options.push((index, value));
-        }
+    if socket_options::filtered(fd) {
+        return Err(Refusal::Outside("socket with a filter (SO_ATTACH_FILTER)".to_string()));
     }
-    for (value, name) in socket.buffers.iter_mut().zip(BUFFERS) {
-        *value = get(fd, libc::SOL_SOCKET, name)?;
-    }
+    socket.options = Options::read(fd);
     Ok(socket)
 }
 
@@ -273,7 +250,7 @@ pub(crate) fn alone(socket: &Socket) -> Result<OwnedFd, Errno> {
     let made = check(unsafe { syscall(libc::SYS_socket, arguments) }).map_err(Errno::from_raw_os_error)?;
     // SAFETY: just made, owned by nobody else.
     let made = unsafe { OwnedFd::from_raw_fd(made as i32) };
-    adjust(&made, socket);
+    socket.options.apply(made.as_fd());
     Ok(made)
 }
 
@@ -286,11 +263,11 @@ pub(crate) fn pair(one: &Socket, other: Option<&Socket>) -> Result<(OwnedFd, Opt
     // SAFETY: just made, owned by nobody else.
     let (first, second) = unsafe { (OwnedFd::from_raw_fd(made[0]), OwnedFd::from_raw_fd(made[1])) };
     fill(&second, &one.arrived)?;
-    adjust(&first, one);
+    one.options.apply(first.as_fd());
     let second = match other {
         Some(other) => {
             fill(&first, &other.arrived)?;
-            adjust(&second, other);
+            other.options.apply(second.as_fd());
             shut(&second, other.shut);
             Some(second)
         }
@@ -328,41 +305,6 @@ fn shut(fd: &OwnedFd, bits: u8) {
         _ => return,
     };
     let _ = rustix::net::shutdown(fd, how);
-}
-
-/// Sets what differs from a new socket.
-fn adjust(fd: &OwnedFd, socket: &Socket) {
-    for (index, wanted) in &socket.options {
-        let (level, name, size) = OPTIONS[*index];
-        let mut now = [0; 16];
-        if get_raw(fd.as_fd(), level, name, &mut now[..size]).is_ok() && now != *wanted {
-            let _ = set(fd.as_fd(), level, name, &wanted[..size]);
-        }
-    }
-    for (wanted, name) in socket.buffers.iter().zip(BUFFERS) {
-        if get(fd.as_fd(), libc::SOL_SOCKET, name) != Ok(*wanted) {
-            let _ = set(fd.as_fd(), libc::SOL_SOCKET, name, &(wanted / 2).to_ne_bytes());
-        }
-    }
-}
-
-fn get(fd: BorrowedFd, level: i32, name: i32) -> Result<i32, Errno> {
-    let mut value = [0; 4];
-    get_raw(fd, level, name, &mut value)?;
-    Ok(i32::from_ne_bytes(value))
-}
-
-fn get_raw(fd: BorrowedFd, level: i32, name: i32, value: &mut [u8]) -> Result<(), Errno> {
-    let mut length = value.len() as u32;
-    let arguments = [fd.as_raw_fd() as usize, level as usize, name as usize, value.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
-    // SAFETY: getsockopt writes at most `length` bytes into `value`.
-    check(unsafe { syscall(libc::SYS_getsockopt, arguments) }).map(drop).map_err(Errno::from_raw_os_error)
-}
-
-fn set(fd: BorrowedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
-    let arguments = [fd.as_raw_fd() as usize, level as usize, name as usize, value.as_ptr() as usize, value.len(), 0];
-    // SAFETY: setsockopt reads `value`.
-    check(unsafe { syscall(libc::SYS_setsockopt, arguments) }).map(drop).map_err(Errno::from_raw_os_error)
 }
 
 /// Sockets made so far, until each has found its numbers.

@@ -4,7 +4,7 @@ use crate::attached::Attached;
 use crate::bell::{Bell, announce_delay, announce_loss, announce_use};
 use crate::conversation::{Place, run};
 use crate::network::Network;
-use crate::{hand, rseq, table};
+use crate::{hand, origin, rseq, table};
 use mend_kernel::threads::{PARK_SIGNAL, wait, wake};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,6 +27,7 @@ pub fn start(network: &'static dyn Network) {
     let Some(place) = place() else { return };
     let main_process = place.main_process;
     rseq::find();
+    origin::record();
     let _ = PREPARED.set(Prepared { network, place });
     network.on_use(|| {
         spawn_once();

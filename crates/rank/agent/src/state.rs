@@ -1,5 +1,6 @@
 //! What the kernel keeps for the process beside memory, threads and descriptors.
 
+use crate::attributes::Attributes;
 use crate::park::Parked;
 use crate::pending::Pending;
 use crate::scheduling::{self, Scheduling};
@@ -10,9 +11,6 @@ use std::io;
 
 /// Resources of getrlimit(2).
 const LIMITS: usize = 16;
-
-/// The parts of `prctl(2)` that a program may have set for the process: how to read, how to write.
-const CONTROLS: [(i32, i32); 2] = [(libc::PR_GET_DUMPABLE, libc::PR_SET_DUMPABLE), (libc::PR_GET_THP_DISABLE, libc::PR_SET_THP_DISABLE)];
 
 /// As it was when the threads were parked.
 #[derive(Clone, Debug)]
@@ -29,7 +27,7 @@ pub(crate) struct State {
     posix_timers: Vec<Timer>,
     pending: Pending,
     scheduling: Vec<Scheduling>,
-    controls: [usize; CONTROLS.len()],
+    attributes: Attributes,
 }
 
 /// A step of a rebuild that failed.
@@ -41,6 +39,8 @@ pub(crate) enum StateError {
     Signal(i32, i32),
     #[error("POSIX timer {0} cannot be made again (errno {1})")]
     Timer(i32, i32),
+    #[error("the process cannot get back {0}")]
+    Attribute(&'static str),
 }
 
 impl State {
@@ -62,7 +62,7 @@ impl State {
             posix_timers: timers::read(parked).ok_or_else(|| io::Error::other("/proc/self/timers has an unknown form"))?,
             pending: Pending::read(parked).ok_or_else(|| io::Error::other("there are too many pending signals"))?,
             scheduling: scheduling::read(parked.threads().map(|slot| slot.tid)),
-            controls: CONTROLS.map(|(read, _)| control(read, 0).unwrap_or(0)),
+            attributes: Attributes::read(),
         };
         for (resource, limit) in state.limits.iter_mut().enumerate() {
             let mut raw = [0u64; 2];
@@ -93,10 +93,6 @@ impl State {
             // SAFETY: the program's own handlers, in its own restored memory; all signals are blocked still.
             unsafe { set_disposition(signal, action) }.map_err(|errno| StateError::Signal(signal, errno))?;
         }
-        for ((_, write), value) in CONTROLS.iter().zip(self.controls) {
-            // Refused where the kernel lacks it; the default is what the program had then.
-            let _ = control(*write, value);
-        }
         Ok(())
     }
 
@@ -124,11 +120,6 @@ impl State {
         timers::restore(&self.posix_timers).map_err(|(number, errno)| StateError::Timer(number, errno))?;
         self.pending.send(parked);
         scheduling::restore(&self.scheduling);
-        Ok(())
+        self.attributes.restore().map_err(StateError::Attribute)
     }
-}
-
-fn control(option: i32, value: usize) -> Result<usize, i32> {
-    // SAFETY: these options take and return plain numbers.
-    check(unsafe { syscall(libc::SYS_prctl, [option as usize, value, 0, 0, 0, 0]) })
 }

@@ -24,6 +24,8 @@ const ADVICE: [(u32, usize); 8] = [
     (mapping::SEQUENTIAL, 2),
 ];
 
+const ENOMEM: i32 = 12;
+
 /// While it is built.
 pub struct Building {
     tables: Tables,
@@ -87,7 +89,10 @@ impl Building {
 
     fn map_one(&self, record: &Mapping, last_file: &mut Option<(u32, usize)>) {
         let shared = record.flags & mapping::SHARED != 0;
-        let mut flags = sys::MAP_FIXED_NOREPLACE | sys::MAP_NORESERVE | if shared { sys::MAP_SHARED } else { sys::MAP_PRIVATE };
+        let mut flags = sys::MAP_FIXED_NOREPLACE | if shared { sys::MAP_SHARED } else { sys::MAP_PRIVATE };
+        if record.flags & mapping::RESERVED == 0 {
+            flags |= sys::MAP_NORESERVE;
+        }
         if record.flags & mapping::GROWS_DOWN != 0 {
             flags |= sys::MAP_GROWSDOWN;
         }
@@ -110,7 +115,13 @@ impl Building {
         let arguments = [record.start as usize, length, record.protection as usize, flags, fd, record.offset as usize];
         let pool = (record.flags & mapping::POOL != 0).then(|| from_pool(record, flags)).flatten();
         // SAFETY: MAP_FIXED_NOREPLACE: replaces nothing, neither of ours nor of the image.
-        let mapped = pool.map_or_else(|| unsafe { sys::call(sys::MMAP, arguments) }, Ok);
+        let mut mapped = pool.map_or_else(|| unsafe { sys::call(sys::MMAP, arguments) }, Ok);
+        if mapped == Err(ENOMEM) {
+            // A node with less memory than the other: the mapping comes back all the same.
+            let arguments = [arguments[0], length, arguments[2], flags | sys::MAP_NORESERVE, fd, arguments[5]];
+            // SAFETY: as above.
+            mapped = unsafe { sys::call(sys::MMAP, arguments) };
+        }
         if let Some(fd) = reader {
             // SAFETY: our own descriptor; the mapping lives on.
             let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };

@@ -11,7 +11,7 @@ use crate::park;
 use crate::sockets::{self, Refusal, Socket};
 use crate::table::{Taken, take};
 use crate::tasks::numbers_in;
-use crate::unopenable;
+use crate::{unopenable, unreachable};
 use crate::watches::{self, Watch};
 use mend_image::launch::Role;
 use mend_image::record::object;
@@ -253,7 +253,8 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
     let close_on_exec = shown & libc::O_CLOEXEC != 0;
     let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
     let identity = (stat.st_dev, stat.st_ino);
-    if let Some((what, hint)) = crate::unreachable::descriptor(&link, stat) {
+    let unopenable = || unopenable::obstacle(borrowed, stat, &link).filter(|_| flags & libc::O_PATH == 0);
+    if let Some((what, hint)) = unreachable::descriptor(&link, stat).or_else(unopenable) {
         return unsupported(what, hint);
     }
     let what = match FileType::from_raw_mode(stat.st_mode) {
@@ -282,13 +283,6 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
             }
             let capacity = rustix::pipe::fcntl_getpipe_size(borrowed).unwrap_or(65536);
             What::Pipe { identity: stat.st_ino, writes, bytes, capacity }
-        }
-        FileType::RegularFile | FileType::Directory if unopenable::obstacle(borrowed, stat, &link).is_some() => {
-            let (what, hint) = unopenable::obstacle(borrowed, stat, &link).unwrap_or_default();
-            return unsupported(what, hint);
-        }
-        FileType::RegularFile if in_huge_page_pool(borrowed) => {
-            return unsupported(format!("file in a huge page pool {link}"), "use anonymous memory with MAP_HUGETLB");
         }
         FileType::RegularFile if link.starts_with("/memfd:") => What::Memory {
             identity: map_identity(identity),
@@ -358,11 +352,6 @@ fn told(fd: BorrowedFd) -> Option<([i32; 2], i32)> {
         (known, check(syscall(libc::SYS_fcntl, [fd as usize, F_GETSIG, 0, 0, 0, 0])).unwrap_or(0) as i32)
     };
     (known.is_ok() && (owner[1] != 0 || signal != 0)).then_some((owner, signal))
-}
-
-fn in_huge_page_pool(fd: BorrowedFd) -> bool {
-    const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-    rustix::fs::fstatfs(fd).is_ok_and(|about| about.f_type as u64 == HUGETLBFS_MAGIC)
 }
 
 /// As `/proc/self/maps` writes device and inode.

@@ -2,6 +2,7 @@
 //! only and ends when its standard input does, that is with `mend run`, however that ends.
 
 use crate::error::RunError;
+use mend_patience::while_active;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,7 +10,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// A daemon that does nothing for so long while it starts hangs; as long as it works, or waits for a processor, it is waited for.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running embedded daemon.
 #[derive(Debug)]
@@ -35,10 +39,11 @@ pub async fn start(name: &str) -> Result<Embedded, RunError> {
         .map_err(|error| failed(format!("{}: {error}", program.display())))?;
     let stdout = child.stdout.take().ok_or_else(|| failed("it has no standard output".into()))?;
     let mut line = String::new();
-    match timeout(START_TIMEOUT, BufReader::new(stdout).read_line(&mut line)).await {
+    let pid = child.id().unwrap_or_default();
+    match while_active(START_LIMIT, pid, BufReader::new(stdout).read_line(&mut line)).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => return Err(failed(error.to_string())),
-        Err(_) => return Err(failed(format!("it is not ready after {} s", START_TIMEOUT.as_secs()))),
+        Err(_) => return Err(failed(format!("it is not ready, and has done nothing for {} s", START_LIMIT.as_secs()))),
     }
     let address = line.trim().parse().map_err(|_| failed("it ended at once (its message is above)".into()))?;
     Ok(Embedded { address, child })
@@ -48,7 +53,7 @@ impl Embedded {
     /// Lets it end and waits for that, at most some seconds.
     pub async fn stop(mut self) {
         drop(self.child.stdin.take());
-        if timeout(START_TIMEOUT, self.child.wait()).await.is_err() {
+        if timeout(STOP_LIMIT, self.child.wait()).await.is_err() {
             let _ = self.child.kill().await;
         }
     }

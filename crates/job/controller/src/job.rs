@@ -322,8 +322,9 @@ impl Job {
     /// How long an agent may take for an answer.
     pub(crate) fn patience(&self, request: &Request) -> Duration {
         match request {
-            Request::Inspect { .. } | Request::Resume => Duration::from_secs(20),
-            Request::Suspend | Request::SuspendPeer(_) => self.drain_timeout + Duration::from_secs(5),
+            Request::Inspect { .. } | Request::Resume => Duration::from_secs(60),
+            // It gives up by itself when a peer makes no progress for that long; until then channels drain.
+            Request::Suspend | Request::SuspendPeer(_) => 3 * self.drain_timeout + Duration::from_secs(5),
             Request::Save(_) | Request::KeepFiles(_) | Request::SyncFiles => Duration::from_secs(3600),
         }
     }

@@ -1,15 +1,17 @@
 //! Connections to the daemons: one reader and one writer task per node, so that a slow terminal or a busy event loop
-//! never looks like a dead node. The writer pings every second; the reader counts silence only while it waits.
+//! never looks like a dead node. The writer pings every second; the reader counts silence only while it waits,
+//! and of that only the time in which this process could run.
 
 use crate::error::RunError;
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::job::{NodeIndex, Secret};
+use mend_patience::patiently;
 use mend_wire::{Connection, connect};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -125,7 +127,7 @@ pub fn attach<E: Send + 'static>(
     });
     tokio::spawn(async move {
         loop {
-            let event = match timeout(node_timeout, from.receive::<FromDaemon>()).await {
+            let event = match patiently(node_timeout, from.receive::<FromDaemon>()).await {
                 Ok(Ok(FromDaemon::Pong)) => continue,
                 Ok(Ok(message)) => NodeEvent::Message(message),
                 Ok(Err(error)) => NodeEvent::Lost(error.to_string()),

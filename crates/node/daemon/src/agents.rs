@@ -6,6 +6,7 @@
 
 use mend_messages::agent::{FromAgent, ToAgent};
 use mend_messages::frame;
+use mend_patience::patiently;
 use mend_wire::{Peer, Refusals};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
@@ -20,7 +21,6 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 /// Time to the first message.
 const HELLO_TIME: Duration = Duration::from_secs(5);
@@ -164,7 +164,7 @@ impl Hall {
 
 async fn listen(id: AgentId, mut reader: OwnedReadHalf, link: AgentLink, hurry: Option<Duration>, events: &mpsc::Sender<AgentEvent>) {
     let first = match hurry {
-        Some(time) => timeout(time, receive(&mut reader)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+        Some(time) => patiently(time, receive(&mut reader)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
         None => receive(&mut reader).await,
     };
     let mut link = Some(link);

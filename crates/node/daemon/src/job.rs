@@ -29,6 +29,7 @@ use mend_messages::agent::{ImageId, Request};
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
 use mend_messages::tier::{Origin as ImageOrigin, TierOrder};
+use mend_patience::Patience;
 use mend_sealed::Key;
 use mend_wire::{Connection, ReceiveError};
 use std::collections::HashMap;
@@ -200,8 +201,8 @@ struct Job {
 
 impl Job {
     async fn run(&mut self, mut incoming: Incoming) -> End {
-        let mut last_word = Instant::now();
-        let mut tick = interval(self.patience / 4);
+        let mut silence = Patience::new(self.patience);
+        let mut tick = interval(silence.pause());
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -210,7 +211,7 @@ impl Job {
                 Some(news) = incoming.tidings.recv() => self.relay.reached(news, &mut self.ranks),
                 Some(ended) = self.lives.join_next(), if !self.lives.is_empty() => self.life_ended(ended.ok()),
                 message = incoming.commands.recv() => {
-                    last_word = Instant::now();
+                    silence.renew();
                     match message {
                         None => return End::Lost,
                         Some(ToDaemon::End) => return End::Asked,
@@ -224,7 +225,7 @@ impl Job {
                 }
                 _ = tick.tick() => {
                     self.meeting.tidy(Instant::now());
-                    if last_word.elapsed() > self.patience {
+                    if silence.is_over() {
                         tracing::warn!(job = self.introduction.id, ms = self.patience.as_millis(), "not a word from the controller");
                         return End::Lost;
                     }

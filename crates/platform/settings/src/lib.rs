@@ -97,14 +97,14 @@ pub const NODE_TIMEOUT: Setting = Setting {
     name: "MEND_NODE_TIMEOUT_MS",
     kind: Kind::Number { min: 500, max: 600_000 },
     default: "5000",
-    meaning: "Milliseconds of silence after which a node (or its job's controller) counts as dead.",
+    meaning: "Milliseconds of silence after which a node (or its job's controller) counts as dead; only time in which the one that listens could run itself counts.",
 };
 /// Bound of a drain.
 pub const DRAIN_TIMEOUT: Setting = Setting {
     name: "MEND_DRAIN_TIMEOUT_MS",
     kind: Kind::Number { min: 100, max: 600_000 },
     default: "20000",
-    meaning: "Milliseconds the channels of a job may take to drain before a checkpoint or migration is given up and the job runs on.",
+    meaning: "Milliseconds without any progress of a channel that drains after which a checkpoint or migration is given up and the job runs on.",
 };
 /// How long a checkpoint stops a job.
 pub const CHECKPOINT_MODE: Setting = Setting {

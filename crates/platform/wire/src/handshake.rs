@@ -5,16 +5,19 @@ use crate::session::{Handshake, MESSAGE_LENGTH};
 use crate::{Connection, Stream, random_bytes};
 use mend_messages::auth::{AuthError, GREETING_LENGTH, Greeting, Purpose};
 use mend_messages::job::Secret;
+use mend_patience::patiently;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
 
-/// Time a peer has for the whole handshake.
+/// Time a peer has for the whole handshake, as far as this process could look (see [`mend_patience`]).
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same for a daemon that has been reached: its kernel has answered, so its node lives, and it may have to wait for a processor.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +37,7 @@ pub enum HandshakeError {
     #[error("the peer closed the connection when it saw our proof: it holds another secret")]
     Rejected,
     /// Nothing came in time.
-    #[error("no answer within {} s", HANDSHAKE_TIMEOUT.as_secs())]
+    #[error("connected, but not answered in time")]
     TimedOut,
     /// Others took its place.
     #[error("others came, and it had not proven itself yet")]
@@ -164,11 +167,11 @@ impl Greeted {
 /// # Errors
 /// See [`HandshakeError`].
 pub async fn connect(address: SocketAddr, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
-    let shake = async {
-        let stream = TcpStream::connect(address).await.map_err(|source| HandshakeError::Connect { address, source })?;
-        Greeted::opened(stream, purpose).await?.prove_as_initiator(secret, &[]).await
-    };
-    timeout(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
+    let connecting =
+        patiently(HANDSHAKE_TIMEOUT, TcpStream::connect(address)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let stream = connecting.map_err(|source| HandshakeError::Connect { address, source })?;
+    let shake = async { Greeted::opened(stream, purpose).await?.prove_as_initiator(secret, &[]).await };
+    patiently(ANSWER_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
 }
 
 /// As [`connect`], over a unix socket whose listener must be of this user: with another's no word is exchanged.
@@ -183,7 +186,7 @@ pub async fn connect_locally(path: &Path, purpose: Purpose, secret: &Secret) -> 
         }
         Greeted::opened(stream, purpose).await?.prove_as_initiator(secret, &[]).await
     };
-    timeout(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
+    patiently(ANSWER_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
 }
 
 /// Admits the peer on an accepted stream if it proves `secret`.
@@ -192,5 +195,5 @@ pub async fn connect_locally(path: &Path, purpose: Purpose, secret: &Secret) -> 
 /// See [`HandshakeError`].
 pub async fn accept(stream: impl Into<Stream>, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
     let shake = async { Greeted::accepted(stream, &[purpose]).await?.prove_as_acceptor(secret, &[]).await };
-    timeout(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
+    patiently(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
 }

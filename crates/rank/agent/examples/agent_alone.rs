@@ -3,7 +3,7 @@
 use mend_agent::{Frozen, Network, RankAllocator};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[global_allocator]
 static ALLOCATOR: RankAllocator = RankAllocator;
@@ -26,10 +26,10 @@ impl Network for Nobody {
     fn in_use(&self) -> bool {
         false
     }
-    fn suspend(&self, _: Instant) -> Result<(), String> {
+    fn suspend(&self, _: Duration) -> Result<(), String> {
         Ok(())
     }
-    fn suspend_peer(&self, _: Rank, _: Instant) -> Result<(), String> {
+    fn suspend_peer(&self, _: Rank, _: Duration) -> Result<(), String> {
         Ok(())
     }
     fn serve(&self, timeout: Duration) {

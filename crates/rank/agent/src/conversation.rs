@@ -385,7 +385,7 @@ impl Agent {
 
     fn suspend(&mut self) -> Reply {
         let began = Instant::now();
-        let reply = self.drain(|network, deadline| network.suspend(deadline));
+        let reply = self.drain(|network, limit| network.suspend(limit));
         if let Reply::Suspended { .. } = reply {
             self.stage = Stage::Suspended;
             self.suspended_at.get_or_insert(began);
@@ -394,17 +394,17 @@ impl Agent {
     }
 
     fn let_go(&mut self, peer: Rank) -> Reply {
-        let reply = self.drain(|network, deadline| network.suspend_peer(peer, deadline));
+        let reply = self.drain(|network, limit| network.suspend_peer(peer, limit));
         self.lets_go |= matches!(reply, Reply::Suspended { .. }) && self.network.in_use();
         reply
     }
 
-    fn drain(&self, drain: impl FnOnce(&dyn Network, Instant) -> Result<(), String>) -> Reply {
+    fn drain(&self, drain: impl FnOnce(&dyn Network, Duration) -> Result<(), String>) -> Reply {
         if let Stage::Parked { .. } = self.stage {
             return refused("the rank is parked already");
         }
         let began = Instant::now();
-        match drain(&self.network, began + self.place.drain_limit) {
+        match drain(&self.network, self.place.drain_limit) {
             Ok(()) => Reply::Suspended { us: micros_since(began) },
             Err(error) => {
                 Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }

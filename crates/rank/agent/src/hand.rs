@@ -16,7 +16,7 @@ use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Work that waits for the hand: on the stack of the agent, who waits for it.
 struct Work<'a> {
@@ -106,11 +106,11 @@ impl Network for ByHand {
     fn in_use(&self) -> bool {
         self.0.in_use()
     }
-    fn suspend(&self, deadline: Instant) -> Result<(), String> {
-        run(|| self.0.suspend(deadline))
+    fn suspend(&self, limit: Duration) -> Result<(), String> {
+        run(|| self.0.suspend(limit))
     }
-    fn suspend_peer(&self, rank: Rank, deadline: Instant) -> Result<(), String> {
-        run(|| self.0.suspend_peer(rank, deadline))
+    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), String> {
+        run(|| self.0.suspend_peer(rank, limit))
     }
     fn serve(&self, timeout: Duration) {
         if self.0.in_use() { run(|| self.0.serve(timeout)) } else { std::thread::sleep(timeout) }

@@ -2,7 +2,7 @@
 
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the agent asks of a fabric. All but `listen`, `on_use`, `on_delay` and `on_loss` are called by the agent's thread alone.
 pub trait Network: Sync {
@@ -31,13 +31,13 @@ pub trait Network: Sync {
     /// Stops sending, drains all channels.
     ///
     /// # Errors
-    /// Which peer did not answer in time.
-    fn suspend(&self, deadline: Instant) -> Result<(), String>;
+    /// Which peer showed no progress for `limit`.
+    fn suspend(&self, limit: Duration) -> Result<(), String>;
     /// Drains and closes the channel to one peer, which is about to move. Until `resume` that peer counts on [`Network::keep_up`].
     ///
     /// # Errors
     /// As `suspend`.
-    fn suspend_peer(&self, rank: Rank, deadline: Instant) -> Result<(), String>;
+    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), String>;
     /// Serves peers for at most `timeout`, while suspended.
     fn serve(&self, timeout: Duration);
     /// Serves peers as long as they have something to say, at most for `time`, while the program runs.

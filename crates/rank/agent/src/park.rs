@@ -25,8 +25,9 @@ use mend_kernel::threads::{
     Disposition, PARK_SIGNAL, Registration, SA_RESTORER, disposition, queue, segment_base, set_disposition, wait, wake,
 };
 use mend_kernel::tiles;
+use mend_patience::Patience;
 use std::ffi::c_void;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SIGNALLED: u32 = 1;
 const PARKED: u32 = 2;
@@ -34,6 +35,8 @@ const ARRIVED: u32 = 3;
 const LEFT: u32 = 4;
 const GONE: u32 = 5;
 
+/// Longest time between two looks at a thread that is waited for.
+const LOOK: Duration = Duration::from_millis(50);
 /// How often the agent gives its processor to a thread that is about to sleep, before it sleeps itself.
 const YIELDS: u32 = 8;
 
@@ -156,7 +159,6 @@ pub(crate) struct Parked {
 
 /// Parks all threads but the calling one.
 pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
-    let deadline = Instant::now() + limit;
     let tasks = tasks::list().map_err(ParkError::List)?;
     let slots: Box<[Slot]> = (0..tasks.len() * 2 + 64).map(|_| Slot::default()).collect();
     let before = disposition(PARK_SIGNAL).map_err(ParkError::Signal)?;
@@ -175,7 +177,7 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
     // SAFETY: `on_park` is async-signal-safe and returns by rt_sigreturn.
     unsafe { set_disposition(PARK_SIGNAL, &ours) }.map_err(ParkError::Signal)?;
     let succession = Succession::offer();
-    parked.gather(deadline, limit)?;
+    parked.gather(limit)?;
     drop(succession);
     Ok(parked)
 }
@@ -192,7 +194,7 @@ impl Parked {
     }
 
     /// Signals threads until a listing shows none that has not parked.
-    fn gather(&mut self, deadline: Instant, limit: Duration) -> Result<(), ParkError> {
+    fn gather(&mut self, limit: Duration) -> Result<(), ParkError> {
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         loop {
@@ -218,7 +220,7 @@ impl Parked {
                 self.date_sleeps();
                 return Ok(());
             }
-            self.await_parked(deadline, limit)?;
+            self.await_parked(limit)?;
         }
     }
 
@@ -287,17 +289,18 @@ impl Parked {
         }
     }
 
-    fn await_parked(&self, deadline: Instant, limit: Duration) -> Result<(), ParkError> {
+    fn await_parked(&self, limit: Duration) -> Result<(), ParkError> {
         for slot in &self.slots[..self.used] {
+            // Each thread that has parked is progress.
+            let mut patience = Patience::with_pause(limit, LOOK);
             while slot.state.load(Ordering::Acquire) == SIGNALLED {
-                let now = Instant::now();
                 let task = Task { outer: slot.outer };
                 if !task.identify().is_some_and(|(tid, running)| running && tid == slot.tid) {
                     slot.state.store(GONE, Ordering::Relaxed);
-                } else if now >= deadline {
+                } else if patience.is_over() {
                     return Err(ParkError::Stuck { tid: slot.tid, name: task.name(), seconds: limit.as_secs() });
                 } else {
-                    wait(&slot.state, SIGNALLED, Some((deadline - now).min(Duration::from_millis(50))));
+                    wait(&slot.state, SIGNALLED, Some(LOOK));
                 }
             }
         }
@@ -311,15 +314,15 @@ impl Parked {
         if std::fs::read("/proc/thread-self/syscall").is_err() {
             return Ok(());
         }
-        let deadline = Instant::now() + limit;
         let place = core::ptr::from_ref(&EPOCH) as u64;
         for slot in self.threads() {
             let task = Task { outer: slot.outer };
             let asleep = || task.blocked_call().is_some_and(|call| call[..2] == [libc::SYS_futex as u64, place]);
             let there = || task.identify().is_some_and(|(tid, running)| running && tid == slot.tid);
             let mut looks = 0;
+            let mut patience = Patience::with_pause(limit, LOOK);
             while !asleep() && there() {
-                if Instant::now() >= deadline {
+                if patience.is_over() {
                     return Err(ParkError::Stuck { tid: slot.tid, name: task.name(), seconds: limit.as_secs() });
                 }
                 // The processor may be what it waits for, most likely this one. A sleep takes longer than that.
@@ -347,16 +350,15 @@ impl Parked {
 
     /// In a restored process: waits until all threads have left the restorer's code.
     pub fn await_arrival(&self, limit: Duration) -> Result<(), i32> {
-        let deadline = Instant::now() + limit;
         for slot in self.threads() {
+            let mut patience = Patience::with_pause(limit, LOOK);
             while slot.state.load(Ordering::Acquire) != ARRIVED {
-                let now = Instant::now();
-                if now >= deadline {
+                if patience.is_over() {
                     return Err(slot.tid);
                 }
                 let state = slot.state.load(Ordering::Acquire);
                 if state != ARRIVED {
-                    wait(&slot.state, state, Some((deadline - now).min(Duration::from_millis(50))));
+                    wait(&slot.state, state, Some(LOOK));
                 }
             }
         }

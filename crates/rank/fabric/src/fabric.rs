@@ -9,10 +9,12 @@ use crate::engine::slab::Slab;
 use crate::idle::{HALFWAY, Idle, LOOKS, NAP, Rest, gave_way};
 use crate::links::{DrainError, Links};
 use crate::lock::{Gate, Guard};
+use crate::overdue::Overdue;
 use crate::provider::av::AddressVector;
 use crate::report;
 use crate::watch;
 use mend_messages::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
+use mend_patience::Patience;
 use rustix::thread::futex;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -244,10 +246,9 @@ impl Fabric {
 
     /// Waits until this rank knows who it is. False after 30 seconds, with a report.
     pub(crate) fn wait_ready(&self) -> bool {
-        let deadline = Instant::now() + IDENTITY_TIME;
+        let mut patience = Patience::new(IDENTITY_TIME);
         while self.ready.load(Ordering::Acquire) == 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if patience.is_over() {
                 report::fault(
                     None,
                     format_args!(
@@ -257,7 +258,8 @@ impl Fabric {
                 );
                 return false;
             }
-            let timeout = futex::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let pause = patience.pause();
+            let timeout = futex::Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: i64::from(pause.subsec_nanos()) };
             let _ = futex::wait(&self.ready, futex::Flags::PRIVATE, 0, Some(&timeout));
         }
         true
@@ -339,26 +341,28 @@ impl Fabric {
     }
 
     /// Stops sends to all peers and drains: returns when everything this rank sent has been delivered. Peers must be
-    /// served meanwhile (by their programs or agents). No lock is kept.
+    /// served meanwhile (by their programs or agents). No lock is kept. A peer that shows no progress for `limit` ends it.
     ///
     /// # Errors
     /// [`DrainError`]; [`Fabric::resume`] is right after that, too.
-    pub fn suspend(&self, deadline: Instant) -> Result<(), DrainError> {
+    pub fn suspend(&self, limit: Duration) -> Result<(), DrainError> {
         self.state.lock_first().links.begin_suspend();
+        let mut overdue = Overdue::new(limit);
         loop {
-            let (draining, lost) = {
+            let (drained, late, lost) = {
                 let mut state = self.state.lock_first();
                 state.progress();
-                (state.links.drain_step(), state.links.lost())
+                let draining = state.links.drain_step();
+                (draining.is_empty(), overdue.among(&draining, |rank| state.links.taken(rank)), state.links.lost())
             };
             if !lost.is_empty() {
                 return Err(DrainError::Lost { ranks: lost });
             }
-            if draining.is_empty() {
+            if drained {
                 return Ok(());
             }
-            if Instant::now() >= deadline {
-                return Err(DrainError::Late { ranks: draining });
+            if !late.is_empty() {
+                return Err(DrainError::Late { ranks: late });
             }
             self.nap_first(NAP);
         }
@@ -369,10 +373,11 @@ impl Fabric {
     ///
     /// # Errors
     /// [`DrainError`].
-    pub fn suspend_peer(&self, peer: Rank, deadline: Instant) -> Result<(), DrainError> {
+    pub fn suspend_peer(&self, peer: Rank, limit: Duration) -> Result<(), DrainError> {
         self.state.lock_first().links.begin_suspend_peer(peer)?;
+        let mut overdue = Overdue::new(limit);
         loop {
-            {
+            let late = {
                 let mut state = self.state.lock_first();
                 state.progress();
                 state.links.drain_step();
@@ -383,9 +388,10 @@ impl Fabric {
                     state.links.close_peer(peer);
                     return Ok(());
                 }
-            }
-            if Instant::now() >= deadline {
-                return Err(DrainError::Late { ranks: vec![peer] });
+                overdue.among(&[peer], |rank| state.links.taken(rank))
+            };
+            if !late.is_empty() {
+                return Err(DrainError::Late { ranks: late });
             }
             self.nap_first(NAP);
         }

@@ -13,6 +13,7 @@ pub mod fabric;
 mod idle;
 pub mod links;
 pub mod lock;
+mod overdue;
 pub mod peer;
 mod provider;
 mod report;

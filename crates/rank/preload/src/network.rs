@@ -4,7 +4,7 @@ use mend_agent::Network;
 use mend_fabric::{Identity, fabric};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// This process's fabric.
 pub struct ProcessFabric;
@@ -57,12 +57,12 @@ impl Network for ProcessFabric {
         fabric().in_use()
     }
 
-    fn suspend(&self, deadline: Instant) -> Result<(), String> {
-        fabric().suspend(deadline).map_err(|error| told(&error, error.hint()))
+    fn suspend(&self, limit: Duration) -> Result<(), String> {
+        fabric().suspend(limit).map_err(|error| told(&error, error.hint()))
     }
 
-    fn suspend_peer(&self, rank: Rank, deadline: Instant) -> Result<(), String> {
-        fabric().suspend_peer(rank, deadline).map_err(|error| told(&error, error.hint()))
+    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), String> {
+        fabric().suspend_peer(rank, limit).map_err(|error| told(&error, error.hint()))
     }
 
     fn serve(&self, timeout: Duration) {

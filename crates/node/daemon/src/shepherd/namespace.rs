@@ -18,6 +18,7 @@ use super::spawn::spawn_self;
 use super::{await_end, begin, mount_proc, number_of, separate_mounts};
 use mend_kernel::namespaces::{fork_and_run, unshare};
 use mend_kernel::signal_queue::SignalQueue;
+use mend_patience::while_active;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -30,14 +31,13 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::Child;
 use tokio::sync::OnceCell;
-use tokio::time::timeout;
 
 /// Ids from here on were drawn: those of ranks' first processes and of their reapers are lower, and what the kernel counts up
 /// in a namespace of a rank's own hardly ever comes so far.
 pub const FIRST_DRAWN: u32 = 1 << 17;
 /// Fewer ids than that make it likely that two are the same.
 const ENOUGH: u32 = 1 << 20;
-/// How long pid 1 may take to be there.
+/// How long its keeper may do nothing before pid 1 is there.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The namespace, made when the first rank needs it. Dropping it ends every process in it.
@@ -79,7 +79,8 @@ async fn make() -> io::Result<Made> {
     let (ours, keeper) = spawn_self("namespace")?;
     ours.set_nonblocking(true)?;
     let mut control = tokio::net::UnixStream::from_std(ours)?;
-    let errno = timeout(PATIENCE, control.read_i32()).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let pid = keeper.id().unwrap_or_default();
+    let errno = while_active(PATIENCE, pid, control.read_i32()).await.map_err(|_| io::ErrorKind::TimedOut)??;
     if errno != 0 {
         return Err(io::Error::from_raw_os_error(errno));
     }

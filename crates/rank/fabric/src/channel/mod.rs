@@ -117,6 +117,10 @@ pub trait Outgoing: Send {
     /// # Errors
     /// The channel is broken or the peer closed it; only after every acknowledgement was given.
     fn acknowledged(&mut self) -> Result<Option<u64>, ChannelError>;
+    /// How far the receiver has got with what is in the channel, in a measure of its own: another number than before is progress.
+    fn taken(&mut self) -> u64 {
+        0
+    }
     /// About to sleep while packets wait: ask for a wake-up when there is room. True if there is room already.
     fn arm(&mut self) -> bool;
     /// Tells a sleeping receiver that there is something, if it asked.

@@ -225,6 +225,11 @@ impl Writer {
         self.ring.word64(GRANTS).load(Ordering::Acquire)
     }
 
+    /// How far the reader says it has come.
+    pub fn taken(&self) -> u64 {
+        self.ring.word64(TAIL).load(Ordering::Acquire)
+    }
+
     /// True if there is room for a record of this size and the line after it.
     fn room(&mut self, size: u64) -> Result<bool, ChannelError> {
         let need = size + LINE as u64;

@@ -160,6 +160,10 @@ impl Outgoing for ShmOutgoing {
         self.acks.read(self.socket.as_fd())
     }
 
+    fn taken(&mut self) -> u64 {
+        self.writer.taken()
+    }
+
     fn arm(&mut self) -> bool {
         self.writer.wait_for_room()
     }

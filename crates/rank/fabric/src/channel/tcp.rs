@@ -222,6 +222,14 @@ impl Outgoing for TcpOutgoing {
         self.acks.read(self.socket.as_fd())
     }
 
+    /// Bytes that the peer's kernel has not confirmed; it confirms only as many as its process leaves room for.
+    fn taken(&mut self) -> u64 {
+        let mut waiting: libc::c_int = 0;
+        // SAFETY: the ioctl writes one int.
+        unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut waiting) };
+        waiting as u64
+    }
+
     fn arm(&mut self) -> bool {
         false
     }

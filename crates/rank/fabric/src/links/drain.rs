@@ -18,7 +18,7 @@ use mend_messages::job::Rank;
 /// Why a drain did not end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DrainError {
-    /// These peers did not acknowledge in time.
+    /// These peers did not acknowledge, and took nothing of what is on its way to them, for a whole limit.
     #[error("the channels with ranks {ranks:?} did not drain in time")]
     Late {
         /// The peers.
@@ -43,7 +43,7 @@ impl DrainError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Late { .. } => "a rank may be stopped, or its node overloaded or unreachable; MEND_DRAIN_TIMEOUT_MS allows more time",
+            Self::Late { .. } => "nothing came from these ranks for MEND_DRAIN_TIMEOUT_MS: they may be stopped, or their node unreachable",
             Self::Lost { .. } => "these ranks have ended or crashed, or the connection to them broke; look at the job's output",
             Self::NoSuchRank { .. } => "",
         }
@@ -100,6 +100,12 @@ impl Links {
             }
         }
         draining
+    }
+
+    /// How far a peer has got with what is in the channel to it: see [`crate::channel::Outgoing::taken`].
+    pub(crate) fn taken(&mut self, rank: Rank) -> u64 {
+        let channel = self.peers.get_mut(rank as usize).and_then(|peer| peer.outbound.channel());
+        channel.map_or(0, |channel| channel.taken())
     }
 
     /// Peers whose channel broke with packets under way.

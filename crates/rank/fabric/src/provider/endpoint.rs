@@ -8,9 +8,10 @@ use crate::engine::{Binding, Class};
 use crate::fabric::{State, fabric};
 use crate::idle::NAP;
 use mend_fabric_sys::*;
+use mend_patience::Patience;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long closing an endpoint waits for a sign of peers that have not taken what was sent to them.
 const FLUSH_TIME: Duration = Duration::from_secs(3);
@@ -239,18 +240,18 @@ unsafe extern "C" fn setopt(fid: *mut Fid, level: c_int, name: c_int, value: *co
 /// that have ended are not waited for.
 fn flush(number: u16) {
     let fabric = fabric();
-    let mut deadline = Instant::now() + FLUSH_TIME;
+    let mut patience = Patience::with_pause(FLUSH_TIME, 10 * NAP);
     let mut state = fabric.lock();
     while !state.links.idle() || state.engine.unfinished(number, |peer| state.links.gone(peer)) {
         if state.links.on_hold() {
             // A checkpoint or a migration is under way; its time does not count.
-            deadline = Instant::now() + FLUSH_TIME;
+            patience.renew();
         }
-        if Instant::now() > deadline {
+        if patience.is_over() {
             break;
         }
         if state.progress() {
-            deadline = Instant::now() + FLUSH_TIME;
+            patience.renew();
         } else {
             state = fabric.sleep(state, NAP);
         }

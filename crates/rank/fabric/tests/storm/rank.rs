@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Messages a sender may be ahead of its receiver's count.
 const WINDOW: u64 = 512;
@@ -387,14 +387,14 @@ fn obey(settings: &Settings, rank: u32, socket: UnixStream, seen: &Seen, over: &
     for line in BufReader::new(socket).lines().map_while(Result::ok) {
         let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let number = || rest.split(' ').next().and_then(|word| word.parse::<u32>().ok()).unwrap_or(0);
-        let deadline = || {
+        let limit = || {
             let time = rest.rsplit(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
-            Instant::now() + Duration::from_millis(time)
+            Duration::from_millis(time)
         };
         match verb {
             "map" => fabric().set_map(parse_map(rest).expect("a map")),
-            "suspend" => say(drained(fabric().suspend(deadline()))),
-            "peer" => say(drained(fabric().suspend_peer(number(), deadline()))),
+            "suspend" => say(drained(fabric().suspend(limit()))),
+            "peer" => say(drained(fabric().suspend_peer(number(), limit()))),
             "resume" => {
                 fabric().resume();
                 say("ok".into());

@@ -3,6 +3,7 @@
 //! Each module holds one kind of rule as pure functions from text to [`Breach`]es, tested on small fixtures; this file
 //! does the reading. `cargo xtask settings` writes the reference of all settings, which `check` compares.
 
+mod circles;
 mod documents;
 mod layers;
 mod licences;
@@ -53,6 +54,7 @@ fn top() -> PathBuf {
 fn check() -> Result<ExitCode, String> {
     let top = top();
     let mut breaches = Vec::new();
+    let mut sources = Vec::new();
     let files = files(&top)?;
     for file in &files {
         breaches.extend(names::check(file));
@@ -67,7 +69,11 @@ fn check() -> Result<ExitCode, String> {
             documents::SETTINGS => breaches.extend(documents::settings(&text)),
             _ => {}
         }
+        if file.ends_with(".rs") {
+            sources.push((file.as_str(), text));
+        }
     }
+    breaches.extend(circles::check(sources.iter().map(|(file, text)| (*file, text.as_str()))));
     for needed in documents::NEEDED.iter().filter(|needed| !files.iter().any(|file| file == *needed)) {
         breaches.push(Breach::new(*needed, "is missing"));
     }

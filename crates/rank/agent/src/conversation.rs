@@ -13,6 +13,7 @@ use crate::aside::Room;
 use crate::attached::Attached;
 use crate::behind::{self, Behind, Board};
 use crate::bell::{self, Bell};
+use crate::chain::chain;
 use crate::dirty::Tracker;
 use crate::gather::Space;
 use crate::hand::ByHand;
@@ -25,6 +26,7 @@ use crate::network::{Frozen, Network};
 use crate::node_files;
 use crate::park::Parked;
 use crate::passing;
+use crate::place::Place;
 use crate::rebuild;
 use crate::room::{self, Caution};
 use crate::samples::Samples;
@@ -43,7 +45,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -65,18 +66,6 @@ const LATELY: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_millis(8);
 /// How long a rank that has moved waits for the locks of its former self.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
-
-/// What the environment tells the agent.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub socket: PathBuf,
-    pub rank: Rank,
-    pub main_process: bool,
-    pub pmi: Option<i32>,
-    pub drain_limit: Duration,
-    /// As `MEND_TRACKING` says.
-    pub tracking: String,
-}
 
 enum Stage {
     Running,
@@ -579,7 +568,7 @@ impl Agent {
         let handoff = match rebuild::handoff(&self.scratch) {
             Ok(handoff) => handoff,
             // Nothing is known about this process, not even how to speak to the daemon.
-            Err(_) => end_process(),
+            Err(_) => rebuild::end_process(),
         };
         // The streams have new identities.
         self.attached = Attached::behind(handoff.attach.map(|fd| (fd >= 0).then_some(fd)));
@@ -594,7 +583,7 @@ impl Agent {
             // The daemon ends this process; its threads never run.
             loop {
                 if self.link.receive().is_err() {
-                    end_process();
+                    rebuild::end_process();
                 }
             }
         }
@@ -610,33 +599,10 @@ impl Agent {
     }
 }
 
-/// Ends a restored process that has nobody to tell. Its threads never ran.
-fn end_process() -> ! {
-    loop {
-        // SAFETY: exit_group does not return.
-        unsafe { mend_kernel::raw::syscall(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
-    }
-}
-
 fn micros_since(at: Instant) -> u64 {
     at.elapsed().as_micros() as u64
 }
 
 fn refused(error: &str) -> Reply {
     Reply::Failed { error: error.to_string(), hint: String::new() }
-}
-
-/// An error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -1,7 +1,7 @@
 //! What stands in the way of saving this process: looks, touches nothing.
 
 use crate::attached::Attached;
-use crate::conversation::chain;
+use crate::chain::chain;
 use crate::descriptors::{DescriptorError, Descriptors, examine_all};
 use crate::layout::Layout;
 use crate::maps::{Advice, Area};

@@ -2,8 +2,9 @@
 
 use crate::attached::Attached;
 use crate::bell::{Bell, announce_delay, announce_loss, announce_use};
-use crate::conversation::{Place, run};
+use crate::conversation::run;
 use crate::network::Network;
+use crate::place::Place;
 use crate::{hand, origin, rseq, table};
 use mend_kernel::threads::{PARK_SIGNAL, wait, wake};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

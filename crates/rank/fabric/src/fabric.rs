@@ -4,16 +4,18 @@
 //! packets inside libfabric calls, the agent's thread moves them while a checkpoint or migration is prepared.
 
 use crate::channel::ChannelError;
+use crate::counter::cycles;
 use crate::engine::Engine;
 use crate::engine::slab::Slab;
+use crate::identity::Identity;
 use crate::idle::{HALFWAY, Idle, LOOKS, NAP, Rest, gave_way};
 use crate::links::{DrainError, Links};
 use crate::lock::{Gate, Guard};
 use crate::overdue::Overdue;
-use crate::provider::av::AddressVector;
 use crate::report;
+use crate::vector::AddressVector;
 use crate::watch;
-use mend_messages::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
+use mend_messages::job::{FabricAddress, JobMap, Rank};
 use mend_patience::Patience;
 use rustix::thread::futex;
 use std::net::IpAddr;
@@ -23,23 +25,6 @@ use std::time::{Duration, Instant};
 
 /// How long a libfabric call waits for the agent to learn this rank's identity.
 const IDENTITY_TIME: Duration = Duration::from_secs(30);
-
-/// Who this rank is, from the daemon's Welcome.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// Permanent identity of the job.
-    pub job: [u8; 16],
-    /// Key of the channels' handshakes.
-    pub secret: Secret,
-    /// This rank.
-    pub rank: Rank,
-    /// Number of ranks.
-    pub size: u32,
-    /// Node this rank is on now.
-    pub node: NodeIndex,
-    /// Address of the TCP listener.
-    pub ip: IpAddr,
-}
 
 /// The listeners cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -126,13 +111,6 @@ impl State {
             }
         }
     }
-}
-
-/// The time stamp counter.
-#[inline]
-pub(crate) fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has it.
-    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// The process's fabric.

@@ -8,8 +8,10 @@
 //! [`engine`] → completion → `fi_cq_read`.
 
 pub mod channel;
+mod counter;
 pub mod engine;
 pub mod fabric;
+pub mod identity;
 mod idle;
 pub mod links;
 pub mod lock;
@@ -17,9 +19,11 @@ mod overdue;
 pub mod peer;
 mod provider;
 mod report;
+mod vector;
 mod watch;
 
-pub use fabric::{Fabric, FabricError, Frozen, Identity, fabric};
+pub use fabric::{Fabric, FabricError, Frozen, fabric};
+pub use identity::Identity;
 pub use idle::gives_way;
 pub use links::DrainError;
 pub use provider::provider;

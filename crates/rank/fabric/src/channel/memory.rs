@@ -1,7 +1,7 @@
 //! The sender's memory, as the receiver of a channel on the same node reads it: by the sender's process, or by a descriptor.
 
 use super::pace::Prospect;
-use crate::fabric::cycles;
+use crate::counter::cycles;
 use mend_kernel::namespaces::peer_of;
 use mend_kernel::table::Placed;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

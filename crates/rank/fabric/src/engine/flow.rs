@@ -20,7 +20,7 @@
 //! Faults assumed: a peer may say anything in a TAKEN; a number that was not sent or goes back is refused. A peer that does not
 //! keep to the limit is not stopped: ranks of a job run the same release with the same settings.
 
-use super::withhold::RECORD;
+use super::matching::RECORD;
 use mend_messages::job::Rank;
 
 /// Longest message that is not counted, bytes.

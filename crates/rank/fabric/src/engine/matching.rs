@@ -12,7 +12,9 @@
 use crate::engine::buffers::Buffers;
 use crate::engine::ordered::{Ordered, Sought};
 use crate::engine::packet::Header;
-use crate::engine::withhold::RECORD;
+
+/// What a message that waits takes besides its payload, about, bytes.
+pub const RECORD: u64 = 160;
 
 /// A rank and one of its endpoints.
 pub type Source = (u32, u16);

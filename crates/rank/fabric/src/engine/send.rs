@@ -2,8 +2,8 @@
 
 use super::buffers::{Buffers, MAX_SEGMENTS, Segment, gather};
 use super::completion::Completion;
+use super::matching::RECORD;
 use super::packet::{Header, Kind, MAX_PAYLOAD, flag};
-use super::withhold::RECORD;
 use super::{Class, Engine, Fault, Operation, Outlet, Stream};
 use mend_fabric_sys::{
     FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EINVAL, FI_EIO, FI_EMSGSIZE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_SEND, FI_TAGGED,

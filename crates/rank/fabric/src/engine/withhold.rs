@@ -34,14 +34,11 @@
 //!
 //! Faults assumed: a peer may say any of the three at any time. A sender that ignores WITHHOLD is not stopped.
 
-use super::matching::Matcher;
+use super::matching::{Matcher, RECORD};
 use super::packet::{Header, Kind, flag};
 use super::{Engine, Outlet};
 use mend_messages::job::Rank;
 use std::collections::{HashMap, VecDeque};
-
-/// What a message that waits takes besides its payload, about, bytes.
-pub const RECORD: u64 = 160;
 
 /// Part of the limit that leaves upon one RELEASE, or that may stay upon one WITHHOLD.
 const SHARE: u64 = 4;

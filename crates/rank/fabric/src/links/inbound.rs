@@ -1,7 +1,7 @@
 //! Admitting channels and receiving.
 
 use super::Links;
-use super::pull::Pulling;
+use super::pulling::Pulling;
 use crate::channel::stranger::Stranger;
 use crate::channel::{ChannelError, Hello, Incoming, Sink};
 use crate::engine::Engine;

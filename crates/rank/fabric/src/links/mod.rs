@@ -13,6 +13,7 @@ mod outbound;
 mod pull;
 #[cfg(test)]
 mod pull_tests;
+mod pulling;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,7 @@ use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::Header;
 use crate::engine::pull::{Offer, Pull};
 use crate::engine::{EAGER_LIMIT, Engine, Grant, Outlet, Place, Reached, Stream};
-use crate::fabric::Identity;
+use crate::identity::Identity;
 use crate::peer::{Outbound, Peer, Queued};
 use crate::report;
 use crate::watch::{Token, Watch};

@@ -9,7 +9,7 @@
 
 use super::Links;
 use super::inbound::Inbound;
-use crate::channel::{NotPulled, Pulled, Puller};
+use super::pulling::Pulling;
 use crate::engine::Engine;
 use crate::engine::pull::Pull;
 use crate::report;
@@ -17,46 +17,6 @@ use mend_messages::job::Rank;
 
 /// Bytes read from one peer before others have their turn.
 const BUDGET: usize = 512 * 1024;
-
-/// A read under way.
-pub struct Pulling {
-    pull: Pull,
-    /// Bytes that were read or whose read was started.
-    offset: usize,
-    /// Reads that were started and have not ended.
-    under_way: usize,
-    failed: bool,
-}
-
-impl Pulling {
-    /// Starts what can be started. False: the channel takes no more now.
-    fn go_on(&mut self, puller: &mut dyn Puller, budget: &mut usize) -> bool {
-        while !self.failed
-            && let Some((remote, local)) = self.pull.next(self.offset, puller.chunk())
-        {
-            if *budget == 0 {
-                return false;
-            }
-            match puller.read(self.pull.operation, remote, local) {
-                Ok(Pulled::Done) => {}
-                Ok(Pulled::Started) => self.under_way += 1,
-                Ok(Pulled::Full) => return false,
-                Err(NotPulled) => {
-                    self.failed = true;
-                    break;
-                }
-            }
-            self.offset += local.len;
-            *budget = budget.saturating_sub(local.len);
-        }
-        true
-    }
-
-    /// How it ended, if it has.
-    fn outcome(&self) -> Option<bool> {
-        (self.under_way == 0 && (self.failed || self.offset >= self.pull.length)).then_some(!self.failed)
-    }
-}
 
 impl Inbound {
     /// True if this message had better come in packets.

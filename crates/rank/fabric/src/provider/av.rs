@@ -6,6 +6,7 @@
 use super::{fid_operations, give, refuse, status};
 use crate::engine::matching::Source;
 use crate::fabric::fabric;
+use crate::vector::AddressVector;
 use mend_fabric_sys::*;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -27,25 +28,6 @@ fn decode(job: &[u8; 16], name: &[u8; NAME_LENGTH]) -> Option<Source> {
     let rank = u32::from_le_bytes([name[20], name[21], name[22], name[23]]);
     let endpoint = u16::from_le_bytes([name[24], name[25]]);
     (name[..4] == MAGIC && name[4..20] == *job).then_some((rank, endpoint))
-}
-
-/// What the numbers stand for.
-#[derive(Debug, Default)]
-pub struct AddressVector {
-    entries: Vec<Option<Source>>,
-}
-
-impl AddressVector {
-    /// The endpoint of a number.
-    #[inline]
-    pub fn resolve(&self, number: u64) -> Option<Source> {
-        self.entries.get(usize::try_from(number).ok()?).copied().flatten()
-    }
-
-    /// The number of an endpoint.
-    pub fn find(&self, source: Source) -> Option<u64> {
-        self.entries.iter().position(|entry| *entry == Some(source)).map(|at| at as u64)
-    }
 }
 
 #[repr(C)]

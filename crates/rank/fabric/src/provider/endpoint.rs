@@ -3,6 +3,7 @@
 use super::av::{NAME_LENGTH, Vector, copy_name, encode};
 use super::cntr::Counter;
 use super::cq::CompletionQueue;
+use super::open_endpoint::Endpoint;
 use super::{fid_operations, give, message, refuse, rma, status, tagged, transfer};
 use crate::engine::{Binding, Class};
 use crate::fabric::{State, fabric};
@@ -15,44 +16,6 @@ use std::time::Duration;
 
 /// How long closing an endpoint waits for a sign of peers that have not taken what was sent to them.
 const FLUSH_TIME: Duration = Duration::from_secs(3);
-
-#[repr(C)]
-pub struct Endpoint {
-    fid: FidEp,
-    /// Number of the endpoint in the engine, and for peers.
-    pub number: u16,
-    /// Number of its address vector, 0 before it is bound.
-    vector: AtomicU64,
-    /// Operation flags of calls that take none.
-    pub send_flags: u64,
-    /// The same for receives.
-    pub receive_flags: u64,
-    /// Receives name their source (`FI_DIRECTED_RECV` was asked for); otherwise what stands there means nothing.
-    directed: bool,
-}
-
-impl Endpoint {
-    /// # Safety
-    /// `ep` was made by `open` and is not closed.
-    #[inline]
-    pub unsafe fn of<'a>(ep: *mut FidEp) -> &'a Self {
-        // SAFETY: by the caller's promise.
-        unsafe { &*ep.cast::<Self>() }
-    }
-
-    /// The peer that a number stands for.
-    #[inline]
-    pub fn peer(&self, state: &State, number: u64) -> Result<(u32, u16), i32> {
-        let vector = state.vectors.get(self.vector.load(Ordering::Relaxed)).ok_or(FI_ENOAV)?;
-        vector.resolve(number).ok_or(FI_EINVAL)
-    }
-
-    /// The source of a directed receive, `None` for any.
-    #[inline]
-    pub fn source(&self, state: &State, number: u64) -> Result<Option<(u32, u16)>, i32> {
-        if number == FI_ADDR_UNSPEC || !self.directed { Ok(None) } else { self.peer(state, number).map(Some) }
-    }
-}
 
 static FID_OPS: FiOps = FiOps { bind: Some(bind), control: Some(control), ..fid_operations(close) };
 

@@ -1,6 +1,6 @@
 //! `fi_msg`: plain messages, matched by order alone.
 
-use super::endpoint::Endpoint;
+use super::open_endpoint::Endpoint;
 use super::{Segments, transfer};
 use crate::engine::{Message, Receive};
 use crate::fabric::{State, fabric};

@@ -17,6 +17,7 @@ mod fabric;
 mod getinfo;
 mod message;
 mod mr;
+mod open_endpoint;
 mod rma;
 mod tagged;
 

@@ -1,6 +1,6 @@
 //! `fi_rma`: reads and writes of registered memory of a peer.
 
-use super::endpoint::Endpoint;
+use super::open_endpoint::Endpoint;
 use super::{Segments, transfer};
 use crate::engine::{Begun, Engine, Transfer};
 use crate::fabric::{State, fabric};

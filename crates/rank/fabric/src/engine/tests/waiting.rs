@@ -1,7 +1,7 @@
 //! Floods of messages that nobody receives.
 
 use super::*;
-use crate::engine::withhold::RECORD;
+use crate::engine::matching::RECORD;
 
 impl Pair {
     /// What waits at `side`, bytes with each message's record, by kind: plain, tagged.

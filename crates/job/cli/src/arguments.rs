@@ -5,6 +5,7 @@ use mend_controller::periodic::Wishes;
 use mend_settings::SettingError;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Keeps MPI jobs running: checkpoints, migrates and restarts the ranks of unmodified MPI programs, without root.
 #[derive(Debug, Parser)]
@@ -48,6 +49,8 @@ pub enum Command {
     Explain(Verb),
     /// End a running job.
     Kill(Verb),
+    /// Remove jobs that have ended, with their checkpoints.
+    Rm(Remove),
     /// Look into image files of checkpoints: show, verify, diff, compact.
     #[command(subcommand)]
     Image(ImageCommand),
@@ -69,7 +72,8 @@ Examples:
   mend run -n 4 --interval 600 --incremental 5 ./app   a checkpoint every 10 minutes, every sixth a full one
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
 
-The exit code is the program's (128 + signal if a signal ended it); 75 if a node, or a connection between two, was lost and a restart can go on.")]
+The exit code is the program's (128 + signal if a signal ended it); 75 if a node, or a connection between two, was lost and a restart can go on.
+Which rank exited with a code other than 0 is said on standard error, also that a 75 was the program's own.")]
 pub struct Run {
     /// Number of ranks (also -np)
     #[arg(short = 'n', long = "np", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -80,7 +84,7 @@ pub struct Run {
     /// File with one host per line, NAME or NAME:RANKS
     #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
-    /// Hosts that get no rank at first: targets of migrations
+    /// Hosts that get no rank at first: targets of migrations; one that does not answer is left out
     #[arg(long, value_name = "LIST")]
     pub spares: Option<String>,
     /// Environment variable for the ranks (also -env NAME VALUE)
@@ -165,12 +169,50 @@ pub struct Checkpoints {
 /// `mend ps`.
 #[derive(Debug, Args)]
 pub struct Ps {
-    /// Also jobs that ended
+    /// Also jobs that ended, and how much space each takes
     #[arg(short, long)]
     pub all: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `mend rm`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend rm lmp-3f2a                                 its directory and its checkpoints: it cannot be restarted then
+  mend rm --ended                                  all jobs that do not run
+  mend rm --ended --older 7d                       those that ended at least 7 days ago; also 12h, 30m
+
+A job that runs is refused. MEND_EXPIRE does the same at each `mend run`. Copies of checkpoints in other tiers than the
+shared directory stay, and that is said.")]
+pub struct Remove {
+    /// The jobs
+    #[arg(required_unless_present = "ended", conflicts_with = "ended")]
+    pub jobs: Vec<String>,
+    /// All that have ended
+    #[arg(long)]
+    pub ended: bool,
+    /// Of these, those that ended at least so long ago
+    #[arg(long, value_name = "TIME", requires = "ended", value_parser = age)]
+    pub older: Option<Duration>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn age(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time: write for example 7d, 12h, 30m or 90s");
+    let (number, unit) = text.split_at(text.len() - text.chars().next_back().filter(char::is_ascii).map_or(0, |_| 1));
+    let seconds = match unit {
+        "d" => 86_400,
+        "h" => 3_600,
+        "m" => 60,
+        "s" => 1,
+        _ => return Err(wrong()),
+    };
+    number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).map(Duration::from_secs).ok_or_else(wrong)
 }
 
 /// A verb on one job.
@@ -238,12 +280,15 @@ pub struct Restart {
     /// Number of the checkpoint, taken or refused; default: the newest that is complete and undamaged
     #[arg(long, value_name = "N")]
     pub checkpoint: Option<u64>,
-    /// Other hosts than before, as in `mend run`
+    /// Other hosts than before, as in `mend run`; default: those of the job's last run that answer
     #[arg(long, alias = "host", value_name = "LIST")]
     pub hosts: Option<String>,
     /// File with one host per line
     #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
+    /// Hosts that get no rank at first, besides: targets of migrations
+    #[arg(long, value_name = "LIST")]
+    pub spares: Option<String>,
     /// Other tiers for the checkpoints to come than before, as in `mend run`
     #[arg(long, value_name = "LIST")]
     pub tiers: Option<String>,
@@ -356,4 +401,18 @@ pub struct Version {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages() {
+        assert_eq!(age("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!([age("12h"), age("30m"), age("0s")].map(|age| age.unwrap().as_secs()), [43_200, 1_800, 0]);
+        for wrong in ["", "7", "d", "-1d", "7 d", "1w", "7é", "99999999999999999999d"] {
+            assert!(age(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -100,9 +100,11 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
 pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
     let candidates = choose(arguments.job.as_deref(), arguments.checkpoint)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
+    let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();
     let spec = RestartSpec {
         candidates,
         hosts,
+        spares,
         tiers: tiers(arguments.tiers.as_deref())?,
         repeat_output: arguments.repeat_output,
         input: match arguments.input {

@@ -10,6 +10,7 @@ mod failure;
 mod image;
 mod launch;
 mod mpiexec;
+mod removal;
 mod report;
 mod verbs;
 
@@ -63,6 +64,7 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Migrate(migrate) => verbs::migrate(migrate).await,
             Command::Explain(verb) => verbs::explain(verb).await,
             Command::Kill(verb) => verbs::kill(verb).await,
+            Command::Rm(remove) => removal::run(&remove),
             Command::Image(command) => image::image(command),
             Command::Version(version) => verbs::version(&version),
             Command::Settings => {

@@ -7,6 +7,7 @@ use mend_controller::RunError;
 use mend_controller::client::{self, AskError};
 use mend_controller::manifest;
 use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::removal::size_of;
 use mend_messages::agent::SaveMode;
 use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
 use serde::Serialize;
@@ -62,6 +63,9 @@ struct Listed {
     started: u64,
     hosts: Vec<String>,
     last_checkpoint: Option<u64>,
+    /// Bytes on disk, of its directory and its checkpoints; with --all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<JobStatus>,
 }
@@ -89,6 +93,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
             (None, None) => "ended: its controller was killed".into(),
         };
         jobs.push(Listed {
+            bytes: arguments.all.then(|| size_of(&directory, &record)),
             state,
             ranks: record.size,
             started: record.started,
@@ -110,10 +115,15 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
             job.ranks.to_string(),
             places(job),
             job.last_checkpoint.map_or_else(|| "-".into(), |number| number.to_string()),
-            job.command.join(" "),
         ]
+        .into_iter()
+        .chain(job.bytes.map(report::size))
+        .chain([job.command.join(" ")])
+        .collect()
     };
-    report::table(&["JOB", "STATE", "RANKS", "PLACES", "CHECKPOINT", "COMMAND"], &jobs.iter().map(row).collect::<Vec<_>>());
+    let size = arguments.all.then_some("SIZE");
+    let heading: Vec<&str> = ["JOB", "STATE", "RANKS", "PLACES", "CHECKPOINT"].into_iter().chain(size).chain(["COMMAND"]).collect();
+    report::table(&heading, &jobs.iter().map(row).collect::<Vec<_>>());
     Ok(0)
 }
 

@@ -208,7 +208,7 @@ impl RunError {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Start { code, .. } => *code,
-            Self::NodeLost { .. } | Self::MessagesLost { .. } => 75,
+            Self::NodeLost { .. } | Self::MessagesLost { .. } => crate::told::NODE_LOST,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } | Self::File { .. } => 65,
             Self::Hosts(_)

@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The same while the ranks just run: they may need this processor.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 /// From the first Ctrl-C to the end of ranks that do not obey.
-const OBEY: Duration = Duration::from_secs(5);
+pub(crate) const OBEY: Duration = Duration::from_secs(5);
 /// For daemons to reap the ranks at the end.
 const REAP: Duration = Duration::from_secs(10);
 /// A verb that comes before all ranks' agents spoke waits this long for them.
@@ -385,6 +385,7 @@ impl Job {
         };
         if code != 0 && self.exit_code == 0 {
             self.exit_code = code;
+            self.tell_exit(rank, status);
         }
         if self.ending.is_some() {
             return;
@@ -413,6 +414,7 @@ impl Job {
             return;
         }
         let host = node.name.clone();
+        self.record.lost.push(host.clone());
         let here = |state: &RankState| state.node == index && !matches!(state.phase, RankPhase::Exited(_));
         let lost: Vec<Rank> = (0..self.ranks.len() as Rank).filter(|&rank| here(&self.ranks[rank as usize])).collect();
         self.target_lost(index, why);
@@ -456,6 +458,7 @@ impl Job {
             return self.end(Ok(128 + signal));
         }
         self.interrupted = Some((signal, Instant::now()));
+        self.tell_interrupt(signal);
         for node in &self.nodes {
             node.send(ToDaemon::Signal(signal));
         }

@@ -14,6 +14,7 @@ use crate::error::with_causes;
 use crate::job::{Event, Job, RankPhase};
 use crate::manifest::{self, Manifest};
 use crate::operation::AnswerSender;
+use crate::space::{Space, Verdict};
 use crate::upkeep::{self, Done};
 use mend_messages::agent::ImageId;
 use mend_messages::control::{Answer, Ask};
@@ -24,6 +25,7 @@ use mend_policy::schedule::{Incremental, Interval, Rules, Schedule, Taken};
 use mend_settings::{INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,6 +33,9 @@ use tokio::sync::mpsc;
 
 /// How long the end of a job waits for a round of upkeep to give up.
 const UPKEEP_ENDS: Duration = Duration::from_secs(5);
+
+/// How long a rank's end may take to be heard of after a checkpoint that failed by it.
+const END_TELLS: Duration = Duration::from_secs(2);
 
 /// What the user wrote for this run or restart; `None`: what held before, else the settings.
 #[derive(Clone, Debug, Default)]
@@ -132,7 +137,7 @@ pub struct Periodic {
     /// The one that is due and was asked for, if any.
     asked: Option<(AnswerSender, mpsc::UnboundedReceiver<Answer>)>,
     /// What went wrong with the last one, and what a user can do, until it is told.
-    failed: Option<(String, String)>,
+    failed: Option<(String, String, Instant)>,
     /// What was told since the last that succeeded.
     told: BTreeSet<String>,
     last: Option<Last>,
@@ -140,6 +145,7 @@ pub struct Periodic {
     upkeep_again: bool,
     weighed: Option<Weighed>,
     events: mpsc::Sender<Event>,
+    space: Space,
 }
 
 impl Periodic {
@@ -160,7 +166,15 @@ impl Periodic {
             upkeep_again: false,
             weighed: None,
             events,
+            space: Space::default(),
         }
+    }
+
+    /// Whether there is room for the next one.
+    pub(crate) fn judge_space(&mut self, place: &Path) -> Verdict {
+        // Its value was looked at when the job began.
+        let reserve = mend_settings::DISK_RESERVE.number().unwrap_or(0) << 20;
+        self.space.judge(place, self.schedule.builds(), reserve)
     }
 
     /// True if the schedule asked for the checkpoint with these answers.
@@ -210,13 +224,20 @@ impl Job {
         if self.periodic.asked.is_some() || self.periodic.failed.is_some() {
             return Duration::ZERO;
         }
+        if self.periodic.space.is_short() {
+            return Duration::MAX;
+        }
         self.periodic.schedule.next_us().map_or(Duration::MAX, |due| Duration::from_micros(due.saturating_sub(self.now_us())))
     }
 
     /// Asks for a checkpoint if one is due and nothing else goes on; hears what became of the last one.
     pub(crate) fn periodic_tick(&mut self) {
         let now_us = self.now_us();
-        if let Some((error, hint)) = self.periodic.failed.take() {
+        // A job that ends is no failure, and its end may be heard of after what came of it.
+        if self.ranks.iter().any(|rank| matches!(rank.phase, RankPhase::Exited(_))) {
+            self.periodic.failed = None;
+        }
+        if let Some((error, hint, _)) = self.periodic.failed.take_if(|(.., since)| since.elapsed() >= END_TELLS) {
             self.tell_failure(error, &hint);
         }
         if let Some((_, answers)) = &mut self.periodic.asked {
@@ -225,8 +246,8 @@ impl Job {
                 Ok(Answer::Failed { error, hint }) => {
                     self.periodic.asked = None;
                     self.periodic.schedule.failed(now_us);
-                    // Not before the next tick: if a rank's end is the cause, that is what is to be told.
-                    self.periodic.failed = Some((error, hint));
+                    // Not at once: if a rank's end is the cause, that is what is to be told.
+                    self.periodic.failed = Some((error, hint, Instant::now()));
                 }
                 _ => self.periodic.asked = None,
             }
@@ -236,7 +257,8 @@ impl Job {
             && self.waiting.is_empty()
             && self.ending.is_none()
             && self.interrupted.is_none();
-        if idle && self.periodic.schedule.due(now_us) && self.ranks.iter().all(|rank| rank.phase == RankPhase::Running) {
+        let due = idle && self.periodic.schedule.due(now_us) && self.ranks.iter().all(|rank| rank.phase == RankPhase::Running);
+        if due && self.has_room() {
             let (answers, coming) = mpsc::unbounded_channel();
             self.periodic.asked = Some((answers.clone(), coming));
             self.waiting.push_back((Ask::Checkpoint { mode: None }, answers, Instant::now()));
@@ -294,6 +316,7 @@ impl Job {
             kind: manifest.kind(),
             chain: chains.iter().copied().max().unwrap_or(0),
         });
+        self.periodic.space.taken(manifest.kind(), manifest.bytes());
         let ids = manifest.images.iter().map(|image| image.id).collect();
         self.periodic.last = Some(Last { number: manifest.number, ids, chains });
         if manifest.periodic {

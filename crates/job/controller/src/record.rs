@@ -48,6 +48,9 @@ pub struct JobRecord {
     /// What its last restarts took: the plan's chains are as long as that makes them best.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
+    /// Hosts that were lost while it ran: a restart does not wait for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
 }
 
 /// Most bytes of a file of the directory.

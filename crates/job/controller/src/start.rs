@@ -1,24 +1,25 @@
 //! How a job begins: new ([`run`]) or from a checkpoint ([`restart`]).
 
 use crate::candidates::Candidates;
-use crate::embedded::{self, Embedded};
+use crate::embedded::Embedded;
 use crate::error::{RunError, with_causes};
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{Input, Source, Wanted};
 use crate::job::{Event, Job, RankPhase, RankState};
 use crate::losses::Losses;
 use crate::manifest::{Line, Manifest, check_owner, files, lineage, numbers};
-use crate::nodes::{Node, Reached, attach, reach, resolve};
+use crate::nodes::{Node, Reached, attach};
 use crate::operation::Saving;
 use crate::output::{self, Output};
 use crate::periodic::{Periodic, Plan, Wishes};
 use crate::put_files::put_files;
+use crate::reach::{Need, reach_all};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::recover::{Checks, Search};
 use crate::shown::Found;
 use crate::tiers::{Tiering, Told, is_plain, open_order};
 use crate::trail::Mark;
-use crate::{client, serve};
+use crate::{client, removal, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::ImageId;
@@ -69,6 +70,8 @@ pub struct RestartSpec {
     pub candidates: Candidates,
     /// Other hosts than before; none means those of the checkpoint that still answer.
     pub hosts: Vec<Host>,
+    /// Hosts that get no rank at first, besides.
+    pub spares: Vec<Host>,
     /// Other tiers than before.
     pub tiers: Option<Vec<TierSpec>>,
     /// Print also what was printed before the job ended.
@@ -83,38 +86,6 @@ pub struct RestartSpec {
     pub wishes: Wishes,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
-}
-
-/// The hosts' daemons, or an embedded one if there are no hosts.
-async fn reach_all(names: &[String], skip_dead: bool) -> Result<(Vec<Option<Reached>>, Option<Embedded>), RunError> {
-    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
-    if names.is_empty() {
-        let name = client::host_name();
-        let embedded = embedded::start(&name).await?;
-        let node = reach(name, embedded.address, &secret).await?;
-        return Ok((vec![Some(node)], Some(embedded)));
-    }
-    let port = mend_settings::PORT.number()? as u16;
-    let mut tasks = Vec::new();
-    for (name, address) in names.iter().cloned().zip(resolve(names, port).await) {
-        let secret = secret.clone();
-        tasks.push(tokio::spawn(async move { reach(name, address?, &secret).await }));
-    }
-    let mut reached = Vec::new();
-    for task in tasks {
-        match task.await.map_err(|error| RunError::Embedded { why: error.to_string() })? {
-            Ok(node) => reached.push(Some(node)),
-            Err(error) if skip_dead => {
-                eprintln!("mend: left out: {error}");
-                reached.push(None);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    if reached.iter().all(Option::is_none) {
-        return Err(RunError::NoHostLeft { hosts: names.join(", ") });
-    }
-    Ok((reached, None))
 }
 
 /// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
@@ -181,6 +152,7 @@ async fn begin(
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     mend_settings::PID_NAMESPACE.choice()?;
+    mend_settings::DISK_RESERVE.number()?;
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
@@ -203,6 +175,7 @@ async fn begin(
         checkpoints,
         plan: Some(plan),
         restarts,
+        lost: Vec::new(),
     };
     directory.write("job.json", &record)?;
     if !quiet {
@@ -367,6 +340,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         try_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
     }
     let plan = Plan::new(&spec.wishes, None)?;
+    removal::expire(spec.quiet)?;
     let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
         // They would be in every manifest and image, and with these in the store.
@@ -374,8 +348,9 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     }
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
-    let names: Vec<String> = all.into_iter().map(|host| host.name).collect();
-    let (reached, embedded) = reach_all(&names, false).await?;
+    let need = |place: usize| if place < spec.hosts.len() { Need::Must } else { Need::May };
+    let names: Vec<(String, Need)> = all.into_iter().enumerate().map(|(place, host)| (host.name, need(place))).collect();
+    let (reached, embedded) = reach_all(&names, &[]).await?;
     let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
     let places = place(spec.ranks, &wanted)?;
     tell_beyond_slots(spec.quiet, spec.ranks, &spec.hosts);
@@ -412,7 +387,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
             job.send_to_rank(rank, ToDaemon::Start { rank, stdin: rank == 0 });
         }
     };
-    begin(beginning, reached.into_iter().flatten().collect(), embedded, start_all).await
+    begin(beginning, reached, embedded, start_all).await
 }
 
 /// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
@@ -420,7 +395,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
 /// # Errors
 /// See [`RunError`].
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
-    check_distinct(&spec.hosts)?;
+    check_distinct(&spec.hosts.iter().chain(&spec.spares).cloned().collect::<Vec<_>>())?;
     let key = load_key(spec.encryption_key.as_deref())?;
     loop {
         let (manifest, directory) = spec.candidates.newest(key.as_ref())?;
@@ -437,6 +412,34 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
             ended => return ended,
         }
     }
+}
+
+/// Hosts for a restart, none for this machine alone, and those to turn to if none of these answers. Without `--hosts` those of the job's
+/// last run come first, wherever the checkpoint was taken.
+fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpec) -> (Vec<(String, Need)>, Vec<String>) {
+    let last = last.filter(|record| record.id == manifest.job);
+    let lost = |name: &String| last.is_some_and(|record| record.lost.contains(name));
+    let local = manifest.local && last.is_none_or(|record| record.hosts == manifest.hosts);
+    let named = !spec.hosts.is_empty();
+    let known = match named {
+        true => spec.hosts.iter().map(|host| (host.name.clone(), Need::Must)).collect(),
+        // A job that ran on its own machine alone goes on that way.
+        false if local => Vec::new(),
+        false => {
+            let hosts = last.map_or(&manifest.hosts, |record| &record.hosts).iter();
+            let need = |name: &String| if lost(name) { Need::Lost } else { Need::May };
+            hosts.map(|name| (name.clone(), need(name))).collect::<Vec<_>>()
+        }
+    };
+    if local && !named && !spec.spares.is_empty() {
+        eprintln!("mend: --spares without --hosts: the job runs on this machine alone, as before");
+        return (Vec::new(), Vec::new());
+    }
+    // They come last.
+    let spares = || spec.spares.iter().map(|spare| spare.name.clone());
+    let hosts = known.into_iter().filter(|(name, _)| spares().all(|spare| spare != *name));
+    let others = if named || local { Vec::new() } else { manifest.hosts.clone() };
+    (hosts.chain(spares().map(|name| (name, Need::May))).collect(), others)
 }
 
 /// What a restart has to read; no time yet.
@@ -456,26 +459,23 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);
-    let wanted: Vec<String> = match spec.hosts.is_empty() {
-        // A job that ran on its own machine alone goes on that way.
-        true if manifest.local => Vec::new(),
-        true => manifest.hosts.clone(),
-        false => spec.hosts.iter().map(|host| host.name.clone()).collect(),
-    };
-    let (reached, embedded) = reach_all(&wanted, spec.hosts.is_empty()).await?;
-    let reached: Vec<Reached> = reached.into_iter().flatten().collect();
+    let record = directory.record().ok();
+    let (wanted, others) = wanted_hosts(&manifest, record.as_ref(), spec);
+    let (reached, embedded) = reach_all(&wanted, &others).await?;
     let size = manifest.images.len() as u32;
+    // Spares get no rank, unless nobody else answers.
+    let spare = |node: &Reached| spec.spares.iter().any(|spare| spare.name == node.name);
+    let hosts = Some(reached.iter().filter(|node| !spare(node)).count()).filter(|hosts| *hosts > 0).unwrap_or(reached.len());
     let places = if spec.hosts.iter().any(|host| host.slots > 0) {
         tell_beyond_slots(spec.quiet, size, &spec.hosts);
         place(size, &spec.hosts.iter().map(|host| host.slots).collect::<Vec<_>>())?
     } else {
-        let same = |host: &str| reached.iter().position(|node| node.name == host).map(|node| node as NodeIndex);
+        let same = |host: &str| reached[..hosts].iter().position(|node| node.name == host).map(|node| node as NodeIndex);
         let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
-        replace(&old, reached.len() as u32)?
+        replace(&old, hosts as u32)?
     };
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;
-    let record = directory.record().ok();
     let plan = Plan::new(&spec.wishes, record.as_ref().and_then(|record| record.plan.as_ref()))?;
     let taken = manifest.input.map(|input| input.at).unwrap_or_default();
     let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;

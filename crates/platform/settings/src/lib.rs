@@ -148,6 +148,20 @@ pub const KEEP: Setting = Setting {
     default: "2",
     meaning: "Periodic checkpoints that are kept, of those that can be restarted, besides what they build on; those taken by mend checkpoint stay until they are removed by mend checkpoints --remove. --keep of mend run and mend restart.",
 };
+/// When jobs that ended are removed.
+pub const EXPIRE: Setting = Setting {
+    name: "MEND_EXPIRE",
+    kind: Kind::WordOrNumber { words: &["never"], min: 1, max: 100_000 },
+    default: "never",
+    meaning: "Days after which jobs that ended are removed, with their checkpoints, when another job starts with mend run; see mend rm.",
+};
+/// What periodic checkpoints leave free.
+pub const DISK_RESERVE: Setting = Setting {
+    name: "MEND_DISK_RESERVE",
+    kind: Kind::Number { min: 0, max: 1 << 30 },
+    default: "1024",
+    meaning: "MiB of the file system of the checkpoints that periodic ones leave free, or a 20th of it if that is less: with less room than that and the last checkpoint's size none is taken until there is more.",
+};
 /// How often nodes fail.
 pub const MTBF: Setting = Setting {
     name: "MEND_MTBF",
@@ -254,6 +268,8 @@ pub const ALL: &[Setting] = &[
     INTERVAL,
     INCREMENTAL,
     KEEP,
+    EXPIRE,
+    DISK_RESERVE,
     MTBF,
     SPACE_PERCENT,
     TIERS,

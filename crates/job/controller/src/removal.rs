@@ -1,0 +1,201 @@
+//! Removing jobs that have ended: their directory, and their checkpoints wherever they are.
+//!
+//! Invariants: a job that runs is never touched, and none can start while it is removed (its lock is held); what is removed in a job's
+//! name lies in its directory, or is a checkpoint of it by its name; a removal that was cut short can be done again: the record goes last.
+//! Faults assumed: files vanish meanwhile; the record is damaged or names a place that is not the job's.
+
+use crate::manifest;
+use crate::record::{self, JobDirectory, JobRecord, RecordError, now};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// What one removal did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Removed {
+    /// The job's name.
+    pub id: String,
+    /// Bytes on disk that it had.
+    pub bytes: u64,
+    /// Something of it is left here: it is not the job's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left: Option<PathBuf>,
+    /// Copies of its checkpoints may be in other tiers (nodes' memory and disks, object stores): those stay.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub in_tiers: bool,
+}
+
+/// Bytes on disk below a path; files with several names count once. What cannot be looked at counts as nothing.
+#[must_use]
+pub fn size(path: &Path) -> u64 {
+    fn below(path: &Path, seen: &mut HashSet<(u64, u64)>) -> u64 {
+        let Ok(found) = fs::symlink_metadata(path) else { return 0 };
+        let own = found.blocks() * 512;
+        if found.is_dir() {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            return own + entries.map(|entry| below(&entry.path(), seen)).sum::<u64>();
+        }
+        if found.nlink() > 1 && !seen.insert((found.dev(), found.ino())) { 0 } else { own }
+    }
+    below(path, &mut HashSet::new())
+}
+
+/// Bytes on disk that a job has: its directory, and its checkpoints if they are elsewhere.
+#[must_use]
+pub fn size_of(directory: &JobDirectory, record: &JobRecord) -> u64 {
+    let elsewhere = elsewhere(directory, record).map_or(0, size);
+    size(directory.path()) + elsewhere
+}
+
+fn elsewhere<'a>(directory: &JobDirectory, record: &'a JobRecord) -> Option<&'a Path> {
+    let path = record.checkpoints.as_path();
+    (!path.starts_with(directory.path())).then_some(path)
+}
+
+/// When a job ended, seconds since 1970; if its controller was killed, when it last wrote something of its own.
+#[must_use]
+pub fn ended(directory: &JobDirectory, record: &JobRecord) -> u64 {
+    if let Some((ended, _)) = record.ended {
+        return ended;
+    }
+    let written = |name: &str| {
+        let modified = fs::metadata(directory.path().join(name)).and_then(|found| found.modified()).ok()?;
+        Some(modified.duration_since(UNIX_EPOCH).ok()?.as_secs())
+    };
+    ["job.json", "shown.json", "shown.log", "checkpoints"].into_iter().filter_map(written).max().unwrap_or(record.started)
+}
+
+/// True if the job ended that long ago.
+#[must_use]
+pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> bool {
+    now().saturating_sub(ended(directory, record)) >= age.as_secs()
+}
+
+/// Removes a job that does not run.
+///
+/// # Errors
+/// [`RecordError::Running`], [`RecordError::Io`].
+pub fn remove(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
+    let _lock = directory.lock(&record.id)?;
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RecordError::Io { path, source }
+    };
+    let newest = manifest::numbers(&record.checkpoints).last().map(|number| record.checkpoints.join(number.to_string()));
+    let newest = newest.and_then(|newest| manifest::read_alone(&newest, None).ok());
+    let in_tiers = newest.is_some_and(|manifest| !crate::tiers::is_plain(&manifest.tiers));
+    let bytes = size_of(directory, record);
+    let mut left = None;
+    if let Some(path) = elsewhere(directory, record) {
+        left = remove_checkpoints(path, &record.id).map_err(io(path))?;
+    }
+    let last = ["lock", "job.json"];
+    let entries = fs::read_dir(directory.path()).map_err(io(directory.path()))?;
+    for entry in entries.flatten().filter(|entry| !last.iter().any(|name| entry.file_name() == *name)) {
+        gone(if entry.path().is_dir() && !entry.path().is_symlink() {
+            fs::remove_dir_all(entry.path())
+        } else {
+            fs::remove_file(entry.path())
+        })
+        .map_err(io(&entry.path()))?;
+    }
+    for name in ["job.json", "lock"] {
+        let path = directory.path().join(name);
+        gone(fs::remove_file(&path)).map_err(io(&path))?;
+    }
+    gone(fs::remove_dir(directory.path())).map_err(io(directory.path()))?;
+    Ok(Removed { id: record.id.clone(), bytes: bytes.saturating_sub(left.as_deref().map_or(0, size)), left, in_tiers })
+}
+
+/// Removes what has a checkpoint's name in a directory that has the job's. Returns the directory if it is not empty then, or not the job's.
+fn remove_checkpoints(path: &Path, id: &str) -> io::Result<Option<PathBuf>> {
+    if path.file_name().is_none_or(|name| name != id) || fs::symlink_metadata(path).is_ok_and(|found| !found.is_dir()) {
+        return Ok(path.exists().then(|| path.to_owned()));
+    }
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().map(|name| name.trim_end_matches(".part").trim_end_matches(".old"));
+        if number.is_some_and(|number| number.parse::<u64>().is_ok()) && entry.file_type()?.is_dir() {
+            gone(fs::remove_dir_all(entry.path()))?;
+        }
+    }
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(Some(path.to_owned())),
+        done => gone(done).map(|()| None),
+    }
+}
+
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the jobs that ended longer ago than `MEND_EXPIRE` says. What goes wrong is of no interest to the job that begins.
+///
+/// # Errors
+/// The setting has a value that it may not have.
+pub fn expire(quiet: bool) -> Result<(), mend_settings::SettingError> {
+    let mend_settings::WordOrNumber::Number(days) = mend_settings::EXPIRE.word_or_number(None)? else { return Ok(()) };
+    let age = Duration::from_secs(days * 86_400);
+    // Beside the job: it may take long.
+    std::thread::spawn(move || {
+        let jobs = record::list().unwrap_or_default();
+        let old = jobs.iter().filter(|(directory, record)| is_older(directory, record, age) && !directory.is_running());
+        let removed: Vec<Removed> = old.filter_map(|(directory, record)| remove(directory, record).ok()).collect();
+        if !removed.is_empty() && !quiet {
+            let mib = removed.iter().map(|one| one.bytes).sum::<u64>() >> 20;
+            let name = mend_settings::EXPIRE.name;
+            eprintln!("mend: {} job(s) that ended more than {days} days ago are removed ({name}): {mib} MiB", removed.len());
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_a_checkpoint_by_its_name_goes() {
+        let place = tempfile::tempdir().unwrap();
+        let of_job = place.path().join("job-1");
+        for name in ["1", "2.part", "3.old", "notes"] {
+            fs::create_dir_all(of_job.join(name)).unwrap();
+            fs::write(of_job.join(name).join("x"), "x").unwrap();
+        }
+        assert_eq!(remove_checkpoints(&of_job, "job-1").unwrap(), Some(of_job.clone()));
+        assert_eq!(fs::read_dir(&of_job).unwrap().count(), 1);
+        fs::remove_dir_all(of_job.join("notes")).unwrap();
+        // Not by another's name, nor through a link.
+        fs::create_dir_all(of_job.join("4")).unwrap();
+        assert_eq!(remove_checkpoints(&of_job, "job-2").unwrap(), Some(of_job.clone()));
+        let link = place.path().join("job-3");
+        std::os::unix::fs::symlink(&of_job, &link).unwrap();
+        assert_eq!(remove_checkpoints(&link, "job-3").unwrap(), Some(link));
+        assert_eq!(remove_checkpoints(&of_job, "job-1").unwrap(), None);
+        assert!(!of_job.exists());
+        assert_eq!(remove_checkpoints(&of_job, "job-1").unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_with_two_names_has_its_size_once() {
+        let place = tempfile::tempdir().unwrap();
+        let empty = size(place.path());
+        fs::write(place.path().join("a"), vec![1; 100_000]).unwrap();
+        let one = size(place.path());
+        assert!(one >= empty + 100_000, "{one}");
+        fs::hard_link(place.path().join("a"), place.path().join("b")).unwrap();
+        assert_eq!(size(place.path()), one);
+    }
+}

@@ -51,6 +51,9 @@ impl Saving {
     }
 }
 
+/// PMI server, what each rank had printed, and how far standard input had been read.
+pub type Snapshot = (PmiServer, BTreeMap<Rank, Printed>, InputAt);
+
 /// What is under way.
 #[derive(Debug)]
 pub enum Operation {
@@ -62,8 +65,8 @@ pub enum Operation {
         number: u64,
         /// The directory it is written into.
         part: PathBuf,
-        /// PMI server, output counters and standard input at the snapshot.
-        snapshot: Option<Box<(PmiServer, BTreeMap<Rank, Printed>, InputAt)>>,
+        /// Taken when all images were.
+        snapshot: Option<Box<Snapshot>>,
         /// Who asked.
         answers: AnswerSender,
     },

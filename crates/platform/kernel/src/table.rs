@@ -79,6 +79,34 @@ impl Drop for Raised {
     }
 }
 
+/// The soft limit on open files as high as the hard one, until this is dropped: in a process whose other threads are parked.
+#[derive(Debug)]
+pub struct Lifted {
+    before: [u64; 2],
+}
+
+impl Lifted {
+    /// Lifts it.
+    #[must_use]
+    pub fn new() -> Self {
+        let before = limits();
+        set_limits([before[1]; 2]);
+        Self { before }
+    }
+}
+
+impl Default for Lifted {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Lifted {
+    fn drop(&mut self) {
+        set_limits(self.before);
+    }
+}
+
 /// In a restored process: whoever had raised the limit in the former life will not say so any more in this one.
 pub fn forget_raised() {
     RAISED.store(false, Ordering::Release);

@@ -36,6 +36,7 @@ use crate::staged::Staging;
 use crate::table;
 use crate::target::Target;
 use mend_image::cpu::Cpu;
+use mend_kernel::table::Lifted;
 use mend_messages::PROTOCOL;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome, Written,
@@ -101,6 +102,8 @@ struct Agent {
     link: Link,
     /// `None` in a restored process until it goes on.
     bell: Option<Bell>,
+    /// In a restored process until it goes on: the program's numbers may all be in use, and the agent needs some.
+    lifted: Option<Lifted>,
     /// The fabric has listened, and the daemon been told where.
     up: bool,
     identity: Option<Welcome>,
@@ -143,6 +146,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attac
         tracker,
         link,
         bell: Some(bell),
+        lifted: None,
         up: false,
         identity: None,
         stage: Stage::Running,
@@ -285,6 +289,7 @@ impl Agent {
     }
 
     fn welcome(&mut self, welcome: Welcome) -> io::Result<()> {
+        self.network.introduce(&welcome);
         self.identity = Some(welcome);
         self.told_use = false;
         self.up = false;
@@ -466,6 +471,7 @@ impl Agent {
             parked.close(&own);
         }
         self.bell = Some(Bell::open()?);
+        self.lifted = None;
         Ok(())
     }
 
@@ -576,6 +582,7 @@ impl Agent {
             bell.forget();
         }
         let result = rebuild::rebuild(&standing, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
+        self.lifted = Some(Lifted::new());
         self.link.adopt(handoff.agent_fd);
         let result = result.and_then(|()| frozen.rebuild());
         if let Err(error) = result {

@@ -82,6 +82,9 @@ pub(crate) fn run<T>(work: impl FnOnce() -> T) -> T {
 pub(crate) struct ByHand(pub &'static dyn Network);
 
 impl Network for ByHand {
+    fn introduce(&self, identity: &Welcome) {
+        self.0.introduce(identity);
+    }
     fn listen(&self, identity: &Welcome) -> Result<FabricAddress, String> {
         run(|| self.0.listen(identity))
     }

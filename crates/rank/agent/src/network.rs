@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// What the agent asks of a fabric. All but `listen`, `on_use`, `on_delay` and `on_loss` are called by the agent's thread alone.
 pub trait Network: Sync {
+    /// Learns who this rank is. Opens nothing.
+    fn introduce(&self, identity: &Welcome);
     /// Opens (after a restore: reopens) the listeners under this identity.
     ///
     /// # Errors

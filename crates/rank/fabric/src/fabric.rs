@@ -137,7 +137,13 @@ pub fn fabric() -> &'static Fabric {
 }
 
 impl Fabric {
-    /// Opens the TCP and the unix listener and tells waiting calls who this rank is. Called after each Welcome.
+    /// Learns who this rank is, and opens nothing. Called after each Welcome.
+    pub fn introduce(&self, identity: Identity) {
+        self.state.lock_first().links.introduce(identity);
+    }
+
+    /// Opens the TCP and the unix listener and tells waiting calls who this rank is. Called when the program uses the fabric, and in each
+    /// restored process.
     ///
     /// # Errors
     /// [`FabricError`].

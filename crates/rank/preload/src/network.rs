@@ -16,17 +16,24 @@ fn told(cause: &dyn std::fmt::Display, hint: &str) -> String {
     if hint.is_empty() { cause.to_string() } else { format!("{cause} (hint: {hint})") }
 }
 
+fn identity_of(welcome: &Welcome) -> Identity {
+    Identity {
+        job: welcome.job,
+        secret: welcome.secret.clone(),
+        rank: welcome.rank,
+        size: welcome.size,
+        node: welcome.node,
+        ip: welcome.ip,
+    }
+}
+
 impl Network for ProcessFabric {
+    fn introduce(&self, identity: &Welcome) {
+        fabric().introduce(identity_of(identity));
+    }
+
     fn listen(&self, identity: &Welcome) -> Result<FabricAddress, String> {
-        let identity = Identity {
-            job: identity.job,
-            secret: identity.secret.clone(),
-            rank: identity.rank,
-            size: identity.size,
-            node: identity.node,
-            ip: identity.ip,
-        };
-        fabric().listen(identity).map_err(|error| told(&error, error.hint()))
+        fabric().listen(identity_of(identity)).map_err(|error| told(&error, error.hint()))
     }
 
     fn set_map(&self, map: JobMap) {

@@ -134,18 +134,23 @@ impl Links {
             let _ = write!(name, "{byte:02x}");
         }
         let _ = write!(name, "-{}", identity.rank);
-        self.choose_media();
         let watch = Watch::open(identity.ip, name)?;
         let address = FabricAddress { tcp: watch.tcp_address, unix: watch.unix_name.clone() };
+        self.introduce(identity);
+        self.watch = Some(watch);
+        self.urgent = true;
+        Ok(address)
+    }
+
+    /// Learns who this rank is, and opens nothing: from now on there are peers, where maps say and whom others ask to let go.
+    pub fn introduce(&mut self, identity: Identity) {
+        self.choose_media();
         let me = identity.rank as usize;
         while self.peers.len() < identity.size as usize {
             let outbound = if self.peers.len() == me { Outbound::Loopback } else { Outbound::UNKNOWN };
             self.peers.push(Peer::new(outbound));
         }
-        self.watch = Some(watch);
         self.identity = Some(identity);
-        self.urgent = true;
-        Ok(address)
     }
 
     /// Takes a newer job map. Channels to ranks that were replaced are dropped.

@@ -10,6 +10,7 @@ import glob
 import json
 import os
 import pty
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -197,6 +198,15 @@ class Coverage(Alone, OnMachine):
     def test_pipes_sockets_and_events(self):
         self.covered("channels.c")
 
+    def test_pipes_opened_twice_and_what_epoll_has_told(self):
+        self.covered("watched.c")
+
+    def test_counters_of_a_jvm_whose_file_is_gone(self):
+        program = compile_program("counters.c", self.work)
+        self.assertTrue(self.runs_alone(program))
+        place = f"/tmp/hsperfdata_mend-test-{os.getuid()}"
+        self.survives(program, between=lambda: shutil.rmtree(place))
+
     def test_scheduling(self):
         self.covered("scheduling.c")
 
@@ -271,7 +281,7 @@ class Moved(Alone, InDirectory):
         cls.lab = cls.enterClassContext(Lab(2))
 
     def test_programs_move_whole(self):
-        names = ("blocked.c", "signals.c", "timers.c", "mappings.c", "files.c", "node_files.c", "channels.c", "numbers.c", "registers.c", "amx.c")
+        names = ("blocked.c", "signals.c", "timers.c", "mappings.c", "files.c", "node_files.c", "channels.c", "watched.c", "numbers.c", "registers.c", "amx.c")
         for name in names:
             with self.subTest(name):
                 program, directory = compile_program(name, self.work), tempfile.mkdtemp(dir=self.work)
@@ -285,6 +295,18 @@ class Moved(Alone, InDirectory):
                 job.let_go()
                 code = job.finish(None)
                 self.assertEqual((code, job.stdout().splitlines()[-1]), (0, "OK"), job.stdout() + job.stderr())
+
+    def test_a_program_with_all_the_descriptors_it_may_have_moves(self):
+        program, directory = compile_program("numbers.c", self.work), tempfile.mkdtemp(dir=self.work)
+        self.assertTrue(self.runs_alone(program, "fill"))
+        job = self.lab.start(directory, "run", "--hosts", "node1,node2", "--", program, "fill")
+        job_name = self.lab.running(job)
+        job.wait_for(lambda: "ready" in job.stdout(), "the program is ready")
+        for node in ("node2", "node1"):
+            self.lab.verb("migrate", job_name, "0", "--to", node)
+        job.let_go()
+        code = job.finish(None)
+        self.assertEqual((code, job.stdout().splitlines()[-1]), (0, "OK"), job.stdout() + job.stderr())
 
 
 if __name__ == "__main__":

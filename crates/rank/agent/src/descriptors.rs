@@ -4,15 +4,24 @@
 //! a number is told by `/proc/self/fd` and `/proc/self/fdinfo` (proc(5)). What cannot be saved is named; the same code answers
 //! `explain` and refuses a save.
 
+mod epoll;
+mod pipes;
+mod sharing;
+
+pub(crate) use epoll::{Target, restore as restore_epolls};
+pub(crate) use pipes::{Made as MadePipes, Pipe};
+
+use self::sharing::Known;
 use crate::attached::{self, Attached};
 use crate::layout::Layout;
 use crate::locks::{self, Kind, Lock};
-use crate::park;
+use crate::maps::{JVM_COUNTERS, NODE_MEMORY};
+use crate::park::{self, Parked};
 use crate::sockets::{self, Refusal, Socket};
 use crate::table::{Taken, take};
 use crate::tasks::numbers_in;
-use crate::{unopenable, unreachable};
 use crate::watches::{self, Watch};
+use crate::{unopenable, unreachable};
 use mend_image::launch::Role;
 use mend_image::record::object;
 use mend_kernel::raw::{check, syscall};
@@ -41,12 +50,12 @@ pub(crate) enum What {
     Inotify { watches: Vec<Watch> },
     /// A socket without anybody outside the rank.
     Socket(Socket),
-    /// Watched descriptors: number, events, data.
-    Epoll { targets: Vec<(i32, u32, u64)> },
+    /// Watched descriptors.
+    Epoll { targets: Vec<Target> },
     /// A memfd.
     Memory { identity: (u64, u64), name: String, size: u64, seals: u32, object: Option<u32> },
-    /// One end of a pipe whose other end is here too: identity, whether this end writes, bytes in it, capacity.
-    Pipe { identity: u64, writes: bool, bytes: Vec<u8>, capacity: usize },
+    /// One end of a pipe whose other end is here too.
+    Pipe(Pipe),
 }
 
 /// Kinds of things with a path.
@@ -115,10 +124,11 @@ impl DescriptorError {
     }
 }
 
-/// Examines everything. `own` are the agent's and the fabric's.
-pub(crate) fn capture(attached: &Attached, own: &[i32]) -> Result<Descriptors, DescriptorError> {
+/// Examines everything, while the program stands still with these threads. `own` are the agent's and the fabric's.
+pub(crate) fn capture(attached: &Attached, own: &[i32], parked: &Parked) -> Result<Descriptors, DescriptorError> {
     let mut errors = Vec::new();
-    let found = examine_all(attached, own, &mut errors);
+    let mut found = examine_all(attached, own, &mut errors);
+    epoll::complete(&mut found, Some(parked));
     match errors.into_iter().next() {
         Some(error) => Err(error),
         None => Ok(found),
@@ -135,7 +145,7 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
             return found;
         }
     };
-    let mut keys: Vec<(i32, String, String)> = Vec::new();
+    let mut known = Known::default();
     for fd in numbers {
         if own.contains(&fd) {
             continue;
@@ -145,15 +155,12 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
         found.top = found.top.max(fd as u32);
         match look(fd, taken.as_fd(), &stat, attached) {
             Ok((open, close_on_exec, link, info)) => {
-                let same = keys.iter().position(|(other, other_link, other_info)| {
-                    *other_link == link && same_description(*other, fd).unwrap_or(*other_info == info)
-                });
-                let index = same.map(|at| found.descriptors[at].open).unwrap_or_else(|| {
-                    found.opens.push(open);
-                    found.opens.len() - 1
+                let opens = &mut found.opens;
+                let index = known.find(fd, link, info, || {
+                    opens.push(open);
+                    opens.len() - 1
                 });
                 found.descriptors.push(Descriptor { fd, close_on_exec, open: index });
-                keys.push((fd, link, info));
             }
             // Threads that still run may have closed it meanwhile, and then it is no obstacle.
             Err(error) if take(fd).and_then(fstat).is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino)) => {
@@ -163,7 +170,7 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
         }
     }
     inotify_watches(&mut found, errors);
-    lonely_pipes(&found, errors);
+    pipes::lonely(&found, errors);
     lonely_sockets(&found, errors);
     found
 }
@@ -210,26 +217,6 @@ fn lonely_sockets(found: &Descriptors, errors: &mut Vec<DescriptorError>) {
 
 const SOCKETS: &str = "close connections of the program's own before a checkpoint";
 
-fn lonely_pipes(found: &Descriptors, errors: &mut Vec<DescriptorError>) {
-    for descriptor in &found.descriptors {
-        if let What::Pipe { identity, writes, .. } = &found.opens[descriptor.open].what {
-            if nobody_else(descriptor.fd) {
-                continue;
-            }
-            let other_end =
-                |open: &Open| matches!(&open.what, What::Pipe { identity: other, writes: end, .. } if other == identity && end != writes);
-            if !found.opens.iter().any(other_end) {
-                let what = if *writes { "pipe to another process" } else { "pipe from another process" };
-                errors.push(DescriptorError::Unsupported {
-                    fd: descriptor.fd,
-                    what: what.to_string(),
-                    hint: "start the rank's program directly, not in a pipeline",
-                });
-            }
-        }
-    }
-}
-
 /// Whether all other ends of a pipe are closed, whoever had them.
 fn nobody_else(fd: i32) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -274,16 +261,13 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
             Err(Refusal::Failed(error)) => return Err(failed(error)),
         },
         FileType::Fifo if !link.starts_with("pipe:") => return unsupported(format!("named pipe {link}"), "use regular files"),
-        FileType::Fifo => {
-            let writes = flags & libc::O_ACCMODE == libc::O_WRONLY;
-            let bytes = if writes { Vec::new() } else { attached::unread(Role::Stdin, borrowed).map_err(failed)? };
-            // The flag is on the writing end, and so is the refusal.
-            if flags & libc::O_DIRECT != 0 && rustix::io::ioctl_fionread(borrowed).unwrap_or(0) > 0 {
+        FileType::Fifo => match pipes::examine(borrowed, stat.st_ino, flags) {
+            Ok(pipe) => What::Pipe(pipe),
+            Err(pipes::Refusal::Packets) => {
                 return unsupported("pipe with unread packets (O_DIRECT)".to_string(), "let the program read them, then try again");
             }
-            let capacity = rustix::pipe::fcntl_getpipe_size(borrowed).unwrap_or(65536);
-            What::Pipe { identity: stat.st_ino, writes, bytes, capacity }
-        }
+            Err(pipes::Refusal::Failed(error)) => return Err(failed(error)),
+        },
         FileType::RegularFile if link.starts_with("/memfd:") => What::Memory {
             identity: map_identity(identity),
             name: link.trim_start_matches("/memfd:").trim_end_matches(" (deleted)").to_string(),
@@ -292,9 +276,9 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
             object: None,
         },
         // POSIX shared memory: its name is this node's, so it comes back without one (see `Area::is_shared_memory`).
-        FileType::RegularFile if link.starts_with("/dev/shm/") => What::Memory {
+        FileType::RegularFile if link.starts_with(NODE_MEMORY) || link.starts_with(JVM_COUNTERS) => What::Memory {
             identity: map_identity(identity),
-            name: link.trim_start_matches("/dev/shm/").trim_end_matches(" (deleted)").to_string(),
+            name: link.trim_start_matches(NODE_MEMORY).trim_end_matches(" (deleted)").to_string(),
             size: stat.st_size as u64,
             seals: 0,
             object: None,
@@ -388,7 +372,7 @@ fn anonymous(link: &str, info: &str) -> Option<What> {
         "anon_inode:[timerfd]" => timer(info),
         "anon_inode:inotify" => Some(What::Inotify { watches: Vec::new() }),
         "anon_inode:[signalfd]" => Some(What::Signals { mask: u64::from_str_radix(info_field(info, "sigmask:")?, 16).ok()? }),
-        "anon_inode:[eventpoll]" => Some(What::Epoll { targets: info.lines().filter_map(target).collect() }),
+        "anon_inode:[eventpoll]" => Some(What::Epoll { targets: info.lines().filter_map(Target::parse).collect() }),
         _ => None,
     }
 }
@@ -411,22 +395,6 @@ fn timer(info: &str) -> Option<What> {
 fn pair(text: &str) -> Option<(u64, u64)> {
     let (seconds, nanoseconds) = text.trim_matches(['(', ')']).split_once(", ")?;
     Some((seconds.parse().ok()?, nanoseconds.parse().ok()?))
-}
-
-/// "tfd:        7 events:       19 data:                7  pos:0 ino:2a sdev:d"
-fn target(line: &str) -> Option<(i32, u32, u64)> {
-    let mut words = line.strip_prefix("tfd:")?.split_whitespace();
-    let fd = words.next()?.parse().ok()?;
-    let events = words.nth(1)?;
-    let data = words.nth(1)?;
-    Some((fd, u32::from_str_radix(events, 16).ok()?, u64::from_str_radix(data, 16).ok()?))
-}
-
-/// Whether two descriptors share one open file description; `None` if the kernel does not say.
-fn same_description(one: i32, other: i32) -> Option<bool> {
-    let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
-    // SAFETY: KCMP_FILE (0) compares two descriptors of this process.
-    check(unsafe { syscall(libc::SYS_kcmp, [process, process, 0, one as usize, other as usize, 0]) }).ok().map(|order| order == 0)
 }
 
 /// Writes what is in the files with these numbers through to the disk.
@@ -555,7 +523,7 @@ impl What {
             What::Socket(_) => "socket".to_string(),
             What::Epoll { targets } => format!("epoll of {}", targets.len()),
             What::Memory { name, .. } => format!("memfd {name}"),
-            What::Pipe { .. } => "pipe".to_string(),
+            What::Pipe(_) => "pipe".to_string(),
         }
     }
 }
@@ -567,7 +535,6 @@ mod tests {
 
     #[test]
     fn lines_of_fdinfo() {
-        assert_eq!(target("tfd:        7 events:       19 data:         ffffffff07  pos:0 ino:2a sdev:d"), Some((7, 0x19, 0xff_ffff_ff07)));
         assert_eq!(pair("(3, 999)"), Some((3, 999)));
         let info = "pos:\t0\nflags:\t02\neventfd-count:               2a\neventfd-id: 3\neventfd-semaphore: 1\n";
         assert_eq!(anonymous("anon_inode:[eventfd]", info), Some(What::Event { count: 42, semaphore: true }));
@@ -588,7 +555,7 @@ mod tests {
         };
         assert_eq!(open_of(file.as_file().as_fd()), open_of(twin.as_fd()));
         let what = |fd: BorrowedFd| found.opens[open_of(fd).unwrap()].what.clone();
-        assert!(matches!(what(reader.as_fd()), What::Pipe { writes: false, bytes, .. } if bytes == b"hello"));
-        assert!(matches!(what(writer.as_fd()), What::Pipe { writes: true, .. }));
+        assert!(matches!(what(reader.as_fd()), What::Pipe(pipe) if pipe.content() == b"hello"));
+        assert!(matches!(what(writer.as_fd()), What::Pipe(pipe) if pipe.content() == b""));
     }
 }

@@ -10,6 +10,8 @@ pub(crate) const SMAPS_PIECE: usize = 512;
 
 /// Where named shared memory lives (shm_overview(7)).
 pub(crate) const NODE_MEMORY: &str = "/dev/shm/";
+/// What the files begin with in which JVMs show their counters: a user's name follows, and a process id.
+pub(crate) const JVM_COUNTERS: &str = "/tmp/hsperfdata_";
 
 /// One line of `/proc/self/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -221,10 +223,11 @@ impl Area {
     }
 
     /// Memory that lives only as long as somebody maps it or holds a descriptor of it. A named object in `/dev/shm`
-    /// counts, too: the name is this node's, and one that a restart finds there again would be stale.
+    /// counts, too: the name is this node's, and one that a restart finds there again would be stale. So does the file in which a
+    /// JVM shows its counters: it is named after a process of this node, and any other JVM removes it when that is gone.
     pub fn is_shared_memory(&self) -> bool {
         let nameless = self.deleted || self.name.is_empty() || self.name.starts_with("[anon_shmem");
-        self.shared && (nameless || self.name.starts_with("/dev/shm/"))
+        self.shared && (nameless || self.name.starts_with("/dev/shm/") || self.name.starts_with(JVM_COUNTERS))
     }
 }
 
@@ -243,6 +246,8 @@ mod tests {
         let area = parse("7ffc0000-7ffd0000 rw-p 00000000 00:00 0 ").unwrap();
         assert!(area.is_anonymous() && area.name.is_empty());
         assert!(parse("1000-2000 rw-s 00000000 00:01 77 /memfd:x y (deleted)").unwrap().is_shared_memory());
+        assert!(parse("1000-9000 rw-s 00000000 00:01 77 /tmp/hsperfdata_me/1000").unwrap().is_shared_memory());
+        assert!(!parse("1000-9000 r--p 00000000 00:01 77 /tmp/hsperfdata_me/1000").unwrap().is_shared_memory());
         assert!(parse("garbage").is_none());
     }
 

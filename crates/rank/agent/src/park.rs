@@ -7,8 +7,8 @@
 //! timeout, …) is made again: which call it was is read from `/proc` before the signal is sent, else from the
 //! instruction before it. A relative timeout goes on where it was (see [`crate::deadlines`]).
 //!
-//! A parked thread can be sent on an errand by the agent: taking and sending its own signals (see [`crate::pending`]), closing a
-//! descriptor in the program's table.
+//! A parked thread can be sent on an errand by the agent: taking and sending its own signals (see [`crate::pending`]), system
+//! calls about the program's descriptors, which are in another table than the agent's ([`crate::table`]).
 //!
 //! Invariants: the handler allocates nothing, takes no lock and leaves `errno` alone. Slots outlive all handlers: they are freed
 //! only when each thread has left. A thread that does not park in time is named, and all others are let go.
@@ -73,7 +73,7 @@ pub(crate) struct Slot {
     errand: Errand,
 }
 
-/// Something that a parked thread does for the agent. `signal` is a signal's number, or a descriptor's.
+/// Something that a parked thread does for the agent. `info` is a signal's, or a system call's number and arguments.
 #[derive(Default)]
 struct Errand {
     /// `IDLE`, or what is wanted.
@@ -87,7 +87,7 @@ const IDLE: u32 = 0;
 const TAKE: u32 = 1;
 const SEND_THREAD: u32 = 2;
 const SEND_PROCESS: u32 = 3;
-const CLOSE: u32 = 4;
+const CALL: u32 = 4;
 
 impl Errand {
     /// In the parked thread. Async-signal-safe.
@@ -100,9 +100,11 @@ impl Errand {
         let mut info = [0u32; 32];
         // SAFETY: no arguments.
         let process = unsafe { syscall(libc::SYS_getpid, [0; 6]) } as usize;
-        let result = if wanted == CLOSE {
-            // SAFETY: takes a number; whoever gave the errand knows whose it is.
-            unsafe { syscall(libc::SYS_close, [signal, 0, 0, 0, 0, 0]) }
+        let result = if wanted == CALL {
+            let word =
+                |at: usize| u64::from(self.info[at].load(Ordering::Relaxed)) | u64::from(self.info[at + 1].load(Ordering::Relaxed)) << 32;
+            // SAFETY: whoever gave the errand vouches for it.
+            unsafe { syscall(word(0) as i64, core::array::from_fn(|at| word(2 + 2 * at) as usize)) }
         } else if wanted == TAKE {
             let (mask, now) = (1u64 << (signal - 1), [0u64; 2]);
             let arguments = [(&raw const mask) as usize, info.as_mut_ptr() as usize, now.as_ptr() as usize, 8, 0, 0];
@@ -333,12 +335,22 @@ impl Parked {
         Ok(())
     }
 
-    /// Has a parked thread close these descriptors in the program's table.
+    /// Has a parked thread make a system call, whose result fits an int, in the program's descriptor table; the result as the kernel returns it.
+    ///
+    /// # Safety
+    /// As the called function demands of its arguments.
+    pub unsafe fn call(&self, number: i64, arguments: [usize; 6]) -> isize {
+        let Some(slot) = self.threads().next() else { return -libc::ESRCH as isize };
+        let words = [number as usize].into_iter().chain(arguments).flat_map(|word| [word as u32, (word >> 32) as u32]);
+        slot.errand.info.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+        self.ask(slot, CALL, 0) as isize
+    }
+
+    /// Closes these descriptors in the program's table.
     pub fn close(&self, descriptors: &[i32]) {
-        if let Some(slot) = self.threads().next() {
-            for fd in descriptors {
-                self.ask(slot, CLOSE, *fd as u32);
-            }
+        for fd in descriptors {
+            // SAFETY: takes a number; the caller knows whose it is.
+            unsafe { self.call(libc::SYS_close, [*fd as usize, 0, 0, 0, 0, 0]) };
         }
     }
 

@@ -3,12 +3,13 @@
 //! The restorer left nothing open but what it hands over, all above the numbers the program used. Each open file
 //! description is made once and duplicated to its numbers; epolls come last, their targets exist by then.
 
-use crate::descriptors::{Descriptor, Descriptors, Open, PathKind, What};
+use crate::descriptors::{Descriptor, Descriptors, MadePipes, Open, PathKind, What, restore_epolls};
 use crate::sockets::{self, Socket};
 use crate::watches;
 use mend_image::handoff::{Handoff, Kept};
 use mend_image::launch::Role;
 use mend_kernel::raw::{check, syscall};
+use mend_kernel::table::Raised;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, ftruncate, open, seek};
@@ -48,6 +49,8 @@ impl<'a> Inherited<'a> {
 
 /// Opens everything.
 pub(crate) fn reopen(descriptors: &Descriptors, inherited: &Inherited) -> Result<(), ReopenError> {
+    // Until all are placed they need more numbers than the program has.
+    let _raised = Raised::fully();
     let mut unfinished = Unfinished { sockets: descriptors.sockets().collect(), ..Unfinished::default() };
     for (index, open) in descriptors.opens.iter().enumerate() {
         let numbers: Vec<&Descriptor> = descriptors.descriptors.iter().filter(|descriptor| descriptor.open == index).collect();
@@ -61,14 +64,8 @@ pub(crate) fn reopen(descriptors: &Descriptors, inherited: &Inherited) -> Result
         }
         tell(first.fd, open);
     }
-    for (index, open) in descriptors.opens.iter().enumerate() {
-        if let (What::Epoll { targets }, Some(descriptor)) =
-            (&open.what, descriptors.descriptors.iter().find(|descriptor| descriptor.open == index))
-        {
-            // SAFETY: placed above.
-            watch(unsafe { BorrowedFd::borrow_raw(descriptor.fd) }, targets)?;
-        }
-    }
+    // Their targets exist by now.
+    restore_epolls(descriptors, inherited.above)?;
     Ok(())
 }
 
@@ -88,8 +85,7 @@ fn place(made: &OwnedFd, fd: i32, close_on_exec: bool) -> Result<(), ReopenError
 /// Things with two ends, until both are placed.
 #[derive(Default)]
 struct Unfinished<'a> {
-    /// Identity, reading and writing end.
-    pipes: Vec<(u64, OwnedFd, OwnedFd)>,
+    pipes: MadePipes,
     sockets: Vec<&'a Socket>,
     made: sockets::Made,
 }
@@ -125,26 +121,7 @@ fn make(fd: i32, open: &Open, inherited: &Inherited, unfinished: &mut Unfinished
         }
         What::Epoll { .. } => epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll"))?,
         What::Memory { object, seals, .. } => memory(*object, *seals, open, inherited).map_err(failed("memfd"))?,
-        What::Pipe { identity, writes, bytes, capacity } => {
-            let pipes = &mut unfinished.pipes;
-            let at = match pipes.iter().position(|(known, ..)| known == identity) {
-                Some(at) => at,
-                None => {
-                    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed("pipe"))?;
-                    let (reader, writer) =
-                        (high(&reader, inherited.above).map_err(failed("pipe"))?, high(&writer, inherited.above).map_err(failed("pipe"))?);
-                    let _ = rustix::pipe::fcntl_setpipe_size(&writer, *capacity);
-                    pipes.push((*identity, reader, writer));
-                    pipes.len() - 1
-                }
-            };
-            let (_, reader, writer) = &pipes[at];
-            if !*writes && !bytes.is_empty() {
-                // Fits: the pipe held them before.
-                rustix::io::write(writer, bytes).map_err(failed("pipe"))?;
-            }
-            high(if *writes { writer } else { reader }, inherited.above).map_err(failed("pipe"))?
-        }
+        What::Pipe(pipe) => unfinished.pipes.take(fd, pipe, inherited.above)?,
     };
     let settable = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
     if !matches!(open.what, What::Epoll { .. }) {
@@ -260,17 +237,4 @@ fn memory(object: Option<u32>, seals: u32, saved: &Open, inherited: &Inherited) 
             .map_err(Errno::from_raw_os_error)?;
     }
     Ok(made)
-}
-
-fn watch(epoll: BorrowedFd, targets: &[(i32, u32, u64)]) -> Result<(), ReopenError> {
-    for (fd, events, data) in targets {
-        // SAFETY: a descriptor of the program, placed before.
-        let target = unsafe { BorrowedFd::borrow_raw(*fd) };
-        match epoll::add(epoll, target, epoll::EventData::new_u64(*data), epoll::EventFlags::from_bits_retain(*events)) {
-            // A target that was closed under this number while a twin lives is watched by the kernel under a number nobody has.
-            Ok(()) | Err(Errno::BADF | Errno::EXIST) => {}
-            Err(errno) => return Err(ReopenError::Make { fd: *fd, what: "epoll target", errno }),
-        }
-    }
-    Ok(())
 }

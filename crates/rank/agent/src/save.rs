@@ -334,7 +334,7 @@ fn stop(request: &Request) -> Result<(Frozen, Parked, State, Descriptors), SaveE
         let parked = park(PARK_LIMIT)?;
         let state = State::read(&parked).map_err(|source| SaveError::Read { what: "the state of the process", source })?;
         parked.await_asleep(PARK_LIMIT)?;
-        match descriptors::capture(request.attached, &request.own_descriptors) {
+        match descriptors::capture(request.attached, &request.own_descriptors, &parked) {
             Err(error) if error.passes() && Instant::now() < until => drop(parked),
             result => {
                 let descriptors = result?;

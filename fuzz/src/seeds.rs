@@ -3,6 +3,7 @@
 //! `fuzz/run.py --write-seeds` writes them, after a format has changed (`MEND_WRITE_SEEDS`).
 
 mod files;
+mod journal;
 mod messages;
 mod network;
 

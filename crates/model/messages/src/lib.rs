@@ -13,6 +13,7 @@ pub mod daemon;
 pub mod files;
 pub mod frame;
 pub mod job;
+pub mod report;
 pub mod tier;
 
 /// Version of all messages in this crate, one more with every change of any of them: frames do not describe themselves. A peer

@@ -1,0 +1,62 @@
+//! How a journal stays small however long its job lasts.
+//!
+//! ```text
+//! before:  e1 e2 e3 … … … … … … … … … … … … … e900 e901 … e999
+//! after:   e1    e3     (milestones)  Compacted{state of e1…e900}  e901 … e999
+//! ```
+//! Invariant: what is left adds up to the same state, but for the count of events that were left out.
+
+use crate::event::{Entry, Event};
+use crate::frame;
+use crate::state::State;
+
+/// Milestones that stay, the newest.
+const MILESTONES: usize = 200;
+
+/// Worth to be read in full after weeks: beginnings, ends, losses, moves.
+fn is_milestone(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::JobStarted { .. }
+            | Event::JobRestarted { .. }
+            | Event::PassedOver { .. }
+            | Event::RestartFailed { .. }
+            | Event::ControllerDied
+            | Event::NodeLost { .. }
+            | Event::MessagesLost { .. }
+            | Event::RankSignal { .. }
+            | Event::Abort { .. }
+            | Event::StartFailed { .. }
+            | Event::RestoreFailed { .. }
+            | Event::MigrationCommitted { .. }
+            | Event::Interrupted { .. }
+            | Event::KillAsked
+            | Event::Ended { .. }
+    )
+}
+
+/// The entries to keep instead of these: the newest, up to `budget` bytes of frames, with what the others add up to before them. At
+/// least one entry is folded away if there are two.
+#[must_use]
+pub fn compact(entries: &[Entry], budget: usize) -> Vec<Entry> {
+    let mut room = budget;
+    let mut first = entries.len();
+    while first > 1 {
+        let length = frame::encode(&entries[first - 1]).map_or(0, |frame| frame.len());
+        let Some(left) = room.checked_sub(length) else { break };
+        (room, first) = (left, first - 1);
+    }
+    let (old, new) = entries.split_at(first);
+    let Some(last) = old.last() else { return new.to_vec() };
+    let mut state = State::of(old);
+    let mut kept: Vec<Entry> = old.iter().filter(|entry| is_milestone(&entry.event)).cloned().collect();
+    kept.drain(..kept.len().saturating_sub(MILESTONES));
+    let folded = old.iter().filter(|entry| !matches!(entry.event, Event::Compacted { .. })).count();
+    let before = old.iter().filter(|entry| is_milestone(&entry.event)).count();
+    // Milestones were counted when they stayed, and have gone only now if they are not among the kept.
+    state.left_out += (folded - before) as u64 + (before - kept.len()) as u64;
+    let compacted = Entry { seq: last.seq, at: last.at, node: None, rank: None, event: Event::Compacted { state: Box::new(state) } };
+    kept.push(compacted);
+    kept.extend_from_slice(new);
+    kept
+}

@@ -1,0 +1,423 @@
+//! What can happen to a job.
+//!
+//! An event is written as JSON: it names itself and its fields, so that a reader of another release passes over fields and
+//! events that it does not know, and takes the default for fields that it misses. So fields and events are added, and never
+//! change their meaning or type; one that has to is a new one.
+
+use crate::ranks::Ranks;
+use crate::state::State;
+use mend_messages::control::Phases;
+use mend_messages::report::Report;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Longest text in an event, bytes. What is longer is cut.
+pub const MAX_TEXT: usize = 2000;
+
+/// One event with its circumstances.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Grows by one from event to event of a job, over all its restarts.
+    pub seq: u64,
+    /// When it was recorded, microseconds since 1970.
+    pub at: u64,
+    /// Name of the node it is about.
+    pub node: Option<String>,
+    /// The rank it is about.
+    pub rank: Option<u32>,
+    /// What happened.
+    pub event: Event,
+}
+
+/// How an entry stands in the file.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    seq: u64,
+    at: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rank: Option<u32>,
+    event: String,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    data: Value,
+}
+
+impl Serialize for Entry {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (event, data) = self.event.clone().into_parts().map_err(serde::ser::Error::custom)?;
+        Written { seq: self.seq, at: self.at, node: self.node.clone(), rank: self.rank, event, data }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Written { seq, at, node, rank, event, data } = Written::deserialize(deserializer)?;
+        Ok(Self { seq, at, node, rank, event: Event::from_parts(event, data) })
+    }
+}
+
+/// Who asked for something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asker {
+    /// A command of the user's.
+    #[default]
+    User,
+    /// The job's schedule.
+    Schedule,
+    /// One of a later release.
+    #[serde(other)]
+    Other,
+}
+
+/// A step of a checkpoint, migration or restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Looking for obstacles.
+    Inspect,
+    /// Draining the channels.
+    Suspend,
+    /// Taking the images, or snapshots.
+    Save,
+    /// Letting the ranks go on.
+    Resume,
+    /// Writing images behind the running ranks.
+    Write,
+    /// Moving a rank's image to another node.
+    Move,
+    /// Waiting for the moved rank's listeners.
+    Connect,
+    /// Going back to where the rank was.
+    Undo,
+    /// Reading the images into memory.
+    Read,
+    /// Reopening files and the rest.
+    Rebuild,
+    /// One of a later release.
+    #[serde(other)]
+    Other,
+}
+
+/// Why a checkpoint or migration failed, as a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// Something of a rank cannot be saved.
+    Obstacle,
+    /// A rank had ended, or ended meanwhile.
+    RankEnded,
+    /// A node was lost meanwhile.
+    NodeLost,
+    /// A rank's agent did not answer in time.
+    NoAnswer,
+    /// A rank's agent could not do what it was asked.
+    Agent,
+    /// An image was not written completely.
+    Image,
+    /// The directory of checkpoints cannot be used.
+    Directory,
+    /// The checkpoint could not be published.
+    Publish,
+    /// The target of a migration failed.
+    Target,
+    /// It was not possible from the beginning: no such rank, no such node.
+    Refused,
+    /// The job ended first.
+    JobEnded,
+    /// Something else; the text says what.
+    #[serde(other)]
+    Other,
+}
+
+/// Why a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
+pub enum Cause {
+    /// All ranks ended with 0.
+    Done,
+    /// A rank exited with another code.
+    RankExited {
+        /// Which; the first.
+        rank: u32,
+        /// Its exit code.
+        status: i32,
+        /// Where it was.
+        node: String,
+    },
+    /// A signal ended a rank.
+    RankSignal {
+        /// Which; the first.
+        rank: u32,
+        /// Number of the signal.
+        signal: i32,
+        /// Where it was.
+        node: String,
+    },
+    /// A rank called `MPI_Abort`.
+    Abort {
+        /// Which.
+        rank: u32,
+        /// With this code.
+        status: i32,
+    },
+    /// `mend kill`.
+    Killed,
+    /// A signal to `mend run` or `mend restart`.
+    Interrupted {
+        /// Number of the signal.
+        signal: i32,
+    },
+    /// A node with ranks on it was lost.
+    NodeLost {
+        /// Which.
+        node: String,
+        /// The ranks that were on it.
+        ranks: String,
+        /// How it showed.
+        why: String,
+    },
+    /// Messages between two ranks that both live were lost.
+    MessagesLost {
+        /// The ranks.
+        ranks: (u32, u32),
+        /// Where they were.
+        nodes: (String, String),
+        /// How it showed.
+        why: String,
+    },
+    /// A rank could not be started.
+    StartFailed {
+        /// Which.
+        rank: u32,
+        /// Where.
+        node: String,
+        /// Why.
+        error: String,
+    },
+    /// A rank could not be restored.
+    RestoreFailed {
+        /// Which.
+        rank: u32,
+        /// Where.
+        node: String,
+        /// Why.
+        error: String,
+        /// It is the image that cannot be used.
+        image: bool,
+    },
+    /// No checkpoint could be used.
+    NoCheckpoint {
+        /// What was wrong with the last one.
+        error: String,
+    },
+    /// A node did not answer, or refused the job.
+    Unreachable {
+        /// Why.
+        error: String,
+    },
+    /// The controller died: nobody wrote down how the job ended.
+    ControllerDied,
+    /// Something else.
+    Failed {
+        /// What.
+        error: String,
+    },
+    /// One of a later release.
+    #[serde(other)]
+    Other,
+}
+
+/// An image of one rank, as its checkpoint has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageFacts {
+    /// Bytes.
+    pub bytes: u64,
+    /// Pages that it stores.
+    pub pages: u64,
+    /// Microseconds from the snapshot, or from parking, until it was written.
+    pub us: u64,
+    /// It stores everything; else what changed since the image that it builds on.
+    pub full: bool,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "fields are named after what they hold; units stand where a name does not say them")]
+pub enum Event {
+    /// A new job begins. `settings` are those that differ from their defaults.
+    JobStarted {
+        command: Vec<String>,
+        ranks: u32,
+        hosts: Vec<String>,
+        settings: BTreeMap<String, String>,
+        release: String,
+        interval: String,
+    },
+    /// The job begins again from a checkpoint.
+    JobRestarted { checkpoint: u64, ranks: u32, hosts: Vec<String>, settings: BTreeMap<String, String>, release: String, interval: String },
+    /// A checkpoint was not used for a restart.
+    PassedOver { checkpoint: u64, error: String },
+    /// A restart ended before any rank was asked for.
+    RestartFailed { cause: Cause },
+    /// The controller before this one died without a word.
+    ControllerDied,
+    /// A node takes part.
+    NodeReached { address: String },
+    /// A host that was named does not answer, and the job does without.
+    NodeLeftOut { error: String },
+    /// A node is lost.
+    NodeLost { why: String, ranks: Ranks },
+    /// Which ranks are where, by node. Durable before any rank is asked to start.
+    Placed { places: BTreeMap<String, Ranks> },
+    /// A rank's program runs.
+    RankStarted,
+    /// A rank could not be started.
+    StartFailed { error: String, hint: String, status: i32 },
+    /// A rank's memory is restored, its threads stand still.
+    RankRestored { us: u64, bytes: u64 },
+    /// A rank could not be restored.
+    RestoreFailed { error: String, hint: String, image: bool },
+    /// All ranks of a restart run again.
+    Resumed { us: u64 },
+    /// A rank's agent spoke for the first time.
+    AgentUp { executable: String, main_process: bool },
+    /// No agent will speak for a rank.
+    Agentless,
+    /// A rank exited by itself.
+    RankExited { status: i32 },
+    /// A signal ended a rank.
+    RankSignal { signal: i32 },
+    /// A rank called `MPI_Abort`.
+    Abort { status: i32 },
+    /// A rank asked for more processes, and got none.
+    SpawnRefused,
+    /// A checkpoint begins.
+    CheckpointAsked { checkpoint: u64, by: Asker, mode: String, base: Option<u64> },
+    /// A phase of a checkpoint, migration or restart is over, after so many microseconds; of one rank, or of all.
+    PhaseDone { phase: Phase, us: u64, checkpoint: Option<u64> },
+    /// Something stands in the way of saving a rank.
+    ObstacleFound { what: String, hint: String },
+    /// A rank's image is durable.
+    ImageWritten { checkpoint: u64, image: ImageFacts, note: Option<String> },
+    /// All images are durable and the checkpoint is being published: the decision, durable before it takes effect.
+    CheckpointDecided { checkpoint: u64 },
+    /// It is published, and can be restarted.
+    CheckpointCommitted { checkpoint: u64, by: Asker, kind: String, bytes: u64, stopped_us: u64, durable_us: u64, phases: PhaseTimes },
+    /// There is no such checkpoint; the job runs on.
+    CheckpointFailed { checkpoint: u64, by: Asker, code: Code, error: String, hint: String },
+    /// Checkpoints were removed.
+    CheckpointRemoved { checkpoints: Vec<u64>, by: Asker },
+    /// Images of a checkpoint were merged with those that they built on.
+    CheckpointMerged { checkpoint: u64 },
+    /// Superseded checkpoints could not be removed or merged.
+    UpkeepFailed { error: String },
+    /// These tiers hold the whole checkpoint now.
+    TierComplete { checkpoint: u64, tiers: Vec<String> },
+    /// A tier will not hold the whole checkpoint.
+    TierFailed { checkpoint: u64, tier: String, error: String },
+    /// A node has no room in a tier; what it would hold goes to the next one.
+    TierPassedOver { tier: String, why: String },
+    /// A migration of this rank begins. `to` is empty if no node will do.
+    MigrationAsked { by: Asker, from: String, to: String },
+    /// The copy on the target is complete and the one at the source is about to be ended: the decision, durable before it takes
+    /// effect.
+    MigrationDecided { from: String, to: String },
+    /// The rank runs on the target.
+    MigrationCommitted { from: String, to: String, bytes: u64, stopped_us: u64, phases: PhaseTimes },
+    /// The rank stays where it was.
+    MigrationUndone { code: Code, error: String, hint: String },
+    /// A channel of this rank to or from a peer broke.
+    ChannelBroke { peer: u32, why: String },
+    /// This rank waits long for its channels to drain, for these peers.
+    DrainSlow { peers: Ranks, us: u64 },
+    /// Messages between this rank and a peer are lost, if both live.
+    MessagesLost { peer: u32, why: String },
+    /// The daemon tells of something else about this rank.
+    Noticed { what: String },
+    /// A signal reached the controller and is passed on to the ranks.
+    Interrupted { signal: i32 },
+    /// `mend kill`.
+    KillAsked,
+    /// The job is over.
+    Ended { status: i32, cause: Cause },
+    /// What all events up to here add up to; all but some of them are left out from here back.
+    Compacted { state: Box<State> },
+    /// An event of a later release.
+    #[serde(skip)]
+    Unknown { event: String, data: Value },
+}
+
+/// Durations of the five phases, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "they are those of `mend_messages::control::Phases`, with names that files keep")]
+pub struct PhaseTimes {
+    pub suspend_us: u64,
+    pub write_us: u64,
+    pub transfer_us: u64,
+    pub restart_us: u64,
+    pub reconnect_us: u64,
+}
+
+impl From<Phases> for PhaseTimes {
+    fn from(phases: Phases) -> Self {
+        let Phases { suspend_us, write_us, transfer_us, restart_us, reconnect_us } = phases;
+        Self { suspend_us, write_us, transfer_us, restart_us, reconnect_us }
+    }
+}
+
+impl From<Report> for Event {
+    fn from(report: Report) -> Self {
+        match report {
+            Report::ChannelBroke { peer, why } => Self::ChannelBroke { peer, why },
+            Report::DrainSlow { peers, waited_us } => Self::DrainSlow { peers: peers.into_iter().collect(), us: waited_us },
+            Report::ImageRead { us, .. } => Self::PhaseDone { phase: Phase::Read, us, checkpoint: None },
+            Report::Rebuilt { us } => Self::PhaseDone { phase: Phase::Rebuild, us, checkpoint: None },
+            Report::ProcessKilled { what } => Self::Noticed { what },
+        }
+    }
+}
+
+impl Event {
+    /// Its name, and its data.
+    fn into_parts(self) -> Result<(String, Value), serde_json::Error> {
+        if let Self::Unknown { event, data } = self {
+            return Ok((event, data));
+        }
+        match serde_json::to_value(self)? {
+            Value::String(event) => Ok((event, Value::Null)),
+            Value::Object(parts) => Ok(parts.into_iter().next().unwrap_or_default()),
+            other => Ok((String::new(), other)),
+        }
+    }
+
+    fn from_parts(event: String, data: Value) -> Self {
+        let parts = match &data {
+            Value::Null => Value::String(event.clone()),
+            data => Value::Object([(event.clone(), data.clone())].into_iter().collect()),
+        };
+        serde_json::from_value(parts).unwrap_or(Self::Unknown { event, data })
+    }
+
+    /// Its name in the file.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.clone().into_parts().map(|(event, _)| event).unwrap_or_default()
+    }
+}
+
+/// A text that fits an event.
+#[must_use]
+pub fn cut(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        let at = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(at);
+        text.push('…');
+    }
+    text
+}

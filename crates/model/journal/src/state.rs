@@ -1,0 +1,310 @@
+//! What all events of a job add up to: enough to say how it stands, or how it ended and why.
+//!
+//! Invariant: bounded in size, however long the job lasts: lists hold the newest, tallies the rest.
+
+use crate::event::{Asker, Cause, Code, Entry, Event};
+use crate::ranks::Ranks;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Checkpoints of which the state knows more than that they are counted.
+const CHECKPOINTS: usize = 256;
+/// Ranks' ends that it knows each.
+const EXITS: usize = 64;
+
+/// How a job stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct State {
+    /// Of the last event.
+    pub seq: u64,
+    /// When the first event was recorded, microseconds since 1970.
+    pub since: u64,
+    /// When the last start or restart was.
+    pub begun: u64,
+    /// Starts and restarts.
+    pub lives: u32,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Command line, if it was started here.
+    pub command: Vec<String>,
+    /// Settings that differ from their defaults, as of the last start.
+    pub settings: BTreeMap<String, String>,
+    /// The checkpoint that it went on from last.
+    pub from: Option<u64>,
+    /// Where ranks are, by node.
+    pub places: BTreeMap<String, Ranks>,
+    /// Nodes that are lost, with the reason.
+    pub lost: BTreeMap<String, String>,
+    /// Ranks that run.
+    pub running: Ranks,
+    /// Ranks that ended.
+    pub exited: Ranks,
+    /// How ranks ended that did not end well: exit code, or 128 and the signal; the first ones.
+    pub exits: BTreeMap<u32, i32>,
+    /// The checkpoint or migration that is under way.
+    pub under_way: Option<UnderWay>,
+    /// Checkpoints that are there; the newest ones.
+    pub checkpoints: BTreeMap<u64, Facts>,
+    /// How often what happened.
+    pub tallies: Tallies,
+    /// Checkpoints that failed, by code.
+    pub failures: BTreeMap<Code, Failures>,
+    /// Migrations that were undone, by code.
+    pub undone: BTreeMap<Code, Failures>,
+    /// The end of the last life.
+    pub ended: Option<End>,
+    /// Events that were left out by compaction.
+    pub left_out: u64,
+}
+
+/// What is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum UnderWay {
+    /// A checkpoint.
+    Checkpoint {
+        /// Its number.
+        checkpoint: u64,
+        /// It is being published: whether it is there, its directory tells.
+        decided: bool,
+    },
+    /// A migration.
+    Migration {
+        /// The rank.
+        rank: u32,
+        /// Where it comes from.
+        from: String,
+        /// Where it goes.
+        to: String,
+        /// It is on the target.
+        decided: bool,
+    },
+    /// One of a later release.
+    #[serde(other)]
+    Other,
+}
+
+/// What is known of a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// When it was published, microseconds since 1970.
+    pub at: u64,
+    /// Who asked for it.
+    pub by: Asker,
+    /// Bytes of all its images.
+    pub bytes: u64,
+    /// How long the ranks stood still, microseconds.
+    pub stopped_us: u64,
+    /// Until it was durable, microseconds.
+    pub durable_us: u64,
+    /// Tiers that hold all of it.
+    pub tiers: Vec<String>,
+    /// Its images were merged with those that they built on.
+    pub merged: bool,
+}
+
+/// Counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "they are named after what they count; times in microseconds")]
+pub struct Tallies {
+    pub checkpoints: u64,
+    pub failed: u64,
+    pub removed: u64,
+    pub merged: u64,
+    pub bytes: u64,
+    pub stopped_us: u64,
+    pub longest_stopped_us: u64,
+    pub migrations: u64,
+    pub undone: u64,
+    pub slow_drains: u64,
+    pub broken_channels: u64,
+    pub passed_over: u64,
+    pub unknown: u64,
+}
+
+/// Failures of one code.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Failures {
+    /// How many.
+    pub count: u64,
+    /// When the first one was, microseconds since 1970.
+    pub first: u64,
+    /// When the last one was.
+    pub last: u64,
+    /// What the last one said.
+    pub error: String,
+}
+
+/// How a life of the job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// When, microseconds since 1970.
+    pub at: u64,
+    /// Exit code of the command; `None` where nobody wrote it down.
+    pub status: Option<i32>,
+    /// Why.
+    pub cause: Cause,
+}
+
+impl State {
+    /// What these events add up to.
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
+        let mut state = Self::default();
+        entries.into_iter().for_each(|entry| state.apply(entry));
+        state
+    }
+
+    /// The job runs, as far as the journal knows.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.lives > 0 && self.ended.is_none()
+    }
+
+    /// The newest checkpoint that is there.
+    #[must_use]
+    pub fn newest(&self) -> Option<u64> {
+        self.checkpoints.last_key_value().map(|(number, _)| *number)
+    }
+
+    /// One more event.
+    pub fn apply(&mut self, entry: &Entry) {
+        if let Event::Compacted { state } = &entry.event {
+            *self = State::clone(state);
+            return;
+        }
+        self.seq = entry.seq;
+        if self.since == 0 {
+            self.since = entry.at;
+        }
+        match &entry.event {
+            Event::JobStarted { command, ranks, settings, .. } => {
+                self.begin(entry.at, *ranks, settings);
+                (self.command, self.from) = (command.clone(), None);
+            }
+            Event::JobRestarted { checkpoint, ranks, settings, .. } => {
+                self.begin(entry.at, *ranks, settings);
+                self.from = Some(*checkpoint);
+            }
+            Event::NodeReached { .. } => drop(entry.node.as_ref().and_then(|node| self.lost.remove(node))),
+            Event::NodeLost { why, .. } => drop(entry.node.as_ref().map(|node| self.lost.insert(node.clone(), why.clone()))),
+            Event::Placed { places } => self.places.clone_from(places),
+            Event::RankStarted | Event::RankRestored { .. } => self.of_rank(entry, |state, rank| state.running.insert(rank)),
+            Event::RankExited { status } => self.of_rank(entry, |state, rank| state.exit(rank, *status)),
+            Event::RankSignal { signal } => self.of_rank(entry, |state, rank| state.exit(rank, 128 + signal)),
+            Event::CheckpointAsked { checkpoint, .. } => {
+                self.under_way = Some(UnderWay::Checkpoint { checkpoint: *checkpoint, decided: false });
+            }
+            Event::CheckpointDecided { checkpoint } => {
+                self.under_way = Some(UnderWay::Checkpoint { checkpoint: *checkpoint, decided: true });
+            }
+            Event::CheckpointCommitted { checkpoint, by, bytes, stopped_us, durable_us, .. } => {
+                self.leave_checkpoint(*checkpoint);
+                let (by, bytes, stopped_us, durable_us) = (*by, *bytes, *stopped_us, *durable_us);
+                self.checkpoints.insert(*checkpoint, Facts { at: entry.at, by, bytes, stopped_us, durable_us, ..Facts::default() });
+                while self.checkpoints.len() > CHECKPOINTS {
+                    self.checkpoints.pop_first();
+                }
+                self.tallies.checkpoints += 1;
+                self.tallies.bytes = self.tallies.bytes.saturating_add(bytes);
+                self.tallies.stopped_us = self.tallies.stopped_us.saturating_add(stopped_us);
+                self.tallies.longest_stopped_us = self.tallies.longest_stopped_us.max(stopped_us);
+            }
+            Event::CheckpointFailed { checkpoint, code, error, .. } => {
+                self.leave_checkpoint(*checkpoint);
+                self.tallies.failed += 1;
+                count(&mut self.failures, *code, entry.at, error);
+            }
+            Event::CheckpointRemoved { checkpoints, .. } => {
+                self.tallies.removed += checkpoints.len() as u64;
+                checkpoints.iter().for_each(|number| drop(self.checkpoints.remove(number)));
+            }
+            Event::CheckpointMerged { checkpoint } => {
+                self.tallies.merged += 1;
+                self.checkpoints.entry(*checkpoint).and_modify(|facts| facts.merged = true);
+            }
+            Event::TierComplete { checkpoint, tiers } => {
+                self.checkpoints.entry(*checkpoint).and_modify(|facts| facts.tiers.clone_from(tiers));
+            }
+            Event::MigrationAsked { from, to, .. } => self.moves(entry, from, to, false),
+            Event::MigrationDecided { from, to } => {
+                self.moves(entry, from, to, true);
+                self.of_rank(entry, |state, rank| state.place(rank, to));
+            }
+            Event::MigrationCommitted { .. } => {
+                self.under_way = None;
+                self.tallies.migrations += 1;
+            }
+            Event::MigrationUndone { code, error, .. } => {
+                self.under_way = None;
+                self.tallies.undone += 1;
+                count(&mut self.undone, *code, entry.at, error);
+            }
+            Event::DrainSlow { .. } => self.tallies.slow_drains += 1,
+            Event::ChannelBroke { .. } => self.tallies.broken_channels += 1,
+            Event::PassedOver { .. } => self.tallies.passed_over += 1,
+            Event::Ended { status, cause } => self.end(entry.at, Some(*status), cause),
+            Event::RestartFailed { cause } => self.end(entry.at, None, cause),
+            Event::ControllerDied => self.end(entry.at, None, &Cause::ControllerDied),
+            Event::Unknown { .. } => self.tallies.unknown += 1,
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, at: u64, ranks: u32, settings: &BTreeMap<String, String>) {
+        self.lives += 1;
+        (self.begun, self.ranks) = (at, ranks);
+        self.settings.clone_from(settings);
+        (self.running, self.exited) = (Ranks::default(), Ranks::default());
+        self.exits.clear();
+        self.lost.clear();
+        (self.under_way, self.ended) = (None, None);
+    }
+
+    fn end(&mut self, at: u64, status: Option<i32>, cause: &Cause) {
+        self.under_way = None;
+        self.running = Ranks::default();
+        self.ended = Some(End { at, status, cause: cause.clone() });
+    }
+
+    fn of_rank(&mut self, entry: &Entry, apply: impl FnOnce(&mut Self, u32)) {
+        if let Some(rank) = entry.rank {
+            apply(self, rank);
+        }
+    }
+
+    fn exit(&mut self, rank: u32, status: i32) {
+        self.running.remove(rank);
+        self.exited.insert(rank);
+        if status != 0 && self.exits.len() < EXITS {
+            self.exits.entry(rank).or_insert(status);
+        }
+    }
+
+    fn leave_checkpoint(&mut self, number: u64) {
+        if matches!(self.under_way, Some(UnderWay::Checkpoint { checkpoint, .. }) if checkpoint == number) {
+            self.under_way = None;
+        }
+    }
+
+    fn moves(&mut self, entry: &Entry, from: &str, to: &str, decided: bool) {
+        let rank = entry.rank.unwrap_or_default();
+        self.under_way = Some(UnderWay::Migration { rank, from: from.to_owned(), to: to.to_owned(), decided });
+    }
+
+    fn place(&mut self, rank: u32, node: &str) {
+        self.places.values_mut().for_each(|ranks| ranks.remove(rank));
+        self.places.entry(node.to_owned()).or_default().insert(rank);
+        self.places.retain(|_, ranks| !ranks.is_empty());
+    }
+}
+
+fn count(all: &mut BTreeMap<Code, Failures>, code: Code, at: u64, error: &str) {
+    let failures = all.entry(code).or_insert_with(|| Failures { first: at, ..Failures::default() });
+    failures.count += 1;
+    failures.last = at;
+    error.clone_into(&mut failures.error);
+}

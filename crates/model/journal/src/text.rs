@@ -1,0 +1,227 @@
+//! How events read.
+
+use crate::event::{Asker, Cause, Entry, Event, Phase};
+use crate::state::State;
+use std::collections::BTreeMap;
+
+/// A duration for people.
+#[must_use]
+pub fn duration(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{:.2} s", us as f64 / 1e6),
+    }
+}
+
+/// A size for people, binary units.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+fn by(asker: Asker) -> &'static str {
+    match asker {
+        Asker::User => "a user asked",
+        Asker::Schedule => "it was due",
+        Asker::Other => "asked",
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Inspect => "looking for obstacles",
+        Phase::Suspend => "draining channels",
+        Phase::Save => "taking snapshots",
+        Phase::Resume => "letting ranks go on",
+        Phase::Write => "writing images behind the ranks",
+        Phase::Move => "moving the image",
+        Phase::Connect => "waiting for its listeners",
+        Phase::Undo => "going back",
+        Phase::Read => "reading the image",
+        Phase::Rebuild => "reopening files",
+        Phase::Other => "another phase",
+    }
+}
+
+fn settings(settings: &BTreeMap<String, String>) -> String {
+    if settings.is_empty() {
+        return String::new();
+    }
+    let each = settings.iter().map(|(name, value)| format!("{name}={value}"));
+    format!("; {}", each.collect::<Vec<_>>().join(" "))
+}
+
+fn numbers(all: &[u64]) -> String {
+    let plural = if all.len() == 1 { "" } else { "s" };
+    format!("checkpoint{plural} {}", all.iter().map(u64::to_string).collect::<Vec<_>>().join(", "))
+}
+
+fn with_hint(text: String, hint: &str) -> String {
+    if hint.is_empty() { text } else { format!("{text} (hint: {hint})") }
+}
+
+fn schedule(interval: &str) -> String {
+    if interval.is_empty() { String::new() } else { format!("; {interval}") }
+}
+
+/// Why a job ended, as half a sentence: "rank 2 on node1 was ended by signal 9".
+#[must_use]
+pub fn cause(cause: &Cause) -> String {
+    match cause {
+        Cause::Done => "all ranks ended well".into(),
+        Cause::RankExited { rank, status, node } => format!("rank {rank} on {node} exited with code {status}"),
+        Cause::RankSignal { rank, signal, node } => format!("rank {rank} on {node} was ended by signal {signal}{}", name_of(*signal)),
+        Cause::Abort { rank, status } => format!("rank {rank} called MPI_Abort with code {status}"),
+        Cause::Killed => "it was ended by `mend kill`".into(),
+        Cause::Interrupted { signal } => format!("signal {signal}{} ended it", name_of(*signal)),
+        Cause::NodeLost { node, ranks, why } => format!("node {node} was lost with rank(s) {ranks}: {why}"),
+        Cause::MessagesLost { ranks, nodes, why } => {
+            format!("messages between rank {} on {} and rank {} on {} were lost: {why}", ranks.0, nodes.0, ranks.1, nodes.1)
+        }
+        Cause::StartFailed { rank, node, error } => format!("rank {rank} could not be started on {node}: {error}"),
+        Cause::RestoreFailed { rank, node, error, .. } => format!("rank {rank} could not be restored on {node}: {error}"),
+        Cause::NoCheckpoint { error } => format!("no checkpoint could be used: {error}"),
+        Cause::Unreachable { error } | Cause::Failed { error } => error.clone(),
+        Cause::ControllerDied => "its controller (`mend run` or `mend restart`) was killed, or its machine went down".into(),
+        Cause::Other => "for a reason of a later release".into(),
+    }
+}
+
+/// " (SIGKILL)" and the like, for the signals that end programs.
+fn name_of(signal: i32) -> &'static str {
+    match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        3 => " (SIGQUIT)",
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        13 => " (SIGPIPE)",
+        14 => " (SIGALRM)",
+        15 => " (SIGTERM)",
+        _ => "",
+    }
+}
+
+fn left_out(state: &State) -> String {
+    let State { tallies, .. } = state;
+    format!(
+        "up to here {} events are left out: {} checkpoints taken, {} failed, {} removed; {} migrations, {} undone",
+        state.left_out, tallies.checkpoints, tallies.failed, tallies.removed, tallies.migrations, tallies.undone
+    )
+}
+
+/// One sentence on what happened.
+#[must_use]
+pub fn sentence(entry: &Entry) -> String {
+    let node = entry.node.as_deref().unwrap_or("?");
+    let rank = match (entry.rank, &entry.node) {
+        (Some(rank), Some(node)) => format!("rank {rank} on {node}"),
+        (Some(rank), None) => format!("rank {rank}"),
+        (None, _) => "a rank".to_owned(),
+    };
+    match &entry.event {
+        Event::JobStarted { command, ranks, hosts, settings: set, interval, .. } => {
+            format!(
+                "the job starts: {ranks} rank(s) of `{}` on {}{}{}",
+                command.join(" "),
+                hosts.join(", "),
+                schedule(interval),
+                settings(set)
+            )
+        }
+        Event::JobRestarted { checkpoint, ranks, hosts, settings: set, interval, .. } => {
+            let on = hosts.join(", ");
+            format!("the job goes on from checkpoint {checkpoint}: {ranks} rank(s) on {on}{}{}", schedule(interval), settings(set))
+        }
+        Event::PassedOver { checkpoint, error } => format!("checkpoint {checkpoint} is passed over: {error}"),
+        Event::RestartFailed { cause: why } => format!("the restart failed: {}", cause(why)),
+        Event::ControllerDied => "the controller before this one died without a word".into(),
+        Event::NodeReached { address } => format!("node {node} ({address}) takes part"),
+        Event::NodeLeftOut { error } => format!("left out: {error}"),
+        Event::NodeLost { why, ranks } if ranks.is_empty() => format!("node {node} is lost ({why}); no rank was on it"),
+        Event::NodeLost { why, ranks } => format!("node {node} is lost ({why}), with rank(s) {ranks}"),
+        Event::Placed { places } => {
+            let each = places.iter().map(|(node, ranks)| format!("{node}: {ranks}"));
+            format!("ranks are placed: {}", each.collect::<Vec<_>>().join("; "))
+        }
+        Event::RankStarted => format!("{rank} runs"),
+        Event::StartFailed { error, hint, .. } => with_hint(format!("{rank} cannot be started: {error}"), hint),
+        Event::RankRestored { us, bytes } => format!("{rank} is restored ({} in {})", size(*bytes), duration(*us)),
+        Event::RestoreFailed { error, hint, .. } => with_hint(format!("{rank} cannot be restored: {error}"), hint),
+        Event::Resumed { us } => format!("all ranks are restored and run, after {}", duration(*us)),
+        Event::AgentUp { executable, main_process: true } => format!("{rank}: its agent answers ({executable})"),
+        Event::AgentUp { executable, main_process: false } => format!("{rank}: the agent of its child process answers ({executable})"),
+        Event::Agentless => format!("{rank}: no agent will answer"),
+        Event::RankExited { status } => format!("{rank} exited with code {status}"),
+        Event::RankSignal { signal } => format!("{rank} was ended by signal {signal}{}", name_of(*signal)),
+        Event::Abort { status } => format!("{rank} called MPI_Abort with code {status}"),
+        Event::SpawnRefused => format!("{rank} asked for more processes (MPI_Comm_spawn) and got none"),
+        Event::CheckpointAsked { checkpoint, by: asker, mode, base } => {
+            let kind = base.map_or_else(String::new, |base| format!(", building on {base}"));
+            format!("checkpoint {checkpoint} begins: {} ({mode}{kind})", by(*asker))
+        }
+        Event::PhaseDone { phase: which, us, .. } => {
+            let of = if entry.rank.is_some() { format!("{rank}: ") } else { String::new() };
+            format!("{of}{} took {}", phase(*which), duration(*us))
+        }
+        Event::ObstacleFound { what, hint } => with_hint(format!("{rank} cannot be saved: {what}"), hint),
+        Event::ImageWritten { image, note, .. } => {
+            let kind = if image.full { "full" } else { "incremental" };
+            let note = note.as_ref().map_or_else(String::new, |note| format!("; {note}"));
+            format!("{rank}: its {kind} image is durable ({} in {}){note}", size(image.bytes), duration(image.us))
+        }
+        Event::CheckpointDecided { checkpoint } => format!("all images of checkpoint {checkpoint} are durable, it is being published"),
+        Event::CheckpointCommitted { checkpoint, kind, bytes, stopped_us, durable_us, .. } => {
+            let (stopped, durable) = (duration(*stopped_us), duration(*durable_us));
+            format!("checkpoint {checkpoint} is complete: {kind}, {}, ranks stopped for {stopped}, durable after {durable}", size(*bytes))
+        }
+        Event::CheckpointFailed { checkpoint, error, hint, .. } => with_hint(format!("checkpoint {checkpoint} failed: {error}"), hint),
+        Event::CheckpointRemoved { checkpoints, by: asker } => {
+            let why = if *asker == Asker::User { "a user asked" } else { "superseded" };
+            format!("{} removed ({why})", numbers(checkpoints))
+        }
+        Event::CheckpointMerged { checkpoint } => format!("checkpoint {checkpoint} was merged with those that it built on"),
+        Event::UpkeepFailed { error } => error.clone(),
+        Event::TierComplete { checkpoint, tiers } => format!("checkpoint {checkpoint} is whole in {}", tiers.join(", ")),
+        Event::TierFailed { checkpoint, tier, error } => format!("{tier} does not hold the whole checkpoint {checkpoint}: {error}"),
+        Event::TierPassedOver { tier, why } => format!("on {node}, what {tier} would hold goes to the next tier: {why}"),
+        Event::MigrationAsked { from, to, .. } if to.is_empty() => format!("{rank} is to move away from {from}"),
+        Event::MigrationAsked { from, to, .. } => format!("{rank} is to move from {from} to {to}"),
+        Event::MigrationDecided { from, to } => format!("{rank}: its copy on {to} is complete, the one on {from} is ended"),
+        Event::MigrationCommitted { from, to, bytes, stopped_us, .. } => {
+            format!("{rank} moved from {from} to {to}: {}, stopped for {}", size(*bytes), duration(*stopped_us))
+        }
+        Event::MigrationUndone { error, hint, .. } => with_hint(format!("{rank} stays where it was: {error}"), hint),
+        Event::ChannelBroke { peer, why } => format!("{rank}: the channel with rank {peer} broke: {why}"),
+        Event::DrainSlow { peers, us } => format!("{rank}: channels with rank(s) {peers} have not drained after {}", duration(*us)),
+        Event::MessagesLost { peer, why } => format!("{rank}: messages to or from rank {peer} are lost: {why}"),
+        Event::Noticed { what } => format!("{rank}: {what}"),
+        Event::Interrupted { signal } => format!("signal {signal}{} came and is passed on to the ranks", name_of(*signal)),
+        Event::KillAsked => "`mend kill` ends the job".into(),
+        Event::Ended { status, cause: why } => format!("the job ended with exit code {status}: {}", cause(why)),
+        Event::Compacted { state } => left_out(state),
+        Event::Unknown { event, .. } => format!("an event of a later release: {event}"),
+    }
+}
+
+/// One sentence on how a job stands, or ended.
+#[must_use]
+pub fn standing(state: &State) -> String {
+    match &state.ended {
+        Some(end) => cause(&end.cause),
+        None if state.lives == 0 => "nothing is on record".into(),
+        None => format!("{} rank(s) run", state.running.count()),
+    }
+}

@@ -127,7 +127,7 @@ class Run(InDirectory):
         self.assertIn("not running", done.stderr)
 
     def test_help_and_version(self):
-        for verb in ("run", "ps", "checkpoint", "checkpoints", "restart", "migrate", "explain", "kill", "lab", "version"):
+        for verb in ("run", "ps", "checkpoint", "checkpoints", "restart", "migrate", "explain", "log", "kill", "lab", "version"):
             self.assertEqual(self.mend(verb, "--help").returncode, 0, verb)
         self.assertIn("protocol", self.mend("version").stdout)
 

@@ -9,6 +9,7 @@ use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, JobStatus
 use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, RestoreSource, Stream, ToDaemon, Turn};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
+use mend_messages::report::Report;
 use mend_messages::tier::{Destination, Holding, ImageRef, Origin, Place, Shelf, TierDone, TierOrder, TierReport};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -104,6 +105,16 @@ fn replies() -> Vec<Reply> {
     ]
 }
 
+fn reports() -> Vec<Report> {
+    vec![
+        Report::ChannelBroke { peer: 2, why: "Connection reset by peer (os error 104)".into() },
+        Report::DrainSlow { peers: vec![0, 2], waited_us: 2_000_000 },
+        Report::ImageRead { us: 5000, bytes: 1 << 28 },
+        Report::Rebuilt { us: 900 },
+        Report::ProcessKilled { what: "what watches it was killed".into() },
+    ]
+}
+
 fn from_agent() -> Vec<FromAgent> {
     let hello = Hello { protocol: 3, rank: 1, pid: 4711, main_process: true, executable: "/usr/bin/lmp".into() };
     let mut all = vec![
@@ -119,6 +130,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromAgent::Written { id: id(2), result: Ok(written()) },
         FromAgent::Written { id: id(2), result: Err("killed by signal 9".into()) },
     ]);
+    all.extend(reports().into_iter().map(FromAgent::Report));
     all
 }
 
@@ -289,6 +301,7 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::StdinHeld { rank: 0, again: 7, begun: 4096 },
         FromDaemon::StdinLeft { rank: 0, bytes: b"a line\n".to_vec() },
     ]);
+    all.extend(reports().into_iter().map(|report| FromDaemon::Report { rank: 1, report }));
     all
 }
 

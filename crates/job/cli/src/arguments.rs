@@ -45,6 +45,8 @@ pub enum Command {
     Restart(Restart),
     /// Move a rank to another node while the others run on.
     Migrate(Migrate),
+    /// Show what happened to a job, running or ended: its journal.
+    Log(Log),
     /// Show what stands in the way of saving a running job, rank by rank.
     Explain(Verb),
     /// End a running job.
@@ -213,6 +215,27 @@ fn age(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+/// `mend log`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend log                                         of the job that runs, or ended last
+  mend log lmp-3f2a --follow                       go on as it goes on, to the job's end
+  mend log --json | jq '.[-1].data.cause'          why it ended
+
+Times are UTC. In JSON an event has its number (seq), time (at, microseconds since 1970), node and rank if it is about one, name (event),
+data and sentence (text); with --follow there is one event a line, else an array.")]
+pub struct Log {
+    /// The job; default: the only one there is
+    pub job: Option<String>,
+    /// Go on as the job does, to its end
+    #[arg(short, long)]
+    pub follow: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A verb on one job.

@@ -2,7 +2,7 @@
 
 use crate::arguments::Checkpoints;
 use crate::failure::Failure;
-use crate::{report, verbs};
+use crate::{journal, report, verbs};
 use mend_controller::image_file::key_of_setting;
 use mend_controller::manifest::{self, Manifest};
 use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
@@ -32,6 +32,7 @@ struct Listed {
     stopped_us: Option<u64>,
     tiers: Vec<String>,
     directory: String,
+    durable_us: Option<u64>,
 }
 
 /// `mend checkpoints`.
@@ -49,8 +50,12 @@ pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
         report::json(&all)?;
         return Ok(0);
     }
+    let state = journal::state(&directory);
+    let failed = journal::last_failure(&state).map(|(at, why)| (report::age(record::now().saturating_sub(at)), why));
+    let failed = failed.map(|(age, why)| format!("the last try, {age} ago, failed: {why}; see `mend log {}`", record.id));
     if all.is_empty() {
         println!("{} has no checkpoint", record.id);
+        failed.iter().for_each(|failed| println!("{failed}"));
         return Ok(0);
     }
     println!("{}", record.id);
@@ -59,6 +64,7 @@ pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
     for one in &all {
         one.not_kept.iter().for_each(|file| println!("{}: {file}", one.number));
     }
+    failed.iter().for_each(|failed| println!("{failed}"));
     Ok(0)
 }
 
@@ -102,6 +108,7 @@ fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
         stopped_us: found.map(|found| found.stopped_us),
         tiers: found.map(|found| tiers(&directory, found)).unwrap_or_default(),
         directory: directory.to_string_lossy().into_owned(),
+        durable_us: found.map(|found| found.durable_us),
     }
 }
 
@@ -125,8 +132,11 @@ fn needs(record: &JobRecord, manifest: &Manifest) -> BTreeSet<u64> {
 async fn remove(directory: &JobDirectory, record: &JobRecord, arguments: &Checkpoints) -> Result<i32, Failure> {
     match directory.lock(&record.id) {
         // Nobody else removes, or builds on, anything while the lock is held.
-        Ok(_lock) => remove_by_hand(&record.checkpoints, &arguments.remove)
-            .map_err(|error| Failure::new(error_with_causes(&error), error.hint(), 1))?,
+        Ok(_lock) => {
+            remove_by_hand(&record.checkpoints, &arguments.remove)
+                .map_err(|error| Failure::new(error_with_causes(&error), error.hint(), 1))?;
+            journal::note_removed(directory, &arguments.remove);
+        }
         Err(RecordError::Running { .. }) => {
             let ask = Ask::Remove { numbers: arguments.remove.clone() };
             let Answer::Removed = verbs::ask_of(directory, record, ask).await? else { return Err(verbs::unexpected()) };

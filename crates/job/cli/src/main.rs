@@ -1,13 +1,14 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `launch` what `run` and `restart` do, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `launch` what `run` and `restart` do, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
 mod checkpoints;
 mod failure;
 mod image;
+mod journal;
 mod launch;
 mod mpiexec;
 mod removal;
@@ -65,6 +66,7 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Explain(verb) => verbs::explain(verb).await,
             Command::Kill(verb) => verbs::kill(verb).await,
             Command::Rm(remove) => removal::run(&remove),
+            Command::Log(log) => journal::log(log).await,
             Command::Image(command) => image::image(command),
             Command::Version(version) => verbs::version(&version),
             Command::Settings => {

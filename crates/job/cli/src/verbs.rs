@@ -66,6 +66,9 @@ struct Listed {
     /// Bytes on disk, of its directory and its checkpoints; with --all.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
+    /// Why it ended, as a code with data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<mend_journal::event::Cause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<JobStatus>,
 }
@@ -86,9 +89,13 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
             Some(Answer::Status(status)) => Some(status),
             _ => None,
         };
+        let cause = if running { None } else { crate::journal::state(&directory).ended.map(|end| end.cause) };
         let state = match (&status, &record.ended) {
             (Some(status), _) => status.state.clone(),
             (None, _) if running => "starting".into(),
+            (None, Some((_, how))) if how.starts_with("exit code") && !how.ends_with(" 0") && cause.is_some() => {
+                format!("ended: {how}: {}", cause.as_ref().map(mend_journal::text::cause).unwrap_or_default())
+            }
             (None, Some((_, how))) => format!("ended: {how}"),
             (None, None) => "ended: its controller was killed".into(),
         };
@@ -101,6 +108,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
             id: record.id,
             command: record.command,
             hosts: record.hosts,
+            cause,
             status,
         });
     }

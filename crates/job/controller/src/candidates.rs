@@ -24,6 +24,8 @@ pub struct Candidates {
     job: Option<String>,
     /// Where they were looked for.
     place: PathBuf,
+    /// What is to be told of those that were passed over, by number where they have one.
+    passed: Vec<(u64, String)>,
 }
 
 impl Candidates {
@@ -33,13 +35,13 @@ impl Candidates {
     pub fn numbered(checkpoints: &Path, job: Option<&str>, number: Option<u64>) -> Self {
         let wanted = number.map_or_else(|| numbers(checkpoints), |number| vec![number]);
         let left = wanted.into_iter().map(|number| (checkpoints.join(number.to_string()), Some(number))).collect();
-        Self { left, job: job.map(str::to_owned), place: checkpoints.to_owned() }
+        Self { left, job: job.map(str::to_owned), place: checkpoints.to_owned(), passed: Vec::new() }
     }
 
     /// This checkpoint's directory, wherever it is.
     #[must_use]
     pub fn only(checkpoint: &Path) -> Self {
-        Self { left: vec![(checkpoint.to_owned(), None)], job: None, place: checkpoint.to_owned() }
+        Self { left: vec![(checkpoint.to_owned(), None)], job: None, place: checkpoint.to_owned(), passed: Vec::new() }
     }
 
     /// The newest that is left and can be loaded (and was written with the key, if there is one), with its directory. Those that cannot are passed over, saying so.
@@ -54,10 +56,29 @@ impl Candidates {
                 // Others of the job want the key, too.
                 Err(error @ ManifestError::Sealed { source: SealError::NoKey, .. }) => return Err(error),
                 Err(error) if self.left.is_empty() => last = Some(error),
-                Err(error) => eprintln!("mend: {}", passed_over(&directory, &error)),
+                Err(error) => {
+                    eprintln!("mend: {}", passed_over(&directory, &error));
+                    self.pass_over(&directory, &error);
+                }
             }
         }
         Err(last.unwrap_or_else(|| ManifestError::None { path: self.place.clone() }))
+    }
+
+    fn pass_over(&mut self, directory: &Path, error: &dyn std::error::Error) {
+        let number = directory.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or_default();
+        self.passed.push((number, with_causes(error)));
+    }
+
+    /// Those that were passed over since this was asked last, and why: for the job's journal.
+    pub fn take_passed(&mut self) -> Vec<(u64, String)> {
+        std::mem::take(&mut self.passed)
+    }
+
+    /// The job whose checkpoints they are, if it was named.
+    #[must_use]
+    pub fn job(&self) -> Option<&str> {
+        self.job.as_deref()
     }
 
     fn load(&self, directory: &Path, number: Option<u64>, key: Option<&Key>) -> Result<Manifest, ManifestError> {
@@ -78,10 +99,11 @@ impl Candidates {
     /// After a restart from `directory` failed: true if there is an older one to try for this reason, which the user is
     /// told then.
     #[must_use]
-    pub fn older_may_do(&self, directory: &Path, error: &RunError) -> bool {
+    pub fn older_may_do(&mut self, directory: &Path, error: &RunError) -> bool {
         let falls = !self.left.is_empty() && error.blames_checkpoint();
         if falls {
             eprintln!("mend: {}; nothing ran from it, an older one is tried", passed_over(directory, error));
+            self.pass_over(directory, error);
         }
         falls
     }
@@ -113,10 +135,11 @@ mod tests {
     #[test]
     fn only_a_bad_image_leads_to_an_older_checkpoint() {
         let failed = |image| RunError::Restore { rank: 1, host: "a".into(), error: "torn".into(), hint: String::new(), image };
-        let older = Candidates { left: vec![("/c/1".into(), Some(1))], job: None, place: "/c".into() };
+        let mut older = Candidates { left: vec![("/c/1".into(), Some(1))], job: None, place: "/c".into(), passed: Vec::new() };
         let place = PathBuf::from("/c/2");
         assert!(older.older_may_do(&place, &failed(true)));
         assert!(!older.older_may_do(&place, &failed(false)));
+        assert!(matches!(&older.take_passed()[..], [(2, why)] if why.contains("torn")));
         assert!(!Candidates { left: Vec::new(), ..older }.older_may_do(&place, &failed(true)));
     }
 }

@@ -8,6 +8,8 @@
 
 use crate::error::RunError;
 use crate::input::Input;
+use crate::journal_file::Journal;
+use crate::journaling::{Noted, cause_of};
 use crate::losses::Losses;
 use crate::manifest::numbers;
 use crate::nodes::{Node, NodeEvent};
@@ -18,7 +20,7 @@ use crate::record::{JobDirectory, JobRecord, now};
 use crate::tiers::Tiering;
 use mend_coordination::pmi::{ClientState, Effect, PmiServer};
 use mend_messages::agent::{Reply, Request};
-use mend_messages::control::{Answer, Ask, JobStatus, Phases, RankStatus};
+use mend_messages::control::{Answer, Ask, Phases};
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Program, Rank};
 use mend_policy::restarts::Restart;
@@ -116,6 +118,8 @@ pub enum Due {
 pub struct Job {
     pub(crate) directory: JobDirectory,
     pub(crate) record: JobRecord,
+    pub(crate) journal: Journal,
+    pub(crate) noted: Noted,
     pub(crate) identity: [u8; 16],
     pub(crate) program: Program,
     pub(crate) local: bool,
@@ -184,7 +188,8 @@ impl Job {
             }
         }
         self.end_upkeep(&mut events).await;
-        let result = self.ending.map_or(Ok(self.exit_code), |(result, _)| result);
+        let result = self.ending.take().map_or(Ok(self.exit_code), |(result, _)| result);
+        self.note_end(result.as_ref().map_or_else(RunError::exit_code, |code| *code), result.as_ref().err().map(cause_of));
         let how = match &result {
             Ok(code) => format!("exit code {code}"),
             Err(error) => error.to_string(),
@@ -209,6 +214,7 @@ impl Job {
     }
 
     async fn message(&mut self, node: NodeIndex, message: FromDaemon) {
+        self.note_message(node, &message);
         let at_home = |rank: Rank, job: &Self| job.ranks.get(rank as usize).is_some_and(|state| state.node == node);
         match message {
             FromDaemon::Output { rank, stream, bytes } => self.output.write(rank, stream, &bytes).await,
@@ -274,6 +280,7 @@ impl Job {
             FromDaemon::Tier(report) => self.tier_report(node, report),
             FromDaemon::Ready { .. }
             | FromDaemon::Pong
+            | FromDaemon::Report { .. }
             | FromDaemon::FabricInUse { .. }
             | FromDaemon::MessagesLost { .. }
             | FromDaemon::FilesPut(_)
@@ -291,10 +298,12 @@ impl Job {
                 Effect::Reply { rank, line } => self.send_to_rank(rank, ToDaemon::Pmi { rank, bytes: line.into_bytes() }),
                 Effect::Abort { rank, code } => {
                     eprintln!("mend: rank {rank} called MPI_Abort with code {code}");
+                    self.note_abort(rank, code);
                     self.end(Ok(code));
                 }
                 // The program gets an MPI error that does not say why; users are told once.
                 Effect::SpawnRefused { rank } => {
+                    self.record_rank(rank, mend_journal::Event::SpawnRefused);
                     if !std::mem::replace(&mut self.spawn_told, true) {
                         eprintln!(
                             "mend: rank {rank} asked for more processes (MPI_Comm_spawn): refused, a job keeps the ranks it was started with"
@@ -369,6 +378,7 @@ impl Job {
         self.apply(effects);
         self.learn_restart();
         self.input.ask();
+        self.note_resumed();
         match self.ranks.len() {
             _ if self.quiet => {}
             1 => eprintln!("mend: the rank is restored and runs"),
@@ -377,6 +387,7 @@ impl Job {
     }
 
     fn exited(&mut self, rank: Rank, status: ExitStatus) {
+        self.note_exit(rank, status);
         self.ranks[rank as usize].phase = RankPhase::Exited(status);
         self.operation_lost(rank, "has ended");
         let code = match status {
@@ -417,6 +428,7 @@ impl Job {
         self.record.lost.push(host.clone());
         let here = |state: &RankState| state.node == index && !matches!(state.phase, RankPhase::Exited(_));
         let lost: Vec<Rank> = (0..self.ranks.len() as Rank).filter(|&rank| here(&self.ranks[rank as usize])).collect();
+        self.note_node_lost(index, why, &lost);
         self.target_lost(index, why);
         self.tiers_lost(index);
         if lost.is_empty() {
@@ -457,6 +469,7 @@ impl Job {
         if self.interrupted.is_some() {
             return self.end(Ok(128 + signal));
         }
+        self.note_interrupt(signal);
         self.interrupted = Some((signal, Instant::now()));
         self.tell_interrupt(signal);
         for node in &self.nodes {
@@ -492,6 +505,7 @@ impl Job {
         if self.map_dirty {
             self.publish_map();
         }
+        self.journal.tick();
         if self.tidied.elapsed() >= IDLE_TICK {
             self.tidied = Instant::now();
             if self.tiers.is_some() {
@@ -502,6 +516,7 @@ impl Job {
         for seq in late {
             if let Some(pending) = self.pending.remove(&seq) {
                 let error = "its agent did not answer in time".to_owned();
+                self.journal.blame(mend_journal::event::Code::NoAnswer);
                 self.replied(pending.rank, Reply::Failed { error, hint: "is the process stopped (SIGSTOP, a debugger)?".into() });
             }
         }
@@ -523,6 +538,7 @@ impl Job {
             Ask::Kill => {
                 let _ = answers.send(Answer::Killed);
                 eprintln!("mend: the job was ended by `mend kill`");
+                self.note_kill();
                 self.end(Ok(137));
             }
             ask => {
@@ -539,41 +555,6 @@ impl Job {
     pub(crate) fn agents_ready(&self, since: Instant) -> bool {
         let restoring = self.ranks.iter().any(|rank| matches!(rank.phase, RankPhase::Restoring(_)));
         !restoring && (self.ranks.iter().all(|rank| rank.agent) || since.elapsed() > AGENTS)
-    }
-
-    fn status(&self) -> JobStatus {
-        let rank_status = |(rank, state): (usize, &RankState)| RankStatus {
-            rank: rank as Rank,
-            host: self.nodes[state.node as usize].name.clone(),
-            state: match state.phase {
-                RankPhase::Starting => "starting".into(),
-                RankPhase::Restoring(_) => "restoring".into(),
-                RankPhase::Running if !state.open => "moving".into(),
-                RankPhase::Running => "running".into(),
-                RankPhase::Exited(ExitStatus::Code(code)) => format!("exited {code}"),
-                RankPhase::Exited(ExitStatus::Signal(signal)) => format!("signal {signal}"),
-            },
-        };
-        let state = match (&self.ending, &self.operation) {
-            (Some(_), _) => "ending",
-            (None, Some(operation)) => operation.name(),
-            (None, None) if self.ranks.iter().any(|rank| rank.phase == RankPhase::Starting) => "starting",
-            (None, None) => "running",
-        };
-        JobStatus {
-            id: self.record.id.clone(),
-            command: self.record.command.clone(),
-            state: state.into(),
-            uptime_s: self.started.elapsed().as_secs(),
-            hosts: self.nodes.iter().map(|node| node.name.clone()).collect(),
-            ranks: self.ranks.iter().enumerate().map(rank_status).collect(),
-            last_checkpoint: numbers(&self.record.checkpoints).last().copied(),
-            restart: self.restart,
-            interval_s: self.periodic.interval_s(),
-            incrementals: self.periodic.incrementals(),
-            extra_recovery_s: self.periodic.extra_recovery_s(),
-            restarts_measured: self.record.restarts.count(),
-        }
     }
 
     /// Microseconds since the job began; the clock of the state machines.

@@ -2,7 +2,7 @@
 //!
 //! It lives inside `mend run` and `mend restart`, one per job, and ends with the job. Reading order: [`hosts`] and
 //! [`record`] (what is asked, where it is kept), [`nodes`] (connections to the daemons), [`job`] (the event loop),
-//! [`operation`] (a checkpoint or migration under way), [`periodic`] and [`upkeep`] (when they are taken, what becomes of
+//! [`operation`] (a checkpoint or migration under way), [`journal_file`] (what happened), [`periodic`] and [`upkeep`] (when they are taken, what becomes of
 //! them), [`tiers`] and `recover` (where copies are), [`serve`] and [`client`] (the verbs' side door).
 //!
 //! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. The
@@ -18,6 +18,8 @@ pub mod image_file;
 pub mod images;
 pub mod input;
 mod job;
+pub mod journal_file;
+mod journaling;
 mod losses;
 pub mod manifest;
 mod nodes;
@@ -33,6 +35,7 @@ mod serve;
 mod shown;
 mod space;
 mod start;
+mod status;
 pub mod tiers;
 mod told;
 mod trail;

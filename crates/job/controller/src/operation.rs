@@ -11,6 +11,7 @@ use mend_coordination::checkpoint::{self, Checkpoint, Failure, image_name};
 use mend_coordination::migration::{self, Migration};
 use mend_coordination::placement::choose_target;
 use mend_coordination::pmi::PmiServer;
+use mend_journal::event::Code;
 use mend_messages::agent::{AGENT_LEFT, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, Written};
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, MigrationDone};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
@@ -136,22 +137,23 @@ impl Job {
     }
 
     fn begin_checkpoint(&mut self, mode: Option<SaveMode>, answers: AnswerSender) {
+        let number = manifest::numbers(&self.checkpoints()).last().copied().unwrap_or(0).max(self.last_number) + 1;
+        let mode = mode.unwrap_or(self.saving.mode);
+        let (bases, base) = (self.choose_bases(), self.periodic.builds_on());
+        self.note_checkpoint(number, mode, base.filter(|_| !bases.is_empty()), &answers);
         let ended = self.ranks.iter().position(|rank| matches!(rank.phase, RankPhase::Exited(_)));
         if let Some(rank) = ended {
             let error = format!("rank {rank} has ended already: a checkpoint holds all ranks or none");
-            let _ = answers.send(failed(Failure { error, hint: String::new() }));
-            return;
+            self.journal.blame(Code::RankEnded);
+            return self.refuse_checkpoint(number, Failure { error, hint: String::new() }, &answers);
         }
-        let number = manifest::numbers(&self.checkpoints()).last().copied().unwrap_or(0).max(self.last_number) + 1;
         let part = match manifest::prepare(&self.checkpoints(), number) {
             Ok(part) => part,
             Err(error) => {
-                let _ = answers.send(failed(Failure { error: with_causes(&error), hint: error.hint() }));
-                return;
+                self.journal.blame(Code::Directory);
+                return self.refuse_checkpoint(number, Failure { error: with_causes(&error), hint: error.hint() }, &answers);
             }
         };
-        let mode = mode.unwrap_or(self.saving.mode);
-        let bases = self.choose_bases();
         let order = |rank: Rank| {
             let target = SaveTarget::File(part.join(image_name(rank)));
             let base = bases.get(rank as usize).copied();
@@ -164,8 +166,15 @@ impl Job {
         self.do_checkpoint(actions);
     }
 
+    fn refuse_checkpoint(&mut self, number: u64, failure: Failure, answers: &AnswerSender) {
+        self.note_checkpoint_failed(number, answers, &failure);
+        let _ = answers.send(failed(failure));
+    }
+
     fn begin_migration(&mut self, rank: Rank, to: Option<&str>, answers: AnswerSender) {
-        match self.migration_target(rank, to) {
+        let target = self.migration_target(rank, to);
+        self.note_migration(rank, target.as_ref().ok().copied());
+        match target {
             Ok(target) => {
                 let running = |&rank: &Rank| !matches!(self.ranks[rank as usize].phase, RankPhase::Exited(_));
                 let ranks: Vec<Rank> = (0..self.ranks.len() as Rank).filter(running).collect();
@@ -175,6 +184,8 @@ impl Job {
                 self.do_migration(actions);
             }
             Err(failure) => {
+                self.journal.blame(Code::Refused);
+                self.note_migrated(rank, "", &Err(failure.clone()));
                 let _ = answers.send(failed(failure));
             }
         }
@@ -241,6 +252,7 @@ impl Job {
         if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
             tiers.expect_size(rank, found.image_bytes);
         }
+        self.note_reply(rank, &reply);
         if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background
             && matches!(reply, Reply::Synced | Reply::Failed { .. })
         {
@@ -279,6 +291,7 @@ impl Job {
     /// An image that was written behind its rank is durable, or is not going to be.
     pub(crate) fn image_written(&mut self, rank: Rank, id: ImageId, result: Result<Written, String>) {
         let now_us = self.now_us();
+        self.note_written(rank, id, &result);
         if let Some(Operation::Checkpoint { machine, .. }) = self.background.as_mut().or(self.operation.as_mut()) {
             let actions = machine.written(now_us, rank, id, result);
             self.do_checkpoint(actions);
@@ -289,6 +302,7 @@ impl Job {
     pub(crate) fn operation_lost(&mut self, rank: Rank, why: &str) {
         let now_us = self.now_us();
         self.pending.retain(|_, pending| pending.rank != rank);
+        self.journal.blame(Code::RankEnded);
         if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background {
             let actions = machine.lost(now_us, rank, why);
             self.do_checkpoint(actions);
@@ -313,6 +327,7 @@ impl Job {
     }
 
     fn do_checkpoint(&mut self, actions: Vec<checkpoint::Action>) {
+        self.note_phase();
         for action in actions {
             match action {
                 checkpoint::Action::Ask { rank, request } => {
@@ -401,11 +416,16 @@ impl Job {
 
     /// All images are there: the checkpoint becomes one.
     fn publish_checkpoint(&mut self, manifest: &Manifest, part: &Path, notes: Vec<String>, answers: &AnswerSender) {
+        self.note_deciding(manifest.number);
         let place = match manifest::publish(part, manifest, self.key.as_ref()) {
             Ok(place) => place,
-            Err(error) => return self.checkpoint_failed(manifest.number, part, answers, with_causes(&error), error.hint()),
+            Err(error) => {
+                self.journal.blame(Code::Publish);
+                return self.checkpoint_failed(manifest.number, part, answers, with_causes(&error), error.hint());
+            }
         };
         self.last_number = manifest.number;
+        self.note_published(manifest);
         self.published(manifest);
         let _ = answers.send(Answer::Checkpoint(CheckpointDone {
             number: manifest.number,
@@ -423,10 +443,11 @@ impl Job {
     fn checkpoint_failed(&mut self, number: u64, part: &Path, answers: &AnswerSender, error: String, hint: String) {
         manifest::discard(part);
         self.drop_checkpoint(number);
-        let _ = answers.send(failed(Failure { error, hint }));
+        self.refuse_checkpoint(number, Failure { error, hint }, answers);
     }
 
     fn do_migration(&mut self, actions: Vec<migration::Action>) {
+        self.note_phase();
         for action in actions {
             let Some(Operation::Migration { machine, target, address, begun, .. }) = &mut self.operation else { return };
             let (rank, target) = (machine.rank(), *target);
@@ -449,8 +470,11 @@ impl Job {
                     self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address: to, token });
                 }
                 migration::Action::Commit => {
+                    let listener = address.take();
+                    self.note_moving(rank, target);
+                    let state = &mut self.ranks[rank as usize];
                     self.nodes[state.node as usize].send(ToDaemon::Discard { rank });
-                    (state.node, state.address) = (target, address.take());
+                    (state.node, state.address) = (target, listener);
                     self.reopen(rank);
                 }
                 migration::Action::Undo => {
@@ -482,6 +506,7 @@ impl Job {
     fn finish_migration(&mut self, result: Result<migration::Outcome, Failure>) {
         let Some(Operation::Migration { machine, from, target, answers, .. }) = self.operation.take() else { return };
         let rank = machine.rank();
+        self.note_migrated(rank, &from, &result);
         let answer = match result {
             Ok(outcome) => Answer::Migrated(MigrationDone {
                 rank,
@@ -526,6 +551,7 @@ impl Job {
         let now_us = self.now_us();
         let host = self.nodes[node as usize].name.clone();
         let failure = Failure { error: format!("rank {rank} cannot be rebuilt on {host}: {error}"), hint };
+        self.journal.blame(Code::Target);
         let actions = self.moving_to(node, rank).map(|machine| machine.target_failed(now_us, failure));
         self.do_migration(actions.unwrap_or_default());
     }
@@ -540,14 +566,21 @@ impl Job {
 
     /// The job ends: nobody is left waiting, nothing unfinished is left behind.
     pub(crate) fn abandon_operations(&mut self) {
-        let answer = || failed(Failure { error: "the job ended first".into(), hint: String::new() });
+        let failure = || Failure { error: "the job ended first".into(), hint: String::new() };
+        let answer = || failed(failure());
         for operation in [self.operation.take(), self.background.take()].into_iter().flatten() {
             match operation {
-                Operation::Checkpoint { part, answers, .. } => {
+                Operation::Checkpoint { part, number, answers, .. } => {
                     manifest::discard(&part);
+                    self.journal.blame(Code::JobEnded);
+                    self.refuse_checkpoint(number, failure(), &answers);
+                }
+                Operation::Migration { machine, from, answers, .. } => {
+                    self.journal.blame(Code::JobEnded);
+                    self.note_migrated(machine.rank(), &from, &Err(failure()));
                     let _ = answers.send(answer());
                 }
-                Operation::Migration { answers, .. } | Operation::Explain { answers, .. } => {
+                Operation::Explain { answers, .. } => {
                     let _ = answers.send(answer());
                 }
             }

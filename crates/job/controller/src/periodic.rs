@@ -16,6 +16,8 @@ use crate::manifest::{self, Manifest};
 use crate::operation::AnswerSender;
 use crate::space::{Space, Verdict};
 use crate::upkeep::{self, Done};
+use mend_journal::Event as Happened;
+use mend_journal::event::Asker;
 use mend_messages::agent::ImageId;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::job::Rank;
@@ -188,6 +190,11 @@ impl Periodic {
         (last.ids.get(rank as usize).copied() == base).then_some(last.number)
     }
 
+    /// Number of the checkpoint that the next one may build on.
+    pub(crate) fn builds_on(&self) -> Option<u64> {
+        self.last.as_ref().map(|last| last.number)
+    }
+
     /// True if a later checkpoint may build on the next one.
     pub(crate) fn tracks(&self) -> bool {
         self.schedule.incrementals() > 0
@@ -347,11 +354,14 @@ impl Job {
     pub(crate) fn upkeep_done(&mut self, done: Done) {
         self.periodic.upkeep = None;
         self.periodic.weighed = done.weighed;
+        self.note_removed(&done.removed, Asker::Schedule);
+        done.merged.into_iter().for_each(|checkpoint| self.journal.record(Happened::CheckpointMerged { checkpoint }));
         if let Some(failure) = done.failure
             && self.ending.is_none()
             && self.periodic.told.insert(failure.clone())
         {
             eprintln!("mend: {failure}");
+            self.journal.record(Happened::UpkeepFailed { error: failure });
         }
         if done.damaged {
             self.periodic.last = None;
@@ -381,6 +391,7 @@ impl Job {
         let answer = match upkeep::remove_by_hand(&self.record.checkpoints, numbers) {
             Ok(()) => {
                 let gone: BTreeSet<u64> = numbers.iter().copied().collect();
+                self.note_removed(numbers, Asker::User);
                 if self.periodic.last.as_ref().is_some_and(|last| gone.contains(&last.number)) {
                     self.periodic.last = None;
                 }

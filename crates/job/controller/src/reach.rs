@@ -4,8 +4,9 @@
 
 use crate::client;
 use crate::embedded::{self, Embedded};
-use crate::error::RunError;
+use crate::error::{RunError, with_causes};
 use crate::nodes::{Reached, reach, resolve};
+use mend_journal::Event;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -24,11 +25,16 @@ pub enum Need {
     Lost,
 }
 
-/// The daemons of these hosts, in their order, or an embedded one if none is named. If none answers, the others are tried.
+/// The daemons of these hosts, in their order, or an embedded one if none is named. If none answers, the others are tried. Who was left
+/// out is added to `notes`, for the journal.
 ///
 /// # Errors
 /// [`RunError::Node`], [`RunError::NoSuchHost`] of one that must be there; [`RunError::NoHostLeft`].
-pub async fn reach_all(hosts: &[(String, Need)], others: &[String]) -> Result<(Vec<Reached>, Option<Embedded>), RunError> {
+pub async fn reach_all(
+    hosts: &[(String, Need)],
+    others: &[String],
+    notes: &mut Vec<Event>,
+) -> Result<(Vec<Reached>, Option<Embedded>), RunError> {
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     if hosts.is_empty() {
         let name = client::host_name();
@@ -36,11 +42,11 @@ pub async fn reach_all(hosts: &[(String, Need)], others: &[String]) -> Result<(V
         let node = reach(name, embedded.address, &secret).await?;
         return Ok((vec![node], Some(embedded)));
     }
-    let mut reached = contact(hosts, &secret).await?;
+    let mut reached = contact(hosts, &secret, notes).await?;
     if reached.is_empty() {
         let more: Vec<(String, Need)> =
             others.iter().filter(|name| hosts.iter().all(|(known, _)| known != *name)).map(|name| (name.clone(), Need::May)).collect();
-        reached = contact(&more, &secret).await?;
+        reached = contact(&more, &secret, notes).await?;
     }
     if reached.is_empty() {
         let names: Vec<&str> = hosts.iter().map(|(name, _)| name).chain(others).map(String::as_str).collect();
@@ -51,7 +57,7 @@ pub async fn reach_all(hosts: &[(String, Need)], others: &[String]) -> Result<(V
     Ok((reached, None))
 }
 
-async fn contact(hosts: &[(String, Need)], secret: &mend_messages::job::Secret) -> Result<Vec<Reached>, RunError> {
+async fn contact(hosts: &[(String, Need)], secret: &mend_messages::job::Secret, notes: &mut Vec<Event>) -> Result<Vec<Reached>, RunError> {
     let port = mend_settings::PORT.number()? as u16;
     let names: Vec<String> = hosts.iter().map(|(name, _)| name.clone()).collect();
     let mut tasks = JoinSet::new();
@@ -73,9 +79,9 @@ async fn contact(hosts: &[(String, Need)], secret: &mend_messages::job::Secret) 
             true => match timeout(MOMENT, tasks.join_next()).await {
                 Ok(next) => next,
                 Err(_) => {
-                    silent
-                        .iter()
-                        .for_each(|&place| eprintln!("mend: left out: node {}, which was lost before, does not answer", names[place]));
+                    for &place in &silent {
+                        leave_out(format!("node {}, which was lost before, does not answer", names[place]), notes);
+                    }
                     break;
                 }
             },
@@ -87,8 +93,13 @@ async fn contact(hosts: &[(String, Need)], secret: &mend_messages::job::Secret) 
         match reached {
             Ok(node) => found[place] = Some(node),
             Err(error) if hosts[place].1 == Need::Must => return Err(error),
-            Err(error) => eprintln!("mend: left out: {}", crate::error::with_causes(&error)),
+            Err(error) => leave_out(with_causes(&error), notes),
         }
     }
     Ok(found.into_iter().flatten().collect())
+}
+
+fn leave_out(error: String, notes: &mut Vec<Event>) {
+    eprintln!("mend: left out: {error}");
+    notes.push(Event::NodeLeftOut { error });
 }

@@ -6,6 +6,8 @@ use crate::error::{RunError, with_causes};
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{Input, Source, Wanted};
 use crate::job::{Event, Job, RankPhase, RankState};
+use crate::journal_file::Journal;
+use crate::journaling::{self, Noted};
 use crate::losses::Losses;
 use crate::manifest::{Line, Manifest, check_owner, files, lineage, numbers};
 use crate::nodes::{Node, Reached, attach};
@@ -22,6 +24,8 @@ use crate::trail::Mark;
 use crate::{client, removal, serve};
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
+use mend_journal::Event as Happened;
+use mend_journal::event::cut;
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
@@ -119,6 +123,8 @@ struct Beginning {
     restarts: Restarts,
     /// What this one reads.
     restoring: Option<Restart>,
+    /// For the journal, of the time before there was one.
+    notes: Vec<Happened>,
 }
 
 async fn begin(
@@ -147,6 +153,7 @@ async fn begin(
         checks,
         restarts,
         mut restoring,
+        notes,
     } = beginning;
     // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
@@ -178,6 +185,12 @@ async fn begin(
         lost: Vec::new(),
     };
     directory.write("job.json", &record)?;
+    let mut journal = Journal::open(directory.path());
+    journal.record(journaling::beginning(&record, recovery.as_ref().map(|(manifest, _)| manifest.number)));
+    notes.into_iter().for_each(|event| journal.record(event));
+    for node in &reached {
+        journal.record_of(Some(&node.name), None, Happened::NodeReached { address: node.address.to_string() });
+    }
     if !quiet {
         eprintln!("mend: job {id}: {} rank(s) on {}", places.len(), record.hosts.join(", "));
     }
@@ -221,6 +234,7 @@ async fn begin(
         found = match search.run().await {
             Ok(found) => Some(found),
             Err(error) => {
+                journal.end_for(error.exit_code(), journaling::cause_of(&error));
                 let record = JobRecord { ended: Some((now(), error.to_string())), ..record };
                 directory.write("job.json", &record)?;
                 return Err(error);
@@ -245,9 +259,12 @@ async fn begin(
         eprintln!("mend: {sentence}");
     }
     let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
+    journal.decide(journaling::places(&places, |node| record.hosts[node as usize].clone()));
     let mut job = Job {
         directory,
         record,
+        journal,
+        noted: Noted::default(),
         identity,
         program,
         local: embedded.is_some(),
@@ -350,7 +367,8 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     check_distinct(&all)?;
     let need = |place: usize| if place < spec.hosts.len() { Need::Must } else { Need::May };
     let names: Vec<(String, Need)> = all.into_iter().enumerate().map(|(place, host)| (host.name, need(place))).collect();
-    let (reached, embedded) = reach_all(&names, &[]).await?;
+    let mut notes = Vec::new();
+    let (reached, embedded) = reach_all(&names, &[], &mut notes).await?;
     let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
     let places = place(spec.ranks, &wanted)?;
     tell_beyond_slots(spec.quiet, spec.ranks, &spec.hosts);
@@ -381,6 +399,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         checks: Checks::Before,
         restarts: Restarts::default(),
         restoring: None,
+        notes,
     };
     let start_all = |job: &Job, _| {
         for rank in 0..job.ranks.len() as Rank {
@@ -397,18 +416,55 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts.iter().chain(&spec.spares).cloned().collect::<Vec<_>>())?;
     let key = load_key(spec.encryption_key.as_deref())?;
+    let mut notes = Notes::default();
+    let ended = restart_newest(&mut spec, key.as_ref(), &mut notes).await;
+    if let (Err(error), false, Some(job)) = (&ended, notes.written, spec.candidates.job()) {
+        notes.write(job, error);
+    }
+    ended
+}
+
+/// What happens at a restart before its controller has the journal.
+#[derive(Default)]
+struct Notes {
+    events: Vec<Happened>,
+    /// The controller has it, and has written what follows.
+    written: bool,
+}
+
+impl Notes {
+    fn passed_over(&mut self, candidates: &mut Candidates) {
+        let event = |(checkpoint, error)| Happened::PassedOver { checkpoint, error: cut(error) };
+        self.events.extend(candidates.take_passed().into_iter().map(event));
+    }
+
+    /// No controller came to be.
+    fn write(&mut self, job: &str, error: &RunError) {
+        let Ok(directory) = JobDirectory::open(job) else { return };
+        // Another one may run the job.
+        let Ok(_lock) = directory.lock(job) else { return };
+        let mut journal = Journal::open(directory.path());
+        self.events.drain(..).for_each(|event| journal.record(event));
+        journal.decide(Happened::RestartFailed { cause: journaling::cause_of(error) });
+    }
+}
+
+async fn restart_newest(spec: &mut RestartSpec, key: Option<&Key>, notes: &mut Notes) -> Result<i32, RunError> {
     loop {
-        let (manifest, directory) = spec.candidates.newest(key.as_ref())?;
+        let newest = spec.candidates.newest(key);
+        notes.passed_over(&mut spec.candidates);
+        notes.written = false;
+        let (manifest, directory) = newest?;
         let tiered = !is_plain(&manifest.tiers);
-        let mut ended = restart_from(manifest.clone(), &directory, key.as_ref(), &spec, Checks::WhileRestoring).await;
+        let mut ended = restart_from(manifest.clone(), &directory, key, spec, Checks::WhileRestoring, notes).await;
         if let Err(error @ RunError::Restore { image: true, .. }) = &ended
             && tiered
         {
             eprintln!("mend: {}; nothing ran from it, all copies are checked and good ones taken", with_causes(error));
-            ended = restart_from(manifest, &directory, key.as_ref(), &spec, Checks::Before).await;
+            ended = restart_from(manifest, &directory, key, spec, Checks::Before, notes).await;
         }
         match ended {
-            Err(error) if spec.candidates.older_may_do(&directory, &error) => {}
+            Err(error) if spec.candidates.older_may_do(&directory, &error) => notes.passed_over(&mut spec.candidates),
             ended => return ended,
         }
     }
@@ -450,7 +506,14 @@ fn reads(lineage: &[Line]) -> Restart {
 }
 
 /// Continues a job from one checkpoint. All of its processes are gone when this returns.
-async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec: &RestartSpec, checks: Checks) -> Result<i32, RunError> {
+async fn restart_from(
+    manifest: Manifest,
+    images: &Path,
+    key: Option<&Key>,
+    spec: &RestartSpec,
+    checks: Checks,
+    notes: &mut Notes,
+) -> Result<i32, RunError> {
     let lineage = lineage(images, &manifest, key)?;
     let chains = files(images, &manifest, &lineage);
     if !spec.any_owner {
@@ -461,7 +524,7 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
     drop(directory.lock(&manifest.job)?);
     let record = directory.record().ok();
     let (wanted, others) = wanted_hosts(&manifest, record.as_ref(), spec);
-    let (reached, embedded) = reach_all(&wanted, &others).await?;
+    let (reached, embedded) = reach_all(&wanted, &others, &mut notes.events).await?;
     let size = manifest.images.len() as u32;
     // Spares get no rank, unless nobody else answers.
     let spare = |node: &Reached| spec.spares.iter().any(|spare| spare.name == node.name);
@@ -507,7 +570,9 @@ async fn restart_from(manifest: Manifest, images: &Path, key: Option<&Key>, spec
         checks,
         restarts: record.map(|record| record.restarts).unwrap_or_default(),
         restoring: Some(reads(&lineage)),
+        notes: std::mem::take(&mut notes.events),
     };
+    notes.written = true;
     let ids: Vec<ImageId> = manifest.images.iter().map(|image| image.id).collect();
     let restore_all = move |job: &Job, found: Option<Vec<Vec<PathBuf>>>| {
         let chains = found.unwrap_or(chains);

@@ -14,6 +14,8 @@ use crate::operation::Operation;
 use crate::record::write_durably;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::replication::{Action, Published, Replication};
+use mend_journal::Event as Happened;
+use mend_journal::event::Asker;
 use mend_kernel::untrusted::read_within;
 use mend_messages::agent::SaveOrder;
 use mend_messages::daemon::ToDaemon;
@@ -56,13 +58,17 @@ impl Told {
 
     /// Says so once for each place: how much room there is differs from time to time.
     pub fn passed_over(&mut self, host: &str, shelf: Shelf, why: &str) {
-        let tier = match shelf {
-            Shelf::Memory => Tier::Memory,
-            Shelf::Directory(path) => Tier::Local(path),
-        };
+        let tier = tier_of(&shelf);
         if self.first(format!("{host}: {tier}")) {
             eprintln!("mend: on {host}, what {tier} would hold goes to the next tier: {why}");
         }
+    }
+}
+
+fn tier_of(shelf: &Shelf) -> Tier {
+    match shelf {
+        Shelf::Memory => Tier::Memory,
+        Shelf::Directory(path) => Tier::Local(path.clone()),
     }
 }
 
@@ -254,6 +260,7 @@ impl Job {
     pub(crate) fn tier_report(&mut self, node: NodeIndex, report: TierReport) {
         match report {
             TierReport::PassedOver { shelf, why } => {
+                self.record_node(node, Happened::TierPassedOver { tier: tier_of(&shelf).to_string(), why: why.clone() });
                 let host = self.nodes.get(node as usize).map_or("?", |node| node.name.as_str());
                 if let Some(tiering) = &mut self.tiers {
                     tiering.told.passed_over(host, shelf, &why);
@@ -361,10 +368,11 @@ impl Job {
     }
 
     /// For people, and `mend checkpoints`.
-    fn record_tiers(&self, number: u64) {
+    fn record_tiers(&mut self, number: u64) {
         let Some(tiering) = &self.tiers else { return };
         let directory = self.record.checkpoints.join(number.to_string());
-        let complete = tiering.machine.complete(number).iter().map(|spec| spec.tier.to_string()).collect();
+        let complete: Vec<String> = tiering.machine.complete(number).iter().map(|spec| spec.tier.to_string()).collect();
+        self.journal.record(Happened::TierComplete { checkpoint: number, tiers: complete.clone() });
         let written = serde_json::to_vec_pretty(&Held { complete }).map_err(Into::into);
         if let Err(error) = written.and_then(|text| write_durably(&directory.join("tiers.json"), &text)) {
             tracing::warn!(%error, number, "which tiers hold the checkpoint is not on record");
@@ -374,6 +382,7 @@ impl Job {
     fn tell_once(&mut self, number: u64, tier: usize, why: &str) {
         let Some(tiering) = &mut self.tiers else { return };
         let tier = tiering.specs[tier].tier.to_string();
+        self.journal.record(Happened::TierFailed { checkpoint: number, tier: tier.clone(), error: why.to_owned() });
         if tiering.told.first(format!("{tier}: {why}")) {
             eprintln!("mend: {tier} does not hold the whole checkpoint {number}: {why}");
         }
@@ -403,6 +412,7 @@ impl Job {
             // Nothing can be restarted from a manifest alone.
             tiering.machine.forgotten(number);
             let _ = fs::remove_dir_all(&directory);
+            self.note_removed(&[number], Asker::Schedule);
         } else {
             self.record_tiers(number);
         }

@@ -243,6 +243,10 @@ fn draft_name(rank: u32) -> String {
 pub struct Done {
     /// The newest checkpoint that can be restarted, and for each rank how many images it builds on.
     pub newest: Option<(u64, Vec<u32>)>,
+    /// Checkpoints that were removed.
+    pub removed: Vec<u64>,
+    /// The one whose images were merged with those that they built on.
+    pub merged: Option<u64>,
     /// What went wrong, for people.
     pub failure: Option<String>,
     /// The newest chain is damaged: build on it no more.
@@ -275,10 +279,11 @@ fn stepped_round(directory: &Path, rules: &Rules, cancel: &AtomicBool, step: &mu
     sweep(directory);
     let Some(bounds) = rules.bounds else { return done };
     let key = rules.key.as_ref();
+    let (failure, removed) = (&mut done.failure, &mut done.removed);
     let mut told = |text: String| {
-        done.failure.get_or_insert(text);
+        failure.get_or_insert(text);
     };
-    remove_superseded(directory, bounds, key, cancel, step, &mut told);
+    remove_superseded(directory, bounds, key, cancel, (step, removed), &mut told);
     let found = survey(directory, key);
     if let Some((number, error)) = found.unreadable.first() {
         let why = crate::error::with_causes(error);
@@ -289,8 +294,8 @@ fn stepped_round(directory: &Path, rules: &Rules, cancel: &AtomicBool, step: &mu
         match merge(directory, &wanted, bounds, key, cancel, step) {
             Ok(weighed @ Some(_)) => done.weighed = weighed,
             Ok(None) => {
-                done.weighed = None;
-                remove_superseded(directory, bounds, key, cancel, step, &mut told);
+                (done.weighed, done.merged) = (None, Some(wanted.at));
+                remove_superseded(directory, bounds, key, cancel, (step, removed), &mut told);
             }
             Err(MergeError::Cancelled) => {}
             Err(error) => {
@@ -312,7 +317,7 @@ fn remove_superseded(
     bounds: Bounds,
     key: Option<&Key>,
     cancel: &AtomicBool,
-    step: &mut dyn FnMut(),
+    (step, removed): (&mut dyn FnMut(), &mut Vec<u64>),
     told: &mut dyn FnMut(String),
 ) {
     let found = survey(directory, key);
@@ -323,6 +328,7 @@ fn remove_superseded(
         if let Err(error) = remove(directory, number, step) {
             return told(format!("checkpoint {number} is superseded and cannot be removed: {error}"));
         }
+        removed.push(number);
         step();
     }
 }

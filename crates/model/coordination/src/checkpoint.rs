@@ -156,6 +156,20 @@ impl Checkpoint {
         (machine, actions)
     }
 
+    /// Name of the phase that it is in; `None` when it is over.
+    #[must_use]
+    pub fn phase(&self) -> Option<&'static str> {
+        Some(match self.state {
+            State::Inspecting => "inspect",
+            State::Suspending => "suspend",
+            State::Saving => "save",
+            State::Keeping => "keep",
+            State::Resuming => "resume",
+            State::Writing => "write",
+            State::Done => return None,
+        })
+    }
+
     /// Everybody runs again, and images are still being written.
     #[must_use]
     pub fn is_writing(&self) -> bool {

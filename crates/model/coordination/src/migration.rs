@@ -107,6 +107,20 @@ impl Migration {
         self.rank
     }
 
+    /// Name of the phase that it is in; `None` when it is over.
+    #[must_use]
+    pub fn phase(&self) -> Option<&'static str> {
+        Some(match self.state {
+            State::Inspecting => "inspect",
+            State::Suspending => "suspend",
+            State::Moving => "move",
+            State::Connecting => "connect",
+            State::Resuming => "resume",
+            State::Undoing => "undo",
+            State::Done => return None,
+        })
+    }
+
     /// An agent answered; the answer to `Action::Stream`'s save comes here too.
     pub fn reply(&mut self, now_us: u64, rank: Rank, reply: Reply) -> Vec<Action> {
         let moving = rank == self.rank;

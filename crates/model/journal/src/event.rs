@@ -82,6 +82,8 @@ pub enum Phase {
     Suspend,
     /// Taking the images, or snapshots.
     Save,
+    /// Keeping files that the program writes.
+    Keep,
     /// Letting the ranks go on.
     Resume,
     /// Writing images behind the running ranks.

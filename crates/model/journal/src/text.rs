@@ -40,6 +40,7 @@ fn phase(phase: Phase) -> &'static str {
         Phase::Inspect => "looking for obstacles",
         Phase::Suspend => "draining channels",
         Phase::Save => "taking snapshots",
+        Phase::Keep => "keeping files",
         Phase::Resume => "letting ranks go on",
         Phase::Write => "writing images behind the ranks",
         Phase::Move => "moving the image",

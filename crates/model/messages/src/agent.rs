@@ -16,6 +16,7 @@
 
 use crate::files::{KeepOrder, KeptFile};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
+use crate::report::Report;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -292,6 +293,8 @@ pub enum FromAgent {
         /// Its totals, or what went wrong.
         result: Result<Written, String>,
     },
+    /// Something for the job's journal.
+    Report(Report),
 }
 
 /// Everything a daemon says to an agent.

@@ -10,6 +10,7 @@
 use crate::agent::{ImageId, Reply, Request, Written};
 use crate::files::PutOrder;
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
+use crate::report::Report;
 use crate::tier::{TierOrder, TierReport};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -319,5 +320,12 @@ pub enum FromDaemon {
         /// The bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
+    },
+    /// Something about a rank for the job's journal.
+    Report {
+        /// Which rank.
+        rank: Rank,
+        /// What was noticed.
+        report: Report,
     },
 }

@@ -39,6 +39,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::Instrument;
 
 /// Time to the introduction. The controller first waits for all nodes, of which some may be dead.
 const INTRODUCTION_TIME: Duration = Duration::from_secs(30);
@@ -48,13 +49,20 @@ const LEAVING_TIME: Duration = Duration::from_secs(3);
 const TIMEOUT_BOUNDS: (u64, u64) = (500, 600_000);
 /// Serves one authenticated job connection to its end.
 pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
-    let Connection { mut sender, mut receiver } = connection;
+    let Connection { sender, mut receiver } = connection;
     let introduction = match timeout(INTRODUCTION_TIME, receiver.receive::<ToDaemon>()).await {
         Ok(Ok(ToDaemon::Introduce(introduction))) => *introduction,
         Ok(Ok(_)) => return tracing::warn!("a controller did not introduce its job"),
         Ok(Err(error)) => return tracing::info!(%error, "a job connection ended before its introduction"),
         Err(_) => return tracing::warn!("a controller did not introduce its job in time"),
     };
+    // Whatever is traced from here on says of which job it is.
+    let span = tracing::info_span!("job", id = introduction.id, node = node.name);
+    serve_introduced(node, introduction, Connection { sender, receiver }, ip).instrument(span).await;
+}
+
+async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connection: Connection, ip: IpAddr) {
+    let Connection { mut sender, mut receiver } = connection;
     let (transfers, arrivals) = mpsc::channel(16);
     // A controller that was killed may have left ranks here that are just being ended; its successor waits for that.
     let refusal = Instant::now() + LEAVING_TIME;
@@ -86,7 +94,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         }
     };
     urgent.send(FromDaemon::Ready { name: node.name.clone() });
-    let sending = tokio::spawn(send_all(sender, outbox));
+    let sending = tokio::spawn(send_all(sender, outbox).in_current_span());
     let (heard, commands) = mpsc::channel(16);
     let receiving = tokio::spawn(async move {
         loop {
@@ -367,10 +375,11 @@ impl Job {
         let open_files = self.node.open_files;
         let namespace = self.namespace.clone();
         let around = Surroundings { rank, attempt, fed, shared_memory, namespace, open_files, ordered, urgent, commands, news };
-        self.lives.spawn(async move {
+        let life = async move {
             live(around, origin).await;
             (rank, attempt)
-        });
+        };
+        self.lives.spawn(life.instrument(tracing::info_span!("rank", rank, attempt)));
         self.ranks.insert(rank, Slot::new(attempt, sender));
         Ok(())
     }

@@ -23,6 +23,7 @@ use crate::start::Beginning;
 use mend_image::launch::Role;
 use mend_messages::daemon::{ExitStatus, FromDaemon, Stream};
 use mend_messages::job::Rank;
+use mend_messages::report::Report;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -289,7 +290,11 @@ impl Life {
             (Happening::Shepherd(Event::Ended(status)), _) => Turn::Ended(status),
             (Happening::Shepherd(Event::Running), _) => Turn::Continue,
             // Somebody killed it, and all the rank's processes with it.
-            (Happening::ShepherdGone, _) => Turn::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw())),
+            (Happening::ShepherdGone, _) => {
+                let what = "the process of Mend that watches it was killed, and the rank with it".to_owned();
+                around.urgent.send(FromDaemon::Report { rank: around.rank, report: Report::ProcessKilled { what } });
+                Turn::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))
+            }
             (Happening::Restorer(Err(error)), Phase::Building) => Turn::Failed(error.into()),
             (Happening::Restorer(Ok(word)), Phase::Building) => self.restorer_said(around, word),
             (Happening::Restorer(_), _) => Turn::Continue,
@@ -348,6 +353,7 @@ impl Life {
                 Turn::Continue
             }
             Word::Ready { bytes, us } => {
+                around.urgent.send(FromDaemon::Report { rank: around.rank, report: Report::ImageRead { us, bytes } });
                 // The job hears of it before the agent can speak.
                 around.tell(Milestone::Built { us, bytes });
                 if let Some(building) = &mut self.building

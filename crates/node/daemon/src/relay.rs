@@ -24,6 +24,7 @@ use mend_messages::agent::{
 };
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Turn};
 use mend_messages::job::{JobMap, Rank};
+use mend_messages::report::Report;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -444,6 +445,7 @@ impl Relay {
         slot.tell(Command::Settle);
         let attempt = slot.attempt;
         self.enroll(id, rank, attempt, link, None);
+        self.urgent.send(FromDaemon::Report { rank, report: Report::Rebuilt { us: rebuild_us } });
         self.urgent.send(FromDaemon::Restored { rank, restart_us: us.saturating_add(rebuild_us), bytes });
     }
 
@@ -464,8 +466,7 @@ impl Relay {
     }
 
     fn words(&mut self, id: AgentId, message: FromAgent, ranks: &mut Ranks) {
-        let Some(agent) = self.agents.get(&id) else { return };
-        let rank = agent.rank;
+        let Some((agent, rank)) = self.agents.get(&id).map(|agent| (agent, agent.rank)) else { return };
         let Some(slot) = ranks.get(&rank).filter(|slot| slot.attempt == agent.attempt) else { return };
         // Of a main process and its child only the child's fabric counts.
         let speaks_for_fabric = slot.descendant.or(slot.main) == Some(id);
@@ -474,6 +475,7 @@ impl Relay {
             FromAgent::FabricInUse if speaks_for_fabric => self.urgent.send(FromDaemon::FabricInUse { rank }),
             FromAgent::MessagesLost { peer, why } if speaks_for_fabric => self.urgent.send(FromDaemon::MessagesLost { rank, peer, why }),
             FromAgent::FabricUp(_) | FromAgent::FabricInUse | FromAgent::MessagesLost { .. } => {}
+            FromAgent::Report(report) => self.urgent.send(FromDaemon::Report { rank, report }),
             FromAgent::Reply { seq, reply } => self.reply(id, seq, reply, ranks),
             FromAgent::Written { id: image, result } => {
                 if let Some(agent) = self.agents.get_mut(&id) {

@@ -20,6 +20,12 @@ impl Network for Nobody {
     fn on_use(&self, _: fn()) {}
     fn on_delay(&self, _: fn()) {}
     fn on_loss(&self, _: fn()) {}
+    fn broken(&self) -> Vec<(Rank, String)> {
+        Vec::new()
+    }
+    fn draining(&self) -> Vec<Rank> {
+        Vec::new()
+    }
     fn losses(&self, _: Duration) -> (Vec<(Rank, String)>, bool) {
         (Vec::new(), false)
     }

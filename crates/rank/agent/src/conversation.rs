@@ -9,6 +9,9 @@
 //! of order are refused; nothing that fails here stops the program. In every stage a copy of the process may be writing the
 //! last image; the agent says when it is done, and ends it when another image is asked for.
 
+mod background;
+mod draining;
+
 use crate::aside::Room;
 use crate::attached::Attached;
 use crate::behind::{self, Behind, Board};
@@ -38,10 +41,8 @@ use crate::target::Target;
 use mend_image::cpu::Cpu;
 use mend_kernel::table::Lifted;
 use mend_messages::PROTOCOL;
-use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome, Written,
-};
-use mend_messages::job::{JobMap, Rank};
+use mend_messages::agent::{FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome};
+use mend_messages::job::JobMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -51,8 +52,6 @@ use std::time::{Duration, Instant};
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long what the fabric put off may wait for the program's next call.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// How long a channel has been broken before the daemon hears of it: ranks that end at about the same time say nothing.
-const LOSS: Duration = Duration::from_secs(2);
 /// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait.
 const SERVICE: Duration = Duration::from_micros(100);
 /// The same the other way round, where peers have hardly anything to say.
@@ -256,36 +255,9 @@ impl Agent {
         }
     }
 
-    fn tell_losses(&mut self) -> io::Result<()> {
-        self.loses |= bell::take_lost();
-        if !self.loses || matches!(self.stage, Stage::Parked { .. }) {
-            return Ok(());
-        }
-        let (losses, left) = self.network.losses(LOSS);
-        self.loses = left;
-        losses.into_iter().try_for_each(|(peer, why)| self.link.send(&FromAgent::MessagesLost { peer, why }))
-    }
-
     /// Huge pages that the tracking of changes has split are to be joined. Not while a copy has them, too.
     fn joins(&self) -> bool {
         self.behind.is_none() && self.tracker.has_split()
-    }
-
-    /// Tells of the last image if it is complete, or cannot be.
-    fn look_behind(&mut self) -> io::Result<()> {
-        let result = self.behind.as_mut().and_then(|behind| behind.look());
-        result.map_or(Ok(()), |result| self.tell_written(result))
-    }
-
-    fn tell_written(&mut self, result: Result<Written, String>) -> io::Result<()> {
-        let Some(behind) = self.behind.take() else { return Ok(()) };
-        self.tracker.take_hashes(behind.id, behind.hashes());
-        if behind.was_taken() {
-            self.caution.killed();
-        } else if result.is_ok() {
-            self.caution.written();
-        }
-        self.link.send(&FromAgent::Written { id: behind.id, result })
     }
 
     fn welcome(&mut self, welcome: Welcome) -> io::Result<()> {
@@ -375,35 +347,6 @@ impl Agent {
         let provider_open = held.as_ref().is_some_and(|held| held.provider_open());
         let copy = self.behind.as_ref().and_then(|behind| behind.outer());
         (held, Surroundings { own, excluded, provider_open, copy, main_process: self.place.main_process })
-    }
-
-    fn suspend(&mut self) -> Reply {
-        let began = Instant::now();
-        let reply = self.drain(|network, limit| network.suspend(limit));
-        if let Reply::Suspended { .. } = reply {
-            self.stage = Stage::Suspended;
-            self.suspended_at.get_or_insert(began);
-        }
-        reply
-    }
-
-    fn let_go(&mut self, peer: Rank) -> Reply {
-        let reply = self.drain(|network, limit| network.suspend_peer(peer, limit));
-        self.lets_go |= matches!(reply, Reply::Suspended { .. }) && self.network.in_use();
-        reply
-    }
-
-    fn drain(&self, drain: impl FnOnce(&dyn Network, Duration) -> Result<(), String>) -> Reply {
-        if let Stage::Parked { .. } = self.stage {
-            return refused("the rank is parked already");
-        }
-        let began = Instant::now();
-        match drain(&self.network, self.place.drain_limit) {
-            Ok(()) => Reply::Suspended { us: micros_since(began) },
-            Err(error) => {
-                Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }
-            }
-        }
     }
 
     /// Memory for copies of what changed since an image, if that is to be copied.

@@ -103,6 +103,12 @@ impl Network for ByHand {
     fn losses(&self, patience: Duration) -> (Vec<(Rank, String)>, bool) {
         self.0.losses(patience)
     }
+    fn broken(&self) -> Vec<(Rank, String)> {
+        self.0.broken()
+    }
+    fn draining(&self) -> Vec<Rank> {
+        run(|| self.0.draining())
+    }
     fn catch_up(&self) {
         run(|| self.0.catch_up());
     }

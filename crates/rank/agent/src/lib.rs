@@ -61,8 +61,8 @@ mod table;
 mod target;
 mod tasks;
 mod timers;
-mod unreachable;
 mod unopenable;
+mod unreachable;
 mod watches;
 mod writer;
 

@@ -26,6 +26,10 @@ pub trait Network: Sync {
     /// Peers to which a channel broke at least `patience` ago and that are not known to have ended or moved since, with the reason; each
     /// is told once. And whether there are others, that broke later.
     fn losses(&self, patience: Duration) -> (Vec<(Rank, String)>, bool);
+    /// Peers to which a channel broke, not only closed, since this was asked last, with the reason. Some of them may be well again.
+    fn broken(&self) -> Vec<(Rank, String)>;
+    /// Peers whose channels have not drained yet.
+    fn draining(&self) -> Vec<Rank>;
     /// Does what was put off, unless the program's next call has come meanwhile.
     fn catch_up(&self);
     /// Whether the program uses the fabric.

@@ -198,6 +198,16 @@ impl Fabric {
         self.state.lock_first().links.losses(patience)
     }
 
+    /// Peers to which a channel broke, and was not just closed, since this was asked last, with the reason.
+    pub fn broken(&self) -> Vec<(Rank, String)> {
+        self.state.lock_first().links.broken()
+    }
+
+    /// Peers whose channels drain.
+    pub fn draining(&self) -> Vec<Rank> {
+        self.state.lock_first().links.drain_step()
+    }
+
     /// Sends what still waits for a call that the program has not made. True if there was something.
     pub fn catch_up(&self) -> bool {
         let mut state = self.state.lock_first();

@@ -56,6 +56,14 @@ impl Network for ProcessFabric {
         fabric().losses(patience)
     }
 
+    fn broken(&self) -> Vec<(Rank, String)> {
+        fabric().broken()
+    }
+
+    fn draining(&self) -> Vec<Rank> {
+        fabric().draining()
+    }
+
     fn catch_up(&self) {
         fabric().catch_up();
     }

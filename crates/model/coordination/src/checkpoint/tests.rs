@@ -227,7 +227,8 @@ impl Node {
         let step = match request {
             Request::Suspend => 0,
             Request::Save(_) => 1,
-            _ => 2,
+            Request::KeepFiles(_) => 2,
+            _ => 3,
         };
         let mail = (rank, Mail::Answer(turn.then_some(step), reply));
         if matches!(mail.1, Mail::Answer(_, Reply::Saved(_))) {
@@ -244,7 +245,7 @@ proptest! {
     /// resumed before all are saved unless something failed, all are resumed in the end, and nobody writes when it is over.
     #[test]
     fn ranks_that_are_asked_in_turn_are_all_resumed(ranks in 1u32..6, fates in proptest::collection::vec((0usize..64, 0u8..16), 0..160)) {
-        let (mut machine, mut todo) = Checkpoint::start(orders(ranks), true);
+        let (mut machine, mut todo) = Checkpoint::start(orders(ranks), keep(), true);
         let mut node = Node::default();
         let (mut awaited, mut broken, mut explicit, mut early) = (0, false, false, Vec::new());
         let (mut suspended, mut saved, mut resumed, mut lost) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());

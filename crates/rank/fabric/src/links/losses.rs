@@ -12,6 +12,8 @@ struct Loss {
     peer: Rank,
     since: Instant,
     why: String,
+    /// Nobody was told of it at once: a channel that its peer closed may be no fault at all.
+    untold: bool,
 }
 
 /// Those that nobody was told of yet.
@@ -43,10 +45,16 @@ impl Links {
             ChannelError::Provider(what) => format!("{what}; MEND_CHANNELS=shm,tcp does without the provider"),
             other => other.to_string(),
         };
-        self.losses.noted.push(Loss { peer, since: Instant::now(), why });
+        self.losses.noted.push(Loss { peer, since: Instant::now(), why, untold: !matches!(error, ChannelError::Closed) });
         if let Some(announce) = self.losses.announce {
             announce();
         }
+    }
+
+    /// Peers to which a channel broke, and was not just closed, since this was asked last.
+    pub(crate) fn broken(&mut self) -> Vec<(Rank, String)> {
+        let fresh = self.losses.noted.iter_mut().filter_map(|loss| std::mem::take(&mut loss.untold).then(|| (loss.peer, loss.why.clone())));
+        fresh.collect()
     }
 
     /// Peers to which a channel broke at least `patience` ago and that are not known to have come back since, with the reason; each is

@@ -1,0 +1,110 @@
+//! `mend log`: what happened to a job, and what `ps` and `checkpoints` read from its journal.
+
+use crate::arguments::Log;
+use crate::failure::Failure;
+use crate::report;
+use mend_controller::error_with_causes;
+use mend_controller::journal_file::{self, Journal, JournalError};
+use mend_controller::record::{self, JobDirectory};
+use mend_journal::event::{Asker, Event};
+use mend_journal::{Entry, State, text};
+use serde::Serialize;
+use std::io::Write;
+use std::time::Duration;
+
+/// Between two looks at a journal that is followed.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl From<JournalError> for Failure {
+    fn from(error: JournalError) -> Self {
+        Self::new(error_with_causes(&error), error.hint(), 69)
+    }
+}
+
+/// An entry as it is shown.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    entry: &'a Entry,
+    text: String,
+}
+
+fn shown(entry: &Entry) -> Shown<'_> {
+    Shown { entry, text: text::sentence(entry) }
+}
+
+fn line(entry: &Entry) -> String {
+    format!("{}.{:03}  {}", report::time(entry.at / 1_000_000), entry.at / 1000 % 1000, text::sentence(entry))
+}
+
+/// A controller that was killed writes no end; the next one does. Until there is one, this stands for it.
+fn unwritten_end(entries: &[Entry]) -> Option<Entry> {
+    let last = entries.last().filter(|_| State::of(entries).is_open())?;
+    Some(Entry { seq: last.seq + 1, at: last.at, node: None, rank: None, event: Event::ControllerDied })
+}
+
+/// `mend log`.
+pub async fn log(arguments: Log) -> Result<i32, Failure> {
+    let (directory, _) = match &arguments.job {
+        None => record::find(None, true).or_else(|_| record::find(None, false))?,
+        job => record::find(job.as_deref(), false)?,
+    };
+    let mut next = 0;
+    let mut version = None;
+    loop {
+        // Asked before it is read: what is written between the two is read, and an end is not missed.
+        let running = directory.is_running();
+        let now = journal_file::version(directory.path());
+        let changed = now != version || now.is_none();
+        if changed || !running {
+            version = now;
+            let mut found = journal_file::read(directory.path())?;
+            if !running {
+                found.entries.extend(unwritten_end(&found.entries));
+            }
+            if found.damaged > 0 && next == 0 {
+                eprintln!("mend: {} bytes of the journal are damaged and left out", found.damaged);
+            }
+            // A summary has the number of the last event that it stands for.
+            let new: Vec<&Entry> = found.entries.iter().filter(|entry| entry.seq >= next).collect();
+            print(&new, &arguments)?;
+            next = new.last().map_or(next, |entry| entry.seq + 1);
+        }
+        if !arguments.follow || !running {
+            return Ok(0);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn print(entries: &[&Entry], arguments: &Log) -> Result<(), Failure> {
+    match (arguments.json, arguments.follow) {
+        (true, false) => report::json(&entries.iter().map(|entry| shown(entry)).collect::<Vec<_>>())?,
+        (true, true) => {
+            for entry in entries {
+                let text = serde_json::to_string(&shown(entry)).map_err(|error| Failure::new(error.to_string(), "", 1))?;
+                println!("{text}");
+            }
+        }
+        (false, _) => entries.iter().for_each(|entry| println!("{}", line(entry))),
+    }
+    std::io::stdout().flush().map_err(|error| Failure::new(error.to_string(), "", 1))
+}
+
+/// What a job's journal adds up to; empty where there is none.
+pub fn state(directory: &JobDirectory) -> State {
+    journal_file::read(directory.path()).map(|found| State::of(&found.entries)).unwrap_or_default()
+}
+
+/// Checkpoints of a job that does not run were removed by hand. The caller holds its lock.
+pub fn note_removed(directory: &JobDirectory, checkpoints: &[u64]) {
+    let mut journal = Journal::open(directory.path());
+    journal.decide(Event::CheckpointRemoved { checkpoints: checkpoints.to_vec(), by: Asker::User });
+}
+
+/// The last failure of a checkpoint, if none succeeded since: when, seconds since 1970, and why.
+pub fn last_failure(state: &State) -> Option<(u64, &str)> {
+    let last = state.failures.values().max_by_key(|found| found.last)?;
+    let since = state.checkpoints.values().map(|facts| facts.at).max().unwrap_or(0).max(state.begun);
+    (last.last > since).then_some((last.last / 1_000_000, last.error.as_str()))
+}

@@ -59,7 +59,8 @@ mod tests {
         }));
         busy.kill().unwrap();
         asleep.kill().unwrap();
-        (busy.wait().unwrap(), asleep.wait().unwrap());
+        busy.wait().unwrap();
+        asleep.wait().unwrap();
         assert!(!one.seen(), "it is gone");
     }
 }

@@ -164,8 +164,8 @@ impl OpenFile<'_> {
             owner: (stat.st_uid, stat.st_gid),
             inode: stat.st_ino,
             born: born.map(|time| (time.tv_sec, time.tv_nsec)),
-            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as u32),
-            changed: (stat.st_ctime as i64, stat.st_ctime_nsec as u32),
+            modified: (stat.st_mtime, stat.st_mtime_nsec as u32),
+            changed: (stat.st_ctime, stat.st_ctime_nsec as u32),
         }
     }
 
@@ -215,7 +215,7 @@ impl OpenFile<'_> {
         const TMPFS: u64 = 0x0102_1994;
         const RAMFS: u64 = 0x8584_58f6;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
-        ![TMPFS, RAMFS].contains(&self.magic()) && self.stat.st_ctime > 0 && self.stat.st_ctime as i64 + TICK <= now
+        ![TMPFS, RAMFS].contains(&self.magic()) && self.stat.st_ctime > 0 && self.stat.st_ctime + TICK <= now
     }
 
     /// To be read at offsets. With POSIX locks on the file, and a table that is the program's, only a descriptor of the program's will

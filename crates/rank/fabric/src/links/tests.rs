@@ -6,6 +6,7 @@ mod memory;
 
 use super::*;
 use crate::channel::Medium;
+use crate::engine::Outlet;
 use crate::engine::buffers::Buffers;
 use crate::engine::completion::Queue;
 use crate::engine::{Binding, Message, Receive};

@@ -34,7 +34,10 @@ fn entries() -> Vec<Entry> {
         Event::Ended { status: 139, cause: Cause::RankSignal { rank: 1, signal: 11, node: text("a") } },
         Event::Unknown { event: text("of_later"), data: json!({"x": 1}) },
     ];
-    (1..).zip(events).map(|(seq, event)| Entry { seq, at: 1_795_172_645_000_000 + seq, node: Some(text("a")), rank: Some(1), event }).collect()
+    (1..)
+        .zip(events)
+        .map(|(seq, event)| Entry { seq, at: 1_795_172_645_000_000 + seq, node: Some(text("a")), rank: Some(1), event })
+        .collect()
 }
 
 fn file(entries: &[Entry]) -> Vec<u8> {

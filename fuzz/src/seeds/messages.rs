@@ -7,6 +7,7 @@ use mend_messages::agent::{
 };
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, Phases, RankStatus};
 use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, RestoreSource, Stream, ToDaemon, Turn};
+use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, PutOrder};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::report::Report;
@@ -59,7 +60,7 @@ fn phases() -> Phases {
 
 fn order() -> SaveOrder {
     let target = SaveTarget::File("/srv/7/rank-0.image".into());
-    SaveOrder { target, mode: SaveMode::CopyOnWrite, base: Some(id(1)), track: true, rate: Some(1 << 30) }
+    SaveOrder { target, mode: SaveMode::CopyOnWrite, base: Some(id(1)), track: true, rate: Some(1 << 30), files_kept: true }
 }
 
 fn requests() -> Vec<Request> {
@@ -69,6 +70,8 @@ fn requests() -> Vec<Request> {
         Request::SuspendPeer(3),
         Request::Save(order()),
         Request::Save(SaveOrder::full(SaveTarget::Descriptor)),
+        Request::KeepFiles(KeepOrder { checkpoint: "/srv/7.part".into(), limit: 64 << 20, seal: Some([8; 32]) }),
+        Request::SyncFiles,
         Request::Resume,
     ]
 }
@@ -80,7 +83,29 @@ fn written() -> Written {
 fn inspection() -> Inspection {
     let obstacles = vec![Obstacle { what: "socket to 10.0.0.7:443 (fd 12)".into(), hint: "close it".into() }];
     let tracking = Tracking { method: "soft-dirty".into(), why: vec!["no write protection".into()], since: Some(id(1)) };
-    Inspection { obstacles, threads: 3, image_bytes: 1 << 30, fabric_in_use: true, executable: "/usr/bin/lmp".into(), tracking }
+    let written_files = vec![("/srv/out".to_owned(), 4096)];
+    Inspection {
+        obstacles,
+        threads: 3,
+        image_bytes: 1 << 30,
+        fabric_in_use: true,
+        executable: "/usr/bin/lmp".into(),
+        tracking,
+        written_files,
+    }
+}
+
+fn kept_files() -> Vec<KeptFile> {
+    let state =
+        FileState { size: 4096, mode: 0o640, owner: (1000, 1000), inode: 77, born: Some((3, 4)), modified: (5, 6), changed: (7, 8) };
+    let file = |path: &str, usage, keeping| KeptFile { key: path.into(), rank: 1, path: path.into(), usage, state, keeping };
+    let content = Keeping::Content { name: "0-77".into(), stored: 4096, checksum: Some(u64::MAX) };
+    vec![
+        file("/srv/out", FileUse::Write, content),
+        file("/srv/log", FileUse::Append, Keeping::State),
+        file("/srv/in", FileUse::Read, Keeping::Elsewhere),
+        file("/srv/big", FileUse::Write, Keeping::Not("too large".into())),
+    ]
 }
 
 fn replies() -> Vec<Reply> {
@@ -100,6 +125,8 @@ fn replies() -> Vec<Reply> {
         Reply::Inspected(inspection()),
         Reply::Suspended { us: 70 },
         Reply::Saved(saved),
+        Reply::Kept(kept_files()),
+        Reply::Synced,
         Reply::Resumed { stopped_us: 3000 },
         Reply::Failed { error: "no room".into(), hint: String::new() },
     ]
@@ -263,6 +290,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
         ToDaemon::Restore { rank: 1, source: files, image: Some(id(2)), stdin: false },
         ToDaemon::Restore { rank: 1, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },
+        ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files() })),
         ToDaemon::Discard { rank: 1 },
     ]);
     all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));
@@ -291,6 +319,8 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::Written { rank: 1, id: id(2), result: Ok(written()) },
         FromDaemon::Restored { rank: 1, restart_us: 4000, bytes: 1 << 28 },
         FromDaemon::RestoreFailed { rank: 1, error, hint, image: true },
+        FromDaemon::FilesPut(Ok(vec!["/srv/in has changed since".into()])),
+        FromDaemon::FilesPut(Err("/srv/out: Permission denied".into())),
         FromDaemon::Exited { rank: 1, status: ExitStatus::Signal(11) },
     ]);
     all.extend(tier_reports().into_iter().map(FromDaemon::Tier));

@@ -255,7 +255,7 @@ static int set_hint(void) {
 static void show_hint(char *text) { uint64_t hint = 99; fcntl(hinted, F_GET_RW_HINT, &hint); out(text, "%ld", hint); }
 static int pipes[2];
 static int set_pipe(void) { return pipe(pipes) || fcntl(pipes[1], F_SETPIPE_SZ, 8192) < 0 || fcntl(pipes[0], F_SETFL, O_ASYNC) || fcntl(pipes[0], F_SETOWN, getpid()) || fcntl(pipes[0], F_SETSIG, SIGURG) ? -1 : 0; }
-static void show_pipe(char *text) { sprintf(text, "%d %x %d", fcntl(pipes[1], F_GETPIPE_SZ), fcntl(pipes[0], F_GETFL), fcntl(pipes[0], F_GETSIG)); }
+static void show_pipe(char *text) { sprintf(text, "%d %x %d", fcntl(pipes[1], F_GETPIPE_SZ), fcntl(pipes[0], F_GETFL) & ~0x8000 /* O_LARGEFILE, of what was opened by a path */, fcntl(pipes[0], F_GETSIG)); }
 static int busy;
 struct busy_poll { uint32_t usecs; uint16_t budget; uint8_t prefer, pad; };
 static int set_epoll(void) {

@@ -124,7 +124,7 @@ def run_here(tests):
     whole = sum(not hasattr(test, "test_case") for test, _ in result.skipped)
     if os.environ.get("MEND_TEST_WHOLE"):
         failed, whole = failed + whole, 0
-    print(f"{result.testsRun - failed - whole} passed, {failed} failed{skipped}")
+    print(f"{max(0, result.testsRun - failed - whole)} passed, {failed} failed{skipped}")
     return 1 if failed or not result.testsRun else 0
 
 

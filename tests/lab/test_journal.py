@@ -97,7 +97,7 @@ class OfRanks(InLab):
         order = [one["event"] for one in log if one["event"].startswith("checkpoint")]
         self.assertEqual(order, ["checkpoint_asked", "checkpoint_decided", "checkpoint_committed"])
         phases = [one["data"]["phase"] for one in self.named(log, "phase_done")]
-        self.assertEqual(phases[:4], ["inspect", "suspend", "save", "resume"])
+        self.assertEqual(phases[:5], ["inspect", "suspend", "save", "keep", "resume"])
         images = {one["rank"]: one["data"]["image"]["bytes"] for one in self.named(log, "image_written")}
         [done] = self.named(log, "checkpoint_committed")
         self.assertEqual((sum(images.values()), done["data"]["by"]), (done["data"]["bytes"], "user"))

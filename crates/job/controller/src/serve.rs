@@ -119,7 +119,10 @@ fn bind(directory: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    UnixListener::bind(path)
+    let listener = UnixListener::bind(&path)?;
+    // The umask may allow others, or deny the owner.
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    Ok(listener)
 }
 
 /// Takes the socket away.

@@ -244,7 +244,9 @@ mod tests {
         let feed = Feed::new(writer, Some((urgent, 3))).unwrap();
         feed.push_again(vec![1; 5000]);
         feed.push(vec![2; 100]);
-        tokio::task::yield_now().await;
+        while rustix::io::ioctl_fionread(&reader).unwrap() < 4096 {
+            tokio::task::yield_now().await;
+        }
         feed.hold().await.unwrap();
         assert_eq!(outbox.next().await, Some(FromDaemon::StdinHeld { rank: 3, again: 904, begun: 0 }));
         assert_eq!(read_all(&reader).await.len(), 4096);

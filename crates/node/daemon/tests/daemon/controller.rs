@@ -215,6 +215,7 @@ impl Controller {
                 }
                 FromDaemon::Started { rank: from } if from == rank => run.started = true,
                 FromDaemon::StdinTaken { .. } => run.taken += 1,
+                FromDaemon::Report { rank: from, .. } if from == rank => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -17,7 +17,7 @@ use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tokio::io::AsyncReadExt;
@@ -370,6 +370,8 @@ impl Keeper {
             None => {
                 self.write_state()?;
                 let file = OpenOptions::new().create(true).append(true).mode(0o600).open(self.directory.join(LOG))?;
+                // The umask may deny the owner, too.
+                file.set_permissions(PermissionsExt::from_mode(0o600))?;
                 file.set_len(self.length)?;
                 file
             }

@@ -113,6 +113,8 @@ pub struct Journal {
     unsynced: Option<Instant>,
     told: bool,
     limit: u64,
+    /// Bytes of the newest events that stay when it is compacted. It does not grow with the limit, or each round would leave more.
+    budget: usize,
     /// What is to blame for the failure of what is under way; the first that was found.
     blamed: Option<Code>,
     /// What is to blame for the end of the job; the first that was found.
@@ -127,8 +129,9 @@ impl Journal {
     }
 
     fn open_with(directory: &Path, limit: u64) -> Self {
-        let directory = directory.to_owned();
-        let mut journal = Self { directory, file: None, length: 0, seq: 0, unsynced: None, told: false, limit, blamed: None, cause: None };
+        let (directory, budget) = (directory.to_owned(), KEPT.min(limit as usize / 2));
+        let mut journal =
+            Self { directory, file: None, length: 0, seq: 0, unsynced: None, told: false, limit, budget, blamed: None, cause: None };
         match journal.reopen() {
             Ok(state) if state.is_open() => journal.decide(Event::ControllerDied),
             Ok(_) => {}
@@ -252,7 +255,7 @@ impl Journal {
     fn compact(&mut self) -> Result<(), JournalError> {
         let path = self.path();
         let (scan, _) = scan(&path)?;
-        let kept = compact(&scan.entries, KEPT.min(self.limit as usize / 2));
+        let kept = compact(&scan.entries, self.budget);
         let mut bytes = frame::file_head().to_vec();
         kept.iter().filter_map(frame::encode).for_each(|frame| bytes.extend(frame));
         let io = |source| JournalError::Io { path: path.clone(), source };

@@ -58,17 +58,7 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// A size for people, binary units.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
+pub use mend_journal::text::size;
 
 /// The five phases on one line.
 pub fn phases(phases: &Phases) -> String {

@@ -15,9 +15,9 @@ use crate::record::JobDirectory;
 use crate::trail::Mark;
 use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tokio::io::AsyncReadExt;
@@ -369,9 +369,7 @@ impl Keeper {
             Some(file) => file,
             None => {
                 self.write_state()?;
-                let file = OpenOptions::new().create(true).append(true).mode(0o600).open(self.directory.join(LOG))?;
-                // The umask may deny the owner, too.
-                file.set_permissions(PermissionsExt::from_mode(0o600))?;
+                let file = crate::record::open_at_end(&self.directory.join(LOG))?;
                 file.set_len(self.length)?;
                 file
             }

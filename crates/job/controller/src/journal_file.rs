@@ -20,7 +20,6 @@ use mend_journal::frame::{self, HeadError};
 use mend_journal::{Entry, Event, State};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -151,9 +150,7 @@ impl Journal {
             Err(JournalError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
             found => Some(found?),
         };
-        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(io)?;
-        // The umask may deny the owner, too.
-        file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io)?;
+        let mut file = crate::record::open_at_end(&path).map_err(io)?;
         let (scan, length) = found.unwrap_or_default();
         if scan.torn > 0 {
             file.set_len(scan.end as u64).map_err(io)?;

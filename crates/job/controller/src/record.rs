@@ -437,6 +437,16 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
     }
 }
 
+/// Opens a file of the job's directory to write at its end, or makes one, for its owner alone, whatever the umask.
+///
+/// # Errors
+/// Those of the system.
+pub(crate) fn open_at_end(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written at once to what is not a regular file.
@@ -241,9 +241,7 @@ impl Record {
         let streams = self.trails.iter().map(|((rank, stream), trail)| (*rank, *stream, trail.clone())).collect();
         let state = State { generation: self.generation, targets: self.targets.clone(), streams };
         write_durably(&self.directory.join(STATE), &serde_json::to_vec(&state)?)?;
-        let mut log = OpenOptions::new().create(true).append(true).mode(0o600).open(self.directory.join(LOG))?;
-        // The umask may deny the owner, too.
-        log.set_permissions(PermissionsExt::from_mode(0o600))?;
+        let mut log = crate::record::open_at_end(&self.directory.join(LOG))?;
         log.set_len(0)?;
         self.length = 0;
         log.write_all(format!("{}\n", self.generation).as_bytes())?;

@@ -67,9 +67,16 @@ def fail_power(machine, disk, job, name, draw):
 
 
 def one_loss(number, seed, app, expected, work, lie=False):
+    base = new_directory(work, f"{'lie' if lie else 'loss'}-{number}")
+    done = losses_of_one_job(number, seed, app, expected, base, lie)
+    # Only now, when nothing is mounted in it any more.
+    shutil.rmtree(base, ignore_errors=True)
+    return done
+
+
+def losses_of_one_job(number, seed, app, expected, base, lie):
     draw = random.Random(f"{seed}/{number}")
     what = f"seed {seed} loss {number}"
-    base = new_directory(work, f"loss-{number}")
     told = []
     with Disk(os.path.join(base, "disk")) as disk, MachineOnDisk(disk) as machine:
         directory = new_directory(base, "run")
@@ -92,7 +99,6 @@ def one_loss(number, seed, app, expected, work, lie=False):
                     if job.finish(None) not in (1, 65) or "Traceback" in job.stderr() or "panicked" in job.stderr():
                         raise
                     told.append("nothing promised, refused")
-                    shutil.rmtree(base, ignore_errors=True)
                     return f"{what}: {', '.join(told)}"
             machine.running(job)
             used = restarted_from(job)
@@ -104,7 +110,6 @@ def one_loss(number, seed, app, expected, work, lie=False):
             pass
         job.finish(0)
         check_end(job, expected, what)
-    shutil.rmtree(base, ignore_errors=True)
     return f"{what}: {', '.join(told)}, result equal"
 
 
@@ -114,7 +119,6 @@ def lies_are_noticed(seed, app, expected, work):
         try:
             one_loss(number, seed, app, expected, work, lie=True)
         except Failed:
-            shutil.rmtree(os.path.join(work, f"loss-{number}"), ignore_errors=True)
             return f"a disk that lies about fsync is noticed at loss {number}"
     raise Failed("20 losses on a disk that lies about fsync, and nothing was noticed")
 

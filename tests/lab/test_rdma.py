@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 from cases import InDirectory
-from cluster import BIN, Machine, compile_mpi
+from cluster import BIN, Failed, Machine, compile_mpi
 
 ADDRESSES = [address for address in os.environ.get("MEND_TEST_RDMA", "").split(",") if address]
 ROUNDS = int(os.environ.get("MEND_TEST_RDMA_ROUNDS", "1"))
@@ -54,7 +54,10 @@ class Rdma(InDirectory):
 
         def move(rank):
             places[rank] = (places[rank] + 1) % 3
-            self.machine.verb("migrate", name, str(rank), "--to", ADDRESSES[places[rank]])
+            try:
+                self.machine.verb("migrate", name, str(rank), "--to", ADDRESSES[places[rank]])
+            except Failed as error:
+                raise Failed(f"{error}\n{job.stderr()}\n{self.machine.mend('log', name).stdout}") from error
 
         self.machine.verb("checkpoint", name)
         move(3)

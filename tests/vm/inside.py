@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """What the tier `vm` runs in its guest, as root there: what differs by kernel, in an amount that emulation takes minutes for.
 
+    inside.py [TEST...]     all of it, or only the lab tests named
+
 Programs of tests are those that `cargo test --release` built last. Each counts its own tests.
 """
 
@@ -75,9 +77,11 @@ def main():
         ([program("mend_kernel")], ROOT, {}),
         ([program("mend_agent")], agent, {"MEND_DIFFERENTIAL_SEQUENCES": "10"}),
         ([AS_USER, program("mend_fabric"), "channel::memory"], ROOT, {}),
-        ([AS_USER, sys.executable, "tests/lab/run.py", *LAB], ROOT, whole),
+        ([AS_USER, sys.executable, "tests/lab/run.py", *(sys.argv[1:] or LAB)], ROOT, whole),
     ]
-    if os.environ.get("MEND_VM_EMULATED"):
+    if sys.argv[1:]:
+        steps = steps[-1:]
+    elif os.environ.get("MEND_VM_EMULATED"):
         print("skipped: incremental images of whole processes: all is emulated")
     else:
         steps.append(([program("incremental")], agent, {}))

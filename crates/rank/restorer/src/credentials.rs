@@ -2,8 +2,8 @@
 //!
 //! All threads share one set of credentials, as the threads of a program do that nobody saved. The kernel takes commands for RDMA
 //! from those threads alone that have the very credentials with which the device was opened (`ib_safe_file_access`: a comparison of
-//! pointers), and whoever changes its own has others from then on, though they be equal. So the first thread gives capabilities up,
-//! and the others inherit what it has then.
+//! pointers), and whoever changes its own has others from then on, though they be equal. So the first thread joins a session keyring
+//! and gives capabilities up, and the others inherit what it has then.
 
 use crate::sys;
 
@@ -12,6 +12,15 @@ const PR_CAP_AMBIENT: usize = 47;
 const PR_CAP_AMBIENT_CLEAR_ALL: usize = 4;
 const SYS_ADMIN: u64 = 1 << 21;
 const CHECKPOINT_RESTORE: u64 = 1 << 40;
+
+/// Joins the user's session keyring, unless the calling thread has a session keyring: the kernel lets a thread without one join it when
+/// somebody asks for it (keyctl(2)), as the agent does of each thread, and the thread would have credentials of its own from then on.
+pub fn join_session_keyring() {
+    const GET_KEYRING_ID: usize = 0; // KEYCTL_GET_KEYRING_ID
+    const SESSION: usize = -3isize as usize; // KEY_SPEC_SESSION_KEYRING
+    // SAFETY: takes numbers. Where keys are not to be had, none is ever joined.
+    let _ = unsafe { sys::call(sys::KEYCTL, [GET_KEYRING_ID, SESSION, 0, 0, 0, 0]) };
+}
 
 /// Keeps only capabilities that the saved process had: effective, permitted, inheritable. For the calling thread.
 pub fn give_up(saved: [u64; 3]) {

@@ -35,6 +35,7 @@ pub const SCHED_GETAFFINITY: usize = 204;
 pub const CLOCK_GETTIME: usize = 228;
 pub const EXIT_GROUP: usize = 231;
 pub const TGKILL: usize = 234;
+pub const KEYCTL: usize = 250;
 pub const PRLIMIT: usize = 302;
 pub const MEMFD_CREATE: usize = 319;
 pub const MLOCK2: usize = 325;

@@ -83,6 +83,7 @@ impl Making {
 
 /// Makes all threads but the first, which is this one, and keeps only those capabilities that the saved process had.
 pub fn make(threads: impl Iterator<Item = Thread> + Clone, capabilities: [u64; 3]) {
+    credentials::join_session_keyring();
     let others = threads.clone().skip(1);
     if others.clone().next().is_none() || credentials::enough(capabilities) {
         credentials::give_up(capabilities);

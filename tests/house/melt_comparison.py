@@ -75,9 +75,9 @@ class Tables(unittest.TestCase):
         steps = [step for start in range(0, last, melt.INTERVAL) for step in (start, start + melt.INTERVAL)] + [last] * lone
         return "".join(f"  {step} 1.5 -2.5 3 4e-05\n" for at, step in enumerate(steps) if at != skip)
 
-    def same(self, undisturbed, disturbed):
+    def same(self, undisturbed, disturbed, said=""):
         try:
-            melt.compare(self, undisturbed, disturbed)
+            melt.compare(self, undisturbed, disturbed, said)
         except AssertionError:
             return False
         return True
@@ -85,6 +85,16 @@ class Tables(unittest.TestCase):
     def test_one_may_have_gone_on_for_longer(self):
         self.assertTrue(self.same(self.said(400), self.said(750)))
         self.assertTrue(self.same(self.said(400), self.said(700, lone=True)))
+
+    def test_what_a_restart_printed_again_and_said_so_is_there_once(self):
+        lines = self.said(400).splitlines(keepends=True)
+        said = "mend: rank 0: its standard output is not what it was before the restart, from byte 7 on"
+        # Killed in the interval from 150 on, or two later; gone on with from before its first line.
+        for killed in (7, 11):
+            again = "".join(lines[:killed] + lines[6:])
+            self.assertTrue(self.same(self.said(400), again, said))
+            self.assertFalse(self.same(self.said(400), again))
+            self.assertFalse(self.same(self.said(400), "".join(lines[:killed] + lines[6:9] + lines[6:]), said))
 
     def test_no_line_is_missed(self):
         for wrong in (self.said(400, skip=7), self.said(400, skip=15), self.said(350), self.said(350, lone=True), self.said(750, skip=3)):

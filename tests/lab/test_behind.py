@@ -72,7 +72,7 @@ class Behind(InDirectory):
                 machine.running(job)
             job.let_go()
             job.finish(0)
-        melt.compare(self, expected, self.output())
+        melt.compare(self, expected, self.output(), job.stderr())
 
     def test_meanwhile_the_job_can_be_asked(self):
         with Lab(1) as lab:

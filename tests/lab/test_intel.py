@@ -92,7 +92,7 @@ class Intel(InDirectory):
         self.lab.verb("migrate", name, "0")
         job.let_go()
         job.finish()
-        melt.compare(self, expected, job.stdout())
+        melt.compare(self, expected, job.stdout(), job.stderr())
 
     def test_without_libfabric_the_reason_is_named(self):
         if "libfabric.so.1" in subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout:

@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -24,6 +25,8 @@ LONGEST_TITLE = "The longest, in seconds:"
 DURATION = re.compile(r"^ *(\d+\.\d)  (test_\S+)$")
 # Few enough that the parts end at about the same time, enough that a class sets its lab up seldom.
 PART_TESTS = 4
+# A part that takes longer hangs: what it printed tells where.
+PART_SECONDS = 1200
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -70,15 +73,21 @@ def run_parts(jobs, wanted):
 
     def one(names):
         command = [sys.executable, os.path.abspath(__file__), "--exactly", *names]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
-        lines = done.stdout.splitlines()
+        # A file, not a pipe: a process that a failed test left behind may hold it open for ever.
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            try:
+                code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=PART_SECONDS, check=False).returncode
+            except subprocess.TimeoutExpired:
+                code = f"none within {PART_SECONDS} s,"
+            output.seek(0)
+            lines = output.read().splitlines()
         summary = SUMMARY.match(lines.pop()) if lines and SUMMARY.match(lines[-1]) else None
         with telling:
             durations.extend((float(match[1]), match[2]) for match in map(DURATION.match, lines) if match)
             # The durations and the sums are told once, of all parts.
             print("\n".join(line for line in lines if line != LONGEST_TITLE and not DURATION.match(line)), flush=True)
             if not summary:
-                print(f"FAIL: {', '.join(names)}: ended with code {done.returncode} before all was summed up", flush=True)
+                print(f"FAIL: {', '.join(names)}: ended with code {code} before all was summed up", flush=True)
         return [int(number or 0) for number in summary.groups()] if summary else [0, len(names), 0]
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

@@ -3,13 +3,19 @@
 use mend_agent::{Frozen, Network, RankAllocator};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 #[global_allocator]
 static ALLOCATOR: RankAllocator = RankAllocator;
 
+/// Set in a program's environment: it begins to use the fabric at the very moment at which it is saved.
+const USED_WHILE_SAVED: &str = "MEND_TEST_USED_WHILE_SAVED";
+
 /// A fabric that nobody uses.
 struct Nobody;
+
+static ANNOUNCE: OnceLock<fn()> = OnceLock::new();
 
 impl Network for Nobody {
     fn introduce(&self, _: &Welcome) {}
@@ -17,7 +23,9 @@ impl Network for Nobody {
         Ok(FabricAddress { tcp: (identity.ip, 1).into(), unix: String::new() })
     }
     fn set_map(&self, _: JobMap) {}
-    fn on_use(&self, _: fn()) {}
+    fn on_use(&self, announce: fn()) {
+        let _ = ANNOUNCE.set(announce);
+    }
     fn on_delay(&self, _: fn()) {}
     fn on_loss(&self, _: fn()) {}
     fn broken(&self) -> Vec<(Rank, String)> {
@@ -45,6 +53,9 @@ impl Network for Nobody {
     fn keep_up(&self, _: Duration) {}
     fn resume(&self) {}
     fn freeze(&self) -> Box<dyn Frozen> {
+        if let Some(announce) = ANNOUNCE.get().filter(|_| std::env::var_os(USED_WHILE_SAVED).is_some()) {
+            announce();
+        }
         Box::new(Still)
     }
 }

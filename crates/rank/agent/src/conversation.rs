@@ -202,7 +202,9 @@ impl Agent {
     /// what the fabric put off, tells of an image that is complete.
     fn await_message(&mut self) -> io::Result<()> {
         loop {
-            if !self.told_use && self.identity.is_some() && bell::used() {
+            // Only the hand can listen in the program's table; a program that was parked as it began to use the fabric waits for that.
+            let hand_is_parked = matches!(self.stage, Stage::Parked { .. }) && table::apart();
+            if !self.told_use && !hand_is_parked && self.identity.is_some() && bell::used() {
                 self.told_use = true;
                 self.link.send(&FromAgent::FabricInUse)?;
                 self.listen()?;

@@ -30,6 +30,19 @@ fn saved_many_times_and_never_disturbed() {
 }
 
 #[test]
+fn a_program_that_begins_to_use_the_fabric_while_it_is_saved_goes_on() {
+    let environment = [("MEND_TEST_USED_WHILE_SAVED", "1")];
+    let mut rank = Rank::start_with(4900, &compile("apps/counter.c"), &["1000000"], &environment);
+    let image = rank.directory.join("image");
+    rank.save(&image);
+    rank.resume();
+    // Only a thread that was parked meanwhile can listen.
+    assert!(matches!(rank.hear(), FromAgent::FabricInUse));
+    assert!(matches!(rank.hear(), FromAgent::FabricUp(_)));
+    rank.kill();
+}
+
+#[test]
 fn a_rank_moves_through_a_stream_and_its_source_waits() {
     let mut source = Rank::start(4500, &compile("apps/threads.c"), &["120"]);
     source.await_line("tick 5");

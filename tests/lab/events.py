@@ -49,6 +49,23 @@ def last_line(prefix, text):
     return lines
 
 
+def replays(directory):
+    """How often a restarted job said that it prints again what it had printed differently: rows with timings."""
+    with open(os.path.join(directory, "stderr"), encoding="utf-8", errors="replace") as file:
+        return file.read().count("is not what it was before the restart")
+
+
+def equal_but_for_replays(expected, found, allowed):
+    """Whether rows are the expected ones, of which at most so many times some were printed again, up to where the output had got."""
+    # Where the next row may come from, and how many replays that takes: a row may be there more than once.
+    places = {(0, 0)}
+    for row in found:
+        on = {(at + 1, used) for at, used in places if at < len(expected) and expected[at] == row}
+        again = {(back + 1, used + 1) for at, used in places if used < allowed for back in range(at) if expected[back] == row}
+        places = on | again
+    return any(at == len(expected) for at, _ in places)
+
+
 class Scenario:
     """What is run, drawn from a seed."""
 
@@ -87,6 +104,8 @@ class Scenario:
             return compare.differences(plain, shaken)
         if self.name == "imb":
             a, b = imb_rows(output(plain)), imb_rows(output(shaken))
+            if equal_but_for_replays(a, b, replays(shaken)):
+                return []
         elif self.name in DISTURBED:
             a, b = [right(self.name, self.ranks)], [output(shaken)]
         else:

@@ -1,4 +1,4 @@
-"""The comparisons of two LAMMPS runs: that of the demo masks timings and nothing else, that of the lab misses no line."""
+"""The comparisons of two runs: of LAMMPS in the demo and in the lab, and of IMB. Timings are masked, and no line is missed."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lab"))
 import melt  # noqa: E402
 from compare import DATA, TEXTS, differences, masked  # noqa: E402
+from events import equal_but_for_replays  # noqa: E402
 
 TEXT = """\
   create_atoms CPU = 0.0{a} seconds
@@ -99,6 +100,17 @@ class Tables(unittest.TestCase):
     def test_no_line_is_missed(self):
         for wrong in (self.said(400, skip=7), self.said(400, skip=15), self.said(350), self.said(350, lone=True), self.said(750, skip=3)):
             self.assertFalse(self.same(self.said(400), wrong), wrong)
+
+
+class Rows(unittest.TestCase):
+    def test_replays_are_allowed_as_often_as_they_were_told(self):
+        rows = list("ABCABDE")
+        self.assertTrue(equal_but_for_replays(rows, rows, 0))
+        self.assertTrue(equal_but_for_replays(rows, list("ABCA" "BCABDE"), 1))
+        self.assertTrue(equal_but_for_replays(rows, list("ABC" "BCABD" "ABDE"), 2))
+        self.assertFalse(equal_but_for_replays(rows, list("ABC" "BCABD" "ABDE"), 1))
+        for wrong in ("ABCABD", "ABCADE", "ABCABDEF", "ABDE", "ABCABXE"):
+            self.assertFalse(equal_but_for_replays(rows, list(wrong), 9), wrong)
 
 
 if __name__ == "__main__":

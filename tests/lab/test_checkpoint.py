@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -106,7 +107,7 @@ class Checkpoint(OnMachine):
                 before += job.stdout.read(10_000)
             # Its writer waits for somebody who reads: its pipe stays as full as it is.
             held = -1
-            while held != (held := self.unread(job.stdout)) or held < 60_000:
+            while held != (held := self.unread(job.stdout)) or not self.is_full(job.stdout):
                 time.sleep(0.3)
             job.kill()
             before += job.stdout.read()
@@ -119,6 +120,15 @@ class Checkpoint(OnMachine):
         twice = len(before) + len(done.stdout) - len(whole)
         self.assertTrue(0 <= twice <= int(said[1]) <= 4096, (twice, said[1]))
         self.assertEqual(before.decode()[: len(before) - twice] + done.stdout, whole)
+
+    @staticmethod
+    def is_full(pipe):
+        """Whether who writes to a pipe has to wait. Its pages need not be full."""
+        writer = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            return not select.select([], [writer], [], 0)[1]
+        finally:
+            os.close(writer)
 
     @staticmethod
     def unread(pipe):

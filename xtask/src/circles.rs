@@ -11,29 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Circles that are there still: crate, its files, why. A circle is borne if all of its files are in one line; who unties one shortens
 /// the list.
 const KNOWN: &[(&str, &[&str], &str)] = &[
-    (
-        "crates/job/controller",
-        &[
-            "error.rs",
-            "job.rs",
-            "losses.rs",
-            "manifest.rs",
-            "nodes.rs",
-            "operation.rs",
-            "output.rs",
-            "periodic.rs",
-            "record.rs",
-            "input.rs",
-            "journal_file.rs",
-            "journaling.rs",
-            "shown.rs",
-            "space.rs",
-            "tiers.rs",
-            "told.rs",
-            "upkeep.rs",
-        ],
-        "one job's state and all that decides about it, which is to become a pure machine in the model",
-    ),
     ("crates/job/lab", &["error.rs", "plan.rs"], "the error's text names the most nodes of a plan"),
     ("crates/model/image", &["kept.rs", "record.rs"], "heads of records are decoded where kept pages are, whose bound is a record's"),
     ("crates/model/journal", &["event.rs", "state.rs"], "the event that a compaction leaves holds the state of all before it"),

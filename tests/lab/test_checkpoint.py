@@ -1,7 +1,6 @@
 """Checkpoint and restart on this machine, and everything that can be wrong with an image, a disk or a rank."""
 
 import fcntl
-import json
 import os
 import re
 import select

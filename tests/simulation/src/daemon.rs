@@ -396,11 +396,17 @@ impl World {
             self.reply(at, rank, seq, failed("the connection to the target broke"));
             return Ok(());
         };
+        let delay = self.delay();
+        self.plan(delay, Coming::Built { at: to, rank, attempt: other });
+        if self.fails(60) {
+            // The target has all of it, and the source does not hear that.
+            self.failed_for_real = true;
+            self.reply(at, rank, seq, failed("the connection to the target broke behind the last byte"));
+            return Ok(());
+        }
         if let Some(process) = self.process(at, rank, attempt) {
             process.phase = Phase::Parked;
         }
-        let delay = self.delay();
-        self.plan(delay, Coming::Built { at: to, rank, attempt: other });
         if self.fails(60) {
             // Also when its image is there, and it does not run yet.
             let delay = self.draw(delay + 100 * MS);

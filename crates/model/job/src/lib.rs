@@ -15,9 +15,11 @@
 
 mod ending;
 pub mod event;
+mod explain;
 pub mod job;
 mod journal;
 mod losses;
+mod notice;
 pub mod operation;
 pub mod periodic;
 mod ranks;

@@ -6,10 +6,8 @@
 //!     └── Hello (descendant) ──► descendant ◄───────── Hello (descendant): takes over the fabric; such a rank
 //!                                                      is never saved
 //! ```
-//! Invariants: every question of the controller gets exactly one answer, also when its agent dies or its rank ends, and so
-//! does every image that is written behind its rank;
-//! the answer to a save comes after all output that the rank wrote before it was saved.
-//! Faults assumed: agents say anything at any time; what does not fit is dropped with a line in the log.
+//! Invariants: every question gets exactly one answer, also when its agent dies or its rank ends; so does every image written behind its rank.
+//! The answer to a save comes after all earlier output. Faults assumed: agents say anything; what does not fit is dropped and logged.
 
 use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::failure::chain;

@@ -103,6 +103,11 @@ def imb_rows(text):
     return re.findall(r"^# Benchmarking .*$|^ +\d+ +\d+(?= )", text, re.MULTILINE)
 
 
+def replays(said):
+    """How often a restarted job said that it prints again, from there, what differs from what it had printed: lines with timings."""
+    return said.count("is not what it was before the restart")
+
+
 def intel_environment():
     """What makes a program of MPICH's ABI run on Intel MPI: its library, and libfabric from MPICH's wheel."""
     library = os.path.join(VENV, "intel", "lib")

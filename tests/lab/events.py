@@ -23,7 +23,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "demo")]
 import compare  # noqa: E402
-from cluster import Failed, Lab, Tally, compile_mpi, find_imb, find_lammps, imb_rows  # noqa: E402
+from cluster import Failed, Lab, Tally, compile_mpi, find_imb, find_lammps, imb_rows, replays  # noqa: E402
 from test_conformance import DISTURBED, NOT_RESTARTED, OTHER_CHANNELS, compiled, right  # noqa: E402
 
 KILLED = 137
@@ -36,8 +36,8 @@ CHANNELS = (None, *OTHER_CHANNELS)
 MELT = os.path.join(os.path.dirname(HERE), "demo", "in.melt")
 
 
-def output(directory):
-    with open(os.path.join(directory, "stdout"), encoding="utf-8") as file:
+def output(directory, stream="stdout"):
+    with open(os.path.join(directory, stream), encoding="utf-8") as file:
         return file.read()
 
 
@@ -47,12 +47,6 @@ def last_line(prefix, text):
     if len(lines) != 1 or not lines[0].startswith(prefix):
         raise Failed(f"expected one line `{prefix}…`, got {lines[-3:]}")
     return lines
-
-
-def replays(directory):
-    """How often a restarted job said that it prints again what it had printed differently: rows with timings."""
-    with open(os.path.join(directory, "stderr"), encoding="utf-8", errors="replace") as file:
-        return file.read().count("is not what it was before the restart")
 
 
 def equal_but_for_replays(expected, found, allowed):
@@ -104,7 +98,7 @@ class Scenario:
             return compare.differences(plain, shaken)
         if self.name == "imb":
             a, b = imb_rows(output(plain)), imb_rows(output(shaken))
-            if equal_but_for_replays(a, b, replays(shaken)):
+            if equal_but_for_replays(a, b, replays(output(shaken, "stderr"))):
                 return []
         elif self.name in DISTURBED:
             a, b = [right(self.name, self.ranks)], [output(shaken)]

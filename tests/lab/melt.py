@@ -7,7 +7,7 @@ says of each step does not.
 import os
 import re
 
-from cluster import find_lammps
+from cluster import find_lammps, replays
 
 LAST, INTERVAL = 400, 50
 # A block of 4 * size³ atoms, warm enough to melt.
@@ -72,7 +72,7 @@ def without_repeats(lines, allowed):
 def compare(test, undisturbed, disturbed, said=""):
     """Each interval is there once and in its place, and as far as both runs went they are equal to the last digit. `said`: what
     `mend` said of the disturbed run."""
-    expected, found = table(undisturbed), without_repeats(table(disturbed), said.count("is not what it was before the restart"))
+    expected, found = table(undisturbed), without_repeats(table(disturbed), replays(said))
     # A run that was killed far behind its checkpoint has said more than the one that went on from there and found the file `go`:
     # what is in between may end within an interval.
     if len(found) % 2 and int(found[-1][0]) > LAST:

@@ -40,14 +40,40 @@ def masked(line):
     return line
 
 
-def text_differences(name, left, right):
-    """Up to five differing lines of two texts, timings masked; says so if a text has no line of thermo output."""
+def equal_but_for_replays(expected, found, allowed):
+    """Whether rows are the expected ones, of which at most so many times some were printed again, up to where the output had got.
+
+    The row before a replay may be cut off: the job was killed while it printed it.
+    """
+    # Where the next row may come from, how many replays that takes, and whether a replay must follow: a row may be there more than once.
+    places = {(0, 0, False)}
+    for row in found:
+        following = set()
+        for at, used, cut in places:
+            if not cut and at < len(expected):
+                if expected[at] == row:
+                    following.add((at + 1, used, False))
+                elif used < allowed and expected[at].startswith(row):
+                    following.add((at, used + 1, True))
+            if cut or used < allowed:
+                following |= {(back + 1, used + (not cut), False) for back in range(at + cut) if expected[back] == row}
+        places = following
+    return any(at == len(expected) and not cut for at, _, cut in places)
+
+
+def text_differences(name, left, right, replays=0):
+    """Up to five differing lines of two texts, timings masked; says so if a text has no line of thermo output.
+
+    The right one may have lines again, as often as a restarted job said that it prints again (`replays`).
+    """
     with open(left, encoding="utf-8", errors="replace") as file:
         a = [masked(line) for line in file.read().split("\n")]
     with open(right, encoding="utf-8", errors="replace") as file:
         b = [masked(line) for line in file.read().split("\n")]
     if not any(line.startswith("Loop time of") for line in a):
         return [f"{name}: the undisturbed run did not end (no \"Loop time\" line)"]
+    if equal_but_for_replays(a, b, replays):
+        return []
     found = []
     for number, (x, y) in enumerate(zip(a, b), 1):
         if x != y:
@@ -73,14 +99,22 @@ def data_differences(name, left, right):
             offset += len(x)
 
 
-def differences(undisturbed, disturbed):
-    """Every difference between two run directories, as lines for a person; empty if there is none."""
+def differences(undisturbed, disturbed, replays=0):
+    """Every difference between two run directories, as lines for a person; empty if there is none.
+
+    A restarted job prints again what differs from what it had printed, as a line with a timing does, and says so:
+    `replays` is how often it did. Files go on from where they were.
+    """
     found = []
-    for names, compare in ((TEXTS, text_differences), (DATA, data_differences)):
-        for name in names:
-            left, right = os.path.join(undisturbed, name), os.path.join(disturbed, name)
-            missing = [path for path in (left, right) if not os.path.exists(path)]
-            found += [f"{path}: missing" for path in missing] or compare(name, left, right)
+    for name in TEXTS + DATA:
+        left, right = os.path.join(undisturbed, name), os.path.join(disturbed, name)
+        missing = [path for path in (left, right) if not os.path.exists(path)]
+        if missing:
+            found += [f"{path}: missing" for path in missing]
+        elif name in DATA:
+            found += data_differences(name, left, right)
+        else:
+            found += text_differences(name, left, right, replays if name == "stdout" else 0)
     return found
 
 

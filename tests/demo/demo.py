@@ -21,7 +21,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "lab")]
 import compare  # noqa: E402
-from cluster import Failed, Lab, find_lammps  # noqa: E402
+from cluster import Failed, Lab, find_lammps, replays  # noqa: E402
 
 RANKS = 4
 LOST_NODE_EXIT = 75
@@ -124,7 +124,7 @@ def demonstrate(lab, work, steps):
         raise Failed(f"a rank is on a dead node: {places}")
     job.finish()
     times.add("the restarted job ended by itself")
-    return times, compare.differences(plain, shaken)
+    return times, compare.differences(plain, shaken, replays(job.stderr()))
 
 
 def main():

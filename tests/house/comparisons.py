@@ -8,8 +8,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "demo"))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lab"))
 import melt  # noqa: E402
-from compare import DATA, TEXTS, differences, masked  # noqa: E402
-from events import equal_but_for_replays  # noqa: E402
+from compare import DATA, TEXTS, differences, equal_but_for_replays, masked  # noqa: E402
 
 TEXT = """\
   create_atoms CPU = 0.0{a} seconds
@@ -52,6 +51,20 @@ class Comparison(unittest.TestCase):
     def test_a_line_more_is(self):
         self.write(self.right, "log.lammps", TEXT.format(a=2, value=6) + "again\n")
         self.assertTrue(differences(self.left, self.right))
+
+    def test_what_a_restart_printed_again_and_said_so_is_none(self):
+        lines = TEXT.format(a=2, value=6).splitlines(keepends=True)
+        # Killed after the line of step 50; gone on with from before the first timing, which came out otherwise.
+        again = lines[:3] + TEXT.format(a=3, value=6).splitlines(keepends=True)
+        self.write(self.right, "stdout", "".join(again))
+        self.assertEqual(differences(self.left, self.right, replays=1), [])
+        self.assertTrue(differences(self.left, self.right))
+        self.write(self.right, "stdout", "".join(again[:5] + again[6:]))
+        self.assertTrue(differences(self.left, self.right, replays=1))
+        # What a program writes to a file is there once.
+        self.write(self.right, "stdout", "".join(lines))
+        self.write(self.right, "log.lammps", "".join(again))
+        self.assertTrue(differences(self.left, self.right, replays=1))
 
     def test_a_byte_of_data_is(self):
         self.write(self.right, "final.dump", "atomz")
@@ -109,6 +122,10 @@ class Rows(unittest.TestCase):
         self.assertTrue(equal_but_for_replays(rows, list("ABCA" "BCABDE"), 1))
         self.assertTrue(equal_but_for_replays(rows, list("ABC" "BCABD" "ABDE"), 2))
         self.assertFalse(equal_but_for_replays(rows, list("ABC" "BCABD" "ABDE"), 1))
+        whole = ["one", "two", "three"]
+        self.assertTrue(equal_but_for_replays(whole, ["one", "tw", "one", "two", "three"], 1))
+        self.assertFalse(equal_but_for_replays(whole, ["one", "tw", "three"], 1))
+        self.assertFalse(equal_but_for_replays(whole, ["one", "two", "th"], 1))
         for wrong in ("ABCABD", "ABCADE", "ABCABDEF", "ABDE", "ABCABXE"):
             self.assertFalse(equal_but_for_replays(rows, list(wrong), 9), wrong)
 

@@ -49,17 +49,6 @@ def last_line(prefix, text):
     return lines
 
 
-def equal_but_for_replays(expected, found, allowed):
-    """Whether rows are the expected ones, of which at most so many times some were printed again, up to where the output had got."""
-    # Where the next row may come from, and how many replays that takes: a row may be there more than once.
-    places = {(0, 0)}
-    for row in found:
-        on = {(at + 1, used) for at, used in places if at < len(expected) and expected[at] == row}
-        again = {(back + 1, used + 1) for at, used in places if used < allowed for back in range(at) if expected[back] == row}
-        places = on | again
-    return any(at == len(expected) for at, _ in places)
-
-
 class Scenario:
     """What is run, drawn from a seed."""
 
@@ -94,11 +83,12 @@ class Scenario:
         return kinds if self.name in NOT_RESTARTED else kinds + ["restart"] * 2
 
     def differences(self, plain, shaken):
+        again = replays(output(shaken, "stderr"))
         if self.name == "melt":
-            return compare.differences(plain, shaken)
+            return compare.differences(plain, shaken, again)
         if self.name == "imb":
             a, b = imb_rows(output(plain)), imb_rows(output(shaken))
-            if equal_but_for_replays(a, b, replays(output(shaken, "stderr"))):
+            if compare.equal_but_for_replays(a, b, again):
                 return []
         elif self.name in DISTURBED:
             a, b = [right(self.name, self.ranks)], [output(shaken)]

@@ -2,11 +2,11 @@
 
 use super::{Seed, keep};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking, Welcome,
-    Written,
+    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking, Unasked,
+    Unwritten, Welcome, Written,
 };
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, Phases, RankStatus};
-use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, RestoreSource, Stream, ToDaemon, Turn};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Question, RestoreSource, Stream, ToDaemon};
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, PutOrder};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
@@ -129,6 +129,7 @@ fn replies() -> Vec<Reply> {
         Reply::Synced,
         Reply::Resumed { stopped_us: 3000 },
         Reply::Failed { error: "no room".into(), hint: String::new() },
+        Reply::Unasked(Unasked::Left),
     ]
 }
 
@@ -284,9 +285,9 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Stdin { rank: 0, bytes: b"a line\n".to_vec() },
         ToDaemon::Map(map()),
     ];
-    all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToDaemon::Agent { seq, rank: 1, request }));
+    all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToDaemon::Ask(vec![vec![Question { seq, rank: 1, request }]])));
     all.extend([
-        ToDaemon::InTurn(requests().into_iter().zip(10..).map(|(request, seq)| vec![Turn { seq, rank: 1, request }]).collect()),
+        ToDaemon::Ask(requests().into_iter().zip(10..).map(|(request, seq)| vec![Question { seq, rank: 1, request }]).collect()),
         ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
         ToDaemon::Restore { rank: 1, source: files, image: Some(id(2)), stdin: false },
         ToDaemon::Restore { rank: 1, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },
@@ -317,6 +318,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     let (error, hint) = failed();
     all.extend([
         FromDaemon::Written { rank: 1, id: id(2), result: Ok(written()) },
+        FromDaemon::Written { rank: 1, id: id(2), result: Err(Unwritten::Ended) },
         FromDaemon::Restored { rank: 1, restart_us: 4000, bytes: 1 << 28 },
         FromDaemon::RestoreFailed { rank: 1, error, hint, image: true },
         FromDaemon::FilesPut(Ok(vec!["/srv/in has changed since".into()])),

@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mend_controller::periodic::Wishes;
+use mend_controller::plan::Wishes;
 use mend_settings::SettingError;
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -12,6 +12,9 @@ use mend_wire::secret::SecretError;
 use std::io;
 use std::path::PathBuf;
 
+/// The exit code of `mend run` for a lost node: EX_TEMPFAIL.
+pub const NODE_LOST: i32 = 75;
+
 /// Errors of `run` and `restart`. See [`RunError::hint`] and [`RunError::exit_code`].
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -208,7 +211,7 @@ impl RunError {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Start { code, .. } => *code,
-            Self::NodeLost { .. } | Self::MessagesLost { .. } => crate::told::NODE_LOST,
+            Self::NodeLost { .. } | Self::MessagesLost { .. } => NODE_LOST,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } | Self::File { .. } => 65,
             Self::Hosts(_)

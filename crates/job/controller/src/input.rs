@@ -1,7 +1,7 @@
 //! Standard input of rank 0: how much of it the rank was given, so that a restart goes on behind what its checkpoint has.
 //!
 //! ```text
-//! standard input ─ read one piece ─► Event::Stdin ─► Stdin to rank 0 ─► its pipe ─ StdinTaken ─► the next piece
+//! standard input ─ read one piece ─► Arrival::Stdin ─► Stdin to rank 0 ─► its pipe ─ StdinTaken ─► the next piece
 //! checkpoint: StdinHeld ─► InputAt in the manifest         (what is in the pipe and not read is in the image)
 //! restart:    what an earlier life read behind InputAt and kept, then what comes
 //! ```
@@ -10,8 +10,8 @@
 //! unless it can be read again: [`MOST`] bytes of it.
 
 use crate::error::RunError;
-use crate::job::Event;
 use crate::record::JobDirectory;
+use crate::run::Arrival;
 use crate::trail::Mark;
 use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
 use serde::{Deserialize, Serialize};
@@ -311,11 +311,11 @@ impl Source {
     }
 
     /// Reads one piece each time it is asked for.
-    pub async fn read(mut self, events: mpsc::Sender<Event>, mut asked: mpsc::Receiver<()>) {
+    pub async fn read(mut self, events: mpsc::Sender<Arrival>, mut asked: mpsc::Receiver<()>) {
         while asked.recv().await.is_some() {
             let bytes = self.next().await;
             let end = bytes.is_empty();
-            if events.send(Event::Stdin(bytes)).await.is_err() || end {
+            if events.send(Arrival::Stdin(bytes)).await.is_err() || end {
                 return;
             }
         }

@@ -15,7 +15,7 @@
 use crate::error::with_causes;
 use crate::record::sync_directory;
 use mend_journal::compact::compact;
-use mend_journal::event::{Cause, Code};
+use mend_journal::event::Cause;
 use mend_journal::frame::{self, HeadError};
 use mend_journal::{Entry, Event, State};
 use std::fs::{self, File, OpenOptions};
@@ -114,8 +114,6 @@ pub struct Journal {
     limit: u64,
     /// Bytes of the newest events that stay when it is compacted. It does not grow with the limit, or each round would leave more.
     budget: usize,
-    /// What is to blame for the failure of what is under way; the first that was found.
-    blamed: Option<Code>,
     /// What is to blame for the end of the job; the first that was found.
     cause: Option<Cause>,
 }
@@ -129,8 +127,7 @@ impl Journal {
 
     fn open_with(directory: &Path, limit: u64) -> Self {
         let (directory, budget) = (directory.to_owned(), KEPT.min(limit as usize / 2));
-        let mut journal =
-            Self { directory, file: None, length: 0, seq: 0, unsynced: None, told: false, limit, budget, blamed: None, cause: None };
+        let mut journal = Self { directory, file: None, length: 0, seq: 0, unsynced: None, told: false, limit, budget, cause: None };
         match journal.reopen() {
             Ok(state) if state.is_open() => journal.decide(Event::ControllerDied),
             Ok(_) => {}
@@ -238,6 +235,12 @@ impl Journal {
         }
     }
 
+    /// When [`Journal::tick`] has something to do.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.unsynced.map(|since| since + SYNC_INTERVAL)
+    }
+
     /// To be called now and then: begins to make durable what has waited long enough, on another thread.
     pub fn tick(&mut self) {
         if self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL)
@@ -262,16 +265,6 @@ impl Journal {
         // What a job's state takes more than this must not be written again and again.
         self.limit = self.limit.max(2 * self.length);
         Ok(())
-    }
-
-    /// Something went wrong with what is under way; the first thing counts.
-    pub fn blame(&mut self, code: Code) {
-        self.blamed.get_or_insert(code);
-    }
-
-    /// What was to blame, and starts anew.
-    pub fn take_blame(&mut self) -> Code {
-        self.blamed.take().unwrap_or(Code::Other)
     }
 
     /// The job is about to end for this reason; the first one counts.

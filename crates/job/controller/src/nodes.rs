@@ -3,6 +3,7 @@
 //! and of that only the time in which this process could run.
 
 use crate::error::RunError;
+use mend_job::event::NodeLoss;
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::job::{NodeIndex, Secret};
@@ -21,7 +22,7 @@ pub enum NodeEvent {
     /// A message.
     Message(FromDaemon),
     /// No more will come.
-    Lost(String),
+    Lost(NodeLoss),
 }
 
 /// A node of the job.
@@ -31,8 +32,6 @@ pub struct Node {
     pub name: String,
     /// Its daemon.
     pub address: SocketAddr,
-    /// False once it is lost or closed.
-    pub alive: bool,
     sender: mpsc::UnboundedSender<ToDaemon>,
 }
 
@@ -130,8 +129,8 @@ pub fn attach<E: Send + 'static>(
             let event = match patiently(node_timeout, from.receive::<FromDaemon>()).await {
                 Ok(Ok(FromDaemon::Pong)) => continue,
                 Ok(Ok(message)) => NodeEvent::Message(message),
-                Ok(Err(error)) => NodeEvent::Lost(error.to_string()),
-                Err(_) => NodeEvent::Lost(format!("not a word for {} ms", node_timeout.as_millis())),
+                Ok(Err(error)) => NodeEvent::Lost(NodeLoss::Broken(error.to_string())),
+                Err(_) => NodeEvent::Lost(NodeLoss::Silent(node_timeout.as_millis() as u64)),
             };
             let last = matches!(event, NodeEvent::Lost(_));
             if events.send(wrap(index, event)).await.is_err() || last {
@@ -139,5 +138,5 @@ pub fn attach<E: Send + 'static>(
             }
         }
     });
-    Node { name, address, alive: true, sender }
+    Node { name, address, sender }
 }

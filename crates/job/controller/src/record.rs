@@ -4,7 +4,7 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
-use crate::periodic::Plan;
+use mend_job::setup::Plan;
 use mend_kernel::untrusted::read_within;
 use mend_messages::job::Secret;
 use mend_policy::restarts::Restarts;

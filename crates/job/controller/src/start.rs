@@ -5,36 +5,36 @@ use crate::embedded::Embedded;
 use crate::error::{RunError, with_causes};
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{Input, Source, Wanted};
-use crate::job::{Event, Job, RankPhase, RankState};
 use crate::journal_file::Journal;
-use crate::journaling::{self, Noted};
-use crate::losses::Losses;
-use crate::manifest::{Line, Manifest, check_owner, files, lineage, numbers};
+use crate::journaling;
+use crate::manifest::{self, Line, Manifest, check_owner, files, lineage, numbers};
 use crate::nodes::{Node, Reached, attach};
-use crate::operation::Saving;
 use crate::output::{self, Output};
-use crate::periodic::{Periodic, Plan, Wishes};
-use crate::put_files::put_files;
+use crate::plan::{Wishes, plan};
 use crate::reach::{Need, reach_all};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
-use crate::recover::{Checks, Search};
+use crate::run::{Arrival, Shell, run as run_to_its_end};
 use crate::shown::Found;
-use crate::tiers::{Tiering, Told, is_plain, open_order};
+use crate::texts::Names;
+use crate::tiers::is_plain;
 use crate::trail::Mark;
 use crate::{client, removal, serve};
+use mend_coordination::checkpoint::image_name;
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
+use mend_job::setup::{Adopted, AdoptedImage, NodeSetup, Plan, Restoring, Saving, SearchSetup, Setup, TierSetup};
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;
-use mend_messages::agent::ImageId;
-use mend_messages::daemon::{JobIntroduction, RestoreSource, ToDaemon};
+use mend_messages::agent::SaveMode;
+use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
-use mend_messages::tier::{Tier, TierSpec, parse_tiers};
+use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
 use mend_policy::restarts::{Restart, Restarts};
 use mend_sealed::Key;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use mend_settings::SettingError;
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -104,7 +104,6 @@ struct Beginning {
     identity: [u8; 16],
     program: Program,
     places: Vec<NodeIndex>,
-    phase: RankPhase,
     pmi: PmiServer,
     output: Output,
     /// How far standard input was read, and where the rest comes from; `None` if there is none.
@@ -116,59 +115,72 @@ struct Beginning {
     plan: Plan,
     quiet: bool,
     tiers: Vec<TierSpec>,
-    /// The checkpoint whose images are to be looked for in its tiers.
-    recovery: Option<(Manifest, PathBuf)>,
-    checks: Checks,
     /// What restarts took before.
     restarts: Restarts,
-    /// What this one reads.
-    restoring: Option<Restart>,
+    restoring: Option<Restoring>,
+    /// Number of the checkpoint that it goes on from.
+    from: Option<u64>,
     /// For the journal, of the time before there was one.
     notes: Vec<Happened>,
 }
 
-async fn begin(
-    beginning: Beginning,
-    reached: Vec<Reached>,
-    embedded: Option<Embedded>,
-    first_orders: impl FnOnce(&Job, Option<Vec<Vec<PathBuf>>>),
-) -> Result<i32, RunError> {
-    let Beginning {
-        directory,
-        id,
-        identity,
-        program,
-        places,
-        phase,
-        pmi,
-        output,
-        input: (taken, source),
-        checkpoints,
-        encryption_key,
-        key,
-        plan,
-        quiet,
-        tiers,
-        recovery,
-        checks,
-        restarts,
-        mut restoring,
-        notes,
-    } = beginning;
+/// How images are taken, as the settings say.
+fn saving() -> Result<Saving, SettingError> {
+    let mode = if mend_settings::CHECKPOINT_MODE.choice()? == "stop" { SaveMode::Stop } else { SaveMode::CopyOnWrite };
+    let rate = mend_settings::WRITE_RATE.number()?;
+    Ok(Saving { mode, rate: (rate > 0).then_some(rate << 20), keep_files: mend_settings::KEEP_FILES.number()? << 20 })
+}
+
+/// Bytes per second that copies to tiers may take; 0: no bound.
+fn tier_rate() -> Result<u64, SettingError> {
+    Ok(mend_settings::TIER_RATE.number()?.saturating_mul(1 << 20))
+}
+
+fn reference(number: u64, image: &manifest::ImageEntry) -> ImageRef {
+    ImageRef { number, rank: image.rank, bytes: image.bytes, checksum: image.checksum, id: image.id }
+}
+
+/// What there is of older checkpoints.
+fn adopted(checkpoints: &Path, key: Option<&Key>) -> Vec<Adopted> {
+    let adopt = |number: u64| {
+        let directory = checkpoints.join(number.to_string());
+        let manifest = manifest::load(&directory, key).ok()?;
+        let image = |entry: &manifest::ImageEntry| AdoptedImage {
+            image: reference(number, entry),
+            host: entry.host.clone(),
+            base: entry.base,
+            shared: fs::metadata(directory.join(entry.file())).is_ok_and(|found| found.len() == entry.bytes),
+        };
+        Some(Adopted { number, periodic: manifest.periodic, images: manifest.images.iter().map(image).collect() })
+    };
+    numbers(checkpoints).into_iter().filter_map(adopt).collect()
+}
+
+async fn begin(beginning: Beginning, reached: Vec<Reached>, embedded: Option<Embedded>) -> Result<i32, RunError> {
+    let Beginning { directory, id, identity, program, places, checkpoints, key, plan, quiet, tiers, restarts, notes, .. } = beginning;
     // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     mend_settings::PID_NAMESPACE.choice()?;
-    mend_settings::DISK_RESERVE.number()?;
+    let reserve = mend_settings::DISK_RESERVE.number()? << 20;
+    let (saving, drain_timeout) = (saving()?, mend_settings::DRAIN_TIMEOUT.milliseconds()?);
+    let tier_setup = match is_plain(&tiers) {
+        true => None,
+        false => {
+            let writers = mend_settings::TIER_WRITERS.number()? as usize;
+            Some(TierSetup { specs: tiers.clone(), rate: tier_rate()?, writers })
+        }
+    };
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
-    let (events, mut incoming) = mpsc::channel(WAITING_EVENTS);
+    let (arrivals, incoming) = mpsc::channel(WAITING_EVENTS);
     let (more, asked) = mpsc::channel(1);
+    let (taken, source) = beginning.input;
     let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
     let doors = directory.path().to_owned();
     let controller_port =
-        serve::listen(bind, directory.path(), secret.clone(), events.clone(), Event::Ask).await.map_err(RunError::Listen)?;
+        serve::listen(bind, directory.path(), secret.clone(), arrivals.clone(), Arrival::Ask).await.map_err(RunError::Listen)?;
     let record = JobRecord {
         id: id.clone(),
         command: program.argv.clone(),
@@ -179,14 +191,14 @@ async fn begin(
         controller_pid: std::process::id(),
         started: now(),
         ended: None,
-        checkpoints,
+        checkpoints: checkpoints.clone(),
         plan: Some(plan),
-        restarts,
+        restarts: restarts.clone(),
         lost: Vec::new(),
     };
     directory.write("job.json", &record)?;
     let mut journal = Journal::open(directory.path());
-    journal.record(journaling::beginning(&record, recovery.as_ref().map(|(manifest, _)| manifest.number)));
+    journal.record(journaling::beginning(&record, beginning.from));
     notes.into_iter().for_each(|event| journal.record(event));
     for node in &reached {
         journal.record_of(Some(&node.name), None, Happened::NodeReached { address: node.address.to_string() });
@@ -204,112 +216,44 @@ async fn begin(
             size: places.len() as u32,
             node: index as NodeIndex,
             program: program.clone(),
-            encryption_key: encryption_key.clone(),
+            encryption_key: beginning.encryption_key.clone(),
             node_timeout_ms: node_timeout.as_millis() as u64,
         };
-        nodes.push(attach(node, index as NodeIndex, introduction, events.clone(), Event::Node));
+        nodes.push(attach(node, index as NodeIndex, introduction, arrivals.clone(), Arrival::Node));
     }
-    watch_signals(&events);
-    let (mut found, mut told) = (None, Told::default());
-    // What a restart reads may be in other tiers than what it will write.
-    let read = recovery.as_ref().map(|(manifest, _)| manifest.tiers.as_slice()).unwrap_or_default();
-    if !(is_plain(&tiers) && is_plain(read)) {
-        let all: Vec<TierSpec> = tiers.iter().chain(read).cloned().collect();
-        let order = open_order(&all, &record.checkpoints)?;
-        nodes.iter().for_each(|node| node.send(order.clone()));
-    }
-    if let Some((manifest, checkpoint)) = recovery.as_ref().filter(|(manifest, _)| !is_plain(&manifest.tiers)) {
-        let search = Search {
-            manifest,
-            directory: checkpoint,
-            key: key.as_ref(),
-            specs: read,
-            places: &places,
-            nodes: &mut nodes,
-            events: &mut incoming,
-            told: &mut told,
-            checks,
-        };
-        let began = Instant::now();
-        found = match search.run().await {
-            Ok(found) => Some(found),
-            Err(error) => {
-                journal.end_for(error.exit_code(), journaling::cause_of(&error));
-                let record = JobRecord { ended: Some((now(), error.to_string())), ..record };
-                directory.write("job.json", &record)?;
-                return Err(error);
-            }
-        };
-        if let Some(restoring) = &mut restoring {
-            restoring.read_us = began.elapsed().as_micros() as u64;
-        }
-    }
-    if let Some((manifest, checkpoint)) = recovery.as_ref().filter(|(manifest, _)| !manifest.files.is_empty())
-        && let Err(error) = put_files(manifest, checkpoint, &places, &mut nodes, &mut incoming).await
-    {
-        let record = JobRecord { ended: Some((now(), error.to_string())), ..record };
-        directory.write("job.json", &record)?;
-        return Err(error);
-    }
-    let first_task = found.as_ref().map_or(0, |found| found.last_task);
-    let tiers = Tiering::new(tiers, nodes.len() as u32, identity, (plan.keep, first_task), told)?;
-    let used = places.iter().collect::<BTreeSet<_>>().len() as u32;
-    let periodic = Periodic::new(plan, used, tiers.is_none(), &record.restarts, events.clone());
-    if let (false, Some(sentence)) = (quiet, periodic.sentence()) {
-        eprintln!("mend: {sentence}");
-    }
-    let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
-    journal.decide(journaling::places(&places, |node| record.hosts[node as usize].clone()));
-    let mut job = Job {
-        directory,
-        record,
-        journal,
-        noted: Noted::default(),
+    watch_signals(&arrivals);
+    let setup = Setup {
+        id: id.clone(),
         identity,
-        program,
-        local: embedded.is_some(),
-        quiet,
-        key,
-        nodes,
-        ranks: places.iter().map(rank).collect(),
-        pmi,
-        output,
-        operation: None,
-        periodic,
-        last_number: 0,
-        background: None,
-        waiting: VecDeque::new(),
-        pending: BTreeMap::new(),
-        next_seq: 0,
-        map_version: 0,
-        map_dirty: false,
-        started: Instant::now(),
-        tidied: Instant::now(),
-        restart: None,
-        restoring,
-        tiers,
-        resumed_at_us: None,
-        input: Input::new(taken, source.is_some().then_some(more)),
-        drain_timeout: mend_settings::DRAIN_TIMEOUT.milliseconds()?,
-        losses: Losses::new(node_timeout),
-        saving: Saving::from_settings()?,
-        exit_code: 0,
-        interrupted: None,
-        spawn_told: false,
-        ending: None,
+        token_key: mend_wire::random_bytes(),
+        nodes: nodes.iter().map(|node| NodeSetup { name: node.name.clone(), address: node.address }).collect(),
+        places,
+        checkpoints: checkpoints.clone(),
+        listed: numbers(&checkpoints),
+        adopted: if tier_setup.is_some() { adopted(&checkpoints, key.as_ref()) } else { Vec::new() },
+        plan,
+        tiers: tier_setup,
+        saving,
+        drain_timeout_us: drain_timeout.as_micros() as u64,
+        reserve,
+        node_timeout_us: node_timeout.as_micros() as u64,
+        restarts,
+        pmi: beginning.pmi,
+        stdin: source.is_some(),
+        restoring: beginning.restoring,
     };
-    job.open_tiers();
-    job.adopt(&found.as_ref().map(|found| found.holdings.clone()).unwrap_or_default());
-    first_orders(&job, found.map(|found| found.files));
-    job.start_upkeep(false);
+    let names =
+        Names { job: id, command: program.argv.clone(), nodes: nodes.iter().map(|node| node.name.clone()).collect(), checkpoints, quiet };
+    // Manifests of the shared directory alone name no tiers.
+    let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
+    let input = Input::new(taken, source.is_some().then_some(more));
     if let Some(source) = source {
-        tokio::spawn(source.read(events.clone(), asked));
+        tokio::spawn(source.read(arrivals.clone(), asked));
     }
-    if phase == RankPhase::Starting {
-        job.input.ask();
-    }
-    drop(events);
-    let result = job.run(incoming).await;
+    let local = embedded.is_some();
+    let shell =
+        Shell { directory, record, journal, identity, program, local, key, tiers, nodes, names, input, output: beginning.output, arrivals };
+    let result = run_to_its_end(shell, setup, incoming).await;
     serve::close(&doors);
     if let Some(embedded) = embedded {
         embedded.stop().await;
@@ -317,13 +261,13 @@ async fn begin(
     result
 }
 
-fn watch_signals(events: &mpsc::Sender<Event>) {
+fn watch_signals(events: &mpsc::Sender<Arrival>) {
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         let Ok(mut stream) = signal(kind) else { continue };
         let events = events.clone();
         tokio::spawn(async move {
             while stream.recv().await.is_some() {
-                if events.send(Event::Signal(kind.as_raw_value())).await.is_err() {
+                if events.send(Arrival::Signal(kind.as_raw_value())).await.is_err() {
                     return;
                 }
             }
@@ -336,6 +280,16 @@ fn tell_beyond_slots(quiet: bool, ranks: u32, hosts: &[Host]) {
     if let (false, Some(slots)) = (quiet, slots(hosts).filter(|slots| u64::from(ranks) > *slots)) {
         eprintln!("mend: {ranks} ranks on hosts with slots for {slots}: they get more than their slots, in the same order again");
     }
+}
+
+/// When a copy is checked that need not be moved. What comes from elsewhere is always checked on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checks {
+    /// By the restorer, which reads it anyway: if it is not good, nothing ran yet, and the restart is tried again with
+    /// [`Checks::Before`].
+    WhileRestoring,
+    /// Before any process is built: one that is not good is named, and the next taken.
+    Before,
 }
 
 /// The tiers that were named, or those of the setting.
@@ -356,7 +310,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     if let Some(path) = &base {
         try_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
     }
-    let plan = Plan::new(&spec.wishes, None)?;
+    let plan = plan(&spec.wishes, None)?;
     removal::expire(spec.quiet)?;
     let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
@@ -381,32 +335,25 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     let input = (Mark::default(), Some(Source::new(&directory)));
     let beginning = Beginning {
         output: Output::new(directory.path(), &BTreeMap::new(), Found::default()),
+        input,
         directory,
         id,
         identity,
         program: spec.program,
         places,
-        phase: RankPhase::Starting,
         pmi: PmiServer::new(spec.ranks, &identity),
-        input,
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
         key,
         plan,
         quiet: spec.quiet,
         tiers,
-        recovery: None,
-        checks: Checks::Before,
         restarts: Restarts::default(),
         restoring: None,
+        from: None,
         notes,
     };
-    let start_all = |job: &Job, _| {
-        for rank in 0..job.ranks.len() as Rank {
-            job.send_to_rank(rank, ToDaemon::Start { rank, stdin: rank == 0 });
-        }
-    };
-    begin(beginning, reached, embedded, start_all).await
+    begin(beginning, reached, embedded).await
 }
 
 /// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
@@ -539,10 +486,9 @@ async fn restart_from(
     };
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;
-    let plan = Plan::new(&spec.wishes, record.as_ref().and_then(|record| record.plan.as_ref()))?;
+    let plan = plan(&spec.wishes, record.as_ref().and_then(|record| record.plan.as_ref()))?;
     let taken = manifest.input.map(|input| input.at).unwrap_or_default();
     let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
-    let fed = source.is_some();
     let shown = output::found(&directory, &manifest.printed, spec.repeat_output);
     let checkpoints = images.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
     if !spec.quiet {
@@ -550,12 +496,29 @@ async fn restart_from(
         let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
         eprintln!("mend: restarting {} from checkpoint {}{older}", manifest.job, manifest.number);
     }
+    let search = match is_plain(&manifest.tiers) {
+        true => None,
+        false => Some(SearchSetup {
+            specs: manifest.tiers.clone(),
+            rate: tier_rate()?,
+            lineage: lineage.iter().map(|line| line.iter().map(|(number, image)| reference(*number, image)).collect()).collect(),
+            shared: shared_lengths(&checkpoints, &manifest),
+            check: checks == Checks::Before,
+        }),
+    };
+    let restoring = Restoring {
+        chains,
+        images: manifest.images.iter().map(|image| image.id).collect(),
+        reads: reads(&lineage),
+        checkpoint: images.to_owned(),
+        files: manifest.files.clone(),
+        search,
+    };
     let beginning = Beginning {
         id: manifest.job.clone(),
         identity: manifest.identity,
         program: manifest.program.clone(),
         places,
-        phase: RankPhase::Restoring(false),
         pmi: manifest.pmi.clone(),
         output: Output::new(directory.path(), &manifest.printed, shown),
         input: (taken, source),
@@ -566,21 +529,24 @@ async fn restart_from(
         quiet: spec.quiet,
         directory,
         tiers,
-        recovery: Some((manifest.clone(), images.to_owned())),
-        checks,
         restarts: record.map(|record| record.restarts).unwrap_or_default(),
-        restoring: Some(reads(&lineage)),
+        restoring: Some(restoring),
+        from: Some(manifest.number),
         notes: std::mem::take(&mut notes.events),
     };
     notes.written = true;
-    let ids: Vec<ImageId> = manifest.images.iter().map(|image| image.id).collect();
-    let restore_all = move |job: &Job, found: Option<Vec<Vec<PathBuf>>>| {
-        let chains = found.unwrap_or(chains);
-        for rank in 0..job.ranks.len() as Rank {
-            let source = RestoreSource::Files(chains[rank as usize].clone());
-            let image = Some(ids[rank as usize]);
-            job.send_to_rank(rank, ToDaemon::Restore { rank, source, image, stdin: fed && rank == 0 });
+    begin(beginning, reached, embedded).await
+}
+
+/// Lengths of the images in the checkpoint directory.
+fn shared_lengths(checkpoints: &Path, manifest: &Manifest) -> BTreeMap<(u64, Rank), u64> {
+    let mut found = BTreeMap::new();
+    for number in numbers(checkpoints) {
+        for image in &manifest.images {
+            if let Ok(file) = fs::metadata(checkpoints.join(number.to_string()).join(image_name(image.rank))) {
+                found.insert((number, image.rank), file.len());
+            }
         }
-    };
-    begin(beginning, reached, embedded, restore_all).await
+    }
+    found
 }

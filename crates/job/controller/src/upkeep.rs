@@ -16,6 +16,7 @@ use crate::manifest::{self, Manifest, ManifestError, merged_name};
 use crate::record::sync_directory;
 use mend_coordination::checkpoint::image_name;
 use mend_image::chain::Chain;
+pub use mend_job::event::UpkeepDone as Done;
 use mend_policy::retention::{self, Bounds, Known, Merge, Weighed};
 use mend_sealed::Key;
 use std::fs;
@@ -236,23 +237,6 @@ fn tidy(place: &Path, manifest: &Manifest, step: &mut dyn FnMut()) {
 
 fn draft_name(rank: u32) -> String {
     format!("{}.new", merged_name(rank))
-}
-
-/// What a round of upkeep did.
-#[derive(Debug, Default)]
-pub struct Done {
-    /// The newest checkpoint that can be restarted, and for each rank how many images it builds on.
-    pub newest: Option<(u64, Vec<u32>)>,
-    /// Checkpoints that were removed.
-    pub removed: Vec<u64>,
-    /// The one whose images were merged with those that they built on.
-    pub merged: Option<u64>,
-    /// What went wrong, for people.
-    pub failure: Option<String>,
-    /// The newest chain is damaged: build on it no more.
-    pub damaged: bool,
-    /// A merge that is not worth its work yet; for the next round.
-    pub weighed: Option<Weighed>,
 }
 
 /// How a round is to be done.

@@ -22,21 +22,13 @@
 //! Faults assumed: any rank may fail, vanish or answer out of turn at any step (the latter is ignored); news of a written
 //! image may come before the answer to the save, twice, or for an image of long ago.
 
-use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, Saved, Written};
+use crate::failure::{Failure, Gone, Refusal, obstacles};
+use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, Saved, Unasked, Unwritten, Written};
 use mend_messages::control::Phases;
 use mend_messages::files::{KeepOrder, KeptFile, merged};
 use mend_messages::job::Rank;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Why it failed; the job runs on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{error}")]
-pub struct Failure {
-    /// What and why.
-    pub error: String,
-    /// Way out; may be empty.
-    pub hint: String,
-}
 
 /// What the caller has to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +55,7 @@ pub enum Action {
 }
 
 /// A successful checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// One per rank.
     pub saved: BTreeMap<Rank, Saved>,
@@ -77,7 +69,7 @@ pub struct Outcome {
     pub durable_us: u64,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Inspecting,
     Suspending,
@@ -89,7 +81,7 @@ enum State {
 }
 
 /// A checkpoint under way.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     state: State,
     waiting: BTreeSet<Rank>,
@@ -109,7 +101,7 @@ pub struct Checkpoint {
     phases: Phases,
     saved: BTreeMap<Rank, Saved>,
     /// News of images that are written behind; may come early.
-    written: BTreeMap<(Rank, ImageId), Result<Written, String>>,
+    written: BTreeMap<(Rank, ImageId), Result<Written, Unwritten>>,
     failure: Option<Failure>,
 }
 
@@ -117,14 +109,6 @@ pub struct Checkpoint {
 #[must_use]
 pub fn image_name(rank: Rank) -> String {
     format!("rank-{rank}.image")
-}
-
-/// Sentence for the obstacles that an inspection found at one rank.
-#[must_use]
-pub fn obstacles_failure(rank: Rank, obstacles: &[mend_messages::agent::Obstacle]) -> Option<Failure> {
-    let first = obstacles.first()?;
-    let more = if obstacles.len() > 1 { format!(" (and {} more)", obstacles.len() - 1) } else { String::new() };
-    Some(Failure { error: format!("rank {rank} cannot be saved: {}{more}", first.what), hint: first.hint.clone() })
 }
 
 impl Checkpoint {
@@ -186,7 +170,7 @@ impl Checkpoint {
         }
         match (&self.state, reply) {
             (State::Inspecting, Reply::Inspected(inspection)) => {
-                if let Some(failure) = obstacles_failure(rank, &inspection.obstacles) {
+                if let Some(failure) = obstacles(rank, &inspection.obstacles) {
                     self.fail(failure);
                 }
             }
@@ -197,12 +181,14 @@ impl Checkpoint {
             }
             (State::Keeping, Reply::Kept(files)) => self.kept.extend(files.into_iter().map(|file| KeptFile { rank, ..file })),
             (State::Resuming, Reply::Resumed { stopped_us }) => self.stopped_us = self.stopped_us.max(stopped_us),
-            (_, Reply::Failed { error, hint }) => {
-                self.broken = true;
-                self.fail(Failure { error: format!("rank {rank}: {error}"), hint });
-            }
-            // A late answer to an earlier step: the one to this step is still to come.
-            _ => return Vec::new(),
+            (_, reply) => match Refusal::of(reply) {
+                Some(why) => {
+                    self.broken = true;
+                    self.fail(Failure::Refused { rank, why });
+                }
+                // A late answer to an earlier step: the one to this step is still to come.
+                None => return Vec::new(),
+            },
         }
         self.waiting.remove(&rank);
         self.advance(now_us)
@@ -210,17 +196,24 @@ impl Checkpoint {
 
     /// What a rank kept is durable, or is not going to be.
     fn synced(&mut self, now_us: u64, rank: Rank, reply: Reply) -> Vec<Action> {
-        match reply {
-            Reply::Synced | Reply::Failed { .. } if !self.syncing.remove(&rank) => return Vec::new(),
-            Reply::Synced => {}
-            Reply::Failed { error, hint } => self.fail(Failure { error: format!("rank {rank}: {error}"), hint }),
-            _ => return Vec::new(),
+        let why = match reply {
+            Reply::Synced => None,
+            reply => match Refusal::of(reply) {
+                Some(why) => Some(why),
+                None => return Vec::new(),
+            },
+        };
+        if !self.syncing.remove(&rank) {
+            return Vec::new();
+        }
+        if let Some(why) = why {
+            self.fail(Failure::Refused { rank, why });
         }
         self.advance(now_us)
     }
 
     /// An image that was written behind its rank is durable, or is not going to be.
-    pub fn written(&mut self, now_us: u64, rank: Rank, id: ImageId, result: Result<Written, String>) -> Vec<Action> {
+    pub fn written(&mut self, now_us: u64, rank: Rank, id: ImageId, result: Result<Written, Unwritten>) -> Vec<Action> {
         // Before any is saved it can only be about an older checkpoint's.
         if !matches!(self.state, State::Saving | State::Keeping | State::Resuming | State::Writing) {
             return Vec::new();
@@ -238,17 +231,15 @@ impl Checkpoint {
             Some(Ok(Written { bytes, pages, checksum, .. })) => {
                 *saved = Saved { bytes, pages, checksum, behind: false, ..std::mem::take(saved) };
             }
-            Some(Err(error)) => {
-                let hint = "if the job runs on, look at space and quota of the checkpoint directory, and at free memory".into();
-                self.fail(Failure { error: format!("rank {rank}: {error}"), hint });
-            }
+            Some(Err(Unwritten::Ended)) => self.fail(Failure::Refused { rank, why: Refusal::Unasked(Unasked::Left) }),
+            Some(Err(Unwritten::Failed(why))) => self.fail(Failure::Unwritten { rank, why }),
         }
         self.waiting.remove(&rank);
         true
     }
 
     /// A rank ended, or its node did.
-    pub fn lost(&mut self, now_us: u64, rank: Rank, why: &str) -> Vec<Action> {
+    pub fn lost(&mut self, now_us: u64, rank: Rank, how: Gone) -> Vec<Action> {
         if self.state == State::Done || !self.ranks.remove(&rank) {
             return Vec::new();
         }
@@ -257,7 +248,7 @@ impl Checkpoint {
         self.syncing.remove(&rank);
         self.broken |= self.waiting.remove(&rank);
         if !harmless {
-            self.fail(Failure { error: format!("rank {rank} {why}"), hint: String::new() });
+            self.fail(Failure::Lost { rank, how });
         }
         self.advance(now_us)
     }

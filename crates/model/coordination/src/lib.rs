@@ -3,7 +3,9 @@
 //! Nothing here does I/O, reads a clock or starts a thread: events go in, commands come out, so that the same code
 //! runs in the controller and under a seeded simulation.
 
+pub mod batch;
 pub mod checkpoint;
+pub mod failure;
 pub mod migration;
 pub mod placement;
 pub mod pmi;

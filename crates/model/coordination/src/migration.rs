@@ -11,10 +11,11 @@
 //! resumes the source. Invariant: at no time can both copies run, and one always can.
 //! Faults assumed: target dies, refuses, runs out of memory; source's save fails; ranks end; answers come out of turn.
 
-use crate::checkpoint::{Failure, obstacles_failure};
+use crate::failure::{Failure, Gone, Refusal, obstacles};
 use mend_messages::agent::{Reply, Request};
 use mend_messages::control::Phases;
 use mend_messages::job::Rank;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// What the caller has to do, in this order.
@@ -52,7 +53,7 @@ pub struct Outcome {
     pub stopped_us: u64,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Inspecting,
     Suspending,
@@ -64,7 +65,7 @@ enum State {
 }
 
 /// A migration under way.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Migration {
     rank: Rank,
     state: State,
@@ -126,7 +127,7 @@ impl Migration {
         let moving = rank == self.rank;
         match (&self.state, reply) {
             (State::Inspecting, Reply::Inspected(inspection)) if moving => {
-                if let Some(failure) = obstacles_failure(rank, &inspection.obstacles) {
+                if let Some(failure) = obstacles(rank, &inspection.obstacles) {
                     return self.finish(now_us, Err(failure));
                 }
                 self.started_us = now_us;
@@ -138,15 +139,8 @@ impl Migration {
                 };
                 return std::iter::once(Action::Freeze).chain(self.ranks.iter().map(suspend)).collect();
             }
-            (State::Inspecting, Reply::Failed { error, hint }) if moving => {
-                return self.finish(now_us, Err(Failure { error: format!("rank {rank}: {error}"), hint }));
-            }
             (State::Suspending, Reply::Suspended { us }) => {
                 self.phases.suspend_us = self.phases.suspend_us.max(us);
-                self.waiting.remove(&rank);
-            }
-            (State::Suspending, Reply::Failed { error, hint }) => {
-                self.failure.get_or_insert(Failure { error: format!("rank {rank}: {error}"), hint });
                 self.waiting.remove(&rank);
             }
             (State::Moving, Reply::Saved(saved)) if moving => {
@@ -157,17 +151,33 @@ impl Migration {
                 self.phases.write_us = saved.park_us + saved.write_us;
                 self.saved_us = Some(now_us);
             }
-            (State::Moving, Reply::Failed { error, hint }) if moving => {
-                let error = match self.failure.take() {
-                    // Which of the two is the cause, the reader can tell.
-                    Some(target) => format!("{target}; rank {rank} where it was: {error}"),
-                    None => format!("rank {rank}: {error}"),
-                };
-                return self.undo(now_us, Failure { error, hint });
-            }
-            (State::Resuming | State::Undoing, Reply::Resumed { .. } | Reply::Failed { .. }) => {
+            (State::Resuming | State::Undoing, Reply::Resumed { .. }) => {
                 self.waiting.remove(&rank);
             }
+            (_, reply) => match Refusal::of(reply) {
+                Some(why) => return self.refused(now_us, rank, why),
+                None => return Vec::new(),
+            },
+        }
+        self.advance(now_us)
+    }
+
+    fn refused(&mut self, now_us: u64, rank: Rank, why: Refusal) -> Vec<Action> {
+        let moving = rank == self.rank;
+        match self.state {
+            State::Inspecting if moving => return self.finish(now_us, Err(Failure::Refused { rank, why })),
+            State::Suspending => {
+                self.failure.get_or_insert(Failure::Refused { rank, why });
+                self.waiting.remove(&rank);
+            }
+            State::Moving if moving => {
+                let failure = match self.failure.take() {
+                    Some(target) => Failure::BothEnds { target: Box::new(target), rank, source: why },
+                    None => Failure::Refused { rank, why },
+                };
+                return self.undo(now_us, failure);
+            }
+            State::Resuming | State::Undoing => drop(self.waiting.remove(&rank)),
             _ => return Vec::new(),
         }
         self.advance(now_us)
@@ -207,12 +217,12 @@ impl Migration {
     }
 
     /// A rank ended, or its node did. If it is the moving rank, there is nothing to move.
-    pub fn lost(&mut self, now_us: u64, rank: Rank, why: &str) -> Vec<Action> {
+    pub fn lost(&mut self, now_us: u64, rank: Rank, how: Gone) -> Vec<Action> {
         if !self.ranks.remove(&rank) {
             return Vec::new();
         }
         self.waiting.remove(&rank);
-        let failure = Failure { error: format!("rank {rank} {why}"), hint: String::new() };
+        let failure = Failure::Lost { rank, how };
         match self.state {
             State::Inspecting if rank == self.rank => self.finish(now_us, Err(failure)),
             State::Moving | State::Connecting if rank == self.rank => self.undo(now_us, failure),
@@ -295,6 +305,7 @@ impl Migration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::TargetTrouble;
     use mend_messages::agent::{Inspection, Saved};
     use proptest::prelude::*;
 
@@ -304,6 +315,10 @@ mod tests {
         Saved,
         Restored,
         FabricUp,
+    }
+
+    fn target_trouble(rank: Rank) -> Failure {
+        Failure::NotRebuilt { rank, node: 1, why: TargetTrouble::Ended }
     }
 
     proptest! {
@@ -349,9 +364,9 @@ mod tests {
                         machine.reply(1, from, if bad { failed } else { good })
                     }
                     Pending::Saved => machine.reply(2, rank, if bad { failed } else { Reply::Saved(Saved::default()) }),
-                    Pending::Restored if bad => machine.target_failed(3, Failure { error: "no memory".into(), hint: String::new() }),
+                    Pending::Restored if bad => machine.target_failed(3, target_trouble(rank)),
                     Pending::Restored => { open.push(Pending::FabricUp); machine.restored(3, 10) }
-                    Pending::FabricUp if bad => machine.target_failed(4, Failure { error: "died".into(), hint: String::new() }),
+                    Pending::FabricUp if bad => machine.target_failed(4, target_trouble(rank)),
                     Pending::FabricUp => machine.fabric_up(4),
                 };
             }

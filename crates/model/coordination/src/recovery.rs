@@ -9,11 +9,12 @@
 
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Holding, ImageRef, Shelf, Tier, TierSpec};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 
 /// A copy of an image, as seen from the node that wants it. Ordered from near to far.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Source {
     /// The node's own memory.
     OwnMemory,
@@ -63,7 +64,7 @@ impl Source {
 }
 
 /// What is known of copies before any of them is read.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
     /// What each node has on its shelves.
     pub nodes: BTreeMap<NodeIndex, Vec<Holding>>,
@@ -145,7 +146,7 @@ pub enum Action {
     Impossible(ImageRef),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Search {
     image: ImageRef,
     node: NodeIndex,
@@ -155,7 +156,7 @@ struct Search {
 }
 
 /// The search for all images of one checkpoint.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovery {
     searches: Vec<Search>,
     next_task: u64,

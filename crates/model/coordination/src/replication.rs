@@ -19,6 +19,7 @@
 
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, Tier, TierSpec};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a copy is: index of the tier, and the node if the tier is of one.
@@ -94,14 +95,14 @@ pub enum Action {
     },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Image {
     reference: ImageRef,
     base: Option<u64>,
     sites: BTreeSet<Site>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Task {
     number: u64,
     tier: usize,
@@ -111,7 +112,7 @@ struct Task {
     rank: Option<Rank>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Lane {
     target: Option<u64>,
     /// Nodes that still lack the target's manifest; `None` before the images are there.
@@ -123,7 +124,7 @@ struct Lane {
 }
 
 /// See the module's head.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replication {
     tiers: Vec<TierSpec>,
     /// Periodic checkpoints that a tier keeps which was told no number; `None`: all.

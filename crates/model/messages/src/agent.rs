@@ -162,6 +162,15 @@ pub struct Written {
     pub write_us: u64,
 }
 
+/// Why an image was not written behind its rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unwritten {
+    /// The rank's process came to its end first.
+    Ended,
+    /// In the writer's words.
+    Failed(String),
+}
+
 /// How a rank notices which of its pages change between two images.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tracking {
@@ -245,10 +254,32 @@ pub enum Reply {
         /// What to do about it; may be empty.
         hint: String,
     },
+    /// The daemon could not ask the agent, or the agent never answered.
+    Unasked(Unasked),
 }
 
-/// Error of a [`Reply::Failed`] for a request whose agent went away by itself before it answered: nothing is wrong if the rank ends now.
-pub const AGENT_LEFT: &str = "its agent went away: the process is ending, or has begun to run another program";
+impl Reply {
+    /// True unless the request was done.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::Unasked(_))
+    }
+}
+
+/// Why an agent did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unasked {
+    /// It went away by itself: the process is ending, or has begun to run another program. Nothing is wrong if the rank ends now.
+    Left,
+    /// The rank is not on this node.
+    NotHere,
+    /// The rank is being restored.
+    Restoring,
+    /// The rank has ended.
+    Ended,
+    /// No answer came in time.
+    Silent,
+}
 
 /// Everything an agent says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

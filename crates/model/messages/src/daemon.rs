@@ -5,9 +5,9 @@
 //! `node_timeout` setting means that the other side is dead.
 //!
 //! A restore (restart or migration target) is two steps, so that a failed one hurts nobody: `Restore` builds the
-//! process with its threads parked and answers `Restored` or `RestoreFailed`; `Agent{Resume}` lets it run, `Discard` kills it.
+//! process with its threads parked and answers `Restored` or `RestoreFailed`; `Ask` with `Resume` lets it run, `Discard` kills it.
 
-use crate::agent::{ImageId, Reply, Request, Written};
+use crate::agent::{ImageId, Reply, Request, Unwritten, Written};
 use crate::files::PutOrder;
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::report::Report;
@@ -58,9 +58,9 @@ pub enum Stream {
     Stderr,
 }
 
-/// One of the requests of [`ToDaemon::InTurn`].
+/// One of the requests of [`ToDaemon::Ask`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turn {
+pub struct Question {
     /// Number of the request.
     pub seq: u64,
     /// Whose agent.
@@ -99,20 +99,11 @@ pub enum ToDaemon {
     },
     /// New job map for all agents of the job on this node.
     Map(JobMap),
-    /// Relay to a rank's agent. → `Agent` with the same `seq`
-    Agent {
-        /// Number of the request.
-        seq: u64,
-        /// Whose agent.
-        rank: Rank,
-        /// What to do.
-        request: Request,
-    },
-    /// Relay to agents of this node in turn: each step when everything before it has been answered and nothing of that failed. → `Agent` for
-    /// each that was relayed; for a save, before anything that its rank says later.
+    /// Ask agents of this node, step by step: each step when everything before it has been answered and nothing of that failed. → `Agent`
+    /// for each that was asked; for a save, before anything that its rank says later.
     ///
-    /// What is left after a failure, or when another `Agent` or `SaveTo` comes, is dropped and not answered.
-    InTurn(Vec<Vec<Turn>>),
+    /// What is left after a failure, or when another `Ask` or `SaveTo` comes, is dropped and not answered.
+    Ask(Vec<Vec<Question>>),
     /// Save the (suspended) rank into a transfer connection to another daemon. → `Agent` with the same `seq`
     SaveTo {
         /// Number of the request.
@@ -241,13 +232,13 @@ pub enum FromDaemon {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Answer to `Agent` and `SaveTo`.
+    /// Answer to a request of `Ask`, and to `SaveTo`.
     Agent {
         /// Number of the request.
         seq: u64,
         /// Whose agent.
         rank: Rank,
-        /// The answer; `Reply::Failed` also when there is no agent.
+        /// The answer; a failure also when there is no agent.
         reply: Reply,
     },
     /// The image of an earlier `Saved` with `behind` is durable, or is not going to be.
@@ -257,7 +248,7 @@ pub enum FromDaemon {
         /// Which image.
         id: ImageId,
         /// Its totals, or what went wrong.
-        result: Result<Written, String>,
+        result: Result<Written, Unwritten>,
     },
     /// The rank is complete, parked, its fabric will follow with `FabricUp`.
     Restored {

@@ -293,7 +293,7 @@ pub enum TierOrder {
     },
     /// Save the (suspended) rank on the first of these shelves that has room for `needed` bytes, else in the file.
     Save {
-        /// As in `ToDaemon::Agent`.
+        /// As in `daemon::Question`.
         seq: u64,
         /// Whose agent.
         rank: Rank,

@@ -10,6 +10,7 @@
 //! Invariants: nothing that is kept ever loses something that it needs, whatever the order of calls; what cannot be read
 //! is never a reason to remove something, and is not removed.
 
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A checkpoint as it was found.
@@ -28,7 +29,7 @@ pub struct Known {
 }
 
 /// How much is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
     /// Periodic checkpoints that can be restarted; at least one is kept whatever it says.
     pub keep: u32,
@@ -50,7 +51,7 @@ pub struct Merge {
 }
 
 /// A merge that was weighed and found not to be worth its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weighed {
     /// Bytes of the chain then.
     chain: u64,

@@ -55,7 +55,7 @@ pub enum Incremental {
 }
 
 /// What the user wants, and where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// When.
     pub interval: Interval,
@@ -70,7 +70,7 @@ pub struct Rules {
 }
 
 /// What kind a checkpoint turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// All images are full.
     Full,
@@ -109,7 +109,7 @@ pub struct Taken {
     pub chain: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Measured {
     cost_s: f64,
     write_s: f64,
@@ -117,7 +117,7 @@ struct Measured {
 }
 
 /// The state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     rules: Rules,
     due_us: Option<u64>,
@@ -131,7 +131,7 @@ pub struct Schedule {
 }
 
 /// Bytes of the chain that the next checkpoint would build on.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Space {
     /// Of its full checkpoint.
     full: u64,

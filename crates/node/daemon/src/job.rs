@@ -25,7 +25,7 @@ use crate::sink::{Sinks, files_key};
 use crate::start::Beginning;
 use crate::tiers::Tiers;
 use crate::transfer::{Admitted, MeetingPlace};
-use mend_messages::agent::{ImageId, Request};
+use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
 use mend_messages::tier::{Origin as ImageOrigin, TierOrder};
@@ -283,12 +283,11 @@ impl Job {
                 // Its task kills and reaps; a new process of the rank may come at once. Its agent keeps its connection
                 // until then: one that sees it end would let a saved rank run on, which goes on elsewhere.
                 if let Some(slot) = self.ranks.remove(&rank) {
-                    self.relay.abandon(rank, slot.attempt, "was discarded");
+                    self.relay.abandon(rank, slot.attempt);
                 }
             }
             ToDaemon::Map(map) => self.relay.publish(map),
-            ToDaemon::Agent { seq, rank, request } => self.relay.request(seq, rank, request, &self.ranks),
-            ToDaemon::InTurn(steps) => self.relay.in_turn(steps, &self.ranks),
+            ToDaemon::Ask(steps) => self.relay.questions(steps, &self.ranks),
             ToDaemon::SaveTo { seq, rank, address, token } => self.relay.save_to(seq, rank, address, token, &self.ranks),
             ToDaemon::Tier(order) => self.tier(*order),
             ToDaemon::Introduce(_) => tracing::warn!(job = self.introduction.id, "a controller introduced its job twice"),
@@ -303,7 +302,7 @@ impl Job {
             TierOrder::Open { shelves, keep, rate } => self.tiers.open(shelves, &keep, rate),
             TierOrder::Save { seq, rank, number, shelves, needed, order } => {
                 let order = self.tiers.place(rank, number, &shelves, needed, order);
-                self.relay.request(seq, rank, Request::Save(order), &self.ranks);
+                self.relay.save(seq, rank, order, &self.ranks);
             }
             TierOrder::Manifest { task, number, to, text } => self.tiers.manifest(task, number, to, text),
             TierOrder::Copy { task, image, from, to } => self.tiers.copy(task, image, from, to),
@@ -388,7 +387,7 @@ impl Job {
         let Some((rank, attempt)) = ended else { return tracing::error!("the task of a rank panicked") };
         if self.ranks.get(&rank).is_some_and(|slot| slot.attempt == attempt) {
             self.ranks.remove(&rank);
-            self.relay.abandon(rank, attempt, "has ended");
+            self.relay.abandon(rank, attempt);
         }
         self.relay.forget(rank, attempt);
     }

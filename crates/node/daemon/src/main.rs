@@ -30,7 +30,6 @@ mod sink;
 mod start;
 mod tiers;
 mod transfer;
-mod turns;
 
 use clap::Parser;
 use mend_wire::secret::SecretError;

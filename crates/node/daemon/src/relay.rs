@@ -6,10 +6,8 @@
 //!     └── Hello (descendant) ──► descendant ◄───────── Hello (descendant): takes over the fabric; such a rank
 //!                                                      is never saved
 //! ```
-//! Invariants: every question of the controller gets exactly one answer, also when its agent dies or its rank ends, and so
-//! does every image that is written behind its rank;
-//! the answer to a save comes after all output that the rank wrote before it was saved.
-//! Faults assumed: agents say anything at any time; what does not fit is dropped with a line in the log.
+//! Invariants: every question gets exactly one answer, also when its agent dies or its rank ends; so does every image written behind its rank.
+//! The answer to a save comes after all earlier output. Faults assumed: agents say anything; what does not fit is dropped and logged.
 
 use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::failure::chain;
@@ -18,11 +16,11 @@ use crate::program::Agentless;
 use crate::rank::{Command, Milestone, News};
 use crate::sink::{Sink, Sinks};
 use crate::transfer::{self, Token, TransferError};
-use crate::turns::Turns;
+use mend_coordination::batch::Batch;
 use mend_messages::agent::{
-    AGENT_LEFT, FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+    FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
 };
-use mend_messages::daemon::{FromDaemon, JobIntroduction, Turn};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, Question as Asked};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::report::Report;
 use std::collections::HashMap;
@@ -176,7 +174,7 @@ pub struct Relay {
     agents: HashMap<AgentId, Agent>,
     questions: HashMap<u64, Question>,
     asked: u64,
-    turns: Turns,
+    batch: Batch,
     map: Option<JobMap>,
     sinks: Arc<Sinks>,
     /// Images that are written behind their ranks, into descriptors of ours.
@@ -195,8 +193,7 @@ impl Relay {
         sinks: Sinks,
     ) -> Self {
         let (agents, questions, behind, sinks) = (HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(sinks));
-        let turns = Turns::default();
-        Self { job, ip, urgent, ordered, saves, patience, agents, questions, asked: 0, turns, map: None, sinks, behind }
+        Self { job, ip, urgent, ordered, saves, patience, agents, questions, asked: 0, batch: Batch::default(), map: None, sinks, behind }
     }
 
     /// The map changed.
@@ -207,26 +204,26 @@ impl Relay {
         self.map = Some(map);
     }
 
-    /// A question to a rank's agent.
-    pub fn request(&mut self, seq: u64, rank: Rank, request: Request, ranks: &Ranks) {
-        self.turns.drop_rest();
-        self.pass_on(seq, rank, request, ranks);
+    /// A save on its own.
+    pub fn save(&mut self, seq: u64, rank: Rank, order: SaveOrder, ranks: &Ranks) {
+        self.batch.drop_rest();
+        self.pass_on(seq, rank, Request::Save(order), ranks);
     }
 
     /// Questions to agents, step by step.
-    pub fn in_turn(&mut self, steps: Vec<Vec<Turn>>, ranks: &Ranks) {
-        let first = self.turns.begin(steps);
+    pub fn questions(&mut self, steps: Vec<Vec<Asked>>, ranks: &Ranks) {
+        let first = self.batch.begin(steps);
         self.pass_all_on(first, ranks);
     }
 
-    fn pass_all_on(&mut self, step: Vec<Turn>, ranks: &Ranks) {
-        for Turn { seq, rank, request } in step {
+    fn pass_all_on(&mut self, step: Vec<Asked>, ranks: &Ranks) {
+        for Asked { seq, rank, request } in step {
             self.pass_on(seq, rank, request, ranks);
         }
     }
 
     fn answered(&mut self, seq: u64, good: bool, ranks: &Ranks) {
-        let next = self.turns.answered(seq, good);
+        let next = self.batch.answered(seq, good);
         self.pass_all_on(next, ranks);
     }
 
@@ -251,7 +248,7 @@ impl Relay {
 
     /// A save into a transfer: opens it, then asks.
     pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &Ranks) {
-        self.turns.drop_rest();
+        self.batch.drop_rest();
         let (job, patience) = (self.job.clone(), self.patience);
         let opening = async move {
             let socket = transfer::open(address, job.identity, &job.secret, token, patience).await?;
@@ -264,7 +261,7 @@ impl Relay {
     fn ready_save(&mut self, seq: u64, rank: Rank, ranks: &Ranks, ready: impl Future<Output = Result<Ready, NotReady>> + Send + 'static) {
         let (slot, attempt) = match (self.speaker(rank, true, ranks), ranks.get(&rank)) {
             (Ok((_, attempt)), Some(slot)) => (slot, attempt),
-            (Err((error, hint)), _) => return self.fail(seq, rank, error, hint),
+            (Err(reply), _) => return self.refuse(seq, rank, *reply),
             (Ok(_), None) => return,
         };
         let (saves, commands) = (self.saves.clone(), slot.commands.clone().downgrade());
@@ -289,7 +286,7 @@ impl Relay {
             SaveStep::Answered { seq, good } => return self.answered(seq, good, ranks),
         };
         if ranks.get(&rank).is_none_or(|slot| slot.attempt != attempt) {
-            return self.fail(seq, rank, "it has ended".into(), "");
+            return self.refuse(seq, rank, Reply::Unasked(Unasked::Ended));
         }
         match ready {
             Ok(ready) => self.ask(seq, rank, Request::Save(ready.order), (ready.file, ready.sink), ranks),
@@ -301,10 +298,10 @@ impl Relay {
         let save = matches!(request, Request::Save(_));
         let (agent, attempt) = match self.speaker(rank, save, ranks) {
             Ok(speaker) => speaker,
-            Err((error, hint)) => return self.fail(seq, rank, error, hint),
+            Err(reply) => return self.refuse(seq, rank, *reply),
         };
         let Some(known) = self.agents.get(&agent) else {
-            return self.fail(seq, rank, AGENT_LEFT.into(), AGENT_LEFT_HINT);
+            return self.refuse(seq, rank, Reply::Unasked(Unasked::Left));
         };
         let number = self.asked;
         self.asked += 1;
@@ -313,37 +310,43 @@ impl Relay {
     }
 
     /// The agent to ask. For a save only the process itself will do.
-    fn speaker(&self, rank: Rank, save: bool, ranks: &Ranks) -> Result<(AgentId, u64), (String, &'static str)> {
-        let Some(slot) = ranks.get(&rank) else { return Err(("it is not on this node".into(), "")) };
+    fn speaker(&self, rank: Rank, save: bool, ranks: &Ranks) -> Result<(AgentId, u64), Box<Reply>> {
+        let told = |error: String, hint: &str| Box::new(Reply::Failed { error, hint: hint.to_owned() });
+        let unasked = |why| Box::new(Reply::Unasked(why));
+        let Some(slot) = ranks.get(&rank) else { return Err(unasked(Unasked::NotHere)) };
         if slot.restore.is_some() {
-            return Err(("it is being restored".into(), "try again in a moment"));
+            return Err(unasked(Unasked::Restoring));
         }
         match (slot.descendant, slot.main) {
             (Some(descendant), _) if save => {
                 let executable = self.agents.get(&descendant).and_then(|agent| agent.descendant.as_deref()).unwrap_or("a child process");
-                Err((format!("it runs its MPI program {executable} as a child of the process that was started"), RUN_IT_DIRECTLY))
+                Err(told(format!("it runs its MPI program {executable} as a child of the process that was started"), RUN_IT_DIRECTLY))
             }
             (Some(agent), _) | (None, Some(agent)) => Ok((agent, slot.attempt)),
             (None, None) => Err(match &slot.agentless {
-                Some(why) => (format!("it has no agent: {why}"), why.hint()),
-                None if slot.left => (AGENT_LEFT.into(), AGENT_LEFT_HINT),
-                None => (format!("it has no agent: {NO_AGENT}"), NO_AGENT_HINT),
+                Some(why) => told(format!("it has no agent: {why}"), why.hint()),
+                None if slot.left => unasked(Unasked::Left),
+                None => told(format!("it has no agent: {NO_AGENT}"), NO_AGENT_HINT),
             }),
         }
     }
 
     fn fail(&mut self, seq: u64, rank: Rank, error: String, hint: &str) {
+        self.refuse(seq, rank, Reply::Failed { error, hint: hint.to_owned() });
+    }
+
+    fn refuse(&mut self, seq: u64, rank: Rank, reply: Reply) {
         // Nothing follows a failure.
-        self.turns.answered(seq, false);
-        self.urgent.send(FromDaemon::Agent { seq, rank, reply: Reply::Failed { error, hint: hint.to_owned() } });
+        self.batch.answered(seq, false);
+        self.urgent.send(FromDaemon::Agent { seq, rank, reply });
     }
 
     /// A rank's process on this node does not count any more.
-    pub fn abandon(&mut self, rank: Rank, attempt: u64, why: &str) {
+    pub fn abandon(&mut self, rank: Rank, attempt: u64) {
         for agent in self.agents.values_mut().filter(|agent| (agent.rank, agent.attempt) == (rank, attempt)) {
             agent.abandoned = true;
         }
-        self.answer_lost(|question| (question.rank, question.attempt) == (rank, attempt), &format!("it {why}"));
+        self.answer_lost(|question| (question.rank, question.attempt) == (rank, attempt), Unasked::Ended);
     }
 
     /// Nothing of a rank's process is left.
@@ -351,10 +354,10 @@ impl Relay {
         self.agents.retain(|_, agent| (agent.rank, agent.attempt) != (rank, attempt));
     }
 
-    fn answer_lost(&mut self, lost: impl Fn(&Question) -> bool, error: &str) {
+    fn answer_lost(&mut self, lost: impl Fn(&Question) -> bool, why: Unasked) {
         let unanswered: Vec<Question> = self.questions.extract_if(|_, question| lost(question)).map(|(_, question)| question).collect();
         for Question { seq, rank, .. } in unanswered {
-            self.fail(seq, rank, error.to_owned(), "");
+            self.refuse(seq, rank, Reply::Unasked(why));
         }
     }
 
@@ -502,7 +505,7 @@ impl Relay {
         }
         let Question { seq, rank, save, mut sink, .. } = question;
         if !save {
-            let good = !matches!(reply, Reply::Failed { .. });
+            let good = !reply.is_failure();
             self.urgent.send(FromDaemon::Agent { seq, rank, reply });
             return self.answered(seq, good, ranks);
         }
@@ -528,7 +531,7 @@ impl Relay {
                 },
                 (reply, _) => reply,
             };
-            let good = !matches!(reply, Reply::Failed { .. });
+            let good = !reply.is_failure();
             let _ = ordered.send(FromDaemon::Agent { seq, rank, reply }).await;
             let _ = saves.send(SaveStep::Answered { seq, good });
         });
@@ -537,21 +540,15 @@ impl Relay {
     /// An image that was written behind its rank is complete, or given up.
     fn written(&mut self, id: AgentId, rank: Rank, image: ImageId, result: Result<Written, String>) {
         let urgent = self.urgent.clone();
-        match (result, self.behind.remove(&(id, image))) {
-            (Ok(written), Some(sink)) => {
-                tokio::spawn(async move {
-                    let result = sink.keep(written.bytes).await.map(|bytes| Written { bytes, ..written });
-                    urgent.send(FromDaemon::Written { rank, id: image, result });
-                });
-            }
-            (Err(error), Some(sink)) => {
-                tokio::spawn(async move {
-                    let result = Err(sink.give_up().await.unwrap_or(error));
-                    urgent.send(FromDaemon::Written { rank, id: image, result });
-                });
-            }
-            (result, None) => urgent.send(FromDaemon::Written { rank, id: image, result }),
-        }
+        let sink = self.behind.remove(&(id, image));
+        tokio::spawn(async move {
+            let result = match (result, sink) {
+                (Ok(written), Some(sink)) => sink.keep(written.bytes).await.map(|bytes| Written { bytes, ..written }),
+                (Err(error), Some(sink)) => Err(sink.give_up().await.unwrap_or(error)),
+                (result, None) => result,
+            };
+            urgent.send(FromDaemon::Written { rank, id: image, result: result.map_err(Unwritten::Failed) });
+        });
     }
 
     fn gone(&mut self, id: AgentId, ranks: &mut Ranks) {
@@ -568,15 +565,14 @@ impl Relay {
         let Some(agent) = self.agents.remove(&id) else { return };
         self.behind.retain(|(agent, _), _| *agent != id);
         for id in agent.behind {
-            let result = Err("it ended before its image was written behind it".to_owned());
-            self.urgent.send(FromDaemon::Written { rank: agent.rank, id, result });
+            self.urgent.send(FromDaemon::Written { rank: agent.rank, id, result: Err(Unwritten::Ended) });
         }
         if let Some(slot) = ranks.get_mut(&agent.rank).filter(|slot| slot.attempt == agent.attempt) {
             slot.left |= slot.main == Some(id);
             slot.main = slot.main.filter(|&main| main != id);
             slot.descendant = slot.descendant.filter(|&descendant| descendant != id);
         }
-        self.answer_lost(|question| question.agent == id, AGENT_LEFT);
+        self.answer_lost(|question| question.agent == id, Unasked::Left);
     }
 }
 
@@ -593,7 +589,6 @@ async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
 }
 
 const NO_ROOM_HINT: &str = "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it";
-const AGENT_LEFT_HINT: &str = "try again in a moment";
 const NO_AGENT: &str =
     "the preloaded library was not loaded into it (a setuid program, or one that became a static one?), or it has just started";
 const NO_AGENT_HINT: &str = "use a dynamically linked program without setuid bit, or try again in a moment";

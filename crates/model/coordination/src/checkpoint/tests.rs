@@ -1,5 +1,5 @@
 use super::*;
-use mend_messages::agent::{Inspection, Obstacle, SaveTarget};
+use mend_messages::agent::{Inspection, Obstacle, SaveTarget, Unwritten};
 use mend_messages::files::{FileState, FileUse, Keeping};
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn good_reply(rank: Rank, request: &Request) -> Reply {
     }
 }
 
-fn good_news() -> Result<Written, String> {
+fn good_news() -> Result<Written, Unwritten> {
     Ok(Written { bytes: 10, ..Written::default() })
 }
 
@@ -70,10 +70,10 @@ fn it_lasts_until_the_last_image_is_durable() {
     let mut machine = writing();
     // Of another image, of a rank that is durable, of a rank that does not exist.
     assert_eq!(machine.written(6, 0, id(7), good_news()), []);
-    assert_eq!(machine.written(6, 1, id(1), Err("x".into())), []);
+    assert_eq!(machine.written(6, 1, id(1), Err(Unwritten::Failed("x".into()))), []);
     assert_eq!(machine.written(6, 9, id(9), good_news()), []);
     // Rank 1 is not needed any more.
-    assert_eq!(machine.lost(7, 1, "ended"), []);
+    assert_eq!(machine.lost(7, 1, Gone::Ended), []);
     let actions = machine.written(50, 0, id(0), good_news());
     let [Action::Finish(Ok(outcome))] = &actions[..] else { panic!("{actions:?}") };
     // The rank that took longest, whenever its answer came.
@@ -86,9 +86,11 @@ fn it_lasts_until_the_last_image_is_durable() {
 fn a_rank_that_is_lost_or_fails_while_it_writes_fails_the_checkpoint_alone() {
     for lost in [true, false] {
         let mut machine = writing();
-        let actions = if lost { machine.lost(6, 0, "ended") } else { machine.written(6, 0, id(0), Err("no space".into())) };
+        let actions =
+            if lost { machine.lost(6, 0, Gone::Ended) } else { machine.written(6, 0, id(0), Err(Unwritten::Failed("no space".into()))) };
         let [Action::Finish(Err(failure))] = &actions[..] else { panic!("{actions:?}") };
-        assert_eq!(failure.error, if lost { "rank 0 ended" } else { "rank 0: no space" });
+        let expected = Failure::Lost { rank: 0, how: Gone::Ended };
+        assert_eq!(*failure, if lost { expected } else { Failure::Unwritten { rank: 0, why: "no space".into() } });
     }
 }
 
@@ -96,11 +98,11 @@ fn a_rank_that_is_lost_or_fails_while_it_writes_fails_the_checkpoint_alone() {
 fn an_obstacle_stops_nothing() {
     let (mut machine, _) = Checkpoint::start(orders(2), keep(), false);
     let obstacle = Obstacle { what: "socket to 10.0.0.7:443 (fd 12)".into(), hint: "close it".into() };
-    let seen = Inspection { obstacles: vec![obstacle], ..Inspection::default() };
+    let seen = Inspection { obstacles: vec![obstacle.clone()], ..Inspection::default() };
     assert_eq!(machine.reply(1, 1, Reply::Inspected(seen)), []);
     let actions = machine.reply(2, 0, Reply::Inspected(Inspection::default()));
     let [Action::Finish(Err(failure))] = &actions[..] else { panic!("{actions:?}") };
-    assert_eq!(failure.error, "rank 1 cannot be saved: socket to 10.0.0.7:443 (fd 12)");
+    assert_eq!(*failure, Failure::Obstacle { rank: 1, first: obstacle, more: 0 });
 }
 
 proptest! {
@@ -140,7 +142,7 @@ proptest! {
             let (pick, fate) = fates.next().unwrap_or((0, 0));
             let silent = open.is_empty() || fate == 12;
             if let Some(rank) = writing.iter().copied().nth(pick % writing.len().max(1)).filter(|_| silent) {
-                let result = if fate == 13 { bad = true; Err("no space".to_owned()) } else { good_news() };
+                let result = if fate == 13 { bad = true; Err(Unwritten::Failed("no space".to_owned())) } else { good_news() };
                 writing.remove(&rank);
                 told.insert(rank);
                 todo = machine.written(9, rank, id(rank), result);
@@ -162,7 +164,7 @@ proptest! {
                     lost.insert(rank);
                     writing.remove(&rank);
                     open.retain(|(other, _)| *other != rank);
-                    machine.lost(9, rank, "ended")
+                    machine.lost(9, rank, Gone::Ended)
                 }
                 _ => {
                     if matches!(request, Request::Save(_)) && rank.is_multiple_of(2) {
@@ -304,7 +306,7 @@ proptest! {
                         machine.reply(9, rank, reply)
                     }
                     (rank, Mail::Written) => machine.written(9, rank, id(rank), good_news()),
-                    (rank, Mail::Lost) => { lost.insert(rank); machine.lost(9, rank, "ended") }
+                    (rank, Mail::Lost) => { lost.insert(rank); machine.lost(9, rank, Gone::Ended) }
                 };
                 continue;
             }
@@ -320,7 +322,7 @@ proptest! {
             }
             let number = pick % node.open.len();
             let (rank, request, turn) = node.open[number].clone();
-            if matches!(request, Request::Inspect { .. }) {
+            if matches!(request, Request::Inspect { .. } | Request::KeepFiles(_) | Request::SyncFiles) {
                 node.answer(number, None);
                 continue;
             }

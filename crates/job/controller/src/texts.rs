@@ -1,0 +1,327 @@
+//! What people read: the machine's notices, failures and ends, put into words. Nothing is decided by these texts.
+
+use crate::error::{NODE_LOST, RunError};
+use crate::manifest::ManifestError;
+use mend_coordination::checkpoint::image_name;
+use mend_coordination::failure::{Failure, Gone, Refusal, TargetTrouble};
+use mend_job::event::{End, GoesOn, JobPhase, NodeLoss, Notice, Outcome, Status, Unexplained};
+use mend_job::job::RankPhase;
+use mend_messages::agent::Unasked;
+use mend_messages::control::{Answer, CheckpointDone, Explanation, JobStatus, RankStatus};
+use mend_messages::daemon::ExitStatus;
+use mend_messages::files::KeptFile;
+use mend_messages::job::NodeIndex;
+use mend_messages::tier::{Shelf, Tier};
+use std::path::PathBuf;
+
+/// Way out where there is none.
+const NO_CHECKPOINT: &str = "it had no checkpoint; take some with `mend checkpoint` next time";
+
+/// What does not change while the job runs.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// Of the job.
+    pub job: String,
+    /// Its command line.
+    pub command: Vec<String>,
+    /// Of the nodes.
+    pub nodes: Vec<String>,
+    /// Where its checkpoints are.
+    pub checkpoints: PathBuf,
+    /// No message of ours unless something is wrong.
+    pub quiet: bool,
+}
+
+pub fn loss(how: &NodeLoss) -> String {
+    match how {
+        NodeLoss::Silent(ms) => format!("not a word for {ms} ms"),
+        NodeLoss::Broken(why) => why.clone(),
+    }
+}
+
+fn gone(how: Gone) -> &'static str {
+    match how {
+        Gone::Ended => "has ended",
+        Gone::WithItsNode => "is lost with its node",
+    }
+}
+
+/// What and a way out.
+fn refusal(why: &Refusal) -> (String, String) {
+    let (error, hint) = match why {
+        Refusal::Told { error, hint } => return (error.clone(), hint.clone()),
+        Refusal::Unasked(Unasked::Left) => {
+            ("its agent went away: the process is ending, or has begun to run another program", "try again in a moment")
+        }
+        Refusal::Unasked(Unasked::NotHere) => ("it is not on this node", ""),
+        Refusal::Unasked(Unasked::Restoring) => ("it is being restored", "try again in a moment"),
+        Refusal::Unasked(Unasked::Ended) => ("it has ended", ""),
+        Refusal::Unasked(Unasked::Silent) => ("its agent did not answer in time", "is the process stopped (SIGSTOP, a debugger)?"),
+    };
+    (error.to_owned(), hint.to_owned())
+}
+
+fn not_rebuilt(why: &TargetTrouble) -> (String, String) {
+    match why {
+        TargetTrouble::Told(trouble) => (trouble.error.clone(), trouble.hint.clone()),
+        TargetTrouble::Ended => ("the restored process ended".into(), String::new()),
+        TargetTrouble::NodeLost => ("the node is lost".into(), String::new()),
+    }
+}
+
+impl Names {
+    fn node(&self, node: NodeIndex) -> &str {
+        self.nodes.get(node as usize).map_or("?", String::as_str)
+    }
+
+    /// What went wrong, and a way out, which may be empty. `alive`: nodes that are not lost.
+    pub fn failure(&self, failure: &Failure, alive: &[NodeIndex]) -> (String, String) {
+        let names = || alive.iter().map(|&node| self.node(node)).collect::<Vec<_>>().join(", ");
+        let plain = |error: String| (error, String::new());
+        match failure {
+            Failure::Obstacle { rank, first, more } => {
+                let more = if *more > 0 { format!(" (and {more} more)") } else { String::new() };
+                (format!("rank {rank} cannot be saved: {}{more}", first.what), first.hint.clone())
+            }
+            Failure::Refused { rank, why } => {
+                let (error, hint) = refusal(why);
+                (format!("rank {rank}: {error}"), hint)
+            }
+            Failure::Unwritten { rank, why } => (
+                format!("rank {rank}: {why}"),
+                "if the job runs on, look at space and quota of the checkpoint directory, and at free memory".into(),
+            ),
+            Failure::Lost { rank, how } => plain(format!("rank {rank} {}", gone(*how))),
+            Failure::NotRebuilt { rank, node, why } => {
+                let (why, hint) = not_rebuilt(why);
+                (format!("rank {rank} cannot be rebuilt on {}: {why}", self.node(*node)), hint)
+            }
+            Failure::BothEnds { target, rank, source } => {
+                let ((target, _), (source, hint)) = (self.failure(target, alive), refusal(source));
+                (format!("{target}; rank {rank} where it was: {source}"), hint)
+            }
+            Failure::RankEnded { rank } => plain(format!("rank {rank} has ended already: a checkpoint holds all ranks or none")),
+            Failure::MovesNoMore { rank } => plain(format!("rank {rank} has ended")),
+            Failure::NoSuchRank { rank, size } => {
+                (format!("there is no rank {rank}"), format!("ranks are 0 to {}", size.saturating_sub(1)))
+            }
+            Failure::NoSuchNode { name } => (
+                format!("node {name} does not belong to this job"),
+                format!("its nodes are {}; name more with --spares when you start it", names()),
+            ),
+            Failure::NodeIsLost { node } => (format!("node {} is lost", self.node(*node)), format!("alive: {}", names())),
+            Failure::ThereAlready { rank, node } => plain(format!("rank {rank} is on {} already", self.node(*node))),
+            Failure::NoOtherNode => ("the job has no other node".into(), "name spares with --spares when you start it".into()),
+            Failure::JobEnded => plain("the job ended first".into()),
+            Failure::NoSnapshot => plain("no snapshot was taken".into()),
+            Failure::Storage(trouble) => (trouble.error.clone(), trouble.hint.clone()),
+        }
+    }
+
+    /// What a verb is answered. `alive`: nodes that are not lost.
+    pub fn answer(&self, outcome: Outcome, alive: &[NodeIndex]) -> Answer {
+        match outcome {
+            Outcome::Progress => Answer::Progress("another operation is under way, waiting for it".into()),
+            Outcome::Status(status) => Answer::Status(self.status(&status)),
+            Outcome::Checkpoint { publication, directory, notes } => Answer::Checkpoint(CheckpointDone {
+                number: publication.number,
+                directory,
+                bytes: publication.files.iter().map(KeptFile::stored).fold(publication.bytes(), u64::saturating_add),
+                phases: publication.phases,
+                stopped_us: publication.stopped_us,
+                durable_us: publication.durable_us,
+                notes: {
+                    let notes = notes.into_iter().map(|(rank, note)| format!("rank {rank}: {note}"));
+                    notes.chain(publication.files.iter().filter_map(KeptFile::not_kept)).collect()
+                },
+            }),
+            Outcome::Migrated(done) => Answer::Migrated(done),
+            Outcome::Explained(found) => {
+                let explanation = |(rank, node, inspection): (u32, NodeIndex, Result<_, Unexplained>)| Explanation {
+                    rank,
+                    host: self.node(node).to_owned(),
+                    inspection: inspection.map_err(|why| match why {
+                        Unexplained::Gone(how) => format!("it {}", gone(how)),
+                        Unexplained::Refused(why) => refusal(&why).0,
+                    }),
+                };
+                Answer::Explained(found.into_iter().map(explanation).collect())
+            }
+            Outcome::Removed => Answer::Removed,
+            Outcome::Killed => Answer::Killed,
+            Outcome::Failed(failure) => {
+                let (error, hint) = self.failure(&failure, alive);
+                Answer::Failed { error, hint }
+            }
+        }
+    }
+
+    fn status(&self, status: &Status) -> JobStatus {
+        let rank = |(rank, &(node, moves, phase)): (usize, &(NodeIndex, bool, RankPhase))| RankStatus {
+            rank: rank as u32,
+            host: self.node(node).to_owned(),
+            state: match phase {
+                RankPhase::Starting => "starting".into(),
+                RankPhase::Restoring(_) => "restoring".into(),
+                RankPhase::Running if moves => "moving".into(),
+                RankPhase::Running => "running".into(),
+                RankPhase::Exited(ExitStatus::Code(code)) => format!("exited {code}"),
+                RankPhase::Exited(ExitStatus::Signal(signal)) => format!("signal {signal}"),
+            },
+        };
+        let state = match status.phase {
+            JobPhase::Starting => "starting",
+            JobPhase::Running => "running",
+            JobPhase::Checkpointing => "checkpointing",
+            JobPhase::Migrating => "migrating",
+            JobPhase::Ending => "ending",
+        };
+        JobStatus {
+            id: self.job.clone(),
+            command: self.command.clone(),
+            state: state.into(),
+            uptime_s: status.uptime_us / 1_000_000,
+            hosts: self.nodes.clone(),
+            ranks: status.ranks.iter().enumerate().map(rank).collect(),
+            last_checkpoint: status.last_checkpoint,
+            restart: status.restart,
+            interval_s: status.interval_s,
+            incrementals: status.incrementals,
+            extra_recovery_s: status.extra_recovery_s,
+            restarts_measured: status.restarts_measured,
+        }
+    }
+
+    /// Says it on standard error, or in the log.
+    pub fn tell(&self, notice: &Notice, alive: &[NodeIndex]) {
+        match notice {
+            Notice::Restored { .. } | Notice::Schedule { .. } if self.quiet => {}
+            Notice::Restored { ranks: 1 } => eprintln!("mend: the rank is restored and runs"),
+            Notice::Restored { ranks } => eprintln!("mend: all {ranks} ranks are restored and run"),
+            Notice::Schedule { interval_s, auto: true } => {
+                eprintln!("mend: a checkpoint after {interval_s:.0} s, then as often as its cost makes it best");
+            }
+            Notice::Schedule { interval_s, auto: false } => eprintln!("mend: a checkpoint every {interval_s:.0} s"),
+            Notice::Aborted { rank, code } => eprintln!("mend: rank {rank} called MPI_Abort with code {code}"),
+            Notice::SpawnRefused { rank } => {
+                eprintln!(
+                    "mend: rank {rank} asked for more processes (MPI_Comm_spawn): refused, a job keeps the ranks it was started with"
+                );
+                eprintln!("  hint: start all of them at once, `mend run -n N`");
+            }
+            Notice::PmiViolation { rank, text } => tracing::warn!(rank, text, "not a PMI-1 request"),
+            Notice::RankKilled { rank, node, signal, newest } => {
+                eprintln!("mend: rank {rank} on {} was ended by signal {signal}", self.node(*node));
+                if let Some(number) = newest {
+                    eprintln!("mend: hint: `mend restart {}` continues the job from checkpoint {number}", self.job);
+                }
+            }
+            Notice::RankExited { rank, node, code } => {
+                let own = if *code == NODE_LOST { "; the code is the program's own, no node was lost" } else { "" };
+                eprintln!("mend: rank {rank} on {} exited with code {code}{own}", self.node(*node));
+            }
+            Notice::Interrupted { .. } if self.quiet => {}
+            Notice::Interrupted { signal, obey_s, newest } => {
+                eprintln!(
+                    "mend: signal {signal} is passed on to the ranks; those that do not end within {obey_s} s, or at another signal, are killed"
+                );
+                if let Some(number) = newest {
+                    eprintln!("mend: hint: `mend restart {}` continues the job from checkpoint {number}", self.job);
+                }
+            }
+            Notice::SpareLost { node, how } => eprintln!("mend: node {} is lost ({}); no rank was on it", self.node(*node), loss(how)),
+            Notice::FilePut(warning) => eprintln!("mend: {warning}"),
+            Notice::Killed => eprintln!("mend: the job was ended by `mend kill`"),
+            Notice::GoesOnBadly { rank, why } => tracing::warn!(rank, error = refusal(why).0, "an agent reports a failure"),
+            Notice::PeriodicFailed { failure, next_s } => {
+                let (error, hint) = self.failure(failure, alive);
+                eprintln!("mend: a periodic checkpoint failed: {error}");
+                if !hint.is_empty() {
+                    eprintln!("mend: hint: {hint}");
+                }
+                eprintln!("mend: the job runs on; the next try comes in {next_s} s, then ever later, and is told of if it succeeds");
+            }
+            Notice::PeriodicGoesOn { number } => eprintln!("mend: checkpoint {number} succeeded; periodic checkpoints go on"),
+            Notice::RoomAgain => {
+                eprintln!("mend: there is room again in {}; periodic checkpoints go on", self.checkpoints.display());
+            }
+            Notice::NoRoom { left, expected, reserve } => {
+                eprintln!(
+                    "mend: no periodic checkpoints for now: {} has {} MiB left, the next one takes about {} MiB, and {} MiB stay free",
+                    self.checkpoints.display(),
+                    left >> 20,
+                    expected >> 20,
+                    reserve >> 20
+                );
+                eprintln!(
+                    "  hint: `mend rm --ended` removes jobs that ended, --keep keeps fewer checkpoints; they go on when there is room"
+                );
+            }
+            Notice::Upkeep(failure) => eprintln!("mend: {failure}"),
+            Notice::NoPartner => eprintln!("mend: the job has one node: nothing is kept in a partner's memory"),
+            Notice::PassedOver { node, shelf, why } => {
+                let tier = match shelf {
+                    Shelf::Memory => Tier::Memory,
+                    Shelf::Directory(path) => Tier::Local(path.clone()),
+                };
+                eprintln!("mend: on {}, what {tier} would hold goes to the next tier: {why}", self.node(*node));
+            }
+            Notice::TierGaveUp { tier, number, why } => eprintln!("mend: {tier} does not hold the whole checkpoint {number}: {why}"),
+            Notice::BadCopy { image, node, source, why } => {
+                let place = source.describe(self.node(*node), |node| self.node(node).to_owned());
+                eprintln!("mend: rank {}: its image of checkpoint {} in {place} {why}", image.rank, image.number);
+            }
+        }
+    }
+
+    fn goes_on(&self, goes_on: GoesOn, lost: &str) -> String {
+        let id = &self.job;
+        match goes_on {
+            GoesOn::From(number) => format!("`mend restart {id}` continues it from checkpoint {number} on the hosts that are left"),
+            GoesOn::NoCheckpoint => NO_CHECKPOINT.to_owned(),
+            GoesOn::NotAllThere => format!(
+                "the nodes that are left do not have all of any checkpoint; `mend restart {id}` needs {lost} back, or more tiers next time (--tiers)"
+            ),
+            GoesOn::Again => "`mend restart` again".into(),
+        }
+    }
+
+    /// How the command ends.
+    pub fn end(&self, end: End) -> Result<i32, RunError> {
+        let host = |node: NodeIndex| self.node(node).to_owned();
+        Err(match end {
+            End::Code(code) => return Ok(code),
+            End::NotStarted { rank, node, why, code } => RunError::Start { rank, host: host(node), error: why.error, hint: why.hint, code },
+            End::NotRestored { rank, node, why, image } => {
+                let (error, hint) = not_rebuilt(&why);
+                RunError::Restore { rank, host: host(node), error, hint, image }
+            }
+            End::NoGoodCopy(image) => ManifestError::Image {
+                rank: image.rank,
+                path: self.checkpoints.join(image.number.to_string()).join(image_name(image.rank)),
+                what: "has no good copy in any tier that can be reached".into(),
+            }
+            .into(),
+            End::FileNotPut { node, error } => RunError::File { host: host(node), error },
+            End::NodeLost { node, how, ranks, goes_on } => RunError::NodeLost {
+                host: host(node),
+                why: loss(&how),
+                ranks: ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+                hint: self.goes_on(goes_on, self.node(node)),
+            },
+            End::MessagesLost { ranks, nodes, why, goes_on } => RunError::MessagesLost {
+                ranks,
+                hosts: (host(nodes.0), host(nodes.1)),
+                why,
+                hint: match goes_on {
+                    GoesOn::From(number) => {
+                        format!("look at the network between them; `mend restart {}` continues the job from checkpoint {number}", self.job)
+                    }
+                    _ => NO_CHECKPOINT.to_owned(),
+                },
+            },
+            End::Refused { node, error } => RunError::Refused { host: host(node), error },
+            End::Interrupted(signal) => RunError::Interrupted { signal },
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! Why something that was asked of a running job came to nothing, as codes with data. Nothing here is a sentence: those are
+//! made where people read them.
+//!
+//! Invariant: whoever decides by a failure decides by its variant, never by a text in it. Texts inside come from outside (an agent's
+//! own words, an error of the operating system) and are only passed on.
+
+use mend_messages::agent::{Obstacle, Reply, Unasked};
+use mend_messages::job::{NodeIndex, Rank};
+use serde::{Deserialize, Serialize};
+
+/// How a rank went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Gone {
+    /// Its process ended.
+    Ended,
+    /// Its node was lost.
+    WithItsNode,
+}
+
+/// Why a request to an agent was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The agent, or the daemon on its way to it, says so in its own words.
+    Told {
+        /// What and why.
+        error: String,
+        /// Way out; may be empty.
+        hint: String,
+    },
+    /// Nobody could be asked, or nobody answered.
+    Unasked(Unasked),
+}
+
+impl Refusal {
+    /// The refusal in a reply, if it is one.
+    #[must_use]
+    pub fn of(reply: Reply) -> Option<Self> {
+        match reply {
+            Reply::Failed { error, hint } => Some(Self::Told { error, hint }),
+            Reply::Unasked(why) => Some(Self::Unasked(why)),
+            _ => None,
+        }
+    }
+}
+
+/// An error that was put into words where it happened: of a file system, a daemon, an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// What and why.
+    pub error: String,
+    /// Way out; may be empty.
+    pub hint: String,
+}
+
+/// Why an operation came to nothing; the job runs on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// A rank cannot be saved as it is.
+    Obstacle {
+        /// Which.
+        rank: Rank,
+        /// The first thing in the way.
+        first: Obstacle,
+        /// How many there are besides.
+        more: u32,
+    },
+    /// A rank's agent did not do what it was asked.
+    Refused {
+        /// Whose.
+        rank: Rank,
+        /// Why.
+        why: Refusal,
+    },
+    /// An image was not written behind its rank.
+    Unwritten {
+        /// Whose.
+        rank: Rank,
+        /// Why, in the writer's words.
+        why: String,
+    },
+    /// A rank that it needs is gone.
+    Lost {
+        /// Which.
+        rank: Rank,
+        /// How.
+        how: Gone,
+    },
+    /// The node that a rank was to move to did not build it.
+    NotRebuilt {
+        /// Which rank.
+        rank: Rank,
+        /// Where.
+        node: NodeIndex,
+        /// Why.
+        why: TargetTrouble,
+    },
+    /// A migration failed at both ends: which is the cause, the reader can tell.
+    BothEnds {
+        /// What the target said.
+        target: Box<Failure>,
+        /// The rank that was to move.
+        rank: Rank,
+        /// What its agent said where it was.
+        source: Refusal,
+    },
+    /// A checkpoint holds all ranks or none, and this one has ended.
+    RankEnded {
+        /// Which.
+        rank: Rank,
+    },
+    /// A rank that has ended does not move.
+    MovesNoMore {
+        /// Which.
+        rank: Rank,
+    },
+    /// No such rank.
+    NoSuchRank {
+        /// As asked.
+        rank: Rank,
+        /// How many there are.
+        size: u32,
+    },
+    /// A node that is not the job's.
+    NoSuchNode {
+        /// As asked.
+        name: String,
+    },
+    /// A node that is lost.
+    NodeIsLost {
+        /// Which.
+        node: NodeIndex,
+    },
+    /// The rank is there already.
+    ThereAlready {
+        /// Which.
+        rank: Rank,
+        /// Where.
+        node: NodeIndex,
+    },
+    /// There is no other node.
+    NoOtherNode,
+    /// The job ended first.
+    JobEnded,
+    /// All images are there, and the moment they belong to is not known.
+    NoSnapshot,
+    /// The checkpoint's directory or manifest could not be written, or checkpoints not be removed.
+    Storage(Trouble),
+}
+
+/// Why a rank was not rebuilt where it was to go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TargetTrouble {
+    /// Its daemon says so in its own words.
+    Told(Trouble),
+    /// The rebuilt process ended.
+    Ended,
+    /// The node was lost.
+    NodeLost,
+}
+
+impl Failure {
+    /// True if nothing is wrong but that a rank came to its end: whoever tells of that end tells all.
+    #[must_use]
+    pub fn is_an_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Lost { .. }
+                | Self::RankEnded { .. }
+                | Self::JobEnded
+                | Self::Refused { why: Refusal::Unasked(Unasked::Left | Unasked::Ended), .. }
+        )
+    }
+}
+
+/// The failure that an inspection's findings are, if they are one.
+#[must_use]
+pub fn obstacles(rank: Rank, obstacles: &[Obstacle]) -> Option<Failure> {
+    let first = obstacles.first()?.clone();
+    Some(Failure::Obstacle { rank, first, more: obstacles.len() as u32 - 1 })
+}

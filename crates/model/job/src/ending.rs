@@ -1,0 +1,143 @@
+//! Who asks, and how it all ends: verbs come in, signals, the end.
+
+use crate::event::{Asker, Effect, End, JobPhase, Notice, Outcome, Status};
+use crate::job::{AGENTS_US, Job, OBEY_US, RankPhase};
+use crate::operation::Operation;
+use crate::safeguard::Safeguard;
+use mend_coordination::failure::Failure;
+use mend_journal::event::Code;
+use mend_messages::control::Ask;
+use mend_messages::daemon::ToDaemon;
+
+impl Job {
+    /// Begins the end: no rank is left on any node when it is over.
+    pub(crate) fn end(&mut self, end: End) {
+        if self.ending.is_some() {
+            return;
+        }
+        let well = end == End::Code(0);
+        self.ending = Some((end, self.now_us));
+        self.searching = None;
+        if self.keeps(Safeguard::NobodyIsLeftWaiting) {
+            self.abandon_operations();
+        }
+        if well {
+            self.close_tiers();
+        }
+        if self.keeps(Safeguard::NodesAreEnded) {
+            self.send_to_all(&ToDaemon::End);
+        }
+    }
+
+    /// The job ends: nobody is left waiting, nothing unfinished is left behind. What is just being published or removed is seen through.
+    fn abandon_operations(&mut self) {
+        let ended = || Outcome::Failed(Failure::JobEnded);
+        self.blame(Code::JobEnded);
+        let operation = self.operation.take();
+        let background = self.background.take_if(|operation| !matches!(operation, Operation::Publishing { .. }));
+        for operation in [operation, background].into_iter().flatten() {
+            match &operation {
+                Operation::Preparing { number, mode, base, asker, .. } => {
+                    self.discarding.insert(*number);
+                    self.note_checkpoint(*number, *mode, *base, *asker);
+                    self.blame(Code::JobEnded);
+                    self.note_checkpoint_failed(*number, *asker, &Failure::JobEnded);
+                }
+                Operation::Checkpoint { number, asker, .. } => {
+                    self.drop_checkpoint(*number);
+                    self.note_checkpoint_failed(*number, *asker, &Failure::JobEnded);
+                }
+                Operation::Migration { machine, from, .. } => {
+                    self.note_migrated(machine.rank(), Some(*from), Err(&Failure::JobEnded));
+                }
+                _ => {}
+            }
+            self.answer(operation.asker(), ended());
+        }
+        for (_, asker, _) in std::mem::take(&mut self.waiting) {
+            self.answer(asker, ended());
+        }
+        for asker in std::mem::take(&mut self.asking_status) {
+            self.answer(asker, ended());
+        }
+        self.pending.clear();
+    }
+
+    pub(crate) fn interrupt(&mut self, signal: i32) {
+        if self.searching.is_some() || !self.putting.is_empty() {
+            return self.end(End::Interrupted(signal));
+        }
+        if self.interrupted.is_some() {
+            return self.end(End::Code(128 + signal));
+        }
+        self.note_interrupt(signal);
+        self.interrupted = Some((signal, self.now_us));
+        self.tell(Notice::Interrupted { signal, obey_s: OBEY_US / 1_000_000, newest: self.newest_left() });
+        self.send_to_all(&ToDaemon::Signal(signal));
+    }
+
+    pub(crate) fn asked(&mut self, ask: Ask, asker: Asker) {
+        if self.ending.is_some() {
+            return self.answer(asker, Outcome::Failed(Failure::JobEnded));
+        }
+        match ask {
+            Ask::Status => {
+                self.asking_status.push(asker);
+                self.effect(Effect::List);
+            }
+            Ask::Kill => {
+                self.answer(asker, Outcome::Killed);
+                self.tell(Notice::Killed);
+                self.note_kill();
+                self.end(End::Code(137));
+            }
+            ask => {
+                if let (Some(_), Asker::Verb(verb)) = (&self.operation, asker) {
+                    self.effect(Effect::Answer { verb, outcome: Outcome::Progress });
+                }
+                self.waiting.push_back((ask, asker, self.now_us));
+                self.next_operation();
+            }
+        }
+    }
+
+    pub(crate) fn relisted(&mut self, numbers: Vec<u64>) {
+        self.listed = numbers.into_iter().collect();
+        self.tidy_tiers();
+        for asker in std::mem::take(&mut self.asking_status) {
+            let status = self.status();
+            self.answer(asker, Outcome::Status(Box::new(status)));
+        }
+    }
+
+    /// All agents spoke, or will not.
+    pub(crate) fn agents_spoke(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.agent)
+    }
+
+    /// True if operations may begin, or if waiting for more agents is no use.
+    pub(crate) fn agents_ready(&self, since_us: u64) -> bool {
+        let restoring = self.ranks.iter().any(|rank| matches!(rank.phase, RankPhase::Restoring(_)));
+        !restoring && (self.agents_spoke() || self.now_us.saturating_sub(since_us) >= AGENTS_US)
+    }
+
+    fn status(&self) -> Status {
+        let phase = match (&self.ending, &self.operation) {
+            (Some(_), _) => JobPhase::Ending,
+            (None, Some(operation)) => operation.phase(),
+            (None, None) if self.ranks.iter().any(|rank| rank.phase == RankPhase::Starting) => JobPhase::Starting,
+            (None, None) => JobPhase::Running,
+        };
+        Status {
+            phase,
+            uptime_us: self.now_us.saturating_sub(self.begun_us),
+            ranks: self.ranks.iter().map(|rank| (rank.node, !rank.open, rank.phase)).collect(),
+            last_checkpoint: self.listed.last().copied(),
+            restart: self.restart,
+            interval_s: self.periodic.interval_s(),
+            incrementals: self.periodic.incrementals(),
+            extra_recovery_s: self.periodic.extra_recovery_s(),
+            restarts_measured: self.restarts.count(),
+        }
+    }
+}

@@ -1,0 +1,520 @@
+//! What reaches a job's machine and what it wants done: the whole of its contact with the world.
+//!
+//! Faults assumed: any event may come late, twice or for something that is over; the machine drops what does not fit. Only whoever
+//! carries out effects is trusted: each effect that has an answer gets it, once, however long it takes.
+
+use crate::job::RankPhase;
+pub use crate::notice::Notice;
+use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
+use mend_coordination::pmi::PmiServer;
+use mend_journal::event::{Cause, Code};
+use mend_messages::agent::{ImageId, Inspection};
+use mend_messages::control::{Ask, MigrationDone, Phases};
+use mend_messages::daemon::{FromDaemon, Stream, ToDaemon};
+use mend_messages::files::KeptFile;
+use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::{Destination, ImageRef};
+use mend_policy::restarts::Restarts;
+use mend_policy::retention::{Bounds, Weighed};
+use serde::{Deserialize, Serialize};
+
+/// Names a verb that waits for an answer. Whoever brings it chooses the number, never the same twice.
+pub type VerbId = u64;
+
+/// Who wants an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Asker {
+    /// Somebody who asked.
+    Verb(VerbId),
+    /// The schedule of periodic checkpoints.
+    Schedule,
+}
+
+/// How a node was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeLoss {
+    /// Not a word for so many milliseconds.
+    Silent(u64),
+    /// Its connection broke, with this error.
+    Broken(String),
+}
+
+/// What a round of upkeep did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpkeepDone {
+    /// The newest checkpoint that can be restarted, and for each rank how many images it builds on.
+    pub newest: Option<(u64, Vec<u32>)>,
+    /// Checkpoints that were removed.
+    pub removed: Vec<u64>,
+    /// The one whose images were merged with those that they built on.
+    pub merged: Option<u64>,
+    /// What went wrong, for people.
+    pub failure: Option<String>,
+    /// The newest chain is damaged: build on it no more.
+    pub damaged: bool,
+    /// A merge that is not worth its work yet; for the next round.
+    pub weighed: Option<Weighed>,
+}
+
+/// What a file system says of its space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Bytes that are left.
+    pub left: u64,
+    /// Bytes that it has.
+    pub all: u64,
+}
+
+/// Something for the job's journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Record {
+    /// As the journal has it.
+    Happened {
+        /// The node it is about.
+        node: Option<NodeIndex>,
+        /// The rank it is about.
+        rank: Option<Rank>,
+        /// It has to be durable before anything that follows is done.
+        durable: bool,
+        /// What.
+        event: mend_journal::Event,
+    },
+    /// A node is lost: a restart does not wait for it.
+    NodeLost {
+        /// Which.
+        node: NodeIndex,
+        /// How.
+        how: NodeLoss,
+        /// With it.
+        ranks: Vec<Rank>,
+    },
+    /// There is no such checkpoint; the job runs on.
+    CheckpointFailed {
+        /// Its number.
+        checkpoint: u64,
+        /// Who wanted it.
+        by: mend_journal::event::Asker,
+        /// What is to blame.
+        code: Code,
+        /// Why.
+        failure: Failure,
+    },
+    /// A rank stays where it was.
+    MigrationUndone {
+        /// Where that is.
+        node: Option<NodeIndex>,
+        /// Which.
+        rank: Rank,
+        /// What is to blame.
+        code: Code,
+        /// Why.
+        failure: Failure,
+    },
+    /// Why the job ends, if it ends by that. The first counts.
+    Cause(Cause),
+}
+
+/// Everything that reaches the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    /// A node's daemon says something.
+    Daemon {
+        /// Which node.
+        node: NodeIndex,
+        /// What.
+        message: FromDaemon,
+    },
+    /// No more will come from a node.
+    NodeLost {
+        /// Which.
+        node: NodeIndex,
+        /// How.
+        how: NodeLoss,
+    },
+    /// Somebody asks. → [`Effect::Answer`]
+    Ask {
+        /// Who.
+        verb: VerbId,
+        /// What.
+        ask: Ask,
+    },
+    /// A piece of standard input; empty at its end.
+    Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// SIGINT, SIGTERM or SIGHUP to the job.
+    Signal(i32),
+    /// Time passed; the next deadline may be due.
+    Time,
+    /// Answer to [`Effect::Prepare`].
+    Prepared {
+        /// Of the checkpoint.
+        number: u64,
+        /// Whether what it is to build on is still good.
+        result: Result<bool, Trouble>,
+    },
+    /// Answer to [`Effect::Publish`]: the checkpoint is durable in this directory, or does not exist.
+    Published {
+        /// Of the checkpoint.
+        number: u64,
+        /// Its directory.
+        result: Result<String, Trouble>,
+    },
+    /// Answer to [`Effect::Remove`].
+    Removed {
+        /// As in the effect.
+        asker: Asker,
+        /// All of them, or none.
+        result: Result<(), Trouble>,
+    },
+    /// Answer to [`Effect::List`].
+    Listed(Vec<u64>),
+    /// Answer to [`Effect::StartUpkeep`], after a while.
+    Upkeep(UpkeepDone),
+    /// Answer to [`Effect::LookForRoom`].
+    Room(Option<Room>),
+    /// Answer to [`Effect::StoreManifest`] if there is nothing to store; else the node answers.
+    ManifestUnreadable {
+        /// As in the effect.
+        task: u64,
+        /// Why.
+        why: String,
+    },
+    /// Answer to [`Effect::RemoveIfEmpty`].
+    Emptied {
+        /// Of the checkpoint.
+        number: u64,
+        /// It held no image and is gone.
+        gone: bool,
+    },
+}
+
+/// One image of a checkpoint that is complete.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedImage {
+    /// Whose.
+    pub rank: Rank,
+    /// Node the rank is on.
+    pub node: NodeIndex,
+    /// Length of the file, bytes.
+    pub bytes: u64,
+    /// The stream's own checksum.
+    pub checksum: u64,
+    /// The image's name.
+    pub id: ImageId,
+    /// Number of the checkpoint whose image of this rank it builds on; `None`: it is full, or builds on an unknown one.
+    pub base: Option<u64>,
+    /// 0 for a full image; else larger than that of the image it builds on.
+    pub sequence: u32,
+}
+
+/// A checkpoint whose images are all durable: what its manifest is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publication {
+    /// From 1.
+    pub number: u64,
+    /// One per rank, ascending.
+    pub images: Vec<PublishedImage>,
+    /// The PMI server at the moment of the snapshot.
+    pub pmi: PmiServer,
+    /// Files that programs had open, each once.
+    pub files: Vec<KeptFile>,
+    /// Slowest rank of each phase.
+    pub phases: Phases,
+    /// How long the rank that took longest was stopped, microseconds.
+    pub stopped_us: u64,
+    /// From the first request to suspend until every image was durable, microseconds.
+    pub durable_us: u64,
+    /// Taken by the schedule.
+    pub periodic: bool,
+}
+
+/// Everything the machine wants done, in this order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Effect {
+    /// Send this to a node's daemon. To a lost node: dropped.
+    Send {
+        /// Which.
+        node: NodeIndex,
+        /// What.
+        message: ToDaemon,
+    },
+    /// Answer a verb. All but [`Outcome::Progress`] are the last.
+    Answer {
+        /// Which.
+        verb: VerbId,
+        /// What.
+        outcome: Outcome,
+    },
+    /// Take what a rank wrote: count it, and print what was not printed before.
+    Print {
+        /// Whose.
+        rank: Rank,
+        /// Where to.
+        stream: Stream,
+        /// What.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// A rank has ended by itself: nothing more of it is printed.
+    OutputEnds {
+        /// Which.
+        rank: Rank,
+    },
+    /// Note what each rank has printed and what was read of standard input: it belongs to this checkpoint.
+    Note {
+        /// Of the checkpoint.
+        number: u64,
+    },
+    /// What is to be done about standard input.
+    Stdin(StdinEffect),
+    /// Tell the user, or the log.
+    Tell(Notice),
+    /// Put something into the job's journal.
+    Record(Box<Record>),
+    /// Look how much room there is for checkpoints. → [`Event::Room`]; `None`: nobody knows
+    LookForRoom,
+    /// Make the directory in which checkpoint `number` is written; look whether `base` can be built on. → [`Event::Prepared`]
+    Prepare {
+        /// Of the checkpoint.
+        number: u64,
+        /// The checkpoint to build on, and its images.
+        base: Option<(u64, Vec<ImageId>)>,
+    },
+    /// Write the manifest and publish. → [`Event::Published`]
+    Publish(Box<Publication>),
+    /// Remove what there is of a checkpoint that is not going to be.
+    Discard {
+        /// Of the checkpoint.
+        number: u64,
+    },
+    /// Remove checkpoints, all or none. → [`Event::Removed`]
+    Remove {
+        /// Who wants that.
+        asker: Asker,
+        /// Which.
+        numbers: Vec<u64>,
+    },
+    /// Look which checkpoints there are. → [`Event::Listed`]
+    List,
+    /// Remove what is superseded, merge what takes too much space. → [`Event::Upkeep`], after a while
+    StartUpkeep {
+        /// What is kept; `None`: only leftovers are removed.
+        bounds: Option<Bounds>,
+        /// What the round before found.
+        weighed: Option<Weighed>,
+    },
+    /// Have the round of upkeep end soon.
+    CancelUpkeep,
+    /// Put on the job's record what restarts took.
+    KeepRestarts(Restarts),
+    /// Put on record which tiers hold the whole checkpoint.
+    KeepTiers {
+        /// Of the checkpoint.
+        number: u64,
+        /// Names, nearest first.
+        complete: Vec<String>,
+    },
+    /// Have a node store a checkpoint's manifest. → the node's `Done`, or [`Event::ManifestUnreadable`]
+    StoreManifest {
+        /// Number of the task.
+        task: u64,
+        /// Of the checkpoint.
+        number: u64,
+        /// Which node.
+        node: NodeIndex,
+        /// Where.
+        to: Destination,
+    },
+    /// Remove these ranks' images from the checkpoint directory.
+    RemoveImages {
+        /// Of the checkpoint.
+        number: u64,
+        /// Whose.
+        ranks: Vec<Rank>,
+    },
+    /// Remove a checkpoint's directory if no image is in it. → [`Event::Emptied`]
+    RemoveIfEmpty {
+        /// Of the checkpoint.
+        number: u64,
+    },
+    /// The job is over: no more events are wanted.
+    Over,
+}
+
+/// What is to be done about standard input. What is counted of it is counted where it is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StdinEffect {
+    /// Read a piece. → [`Event::Stdin`]
+    Read,
+    /// The rank has its piece: read the next. → [`Event::Stdin`]
+    Taken,
+    /// Keep pieces back from now on.
+    Freeze,
+    /// Give them again. → [`Event::Stdin`] with what was kept back
+    Release,
+    /// What the rank had not read when it was saved, bytes; and what it had been given of the last piece.
+    Held {
+        /// Bytes that it will be given again.
+        again: u64,
+        /// Bytes of the piece under way that it was given.
+        begun: u64,
+    },
+    /// A rank that moved away was not given these bytes. → [`Event::Stdin`] with them
+    Left(#[serde(with = "serde_bytes")] Vec<u8>),
+}
+
+/// What becomes of a verb.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It waits for another operation.
+    Progress,
+    /// To `Status`.
+    Status(Box<Status>),
+    /// To `Checkpoint`.
+    Checkpoint {
+        /// What was published.
+        publication: Box<Publication>,
+        /// Where.
+        directory: String,
+        /// What was done in another way than ordered, by rank.
+        notes: Vec<(Rank, String)>,
+    },
+    /// To `Migrate`.
+    Migrated(MigrationDone),
+    /// To `Explain`: per rank its node, and what its agent found or why it could not be asked.
+    Explained(Vec<(Rank, NodeIndex, Result<Inspection, Unexplained>)>),
+    /// To `Remove`.
+    Removed,
+    /// To `Kill`.
+    Killed,
+    /// It could not be done.
+    Failed(Failure),
+}
+
+/// Why a rank was not inspected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unexplained {
+    /// It has ended, or its node is lost.
+    Gone(mend_coordination::failure::Gone),
+    /// Its agent did not do it.
+    Refused(Refusal),
+}
+
+/// What a job is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobPhase {
+    /// Not all ranks run yet.
+    Starting,
+    /// They run, or one operation's steps do not stop them.
+    Running,
+    /// A checkpoint is being taken.
+    Checkpointing,
+    /// A rank moves.
+    Migrating,
+    /// It ends.
+    Ending,
+}
+
+/// State of a job, for `mend ps`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// What it is doing.
+    pub phase: JobPhase,
+    /// Since it was started or restarted.
+    pub uptime_us: u64,
+    /// One per rank: its node, whether it moves, what it does.
+    pub ranks: Vec<(NodeIndex, bool, RankPhase)>,
+    /// Newest complete checkpoint.
+    pub last_checkpoint: Option<u64>,
+    /// For a restarted job whose ranks all run again: how long that took.
+    pub restart: Option<Phases>,
+    /// Seconds from one periodic checkpoint to the next; `None`: when somebody asks.
+    pub interval_s: Option<f64>,
+    /// Incremental checkpoints between two full ones.
+    pub incrementals: u32,
+    /// How much longer each of them is taken to make a restart, seconds.
+    pub extra_recovery_s: Option<f64>,
+    /// Restarts by which that was measured.
+    pub restarts_measured: u32,
+}
+
+/// From what a job that ended early can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GoesOn {
+    /// From this checkpoint.
+    From(u64),
+    /// It has no checkpoint.
+    NoCheckpoint,
+    /// The nodes that are left do not have all of any checkpoint.
+    NotAllThere,
+    /// From the one that it was just being restarted from.
+    Again,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// With this exit code.
+    Code(i32),
+    /// A rank could not be started.
+    NotStarted {
+        /// Which.
+        rank: Rank,
+        /// Where.
+        node: NodeIndex,
+        /// Why.
+        why: Trouble,
+        /// Exit code as a shell would give.
+        code: i32,
+    },
+    /// A rank could not be rebuilt; nothing ran.
+    NotRestored {
+        /// Which.
+        rank: Rank,
+        /// Where.
+        node: NodeIndex,
+        /// Why.
+        why: TargetTrouble,
+        /// It is the image that is at fault.
+        image: bool,
+    },
+    /// No copy of this image is good; nothing ran.
+    NoGoodCopy(ImageRef),
+    /// A file that the program had open could not be put back; nothing ran.
+    FileNotPut {
+        /// Where.
+        node: NodeIndex,
+        /// Why.
+        error: String,
+    },
+    /// A node is lost, with ranks on it.
+    NodeLost {
+        /// Which.
+        node: NodeIndex,
+        /// How.
+        how: NodeLoss,
+        /// With it.
+        ranks: Vec<Rank>,
+        /// From what the job can go on.
+        goes_on: GoesOn,
+    },
+    /// The connection between two ranks broke, and both live.
+    MessagesLost {
+        /// Which.
+        ranks: (Rank, Rank),
+        /// Where.
+        nodes: (NodeIndex, NodeIndex),
+        /// How it showed.
+        why: String,
+        /// From what the job can go on.
+        goes_on: GoesOn,
+    },
+    /// A daemon refuses the job.
+    Refused {
+        /// Which node.
+        node: NodeIndex,
+        /// Why.
+        error: String,
+    },
+    /// A signal came before any rank was there.
+    Interrupted(i32),
+}

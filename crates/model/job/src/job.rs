@@ -1,0 +1,425 @@
+//! A job's life. All its state is in [`Job`]; everything outside reaches it as an [`Event`].
+//!
+//! ```text
+//! start:    Starting ──Started──► Running ──Exited──► Exited
+//! restart:  [images are looked for] ─► Restoring ──Restored + FabricUp, all ranks──► Running
+//! ```
+//! It is over when a reason to end is known *and* every node confirmed (or is lost, or had its time), and every effect that is to be
+//! answered was.
+//!
+//! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full; messages come late,
+//! twice or for something that is over.
+
+use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
+use crate::journal::Noted;
+use crate::losses::Losses;
+use crate::operation::Operation;
+use crate::periodic::Periodic;
+use crate::recover::Searching;
+use crate::requests::Pending;
+use crate::safeguard::Safeguard;
+use crate::setup::{Adopted, NodeSetup, Plan, Restoring, Saving, Setup};
+use crate::tiers::Tiering;
+use crate::tokens::Tokens;
+use mend_coordination::pmi::PmiServer;
+use mend_messages::control::{Ask, Phases};
+use mend_messages::daemon::{ExitStatus, RestoreSource, ToDaemon};
+use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use mend_policy::restarts::Restarts;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+
+const SECOND_US: u64 = 1_000_000;
+/// A map that changed is published so long after, with what changes meanwhile.
+pub(crate) const MAP_DELAY_US: u64 = 20_000;
+/// Copies in tiers are looked after so often.
+const TIDY_US: u64 = SECOND_US;
+/// From the first Ctrl-C to the end of ranks that do not obey.
+pub(crate) const OBEY_US: u64 = 5 * SECOND_US;
+/// For daemons to reap the ranks at the end.
+const REAP_US: u64 = 10 * SECOND_US;
+/// A verb that comes before all ranks' agents spoke waits this long for them.
+pub(crate) const AGENTS_US: u64 = 10 * SECOND_US;
+
+/// What a rank is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RankPhase {
+    /// Asked to start.
+    Starting,
+    /// Being rebuilt; true once complete.
+    Restoring(bool),
+    /// Runs.
+    Running,
+    /// Ended.
+    Exited(ExitStatus),
+}
+
+/// One rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankState {
+    /// Where it is.
+    pub node: NodeIndex,
+    /// Grows with every move.
+    pub generation: u64,
+    /// False while it moves.
+    pub open: bool,
+    /// Its fabric's listener.
+    pub address: Option<FabricAddress>,
+    /// What it does.
+    pub phase: RankPhase,
+    /// Its agent spoke, or will not.
+    pub agent: bool,
+}
+
+/// A node of the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// Who it is.
+    pub setup: NodeSetup,
+    /// False once it is lost or has ended.
+    pub alive: bool,
+}
+
+/// The job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Of the last event, microseconds of the caller's clock.
+    pub(crate) now_us: u64,
+    pub(crate) begun_us: u64,
+    /// Empty between two events.
+    effects: Vec<Effect>,
+    pub(crate) id: String,
+    pub(crate) checkpoints: PathBuf,
+    /// Numbers of the checkpoints that there are, as far as is known.
+    pub(crate) listed: BTreeSet<u64>,
+    pub(crate) adopted: Vec<Adopted>,
+    pub(crate) nodes: Vec<NodeState>,
+    pub(crate) ranks: Vec<RankState>,
+    pub(crate) pmi: PmiServer,
+    pub(crate) noted: Noted,
+    pub(crate) operation: Option<Operation>,
+    /// A checkpoint whose images are still being written while all ranks run, or whose manifest is.
+    pub(crate) background: Option<Operation>,
+    /// Checkpoints that were given up while their directory was being made.
+    pub(crate) discarding: BTreeSet<u64>,
+    /// Checkpoints are being removed.
+    pub(crate) removing: Option<(Asker, Vec<u64>)>,
+    pub(crate) waiting: VecDeque<(Ask, Asker, u64)>,
+    /// Verbs that want to know the job's state, once the checkpoints are listed.
+    pub(crate) asking_status: Vec<Asker>,
+    pub(crate) periodic: Periodic,
+    pub(crate) plan: Plan,
+    /// Of the newest checkpoint that this machine had published, or 0. No number is given again: copies of what had it before may
+    /// still be under way or be going.
+    pub(crate) last_number: u64,
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) next_seq: u64,
+    pub(crate) map_version: u64,
+    /// When it is to be published.
+    pub(crate) map_due_us: Option<u64>,
+    tidy_due_us: u64,
+    pub(crate) restarts: Restarts,
+    pub(crate) restart: Option<Phases>,
+    /// What a restart that is not complete reads.
+    pub(crate) restoring: Option<Restoring>,
+    pub(crate) searching: Option<Searching>,
+    /// Nodes that are putting files back.
+    pub(crate) putting: BTreeSet<NodeIndex>,
+    pub(crate) tiers: Option<Tiering>,
+    pub(crate) tokens: Tokens,
+    pub(crate) resumed_at_us: Option<u64>,
+    /// More standard input may come.
+    pub(crate) stdin: bool,
+    pub(crate) drain_timeout_us: u64,
+    pub(crate) losses: Losses,
+    pub(crate) saving: Saving,
+    pub(crate) exit_code: i32,
+    pub(crate) interrupted: Option<(i32, u64)>,
+    pub(crate) spawn_told: bool,
+    pub(crate) ending: Option<(End, u64)>,
+    over: bool,
+    #[cfg(feature = "sabotage")]
+    sabotaged: BTreeSet<Safeguard>,
+}
+
+impl Job {
+    /// A job that begins now, and what is to be done first.
+    #[must_use]
+    pub fn begin(setup: Setup, now_us: u64) -> (Self, Vec<Effect>) {
+        let phase = if setup.restoring.is_some() { RankPhase::Restoring(false) } else { RankPhase::Starting };
+        let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
+        let used = setup.places.iter().collect::<BTreeSet<_>>().len() as u32;
+        let periodic = Periodic::new(&setup.plan, used, setup.tiers.is_none(), &setup.restarts, setup.reserve, now_us);
+        let tiers = setup.tiers.as_ref().map(|tiers| Tiering::new(tiers, setup.nodes.len() as u32, setup.identity, setup.plan.keep));
+        let mut job = Self {
+            now_us,
+            begun_us: now_us,
+            effects: Vec::new(),
+            id: setup.id,
+            checkpoints: setup.checkpoints,
+            listed: setup.listed.into_iter().collect(),
+            adopted: setup.adopted,
+            nodes: setup.nodes.into_iter().map(|setup| NodeState { setup, alive: true }).collect(),
+            ranks: setup.places.iter().map(rank).collect(),
+            pmi: setup.pmi,
+            noted: Noted::default(),
+            operation: None,
+            background: None,
+            discarding: BTreeSet::new(),
+            removing: None,
+            waiting: VecDeque::new(),
+            asking_status: Vec::new(),
+            periodic,
+            plan: setup.plan,
+            last_number: 0,
+            pending: BTreeMap::new(),
+            next_seq: 0,
+            map_version: 0,
+            map_due_us: None,
+            tidy_due_us: now_us.saturating_add(TIDY_US),
+            restarts: setup.restarts,
+            restart: None,
+            restoring: setup.restoring,
+            searching: None,
+            putting: BTreeSet::new(),
+            tiers,
+            tokens: Tokens::new(setup.token_key),
+            resumed_at_us: None,
+            stdin: setup.stdin,
+            drain_timeout_us: setup.drain_timeout_us,
+            losses: Losses::new(setup.node_timeout_us),
+            saving: setup.saving,
+            exit_code: 0,
+            interrupted: None,
+            spawn_told: false,
+            ending: None,
+            over: false,
+            #[cfg(feature = "sabotage")]
+            sabotaged: BTreeSet::new(),
+        };
+        job.begin_ranks();
+        let effects = std::mem::take(&mut job.effects);
+        (job, effects)
+    }
+
+    fn begin_ranks(&mut self) {
+        let search = self.restoring.as_mut().and_then(|restoring| restoring.search.take());
+        self.open_tiers(search.as_ref());
+        if let Some(interval_s) = self.periodic.interval_s() {
+            self.tell(Notice::Schedule { interval_s, auto: self.periodic.is_auto(&self.plan) });
+        }
+        match search {
+            Some(search) => self.begin_search(search),
+            None => self.order_ranks(BTreeMap::new(), 0),
+        }
+    }
+
+    /// Has files put back and then all ranks started or rebuilt. `holdings`: what the nodes have of older checkpoints; tasks are
+    /// numbered from `first_task`.
+    pub(crate) fn order_ranks(&mut self, holdings: crate::recover::Holdings, first_task: u64) {
+        self.adopt(&holdings, first_task);
+        if !self.put_files() {
+            self.build_ranks();
+        }
+    }
+
+    /// Has all ranks started or rebuilt.
+    pub(crate) fn build_ranks(&mut self) {
+        self.note_places();
+        for rank in 0..self.ranks.len() as Rank {
+            let order = match &self.restoring {
+                None => ToDaemon::Start { rank, stdin: self.stdin && rank == 0 },
+                Some(restoring) => {
+                    let chain = restoring.chains.get(rank as usize).cloned().unwrap_or_default();
+                    let image = restoring.images.get(rank as usize).copied();
+                    ToDaemon::Restore { rank, source: RestoreSource::Files(chain), image, stdin: self.stdin && rank == 0 }
+                }
+            };
+            self.send_to_rank(rank, order);
+        }
+        self.start_upkeep(false);
+        if self.restoring.is_none() && self.stdin {
+            self.effect(Effect::Stdin(StdinEffect::Read));
+        }
+    }
+
+    /// What a search found takes the place of the files in the checkpoint directory.
+    pub(crate) fn take_found(&mut self, chains: Vec<Vec<PathBuf>>, read_us: u64) {
+        if let Some(restoring) = &mut self.restoring {
+            restoring.chains = chains;
+            restoring.reads.read_us = read_us;
+        }
+    }
+
+    /// Takes an event; returns what is to be done, in this order. After the job is over nothing is done.
+    pub fn handle(&mut self, now_us: u64, event: Event) -> Vec<Effect> {
+        self.now_us = self.now_us.max(now_us);
+        if self.over {
+            return Vec::new();
+        }
+        match event {
+            Event::Daemon { node, message } if (node as usize) < self.nodes.len() => self.message(node, message),
+            Event::Daemon { .. } => {}
+            Event::NodeLost { node, how } => self.node_lost(node, how),
+            Event::Ask { verb, ask } => self.asked(ask, Asker::Verb(verb)),
+            Event::Stdin(bytes) => self.feed(bytes),
+            Event::Signal(signal) => self.interrupt(signal),
+            Event::Time => {}
+            Event::Prepared { number, result } => self.prepared(number, result),
+            Event::Published { number, result } => self.published(number, result),
+            Event::Removed { asker, result } => self.removed(asker, result),
+            Event::Listed(numbers) => self.relisted(numbers),
+            Event::Upkeep(done) => self.upkeep_done(done),
+            Event::Room(room) => self.judge_room(room),
+            Event::ManifestUnreadable { task, why } => self.manifest_unreadable(task, why),
+            Event::Emptied { number, gone } => self.emptied(number, gone),
+        }
+        self.look_after_time();
+        self.end_if_over();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// True once nothing more is to be done.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// How the job ended, once it is over.
+    #[must_use]
+    pub fn end_reason(&self) -> Option<&End> {
+        self.ending.as_ref().map(|(end, _)| end)
+    }
+
+    /// When [`Event::Time`] is wanted at the latest, on the caller's clock.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        if self.over {
+            return None;
+        }
+        let agents = self.waiting.front().map(|(.., since)| since.saturating_add(AGENTS_US)).filter(|_| !self.agents_spoke());
+        let tidy = self.tiers.is_some().then_some(self.tidy_due_us);
+        let obey = self.interrupted.filter(|_| self.ending.is_none()).map(|(_, since)| since.saturating_add(OBEY_US));
+        let reap = self.ending.as_ref().map(|(_, since)| since.saturating_add(REAP_US));
+        let all = [self.map_due_us, agents, tidy, obey, reap, self.answers_due(), self.losses_due(), self.periodic_due()];
+        // What is overdue waits for something else: it is looked at again when that came.
+        all.into_iter().flatten().filter(|&due| due > self.now_us).min()
+    }
+
+    fn look_after_time(&mut self) {
+        if self.map_due_us.is_some_and(|due| due <= self.now_us) {
+            self.publish_map();
+        }
+        if self.tidy_due_us <= self.now_us {
+            self.tidy_due_us = self.now_us.saturating_add(TIDY_US);
+            if self.tiers.is_some() {
+                self.effect(Effect::List);
+            }
+        }
+        self.judge_silence();
+        if let Some((signal, since)) = self.interrupted
+            && self.now_us.saturating_sub(since) >= OBEY_US
+            && self.keeps(Safeguard::SignalsAreObeyed)
+        {
+            self.end(End::Code(128 + signal));
+        }
+        self.judge_losses();
+        self.periodic_tick();
+        self.next_operation();
+    }
+
+    fn end_if_over(&mut self) {
+        let Some((_, since)) = &self.ending else { return };
+        let reaped = self.nodes.iter().all(|node| !node.alive) || self.now_us.saturating_sub(*since) >= REAP_US;
+        let busy = self.removing.is_some() || self.background.is_some() || !self.discarding.is_empty();
+        if (reaped || !self.keeps(Safeguard::EndIsAwaited)) && !busy {
+            self.over = true;
+            self.pending.clear();
+            self.effect(Effect::Over);
+        }
+    }
+
+    pub(crate) fn effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    pub(crate) fn tell(&mut self, notice: Notice) {
+        self.effect(Effect::Tell(notice));
+    }
+
+    pub(crate) fn send(&mut self, node: NodeIndex, message: ToDaemon) {
+        if self.nodes.get(node as usize).is_some_and(|node| node.alive) {
+            self.effect(Effect::Send { node, message });
+        }
+    }
+
+    pub(crate) fn send_to_rank(&mut self, rank: Rank, message: ToDaemon) {
+        if let Some(node) = self.ranks.get(rank as usize).map(|state| state.node) {
+            self.send(node, message);
+        }
+    }
+
+    pub(crate) fn send_to_all(&mut self, message: &ToDaemon) {
+        for node in 0..self.nodes.len() as NodeIndex {
+            self.send(node, message.clone());
+        }
+    }
+
+    /// Answers whoever asked. The schedule hears at once.
+    pub(crate) fn answer(&mut self, asker: Asker, outcome: Outcome) {
+        match asker {
+            Asker::Verb(verb) => self.effect(Effect::Answer { verb, outcome }),
+            Asker::Schedule => self.schedule_answered(outcome),
+        }
+    }
+
+    /// Nothing is under way or wanted.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.operation.is_none()
+            && self.background.is_none()
+            && self.removing.is_none()
+            && self.waiting.is_empty()
+            && self.ending.is_none()
+            && self.interrupted.is_none()
+    }
+
+    /// Numbers of requests that agents have not answered, and of verbs that wait.
+    #[must_use]
+    pub fn open_matters(&self) -> (usize, usize) {
+        let working = usize::from(self.operation.is_some()) + usize::from(self.background.is_some()) + usize::from(self.removing.is_some());
+        (self.pending.len(), self.waiting.len() + self.asking_status.len() + working)
+    }
+
+    /// Nodes that are not lost.
+    #[must_use]
+    pub fn alive(&self) -> Vec<NodeIndex> {
+        (0..self.nodes.len() as NodeIndex).filter(|&node| self.nodes[node as usize].alive).collect()
+    }
+
+    /// Where a rank is placed, and what it does.
+    #[must_use]
+    pub fn rank(&self, rank: Rank) -> Option<&RankState> {
+        self.ranks.get(rank as usize)
+    }
+
+    /// True unless the simulator took it out.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub fn keeps(&self, safeguard: Safeguard) -> bool {
+        !self.sabotaged.contains(&safeguard)
+    }
+
+    /// True: only the simulator takes safeguards out.
+    #[cfg(not(feature = "sabotage"))]
+    #[must_use]
+    pub const fn keeps(&self, _safeguard: Safeguard) -> bool {
+        true
+    }
+
+    /// Takes a safeguard out.
+    #[cfg(feature = "sabotage")]
+    pub fn sabotage(&mut self, safeguard: Safeguard) {
+        self.sabotaged.insert(safeguard);
+    }
+}

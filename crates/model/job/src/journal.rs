@@ -1,0 +1,316 @@
+//! What of a job's life goes into its journal: each hook is one call where something happens.
+//!
+//! Invariant: nothing here decides anything.
+
+use crate::event::{Asker, Effect, NodeLoss, Publication, Record};
+use crate::job::Job;
+use crate::operation::Operation;
+use mend_coordination::failure::Failure;
+use mend_coordination::migration;
+use mend_journal::Event;
+use mend_journal::event::{Asker as By, Cause, Code, ImageFacts, Phase, cut};
+use mend_journal::ranks::Ranks;
+use mend_messages::agent::{ImageId, Reply, SaveMode, Saved, Unasked, Unwritten, Written};
+use mend_messages::daemon::{ExitStatus, FromDaemon};
+use mend_messages::job::{NodeIndex, Rank};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What the journal has to remember from one event to the next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Noted {
+    /// The phase of the operation under way, and when it began.
+    phase: Option<(Phase, u64)>,
+    /// Images that are being written behind their ranks.
+    behind: BTreeMap<(Rank, ImageId), Saved>,
+    /// What is to blame for the failure of what is under way; the first that was found.
+    blamed: Option<Code>,
+}
+
+fn by(asker: Asker) -> By {
+    if asker == Asker::Schedule { By::Schedule } else { By::User }
+}
+
+impl Job {
+    fn put(&mut self, node: Option<NodeIndex>, rank: Option<Rank>, durable: bool, event: Event) {
+        self.effect(Effect::Record(Box::new(Record::Happened { node, rank, durable, event })));
+    }
+
+    /// Records what happened to the job.
+    pub(crate) fn record(&mut self, event: Event) {
+        self.put(None, None, false, event);
+    }
+
+    /// Records what happened to a rank, where it is.
+    pub(crate) fn record_rank(&mut self, rank: Rank, event: Event) {
+        let node = self.ranks.get(rank as usize).map(|state| state.node);
+        self.put(node, Some(rank), false, event);
+    }
+
+    /// Records what happened to a node.
+    pub(crate) fn record_node(&mut self, node: NodeIndex, event: Event) {
+        self.put(Some(node), None, false, event);
+    }
+
+    /// What is found to be why the job ends; the first counts.
+    fn cause(&mut self, cause: Cause) {
+        self.effect(Effect::Record(Box::new(Record::Cause(cause))));
+    }
+
+    /// What is to blame if what is under way fails; the first counts.
+    pub(crate) fn blame(&mut self, code: Code) {
+        self.noted.blamed.get_or_insert(code);
+    }
+
+    fn take_blame(&mut self) -> Code {
+        self.noted.blamed.take().unwrap_or(Code::Other)
+    }
+
+    fn node_name(&self, node: Option<NodeIndex>) -> String {
+        node.and_then(|node| self.nodes.get(node as usize)).map(|node| node.setup.name.clone()).unwrap_or_default()
+    }
+
+    fn node_of(&self, rank: Rank) -> Option<NodeIndex> {
+        self.ranks.get(rank as usize).map(|state| state.node)
+    }
+
+    /// Which ranks are where; durable before any of them is asked to start.
+    pub(crate) fn note_places(&mut self) {
+        let mut found: BTreeMap<String, Vec<(u32, u32)>> = BTreeMap::new();
+        for (rank, state) in (0..).zip(&self.ranks) {
+            found.entry(self.node_name(Some(state.node))).or_default().push((rank, rank));
+        }
+        let places = found.into_iter().map(|(node, ranks)| (node, Ranks::from(ranks))).collect();
+        self.put(None, None, true, Event::Placed { places });
+    }
+
+    /// A daemon says something.
+    pub(crate) fn note_message(&mut self, node: NodeIndex, message: &FromDaemon) {
+        let (rank, event) = match message {
+            FromDaemon::Started { rank } => (*rank, Event::RankStarted),
+            FromDaemon::StartFailed { rank, error, hint, code } => {
+                (*rank, Event::StartFailed { error: cut(error.clone()), hint: cut(hint.clone()), status: *code })
+            }
+            FromDaemon::AgentUp { rank, main_process, executable } => {
+                (*rank, Event::AgentUp { executable: cut(executable.clone()), main_process: *main_process })
+            }
+            FromDaemon::Agentless { rank } => (*rank, Event::Agentless),
+            FromDaemon::MessagesLost { rank, peer, why } => (*rank, Event::MessagesLost { peer: *peer, why: cut(why.clone()) }),
+            FromDaemon::Restored { rank, restart_us, bytes } => (*rank, Event::RankRestored { us: *restart_us, bytes: *bytes }),
+            FromDaemon::RestoreFailed { rank, error, hint, image } => {
+                (*rank, Event::RestoreFailed { error: cut(error.clone()), hint: cut(hint.clone()), image: *image })
+            }
+            FromDaemon::Exited { rank, status } => match status {
+                ExitStatus::Code(status) => (*rank, Event::RankExited { status: *status }),
+                ExitStatus::Signal(signal) => (*rank, Event::RankSignal { signal: *signal }),
+            },
+            FromDaemon::Report { rank, report } => (*rank, report.clone().into()),
+            _ => return,
+        };
+        self.put(Some(node), Some(rank), false, event);
+    }
+
+    /// A rank ended; if not well, that may be why the job does.
+    pub(crate) fn note_exit(&mut self, rank: Rank, status: ExitStatus) {
+        let node = self.node_name(self.node_of(rank));
+        match status {
+            _ if self.ending.is_some() => {}
+            ExitStatus::Code(0) => {}
+            ExitStatus::Code(status) => self.cause(Cause::RankExited { rank, status, node }),
+            ExitStatus::Signal(signal) => self.cause(Cause::RankSignal { rank, signal, node }),
+        }
+    }
+
+    /// A node is lost, with these ranks.
+    pub(crate) fn note_node_lost(&mut self, node: NodeIndex, how: &NodeLoss, ranks: &[Rank]) {
+        self.effect(Effect::Record(Box::new(Record::NodeLost { node, how: how.clone(), ranks: ranks.to_vec() })));
+        match &self.operation {
+            // An agent may have noticed first that its connection broke; this is why.
+            Some(Operation::Migration { from, target, .. }) if [*from, *target].contains(&node) => self.noted.blamed = Some(Code::NodeLost),
+            _ => self.blame(Code::NodeLost),
+        }
+    }
+
+    /// A signal came to the job.
+    pub(crate) fn note_interrupt(&mut self, signal: i32) {
+        self.record(Event::Interrupted { signal });
+        self.cause(Cause::Interrupted { signal });
+    }
+
+    /// `mend kill`.
+    pub(crate) fn note_kill(&mut self) {
+        self.record(Event::KillAsked);
+        self.cause(Cause::Killed);
+    }
+
+    /// A rank called `MPI_Abort`.
+    pub(crate) fn note_abort(&mut self, rank: Rank, status: i32) {
+        self.record_rank(rank, Event::Abort { status });
+        if self.ending.is_none() {
+            self.cause(Cause::Abort { rank, status });
+        }
+    }
+
+    /// All ranks of a restart go on.
+    pub(crate) fn note_resumed(&mut self) {
+        let us = self.now_us.saturating_sub(self.begun_us);
+        self.record(Event::Resumed { us });
+    }
+
+    /// A checkpoint begins.
+    pub(crate) fn note_checkpoint(&mut self, checkpoint: u64, mode: SaveMode, base: Option<u64>, asker: Asker) {
+        let mode = if mode == SaveMode::Stop { "stop" } else { "copy-on-write" }.to_owned();
+        self.noted.blamed = None;
+        self.noted.phase = Some((Phase::Inspect, self.now_us));
+        self.record(Event::CheckpointAsked { checkpoint, by: by(asker), mode, base });
+    }
+
+    /// There will be no such checkpoint.
+    pub(crate) fn note_checkpoint_failed(&mut self, checkpoint: u64, asker: Asker, failure: &Failure) {
+        self.note_phase();
+        let (by, code, failure) = (by(asker), self.take_blame(), failure.clone());
+        self.noted.behind.clear();
+        self.effect(Effect::Record(Box::new(Record::CheckpointFailed { checkpoint, by, code, failure })));
+    }
+
+    /// All images are there: from here on the checkpoint may be.
+    pub(crate) fn note_deciding(&mut self, checkpoint: u64) {
+        self.note_phase();
+        self.put(None, None, true, Event::CheckpointDecided { checkpoint });
+    }
+
+    /// It is published.
+    pub(crate) fn note_published(&mut self, publication: &Publication) {
+        self.noted.behind.clear();
+        self.record(Event::CheckpointCommitted {
+            checkpoint: publication.number,
+            by: if publication.periodic { By::Schedule } else { By::User },
+            kind: publication.kind().to_string(),
+            bytes: publication.bytes(),
+            stopped_us: publication.stopped_us,
+            durable_us: publication.durable_us,
+            phases: publication.phases.into(),
+        });
+    }
+
+    /// An agent answers what a checkpoint or migration asked.
+    pub(crate) fn note_reply(&mut self, rank: Rank, reply: &Reply) {
+        let number = match &self.operation {
+            Some(Operation::Checkpoint { number, .. }) => Some(*number),
+            Some(Operation::Migration { .. }) => None,
+            _ => return,
+        };
+        match (reply, number) {
+            (Reply::Inspected(found), _) => {
+                for obstacle in &found.obstacles {
+                    let (what, hint) = (cut(obstacle.what.clone()), cut(obstacle.hint.clone()));
+                    self.record_rank(rank, Event::ObstacleFound { what, hint });
+                    self.blame(Code::Obstacle);
+                }
+            }
+            (Reply::Saved(saved), Some(_)) if saved.behind => drop(self.noted.behind.insert((rank, saved.id), saved.clone())),
+            (Reply::Saved(saved), Some(number)) => self.note_image(rank, number, saved, saved.park_us + saved.write_us),
+            (Reply::Unasked(Unasked::Silent), _) => self.blame(Code::NoAnswer),
+            (Reply::Failed { .. } | Reply::Unasked(_), _) => self.blame(Code::Agent),
+            _ => {}
+        }
+    }
+
+    /// An image that was written behind its rank is durable, or will not be.
+    pub(crate) fn note_written(&mut self, rank: Rank, id: ImageId, result: &Result<Written, Unwritten>) {
+        let Some(Operation::Checkpoint { number, .. }) = self.background.as_ref().or(self.operation.as_ref()) else { return };
+        let number = *number;
+        match (result, self.noted.behind.remove(&(rank, id))) {
+            (Ok(written), Some(saved)) => {
+                let saved = Saved { bytes: written.bytes, pages: written.pages, ..saved };
+                self.note_image(rank, number, &saved, written.write_us);
+            }
+            (Err(Unwritten::Ended), _) => self.blame(Code::RankEnded),
+            (Err(Unwritten::Failed(_)), _) => self.blame(Code::Image),
+            (Ok(_), None) => {}
+        }
+    }
+
+    fn note_image(&mut self, rank: Rank, checkpoint: u64, saved: &Saved, us: u64) {
+        let image = ImageFacts { bytes: saved.bytes, pages: saved.pages, us, full: saved.base.is_none() };
+        self.record_rank(rank, Event::ImageWritten { checkpoint, image, note: saved.note.clone().map(cut) });
+    }
+
+    /// What is under way may have come to its next phase.
+    pub(crate) fn note_phase(&mut self) {
+        let of_checkpoint = |operation: &Operation| match operation {
+            Operation::Checkpoint { machine, number, .. } => Some((machine.phase().and_then(phase_of), Some(*number))),
+            _ => None,
+        };
+        let now = match &self.operation {
+            Some(Operation::Migration { machine, .. }) => (machine.phase().and_then(phase_of), None),
+            Some(operation @ Operation::Checkpoint { .. }) => of_checkpoint(operation).unwrap_or_default(),
+            _ => self.background.as_ref().and_then(of_checkpoint).unwrap_or_default(),
+        };
+        let now_us = self.now_us;
+        match self.noted.phase {
+            Some((phase, _)) if Some(phase) == now.0 => {}
+            Some((phase, since)) => {
+                self.noted.phase = now.0.map(|phase| (phase, now_us));
+                self.record(Event::PhaseDone { phase, us: now_us.saturating_sub(since), checkpoint: now.1 });
+            }
+            None => self.noted.phase = now.0.map(|phase| (phase, now_us)),
+        }
+    }
+
+    /// A migration begins.
+    pub(crate) fn note_migration(&mut self, rank: Rank, to: Option<NodeIndex>) {
+        let node = self.node_of(rank);
+        let (from, to) = (self.node_name(node), self.node_name(to));
+        self.noted.blamed = None;
+        self.noted.phase = Some((Phase::Inspect, self.now_us));
+        self.put(node, Some(rank), false, Event::MigrationAsked { by: By::User, from, to });
+    }
+
+    /// From here on the rank is on its target.
+    pub(crate) fn note_moving(&mut self, rank: Rank, target: NodeIndex) {
+        let (from, to) = (self.node_name(self.node_of(rank)), self.node_name(Some(target)));
+        self.put(Some(target), Some(rank), true, Event::MigrationDecided { from, to });
+    }
+
+    /// A migration is over.
+    pub(crate) fn note_migrated(&mut self, rank: Rank, from: Option<NodeIndex>, result: Result<&migration::Outcome, &Failure>) {
+        if let Some((phase, since)) = self.noted.phase.take() {
+            let us = self.now_us.saturating_sub(since);
+            self.record(Event::PhaseDone { phase, us, checkpoint: None });
+        }
+        match result {
+            Ok(done) => {
+                let (from, to, phases) = (self.node_name(from), self.node_name(self.node_of(rank)), done.phases.into());
+                self.record_rank(rank, Event::MigrationCommitted { from, to, bytes: done.bytes, stopped_us: done.stopped_us, phases });
+            }
+            Err(failure) => {
+                let (node, code, failure) = (self.node_of(rank), self.take_blame(), failure.clone());
+                self.effect(Effect::Record(Box::new(Record::MigrationUndone { node, rank, code, failure })));
+            }
+        }
+    }
+
+    /// Checkpoints are gone.
+    pub(crate) fn note_removed(&mut self, checkpoints: &[u64], by: By) {
+        if !checkpoints.is_empty() {
+            self.record(Event::CheckpointRemoved { checkpoints: checkpoints.to_vec(), by });
+        }
+    }
+}
+
+/// A phase by the name that the machines have for it.
+fn phase_of(name: &str) -> Option<Phase> {
+    Some(match name {
+        "inspect" => Phase::Inspect,
+        "suspend" => Phase::Suspend,
+        "save" => Phase::Save,
+        "keep" => Phase::Keep,
+        "resume" => Phase::Resume,
+        "write" => Phase::Write,
+        "move" => Phase::Move,
+        "connect" => Phase::Connect,
+        "undo" => Phase::Undo,
+        _ => return None,
+    })
+}

@@ -1,0 +1,147 @@
+//! What people are told while a job runs, without its words.
+
+use crate::event::NodeLoss;
+use mend_coordination::failure::{Failure, Refusal};
+use mend_coordination::recovery::Source;
+use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::{ImageRef, Shelf};
+use serde::{Deserialize, Serialize};
+
+/// What people are told, and the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Notice {
+    /// All ranks of a restart run again.
+    Restored {
+        /// How many.
+        ranks: u32,
+    },
+    /// A rank called `MPI_Abort`.
+    Aborted {
+        /// Which.
+        rank: Rank,
+        /// With this code.
+        code: i32,
+    },
+    /// A rank wanted more processes. Told once.
+    SpawnRefused {
+        /// Which.
+        rank: Rank,
+    },
+    /// A rank's PMI client broke the protocol.
+    PmiViolation {
+        /// Which.
+        rank: Rank,
+        /// What it sent.
+        text: String,
+    },
+    /// A rank was ended by a signal.
+    RankKilled {
+        /// Which.
+        rank: Rank,
+        /// Where.
+        node: NodeIndex,
+        /// By which.
+        signal: i32,
+        /// The newest checkpoint that can be restarted.
+        newest: Option<u64>,
+    },
+    /// The first rank that did not exit well.
+    RankExited {
+        /// Which.
+        rank: Rank,
+        /// Where.
+        node: NodeIndex,
+        /// With this code.
+        code: i32,
+    },
+    /// A signal is passed on to the ranks.
+    Interrupted {
+        /// Which.
+        signal: i32,
+        /// The time ranks have to obey, seconds.
+        obey_s: u64,
+        /// The newest checkpoint that can be restarted.
+        newest: Option<u64>,
+    },
+    /// A node without ranks is lost.
+    SpareLost {
+        /// Which.
+        node: NodeIndex,
+        /// How.
+        how: NodeLoss,
+    },
+    /// A file was put back, but for something.
+    FilePut(String),
+    /// A verb ended the job.
+    Killed,
+    /// A rank's agent failed while it went on after a restart.
+    GoesOnBadly {
+        /// Which.
+        rank: Rank,
+        /// Why.
+        why: Refusal,
+    },
+    /// When periodic checkpoints are taken.
+    Schedule {
+        /// Seconds.
+        interval_s: f64,
+        /// As their cost makes it best, from then on.
+        auto: bool,
+    },
+    /// A periodic checkpoint failed; told once for each reason.
+    PeriodicFailed {
+        /// Why.
+        failure: Failure,
+        /// Seconds to the next try.
+        next_s: u64,
+    },
+    /// After such failures one succeeded.
+    PeriodicGoesOn {
+        /// Number of the checkpoint.
+        number: u64,
+    },
+    /// There is too little room for periodic checkpoints from now on, all in bytes.
+    NoRoom {
+        /// What is left.
+        left: u64,
+        /// What the next one takes, about.
+        expected: u64,
+        /// What stays free.
+        reserve: u64,
+    },
+    /// There is room again.
+    RoomAgain,
+    /// Upkeep failed; told once for each reason.
+    Upkeep(String),
+    /// A job of one node has no partner for the tier of that name.
+    NoPartner,
+    /// What a shelf would hold goes to the next tier.
+    PassedOver {
+        /// Where.
+        node: NodeIndex,
+        /// Which.
+        shelf: Shelf,
+        /// Why.
+        why: String,
+    },
+    /// A tier will not hold the whole checkpoint.
+    TierGaveUp {
+        /// Name of the tier.
+        tier: String,
+        /// Of the checkpoint.
+        number: u64,
+        /// Why.
+        why: String,
+    },
+    /// A copy of an image is not good.
+    BadCopy {
+        /// Of which image.
+        image: ImageRef,
+        /// Who wanted it.
+        node: NodeIndex,
+        /// Where it is.
+        source: Source,
+        /// What is wrong.
+        why: String,
+    },
+}

@@ -1,0 +1,232 @@
+//! What daemons say of their ranks, and what follows: who runs, where everybody is, what is printed and read, who is gone.
+
+use crate::event::{Effect, End, GoesOn, NodeLoss, Notice, StdinEffect};
+use crate::job::{Job, MAP_DELAY_US, RankPhase, RankState};
+use crate::safeguard::Safeguard;
+use mend_coordination::failure::{Gone, TargetTrouble, Trouble};
+use mend_coordination::pmi::{self, ClientState};
+use mend_messages::agent::Request;
+use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
+use mend_messages::job::{JobMap, MapEntry, NodeIndex, Rank};
+
+impl Job {
+    pub(crate) fn message(&mut self, node: NodeIndex, message: FromDaemon) {
+        self.note_message(node, &message);
+        let at_home =
+            |rank: Rank, job: &Self| job.ranks.get(rank as usize).is_some_and(|state| state.node == node || !job.keeps(Safeguard::AtHome));
+        match message {
+            FromDaemon::Output { rank, stream, bytes } => {
+                self.effect(Effect::Print { rank, stream, bytes });
+            }
+            FromDaemon::Pmi { rank, bytes } if at_home(rank, self) => {
+                let effects = self.pmi.receive(rank, &bytes);
+                self.apply(effects);
+            }
+            FromDaemon::Agent { seq, rank, reply } => self.answered(seq, rank, reply),
+            FromDaemon::Written { rank, id, result } if at_home(rank, self) => self.image_written(rank, id, result),
+            FromDaemon::Started { rank } if at_home(rank, self) => {
+                if self.ranks[rank as usize].phase == RankPhase::Starting {
+                    self.ranks[rank as usize].phase = RankPhase::Running;
+                }
+            }
+            FromDaemon::AgentUp { rank, .. } | FromDaemon::Agentless { rank } if at_home(rank, self) => {
+                self.ranks[rank as usize].agent = true;
+            }
+            FromDaemon::FabricUp { rank, address } if at_home(rank, self) => {
+                self.ranks[rank as usize].address = Some(address);
+                self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
+                self.restarted_if_complete();
+                if self.map_due_us.is_some() && self.ranks.iter().all(|rank| rank.address.is_some()) {
+                    self.publish_map();
+                }
+            }
+            FromDaemon::FabricUp { rank, address } => self.target_fabric_up(node, rank, address),
+            FromDaemon::Restored { rank, restart_us, .. } if at_home(rank, self) => {
+                if self.ranks[rank as usize].phase == RankPhase::Restoring(false) {
+                    let phases = self.restart.get_or_insert_default();
+                    phases.restart_us = phases.restart_us.max(restart_us);
+                    self.ranks[rank as usize].phase = RankPhase::Restoring(true);
+                    self.ranks[rank as usize].agent = true;
+                    self.restarted_if_complete();
+                }
+            }
+            FromDaemon::Restored { rank, restart_us, .. } => self.target_restored(node, rank, restart_us),
+            FromDaemon::RestoreFailed { rank, error, hint, image } if at_home(rank, self) => {
+                self.end(End::NotRestored { rank, node, why: TargetTrouble::Told(Trouble { error, hint }), image });
+            }
+            FromDaemon::RestoreFailed { rank, error, hint, .. } => self.target_refused(node, rank, Trouble { error, hint }),
+            FromDaemon::StartFailed { rank, error, hint, code } => {
+                self.end(End::NotStarted { rank, node, why: Trouble { error, hint }, code });
+            }
+            FromDaemon::Exited { rank, status } if at_home(rank, self) => {
+                if matches!(status, ExitStatus::Code(_)) && self.interrupted.is_none() && self.ending.is_none() {
+                    self.effect(Effect::OutputEnds { rank });
+                }
+                self.exited(rank, status);
+            }
+            FromDaemon::Exited { rank, .. } => self.target_ended(node, rank),
+            FromDaemon::Refused { error } => self.end(End::Refused { node, error }),
+            FromDaemon::StdinLeft { bytes, .. } => self.effect(Effect::Stdin(StdinEffect::Left(bytes))),
+            FromDaemon::StdinTaken { .. } => self.effect(Effect::Stdin(StdinEffect::Taken)),
+            FromDaemon::StdinHeld { again, begun, .. } => self.effect(Effect::Stdin(StdinEffect::Held { again, begun })),
+            FromDaemon::FilesPut(result) => self.files_put(node, result),
+            FromDaemon::MessagesLost { rank, peer, why } if at_home(rank, self) => self.messages_lost(rank, peer, why),
+            FromDaemon::Tier(report) => self.tier_report(node, report),
+            FromDaemon::Ready { .. }
+            | FromDaemon::Pong
+            | FromDaemon::Report { .. }
+            | FromDaemon::FabricInUse { .. }
+            | FromDaemon::Pmi { .. }
+            | FromDaemon::MessagesLost { .. }
+            | FromDaemon::Written { .. }
+            | FromDaemon::Started { .. }
+            | FromDaemon::AgentUp { .. }
+            | FromDaemon::Agentless { .. } => {}
+        }
+    }
+
+    /// Carries out what the PMI server wants.
+    pub(crate) fn apply(&mut self, effects: Vec<pmi::Effect>) {
+        for effect in effects {
+            match effect {
+                pmi::Effect::Reply { rank, line } => self.send_to_rank(rank, ToDaemon::Pmi { rank, bytes: line.into_bytes() }),
+                pmi::Effect::Abort { rank, code } => {
+                    self.tell(Notice::Aborted { rank, code });
+                    self.note_abort(rank, code);
+                    self.end(End::Code(code));
+                }
+                // The program gets an MPI error that does not say why; users are told once.
+                pmi::Effect::SpawnRefused { rank } => {
+                    self.record_rank(rank, mend_journal::Event::SpawnRefused);
+                    if !std::mem::replace(&mut self.spawn_told, true) {
+                        self.tell(Notice::SpawnRefused { rank });
+                    }
+                }
+                pmi::Effect::Violation { rank, text } => self.tell(Notice::PmiViolation { rank, text }),
+            }
+        }
+    }
+
+    /// Tells all nodes where every rank is.
+    pub(crate) fn publish_map(&mut self) {
+        self.map_version += 1;
+        self.map_due_us = None;
+        let entry = |(rank, state): (usize, &RankState)| MapEntry {
+            rank: rank as Rank,
+            node: state.node,
+            generation: state.generation,
+            open: state.open,
+            address: state.address.clone(),
+        };
+        let map = JobMap { version: self.map_version, entries: self.ranks.iter().enumerate().map(entry).collect() };
+        self.send_to_all(&ToDaemon::Map(map));
+    }
+
+    /// Lets the ranks of a restart run once all of them are complete.
+    fn restarted_if_complete(&mut self) {
+        let complete = |rank: &RankState| rank.phase == RankPhase::Restoring(true) && rank.address.is_some();
+        let enough = match self.keeps(Safeguard::AllOrNone) {
+            true => self.ranks.iter().all(complete),
+            false => self.ranks.iter().any(complete),
+        };
+        if !enough || self.ending.is_some() {
+            return;
+        }
+        self.publish_map();
+        self.resumed_at_us = Some(self.now_us);
+        let ranks = self.ranks.len() as Rank;
+        for state in &mut self.ranks {
+            state.phase = RankPhase::Running;
+        }
+        self.ask_agents(vec![(0..ranks).map(|rank| (rank, Request::Resume)).collect()]);
+        let effects = self.pmi.thaw();
+        self.apply(effects);
+        if let (Some(restoring), Some(phases)) = (self.restoring.take(), &self.restart) {
+            let read_us = restoring.reads.read_us.saturating_add(phases.restart_us);
+            self.restarts.add(mend_policy::restarts::Restart { read_us, ..restoring.reads });
+            self.periodic.restarted(&self.restarts);
+            self.effect(Effect::KeepRestarts(self.restarts.clone()));
+        }
+        self.effect(Effect::Stdin(StdinEffect::Read));
+        self.note_resumed();
+        self.tell(Notice::Restored { ranks });
+    }
+
+    fn exited(&mut self, rank: Rank, status: ExitStatus) {
+        if matches!(self.ranks[rank as usize].phase, RankPhase::Exited(_)) {
+            return;
+        }
+        self.note_exit(rank, status);
+        let was = std::mem::replace(&mut self.ranks[rank as usize].phase, RankPhase::Exited(status));
+        if let (RankPhase::Restoring(_), ExitStatus::Code(_)) = (was, status) {
+            // It cannot have run: the others would wait for it for ever.
+            let node = self.ranks[rank as usize].node;
+            return self.end(End::NotRestored { rank, node, why: TargetTrouble::Ended, image: false });
+        }
+        self.operation_lost(rank, Gone::Ended);
+        let code = match status {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal(signal) => 128 + signal,
+        };
+        if code != 0 && self.exit_code == 0 {
+            self.exit_code = code;
+            if let (ExitStatus::Code(code), None, None) = (status, &self.ending, self.interrupted) {
+                let node = self.ranks[rank as usize].node;
+                self.tell(Notice::RankExited { rank, node, code });
+            }
+        }
+        if self.ending.is_some() {
+            return;
+        }
+        if let (ExitStatus::Signal(signal), None) = (status, self.interrupted) {
+            let (node, newest) = (self.ranks[rank as usize].node, self.newest_left());
+            self.tell(Notice::RankKilled { rank, node, signal, newest });
+        }
+        let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.pmi.client(rank) == ClientState::Active);
+        if self.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_))) {
+            let code = self.interrupted.map_or(self.exit_code, |(signal, _)| 128 + signal);
+            self.end(End::Code(code));
+        } else if fatal && self.interrupted.is_none() {
+            // The others would wait for its messages for ever.
+            self.end(End::Code(code));
+        }
+    }
+
+    pub(crate) fn node_lost(&mut self, index: NodeIndex, how: NodeLoss) {
+        let Some(node) = self.nodes.get_mut(index as usize).filter(|node| node.alive) else { return };
+        node.alive = false;
+        if self.ending.is_some() {
+            return;
+        }
+        let here = |state: &RankState| state.node == index && !matches!(state.phase, RankPhase::Exited(_));
+        let lost: Vec<Rank> = (0..self.ranks.len() as Rank).filter(|&rank| here(&self.ranks[rank as usize])).collect();
+        self.note_node_lost(index, &how, &lost);
+        if self.keeps(Safeguard::LostTargetsAreTold) {
+            self.target_lost(index);
+        }
+        self.tiers_lost(index);
+        if lost.is_empty() {
+            self.tell(Notice::SpareLost { node: index, how });
+            self.search_lost(index);
+            return;
+        }
+        for &rank in &lost {
+            self.operation_lost(rank, Gone::WithItsNode);
+        }
+        let goes_on = match self.newest_left() {
+            _ if self.searching.is_some() || !self.putting.is_empty() => GoesOn::Again,
+            Some(number) => GoesOn::From(number),
+            None if self.listed.is_empty() => GoesOn::NoCheckpoint,
+            None => GoesOn::NotAllThere,
+        };
+        self.end(End::NodeLost { node: index, how, ranks: lost, goes_on });
+    }
+
+    pub(crate) fn feed(&mut self, bytes: Vec<u8>) {
+        if bytes.is_empty() {
+            // From now on its processes read the end after what they had not read.
+            self.stdin = false;
+        }
+        self.send_to_rank(0, ToDaemon::Stdin { rank: 0, bytes });
+    }
+}

@@ -1,0 +1,48 @@
+//! What keeps a job from harm, by name, so that the simulator can take one out and must find the harm. Outside of it all are in.
+
+use serde::{Deserialize, Serialize};
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Safeguard {
+    /// What a node says of a rank counts only if the rank is placed there.
+    AtHome,
+    /// The copy that a migration left behind is killed when the other takes its place.
+    SourceGoes,
+    /// What a failed migration built on its target is killed.
+    TargetGoes,
+    /// A rank that is gone is waited for no more.
+    LostRanksAreTold,
+    /// An agent that does not answer in time counts as failed.
+    SilenceIsFailure,
+    /// A target node that is lost ends the migration.
+    LostTargetsAreTold,
+    /// Who waits when the job ends is told.
+    NobodyIsLeftWaiting,
+    /// All nodes are told when the job ends.
+    NodesAreEnded,
+    /// It is over only when every node has ended its ranks, or had its time.
+    EndIsAwaited,
+    /// What a failed checkpoint wrote is removed.
+    UnfinishedGoes,
+    /// An image that could not be written fails its checkpoint.
+    WritesAreChecked,
+    /// No number of a checkpoint is given twice.
+    NumbersAreNew,
+    /// A checkpoint builds only on one that is still good.
+    BasesAreChecked,
+    /// One operation at a time.
+    OneAtATime,
+    /// Checkpoints are not removed while they are being merged.
+    RemovalWaits,
+    /// Restored ranks go on only when all are complete.
+    AllOrNone,
+    /// Ranks that wait for lost messages do not wait for ever.
+    LossesEndTheJob,
+    /// A loss that mended itself since is none.
+    OldLossesAreForgotten,
+    /// A periodic checkpoint that fails because the job ends is not told as a failure.
+    EndsAreNoFailures,
+    /// A signal that is not obeyed ends the job.
+    SignalsAreObeyed,
+}

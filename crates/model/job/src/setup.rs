@@ -1,0 +1,177 @@
+//! What a job begins with: all that was found out about the world before its machine's first step.
+
+use mend_coordination::pmi::PmiServer;
+use mend_messages::agent::{ImageId, SaveMode};
+use mend_messages::files::KeptFile;
+use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::{ImageRef, TierSpec};
+use mend_policy::restarts::{Restart, Restarts};
+use mend_policy::retention::Bounds;
+use mend_policy::schedule::{Incremental, Interval, Rules};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A node of the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSetup {
+    /// Name as the user gave it.
+    pub name: String,
+    /// Its daemon.
+    pub address: SocketAddr,
+}
+
+/// How images are taken unless a request says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saving {
+    /// How long ranks stand still.
+    pub mode: SaveMode,
+    /// Bytes per second of writing behind them.
+    pub rate: Option<u64>,
+    /// Largest file of the program's that is copied into a checkpoint, bytes.
+    pub keep_files: u64,
+}
+
+/// When checkpoints are taken and which are kept. Part of the job's record, so that a restart goes on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// When checkpoints are taken.
+    pub interval: Interval,
+    /// Which are full.
+    pub incremental: Incremental,
+    /// Periodic ones that are kept; `None`: all.
+    pub keep: Option<u32>,
+    /// Hours between failures of a node.
+    pub mtbf_hours: u64,
+    /// Where merging begins; `None`: never.
+    pub space_percent: Option<u32>,
+}
+
+impl Plan {
+    /// What upkeep keeps.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        Bounds { keep: self.keep.unwrap_or(u32::MAX), space_percent: self.space_percent.unwrap_or(u32::MAX) }
+    }
+
+    /// The rules for a job on `nodes` nodes. Where chains are not `merged`, new ones bound the space that they take.
+    #[must_use]
+    pub fn rules(&self, nodes: u32, merged: bool) -> Rules {
+        Rules {
+            interval: self.interval,
+            incremental: self.incremental,
+            node_mtbf_s: self.mtbf_hours.saturating_mul(3600),
+            nodes,
+            space_percent: self.space_percent.filter(|_| !merged),
+        }
+    }
+}
+
+/// The tiers that a job writes to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierSetup {
+    /// Nearest first.
+    pub specs: Vec<TierSpec>,
+    /// Bound of copying, bytes per second; 0: none.
+    pub rate: u64,
+    /// Nodes that may write to a tier of all nodes at once, at least 1.
+    pub writers: usize,
+}
+
+/// A checkpoint that was there before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopted {
+    /// Its number.
+    pub number: u64,
+    /// Taken by the schedule.
+    pub periodic: bool,
+    /// One per rank, ascending.
+    pub images: Vec<AdoptedImage>,
+}
+
+/// One of its images.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptedImage {
+    /// Which.
+    pub image: ImageRef,
+    /// Host the rank was on.
+    pub host: String,
+    /// Number of the checkpoint it builds on.
+    pub base: Option<u64>,
+    /// The checkpoint directory has it, at its full length.
+    pub shared: bool,
+}
+
+/// What a restart has that a new job has not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restoring {
+    /// For each rank its image's file and those of the images it builds on, newest first.
+    pub chains: Vec<Vec<PathBuf>>,
+    /// For each rank its image's name.
+    pub images: Vec<ImageId>,
+    /// What is read; no time yet.
+    pub reads: Restart,
+    /// The checkpoint's directory.
+    pub checkpoint: PathBuf,
+    /// Files that are put back before any rank is built.
+    pub files: Vec<KeptFile>,
+    /// Where the images are to be looked for; `None`: in those files.
+    pub search: Option<SearchSetup>,
+}
+
+/// A search for images in tiers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SearchSetup {
+    /// Tiers of the checkpoint.
+    pub specs: Vec<TierSpec>,
+    /// As in [`TierSetup::rate`].
+    pub rate: u64,
+    /// For each rank its image and those it builds on, newest first.
+    pub lineage: Vec<Vec<ImageRef>>,
+    /// Lengths of the images in the checkpoint directory, by checkpoint and rank.
+    pub shared: BTreeMap<(u64, Rank), u64>,
+    /// Copies that are already where they are needed are checked before any process is built; else the restorer does.
+    pub check: bool,
+}
+
+/// Everything a job begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Name people use.
+    pub id: String,
+    /// The job's permanent identity.
+    pub identity: [u8; 16],
+    /// Random, of this life of the job alone: tokens are drawn from it.
+    pub token_key: [u8; 32],
+    /// Hosts first, then spares.
+    pub nodes: Vec<NodeSetup>,
+    /// Where each rank is.
+    pub places: Vec<NodeIndex>,
+    /// Where checkpoints go.
+    pub checkpoints: PathBuf,
+    /// Numbers of those that are there, ascending.
+    pub listed: Vec<u64>,
+    /// Those that copies in tiers are looked after of, ascending.
+    pub adopted: Vec<Adopted>,
+    /// When checkpoints are taken.
+    pub plan: Plan,
+    /// `None`: the shared directory alone.
+    pub tiers: Option<TierSetup>,
+    /// How images are taken.
+    pub saving: Saving,
+    /// How long channels may take to drain.
+    pub drain_timeout_us: u64,
+    /// Silence after which a node counts as lost.
+    pub node_timeout_us: u64,
+    /// Bytes that periodic checkpoints leave free in their file system.
+    pub reserve: u64,
+    /// What restarts took before.
+    pub restarts: Restarts,
+    /// The process manager's state.
+    pub pmi: PmiServer,
+    /// Whether rank 0 gets standard input.
+    pub stdin: bool,
+    /// `None`: a new job.
+    pub restoring: Option<Restoring>,
+}

@@ -1,0 +1,373 @@
+//! Tiers of a running job's checkpoints: where ranks save, which copies follow, what is removed. Decisions are
+//! `mend_coordination::replication`'s; this has them carried out.
+//!
+//! ```text
+//! checkpoint: Save per rank ─► Placed ─► Saved … all ─► published ─► copies follow
+//! ```
+//! Invariants: a checkpoint is published only when every image has its name in the tier it was written to; its manifest
+//! is in the checkpoint directory whichever tiers hold the images. With the default, the shared directory alone, nothing
+//! of this takes part.
+
+use crate::event::{Effect, Notice, Publication};
+use crate::job::Job;
+use crate::operation::Operation;
+use crate::setup::{SearchSetup, TierSetup};
+use mend_coordination::checkpoint::image_name;
+use mend_coordination::replication::{Action, Published, Replication};
+use mend_journal::Event as Happened;
+use mend_journal::event::Asker;
+use mend_messages::agent::SaveOrder;
+use mend_messages::daemon::ToDaemon;
+use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::{Destination, Holding, ImageRef, Place, Shelf, Tier, TierDone, TierOrder, TierReport, TierSpec};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Longest time the image of one rank may take to be written, microseconds.
+const SAVE_PATIENCE_US: u64 = 3_600_000_000;
+/// Room that is asked for where nothing is known of a rank's size, bytes.
+const UNKNOWN: u64 = 64 << 20;
+
+/// The tiers of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tiering {
+    specs: Vec<TierSpec>,
+    rate: u64,
+    machine: Replication,
+    /// What each rank's image may take, as its agent said.
+    sizes: BTreeMap<Rank, u64>,
+    placed: BTreeMap<Rank, Place>,
+    /// Tasks that daemons work on, with the machine's own numbers.
+    tasks: BTreeMap<u64, u64>,
+    next_task: u64,
+    /// What the user was told once, and is not told again.
+    told: BTreeSet<(NodeIndex, Shelf)>,
+    told_of_tiers: BTreeSet<(String, String)>,
+}
+
+/// Shelves of these tiers, each once, nearest first.
+fn shelves<'a>(specs: impl IntoIterator<Item = &'a TierSpec>) -> Vec<Shelf> {
+    let mut found: Vec<Shelf> = Vec::new();
+    for shelf in specs.into_iter().filter_map(|spec| spec.tier.shelf()) {
+        if !found.contains(&shelf) {
+            found.push(shelf);
+        }
+    }
+    found
+}
+
+/// Address of one object of a checkpoint.
+pub(crate) fn object_address(base: &str, job: &str, number: u64, name: &str) -> String {
+    format!("{base}/{job}/{number}/{name}")
+}
+
+impl Tiering {
+    /// `keep`: periodic checkpoints in tiers that were told no number.
+    pub(crate) fn new(setup: &TierSetup, nodes: u32, identity: [u8; 16], keep: Option<u32>) -> Self {
+        let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let machine = Replication::new(setup.specs.clone(), 0..nodes, keep, u64::from_le_bytes(*seed), setup.writers);
+        let (sizes, placed, tasks) = Default::default();
+        let (told, told_of_tiers) = Default::default();
+        Self { specs: setup.specs.clone(), rate: setup.rate, machine, sizes, placed, tasks, next_task: 0, told, told_of_tiers }
+    }
+
+    fn task(&mut self, of_machine: u64) -> u64 {
+        self.next_task += 1;
+        self.tasks.insert(self.next_task, of_machine);
+        self.next_task
+    }
+
+    /// Shelves on which a rank may save; none: it saves in the shared directory.
+    fn first_shelves(&self) -> Vec<Shelf> {
+        let before = self.specs.iter().take_while(|spec| spec.tier != Tier::Shared).filter(|spec| spec.tier != Tier::Partner);
+        before.filter_map(|spec| spec.tier.shelf()).collect()
+    }
+
+    fn index(&self, wanted: impl Fn(&Tier) -> bool) -> Option<usize> {
+        self.specs.iter().position(|spec| wanted(&spec.tier))
+    }
+
+    /// Where a shelf's or a file's copy counts: the tier's index, and the node.
+    fn site(&self, place: &Place, node: NodeIndex) -> Option<(usize, Option<NodeIndex>)> {
+        match place {
+            Place::Shelf(Shelf::Memory) => Some((self.index(|tier| *tier == Tier::Memory)?, Some(node))),
+            Place::Shelf(Shelf::Directory(path)) => Some((self.index(|tier| matches!(tier, Tier::Local(own) if own == path))?, Some(node))),
+            Place::File(_) => Some((self.index(|tier| *tier == Tier::Shared)?, None)),
+        }
+    }
+
+    /// Takes note of what an agent said a full image may take.
+    pub(crate) fn expect_size(&mut self, rank: Rank, bytes: u64) {
+        self.sizes.insert(rank, bytes);
+    }
+}
+
+impl Job {
+    /// Tells every node which shelves the job has, and those that a restart reads.
+    pub(crate) fn open_tiers(&mut self, search: Option<&SearchSetup>) {
+        let own = self.tiers.as_ref();
+        let read = search.map(|search| search.specs.as_slice()).unwrap_or_default();
+        if own.is_none() && read.is_empty() {
+            return;
+        }
+        let rate = own.map(|tiering| tiering.rate).or(search.map(|search| search.rate)).unwrap_or(0);
+        let shelves = shelves(own.into_iter().flat_map(|tiering| &tiering.specs).chain(read));
+        let no_partner = own.is_some_and(|tiering| tiering.index(|tier| *tier == Tier::Partner).is_some()) && self.nodes.len() < 2;
+        let keep = self.listed.iter().copied().collect();
+        self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Open { shelves, keep, rate })));
+        if no_partner {
+            self.tell(Notice::NoPartner);
+        }
+    }
+
+    /// Saves a rank on a shelf, if it does not save in the shared directory. False: ask its agent as usual.
+    pub(crate) fn save_on_shelf(&mut self, rank: Rank, number: u64, order: &SaveOrder) -> bool {
+        let Some(tiering) = &mut self.tiers else { return false };
+        tiering.placed.remove(&rank);
+        let shelves = tiering.first_shelves();
+        if shelves.is_empty() {
+            return false;
+        }
+        let needed = tiering.sizes.get(&rank).copied().unwrap_or(UNKNOWN);
+        let seq = self.new_seq(rank, SAVE_PATIENCE_US);
+        let order = TierOrder::Save { seq, rank, number, shelves, needed, order: order.clone() };
+        self.send_to_rank(rank, ToDaemon::Tier(Box::new(order)));
+        true
+    }
+
+    /// A checkpoint failed: what was written of it goes.
+    pub(crate) fn drop_checkpoint(&mut self, number: u64) {
+        self.effect(Effect::Discard { number });
+        let Some(tiering) = &mut self.tiers else { return };
+        tiering.placed.clear();
+        for shelf in shelves(&tiering.specs) {
+            let order = TierOrder::Remove { place: Destination::Shelf(shelf), number, ranks: Vec::new() };
+            self.send_to_all(&ToDaemon::Tier(Box::new(order)));
+        }
+    }
+
+    /// The checkpoint is published: its copies follow.
+    pub(crate) fn replicate(&mut self, publication: &Publication) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let placed = std::mem::take(&mut tiering.placed);
+        let number = publication.number;
+        let image = |image: &crate::event::PublishedImage| {
+            let place = placed.get(&image.rank).cloned().unwrap_or(Place::File(PathBuf::new()));
+            let site = tiering.site(&place, image.node);
+            let reference = ImageRef { number, rank: image.rank, bytes: image.bytes, checksum: image.checksum, id: image.id };
+            Published { image: reference, base: image.base, sites: site.into_iter().collect() }
+        };
+        let images = publication.images.iter().map(image).collect();
+        let actions = tiering.machine.published(number, publication.periodic, images);
+        self.do_tiers(actions);
+    }
+
+    /// Checkpoints that were there before the job was restarted, with what the nodes have of them. Tasks are numbered from
+    /// `first_task`.
+    pub(crate) fn adopt(&mut self, holdings: &BTreeMap<NodeIndex, Vec<Holding>>, first_task: u64) {
+        let adopted = std::mem::take(&mut self.adopted);
+        let Some(tiering) = &mut self.tiers else { return };
+        tiering.next_task = tiering.next_task.max(first_task);
+        for checkpoint in adopted {
+            let mut images = Vec::new();
+            for entry in checkpoint.images {
+                let mut sites = Vec::new();
+                for (&node, holdings) in holdings {
+                    for holding in holdings.iter().filter(|holding| holding.number == checkpoint.number) {
+                        if !holding.images.contains(&(entry.image.rank, entry.image.bytes)) {
+                            continue;
+                        }
+                        let own = self.nodes[node as usize].setup.name == entry.host;
+                        let partner = tiering.index(|tier| *tier == Tier::Partner).filter(|_| !own && holding.shelf == Shelf::Memory);
+                        let site = partner.map(|tier| (tier, Some(node)));
+                        sites.extend(site.or_else(|| tiering.site(&Place::Shelf(holding.shelf.clone()), node)));
+                    }
+                }
+                if entry.shared {
+                    sites.extend(tiering.site(&Place::File(PathBuf::new()), 0));
+                }
+                images.push(Published { image: entry.image, base: entry.base, sites });
+            }
+            tiering.machine.adopt(checkpoint.number, checkpoint.periodic, images);
+        }
+        for node in (0..self.nodes.len() as NodeIndex).filter(|&node| !self.nodes[node as usize].alive) {
+            let actions = tiering.machine.lost(node);
+            debug_assert!(actions.is_empty(), "nothing is copied yet");
+        }
+    }
+
+    /// A daemon reports.
+    pub(crate) fn tier_report(&mut self, node: NodeIndex, report: TierReport) {
+        match report {
+            TierReport::PassedOver { shelf, why } => {
+                // Once for each place: how much room there is differs from time to time.
+                let first = match (&mut self.tiers, &mut self.searching) {
+                    (Some(tiering), _) => tiering.told.insert((node, shelf.clone())),
+                    (None, Some(searching)) => searching.told.insert((node, shelf.clone())),
+                    (None, None) => false,
+                };
+                let tier = match &shelf {
+                    Shelf::Memory => Tier::Memory,
+                    Shelf::Directory(path) => Tier::Local(path.clone()),
+                };
+                self.record_node(node, Happened::TierPassedOver { tier: tier.to_string(), why: why.clone() });
+                if first {
+                    self.tell(Notice::PassedOver { node, shelf, why });
+                }
+            }
+            TierReport::Placed { rank, number, place } => {
+                let under_way = self.operation.as_ref().or(self.background.as_ref());
+                let current = matches!(under_way, Some(Operation::Checkpoint { number: now, .. }) if *now == number);
+                if let (true, Some(tiering)) = (current, &mut self.tiers) {
+                    tiering.placed.insert(rank, place);
+                }
+            }
+            TierReport::Done { task, result } if self.searching.is_some() => self.searched(node, task, result),
+            TierReport::Done { task, result } => {
+                let Some(number) = self.tiers.as_mut().and_then(|tiering| tiering.tasks.remove(&task)) else { return };
+                self.tier_task_done(number, result.map(|_: TierDone| ()));
+            }
+        }
+    }
+
+    /// A task with the replication's own number is over.
+    pub(crate) fn tier_task_done(&mut self, number: u64, result: Result<(), String>) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let actions = tiering.machine.finished(number, result);
+        self.do_tiers(actions);
+    }
+
+    /// A node is lost, and what it held.
+    pub(crate) fn tiers_lost(&mut self, node: NodeIndex) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let actions = tiering.machine.lost(node);
+        self.do_tiers(actions);
+    }
+
+    /// The newest checkpoint of which the nodes that are left have all.
+    pub(crate) fn newest_left(&self) -> Option<u64> {
+        let left = |number: &u64| self.tiers.as_ref().is_none_or(|tiering| tiering.machine.is_restorable(*number));
+        self.listed.iter().rev().copied().find(left)
+    }
+
+    /// Lets go of checkpoints that others removed, once it is known again which there are.
+    pub(crate) fn tidy_tiers(&mut self) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let gone: Vec<u64> = tiering.machine.numbers().filter(|number| !self.listed.contains(number)).collect();
+        let actions: Vec<Action> = gone.into_iter().flat_map(|number| tiering.machine.forgotten(number)).collect();
+        self.do_tiers(actions);
+    }
+
+    /// The job has ended well: nothing of it is left on any node.
+    pub(crate) fn close_tiers(&mut self) {
+        if self.tiers.is_some() {
+            self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Close)));
+        }
+    }
+
+    pub(crate) fn order(&mut self, node: NodeIndex, order: TierOrder) {
+        self.send(node, ToDaemon::Tier(Box::new(order)));
+    }
+
+    fn do_tiers(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Copy { task, image, node, from, to, target } => self.copy(task, image, node, (from, to), target),
+                Action::Manifest { task, number, tier, node } => self.store_manifest(task, number, tier, node),
+                Action::Complete { number, .. } => self.record_tiers(number),
+                Action::GaveUp { number, tier, why } => self.tell_of_tier(number, tier, why),
+                Action::Remove { number, tier, node, ranks } => self.remove_copies(number, tier, node, ranks),
+            }
+        }
+    }
+
+    fn copy(&mut self, task: u64, image: ImageRef, node: NodeIndex, (from, to): (usize, usize), target: Option<NodeIndex>) {
+        let file = self.checkpoints.join(image.number.to_string()).join(image_name(image.rank));
+        let Some(tiering) = &mut self.tiers else { return };
+        let task = tiering.task(task);
+        let from = tiering.specs[from].tier.shelf().map_or_else(|| Place::File(file.clone()), Place::Shelf);
+        let to = match &tiering.specs[to].tier {
+            Tier::Object(base) => Destination::Object(object_address(base, &self.id, image.number, &image_name(image.rank))),
+            tier => tier.shelf().map_or(Destination::File(file), Destination::Shelf),
+        };
+        let partner = target.and_then(|target| self.nodes.get(target as usize)).map(|node| node.setup.address);
+        if let (Some(address), Some(target)) = (partner, target) {
+            let token = self.tokens.draw();
+            self.order(target, TierOrder::Receive { task, image, shelf: Shelf::Memory, token });
+            return self.order(node, TierOrder::Send { image, from, address, token, hurry: false });
+        }
+        self.order(node, TierOrder::Copy { task, image, from, to });
+    }
+
+    fn store_manifest(&mut self, task: u64, number: u64, tier: usize, node: NodeIndex) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let task = tiering.task(task);
+        let to = match &tiering.specs[tier].tier {
+            Tier::Object(base) => Destination::Object(object_address(base, &self.id, number, "manifest.json")),
+            spec => spec.shelf().map_or(Destination::File(PathBuf::new()), Destination::Shelf),
+        };
+        self.effect(Effect::StoreManifest { task, number, node, to });
+    }
+
+    /// A manifest that was to be stored cannot be read.
+    pub(crate) fn manifest_unreadable(&mut self, task: u64, why: String) {
+        if let Some(number) = self.tiers.as_mut().and_then(|tiering| tiering.tasks.remove(&task)) {
+            self.tier_task_done(number, Err(why));
+        }
+    }
+
+    /// For people, and `mend checkpoints`.
+    fn record_tiers(&mut self, number: u64) {
+        let Some(tiering) = &self.tiers else { return };
+        let complete: Vec<String> = tiering.machine.complete(number).iter().map(|spec| spec.tier.to_string()).collect();
+        self.record(Happened::TierComplete { checkpoint: number, tiers: complete.clone() });
+        self.effect(Effect::KeepTiers { number, complete });
+    }
+
+    fn tell_of_tier(&mut self, number: u64, tier: usize, why: String) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let tier = tiering.specs[tier].tier.to_string();
+        let first = tiering.told_of_tiers.insert((tier.clone(), why.clone()));
+        self.record(Happened::TierFailed { checkpoint: number, tier: tier.clone(), error: why.clone() });
+        if first {
+            self.tell(Notice::TierGaveUp { tier, number, why });
+        }
+    }
+
+    fn remove_copies(&mut self, number: u64, tier: usize, node: NodeIndex, ranks: Vec<Rank>) {
+        let Some(tiering) = &self.tiers else { return };
+        match &tiering.specs[tier].tier {
+            Tier::Shared => self.effect(Effect::RemoveImages { number, ranks }),
+            Tier::Object(base) => {
+                let place = Destination::Object(object_address(base, &self.id, number, ""));
+                self.order(node, TierOrder::Remove { place, number, ranks });
+            }
+            spec => {
+                if let Some(shelf) = spec.shelf() {
+                    self.order(node, TierOrder::Remove { place: Destination::Shelf(shelf), number, ranks });
+                }
+            }
+        }
+        let anywhere = self.tiers.as_ref().is_some_and(|tiering| tiering.machine.is_anywhere(number));
+        if anywhere {
+            self.record_tiers(number);
+        } else {
+            // Nothing can be restarted from a manifest alone.
+            self.effect(Effect::RemoveIfEmpty { number });
+        }
+    }
+
+    /// A checkpoint of which no tier is known to have anything was looked at.
+    pub(crate) fn emptied(&mut self, number: u64, gone: bool) {
+        if !gone {
+            return self.record_tiers(number);
+        }
+        self.listed.remove(&number);
+        self.note_removed(&[number], Asker::Schedule);
+        if let Some(tiering) = &mut self.tiers {
+            let actions = tiering.machine.forgotten(number);
+            self.do_tiers(actions);
+        }
+    }
+}

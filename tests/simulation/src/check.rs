@@ -1,0 +1,141 @@
+//! What must be so, whatever happens.
+
+use crate::node::Phase;
+use crate::world::{Coming, SECOND, World};
+use mend_coordination::failure::Failure;
+use mend_job::Job;
+use mend_job::event::End;
+use mend_job::job::RankPhase;
+use mend_messages::job::Rank;
+
+/// A failure that comes of what was asked, not of anything that is wrong.
+pub fn is_expected(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::ThereAlready { .. } | Failure::NoOtherNode | Failure::Storage(_) | Failure::JobEnded | Failure::NoSuchNode { .. }
+    )
+}
+
+impl World {
+    /// At every moment.
+    pub(crate) fn look(&mut self) -> Result<(), String> {
+        for rank in 0..self.size {
+            let copies = self.nodes.iter().filter_map(|node| node.ranks.get(&rank)).filter(|process| process.phase.runs());
+            if copies.count() > 1 {
+                return Err(format!("two copies of rank {rank} run"));
+            }
+        }
+        if let Some(newest) = self.disk.numbers().last()
+            && !self.disk.is_restorable(*newest)
+        {
+            return Err(format!("the newest checkpoint, {newest}, cannot be restarted"));
+        }
+        if let (Some(since), Some(_)) = (self.signalled, &self.job)
+            && self.now > since + 30 * SECOND
+        {
+            return Err("a signal did not end the job".into());
+        }
+        Ok(())
+    }
+
+    /// When nothing is under way.
+    pub(crate) fn look_at_peace(&mut self) -> Result<(), String> {
+        if !self.is_quiet() {
+            return Ok(());
+        }
+        let Some(job) = &self.job else { return Ok(()) };
+        let all_run =
+            (0..self.size).all(|rank| job.rank(rank).is_some_and(|state| matches!(state.phase, RankPhase::Running | RankPhase::Exited(_))));
+        if !all_run || job.open_matters() != (0, 0) {
+            return Err("nothing is on its way, and ranks are waited for".into());
+        }
+        if !self.disk.unfinished().is_empty() {
+            return Err(format!("what was written of checkpoints {:?} is left behind", self.disk.unfinished()));
+        }
+        for rank in 0..self.size {
+            self.look_at_rank(job, rank)?;
+        }
+        self.check_verbs()
+    }
+
+    fn look_at_rank(&self, job: &Job, rank: Rank) -> Result<(), String> {
+        let Some(state) = job.rank(rank) else { return Ok(()) };
+        let home = self.hosts[state.node as usize];
+        for (at, node) in self.nodes.iter().enumerate() {
+            match node.ranks.get(&rank) {
+                Some(_) if at != home => return Err(format!("a copy of rank {rank} is left on node {at}")),
+                Some(process) if process.phase != Phase::Runs && !process.stuck => {
+                    return Err(format!("rank {rank} stands still ({:?}), and nobody lets it go on", process.phase));
+                }
+                None if at == home && state.phase == RankPhase::Running && node.up => {
+                    return Err(format!("rank {rank} is gone, and nobody noticed"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// All ranks of a restart are complete, or have been.
+    pub(crate) fn all_are_built(&self) -> Result<(), String> {
+        let Some(job) = self.job.as_ref().filter(|job| job.end_reason().is_none()) else { return Ok(()) };
+        for rank in 0..self.size {
+            let Some(state) = job.rank(rank) else { continue };
+            let home = &self.nodes[self.hosts[state.node as usize]];
+            if home.ranks.get(&rank).is_some_and(|process| process.phase == Phase::Building) {
+                return Err(format!("others go on while rank {rank} is being rebuilt"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The job is over.
+    pub(crate) fn check_end(&mut self) -> Result<(), String> {
+        self.check_verbs()?;
+        self.story.is_complete()?;
+        let Some(job) = &self.job else { return Ok(()) };
+        for (at, node) in self.nodes.iter().enumerate() {
+            if node.up && node.connection == self.life && !node.ranks.is_empty() && !self.reasons.contains("a node was lost") {
+                return Err(format!("it is over, and ranks live on node {at}"));
+            }
+        }
+        if !self.disk.unfinished().is_empty() {
+            return Err(format!("it is over, and what was written of checkpoints {:?} is left behind", self.disk.unfinished()));
+        }
+        let reason = |what: &str| self.reasons.contains(what);
+        let good = match job.end_reason() {
+            None => false,
+            Some(End::Code(_)) => reason("a rank ended") || reason("killed") || reason("a signal"),
+            Some(End::NotStarted { .. } | End::NotRestored { image: false, .. }) => reason("a rank did not come to be"),
+            // Nothing damages an image here.
+            Some(End::NotRestored { .. } | End::NoGoodCopy(_) | End::FileNotPut { .. } | End::Refused { .. }) => false,
+            Some(End::NodeLost { .. }) => reason("a node was lost"),
+            Some(End::MessagesLost { ranks, .. }) => {
+                let node = |rank: Rank| job.rank(rank).map_or(0, |state| state.node);
+                let now = (ranks.0, ranks.1, node(ranks.0), node(ranks.1));
+                self.lost_told.contains(&now)
+            }
+            Some(End::Interrupted(_)) => reason("a signal"),
+        };
+        if good { Ok(()) } else { Err(format!("it ended for no reason: {:?}", job.end_reason())) }
+    }
+
+    /// Ranks that wait for messages that will never come do not wait for ever.
+    pub(crate) fn check_hung(&self) -> Result<(), String> {
+        let Some((one, first, other, second, since)) = self.hung else { return Ok(()) };
+        let lives = |rank: Rank, attempt: u64| {
+            self.nodes.iter().any(|node| node.ranks.get(&rank).is_some_and(|process| process.attempt == attempt))
+        };
+        let waited = self.now > since + 60 * SECOND;
+        if waited && lives(one, first) && lives(other, second) {
+            return Err(format!("ranks {one} and {other} wait for each other for ever"));
+        }
+        Ok(())
+    }
+
+    /// Nothing that is under way between the job and a node arrives.
+    pub(crate) fn drop_messages(&mut self, life: u64, at: usize) {
+        self.retain(|coming| !matches!(coming, Coming::ToNode { life: its, at: there, .. } | Coming::ToJob { life: its, at: there, .. } if (*its, *there) == (life, at)));
+        self.nodes[at].cut = true;
+    }
+}

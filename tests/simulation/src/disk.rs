@@ -1,0 +1,172 @@
+//! The checkpoint directory that all nodes see.
+//!
+//! Invariant: what is published and whole stays so until the job has it removed, or a user does.
+
+use mend_job::event::Publication;
+use mend_messages::agent::ImageId;
+use mend_messages::job::Rank;
+use mend_policy::retention::{Bounds, Known, builders, superseded};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// An image as its writer left it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Image {
+    /// Its name.
+    pub id: ImageId,
+    /// The image that it builds on.
+    pub base: Option<ImageId>,
+    /// Every byte of it is there.
+    pub whole: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Checkpoint {
+    publication: Publication,
+    images: BTreeMap<Rank, Image>,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Disk {
+    published: BTreeMap<u64, Checkpoint>,
+    parts: BTreeMap<u64, BTreeMap<Rank, Image>>,
+    /// Nothing can be written.
+    pub full: bool,
+}
+
+impl Disk {
+    /// Numbers of the published checkpoints, ascending.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.published.keys().copied().collect()
+    }
+
+    /// Numbers of those that were begun.
+    pub fn unfinished(&self) -> Vec<u64> {
+        self.parts.keys().copied().collect()
+    }
+
+    /// Makes the directory of a new one.
+    pub fn prepare(&mut self, number: u64) -> bool {
+        if !self.full {
+            self.parts.insert(number, BTreeMap::new());
+        }
+        !self.full
+    }
+
+    /// Whether a checkpoint can be built on.
+    pub fn is_good(&self, number: u64, ids: &[ImageId]) -> bool {
+        let same = |checkpoint: &Checkpoint| checkpoint.images.values().map(|image| image.id).eq(ids.iter().copied());
+        self.published.get(&number).is_some_and(same) && self.is_restorable(number)
+    }
+
+    /// Writes an image, or what fits of it.
+    pub fn write(&mut self, number: u64, rank: Rank, id: ImageId, base: Option<ImageId>) -> bool {
+        let whole = !self.full;
+        if let Some(part) = self.parts.get_mut(&number) {
+            part.insert(rank, Image { id, base, whole });
+        }
+        whole
+    }
+
+    /// Publishes. What the manifest says of an image is not compared with the image: that the job does so is to be found out.
+    pub fn publish(&mut self, publication: &Publication) -> bool {
+        let orphan = |image: &Image, base: Option<u64>| image.base.is_some() != base.is_some();
+        let Some(images) = self.parts.get(&publication.number).filter(|_| !self.full) else { return false };
+        if publication.images.iter().any(|entry| images.get(&entry.rank).is_some_and(|image| orphan(image, entry.base))) {
+            return false;
+        }
+        let images = self.parts.remove(&publication.number).unwrap_or_default();
+        self.published.insert(publication.number, Checkpoint { publication: publication.clone(), images });
+        true
+    }
+
+    /// Removes what there is of an unfinished one.
+    pub fn discard(&mut self, number: u64) {
+        self.parts.remove(&number);
+    }
+
+    /// A user removes a checkpoint behind the job's back.
+    pub fn vanish(&mut self, number: u64) {
+        self.published.remove(&number);
+    }
+
+    /// Removes checkpoints, all or none.
+    pub fn remove(&mut self, numbers: &[u64]) -> bool {
+        let wanted: BTreeSet<u64> = numbers.iter().copied().collect();
+        let known = self.known();
+        let needed = |number: &u64| builders(&known, *number).iter().any(|by| !wanted.contains(by));
+        if wanted.iter().any(|number| !self.published.contains_key(number) || needed(number)) {
+            return false;
+        }
+        self.published.retain(|number, _| !wanted.contains(number));
+        true
+    }
+
+    /// A round of upkeep.
+    pub fn tidy(&mut self, bounds: Bounds) {
+        for number in superseded(&self.known(), false, bounds) {
+            self.published.remove(&number);
+        }
+    }
+
+    fn known(&self) -> Vec<Known> {
+        let known = |(&number, checkpoint): (&u64, &Checkpoint)| Known {
+            number,
+            periodic: checkpoint.publication.periodic,
+            restorable: self.is_restorable(number),
+            bases: checkpoint.publication.images.iter().filter_map(|image| image.base).collect(),
+            bytes: checkpoint.publication.bytes(),
+        };
+        self.published.iter().map(known).collect()
+    }
+
+    /// What a checkpoint's manifest says.
+    pub fn publication(&self, number: u64) -> Option<&Publication> {
+        self.published.get(&number).map(|checkpoint| &checkpoint.publication)
+    }
+
+    /// For each rank the numbers of the checkpoints whose images a restart reads, newest first; `None` if one of them is not good.
+    pub fn chains(&self, number: u64) -> Option<Vec<Vec<u64>>> {
+        let publication = self.publication(number)?;
+        publication.images.iter().map(|entry| self.chain(number, entry.rank)).collect()
+    }
+
+    fn chain(&self, number: u64, rank: Rank) -> Option<Vec<u64>> {
+        let (mut chain, mut at, mut wanted) = (Vec::new(), number, None);
+        loop {
+            let checkpoint = self.published.get(&at)?;
+            let entry = checkpoint.publication.images.get(rank as usize)?;
+            let image = checkpoint.images.get(&rank).filter(|image| image.whole && image.id == entry.id)?;
+            if wanted.is_some_and(|wanted| wanted != image.id) {
+                return None;
+            }
+            chain.push(at);
+            match (entry.base, image.base) {
+                (None, None) => return Some(chain),
+                (Some(base), Some(id)) if base < at => (at, wanted) = (base, Some(id)),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Whether a job can be restarted from a checkpoint.
+    pub fn is_restorable(&self, number: u64) -> bool {
+        self.chains(number).is_some()
+    }
+
+    /// Whether this file of a chain is there.
+    pub fn has(&self, path: &Path) -> bool {
+        place(path).is_some_and(|(number, rank)| {
+            self.published.get(&number).and_then(|one| one.images.get(&rank)).is_some_and(|image| image.whole)
+        })
+    }
+}
+
+/// Number and rank in the path of an image, published or not.
+pub fn place(path: &Path) -> Option<(u64, Rank)> {
+    let directory = path.parent()?.file_name()?.to_str()?;
+    let number = directory.strip_suffix(".part").unwrap_or(directory).parse().ok()?;
+    let rank = path.file_name()?.to_str()?.strip_prefix("rank-")?.strip_suffix(".image")?.parse().ok()?;
+    Some((number, rank))
+}

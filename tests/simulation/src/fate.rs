@@ -1,0 +1,117 @@
+//! What is drawn at the beginning of a world, and of each life of its job: verbs, faults, places.
+
+use crate::world::{Coming, HORIZON, NODE_TIMEOUT, SECOND, World};
+use mend_job::setup::{NodeSetup, Restoring, Saving, Setup};
+use mend_messages::agent::SaveMode;
+use mend_messages::control::Ask;
+use mend_messages::daemon::ExitStatus;
+use mend_messages::job::{NodeIndex, Rank};
+use mend_policy::restarts::Restart;
+use rand_chacha::rand_core::RngCore;
+use std::path::PathBuf;
+
+/// Something that goes wrong.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    NodeDies(usize),
+    ConnectionBreaks(usize),
+    RankDies(Rank, ExitStatus),
+    /// Any process of the rank, also one that nobody counts on.
+    CopyDies(Rank),
+    Stuck(Rank, Option<u64>),
+    DiskFull(u64),
+    DiskEmpty,
+    ControllerDies,
+    Signal,
+    MessagesLost(Rank, Rank),
+    OldLoss(Rank, Rank),
+    NewestVanishes,
+    Unstuck(usize, Rank, u64),
+}
+
+impl World {
+    fn rank(&mut self) -> Rank {
+        self.draw(u64::from(self.size)) as Rank
+    }
+
+    pub(crate) fn draw_fate(&mut self) {
+        for _ in 0..2 + self.draw(10) {
+            let at = SECOND + self.draw(HORIZON);
+            let ask = match self.draw(9) {
+                0..3 => Ask::Checkpoint { mode: [None, Some(SaveMode::Stop), Some(SaveMode::CopyOnWrite)][self.draw(3) as usize] },
+                3..6 => {
+                    let node = self.draw(self.nodes.len() as u64);
+                    Ask::Migrate { rank: self.rank(), to: (!self.chance(3)).then(|| format!("n{node}")) }
+                }
+                6 => Ask::Explain,
+                7 => Ask::Remove { numbers: Vec::new() },
+                _ => Ask::Status,
+            };
+            self.plan(at, Coming::Verb(ask));
+        }
+        self.disturbed = !self.chance(4);
+        let faults = if self.disturbed { 1 + self.draw(5) } else { 0 };
+        for _ in 0..faults {
+            let at = SECOND + self.draw(HORIZON);
+            let node = self.draw(self.nodes.len() as u64) as usize;
+            let (one, other) = (self.rank(), self.rank());
+            let fault = match self.draw(24) {
+                0..2 => Fault::NodeDies(node),
+                2 => Fault::ConnectionBreaks(node),
+                3 => Fault::RankDies(one, ExitStatus::Signal(9)),
+                4..6 => Fault::RankDies(one, ExitStatus::Code(0)),
+                6..9 => Fault::CopyDies(one),
+                9..12 => Fault::Stuck(one, (!self.chance(3)).then(|| SECOND + self.rng.next_u64() % (40 * SECOND))),
+                12..15 => Fault::DiskFull(SECOND + self.draw(30 * SECOND)),
+                15..17 => Fault::ControllerDies,
+                17 => Fault::Signal,
+                18..20 => Fault::MessagesLost(one, other),
+                20..22 => Fault::OldLoss(one, other),
+                _ => Fault::NewestVanishes,
+            };
+            self.plan(at, Coming::Fault(fault));
+        }
+    }
+
+    pub(crate) fn setup(&mut self, newest: Option<u64>) -> Setup {
+        let nodes = self.hosts.len() as u32;
+        let restoring = newest.and_then(|number| {
+            let publication = self.disk.publication(number)?;
+            let file = |(rank, chain): (usize, Vec<u64>)| {
+                chain.iter().map(|number| PathBuf::from(format!("/c/{number}/rank-{rank}.image"))).collect()
+            };
+            Some(Restoring {
+                chains: self.disk.chains(number)?.into_iter().enumerate().map(file).collect(),
+                images: publication.images.iter().map(|image| image.id).collect(),
+                reads: Restart { read_us: 0, full: publication.bytes(), incremental: 0 },
+                checkpoint: format!("/c/{number}").into(),
+                files: Vec::new(),
+                search: None,
+            })
+        });
+        let pmi = newest.and_then(|number| self.disk.publication(number)).map(|publication| publication.pmi.clone());
+        let mut key = [0; 32];
+        self.rng.fill_bytes(&mut key);
+        let name = |&at: &usize| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at as u8], 7000).into() };
+        Setup {
+            id: "job".into(),
+            identity: [7; 16],
+            token_key: key,
+            nodes: self.hosts.iter().map(name).collect(),
+            places: (0..self.size).map(|rank| (rank * nodes / self.size) as NodeIndex).collect(),
+            checkpoints: "/c".into(),
+            listed: self.disk.numbers(),
+            adopted: Vec::new(),
+            plan: self.rules,
+            tiers: None,
+            saving: Saving { mode: self.mode, rate: None, keep_files: 0 },
+            drain_timeout_us: 20 * SECOND,
+            reserve: [0, 1 << 20][self.draw(2) as usize],
+            node_timeout_us: NODE_TIMEOUT,
+            restarts: Default::default(),
+            pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
+            stdin: false,
+            restoring,
+        }
+    }
+}

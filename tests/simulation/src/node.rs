@@ -1,0 +1,77 @@
+//! A node: its daemon and the agents of its ranks, as contracts. What a contract allows is drawn; what it forbids does not occur.
+//!
+//! A daemon answers every question once; what its ranks said comes in order; a process that is gone says no more than its end. An agent
+//! saves only when it is suspended, stays parked until it is resumed or killed, and goes on after a failed save as it was before.
+
+use mend_coordination::batch::Batch;
+use mend_messages::agent::{ImageId, Request};
+use mend_messages::job::Rank;
+use std::collections::BTreeMap;
+
+/// What a rank's process is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Being started.
+    Starting,
+    /// Computes and talks.
+    Runs,
+    /// Computes; its channels are drained.
+    Suspended,
+    /// Its threads stand still; its image is taken.
+    Parked,
+    /// Being rebuilt.
+    Building,
+    /// Rebuilt; its threads stand still.
+    Built,
+}
+
+impl Phase {
+    /// Whether the program's threads run.
+    pub fn runs(self) -> bool {
+        matches!(self, Self::Runs | Self::Suspended)
+    }
+}
+
+/// A rank's process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Unlike any other's.
+    pub attempt: u64,
+    /// What it is doing.
+    pub phase: Phase,
+    /// It was rebuilt by a restart, with all others.
+    pub restarted: bool,
+    /// Nobody answers for it: stopped, or deep in the kernel.
+    pub stuck: bool,
+    /// The image since which changes are tracked, and its place in its chain.
+    pub tracked: Option<(ImageId, u32)>,
+    /// An image that is written behind it.
+    pub behind: Option<ImageId>,
+    /// What it was asked while nobody answered for it.
+    pub held: Vec<(u64, Request)>,
+    /// When its agent has done what it was asked: it does one thing after the other.
+    pub busy_until: u64,
+    /// Questions it has not answered.
+    pub questions: Vec<u64>,
+    /// A checkpoint's marker was left behind in its channels (the defect of old that one may put back).
+    pub stale_marker: bool,
+}
+
+/// A node.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// It is up.
+    pub up: bool,
+    /// The life of the job whose connection it has; 0: none.
+    pub connection: u64,
+    /// Processes of the job.
+    pub ranks: BTreeMap<Rank, Process>,
+    /// Requests that wait for others.
+    pub batch: Batch,
+    /// Ranks that wait for a transfer with this token.
+    pub expected: BTreeMap<[u8; 16], Rank>,
+    /// It is killing the job's ranks.
+    pub leaving: bool,
+    /// Nothing comes through between it and the job any more.
+    pub cut: bool,
+}

@@ -1,0 +1,576 @@
+//! The world: time, what is on its way, who is there. What happens is drawn from the seed alone.
+
+use crate::Defect;
+use crate::disk::Disk;
+use crate::fate::Fault;
+use crate::journal::Story;
+use crate::node::Node;
+use mend_job::Job;
+use mend_job::event::{Asker, Effect, Event, NodeLoss, Notice, Outcome, Publication, Room, UpkeepDone, VerbId};
+use mend_job::safeguard::Safeguard;
+use mend_job::setup::Plan;
+use mend_messages::agent::{ImageId, Request, SaveMode};
+use mend_messages::control::Ask;
+use mend_messages::daemon::{FromDaemon, ToDaemon};
+use mend_messages::job::{NodeIndex, Rank};
+use mend_policy::retention::Bounds;
+use mend_policy::schedule::{Incremental, Interval};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Microseconds.
+pub const MS: u64 = 1_000;
+/// Microseconds.
+pub const SECOND: u64 = 1_000_000;
+/// Silence after which a node counts as lost.
+pub const NODE_TIMEOUT: u64 = 10 * SECOND;
+/// Faults and verbs come before this.
+pub const HORIZON: u64 = 120 * SECOND;
+/// After the last of them the world comes to rest within this.
+const REST: u64 = 4 * 3600 * SECOND;
+
+/// What a run is to find.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Taken out.
+    pub safeguard: Option<Safeguard>,
+    /// Put back.
+    pub defect: Option<Defect>,
+    /// Everything that happens is told on standard error.
+    pub trace: bool,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// Events that the machine took.
+    pub events: u64,
+    /// Checkpoints that were published.
+    pub checkpoints: u64,
+    /// Migrations that came about.
+    pub migrations: u64,
+    /// Lives of the job.
+    pub lives: u64,
+    /// Faults that were injected.
+    pub faults: u64,
+}
+
+/// Something that is on its way.
+#[derive(Clone, Debug)]
+pub enum Coming {
+    ToNode { life: u64, at: usize, message: ToDaemon },
+    ToJob { life: u64, at: usize, message: FromDaemon },
+    Lost { life: u64, at: usize, how: NodeLoss },
+    Closed { life: u64, at: usize },
+    Reaped { life: u64, at: usize, asked: bool },
+    Agent { at: usize, rank: Rank, attempt: u64, seq: u64, request: Request },
+    Streamed { at: usize, rank: Rank, attempt: u64, seq: u64, to: usize, token: [u8; 16], until: u64 },
+    NoTransfer { at: usize, rank: Rank, attempt: u64 },
+    Started { at: usize, rank: Rank, attempt: u64 },
+    Built { at: usize, rank: Rank, attempt: u64 },
+    FabricUp { at: usize, rank: Rank, attempt: u64 },
+    Behind { at: usize, rank: Rank, attempt: u64, number: u64, id: ImageId, base: Option<ImageId> },
+    Effect { life: u64, event: Box<Event> },
+    Upkeep { life: u64, bounds: Option<Bounds> },
+    Fault(Fault),
+    Verb(Ask),
+    Revive,
+}
+
+/// A verb that was asked.
+#[derive(Debug)]
+pub struct Asked {
+    pub ask: Ask,
+    pub answers: u32,
+}
+
+/// Since when a rank's image is of its moment, and until when.
+pub type Moment = (u64, Option<u64>);
+
+/// See the module's head.
+pub struct World {
+    pub options: Options,
+    pub now: u64,
+    pub rng: ChaCha8Rng,
+    queue: BTreeMap<(u64, u64), Coming>,
+    next: u64,
+    pub job: Option<Job>,
+    pub life: u64,
+    pub size: u32,
+    /// Node of each of the job's node indices.
+    pub hosts: Vec<usize>,
+    pub nodes: Vec<Node>,
+    pub disk: Disk,
+    pub moments: BTreeMap<ImageId, Moment>,
+    last_sent: BTreeMap<(u64, usize, bool), u64>,
+    verbs: BTreeMap<VerbId, Asked>,
+    pub attempts: u64,
+    /// Disturbed since the world began.
+    pub disturbed: bool,
+    /// An agent, a disk or a node failed in this life, so that checkpoints may.
+    pub failed_for_real: bool,
+    /// Why this life may end.
+    pub reasons: BTreeSet<&'static str>,
+    /// Two ranks between which messages were lost, and where they were then.
+    pub lost_told: Vec<(Rank, Rank, NodeIndex, NodeIndex)>,
+    pub hung: Option<(Rank, u64, Rank, u64, u64)>,
+    pub signalled: Option<u64>,
+    pub upkeep: bool,
+    pub effects_under_way: u32,
+    numbers_of_life: BTreeSet<u64>,
+    pub story: Story,
+    /// The file system says how much room it has.
+    says_room: bool,
+    lives_left: u64,
+    pub rules: Plan,
+    pub mode: SaveMode,
+    quiet: bool,
+    pub summary: Summary,
+}
+
+/// Runs the world of a seed to its end.
+///
+/// # Errors
+/// What was found.
+pub fn run(seed: u64, options: Options) -> Result<Summary, String> {
+    let mut world = World::new(seed, options);
+    world.revive()?;
+    while world.step()? {}
+    world.come_to_rest()?;
+    Ok(world.summary)
+}
+
+impl World {
+    fn new(seed: u64, options: Options) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let nodes = 1 + (rng.next_u64() % 4) as usize;
+        let size = 1 + (rng.next_u64() % 5) as u32;
+        let plan = Plan {
+            interval: [Interval::Off, Interval::Every(7), Interval::Every(20)][(rng.next_u64() % 3) as usize],
+            incremental: Incremental::Count((rng.next_u64() % 3) as u32),
+            keep: Some(1 + (rng.next_u64() % 2) as u32),
+            mtbf_hours: 1000,
+            space_percent: None,
+        };
+        let mode = if rng.next_u64().is_multiple_of(3) { SaveMode::Stop } else { SaveMode::CopyOnWrite };
+        let says_room = !rng.next_u64().is_multiple_of(8);
+        let mut world = Self {
+            options,
+            now: 0,
+            rng,
+            queue: BTreeMap::new(),
+            next: 0,
+            job: None,
+            life: 0,
+            size,
+            hosts: Vec::new(),
+            nodes: (0..nodes).map(|_| Node { up: true, ..Node::default() }).collect(),
+            disk: Disk::default(),
+            moments: BTreeMap::new(),
+            last_sent: BTreeMap::new(),
+            verbs: BTreeMap::new(),
+            attempts: 0,
+            disturbed: false,
+            failed_for_real: false,
+            reasons: BTreeSet::new(),
+            lost_told: Vec::new(),
+            hung: None,
+            signalled: None,
+            upkeep: false,
+            effects_under_way: 0,
+            numbers_of_life: BTreeSet::new(),
+            story: Story::default(),
+            says_room,
+            lives_left: 3,
+            rules: plan,
+            mode,
+            quiet: false,
+            summary: Summary::default(),
+        };
+        world.draw_fate();
+        world
+    }
+
+    /// A number below `bound`.
+    pub fn draw(&mut self, bound: u64) -> u64 {
+        self.rng.next_u64() % bound.max(1)
+    }
+
+    /// True once in so many times.
+    pub fn chance(&mut self, times: u64) -> bool {
+        self.draw(times) == 0
+    }
+
+    /// True once in so many times, in a world that is disturbed.
+    pub fn fails(&mut self, times: u64) -> bool {
+        self.disturbed && !self.quiet && self.chance(times)
+    }
+
+    /// Something comes after a while.
+    pub fn plan(&mut self, delay: u64, coming: Coming) {
+        self.next += 1;
+        self.queue.insert((self.now.saturating_add(delay), self.next), coming);
+    }
+
+    /// How long a message or a small work takes: mostly little.
+    pub fn delay(&mut self) -> u64 {
+        match self.draw(20) {
+            0 => self.draw(3 * SECOND),
+            1..4 => self.draw(300 * MS),
+            _ => self.draw(5 * MS),
+        }
+    }
+
+    fn send(&mut self, at: usize, to_job: bool, coming: Coming) {
+        let life = if to_job { self.nodes[at].connection } else { self.life };
+        if self.nodes[at].cut || !self.nodes[at].up {
+            return;
+        }
+        let delay = self.delay();
+        let last = self.last_sent.get(&(life, at, to_job)).copied().unwrap_or(0);
+        let time = (self.now + delay).max(last);
+        self.last_sent.insert((life, at, to_job), time);
+        self.next += 1;
+        self.queue.insert((time, self.next), coming);
+    }
+
+    /// A daemon says something.
+    pub fn say(&mut self, at: usize, message: FromDaemon) {
+        let life = self.nodes[at].connection;
+        if life > 0 {
+            self.send(at, true, Coming::ToJob { life, at, message });
+        }
+    }
+
+    /// Keeps of what is coming only this.
+    pub fn retain(&mut self, keep: impl Fn(&Coming) -> bool) {
+        self.queue.retain(|_, coming| keep(coming));
+    }
+
+    /// Begins the next life: from the newest checkpoint that can be restarted, or anew.
+    fn revive(&mut self) -> Result<(), String> {
+        if self.nodes.iter().any(|node| !node.ranks.is_empty() || node.leaving) {
+            self.plan(SECOND, Coming::Revive);
+            return Ok(());
+        }
+        for at in 0..self.nodes.len() {
+            if at == 0 || self.chance(2) {
+                self.nodes[at].up = true;
+            }
+        }
+        self.hosts = (0..self.nodes.len()).filter(|&at| self.nodes[at].up).collect();
+        self.life += 1;
+        self.lives_left -= 1;
+        self.summary.lives += 1;
+        (self.failed_for_real, self.signalled, self.hung, self.upkeep) = (false, None, None, false);
+        (self.effects_under_way, self.numbers_of_life, self.story) = (0, BTreeSet::new(), Story::default());
+        self.reasons.clear();
+        self.lost_told.clear();
+        self.verbs.clear();
+        for &at in &self.hosts {
+            let node = &mut self.nodes[at];
+            *node = Node { up: true, connection: self.life, ..Node::default() };
+        }
+        let newest = self.disk.numbers().last().copied();
+        if let Some(number) = newest.filter(|&number| !self.disk.is_restorable(number)) {
+            return Err(format!("the newest checkpoint, {number}, cannot be restarted"));
+        }
+        let setup = self.setup(newest);
+        let (mut job, effects) = Job::begin(setup, self.now);
+        if let Some(safeguard) = self.options.safeguard {
+            job.sabotage(safeguard);
+        }
+        self.job = Some(job);
+        self.carry_out(effects)
+    }
+
+    /// One more thing happens. False when nothing more is to be expected.
+    fn step(&mut self) -> Result<bool, String> {
+        let first = self.queue.first_key_value().map(|((time, _), _)| *time);
+        let due = self.job.as_ref().and_then(Job::next_deadline);
+        let Some(time) = first.into_iter().chain(due).min() else { return Ok(false) };
+        if self.queue.is_empty() && time > HORIZON + REST || time > HORIZON && self.job.is_some() && self.is_quiet() {
+            return Ok(false);
+        }
+        if time > HORIZON + REST {
+            return Err(format!("it does not come to rest: {:?}", self.job));
+        }
+        self.now = self.now.max(time);
+        match self.queue.pop_first() {
+            Some((key, coming)) if key.0 == time => {
+                if let Coming::Fault(_) | Coming::Verb(_) = coming {
+                    self.look_at_peace()?;
+                }
+                self.happens(coming)?;
+            }
+            later => {
+                self.queue.extend(later);
+                self.feed(Event::Time)?;
+            }
+        }
+        self.look()?;
+        Ok(true)
+    }
+
+    /// Nothing is on its way but what fate has in store.
+    pub fn is_quiet(&self) -> bool {
+        let fate = |coming: &Coming| matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive);
+        let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
+        // A signal ends the job, in time.
+        idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(fate)
+    }
+
+    /// Gives the machine an event and has its effects carried out.
+    pub fn feed(&mut self, event: Event) -> Result<(), String> {
+        let written_down = self.chance(24);
+        let Some(job) = &mut self.job else { return Ok(()) };
+        if written_down {
+            let bytes = postcard::to_allocvec(job).map_err(|error| error.to_string())?;
+            let read: Job = postcard::from_bytes(&bytes).map_err(|error| error.to_string())?;
+            if read != *job {
+                return Err("the machine is another after it was written down and read back".into());
+            }
+            *job = read;
+        }
+        self.summary.events += 1;
+        if self.options.trace {
+            eprintln!("{:>12} {event:?}", self.now);
+        }
+        let effects = job.handle(self.now, event);
+        self.carry_out(effects)
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
+        for effect in effects {
+            if self.options.trace {
+                eprintln!("{:>12}     => {effect:?}", self.now);
+            }
+            match effect {
+                Effect::Send { node, message } => {
+                    let at = self.hosts[node as usize];
+                    self.send(at, false, Coming::ToNode { life: self.life, at, message });
+                }
+                Effect::Answer { verb, outcome } => self.answered(verb, outcome)?,
+                Effect::Tell(notice) => self.told(&notice)?,
+                Effect::Prepare { number, base } => {
+                    let good = base.is_some_and(|(number, ids)| self.disk.is_good(number, &ids));
+                    let result = if self.disk.prepare(number) { Ok(good) } else { Err(no_space()) };
+                    self.later(Event::Prepared { number, result });
+                }
+                Effect::Publish(publication) => {
+                    let number = publication.number;
+                    let result = self.publish(&publication)?;
+                    self.later(Event::Published { number, result });
+                }
+                Effect::Discard { number } => self.disk.discard(number),
+                Effect::Remove { asker, numbers } => self.remove(asker, &numbers)?,
+                Effect::List => self.later(Event::Listed(self.disk.numbers())),
+                Effect::StartUpkeep { bounds, .. } => {
+                    if std::mem::replace(&mut self.upkeep, true) {
+                        return Err("two rounds of upkeep at once".into());
+                    }
+                    let delay = self.draw(4 * SECOND);
+                    self.plan(delay, Coming::Upkeep { life: self.life, bounds });
+                }
+                Effect::Over => self.over()?,
+                Effect::LookForRoom => {
+                    let room = self.room();
+                    self.later(Event::Room(room));
+                }
+                Effect::Record(record) => self.story.take(&record)?,
+                Effect::Print { .. }
+                | Effect::OutputEnds { .. }
+                | Effect::Note { .. }
+                | Effect::Stdin(_)
+                | Effect::CancelUpkeep
+                | Effect::KeepRestarts(_)
+                | Effect::KeepTiers { .. }
+                | Effect::StoreManifest { .. }
+                | Effect::RemoveImages { .. }
+                | Effect::RemoveIfEmpty { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn later(&mut self, event: Event) {
+        self.effects_under_way += 1;
+        let delay = self.delay();
+        self.plan(delay, Coming::Effect { life: self.life, event: Box::new(event) });
+    }
+
+    /// What the file system of the checkpoints says, if it says anything.
+    fn room(&self) -> Option<Room> {
+        let left = if self.disk.full { 0 } else { 1 << 30 };
+        self.says_room.then_some(Room { left, all: 1 << 30 })
+    }
+
+    fn publish(&mut self, publication: &Publication) -> Result<Result<String, mend_coordination::failure::Trouble>, String> {
+        self.story.publishes(publication)?;
+        if !self.disk.publish(publication) {
+            return Ok(Err(no_space()));
+        }
+        self.summary.checkpoints += 1;
+        if !self.numbers_of_life.insert(publication.number) {
+            return Err(format!("the number {} was given twice", publication.number));
+        }
+        let moments = publication.images.iter().filter_map(|image| self.moments.get(&image.id));
+        let (from, until) =
+            moments.fold((0, u64::MAX), |(from, until), moment| (from.max(moment.0), until.min(moment.1.unwrap_or(u64::MAX))));
+        if from > until {
+            return Err(format!("checkpoint {} is not of one moment", publication.number));
+        }
+        Ok(Ok(format!("/c/{}", publication.number)))
+    }
+
+    fn remove(&mut self, asker: Asker, numbers: &[u64]) -> Result<(), String> {
+        if self.upkeep {
+            return Err("checkpoints are removed while they are being merged".into());
+        }
+        let result = if self.disk.remove(numbers) { Ok(()) } else { Err(no_space()) };
+        self.later(Event::Removed { asker, result });
+        Ok(())
+    }
+
+    /// A verb comes, now.
+    pub fn ask(&mut self, ask: Ask) -> Result<(), String> {
+        if self.job.is_none() {
+            return Ok(());
+        }
+        self.next += 1;
+        let verb = self.next;
+        if ask == Ask::Kill {
+            self.reasons.insert("killed");
+        }
+        self.verbs.insert(verb, Asked { ask: ask.clone(), answers: 0 });
+        self.feed(Event::Ask { verb, ask })
+    }
+
+    fn answered(&mut self, verb: VerbId, outcome: Outcome) -> Result<(), String> {
+        let Some(asked) = self.verbs.get_mut(&verb) else { return Err("an answer to nobody".into()) };
+        if outcome == Outcome::Progress {
+            return Ok(());
+        }
+        asked.answers += 1;
+        if asked.answers > 1 {
+            return Err(format!("{:?} was answered twice", asked.ask));
+        }
+        if let Outcome::Migrated(_) = outcome {
+            self.summary.migrations += 1;
+        }
+        match outcome {
+            Outcome::Failed(failure) if !self.disturbed && !crate::check::is_expected(&failure) => {
+                Err(format!("{:?} failed though nothing was wrong: {failure:?}", asked.ask))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn told(&mut self, notice: &Notice) -> Result<(), String> {
+        match notice {
+            Notice::PeriodicFailed { failure, .. } if failure.is_an_end() || !self.failed_for_real => {
+                Err(format!("the end of a rank is told as a failed checkpoint: {failure:?}"))
+            }
+            Notice::NoRoom { .. } => self.told_of_room(true),
+            Notice::RoomAgain => self.told_of_room(false),
+            _ => Ok(()),
+        }
+    }
+
+    /// All verbs were answered.
+    pub fn check_verbs(&self) -> Result<(), String> {
+        match self.verbs.values().find(|asked| asked.answers == 0) {
+            Some(asked) => Err(format!("{:?} was never answered", asked.ask)),
+            None => Ok(()),
+        }
+    }
+
+    fn over(&mut self) -> Result<(), String> {
+        self.check_end()?;
+        self.close_all();
+        self.job = None;
+        if self.lives_left > 0 && self.now < HORIZON {
+            let delay = SECOND + self.draw(3 * SECOND);
+            self.plan(delay, Coming::Revive);
+        }
+        Ok(())
+    }
+
+    /// The controller is no more: its connections end.
+    pub fn close_all(&mut self) {
+        for at in 0..self.nodes.len() {
+            if self.nodes[at].connection == self.life {
+                let delay = self.draw(200 * MS);
+                self.plan(delay, Coming::Closed { life: self.life, at });
+            }
+        }
+    }
+
+    pub(crate) fn controller_died(&mut self) {
+        if self.job.take().is_some() {
+            self.close_all();
+            self.verbs.clear();
+            // What it had begun to write is swept up by the next.
+            self.disk.unfinished().into_iter().for_each(|number| self.disk.discard(number));
+            self.hung = None;
+            if self.lives_left > 0 {
+                self.plan(SECOND, Coming::Revive);
+            }
+        }
+    }
+
+    pub(crate) fn upkeep_done(&mut self, bounds: Option<Bounds>) -> Result<(), String> {
+        self.upkeep = false;
+        if let Some(bounds) = bounds {
+            self.disk.tidy(bounds);
+        }
+        self.feed(Event::Upkeep(UpkeepDone::default()))
+    }
+
+    pub(crate) fn revived(&mut self) -> Result<(), String> {
+        if self.job.is_some() || self.lives_left == 0 { Ok(()) } else { self.revive() }
+    }
+
+    /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.
+    fn come_to_rest(&mut self) -> Result<(), String> {
+        self.quiet = true;
+        self.queue.retain(|_, coming| !matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive));
+        if self.job.is_none() {
+            return Ok(());
+        }
+        self.look_at_peace()?;
+        self.check_hung()?;
+        if !self.is_quiet() {
+            return Err("something waits for ever".into());
+        }
+        self.ask(Ask::Kill)?;
+        let limit = self.now + 60 * SECOND;
+        while self.job.is_some() && self.now < limit {
+            if !self.step_to_end()? {
+                return Err("the job waits for ever for its end".into());
+            }
+        }
+        if self.job.is_some() { Err("the job does not end".into()) } else { Ok(()) }
+    }
+
+    fn step_to_end(&mut self) -> Result<bool, String> {
+        let first = self.queue.first_key_value().map(|((time, _), _)| *time);
+        let due = self.job.as_ref().and_then(Job::next_deadline);
+        let Some(time) = first.into_iter().chain(due).min() else { return Ok(false) };
+        self.now = self.now.max(time);
+        match self.queue.pop_first() {
+            Some((key, coming)) if key.0 == time => self.happens(coming)?,
+            later => {
+                self.queue.extend(later);
+                self.feed(Event::Time)?;
+            }
+        }
+        self.look()?;
+        Ok(true)
+    }
+}
+
+fn no_space() -> mend_coordination::failure::Trouble {
+    mend_coordination::failure::Trouble { error: "no space left".into(), hint: String::new() }
+}

@@ -1,0 +1,34 @@
+//! Thousands of worlds. `MEND_SIMULATION_SEEDS=FROM..TO` chooses others.
+
+use mend_simulation::{Options, Summary, run};
+
+fn seeds() -> std::ops::Range<u64> {
+    let named = std::env::var("MEND_SIMULATION_SEEDS").ok();
+    let parsed = named.as_deref().and_then(|text| {
+        let (from, to) = text.split_once("..")?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    });
+    parsed.unwrap_or(0..3000)
+}
+
+#[test]
+fn whatever_happens_a_job_keeps_its_promises() {
+    let (mut all, mut found) = (Summary::default(), Vec::new());
+    for seed in seeds() {
+        match run(seed, Options::default()) {
+            Ok(summary) => {
+                all.events += summary.events;
+                all.checkpoints += summary.checkpoints;
+                all.migrations += summary.migrations;
+                all.lives += summary.lives;
+                all.faults += summary.faults;
+            }
+            Err(what) => found.push((seed, what)),
+        }
+    }
+    println!("{all:?}");
+    assert!(found.is_empty(), "{} of them: {:#?}", found.len(), &found[..found.len().min(10)]);
+    // Worlds in which nothing happens show nothing.
+    let worlds = seeds().end - seeds().start;
+    assert!(worlds < 1000 || all.checkpoints > worlds && all.migrations > worlds / 10 && all.faults > worlds && all.lives > worlds);
+}

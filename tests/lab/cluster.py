@@ -242,7 +242,8 @@ class Machine:
         """Runs a reporting verb; its JSON. A failure is a `Failed`."""
         done = self.mend(*arguments, "--json")
         if done.returncode:
-            raise Failed(f"mend {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
+            log = self.mend("log", *arguments[1:2]).stdout if len(arguments) > 1 else ""
+            raise Failed(f"mend {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}\n{log}".strip())
         return json.loads(done.stdout)
 
     def start(self, directory, *arguments, stdin=subprocess.DEVNULL):

@@ -96,7 +96,7 @@ pub const PORT: Setting = Setting {
 pub const NODE_TIMEOUT: Setting = Setting {
     name: "MEND_NODE_TIMEOUT_MS",
     kind: Kind::Number { min: 500, max: 600_000 },
-    default: "5000",
+    default: "10000",
     meaning: "Milliseconds of silence after which a node (or its job's controller) counts as dead; only time in which the one that listens could run itself counts.",
 };
 /// Bound of a drain.

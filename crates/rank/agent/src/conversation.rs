@@ -52,10 +52,12 @@ use std::time::{Duration, Instant};
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long what the fabric put off may wait for the program's next call.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait.
+/// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait. At first: see [`pause`].
 const SERVICE: Duration = Duration::from_micros(100);
 /// The same the other way round, where peers have hardly anything to say.
-const SERVICE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+const SERVICE_PAUSE: Duration = Duration::from_millis(1);
+/// The longest of either.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// How long, after each [`SERVICE_PAUSE`], a rank that runs listens to its peers while one of them drains its channels.
 const KEEP_UP: Duration = Duration::from_micros(500);
 /// How long what an inspection found counts as found right before the threads were parked. A program seldom changes it, and if it does
@@ -114,8 +116,8 @@ struct Agent {
     /// Locks on files that a rank which has moved takes when its former self is gone.
     locks: Due,
     told_use: bool,
-    /// A peer was let go, which drains its channels meanwhile.
-    lets_go: bool,
+    /// When a peer was let go, which drains its channels meanwhile.
+    lets_go: Option<Instant>,
     /// Channels broke, and the daemon was not told of all of them.
     loses: bool,
     /// The last image, while it is written behind the program.
@@ -153,7 +155,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attac
         held_map: None,
         locks: Due::default(),
         told_use: false,
-        lets_go: false,
+        lets_go: None,
         loses: false,
         behind: None,
         kept_files: KeptFiles::default(),
@@ -177,6 +179,17 @@ pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attac
         std::mem::forget(agent);
     }
     ended
+}
+
+/// How long to wait for one side before the other is listened to, after a wait that began then: a sixteenth of it, so that no wait
+/// takes noticeably longer. Thousands of looks a second keep everybody else from the processor: Linux 6.18 does not make a
+/// session's other threads pay for those that sleep and wake so often.
+fn pause(least: Duration, since: Option<Instant>) -> Duration {
+    since.map_or(least, |since| (since.elapsed() / 16).clamp(least, LONGEST_PAUSE))
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) }
 }
 
 impl Agent {
@@ -212,8 +225,9 @@ impl Agent {
             self.tell_losses()?;
             let joins = self.joins();
             let timeout = match self.stage {
-                Stage::Suspended => Some(if self.network.in_use() { AT_ONCE } else { SERVICE_PAUSE }),
-                Stage::Running if self.lets_go => Some(SERVICE_PAUSE),
+                Stage::Suspended if self.network.in_use() => Some(AT_ONCE),
+                Stage::Suspended => Some(timespec(pause(SERVICE_PAUSE, self.suspended_at))),
+                Stage::Running if self.lets_go.is_some() => Some(timespec(pause(SERVICE_PAUSE, self.lets_go))),
                 Stage::Running if joins => Some(AT_ONCE),
                 Stage::Running if bell::delayed() => Some(PATIENCE),
                 _ => (self.loses || self.behind.is_some() || self.staging.is_some() || self.inspected.is_some()).then_some(behind::LOOK),
@@ -228,14 +242,14 @@ impl Agent {
                 Ok(0) => {
                     match self.stage {
                         // Its program may call nothing for long.
-                        Stage::Running if self.lets_go => self.network.keep_up(KEEP_UP),
+                        Stage::Running if self.lets_go.is_some() => self.network.keep_up(KEEP_UP),
                         Stage::Running if joins => self.tracker.join_some(),
                         Stage::Running => {
                             bell::take_delayed();
                             self.network.catch_up();
                         }
-                        Stage::Suspended => self.network.serve(if self.network.in_use() { SERVICE } else { Duration::ZERO }),
-                        Stage::Parked { .. } => {}
+                        Stage::Suspended if self.network.in_use() => self.network.serve(pause(SERVICE, self.suspended_at)),
+                        Stage::Suspended | Stage::Parked { .. } => {}
                     }
                     self.look_behind()?;
                     self.staging.take_if(|staging| staging.is_stale());
@@ -359,7 +373,7 @@ impl Agent {
 
     fn resume(&mut self, seq: u64) -> io::Result<()> {
         self.staging = None;
-        self.lets_go = false;
+        self.lets_go = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         let mut standing = match std::mem::replace(&mut self.stage, Stage::Running) {
             Stage::Parked { threads, mut fabric } => {

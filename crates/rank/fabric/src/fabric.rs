@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
+/// Longest pause between two looks at channels that drain: a sixteenth of the wait so far, but no less than [`NAP`].
+const LONGEST_NAP: Duration = Duration::from_millis(10);
 /// How long a libfabric call waits for the agent to learn this rank's identity.
 const IDENTITY_TIME: Duration = Duration::from_secs(30);
 
@@ -341,7 +343,7 @@ impl Fabric {
     /// [`DrainError`]; [`Fabric::resume`] is right after that, too.
     pub fn suspend(&self, limit: Duration) -> Result<(), DrainError> {
         self.state.lock_first().links.begin_suspend();
-        let mut overdue = Overdue::new(limit);
+        let (began, mut overdue) = (Instant::now(), Overdue::new(limit));
         loop {
             let (drained, late, lost) = {
                 let mut state = self.state.lock_first();
@@ -358,7 +360,7 @@ impl Fabric {
             if !late.is_empty() {
                 return Err(DrainError::Late { ranks: late });
             }
-            self.nap_first(NAP);
+            self.nap_first((began.elapsed() / 16).clamp(NAP, LONGEST_NAP));
         }
     }
 
@@ -369,7 +371,7 @@ impl Fabric {
     /// [`DrainError`].
     pub fn suspend_peer(&self, peer: Rank, limit: Duration) -> Result<(), DrainError> {
         self.state.lock_first().links.begin_suspend_peer(peer)?;
-        let mut overdue = Overdue::new(limit);
+        let (began, mut overdue) = (Instant::now(), Overdue::new(limit));
         loop {
             let late = {
                 let mut state = self.state.lock_first();
@@ -387,7 +389,7 @@ impl Fabric {
             if !late.is_empty() {
                 return Err(DrainError::Late { ranks: late });
             }
-            self.nap_first(NAP);
+            self.nap_first((began.elapsed() / 16).clamp(NAP, LONGEST_NAP));
         }
     }
 

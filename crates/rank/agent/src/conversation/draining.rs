@@ -42,7 +42,9 @@ impl Agent {
 
     pub(super) fn let_go(&mut self, peer: Rank) -> Reply {
         let reply = self.drain(|network, limit| network.suspend_peer(peer, limit));
-        self.lets_go |= matches!(reply, Reply::Suspended { .. }) && self.network.in_use();
+        if matches!(reply, Reply::Suspended { .. }) && self.network.in_use() {
+            self.lets_go.get_or_insert_with(Instant::now);
+        }
         reply
     }
 

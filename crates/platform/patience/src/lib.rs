@@ -22,6 +22,19 @@ const LOOKS: u32 = 20;
 /// Bounds of the pause between two of these.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 
+/// The longest pause between two looks for something that is awaited; see [`next_look`].
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long to pause before the next look for something that has been awaited for `waited`: a sixteenth of that, so that no wait takes
+/// noticeably longer; at least `least`, which is below 10 ms, and at most 10 ms.
+///
+/// Thousands of looks a second keep everybody else from the processor: Linux 6.18 was seen to leave other sessions' threads waiting for
+/// as long as threads of one slept and woke so often.
+#[must_use]
+pub fn next_look(waited: Duration, least: Duration) -> Duration {
+    (waited / 16).clamp(least, LONGEST_PAUSE)
+}
+
 /// What is left of a limit.
 #[derive(Clone, Debug)]
 pub struct Patience {
@@ -107,6 +120,14 @@ mod tests {
             }
             patience.renew_at(now);
         }
+    }
+
+    #[test]
+    fn looks_become_rare_as_a_wait_goes_on() {
+        let (least, ms) = (Duration::from_micros(100), Duration::from_millis);
+        assert_eq!(next_look(Duration::ZERO, least), least);
+        assert_eq!(next_look(ms(16), least), ms(1));
+        assert_eq!(next_look(ms(10_000), least), LONGEST_PAUSE);
     }
 
     #[test]

@@ -46,7 +46,7 @@ const HEAD_START: Duration = Duration::from_millis(200);
 /// How long a copy that was killed may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 /// How often progress is looked at.
-pub(crate) const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// States of a report; zero: it writes.
 const SETTLING: u32 = 1;

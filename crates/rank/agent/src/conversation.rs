@@ -43,21 +43,19 @@ use mend_kernel::table::Lifted;
 use mend_messages::PROTOCOL;
 use mend_messages::agent::{FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome};
 use mend_messages::job::JobMap;
+use mend_patience::next_look;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use std::io;
 use std::time::{Duration, Instant};
 
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long what the fabric put off may wait for the program's next call.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait. At first: see [`pause`].
+const PATIENCE: Duration = Duration::from_millis(1);
+/// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait. At first: see [`next_look`].
 const SERVICE: Duration = Duration::from_micros(100);
 /// The same the other way round, where peers have hardly anything to say.
 const SERVICE_PAUSE: Duration = Duration::from_millis(1);
-/// The longest of either.
-const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// How long, after each [`SERVICE_PAUSE`], a rank that runs listens to its peers while one of them drains its channels.
 const KEEP_UP: Duration = Duration::from_micros(500);
 /// How long what an inspection found counts as found right before the threads were parked. A program seldom changes it, and if it does
@@ -181,15 +179,9 @@ pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attac
     ended
 }
 
-/// How long to wait for one side before the other is listened to, after a wait that began then: a sixteenth of it, so that no wait
-/// takes noticeably longer. Thousands of looks a second keep everybody else from the processor: Linux 6.18 does not make a
-/// session's other threads pay for those that sleep and wake so often.
+/// How long to listen to one side before the other, after a wait that began then.
 fn pause(least: Duration, since: Option<Instant>) -> Duration {
-    since.map_or(least, |since| (since.elapsed() / 16).clamp(least, LONGEST_PAUSE))
-}
-
-fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) }
+    next_look(since.map_or(Duration::ZERO, |since| since.elapsed()), least)
 }
 
 impl Agent {
@@ -225,13 +217,14 @@ impl Agent {
             self.tell_losses()?;
             let joins = self.joins();
             let timeout = match self.stage {
-                Stage::Suspended if self.network.in_use() => Some(AT_ONCE),
-                Stage::Suspended => Some(timespec(pause(SERVICE_PAUSE, self.suspended_at))),
-                Stage::Running if self.lets_go.is_some() => Some(timespec(pause(SERVICE_PAUSE, self.lets_go))),
-                Stage::Running if joins => Some(AT_ONCE),
+                Stage::Suspended if self.network.in_use() => Some(Duration::ZERO),
+                Stage::Suspended => Some(pause(SERVICE_PAUSE, self.suspended_at)),
+                Stage::Running if self.lets_go.is_some() => Some(pause(SERVICE_PAUSE, self.lets_go)),
+                Stage::Running if joins => Some(Duration::ZERO),
                 Stage::Running if bell::delayed() => Some(PATIENCE),
                 _ => (self.loses || self.behind.is_some() || self.staging.is_some() || self.inspected.is_some()).then_some(behind::LOOK),
             };
+            let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
             let link = input(self.link.fd());
             let bell = self.bell.as_ref().map_or_else(|| link.clone(), |bell| input(bell.as_fd()));

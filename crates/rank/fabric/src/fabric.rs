@@ -16,15 +16,13 @@ use crate::report;
 use crate::vector::AddressVector;
 use crate::watch;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
-use mend_patience::Patience;
+use mend_patience::{Patience, next_look};
 use rustix::thread::futex;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Longest pause between two looks at channels that drain: a sixteenth of the wait so far, but no less than [`NAP`].
-const LONGEST_NAP: Duration = Duration::from_millis(10);
 /// How long a libfabric call waits for the agent to learn this rank's identity.
 const IDENTITY_TIME: Duration = Duration::from_secs(30);
 
@@ -360,7 +358,7 @@ impl Fabric {
             if !late.is_empty() {
                 return Err(DrainError::Late { ranks: late });
             }
-            self.nap_first((began.elapsed() / 16).clamp(NAP, LONGEST_NAP));
+            self.nap_first(next_look(began.elapsed(), NAP));
         }
     }
 
@@ -389,7 +387,7 @@ impl Fabric {
             if !late.is_empty() {
                 return Err(DrainError::Late { ranks: late });
             }
-            self.nap_first((began.elapsed() / 16).clamp(NAP, LONGEST_NAP));
+            self.nap_first(next_look(began.elapsed(), NAP));
         }
     }
 

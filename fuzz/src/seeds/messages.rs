@@ -276,6 +276,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         program,
         encryption_key: Some("/srv/users/key".into()),
         node_timeout_ms: 10_000,
+        lease_ms: 20_000,
     };
     let files = RestoreSource::Files(vec!["/srv/7/rank-1.image".into(), "/srv/6/rank-1.image".into()]);
     let mut all = vec![

@@ -206,7 +206,7 @@ async fn begin(beginning: Beginning, reached: Vec<Reached>, embedded: Option<Emb
     if !quiet {
         eprintln!("mend: job {id}: {} rank(s) on {}", places.len(), record.hosts.join(", "));
     }
-    let node_timeout = mend_settings::NODE_TIMEOUT.milliseconds()?;
+    let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
     let mut nodes: Vec<Node> = Vec::new();
     for (index, node) in reached.into_iter().enumerate() {
         let introduction = JobIntroduction {
@@ -218,6 +218,7 @@ async fn begin(beginning: Beginning, reached: Vec<Reached>, embedded: Option<Emb
             program: program.clone(),
             encryption_key: beginning.encryption_key.clone(),
             node_timeout_ms: node_timeout.as_millis() as u64,
+            lease_ms: lease.as_millis() as u64,
         };
         nodes.push(attach(node, index as NodeIndex, introduction, arrivals.clone(), Arrival::Node));
     }

@@ -1,8 +1,8 @@
 //! Controller ⇄ daemon, over one authenticated connection per job and node.
 //!
-//! The connection is the job's lease on the node: when it ends, the daemon kills the job's ranks there.
-//! Both sides send [`ToDaemon::Ping`]/[`FromDaemon::Pong`] traffic at least every second; silence for longer than the
-//! `node_timeout` setting means that the other side is dead.
+//! The job has a lease on the node, which each word of the controller renews; when it ends, or the connection does, the job's ranks
+//! end there. Both sides send [`ToDaemon::Ping`]/[`FromDaemon::Pong`] traffic at least every second; silence of a daemon for longer than
+//! the `node_timeout` setting means that it is dead.
 //!
 //! A restore (restart or migration target) is two steps, so that a failed one hurts nobody: `Restore` builds the
 //! process with its threads parked and answers `Restored` or `RestoreFailed`; `Ask` with `Resume` lets it run, `Discard` kills it.
@@ -33,8 +33,10 @@ pub struct JobIntroduction {
     pub program: Program,
     /// File on this node with the key that images are encrypted with; `None`: they are not. The key itself is never sent.
     pub encryption_key: Option<PathBuf>,
-    /// Milliseconds without a word from the controller after which the daemon gives the job up.
+    /// Milliseconds that other nodes may be silent before they count as dead.
     pub node_timeout_ms: u64,
+    /// Milliseconds without a word from the controller after which the job's ranks end here.
+    pub lease_ms: u64,
 }
 
 /// Where an image comes from.

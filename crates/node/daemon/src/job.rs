@@ -4,7 +4,8 @@
 //! Introduce → Ready ─► serving ─── End ──► ending: ranks killed and reaped, output sent ─► closed
 //!                         └─ connection lost, silence, nonsense ─► lost: ranks killed and reaped
 //! ```
-//! Invariants: the connection is the job's lease: when it ends, no process of the job is left here. The loop never
+//! Invariants: when the connection ends, or the controller is silent for as long as the job's lease, no process of the job is left here;
+//! where the ranks share a PID namespace the kernel sees to that itself, also if this daemon stands still. The loop never
 //! waits for the controller or a rank, so neither can keep it from the other.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
@@ -47,6 +48,11 @@ const INTRODUCTION_TIME: Duration = Duration::from_secs(30);
 const LEAVING_TIME: Duration = Duration::from_secs(3);
 /// Bounds of the silence that a controller may ask for.
 const TIMEOUT_BOUNDS: (u64, u64) = (500, 600_000);
+/// Parts of the lease after which it is renewed again.
+const RENEWALS: u32 = 20;
+/// The kernel's own deadline comes this much later than the daemon's end of the lease, which is kinder: output is sent.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Serves one authenticated job connection to its end.
 pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let Connection { sender, mut receiver } = connection;
@@ -113,6 +119,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (news, tidings) = mpsc::unbounded_channel();
     let (save_steps, saves) = mpsc::unbounded_channel();
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
+    let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
     let introduction = Arc::new(introduction);
     let mut job = Job {
         relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), save_steps, patience, Sinks::new(key.clone())),
@@ -129,7 +136,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         known: Arc::default(),
         key,
         shared_memory: SharedMemory::make(),
-        namespace: Arc::default(),
+        namespace: Arc::new(SharedNamespace::new(lease + GRACE)),
+        lease,
         news,
         patience,
     };
@@ -205,11 +213,14 @@ struct Job {
     namespace: Arc<SharedNamespace>,
     news: mpsc::UnboundedSender<News>,
     patience: Duration,
+    /// How long the ranks live on without a word from the controller.
+    lease: Duration,
 }
 
 impl Job {
     async fn run(&mut self, mut incoming: Incoming) -> End {
-        let mut silence = Patience::new(self.patience);
+        let mut silence = Patience::new(self.lease);
+        let mut renewed = Instant::now();
         let mut tick = interval(silence.pause());
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -220,6 +231,10 @@ impl Job {
                 Some(ended) = self.lives.join_next(), if !self.lives.is_empty() => self.life_ended(ended.ok()),
                 message = incoming.commands.recv() => {
                     silence.renew();
+                    if renewed.elapsed() >= self.lease / RENEWALS {
+                        renewed = Instant::now();
+                        self.namespace.renew();
+                    }
                     match message {
                         None => return End::Lost,
                         Some(ToDaemon::End) => return End::Asked,
@@ -234,7 +249,7 @@ impl Job {
                 _ = tick.tick() => {
                     self.meeting.tidy(Instant::now());
                     if silence.is_over() {
-                        tracing::warn!(job = self.introduction.id, ms = self.patience.as_millis(), "not a word from the controller");
+                        tracing::warn!(job = self.introduction.id, ms = self.lease.as_millis(), "not a word from the controller");
                         return End::Lost;
                     }
                 }

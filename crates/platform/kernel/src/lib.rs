@@ -2,6 +2,7 @@
 
 pub mod background;
 pub mod copy;
+pub mod deadline;
 #[cfg(test)]
 mod mapped;
 pub mod memory;

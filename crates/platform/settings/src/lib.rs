@@ -97,7 +97,14 @@ pub const NODE_TIMEOUT: Setting = Setting {
     name: "MEND_NODE_TIMEOUT_MS",
     kind: Kind::Number { min: 500, max: 600_000 },
     default: "10000",
-    meaning: "Milliseconds of silence after which a node (or its job's controller) counts as dead; only time in which the one that listens could run itself counts.",
+    meaning: "Milliseconds of silence after which a node counts as dead; only time in which the one that listens could run itself counts.",
+};
+/// How long a node keeps a job without a word from its controller.
+pub const LEASE: Setting = Setting {
+    name: "MEND_LEASE_MS",
+    kind: Kind::Number { min: 1000, max: 600_000 },
+    default: "10000",
+    meaning: "Milliseconds that a node goes on with a job without a word from its controller (mend run). Then the kernel ends the job's ranks there, whatever stands still on the node.",
 };
 /// Bound of a drain.
 pub const DRAIN_TIMEOUT: Setting = Setting {
@@ -261,6 +268,7 @@ pub const ALL: &[Setting] = &[
     LIBDIR,
     PORT,
     NODE_TIMEOUT,
+    LEASE,
     DRAIN_TIMEOUT,
     CHECKPOINT_MODE,
     WRITE_RATE,

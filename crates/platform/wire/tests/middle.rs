@@ -38,6 +38,7 @@ fn introduction() -> ToDaemon {
             cwd: "/tmp".into(),
         },
         node_timeout_ms: 5000,
+        lease_ms: 10_000,
     }))
 }
 

@@ -9,13 +9,19 @@
 //! the kernel counts up from a place drawn at random in four million. Where the kernel counts no further than a few
 //! ten thousand, or the place cannot be chosen, there is no such namespace, and each rank gets one of its own.
 //!
-//! Invariants: pid 1 dies with its keeper, the keeper with the daemon's end of the socket, and the kernel then kills what is
-//! left in the namespace. What pid 1 inherits is of a rank whose reaper was killed, and is killed when the daemon says so.
+//! The keeper holds the job's lease as a deadline of its own ([`Deadline`]), which the daemon puts off with every sign of life of the
+//! controller. If that stops coming, for whatever stands still (the controller, the network, the daemon, the keeper: each may be stopped),
+//! the kernel kills the keeper, with it pid 1, and with that all ranks, stopped or not. Pid 1 could not hold it: the kernel keeps its own
+//! timer's SIGKILL from it.
+//!
+//! Invariants: pid 1 dies with its keeper, the keeper with the daemon's end of the socket or at the deadline, and the kernel then kills
+//! what is left in the namespace. What pid 1 inherits is of a rank whose reaper was killed, and is killed when the daemon says so.
 //! Faults assumed: any step is refused; the daemon or any process here is killed at any moment.
 
 use super::kin::{kill_descendants, reap};
 use super::spawn::spawn_self;
 use super::{await_end, begin, mount_proc, number_of, separate_mounts};
+use mend_kernel::deadline::Deadline;
 use mend_kernel::namespaces::{fork_and_run, unshare};
 use mend_kernel::signal_queue::SignalQueue;
 use mend_patience::while_active;
@@ -40,9 +46,15 @@ const ENOUGH: u32 = 1 << 20;
 /// How long its keeper may do nothing before pid 1 is there.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What the daemon says to sweep; any other number puts the deadline off by so many milliseconds.
+const SWEEP: u32 = 0;
+
 /// The namespace, made when the first rank needs it. Dropping it ends every process in it.
-#[derive(Debug, Default)]
-pub struct SharedNamespace(OnceCell<Option<Made>>);
+#[derive(Debug)]
+pub struct SharedNamespace {
+    made: OnceCell<Option<Made>>,
+    lease: Duration,
+}
 
 #[derive(Debug)]
 struct Made {
@@ -52,11 +64,19 @@ struct Made {
 }
 
 impl SharedNamespace {
+    /// One whose processes end when it was not [renewed](SharedNamespace::renew) for so long.
+    pub fn new(lease: Duration) -> Self {
+        Self { made: OnceCell::new(), lease }
+    }
+
     /// To enter it (setns(2)). `None` if there can be none here, for a reason that is logged.
     pub async fn descriptor(&self) -> Option<OwnedFd> {
-        let made = self.0.get_or_init(|| async {
+        let made = self.made.get_or_init(|| async {
             match make().await {
-                Ok(made) => Some(made),
+                Ok(made) => {
+                    made.say(self.lease_ms());
+                    Some(made)
+                }
                 Err(error) => {
                     tracing::info!(%error, "each rank gets a PID namespace of its own");
                     None
@@ -68,10 +88,27 @@ impl SharedNamespace {
 
     /// Ends what was left by ranks whose reapers are gone. To be called when one has ended.
     pub fn sweep(&self) {
-        if let Some(Some(made)) = self.0.get() {
-            // A full socket holds enough of these; a closed one has nothing left to sweep.
-            let _ = made.control.try_write(&[0]);
+        if let Some(Some(made)) = self.made.get() {
+            made.say(SWEEP);
         }
+    }
+
+    /// The controller lives: what is here lives on for another lease.
+    pub fn renew(&self) {
+        if let Some(Some(made)) = self.made.get() {
+            made.say(self.lease_ms());
+        }
+    }
+
+    fn lease_ms(&self) -> u32 {
+        u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Made {
+    fn say(&self, what: u32) {
+        // A full socket holds enough of these; a closed one has nothing left to sweep or to keep alive. A few bytes go whole or not at all.
+        let _ = self.control.try_write(&what.to_be_bytes());
     }
 }
 
@@ -93,13 +130,14 @@ async fn make() -> io::Result<Made> {
 pub fn keep() -> i32 {
     let Ok(mut control) = begin() else { return 1 };
     let first = separate_mounts().and_then(|()| unshare(UnshareFlags::NEWPID)).and_then(|()| {
-        let control = control.try_clone()?;
-        fork_and_run(move || be_first(control))
+        let (ours, theirs) = UnixStream::pair()?;
+        let daemon = control.try_clone()?;
+        let first = fork_and_run(move || be_first(theirs, &daemon))?;
+        Ok((first, ours))
     });
     match first {
-        Ok(first) => {
-            // Pid 1 alone holds the socket from here on.
-            drop(control);
+        Ok((first, inner)) => {
+            let _ = watch(&mut control, inner);
             await_end(first);
             0
         }
@@ -110,8 +148,40 @@ pub fn keep() -> i32 {
     }
 }
 
+/// The keeper: passes on what pid 1 says once and what the daemon says to it, and keeps the deadline. Returns when either has gone.
+fn watch(control: &mut UnixStream, mut inner: UnixStream) -> io::Result<()> {
+    let mut word = [0; 4];
+    inner.read_exact(&mut word)?;
+    let deadline = Deadline::new();
+    if let Err(error) = &deadline {
+        word = number_of(error).to_be_bytes();
+    }
+    control.write_all(&word)?;
+    let deadline = deadline?;
+    inner.set_nonblocking(true)?;
+    loop {
+        let mut ready = [PollFd::new(&*control, PollFlags::IN), PollFd::new(&inner, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let (told, gone) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+        if gone {
+            return Ok(());
+        }
+        if told {
+            control.read_exact(&mut word)?;
+            match u32::from_be_bytes(word) {
+                // A full socket holds enough of these.
+                SWEEP => drop(inner.write(&[0])),
+                ms => deadline.put_off(Duration::from_millis(ms.into()))?,
+            }
+        }
+    }
+}
+
 /// Pid 1: reaps, and sweeps when told to.
-fn be_first(mut control: UnixStream) -> i32 {
+fn be_first(mut control: UnixStream, daemon: &UnixStream) -> i32 {
     let ready = set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from).and_then(|()| prepare());
     let said = match &ready {
         Ok(_) => 0,
@@ -119,10 +189,15 @@ fn be_first(mut control: UnixStream) -> i32 {
     };
     let (Ok(()), Ok(orphans)) = (control.write_all(&said.to_be_bytes()), ready) else { return 1 };
     loop {
-        let mut ready = [PollFd::new(&control, PollFlags::IN), PollFd::new(&orphans, PollFlags::IN)];
+        // Of the daemon's socket only the end is of interest here: should the keeper have died before it was known whose death is pid 1's.
+        let ends = PollFd::new(daemon, PollFlags::empty());
+        let mut ready = [PollFd::new(&control, PollFlags::IN), PollFd::new(&orphans, PollFlags::IN), ends];
         match poll(&mut ready, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return 1,
+        }
+        if !ready[2].revents().is_empty() {
+            return 0;
         }
         let (told, signalled) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
         if signalled {

@@ -145,6 +145,7 @@ impl Daemon {
                 cwd: self.directory.path().to_owned(),
             },
             node_timeout_ms: 600_000,
+            lease_ms: 600_000,
         }
     }
 

@@ -47,7 +47,7 @@ fn a_silent_controller_ends_its_ranks() {
         let daemon = Daemon::start(user);
         let mark = marker();
         let mut introduction = daemon.introduction(&["sh", "-c", "sleep 1000; true", &mark], 1);
-        introduction.node_timeout_ms = 500;
+        introduction.lease_ms = 500;
         let connection = mend_wire::connect(daemon.address, mend_messages::auth::Purpose::Job, &daemon.secret).await.unwrap();
         let mut job = crate::controller::Controller { connection, introduction };
         job.introduce().await;

@@ -1,0 +1,70 @@
+"""A job's lease on its nodes: a controller that stands still for less is nothing; after its end no rank writes another byte."""
+
+import json
+import os
+import signal
+import time
+import unittest
+
+from cases import InDirectory
+from cluster import Lab, compile_mpi
+
+# Writes a byte at a time, without end.
+WRITER = 'while :; do printf x >> "$0"; done'
+
+# All processes of this node, known by its network, but the shell itself and what it starts later.
+STOPPED_PAST_THE_LEASE = """
+own=$(readlink /proc/$$/ns/net) all=
+for process in /proc/[0-9]*; do
+  [ "$(readlink $process/ns/net)" = "$own" ] && [ ${process#/proc/} != $$ ] && all="$all ${process#/proc/}"
+done
+kill -STOP $all 2>/dev/null; sleep 1; stat -c %s "$1"; sleep 6; kill -CONT $all 2>/dev/null; sleep 2; stat -c %s "$1"
+"""
+
+
+class Leases(InDirectory):
+    def setUp(self):
+        super().setUp()
+        self.lab = self.enterContext(Lab(2))
+
+    def controller(self, name):
+        """Sends signals to `mend run` itself, whatever stands between."""
+        found = self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout
+        pid = str(json.loads(found)["controller_pid"])
+        return lambda number: self.lab.on("head", "kill", f"-{number}", pid)
+
+    def test_a_controller_that_stands_still_for_a_while_is_nothing(self):
+        program = compile_mpi("mpi_iters.c", os.path.join(self.work, "iters"))
+        argv = [program, "-i", "60", "-w", "200", "-m", "8", "-u", "go"]
+        expected = self.lab.undisturbed("-n", "2", "--hosts", "node1", "--", *argv)
+        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--", *argv)
+        name = self.lab.running(job)
+        send = self.controller(name)
+        for _ in range(2):
+            send(signal.SIGSTOP.value)
+            time.sleep(6)
+            send(signal.SIGCONT.value)
+            # `mend lab exec` stops with its command, as job control expects.
+            job.interrupt(signal.SIGCONT)
+            self.lab.verb("checkpoint", name)
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), expected)
+        self.assertNotIn("is lost", job.stderr())
+
+    def test_no_byte_is_written_after_a_lease_whatever_stood_still(self):
+        """Everything on the node is stopped, what holds the lease included, and goes on when it has ended."""
+        self.lab.set("MEND_LEASE_MS", "3000")
+        files = [os.path.join(self.directory, f"written-{rank}") for rank in range(2)]
+        script = f'exec sh -c \'{WRITER}\' {self.directory}/written-$MEND_RANK'
+        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--", "sh", "-c", script)
+        job.wait_for(lambda: all(os.path.exists(path) for path in files), "both ranks write")
+        self.lab.running(job)
+        before, after = self.lab.on("node2", "sh", "-c", STOPPED_PAST_THE_LEASE, "sh", files[1]).stdout.split()
+        self.assertGreater(int(before), 0)
+        self.assertEqual(before, after)
+        job.finish(75)
+
+
+if __name__ == "__main__":
+    unittest.main()

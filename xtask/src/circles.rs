@@ -59,22 +59,29 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
     ("crates/platform/fabric-sys", &["info.rs", "objects.rs"], "libfabric's own structures point at each other"),
     (
         "crates/rank/agent",
-        &["aside.rs", "outlet.rs", "scratch.rs", "sender.rs", "staged.rs", "stream.rs", "writer.rs"],
+        &[
+            "capture/aside.rs",
+            "capture/outlet.rs",
+            "capture/scratch.rs",
+            "capture/sender.rs",
+            "capture/staged.rs",
+            "capture/stream.rs",
+            "capture/writer.rs",
+        ],
         "ways to write an image, which are to become strategies behind one interface",
     ),
+    ("crates/rank/agent", &["capture/gather.rs", "capture/save.rs"], "what a save asks for is in the file of the save"),
     (
         "crates/rank/agent",
-        &["conversation.rs", "gather.rs", "inspect.rs", "rebuild.rs", "save.rs"],
-        "the folders of the agent are not made yet: what a save and an inspection share is in the files of both",
+        &["descriptors/reopen.rs", "descriptors/sockets.rs"],
+        "the error of opening sockets again is in the file that opens all descriptors again",
     ),
-    ("crates/rank/agent", &["descriptors.rs", "locks.rs", "reopen.rs", "sockets.rs"], "kinds of descriptors are to have a file each"),
     (
         "crates/rank/agent",
-        &["dirty/blocks.rs", "dirty/hash.rs", "dirty/look.rs", "dirty/protect.rs", "dirty/soft.rs"],
+        &["track/blocks.rs", "track/hash.rs", "track/look.rs", "track/protect.rs", "track/soft.rs"],
         "ways to notice changes, and the look that all of them share",
     ),
-    ("crates/rank/agent", &["bell.rs", "hand.rs"], "the hand opens the bell anew, and the bell asks the hand"),
-    ("crates/rank/agent", &["park.rs", "pending.rs"], "an errand's information on a signal lies in a parked thread's slot"),
+    ("crates/rank/agent", &["agent_loop/bell.rs", "agent_loop/hand.rs"], "the hand opens the bell anew, and the bell asks the hand"),
     ("tests/simulation", &["check.rs", "daemon.rs", "fate.rs", "journal.rs", "world.rs"], "parts of one world, as methods on it"),
 ];
 

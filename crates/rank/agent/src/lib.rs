@@ -1,70 +1,33 @@
 //! The agent inside a rank: parks threads, writes the image, rebuilds the process after a restore.
 //!
 //! One thread, started by the preloaded object's constructor, that talks with the node's daemon, and another that helps it in the
-//! program's descriptor table ([`hand`]). Reading order:
-//! [`conversation`] (what is asked), [`save`] (how an image is taken), `park`, `layout`, `writer`, `stream`, `sender`, `behind`,
-//! `staged`; for the way back `rebuild`, `reopen`, `state`.
+//! program's descriptor table ([`agent_loop::hand`]).
+//!
+//! | folder | holds |
+//! | --- | --- |
+//! | [`agent_loop`] | what the daemon asks for, and how the agent's thread answers |
+//! | [`park`] | stopping the program's threads and letting them go on |
+//! | [`capture`] | taking an image |
+//! | [`track`] | which pages changed since the last image |
+//! | [`memory`] | the program's address space |
+//! | [`descriptors`] | the program's descriptors: each kind is saved and opened again in one file |
+//! | [`process`] | what else the kernel keeps for the process |
+//! | [`restore`] | the first steps of the agent in a restored process |
 //!
 //! Rules: whatever fails here, the program runs on. While threads are parked nothing here calls the C library's malloc or
 //! anything that takes one of its locks.
 
+mod agent_loop;
 mod allocator;
-mod aside;
-mod attached;
-mod attributes;
-mod behind;
-mod bell;
-mod chain;
-mod context;
-mod conversation;
-mod deadlines;
-mod deleted;
+mod capture;
 mod descriptors;
-mod dirty;
-mod file_attributes;
-mod gather;
-mod guards;
-mod hand;
-mod inspect;
-mod kept_files;
-mod layout;
-mod link;
-mod locks;
-mod mapping_attributes;
-mod maps;
+mod memory;
 mod network;
-mod node_files;
-mod origin;
-mod outlet;
 mod park;
-mod passing;
-mod pending;
-mod place;
 mod process;
-mod rebuild;
-mod reopen;
-mod room;
-mod rseq;
-mod samples;
-mod save;
-mod scheduling;
-mod scratch;
-mod sender;
-mod socket_options;
-mod sockets;
-mod staged;
+mod restore;
 mod start;
-mod state;
-mod stream;
-mod succession;
-mod table;
-mod target;
-mod tasks;
-mod timers;
-mod unopenable;
-mod unreachable;
-mod watches;
-mod writer;
+mod track;
 
 pub use allocator::RankAllocator;
 pub use network::{Frozen, Network};

@@ -1,11 +1,13 @@
 //! Whether there is an agent in this process, and its thread.
 
-use crate::attached::Attached;
-use crate::bell::{Bell, announce_delay, announce_loss, announce_use};
-use crate::conversation::run;
+use crate::agent_loop::bell::{Bell, announce_delay, announce_loss, announce_use};
+use crate::agent_loop::hand;
+use crate::agent_loop::place::Place;
+use crate::agent_loop::run;
+use crate::descriptors::attached::Attached;
+use crate::descriptors::table;
 use crate::network::Network;
-use crate::place::Place;
-use crate::{hand, origin, rseq, table};
+use crate::process::{origin, rseq};
 use mend_kernel::threads::{PARK_SIGNAL, wait, wake};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -9,9 +9,9 @@
 //! target hang up or fail later, that is told, as the kernel adds both to all that is added.
 
 use super::{Descriptors, What};
+use crate::descriptors::reopen::ReopenError;
+use crate::descriptors::table::take;
 use crate::park::Parked;
-use crate::reopen::ReopenError;
-use crate::table::take;
 use mend_kernel::raw::{check, syscall};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};

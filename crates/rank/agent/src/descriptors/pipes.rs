@@ -4,8 +4,8 @@
 //! comes back as one of its own, with flags of its own.
 
 use super::{DescriptorError, Descriptors, Open, What, nobody_else};
-use crate::attached;
-use crate::reopen::ReopenError;
+use crate::descriptors::attached;
+use crate::descriptors::reopen::ReopenError;
 use mend_image::launch::Role;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};

@@ -1,0 +1,72 @@
+//! The agent and the channels of its fabric: suspends and lets go of peers, and tells the daemon of what goes slowly or broke.
+
+use super::{Agent, Stage, micros_since, refused};
+use crate::agent_loop::bell;
+use crate::network::Network;
+use mend_messages::agent::{FromAgent, Reply};
+use mend_messages::job::Rank;
+use mend_messages::report::Report;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How long a channel has been broken before the daemon hears of it: ranks that end at about the same time say nothing.
+const LOSS: Duration = Duration::from_secs(2);
+/// A drain that takes longer is told of.
+const SLOW_DRAIN: Duration = Duration::from_secs(2);
+
+impl Agent {
+    pub(super) fn tell_losses(&mut self) -> io::Result<()> {
+        if bell::take_lost() {
+            self.loses = true;
+            for (peer, why) in self.network.broken() {
+                self.link.send(&FromAgent::Report(Report::ChannelBroke { peer, why }))?;
+            }
+        }
+        if !self.loses || matches!(self.stage, Stage::Parked { .. }) {
+            return Ok(());
+        }
+        let (losses, left) = self.network.losses(LOSS);
+        self.loses = left;
+        losses.into_iter().try_for_each(|(peer, why)| self.link.send(&FromAgent::MessagesLost { peer, why }))
+    }
+
+    pub(super) fn suspend(&mut self) -> Reply {
+        let began = Instant::now();
+        let reply = self.drain(|network, limit| network.suspend(limit));
+        if let Reply::Suspended { .. } = reply {
+            self.stage = Stage::Suspended;
+            self.suspended_at.get_or_insert(began);
+        }
+        reply
+    }
+
+    pub(super) fn let_go(&mut self, peer: Rank) -> Reply {
+        let reply = self.drain(|network, limit| network.suspend_peer(peer, limit));
+        if matches!(reply, Reply::Suspended { .. }) && self.network.in_use() {
+            self.lets_go.get_or_insert_with(Instant::now);
+        }
+        reply
+    }
+
+    fn drain(&mut self, drain: impl Fn(&dyn Network, Duration) -> Result<(), String>) -> Reply {
+        if let Stage::Parked { .. } = self.stage {
+            return refused("the rank is parked already");
+        }
+        let began = Instant::now();
+        let limit = self.place.drain_limit;
+        let mut drained = drain(&self.network, limit.min(SLOW_DRAIN));
+        if drained.is_err() && limit > SLOW_DRAIN && began.elapsed() >= SLOW_DRAIN {
+            let report = Report::DrainSlow { peers: self.network.draining(), waited_us: micros_since(began) };
+            // What is wrong with the link shows at the next message.
+            let _ = self.link.send(&FromAgent::Report(report));
+            // It goes on with what has not drained.
+            drained = drain(&self.network, limit - SLOW_DRAIN);
+        }
+        match drained {
+            Ok(()) => Reply::Suspended { us: micros_since(began) },
+            Err(error) => {
+                Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The agent's hand: a thread that stays in the program's descriptor table and does there what the agent's thread, which has
+//! a table of its own ([`crate::descriptors::table`]), cannot: moving the fabric's packets while the program computes.
+//!
+//! ```text
+//! agent: run(work) ── CALLS+1 ──► hand: work, DONE+1 ──► agent goes on
+//! a thread of the program: news that cannot be told ── CALLS+1 ──► hand: bell::mend
+//! ```
+//! To the program's table it is a thread of the program's: parked, saved and restored like one, and idle then. Where the
+//! agent shares the program's table, as in a restored process until it goes on, the agent does all by itself.
+
+use crate::agent_loop::bell;
+use crate::descriptors::table;
+use crate::network::{Frozen, Network};
+use mend_kernel::threads::{wait, wake};
+use mend_messages::agent::Welcome;
+use mend_messages::job::{FabricAddress, JobMap, Rank};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Work that waits for the hand: on the stack of the agent, who waits for it.
+struct Work<'a> {
+    call: &'a mut dyn FnMut(),
+}
+
+static WORK: AtomicPtr<Work<'static>> = AtomicPtr::new(std::ptr::null_mut());
+/// Calls for the hand.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// Works done.
+static DONE: AtomicU32 = AtomicU32::new(0);
+
+/// The thread's whole life.
+pub(crate) fn serve() {
+    loop {
+        let calls = CALLS.load(Ordering::Acquire);
+        let work = WORK.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !work.is_null() {
+            // SAFETY: the agent waits until DONE says so, and its work lives as long.
+            unsafe { ((*work).call)() };
+            DONE.fetch_add(1, Ordering::Release);
+            wake(&DONE);
+        }
+        bell::mend_if_asked();
+        wait(&CALLS, calls, None);
+    }
+}
+
+/// Wakes the hand.
+pub(crate) fn call() {
+    CALLS.fetch_add(1, Ordering::Release);
+    wake(&CALLS);
+}
+
+/// Does something in the program's descriptor table. Called by the agent's thread alone, while no thread is parked that shares that
+/// table with the hand.
+pub(crate) fn run<T>(work: impl FnOnce() -> T) -> T {
+    if !table::apart() {
+        return work();
+    }
+    let (mut work, mut result) = (Some(work), None);
+    let mut call_it = || {
+        if let Some(work) = work.take() {
+            result = Some(catch_unwind(AssertUnwindSafe(work)));
+        }
+    };
+    let done = DONE.load(Ordering::Acquire);
+    let mut order = Work { call: &mut call_it };
+    WORK.store((&raw mut order).cast(), Ordering::Release);
+    call();
+    while DONE.load(Ordering::Acquire) == done {
+        wait(&DONE, done, None);
+    }
+    match result {
+        Some(Ok(value)) => value,
+        Some(Err(panic)) => resume_unwind(panic),
+        // The hand does what it is given before it says so.
+        None => unreachable!("the hand did nothing"),
+    }
+}
+
+/// The fabric, driven by the hand.
+pub(crate) struct ByHand(pub &'static dyn Network);
+
+impl Network for ByHand {
+    fn introduce(&self, identity: &Welcome) {
+        self.0.introduce(identity);
+    }
+    fn listen(&self, identity: &Welcome) -> Result<FabricAddress, String> {
+        run(|| self.0.listen(identity))
+    }
+    fn set_map(&self, map: JobMap) {
+        run(|| self.0.set_map(map));
+    }
+    fn on_use(&self, announce: fn()) {
+        self.0.on_use(announce);
+    }
+    fn on_delay(&self, nudge: fn()) {
+        self.0.on_delay(nudge);
+    }
+    fn on_loss(&self, announce: fn()) {
+        self.0.on_loss(announce);
+    }
+    fn losses(&self, patience: Duration) -> (Vec<(Rank, String)>, bool) {
+        self.0.losses(patience)
+    }
+    fn broken(&self) -> Vec<(Rank, String)> {
+        self.0.broken()
+    }
+    fn draining(&self) -> Vec<Rank> {
+        run(|| self.0.draining())
+    }
+    fn catch_up(&self) {
+        run(|| self.0.catch_up());
+    }
+    fn in_use(&self) -> bool {
+        self.0.in_use()
+    }
+    fn suspend(&self, limit: Duration) -> Result<(), String> {
+        run(|| self.0.suspend(limit))
+    }
+    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), String> {
+        run(|| self.0.suspend_peer(rank, limit))
+    }
+    fn serve(&self, timeout: Duration) {
+        if self.0.in_use() { run(|| self.0.serve(timeout)) } else { std::thread::sleep(timeout) }
+    }
+    fn keep_up(&self, time: Duration) {
+        if self.0.in_use() { run(|| self.0.keep_up(time)) } else { std::thread::sleep(time) }
+    }
+    fn resume(&self) {
+        run(|| self.0.resume());
+    }
+    fn freeze(&self) -> Box<dyn Frozen> {
+        // A lock, and no descriptor.
+        Box::new(StillByHand(self.0.freeze()))
+    }
+}
+
+struct StillByHand(Box<dyn Frozen>);
+
+impl Frozen for StillByHand {
+    fn excluded_memory(&self, each: &mut dyn FnMut(usize, usize)) {
+        self.0.excluded_memory(each);
+    }
+    fn own_descriptors(&self, each: &mut dyn FnMut(i32)) {
+        self.0.own_descriptors(each);
+    }
+    fn provider_open(&self) -> bool {
+        self.0.provider_open()
+    }
+    fn close_provider(&mut self) {
+        run(|| self.0.close_provider());
+    }
+    fn reopen(&mut self) {
+        // Changes memory alone, and the hand may be parked.
+        self.0.reopen();
+    }
+    fn rebuild(self: Box<Self>) -> Result<(), String> {
+        self.0.rebuild()
+    }
+}

@@ -1,0 +1,154 @@
+//! What stands in the way of saving this process: looks, touches nothing.
+
+use crate::agent_loop::chain::chain;
+use crate::descriptors::attached::Attached;
+use crate::descriptors::node_files::NodeFiles;
+use crate::descriptors::{DescriptorError, Descriptors, examine_all};
+use crate::descriptors::{kept_files, unreachable};
+use crate::memory::layout::Layout;
+use crate::memory::maps;
+use crate::memory::maps::{Advice, Area};
+use crate::memory::samples::Samples;
+use crate::process::origin;
+use crate::process::{tasks, timers};
+use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
+
+/// What of the process is not the program's.
+pub(crate) struct Surroundings {
+    /// Descriptors of agent and fabric.
+    pub own: Vec<i32>,
+    /// Memory of theirs that is not saved.
+    pub excluded: Vec<(u64, u64)>,
+    /// A network provider has more descriptors and mappings, which nobody can tell from the program's. A save closes it
+    /// first; what cannot be saved then is the program's, and the save says so.
+    pub provider_open: bool,
+    /// A copy of this process that writes an image, as `/proc` names it.
+    pub copy: Option<i32>,
+    /// The program is the rank's first process.
+    pub main_process: bool,
+}
+
+/// Looks at the program's descriptors.
+pub(crate) fn descriptors(attached: &Attached, surroundings: &Surroundings, errors: &mut Vec<DescriptorError>) -> Descriptors {
+    let found = examine_all(attached, &surroundings.own, errors);
+    if surroundings.provider_open {
+        errors.clear();
+    }
+    found
+}
+
+/// Looks at all else, and tells what was found of the `descriptors`, and how many bytes of files are to be copied. It may change a moment later; a save looks again.
+pub(crate) fn inspect(
+    surroundings: &Surroundings,
+    descriptors: &Descriptors,
+    errors: &[DescriptorError],
+    advice: &Advice,
+    samples: &mut Samples,
+    fabric_in_use: bool,
+) -> (Inspection, u64) {
+    let mut loose = 0;
+    let Surroundings { ref excluded, provider_open, copy, main_process, .. } = *surroundings;
+    let mut obstacles = Vec::new();
+    let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
+    if !main_process {
+        add(
+            "the MPI program is not the rank's first process but a child of a wrapper".to_string(),
+            "let the wrapper `exec` the program, or name the program itself on the command line",
+        );
+    }
+    for error in errors {
+        add(chain(error), error.hint());
+    }
+    match maps::read() {
+        Ok(areas) => {
+            if let Some((what, hint)) = shared_with_others(&areas, excluded, copy) {
+                add(what, hint);
+            }
+            match NodeFiles::look(descriptors, &areas) {
+                Ok(bytes) => loose = bytes,
+                Err(error) => add(chain(&error), error.hint()),
+            }
+            if !provider_open {
+                let locked = descriptors.locked_files();
+                for error in Layout::obstacles(&areas, advice, &mut samples.files(&locked)) {
+                    add(chain(&error), error.hint());
+                }
+                samples.tidy();
+            }
+        }
+        Err(error) => add(format!("the address space cannot be read: {error}"), "the rank needs a readable /proc"),
+    }
+    for (name, hint) in process_obstacles(copy) {
+        add(name, hint);
+    }
+    let found = Inspection {
+        obstacles,
+        threads: tasks::list().map_or(0, |tasks| tasks.len() as u32),
+        image_bytes: resident_bytes(),
+        fabric_in_use,
+        executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
+        written_files: kept_files::written(descriptors),
+        tracking: Tracking::default(),
+    };
+    (found, loose)
+}
+
+/// Children but for a copy that writes an image, kernel timers, a first thread that has ended: what the kernel keeps and nobody can give back.
+pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)> {
+    let mut found = Vec::new();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if status.lines().any(|line| line.starts_with("State:") && line.contains('Z')) {
+        found.push(("the program's first thread has ended while others go on".to_string(), "let the first thread wait for the others"));
+    }
+    for task in tasks::list().unwrap_or_default() {
+        let children = std::fs::read_to_string(format!("/proc/self/task/{0}/children", task.outer)).unwrap_or_default();
+        for child in children.split_whitespace().filter(|child| child.parse().ok() != copy) {
+            let name = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+            found.push((format!("child process {child} ({})", name.trim_end()), "wait until the program's children have ended"));
+        }
+    }
+    found.extend(unreachable::process());
+    found.extend(origin::obstacles());
+    if let Some(what) = timers::obstacle() {
+        found.push((what, "use the processor time of the process, or another clock"));
+    }
+    found
+}
+
+/// Shared memory that another process maps too, as far as this user may look: saved alone it would no longer be shared.
+pub(crate) fn shared_with_others(areas: &[Area], excluded: &[(u64, u64)], copy: Option<i32>) -> Option<(String, &'static str)> {
+    // A ring may have come since the fabric was asked for those that there are.
+    let ring = |area: &Area| area.name.strip_prefix("/memfd:").is_some_and(|name| name == RING_MEMORY);
+    let ours = |area: &&Area| {
+        area.is_shared_memory() && !ring(area) && !excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end)
+    };
+    let ours: Vec<&Area> = areas.iter().filter(ours).collect();
+    if ours.is_empty() {
+        return None;
+    }
+    let own = std::fs::read_link("/proc/self").ok()?;
+    for process in tasks::numbers_in("/proc").ok()? {
+        if own.as_os_str() == process.to_string().as_str() || Some(process) == copy {
+            continue;
+        }
+        let theirs = std::fs::read(format!("/proc/{process}/maps")).ok().and_then(|text| maps::parse_all(&text).ok()).unwrap_or_default();
+        let common = theirs.iter().filter(|area| area.shared).find_map(|area| ours.iter().find(|our| our.identity == area.identity));
+        if let Some(area) = common {
+            let name = if area.name.is_empty() { "anonymous memory" } else { &area.name };
+            let peer = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+            let what = format!("shared memory {name} of this and another process ({process}, {})", peer.trim_end());
+            return Some((what, "choose a setting of the MPI library that does not share memory between processes"));
+        }
+    }
+    None
+}
+
+/// Private memory in use; what a full image holds, but for zero pages.
+pub(crate) fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: Vec<u64> = statm.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    match pages[..] {
+        [_, resident, shared, ..] => resident.saturating_sub(shared) * 4096,
+        _ => 0,
+    }
+}

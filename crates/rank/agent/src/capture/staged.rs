@@ -1,0 +1,460 @@
+//! Copies of what changed since the image to build on, made while the threads stand still.
+//!
+//! A copy of the process has page tables of its own, and to copy those of small pages takes 20 ms per GiB, however little of it
+//! changed. Where copying the changes themselves takes less, that is done instead, into memory that was made ready while the program
+//! ran. A process that shares the program's memory then writes them from there.
+//!
+//! ```text
+//! made ready: ┌ pages, one after the other ─► ...                 ... ◄─ where each belongs, what is left to the base ┐
+//! ```
+//! A processor has only so many lines of scattered memory under way at a time. Where there is another one for it, a process beside
+//! this one copies the second half, into the second half.
+//!
+//! Source: madvise(2), `MADV_POPULATE_WRITE` (Linux 5.14).
+
+use crate::capture::room;
+use crate::capture::sender;
+use crate::capture::writer::{Job, PAGE, Part, WriteError, fetch};
+use crate::memory::layout::{Content, Plan};
+use crate::track::{Entry, within};
+use core::arch::x86_64::{__m128i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128};
+use core::ffi::c_void;
+use mend_image::record::MAX_PAGES;
+use mend_kernel::copy::{self, Copy, End, end_with, leave};
+use mend_kernel::raw::syscall;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::time::{Duration, Instant};
+
+/// Bytes of a huge page.
+const BLOCK: usize = 2 << 20;
+/// Bytes that are made ready at a time: the program's calls for memory may wait for them.
+const PIECE: usize = 4 * BLOCK;
+/// How long it is kept ready for an image that does not come.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Bytes beside a quarter that are made ready for what the program changes until it stands still.
+const SLACK: usize = 8 << 20;
+/// To copy a page costs as much as to copy the page table entries of so many.
+const WORTH: u64 = 4;
+
+/// So many bytes are copied in the time that another process takes to begin.
+const ALONE: u64 = 2 << 20;
+
+/// Memory that was made ready.
+pub(crate) struct Staging {
+    base: usize,
+    /// All of the mapping, and what of it is used: whole blocks.
+    mapped: usize,
+    start: usize,
+    length: usize,
+    made: Instant,
+    /// There is a processor for a second process that copies.
+    in_halves: bool,
+}
+
+/// Pages that are alike.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Run {
+    start: u64,
+    /// End, and in its low bits [`ZEROS`], [`KEPT`].
+    end: u64,
+}
+const RUN: usize = size_of::<Run>();
+
+/// Pages of zeros are stored, too.
+const ZEROS: u64 = 1;
+/// Left to the base.
+const KEPT: u64 = 2;
+
+/// Some of the memory that was made ready, and how much of it is taken by pages and by what tells of them.
+#[derive(Clone, Copy)]
+struct Share {
+    start: usize,
+    end: usize,
+    filled: usize,
+    runs: usize,
+}
+
+/// What is in the memory that was made ready, by ascending addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct Filled([Share; 2]);
+
+impl Staging {
+    /// Room for so many pages, if to copy them is quicker than the page tables of `small` pages, and there is enough memory for `ranks` that do so
+    /// on this node.
+    pub fn for_changes(changed: u64, small: u64, ranks: u64) -> Option<Self> {
+        let quicker = changed.saturating_mul(WORTH) < small;
+        let fits = quicker && room::too_little(changed * PAGE, ranks).is_none();
+        fits.then(|| Self::new(changed, sender::may_use(2 * ranks)).ok())?
+    }
+
+    /// Maps and populates room for so many pages and some more, in a tenth of a second per 200 MiB. `in_halves`: a second process may
+    /// fill one half of it.
+    ///
+    /// # Errors
+    /// `ENOMEM`; `EINVAL` or `EFAULT` where it cannot be populated.
+    fn new(pages: u64, in_halves: bool) -> Result<Self, Errno> {
+        let wanted = pages as usize * (PAGE as usize + RUN);
+        let length = (wanted + wanted / 4 + SLACK).next_multiple_of(BLOCK);
+        let mapped = length + BLOCK;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), mapped, protection, flags)? } as usize;
+        let staging = Self { base, mapped, start: base.next_multiple_of(BLOCK), length, made: Instant::now(), in_halves };
+        // SAFETY: advice on the mapping made above, which nobody else knows.
+        unsafe {
+            let _ = madvise(staging.start as *mut _, length, Advice::LinuxHugepage);
+            for at in (0..length).step_by(PIECE) {
+                madvise((staging.start + at) as *mut _, PIECE.min(length - at), Advice::LinuxPopulateWrite)?;
+            }
+        }
+        Ok(staging)
+    }
+
+    /// Address range, not to be saved.
+    pub fn range(&self) -> (u64, u64) {
+        (self.base as u64, (self.base + self.mapped) as u64)
+    }
+
+    /// The image did not come.
+    pub fn is_stale(&self) -> bool {
+        self.made.elapsed() > LIMIT
+    }
+
+    /// Copies what changed of the memory that a copy of the process would have for itself. `None`: there is too little room.
+    ///
+    /// # Safety
+    /// Nobody uses the stack that ends at `stack`, and nothing changes what is copied, until this returns.
+    pub unsafe fn fill(&self, job: &Job, changes: &[Entry], stack: usize) -> Result<Option<Filled>, WriteError> {
+        let end = self.start + self.length;
+        let Some(half) = halfway(changes).filter(|_| self.in_halves) else {
+            let mut all = Share::new(self.start, end);
+            return Ok(all.fill(job, changes, (0, u64::MAX))?.then_some(Filled([all, Share::new(end, end)])));
+        };
+        let middle = self.start + self.length / 2;
+        let (mut first, mut second) = (Share::new(self.start, middle), Share::new(middle, end));
+        let rest = (half, u64::MAX);
+        // SAFETY: the caller's word.
+        let helper = unsafe { Helper::start(job, changes, rest, second, stack) };
+        let fits = first.fill(job, changes, (0, half));
+        // Killed, or there was none: then this process does it all.
+        let done = helper.and_then(Helper::finish);
+        let (rest_fits, filled) = done.unwrap_or_else(|| (second.fill(job, changes, rest), second));
+        Ok((fits? && rest_fits?).then_some(Filled([first, filled])))
+    }
+
+    /// Calls with each run of copied pages: where they belong (start and end), where they are, whether pages of zeros are stored.
+    pub fn each_copied<E>(&self, filled: Filled, mut each: impl FnMut((u64, u64), u64, bool) -> Result<(), E>) -> Result<(), E> {
+        for share in filled.0 {
+            let mut from = share.start as u64;
+            for run in share.runs().filter(|run| run.end & KEPT == 0) {
+                let end = run.end / PAGE * PAGE;
+                each((run.start, end), from, run.end & ZEROS != 0)?;
+                from += end - run.start;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left to the base.
+    pub fn kept(&self, filled: Filled) -> impl Iterator<Item = (u64, u64)> {
+        let runs = filled.0.into_iter().flat_map(|share| share.runs());
+        runs.filter(|run| run.end & KEPT != 0).map(|run| (run.start, run.end / PAGE * PAGE))
+    }
+}
+
+/// The address before which half of what changed lies. `None` if it is little.
+fn halfway(changes: &[Entry]) -> Option<u64> {
+    let changed = || changes.iter().filter(|entry| entry.changed()).map(Entry::range);
+    let total: u64 = changed().map(|(start, end)| end - start).sum();
+    let mut before = total / 2 / PAGE * PAGE;
+    let (start, _) = changed().find(|(start, end)| {
+        let reaches = before < end - start;
+        before -= if reaches { 0 } else { end - start };
+        reaches
+    })?;
+    (total >= ALONE).then_some(start + before)
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, no longer borrowed.
+        let _ = unsafe { munmap(self.base as *mut _, self.mapped) };
+    }
+}
+
+/// Copies a page without fetching what is where the copy goes, which is read next when much else has been, and asks for the memory of
+/// the `next` one meanwhile: scattered pages are in no cache.
+///
+/// # Safety
+/// Both begin a page; the first is readable, the copy's writable.
+unsafe fn copy_past_cache(page: u64, copy: *mut u8, next: u64) {
+    const LINE: usize = 64;
+    for line in (0..PAGE as usize).step_by(LINE) {
+        // SAFETY: within the page, and aligned as it is; what is only asked for may be anything.
+        unsafe {
+            _mm_prefetch((next as *const i8).wrapping_add(line), _MM_HINT_T0);
+            for part in (line..line + LINE).step_by(size_of::<__m128i>()) {
+                _mm_stream_si128(copy.wrapping_add(part).cast(), _mm_load_si128((page as *const u8).wrapping_add(part).cast()));
+            }
+        }
+    }
+}
+
+impl Share {
+    fn new(start: usize, end: usize) -> Self {
+        Self { start, end, filled: 0, runs: 0 }
+    }
+
+    /// Copies what changed within a range. False: there is too little room.
+    fn fill(&mut self, job: &Job, changes: &[Entry], (from, to): (u64, u64)) -> Result<bool, WriteError> {
+        let clipped = |(start, end): (u64, u64)| (start.max(from), end.min(to));
+        for plan in job.plans.iter().filter(|plan| Part::of(plan) == Part::Private) {
+            let of_plan = within(changes, (plan.mapping.start, plan.mapping.end));
+            let meets = |entry: &&Entry| entry.changed() && entry.range().1 > from && entry.range().0 < to;
+            let mut changed = of_plan.iter().filter(meets).peekable();
+            while let Some(entry) = changed.next() {
+                let next = changed.peek().map(|next| next.range().0);
+                if !self.add(job, plan, clipped(entry.range()), entry.absent(), next)? {
+                    return Ok(false);
+                }
+            }
+        }
+        for entry in changes.iter().filter(|entry| !entry.changed() && (from..to).contains(&entry.range().0)) {
+            if !self.fits(0) {
+                return Ok(false);
+            }
+            self.push(entry.range(), KEPT);
+        }
+        // SAFETY: an instruction of every processor of 64 bits: the copies are in memory before anything else is written.
+        unsafe { _mm_sfence() };
+        Ok(true)
+    }
+
+    /// False if there is no room for it. `next` is the page after it, for its memory to be asked for.
+    fn add(&mut self, job: &Job, plan: &Plan, (start, end): (u64, u64), absent: bool, next: Option<u64>) -> Result<bool, WriteError> {
+        let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
+        let zeros = if plan.content == Content::Changed { ZEROS } else { 0 };
+        if readable && !absent && plan.content != Content::Fleeting {
+            let length = (end - start) as usize;
+            if !self.fits(length) {
+                return Ok(false);
+            }
+            for at in (start..end).step_by(PAGE as usize) {
+                let next = Some(at + PAGE).filter(|next| *next < end).or(next).unwrap_or(at);
+                // SAFETY: populated, readable pages of the parked process, into room of this mapping, both whole ones.
+                unsafe { copy_past_cache(at, self.room().wrapping_add((at - start) as usize), next) };
+            }
+            self.filled += length;
+            self.push((start, end), zeros);
+            return Ok(true);
+        }
+        let may_lack = plan.content == Content::Fleeting || readable && absent;
+        let mut at = start;
+        while at < end {
+            let length = (end - at).min(MAX_PAGES) as usize;
+            if !self.fits(length) {
+                return Ok(false);
+            }
+            // SAFETY: room of this mapping, which nobody else writes to.
+            let room = unsafe { core::slice::from_raw_parts_mut(self.room(), length) };
+            let got = fetch(job.memory, at, room, may_lack)?;
+            if got != 0 {
+                self.filled += got as usize;
+                self.push((at, at + got), zeros);
+            }
+            at += got.max(PAGE);
+        }
+        Ok(true)
+    }
+
+    /// Whether there is room for so many bytes more, and for the run that tells of them.
+    fn fits(&self, bytes: usize) -> bool {
+        self.start + self.filled + bytes + (self.runs + 1) * RUN <= self.end
+    }
+
+    fn room(&self) -> *mut u8 {
+        (self.start + self.filled) as *mut u8
+    }
+
+    fn table(&self, index: usize) -> *mut Run {
+        (self.end as *mut Run).wrapping_sub(index + 1)
+    }
+
+    /// After [`Share::fits`].
+    fn push(&mut self, (start, end): (u64, u64), flags: u64) {
+        // SAFETY: within the mapping, behind all pages.
+        unsafe { self.table(self.runs).write(Run { start, end: end | flags }) };
+        self.runs += 1;
+    }
+
+    fn runs(self) -> impl Iterator<Item = Run> {
+        // SAFETY: written by `push`, within the mapping.
+        (0..self.runs).map(move |index| unsafe { self.table(index).read() })
+    }
+}
+
+/// What a process beside this one copies.
+struct Task {
+    original: i32,
+    job: *const Job<'static>,
+    changes: *const [Entry],
+    range: (u64, u64),
+    share: Share,
+    result: Option<Result<bool, WriteError>>,
+}
+
+/// That process.
+struct Helper {
+    copy: Copy,
+    task: *mut Task,
+}
+
+impl Helper {
+    /// `None`: there can be no such process.
+    ///
+    /// # Safety
+    /// What is passed, and the stack that ends at `stack`, is nobody else's until [`Helper::finish`] has returned.
+    unsafe fn start(job: &Job, changes: &[Entry], range: (u64, u64), share: Share, stack: usize) -> Option<Self> {
+        let task = ((stack - size_of::<Task>()) & !63) as *mut Task;
+        // SAFETY: no arguments.
+        let original = unsafe { syscall(libc::SYS_getpid, [0; 6]) } as i32;
+        // SAFETY: the caller's word on the stack.
+        unsafe { task.write(Task { original, job: (&raw const *job).cast(), changes, range, share, result: None }) };
+        // SAFETY: `help` uses that stack, what the task names and system calls alone, and ends by `leave`.
+        let copy = unsafe { copy::beside(task as usize, help, task.cast()) }.ok()?;
+        Some(Self { copy, task })
+    }
+
+    /// Waits until it has ended. `None`: it was killed before it was done.
+    fn finish(self) -> Option<(Result<bool, WriteError>, Share)> {
+        let end = self.copy.await_end();
+        // SAFETY: written by `start`; the process that may have changed it has ended.
+        let Task { share, result, .. } = unsafe { self.task.read() };
+        result.filter(|_| end == End::Exited(0)).map(|result| (result, share))
+    }
+}
+
+/// The life of a process that copies the second half.
+unsafe extern "C" fn help(task: *mut c_void) -> ! {
+    // SAFETY: `Helper::start` put it there, and lends it and what it names until this process has ended.
+    let task = unsafe { &mut *task.cast::<Task>() };
+    // SAFETY: as above.
+    let (job, changes) = unsafe { (&*task.job, &*task.changes) };
+    if !end_with(task.original) {
+        leave(1);
+    }
+    let fill = || task.result = Some(task.share.fill(job, changes, task.range));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(fill));
+    leave(i32::from(result.is_err()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_image::HEADER_SIZE;
+    use mend_image::record::{Kind, Mapping, mapping};
+    use mend_kernel::pagemap::Method;
+    use proptest::prelude::*;
+    use rustix::fd::AsFd;
+    use std::fs::File;
+
+    /// Room for a stack of its own, and its end.
+    fn stack() -> (Vec<u8>, usize) {
+        let room = vec![0; 256 << 10];
+        let end = room.as_ptr() as usize + room.len();
+        (room, end)
+    }
+
+    fn job<'a>(memory: &'a File, plans: &'a [Plan]) -> Job<'a> {
+        let tables = [Kind::Strings, Kind::Objects, Kind::Mappings, Kind::Threads, Kind::Process].map(|kind| (kind, &[][..]));
+        let (out, pagemap, memory) = (memory.as_fd(), memory.as_fd(), memory.as_fd());
+        let (method, header) = (Method::Entries, [0; HEADER_SIZE]);
+        Job { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans, volatile: &[], held: &[], look: None }
+    }
+
+    /// Its address, whether it counts if it is zero, and its bytes.
+    type Page = (u64, bool, Vec<u8>);
+
+    /// What is in it: pages, and what is left to the base.
+    fn content(staging: &Staging, filled: Filled) -> (Vec<Page>, Vec<(u64, u64)>) {
+        let mut pages = Vec::new();
+        let each = |(start, end): (u64, u64), from: u64, zeros: bool| {
+            for at in (0..end - start).step_by(PAGE as usize) {
+                // SAFETY: within the staging, as it says.
+                let page = unsafe { core::slice::from_raw_parts((from + at) as *const u8, PAGE as usize) };
+                pages.push((start + at, zeros, page.to_vec()));
+            }
+            Ok::<(), ()>(())
+        };
+        staging.each_copied(filled, each).unwrap();
+        (pages, staging.kept(filled).collect())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// Two processes copy what one does, whatever the memory is like and whatever becomes of the second one.
+        #[test]
+        fn halves_are_the_whole(
+            runs in prop::collection::vec((1u64..60, 0u8..8), 1..120), border in 0usize..120, killed in any::<bool>(), room in 1u64..3
+        ) {
+            let total: u64 = runs.iter().map(|(pages, _)| pages).sum();
+            let mut area = vec![0u64; ((total + 1) * PAGE / 8) as usize];
+            for (number, word) in area.iter_mut().enumerate() {
+                *word = (number as u64 / 512 % 3) * number as u64;
+            }
+            let base = (area.as_ptr() as u64).next_multiple_of(PAGE);
+            let (mut entries, mut at, mut middle) = (Vec::new(), base, base);
+            for (index, (pages, kind)) in runs.iter().enumerate() {
+                if index <= border {
+                    middle = at;
+                }
+                let end = at + pages * PAGE;
+                if *kind > 0 {
+                    entries.push(Entry::new(at, end, *kind > 2, *kind > 6));
+                }
+                at = end;
+            }
+            let place = |start, end| Mapping { start, end, offset: 0, protection: 3, flags: 0, object: mapping::NO_OBJECT, page_shift: 0 };
+            let plan = |start, end, content| Plan { mapping: place(start, end), content, huge: false };
+            let plans = [plan(base, middle, Content::Populated), plan(middle, at, Content::Changed)];
+            let memory = File::open("/proc/self/mem").unwrap();
+            let job = job(&memory, &plans);
+            let (_room, stack) = stack();
+            let changed: u64 = entries.iter().filter(|entry| entry.changed()).map(|entry| (entry.range().1 - entry.range().0) / PAGE).sum();
+            let [whole, halves] = [false, true].map(|in_halves| Staging::new(changed * room / 2, in_halves).unwrap());
+            // SAFETY: the stack is this test's, as is the memory.
+            let [one, two] = [&whole, &halves].map(|staging| unsafe { staging.fill(&job, &entries, stack) }.unwrap());
+            let one = one.unwrap();
+            if let Some(two) = two {
+                prop_assert_eq!(content(&whole, one), content(&halves, two));
+            }
+            let share = Share::new(halves.start, halves.start + halves.length);
+            // SAFETY: as above.
+            let helper = unsafe { Helper::start(&job, &entries, (0, u64::MAX), share, stack) }.unwrap();
+            if killed {
+                helper.copy.kill();
+            }
+            match helper.finish() {
+                Some((fits, share)) => {
+                    prop_assert_eq!(fits, Ok(true));
+                    prop_assert_eq!(content(&whole, one), content(&halves, Filled([share, Share::new(0, 0)])));
+                }
+                None => prop_assert!(killed),
+            }
+        }
+    }
+
+    #[test]
+    fn half_of_what_changed_lies_before_the_middle() {
+        let entry = |start: u64, pages: u64, changed| Entry::new(start * PAGE, (start + pages) * PAGE, changed, false);
+        assert_eq!(halfway(&[]), None);
+        assert_eq!(halfway(&[entry(1, 511, true), entry(5000, 9000, false)]), None);
+        assert_eq!(halfway(&[entry(0, 512, true)]), Some(256 * PAGE));
+        let entries = [entry(100, 50, true), entry(150, 900, false), entry(2000, 900, true), entry(3000, 50, true)];
+        assert_eq!(halfway(&entries), Some(2450 * PAGE));
+        assert_eq!(halfway(&[entry(0, 300, true), entry(400, 300, true)]), Some(400 * PAGE));
+    }
+}

@@ -1,0 +1,181 @@
+//! The stream of records on its way out: heads and payloads to a file or a socket, many small ones with one call.
+//!
+//! Like the writer it works for: its state is on the writer's stack and in scratch memory, it allocates nothing.
+
+use crate::capture::outlet::{self, MOST, Outlet, Piece};
+use crate::capture::sender::{self, BATCHES, Sender};
+use crate::capture::writer::WriteError;
+use mend_image::HEADER_SIZE;
+use mend_image::record::{End, HEAD_SIZE, Kind, Ledger, RecordHead};
+use rustix::fd::BorrowedFd;
+use std::io::IoSlice;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Payloads up to this length are gathered, not sent from where they are: the kernel is slower with many short pieces than
+/// a copy takes.
+const SHORT: usize = 32 << 10;
+/// Bytes after which it is worth while to have others sent by a process beside this one.
+const BEGUN: u64 = 1 << 20;
+const PAGE: usize = 4096;
+const ROOM: usize = outlet::MUCH + SHORT + 2 * PAGE;
+
+/// Records that wait for the call that sends them. Any bytes, zeros above all, are valid.
+#[repr(C, align(4096))]
+pub(crate) struct Batch {
+    /// Heads and short payloads.
+    gathered: [u8; ROOM],
+    /// Addresses and lengths, within `gathered` and of long payloads.
+    pieces: [Piece; MOST],
+}
+
+/// A stream being sent.
+pub(crate) struct Stream<'a> {
+    outlet: Outlet<'a>,
+    /// A stack for a sender.
+    offered: Option<usize>,
+    sender: Option<Sender<'a>>,
+    ledger: Ledger,
+    batches: [&'static mut Batch; BATCHES],
+    /// Which of them is being filled.
+    turn: usize,
+    /// What waits: pieces, their bytes, and up to where room is taken.
+    waiting: Waiting,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    pieces: usize,
+    bytes: usize,
+    filled: usize,
+}
+
+impl<'a> Stream<'a> {
+    /// Sends the header.
+    pub fn begin(out: BorrowedFd<'a>, header: &[u8; HEADER_SIZE], batches: [&'static mut Batch; BATCHES]) -> Result<Self, WriteError> {
+        let mut outlet = Outlet::new(out);
+        outlet.send(&mut [IoSlice::new(header)])?;
+        let (ledger, waiting) = (Ledger::new(header), Waiting::default());
+        Ok(Self { outlet, offered: None, sender: None, ledger, batches, turn: 0, waiting })
+    }
+
+    /// The same stream, out through another descriptor of the same file.
+    pub fn through<'b>(mut self, out: BorrowedFd<'b>) -> Stream<'b> {
+        // The outlet remembers it if this fails.
+        let _ = self.finish();
+        let Self { outlet, ledger, batches, turn, waiting, .. } = self;
+        Stream { outlet: outlet.through(out), offered: None, sender: None, ledger, batches, turn, waiting }
+    }
+
+    /// Where a sender can have its stack, if there is much to send and it goes to a file: the receiver of a socket is the slower side.
+    ///
+    /// # Safety
+    /// Nobody else uses that stack until the stream is dropped, and all pages stay as they are until [`Stream::record`] or the drop.
+    pub unsafe fn offer(&mut self, stack: usize) {
+        self.offered = Some(stack).filter(|_| self.outlet.is_file() && sender::may_use(2));
+    }
+
+    /// What an end record would say now.
+    pub fn so_far(&self) -> End {
+        self.ledger.end()
+    }
+
+    /// Sends a record, and those that wait. Returns how many bytes went.
+    pub fn record(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<u64, WriteError> {
+        let before = self.flush()?;
+        let (head, raw) = self.admit(kind, index, address, payload)?;
+        let padding = (head.padded_length() - head.length) as usize;
+        self.finish()?;
+        self.outlet.send(&mut [IoSlice::new(&raw), IoSlice::new(payload), IoSlice::new(&[0; 8][..padding])])?;
+        Ok(before + HEAD_SIZE as u64 + head.padded_length())
+    }
+
+    /// Sends pages, now or with others that follow: they must stay as they are until [`Stream::flush`]. Returns how many bytes
+    /// went.
+    pub fn pages(&mut self, address: u64, pages: &'static [u8]) -> Result<u64, WriteError> {
+        if self.waiting.pieces == 0 {
+            // Pages of the file that are filled from one page of memory each are filled fastest.
+            self.waiting.filled = self.ledger.bytes() as usize % PAGE;
+        }
+        if pages.len() <= SHORT {
+            self.gather(address, pages)?;
+        } else {
+            let (_, raw) = self.admit(Kind::Pages, 0, address, pages)?;
+            let at = self.take_room(HEAD_SIZE);
+            self.batches[self.turn].gathered[at..at + HEAD_SIZE].copy_from_slice(&raw);
+            self.piece(pages.as_ptr() as usize, pages.len());
+        }
+        let Waiting { pieces, bytes, .. } = self.waiting;
+        if pieces + 2 > MOST || bytes >= self.outlet.enough() { self.flush() } else { Ok(0) }
+    }
+
+    /// Copies first and reads the copy for its checksum: memory that is in no cache is copied faster than it is read.
+    fn gather(&mut self, address: u64, pages: &[u8]) -> Result<(), WriteError> {
+        let at = self.take_room(HEAD_SIZE + pages.len());
+        let payload = at + HEAD_SIZE..at + HEAD_SIZE + pages.len();
+        self.batches[self.turn].gathered[payload.clone()].copy_from_slice(pages);
+        let head = RecordHead::new(Kind::Pages, 0, address, pages.len() as u64, xxh3_64(&self.batches[self.turn].gathered[payload]));
+        let raw = head.to_bytes();
+        self.batches[self.turn].gathered[at..at + HEAD_SIZE].copy_from_slice(&raw);
+        self.ledger.admit(&raw).map(drop).map_err(|_| WriteError::Format)
+    }
+
+    /// Where `gathered` has room for what comes next, which then waits. There is enough: while a call is not due, less than
+    /// [`Outlet::enough`] waits.
+    fn take_room(&mut self, length: usize) -> usize {
+        let at = self.waiting.filled;
+        self.waiting.filled += length;
+        self.piece(self.batches[self.turn].gathered[at..at + length].as_ptr() as usize, length);
+        at
+    }
+
+    fn piece(&mut self, address: usize, length: usize) {
+        let Waiting { pieces, bytes, .. } = &mut self.waiting;
+        *bytes += length;
+        match self.batches[self.turn].pieces[..*pieces].last_mut() {
+            Some((start, so_far)) if *start + *so_far == address => *so_far += length,
+            _ => {
+                self.batches[self.turn].pieces[*pieces] = (address, length);
+                *pieces += 1;
+            }
+        }
+    }
+
+    /// Sends what waits.
+    pub fn flush(&mut self) -> Result<u64, WriteError> {
+        let Waiting { pieces: count, bytes, .. } = core::mem::take(&mut self.waiting);
+        if count == 0 {
+            return Ok(0);
+        }
+        if self.outlet.sent() >= BEGUN
+            && let Some(stack) = self.offered.take()
+        {
+            // SAFETY: whoever offered it has promised that.
+            self.sender = unsafe { Sender::start(&self.outlet, stack) };
+        }
+        let pieces = &self.batches[self.turn].pieces[..count];
+        match &mut self.sender {
+            Some(sender) => {
+                // SAFETY: parts of `gathered`, which is filled again when it is free, or what `pages` was given and stays as it was.
+                if !unsafe { sender.hand_over(pieces) } {
+                    sender.finish(&mut self.outlet)?;
+                }
+                self.turn = (self.turn + 1) % BATCHES;
+            }
+            // SAFETY: as above.
+            None => unsafe { self.outlet.send_pieces(pieces)? },
+        }
+        Ok(bytes as u64)
+    }
+
+    /// Waits for what was handed over.
+    fn finish(&mut self) -> Result<(), WriteError> {
+        self.sender.as_mut().map_or(Ok(()), |sender| sender.finish(&mut self.outlet))
+    }
+
+    fn admit(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(RecordHead, [u8; HEAD_SIZE]), WriteError> {
+        let head = RecordHead::new(kind, index, address, payload.len() as u64, xxh3_64(payload));
+        let raw = head.to_bytes();
+        self.ledger.admit(&raw).map_err(|_| WriteError::Format)?;
+        Ok((head, raw))
+    }
+}

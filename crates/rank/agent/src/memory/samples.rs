@@ -1,0 +1,180 @@
+//! What is in files that the program maps, by size, time and a sample: a restart takes no other file for one of them.
+//!
+//! A program of many libraries maps hundreds. Each is read when it is first looked at, while the program runs, and again only if the
+//! kernel says that it was changed: what is read while the program stands still is what everybody waits for.
+
+use crate::descriptors::table;
+use mend_image::record::{Object, object};
+use rustix::fd::FromRawFd;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::HashMap;
+use std::fs::{File, Metadata, metadata};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Seconds after a change that another one may bear the same time: the clock of a file system ticks, and a server has one of its own.
+const TICK: i64 = 2;
+
+/// Device, inode, length; times of the last change of the content and of anything, seconds and nanoseconds.
+type Version = ([u64; 3], [i64; 4]);
+
+/// Files that were looked at, by path.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    known: HashMap<String, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    version: Version,
+    object: Object,
+    /// Since the last [`Samples::tidy`].
+    used: bool,
+}
+
+impl Samples {
+    /// Forgets what was not asked for since this was last called.
+    pub fn tidy(&mut self) {
+        self.known.retain(|_, known| std::mem::take(&mut known.used));
+    }
+
+    /// Files to be described. `locked` are those with POSIX locks, by device and inode, with a descriptor of the program's: the locks would
+    /// be lost if the agent opened and closed them in the program's table (see [`crate::descriptors::locks`]).
+    pub fn files<'a>(&'a mut self, locked: &'a [((u64, u64), i32)]) -> Files<'a> {
+        Files { samples: self, locked, news: false }
+    }
+}
+
+/// See [`Samples::files`].
+pub(crate) struct Files<'a> {
+    samples: &'a mut Samples,
+    locked: &'a [((u64, u64), i32)],
+    news: bool,
+}
+
+impl Files<'_> {
+    /// Whether any file that was described is not what it was when it was described before, or was not described before.
+    pub fn news(&self) -> bool {
+        self.news
+    }
+
+    /// The record of a file, but for its text.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn describe(&mut self, path: &str) -> io::Result<Object> {
+        let metadata = metadata(path)?;
+        let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+        let version = ([metadata.dev(), metadata.ino(), metadata.len()], times);
+        if let Some(known) = self.samples.known.get_mut(path).filter(|known| known.version == version) {
+            known.used = true;
+            return Ok(known.object);
+        }
+        self.news = true;
+        // A file system without such times has zeros there.
+        let settled = metadata.ctime() > 0 && metadata.ctime() + TICK <= clock_gettime(ClockId::Realtime).tv_sec;
+        let object = self.read(path, &metadata)?;
+        if settled {
+            self.samples.known.insert(path.to_owned(), Known { version, object, used: true });
+        }
+        Ok(object)
+    }
+
+    fn read(&self, path: &str, metadata: &Metadata) -> io::Result<Object> {
+        match self.locked.iter().find(|(identity, _)| *identity == (metadata.dev(), metadata.ino())) {
+            // SAFETY: an open descriptor of the program's, never closed here.
+            Some((_, fd)) if !table::apart() => sample(&ManuallyDrop::new(unsafe { File::from_raw_fd(*fd) }), metadata),
+            // Locks are the table's in which they were taken.
+            _ => sample(&File::open(path)?, metadata),
+        }
+    }
+}
+
+fn sample(file: &File, metadata: &Metadata) -> io::Result<Object> {
+    let size = metadata.len();
+    let mut sample = Xxh3::new();
+    let mut piece = vec![0; object::SAMPLE.min(size) as usize];
+    file.read_exact_at(&mut piece, 0)?;
+    sample.update(&piece);
+    let elf = if piece.starts_with(b"\x7fELF") { object::ELF } else { 0 };
+    let tail = size - piece.len() as u64;
+    file.read_exact_at(&mut piece, tail)?;
+    sample.update(&piece);
+    Ok(Object {
+        flags: elf,
+        text: 0,
+        text_length: 0,
+        mode: metadata.mode(),
+        size,
+        mtime: metadata.mtime(),
+        mtime_ns: metadata.mtime_nsec() as u64,
+        sample: sample.digest(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant, SystemTime};
+
+    /// Puts back the time of a file's content, as those do who hide what they did.
+    fn write(path: &str, content: &[u8]) {
+        std::fs::write(path, content).unwrap();
+        File::options().write(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    }
+
+    fn news(samples: &mut Samples, path: &str) -> bool {
+        let mut files = samples.files(&[]);
+        files.describe(path).unwrap();
+        files.news()
+    }
+
+    #[test]
+    fn a_file_is_read_again_if_anything_of_it_may_have_changed() {
+        let path = std::env::temp_dir().join(format!("mend-samples-{}", std::process::id()));
+        let path = path.to_str().unwrap();
+        let mut samples = Samples::default();
+        write(path, b"first");
+        let first = samples.files(&[]).describe(path).unwrap();
+        assert!(samples.known.is_empty(), "what was changed just now may change again and bear the same time");
+        assert!(news(&mut samples, path));
+        write(path, b"other");
+        let other = samples.files(&[]).describe(path).unwrap();
+        assert_eq!((first.size, first.mtime, first.mtime_ns), (other.size, other.mtime, other.mtime_ns));
+        assert_ne!(first.sample, other.sample);
+        let began = Instant::now();
+        while samples.known.is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(60), "never known");
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(samples.files(&[]).describe(path).unwrap(), other);
+        }
+        assert!(!news(&mut samples, path));
+        // From memory: the record that is kept is the one that is told.
+        samples.known.get_mut(path).unwrap().object.sample ^= 1;
+        assert_ne!(samples.files(&[]).describe(path).unwrap().sample, other.sample);
+        write(path, b"third");
+        assert!(news(&mut samples, path));
+        let third = samples.files(&[]).describe(path).unwrap();
+        assert!(![first.sample, other.sample, other.sample ^ 1].contains(&third.sample));
+        std::fs::remove_file(path).unwrap();
+        samples.files(&[]).describe(path).unwrap_err();
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_forgotten() {
+        let mut samples = Samples::default();
+        let program = std::env::current_exe().unwrap();
+        let path = program.to_str().unwrap();
+        let began = Instant::now();
+        while samples.known.is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(60), "never known");
+            samples.files(&[]).describe(path).unwrap();
+        }
+        samples.tidy();
+        assert_eq!(samples.known.len(), 1);
+        samples.tidy();
+        assert!(samples.known.is_empty());
+    }
+}

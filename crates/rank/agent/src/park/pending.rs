@@ -1,0 +1,71 @@
+//! Signals that have been sent and not been taken yet, each with everything that was sent with it.
+//!
+//! The kernel shows only which signals are pending. What came with them, and how many wait of a real-time signal, is seen by
+//! taking them; then they are sent anew, in the same order. Only a thread itself may do this so that a handler sees no
+//! difference (rt_sigqueueinfo(2)), so parked threads do it when the agent asks.
+
+use crate::park::{Parked, Slot};
+use crate::process::tasks::Task;
+use mend_kernel::threads::PARK_SIGNAL;
+
+/// `siginfo_t`.
+pub(crate) type Info = [u32; 32];
+
+/// More than this, and something else is wrong.
+const MOST: usize = 4096;
+
+/// All pending signals of a process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pending {
+    /// For the process as a whole.
+    shared: Vec<Info>,
+    /// For single threads.
+    private: Vec<(i32, Info)>,
+}
+
+impl Pending {
+    /// Looks. The signals are pending again afterwards. `None` if they are too many.
+    pub fn read(parked: &Parked) -> Option<Self> {
+        let mut pending = Self::default();
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        let mut complete = true;
+        for slot in parked.threads() {
+            // The kernel hands out those of the thread first.
+            while let Some(info) = next(parked, slot, |(own, _)| own) {
+                pending.private.push((slot.tid, info));
+                complete &= pending.private.len() < MOST;
+                if !complete {
+                    break;
+                }
+            }
+        }
+        if let Some(first) = parked.threads().find(|slot| slot.tid == process) {
+            while let Some(info) = next(parked, first, |(_, shared)| shared).filter(|_| complete) {
+                pending.shared.push(info);
+                complete &= pending.shared.len() < MOST;
+            }
+        }
+        pending.send(parked);
+        complete.then_some(pending)
+    }
+
+    /// Sends all of them.
+    pub fn send(&self, parked: &Parked) {
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        for slot in parked.threads() {
+            for (_, info) in self.private.iter().filter(|(thread, _)| *thread == slot.tid) {
+                parked.send_own(slot, info, false);
+            }
+            for info in self.shared.iter().filter(|_| slot.tid == process) {
+                parked.send_own(slot, info, true);
+            }
+        }
+    }
+}
+
+/// Takes the lowest of the signals that `which` selects from those pending.
+fn next(parked: &Parked, slot: &Slot, which: impl Fn((u64, u64)) -> u64) -> Option<Info> {
+    let never = 1 << (PARK_SIGNAL - 1) | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+    let mask = which(Task { outer: slot.outer }.pending()) & !never;
+    (mask != 0).then(|| parked.take_own(slot, mask.trailing_zeros() + 1)).flatten()
+}

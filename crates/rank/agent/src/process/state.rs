@@ -1,0 +1,125 @@
+//! What the kernel keeps for the process beside memory, threads and descriptors.
+
+use crate::park::Parked;
+use crate::park::pending::Pending;
+use crate::process::attributes::Attributes;
+use crate::process::scheduling::{self, Scheduling};
+use crate::process::timers::{self, Timer};
+use mend_kernel::raw::{check, syscall};
+use mend_kernel::threads::{Disposition, disposition, set_disposition};
+use std::io;
+
+/// Resources of getrlimit(2).
+const LIMITS: usize = 16;
+
+/// As it was when the threads were parked.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub executable: String,
+    pub directory: String,
+    umask: u32,
+    /// Soft and hard.
+    limits: [(u64, u64); LIMITS],
+    /// By signal number - 1.
+    dispositions: [Disposition; 64],
+    /// Interval and value of the three interval timers: seconds, microseconds.
+    timers: [[u64; 4]; 3],
+    posix_timers: Vec<Timer>,
+    pending: Pending,
+    scheduling: Vec<Scheduling>,
+    attributes: Attributes,
+}
+
+/// A step of a rebuild that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    #[error("the working directory {0} cannot be entered: {1}")]
+    Directory(String, rustix::io::Errno),
+    #[error("the handler of signal {0} cannot be set (errno {1})")]
+    Signal(i32, i32),
+    #[error("POSIX timer {0} cannot be made again (errno {1})")]
+    Timer(i32, i32),
+    #[error("the process cannot get back {0}")]
+    Attribute(&'static str),
+}
+
+impl State {
+    /// Reads it. Allocates, but not with the C library.
+    pub fn read(parked: &Parked) -> io::Result<Self> {
+        let link = |path: &str| rustix::fs::readlink(path, Vec::new()).map(|link| String::from_utf8_lossy(link.as_bytes()).into_owned());
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+        let umask = umask
+            .and_then(|text| u32::from_str_radix(text.trim(), 8).ok())
+            .ok_or_else(|| io::Error::other("/proc/self/status has no umask"))?;
+        let mut state = Self {
+            executable: link("/proc/self/exe")?,
+            directory: link("/proc/self/cwd")?,
+            umask,
+            limits: [(0, 0); LIMITS],
+            dispositions: [Disposition::default(); 64],
+            timers: [[0; 4]; 3],
+            posix_timers: timers::read(parked).ok_or_else(|| io::Error::other("/proc/self/timers has an unknown form"))?,
+            pending: Pending::read(parked).ok_or_else(|| io::Error::other("there are too many pending signals"))?,
+            scheduling: scheduling::read(parked.threads().map(|slot| slot.tid)),
+            attributes: Attributes::read(),
+        };
+        for (resource, limit) in state.limits.iter_mut().enumerate() {
+            let mut raw = [0u64; 2];
+            // SAFETY: prlimit64 writes two words into `raw`.
+            check(unsafe { syscall(libc::SYS_prlimit64, [0, resource, 0, raw.as_mut_ptr() as usize, 0, 0]) })
+                .map_err(io::Error::from_raw_os_error)?;
+            *limit = (raw[0], raw[1]);
+        }
+        for (index, slot) in state.dispositions.iter_mut().enumerate() {
+            *slot = disposition(index as i32 + 1).map_err(io::Error::from_raw_os_error)?;
+        }
+        for (which, timer) in state.timers.iter_mut().enumerate() {
+            // SAFETY: getitimer writes four words into `timer`.
+            unsafe { syscall(libc::SYS_getitimer, [which, timer.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+        }
+        Ok(state)
+    }
+
+    /// Brings it back, but for limits, timers and pending signals: see [`State::restore_last`].
+    pub fn restore(&self) -> Result<(), StateError> {
+        rustix::process::chdir(self.directory.as_str()).map_err(|errno| StateError::Directory(self.directory.clone(), errno))?;
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(self.umask));
+        for (index, action) in self.dispositions.iter().enumerate() {
+            let signal = index as i32 + 1;
+            if signal == libc::SIGKILL || signal == libc::SIGSTOP {
+                continue;
+            }
+            // SAFETY: the program's own handlers, in its own restored memory; all signals are blocked still.
+            unsafe { set_disposition(signal, action) }.map_err(|errno| StateError::Signal(signal, errno))?;
+        }
+        Ok(())
+    }
+
+    /// Limits (as far as this process may have them), timers and signals. Threads are parked with all signals blocked, so
+    /// nothing arrives before they go on.
+    pub fn restore_last(&self, parked: &Parked) -> Result<(), StateError> {
+        for (resource, (soft, hard)) in self.limits.iter().enumerate() {
+            let mut now = [0u64; 2];
+            // SAFETY: prlimit64 writes two words into `now`.
+            unsafe { syscall(libc::SYS_prlimit64, [0, resource, 0, now.as_mut_ptr() as usize, 0, 0]) };
+            let limit = [*soft.min(&now[1]), *hard.min(&now[1])];
+            // SAFETY: prlimit64 reads two words from `limit`.
+            unsafe { syscall(libc::SYS_prlimit64, [0, resource, limit.as_ptr() as usize, 0, 0, 0]) };
+        }
+        for (which, timer) in self.timers.iter().enumerate() {
+            let mut timer = *timer;
+            if timer[2..] == [0, 0] {
+                // Periodic and not armed: its signal is pending, and the kernel arms it again when that is taken. To a new
+                // timer zero would mean "off".
+                timer.copy_within(..2, 2);
+            }
+            // SAFETY: setitimer reads four words from `timer`.
+            unsafe { syscall(libc::SYS_setitimer, [which, timer.as_ptr() as usize, 0, 0, 0, 0]) };
+        }
+        timers::restore(&self.posix_timers).map_err(|(number, errno)| StateError::Timer(number, errno))?;
+        self.pending.send(parked);
+        scheduling::restore(&self.scheduling);
+        self.attributes.restore().map_err(StateError::Attribute)
+    }
+}

@@ -1,0 +1,98 @@
+//! The first steps of a restored agent, while all other threads are parked.
+
+use crate::capture::save::Standing;
+use crate::capture::scratch::Scratch;
+use crate::descriptors::file_attributes::FileError;
+use crate::descriptors::locks::Due;
+use crate::descriptors::reopen::{Inherited, ReopenError, reopen};
+use crate::memory::guards;
+use crate::memory::mapping_attributes::{self, MappingError};
+use crate::process::origin;
+use crate::process::state::StateError;
+use mend_image::ZONE;
+use mend_image::handoff::{HANDOFF_MAGIC, Handoff};
+use mend_kernel::raw::syscall;
+use rustix::fd::{FromRawFd, OwnedFd};
+use std::time::Duration;
+
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
+/// A process that was killed a moment ago may still have its locks.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Ends a restored process that has nobody to tell. Its threads never ran.
+pub(crate) fn end_process() -> ! {
+    loop {
+        // SAFETY: exit_group does not return.
+        unsafe { mend_kernel::raw::syscall(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Why a restored process cannot run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RebuildError {
+    #[error("the restorer left no valid hand-over")]
+    Handoff,
+    #[error("thread {0} did not come back")]
+    Thread(i32),
+    #[error("thread {0} cannot get back {1}")]
+    Attribute(i32, &'static str),
+    #[error("guard pages at {0:#x} cannot be made again: {1}")]
+    Guards(u64, rustix::io::Errno),
+    #[error("a lock on {0} cannot be taken again, somebody else has it: {1}")]
+    Lock(String, rustix::io::Errno),
+    #[error("{} cannot be made again: {errno}", path.display())]
+    NodeFile { path: std::path::PathBuf, errno: rustix::io::Errno },
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Reopen(#[from] ReopenError),
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// The hand-over, checked.
+pub(crate) fn handoff(scratch: &Scratch) -> Result<Handoff, RebuildError> {
+    // SAFETY: scratch memory, written by the restorer before any thread ran; any bytes are valid.
+    let handoff = unsafe { scratch.handoff().read() };
+    let inside = handoff.restorer_start >= ZONE.0 && handoff.restorer_end <= ZONE.1 && handoff.restorer_start <= handoff.restorer_end;
+    if handoff.magic == HANDOFF_MAGIC && inside { Ok(handoff) } else { Err(RebuildError::Handoff) }
+}
+
+/// Everything but the fabric and the connection to the daemon.
+/// Returns the locks on files that are due when the rank resumes.
+pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<Due, RebuildError> {
+    standing.settle(ARRIVAL_LIMIT).map_err(RebuildError::Thread)?;
+    if let Some((tid, what)) = standing.parked.threads().find_map(|slot| slot.lost.map(|what| (slot.tid, what))) {
+        return Err(RebuildError::Attribute(tid, what));
+    }
+    // What is inherited here, before the program's own is added.
+    origin::record();
+    let length = (handoff.restorer_end - handoff.restorer_start) as usize;
+    // SAFETY: the restorer's own memory, which all threads have left.
+    unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };
+    let mut inherited = Inherited::new(handoff, standing.descriptors.top());
+    inherited.files_put_back = standing.files_kept && inherited.restart;
+    guards::install(&standing.guards).map_err(|(start, errno)| RebuildError::Guards(start, errno))?;
+    standing.files.bring_back(&inherited).map_err(|(path, errno)| RebuildError::NodeFile { path, errno })?;
+    standing.state.restore()?;
+    standing.file_attributes.restore_memory(&standing.descriptors, &inherited);
+    reopen(&standing.descriptors, &inherited)?;
+    standing.file_attributes.restore(&standing.descriptors, &inherited)?;
+    for fd in handoff.attach.into_iter().chain(inherited.kept.iter().map(|kept| kept.fd)).filter(|fd| *fd >= 0) {
+        // SAFETY: handed over by the restorer, no longer needed; owned by nobody else.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    let areas = standing.space.as_ref().map_or(&[][..], |space| &space.areas);
+    mapping_attributes::restore(&standing.policies, areas, &standing.layout.plans)?;
+    standing.restore_last()?;
+    let _ = mend_kernel::slice::shorten();
+    let due = Due::of(&standing.descriptors);
+    if handoff.mode == 0 {
+        due.take(LOCK_LIMIT).map_err(|(file, errno)| RebuildError::Lock(file, rustix::io::Errno::from_raw_os_error(errno)))?;
+        return Ok(Due::default());
+    }
+    // The rank that is moving still has them.
+    Ok(due)
+}

@@ -1,0 +1,78 @@
+//! Changes by hashes of all pages: needs nothing of the kernel, and reads all memory each time.
+//!
+//! xxh3 with 128 bits: two contents are taken for one by chance once in 2^128 pairs; a program that makes collisions on
+//! purpose harms its own images alone. Pages without a hash (swapped out, unreadable, or written to by the kernel when it
+//! likes) count as changed, and so do zero pages, which cost nothing to store.
+
+use super::look::{Sight, Sink, each_populated};
+use super::room::{Loan, Words};
+use crate::capture::writer::{PAGE, is_zero};
+use crate::memory::layout::{Content, Plan};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// A page and the hash of its content.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hashed {
+    page: u64,
+    hash: [u64; 2],
+}
+impl Words for Hashed {}
+
+/// Comparing and making hashes, mapping by mapping, ascending.
+pub(super) struct Hashing {
+    before: &'static [Hashed],
+    at: usize,
+    after: Loan<Hashed>,
+    count: usize,
+    full: bool,
+}
+
+impl Hashing {
+    pub fn new(before: (Loan<Hashed>, usize), after: Loan<Hashed>) -> Self {
+        // SAFETY: the tracker lent both rooms for this look; only `after` is written to.
+        Self { before: unsafe { before.0.items(before.1) }, at: 0, after, count: 0, full: false }
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Not all hashes found room.
+    pub fn full(&self) -> bool {
+        self.full
+    }
+
+    /// Notes a page's hash; whether it is as before.
+    fn page(&mut self, page: u64, content: &[u8], arm: bool) -> bool {
+        let hash = xxh3_128(content);
+        let hashed = Hashed { page, hash: [hash as u64, (hash >> 64) as u64] };
+        if arm && !self.full {
+            // SAFETY: as in `new`; nobody has a slice of this room.
+            self.full = !unsafe { self.after.put(self.count, hashed) };
+            self.count += usize::from(!self.full);
+        }
+        while self.before.get(self.at).is_some_and(|old| old.page < page) {
+            self.at += 1;
+        }
+        self.before.get(self.at) == Some(&hashed)
+    }
+}
+
+/// Looks at one mapping.
+pub(super) fn look(plan: &Plan, hashing: &mut Hashing, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
+    let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
+    let stable = readable && plan.content != Content::Fleeting;
+    each_populated(plan, sight, |sight, region| {
+        if region.absent() || !stable {
+            return sink.push(region.start, region.end, true, region.absent());
+        }
+        for page in (region.start..region.end).step_by(PAGE as usize) {
+            // SAFETY: a populated, readable page of this process, whose threads are parked.
+            let content = unsafe { core::slice::from_raw_parts(page as *const u8, PAGE as usize) };
+            let known = !is_zero(content) && sight.volatile.binary_search(&page).is_err();
+            let kept = known && hashing.page(page, content, sight.arm);
+            sink.push(page, page + PAGE, !kept, false);
+        }
+    })
+}

@@ -1,7 +1,7 @@
-//! The contract between a daemon's shepherd and `mend-restorer`: command line, control socket, hand-over.
+//! The contract between a daemon's rank supervisor and `mend-restorer`: command line, control socket, hand-over.
 //!
 //! ```text
-//! shepherd                                   mend-restorer (pid = Header::pid in its PID namespace)
+//! supervisor                                 mend-restorer (pid = Header::pid in its PID namespace)
 //!   exec mend-restorer --image-fd A[,A…] --control-fd B --agent-fd C --attach stdin=D … --mode restart
 //!                                            reads the stream from A up to its end record, not a byte further; then, of
 //!                                            the images that it builds on, newest first, what it needs
@@ -216,7 +216,7 @@ fn number(text: &[u8]) -> Result<i32, ArgumentError> {
     core::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).filter(|fd| *fd >= 0).ok_or(ArgumentError::Value)
 }
 
-/// What the shepherd writes to let the restored process run.
+/// What the supervisor writes to let the restored process run.
 pub const GO: u8 = b'G';
 
 /// Bytes before the payload of a [`Status`].

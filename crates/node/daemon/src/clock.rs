@@ -3,7 +3,7 @@
 //! `CLOCK_MONOTONIC` and `CLOCK_BOOTTIME` count from a node's boot, so a restored process would see them jump by the
 //! difference of two uptimes, or backwards. A time namespace (time_namespaces(7)) makes them continue.
 
-use crate::shepherd::order::ClockOffsets;
+use crate::supervisor::order::ClockOffsets;
 use mend_image::Header;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 

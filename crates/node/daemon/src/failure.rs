@@ -2,8 +2,8 @@
 
 use crate::program::ProgramError;
 use crate::restore::RestoreError;
-use crate::shepherd::SpawnError;
-use crate::shepherd::order::{Launch, Step};
+use crate::supervisor::SpawnError;
+use crate::supervisor::order::{Launch, Step};
 use mend_messages::daemon::ExitStatus;
 use rustix::io::Errno;
 use std::error::Error;
@@ -27,9 +27,9 @@ pub enum RankFailure {
     /// No descriptors for pipes.
     #[error("no pipes could be made for the rank")]
     Channels(#[source] io::Error),
-    /// No shepherd.
+    /// No supervisor.
     #[error(transparent)]
-    Shepherd(#[from] SpawnError),
+    Supervisor(#[from] SpawnError),
     /// The program was looked at and cannot run.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -82,7 +82,7 @@ pub fn chain(error: &dyn Error) -> String {
 }
 
 impl RankFailure {
-    /// A step that the shepherd reported.
+    /// A step that the supervisor reported.
     pub fn launch(launch: &Launch, step: Step, errno: i32) -> Self {
         let path = if step == Step::WorkingDirectory { launch.cwd.clone() } else { launch.path.clone() };
         Self::Launch { path, step, source: io::Error::from_raw_os_error(errno) }
@@ -110,7 +110,9 @@ impl RankFailure {
         match self {
             Self::Program(error) => error.hint(),
             Self::Restore(error) => error.hint(),
-            Self::Channels(_) | Self::Shepherd(_) => "raise the limits on open files and processes (ulimit -n, ulimit -u) for mendd".into(),
+            Self::Channels(_) | Self::Supervisor(_) => {
+                "raise the limits on open files and processes (ulimit -n, ulimit -u) for mendd".into()
+            }
             Self::Launch { step, source, .. } => launch_hint(*step, source).into(),
             Self::DiedEarly(_) | Self::Present(_) | Self::NoSuchRank { .. } => String::new(),
         }

@@ -24,7 +24,7 @@ pub struct Place<'a> {
     pub library: &'a Path,
 }
 
-/// The variables of the rank's program. `MEND_RANK_PID` is added by the shepherd, which alone knows it.
+/// The variables of the rank's program. `MEND_RANK_PID` is added by the supervisor, which alone knows it.
 ///
 /// # Errors
 /// If the library is at a path that `LD_PRELOAD` cannot express.

@@ -1,7 +1,7 @@
 //! mendd: starts and watches the ranks of one node, carries PMI and output, relays between controller and agents.
 //!
 //! Where to read: [`listen`] who is let in; [`job`] what a controller can ask; [`rank`] the life of one rank's process;
-//! [`shepherd`] what stands between daemon and rank; [`relay`] and [`agents`] the rank's agent; [`restore`] and
+//! [`supervisor`] the rank supervisor, which stands between daemon and rank; [`relay`] and [`agents`] the rank's agent; [`restore`] and
 //! [`transfer`] how a rank comes from elsewhere; [`sealing`] encrypted images; [`tiers`] where copies of checkpoints are.
 
 mod agents;
@@ -25,9 +25,9 @@ mod relay;
 mod restore;
 mod sealing;
 mod shared_memory;
-mod shepherd;
 mod sink;
 mod start;
+mod supervisor;
 mod tiers;
 mod transfer;
 
@@ -113,13 +113,13 @@ impl ServeError {
 }
 
 fn main() -> ExitCode {
-    // Shepherds and keepers of namespaces are this program again, told apart before anything else so that they stay single threads.
+    // Supervisors and keepers of namespaces are this program again, told apart before anything else so that they stay single threads.
     let hidden = std::env::args_os().nth(1);
-    if hidden.as_ref().is_some_and(|word| word == "shepherd") {
-        return ExitCode::from(shepherd::run() as u8);
+    if hidden.as_ref().is_some_and(|word| word == "rank-supervisor") {
+        return ExitCode::from(supervisor::run() as u8);
     }
     if hidden.is_some_and(|word| word == "namespace") {
-        return ExitCode::from(shepherd::namespace::keep() as u8);
+        return ExitCode::from(supervisor::namespace::keep() as u8);
     }
     let arguments = Arguments::parse();
     match serve(arguments) {
@@ -188,7 +188,7 @@ async fn run(node: Arc<Node>, listener: std::net::TcpListener, ready_fd: Option<
         announce(fd, address).map_err(|source| ServeError::Ready { fd, source })?;
     }
     tracing::info!(name = node.name, %address, "ready");
-    // Whatever ends the daemon, its shepherds see their sockets close and end the ranks.
+    // Whatever ends the daemon, its supervisors see their sockets close and end the ranks.
     tokio::select! {
         () = listen::listen(node, listener) => {}
         () = end_of_input(), if until_eof => {}

@@ -72,7 +72,7 @@ fn wait_for(child: Pid) -> io::Result<io::Result<()>> {
     })
 }
 
-/// What a shepherd will do, on trial: namespaces, a first process, a second with a chosen id.
+/// What a supervisor will do, on trial: namespaces, a first process, a second with a chosen id.
 fn make_rank_namespaces() -> io::Result<()> {
     unshare(UnshareFlags::NEWPID | UnshareFlags::NEWNS)?;
     let first = fork_and_run(|| {
@@ -89,6 +89,6 @@ fn make_user_namespace() -> io::Result<()> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     unshare(UnshareFlags::NEWUSER)?;
     map_identity(uid, gid)?;
-    // Shepherds are executed and must find them; the ranks' programs lose them again.
+    // Supervisors are executed and must find them; the ranks' programs lose them again.
     keep_capabilities_over_exec()
 }

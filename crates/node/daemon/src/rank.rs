@@ -7,7 +7,7 @@
 //! Launching ── refused ──► StartFailed / RestoreFailed        Building, Rebuilding ── any failure ──► RestoreFailed
 //! ```
 //! Invariants: whatever the task reports last, no process of the rank is left by then; all output of the rank is in
-//! the queue before its exit. Faults assumed: the shepherd, the restorer or the rank is killed at any moment.
+//! the queue before its exit. Faults assumed: the supervisor, the restorer or the rank is killed at any moment.
 
 use crate::channels::{OurEnds, open_channels};
 use crate::failure::{RankFailure, chain};
@@ -16,10 +16,10 @@ use crate::outbox::{Ordered, Urgent};
 use crate::output::Pump;
 use crate::program::Agentless;
 use crate::restore::{Building, Restoration, RestoreError, Word};
-use crate::shepherd::namespace::SharedNamespace;
-use crate::shepherd::order::{Event, Launch};
-use crate::shepherd::{ShepherdLink, spawn};
 use crate::start::Beginning;
+use crate::supervisor::namespace::SharedNamespace;
+use crate::supervisor::order::{Event, Launch};
+use crate::supervisor::{RankSupervisor, spawn};
 use mend_image::launch::Role;
 use mend_messages::daemon::{ExitStatus, FromDaemon, Stream};
 use mend_messages::job::Rank;
@@ -149,7 +149,7 @@ fn report_failure(around: &Surroundings, restoring: bool, failure: &RankFailure)
     });
 }
 
-/// Gets a shepherd going. `None` if the rank was released meanwhile.
+/// Gets a supervisor going. `None` if the rank was released meanwhile.
 async fn begin(around: &mut Surroundings, origin: Origin) -> Result<Option<Life>, RankFailure> {
     let mut held = Vec::new();
     let preparing = async {
@@ -181,14 +181,14 @@ async fn begin(around: &mut Surroundings, origin: Origin) -> Result<Option<Life>
     let files = namespace.into_iter().chain(files).collect();
     let (link, mut events) = spawn(launch.clone(), files).await?;
     let (sender, happenings) = mpsc::unbounded_channel();
-    let from_shepherd = sender.clone();
+    let from_supervisor = sender.clone();
     tokio::spawn(async move {
         while let Some(event) = events.next().await {
-            if from_shepherd.send(Happening::Shepherd(event)).is_err() {
+            if from_supervisor.send(Happening::Supervisor(event)).is_err() {
                 return;
             }
         }
-        let _ = from_shepherd.send(Happening::ShepherdGone);
+        let _ = from_supervisor.send(Happening::SupervisorGone);
     });
     let phase = Phase::Launching;
     Ok(Some(Life { phase, launch, agentless, link, happenings, sender, building, ours: Some(ours), wires: None, held, deadline: None }))
@@ -203,8 +203,8 @@ async fn collect(commands: &mut mpsc::UnboundedReceiver<Command>, held: &mut Vec
 
 #[derive(Debug)]
 enum Happening {
-    Shepherd(Event),
-    ShepherdGone,
+    Supervisor(Event),
+    SupervisorGone,
     Restorer(Result<Word, RestoreError>),
 }
 
@@ -237,7 +237,7 @@ struct Life {
     phase: Phase,
     launch: Launch,
     agentless: Option<Agentless>,
-    link: ShepherdLink,
+    link: RankSupervisor,
     happenings: mpsc::UnboundedReceiver<Happening>,
     sender: mpsc::UnboundedSender<Happening>,
     building: Option<Building>,
@@ -281,16 +281,16 @@ impl Life {
 
     fn happened(&mut self, around: &Surroundings, happening: Happening) -> Turn {
         match (happening, self.phase) {
-            (Happening::Shepherd(Event::Running), Phase::Launching) => self.launched(around),
-            (Happening::Shepherd(Event::Failed { step, errno }), _) => Turn::Failed(RankFailure::launch(&self.launch, step, errno)),
-            (Happening::Shepherd(Event::Ended(_)), Phase::Building) => {
+            (Happening::Supervisor(Event::Running), Phase::Launching) => self.launched(around),
+            (Happening::Supervisor(Event::Failed { step, errno }), _) => Turn::Failed(RankFailure::launch(&self.launch, step, errno)),
+            (Happening::Supervisor(Event::Ended(_)), Phase::Building) => {
                 // What the restorer said last is on its way and says more than its exit code.
                 Turn::Continue
             }
-            (Happening::Shepherd(Event::Ended(status)), _) => Turn::Ended(status),
-            (Happening::Shepherd(Event::Running), _) => Turn::Continue,
+            (Happening::Supervisor(Event::Ended(status)), _) => Turn::Ended(status),
+            (Happening::Supervisor(Event::Running), _) => Turn::Continue,
             // Somebody killed it, and all the rank's processes with it.
-            (Happening::ShepherdGone, _) => {
+            (Happening::SupervisorGone, _) => {
                 let what = "the process of Mend that watches it was killed, and the rank with it".to_owned();
                 around.urgent.send(FromDaemon::Report { rank: around.rank, report: Report::ProcessKilled { what } });
                 Turn::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))

@@ -7,8 +7,8 @@
 use crate::clock;
 use crate::privileges::Isolation;
 use crate::sealing::{self, Opened, Trouble};
-use crate::shepherd::namespace::FIRST_DRAWN;
-use crate::shepherd::order::Launch;
+use crate::supervisor::namespace::FIRST_DRAWN;
+use crate::supervisor::order::Launch;
 use crate::transfer::{Arrival, TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};

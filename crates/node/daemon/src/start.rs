@@ -1,10 +1,10 @@
-//! Starting the program of a rank: everything that is looked at and put together before the shepherd gets it.
+//! Starting the program of a rank: everything that is looked at and put together before the supervisor gets it.
 
 use crate::failure::RankFailure;
 use crate::launch_environment::{PMI_FD, Place, rank_environment};
 use crate::mpi;
 use crate::program::{self, Agentless, Known, ProgramError};
-use crate::shepherd::order::Launch;
+use crate::supervisor::order::Launch;
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
 use std::path::PathBuf;

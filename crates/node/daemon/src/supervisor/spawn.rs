@@ -1,4 +1,4 @@
-//! The daemon's side of a shepherd.
+//! The daemon's side of a supervisor.
 
 use super::order::{Event, Instruction, Launch, MAX_FILES};
 use mend_messages::frame;
@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 
-/// Why there is no shepherd.
+/// Why there is no supervisor.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     /// More descriptors than one message carries.
@@ -26,33 +26,33 @@ pub enum SpawnError {
     Control(#[source] io::Error),
 }
 
-/// A running shepherd. Dropping it ends the shepherd and all its rank's processes.
+/// A running supervisor. Dropping it ends the supervisor and all its rank's processes.
 #[derive(Debug)]
-pub struct ShepherdLink {
+pub struct RankSupervisor {
     control: Option<OwnedWriteHalf>,
     process: Child,
 }
 
-/// What a shepherd says.
+/// What a supervisor says.
 #[derive(Debug)]
-pub struct ShepherdEvents(OwnedReadHalf);
+pub struct SupervisorEvents(OwnedReadHalf);
 
-/// Starts a shepherd and tells it to launch; `files` belong to the numbers in `launch`.
+/// Starts a supervisor and tells it to launch; `files` belong to the numbers in `launch`.
 ///
 /// # Errors
 /// See [`SpawnError`]. That the program itself cannot be started comes as [`Event::Failed`].
-pub async fn spawn(launch: Launch, files: Vec<OwnedFd>) -> Result<(ShepherdLink, ShepherdEvents), SpawnError> {
+pub async fn spawn(launch: Launch, files: Vec<OwnedFd>) -> Result<(RankSupervisor, SupervisorEvents), SpawnError> {
     if files.len() > MAX_FILES {
         return Err(SpawnError::TooManyFiles(files.len()));
     }
-    let (ours, process) = spawn_self("shepherd").map_err(SpawnError::Process)?;
+    let (ours, process) = spawn_self("rank-supervisor").map_err(SpawnError::Process)?;
     send_files(&ours, &files).map_err(SpawnError::Control)?;
     drop(files);
     ours.set_nonblocking(true).map_err(SpawnError::Control)?;
     let (events, control) = UnixStream::from_std(ours).map_err(SpawnError::Control)?.into_split();
-    let mut link = ShepherdLink { control: Some(control), process };
+    let mut link = RankSupervisor { control: Some(control), process };
     link.instruct(&Instruction::Launch(Box::new(launch))).await.map_err(SpawnError::Control)?;
-    Ok((link, ShepherdEvents(events)))
+    Ok((link, SupervisorEvents(events)))
 }
 
 /// Starts one of this program's hidden subcommands, with the other end of the socket as its standard input.
@@ -81,7 +81,7 @@ fn send_files(socket: &std::os::unix::net::UnixStream, files: &[OwnedFd]) -> io:
     Ok(())
 }
 
-impl ShepherdLink {
+impl RankSupervisor {
     async fn instruct(&mut self, instruction: &Instruction) -> io::Result<()> {
         match &mut self.control {
             Some(control) => control.write_all(&frame::encode(instruction).map_err(io::Error::other)?).await,
@@ -91,20 +91,20 @@ impl ShepherdLink {
 
     /// Sends a signal to the rank; one that is gone already is no error.
     pub async fn signal(&mut self, signal: i32) {
-        // A shepherd that cannot be written to is dead, which its events tell.
+        // A supervisor that cannot be written to is dead, which its events tell.
         let _ = self.instruct(&Instruction::Signal(signal)).await;
     }
 
     /// Lets go of the rank: all its processes die. Returns when none is left.
     pub async fn release(&mut self) {
         self.control = None;
-        // Fails only if somebody else reaped the shepherd, which then is gone all the same.
+        // Fails only if somebody else reaped the supervisor, which then is gone all the same.
         let _ = self.process.wait().await;
     }
 }
 
-impl ShepherdEvents {
-    /// The next event; `None` when the shepherd is gone. Not cancel safe.
+impl SupervisorEvents {
+    /// The next event; `None` when the supervisor is gone. Not cancel safe.
     pub async fn next(&mut self) -> Option<Event> {
         let mut prefix = [0; 4];
         self.0.read_exact(&mut prefix).await.ok()?;

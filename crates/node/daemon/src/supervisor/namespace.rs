@@ -1,7 +1,7 @@
 //! The PID namespace that a job's ranks on this node share.
 //!
 //! ```text
-//! mendd ── fork + exec ──► keeper ── fork ──► pid 1 of the namespace        shepherds enter it by its descriptor
+//! mendd ── fork + exec ──► keeper ── fork ──► pid 1 of the namespace        supervisors enter it by its descriptor
 //! ```
 //! Ranks that can name each other can read each other's memory with process_vm_readv(2), which the kernel copies once
 //! ([decision 21](../../../../../docs/decisions/0021-ranks-of-a-node-share-a-pid-namespace.md)). Their ids must then differ on
@@ -18,7 +18,7 @@
 //! what is left in the namespace. What pid 1 inherits is of a rank whose reaper was killed, and is killed when the daemon says so.
 //! Faults assumed: any step is refused; the daemon or any process here is killed at any moment.
 
-use super::kin::{kill_descendants, reap};
+use super::process_tree::{kill_descendants, reap};
 use super::spawn::spawn_self;
 use super::{await_end, begin, mount_proc, number_of, separate_mounts};
 use mend_kernel::deadline::Deadline;

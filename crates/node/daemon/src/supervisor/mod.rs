@@ -1,25 +1,25 @@
-//! One shepherd per rank: a process between the daemon and the rank that owns the rank's namespaces and its end.
+//! One rank supervisor per rank: a process between the daemon and the rank that owns the rank's namespaces and its end.
 //!
 //! ```text
-//! mendd ── fork + exec ──► shepherd ── fork ──► reaper ── clone3(set_tid) ──► rank
+//! mendd ── fork + exec ──► supervisor ── fork ──► reaper ── clone3(set_tid) ──► rank
 //! ```
 //! The reaper is in the PID namespace that the job's ranks share on this node ([`namespace`]), or pid 1 of one of its own
-//! where there is none or its id is taken. It ends when the daemon's end of the control socket is gone or the shepherd dies.
+//! where there is none or its id is taken. It ends when the daemon's end of the control socket is gone or the supervisor dies.
 //! The kernel then kills whatever is in a namespace of its own; in a shared one it kills the descendants that it finds in
 //! `/proc`, and if it was killed itself, the namespace's pid 1 does. No process of a rank outlives its daemon, whichever way
-//! that ends. Where namespaces are refused, one process is shepherd and reaper, and kills the descendants, too.
+//! that ends. Where namespaces are refused, one process is supervisor and reaper, and kills the descendants, too.
 //!
 //! Invariants: a single thread, so it may fork; the daemon's instructions are trusted (same program, private socket).
 //! Faults assumed: the daemon or any part of this chain is killed at any moment; any launch step is refused.
 
-mod kin;
 pub mod namespace;
 pub mod order;
+mod process_tree;
 mod reaper;
 mod spawn;
 mod start;
 
-pub use spawn::{ShepherdLink, SpawnError, spawn};
+pub use spawn::{RankSupervisor, SpawnError, spawn};
 
 use mend_kernel::namespaces::{fork_and_run, unshare};
 use mend_kernel::program::fork_with_pid;
@@ -61,7 +61,7 @@ fn number_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
 }
 
-/// The hidden subcommand: becomes the shepherd of the control socket on standard input. Returns the exit code.
+/// The hidden subcommand: becomes the rank supervisor of the control socket on standard input. Returns the exit code.
 pub fn run() -> i32 {
     let Ok(mut control) = begin() else { return 1 };
     let (launch, mut files) = match receive_launch(&mut control) {
@@ -140,7 +140,7 @@ fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>, shared:
     let mut reap = |shared: bool| {
         let Some((control, mut launch, files)) = given.take() else { return 1 };
         launch.shared = shared;
-        // A shepherd that died before this line took nothing along, but the daemon sees it dead and closes its end.
+        // A supervisor that died before this line took nothing along, but the daemon sees it dead and closes its end.
         if set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
             return 1;
         }

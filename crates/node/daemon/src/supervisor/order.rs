@@ -1,13 +1,13 @@
-//! Daemon ⇄ shepherd, over the shepherd's standard input (a socket pair).
+//! Daemon ⇄ rank supervisor, over the supervisor's standard input (a socket pair).
 //!
 //! ```text
-//! daemon                                     shepherd
+//! daemon                                     rank supervisor
 //!   ── one byte with the descriptors (SCM_RIGHTS) ──►     a PID namespace to enter first, if there is one
 //!   ── Instruction::Launch ────────────────────────►
-//!   ◄───────────────────────── Event::Running ──         or Event::Failed, and the shepherd ends
+//!   ◄───────────────────────── Event::Running ──         or Event::Failed, and the supervisor ends
 //!   ── Instruction::Signal ────────────────────────►     any number
 //!   ◄────────────────────────── Event::Ended ──          the rank ended; its descendants may still write output
-//!   (daemon closes its end: every process that is left dies, and the shepherd ends)
+//!   (daemon closes its end: every process that is left dies, and the supervisor ends)
 //! ```
 
 use mend_messages::daemon::ExitStatus;
@@ -37,7 +37,7 @@ pub struct Launch {
     pub path: PathBuf,
     /// Arguments, the name first.
     pub argv: Vec<String>,
-    /// The whole environment. `MEND_RANK_PID` is added by the shepherd, which alone knows it.
+    /// The whole environment. `MEND_RANK_PID` is added by the supervisor, which alone knows it.
     pub env: Vec<(String, String)>,
     /// Working directory.
     pub cwd: PathBuf,
@@ -82,7 +82,7 @@ pub enum Step {
     Execute,
 }
 
-/// From the shepherd.
+/// From the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The program runs.

@@ -1,7 +1,7 @@
 //! The reaper's loop: starts the rank, passes signals on, reaps, and ends when the daemon lets go.
 
-use super::kin::{kill_descendants, reap};
 use super::order::{Event, Instruction, Launch};
+use super::process_tree::{kill_descendants, reap};
 use super::{Refused, receive, send, start};
 use mend_kernel::namespaces::kill_rest_of_pid_namespace;
 use mend_kernel::signal_queue::SignalQueue;

@@ -55,7 +55,7 @@ fn prepare(launch: &Launch) -> Result<Strings, Refused> {
     // (sched(7), autogroup), and an agent would wait for its rank's turn.
     setpgid(None, None).map_err(refuse(Step::Privileges))?;
     if !launch.isolated {
-        // No namespace takes the rank along when the shepherd is killed; this does.
+        // No namespace takes the rank along when the supervisor is killed; this does.
         set_parent_process_death_signal(Some(Signal::KILL)).map_err(refuse(Step::Privileges))?;
     }
     if let Some(soft) = launch.open_files {

@@ -115,10 +115,10 @@ class Story:
 
     def __init__(self, machine, app, directory, tiers, checkpoints):
         os.makedirs(directory)
-        shelf = os.path.join(directory, "shelf")
-        options = ["--tiers", f"local:{shelf},shared"] if tiers else []
+        store = os.path.join(directory, "store")
+        options = ["--tiers", f"local:{store},shared"] if tiers else []
         if tiers:
-            os.mkdir(shelf)
+            os.mkdir(store)
         job = machine.start(directory, "run", "-n", str(RANKS), *options, app, STEPS, PAUSE, "go")
         self.directory, self.name = directory, machine.running(job)
         for number in range(1, checkpoints + 1):
@@ -129,7 +129,7 @@ class Story:
         machine.mend("kill", self.name)
         job.finish(137)
         if tiers:
-            self.places += glob.glob(os.path.join(shelf, "mend.*", "*", "*"))
+            self.places += glob.glob(os.path.join(store, "mend.*", "*", "*"))
         if len(self.places) != 1 + tiers:
             raise Failed(f"checkpoints are in {self.places}")
         self.needs = {one: needs(self.places[0], one) for one in range(1, checkpoints + 1)}
@@ -157,7 +157,7 @@ class Story:
         return {number_of(file) for file in lost | manifests}
 
     def restore(self):
-        # A shelf that others could reach is not used.
+        # A store that others could reach is not used.
         before = os.umask(0o077)
         for place, kept in zip(self.places, self.kept):
             shutil.rmtree(place, ignore_errors=True)

@@ -113,12 +113,12 @@ class Story:
 
     def encrypted_in_tiers(self, directory):
         """What makes the daemon the writer."""
-        key, shelf = os.path.join(directory, "key"), os.path.join(directory, "shelf")
+        key, store = os.path.join(directory, "key"), os.path.join(directory, "store")
         with open(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
             file.write("5eed" * 16)
-        os.mkdir(shelf)
+        os.mkdir(store)
         self.machine.environment["MEND_ENCRYPTION_KEY"] = key
-        return ["--tiers", f"local:{shelf},shared"]
+        return ["--tiers", f"local:{store},shared"]
 
     def settle(self, number):
         """Waits until the daemon has made all copies of a checkpoint, or can make none any more."""

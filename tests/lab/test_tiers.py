@@ -268,7 +268,7 @@ class Tiers(OfFourRanks):
             status = next(one["status"] for one in lab.verb("ps") if one["id"] == name)
             host = {str(rank["rank"]): rank["host"] for rank in status["ranks"]}
             self.assertEqual(set(host.values()), {"node1", "node2", "node3"})
-            # Every draft there is, in rows, until the directory is removed or `stop` is there.
+            # Every partial file there is, in rows, until the directory is removed or `stop` is there.
             place = os.path.dirname(lab.verb("checkpoint", name)["directory"])
             watch = 'cd "$1" && while [ ! -e stop ]; do echo $(ls -d */.*.partial 2>/dev/null); sleep 0.01; done'
             command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", "sh", "-c", watch, "sh", place]

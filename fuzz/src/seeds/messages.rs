@@ -11,7 +11,7 @@ use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, Put
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::report::Report;
-use mend_messages::tier::{Destination, Holding, ImageRef, Origin, Place, Shelf, TierDone, TierOrder, TierReport};
+use mend_messages::tier::{Destination, Holding, ImageRef, Origin, Place, NodeStore, TierDone, TierOrder, TierReport};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -226,13 +226,13 @@ fn image() -> ImageRef {
 }
 
 fn tier_orders() -> Vec<TierOrder> {
-    let shelf = || Shelf::Directory("/scratch".into());
+    let store = || NodeStore::Directory("/scratch".into());
     let object = || "s3://bucket/job/7".to_owned();
     vec![
-        TierOrder::Open { shelves: vec![Shelf::Memory, shelf()], keep: vec![6, 7], rate: 1 << 28 },
-        TierOrder::Save { seq: 9, rank: 1, number: 7, shelves: vec![Shelf::Memory], needed: 1 << 20, order: order() },
+        TierOrder::Open { stores: vec![NodeStore::Memory, store()], keep: vec![6, 7], rate: 1 << 28 },
+        TierOrder::Save { seq: 9, rank: 1, number: 7, stores: vec![NodeStore::Memory], needed: 1 << 20, order: order() },
         TierOrder::Manifest { task: 1, number: 7, to: Destination::Object(object()), text: b"{}".to_vec() },
-        TierOrder::Copy { task: 2, image: image(), from: Place::Shelf(Shelf::Memory), to: Destination::File("/srv/7/rank-1.image".into()) },
+        TierOrder::Copy { task: 2, image: image(), from: Place::NodeStore(NodeStore::Memory), to: Destination::File("/srv/7/rank-1.image".into()) },
         TierOrder::Send {
             image: image(),
             from: Place::File("/srv/7/rank-1.image".into()),
@@ -240,20 +240,20 @@ fn tier_orders() -> Vec<TierOrder> {
             token: [3; 16],
             hurry: true,
         },
-        TierOrder::Receive { task: 3, image: image(), shelf: shelf(), token: [3; 16] },
+        TierOrder::Receive { task: 3, image: image(), store: store(), token: [3; 16] },
         TierOrder::Fetch { task: 4, image: image(), from: Origin::Node { token: [3; 16] }, spare: "/srv/spare".into(), check: true },
         TierOrder::Fetch { task: 5, image: image(), from: Origin::Object(object()), spare: "/srv/spare".into(), check: false },
         TierOrder::Inventory { task: 6 },
-        TierOrder::Remove { place: Destination::Shelf(shelf()), number: 6, ranks: vec![0, 1] },
+        TierOrder::Remove { place: Destination::NodeStore(store()), number: 6, ranks: vec![0, 1] },
         TierOrder::Close,
     ]
 }
 
 fn tier_reports() -> Vec<TierReport> {
-    let holding = Holding { shelf: Shelf::Memory, number: 7, images: vec![(0, 1 << 20), (1, 1 << 21)] };
+    let holding = Holding { store: NodeStore::Memory, number: 7, images: vec![(0, 1 << 20), (1, 1 << 21)] };
     vec![
-        TierReport::Placed { rank: 1, number: 7, place: Place::Shelf(Shelf::Memory) },
-        TierReport::PassedOver { shelf: Shelf::Directory("/scratch".into()), why: "no room".into() },
+        TierReport::Placed { rank: 1, number: 7, place: Place::NodeStore(NodeStore::Memory) },
+        TierReport::PassedOver { store: NodeStore::Directory("/scratch".into()), why: "no room".into() },
         TierReport::Done { task: 1, result: Ok(TierDone::Stored) },
         TierReport::Done { task: 4, result: Ok(TierDone::Image("/srv/7/rank-1.image".into())) },
         TierReport::Done { task: 6, result: Ok(TierDone::Holdings(vec![holding])) },

@@ -178,7 +178,7 @@ impl World {
             ToDaemon::Restore { rank, source, .. } => self.restore(at, rank, source),
             ToDaemon::Ask(steps) => {
                 let first = self.nodes[at].batch.begin(steps);
-                self.relay(at, first);
+                self.ask_agents(at, first);
             }
             ToDaemon::SaveTo { seq, rank, address, token } => {
                 self.nodes[at].batch.drop_rest();
@@ -254,7 +254,7 @@ impl World {
         self.say(at, FromDaemon::RestoreFailed { rank, error: why.into(), hint: String::new(), image });
     }
 
-    fn relay(&mut self, at: usize, step: Vec<Question>) {
+    fn ask_agents(&mut self, at: usize, step: Vec<Question>) {
         for Question { seq, rank, request } in step {
             match self.nodes[at].ranks.get_mut(&rank) {
                 Some(process) if process.phase == Phase::Building => self.reply(at, rank, seq, Reply::Unasked(Unasked::Restoring)),
@@ -282,7 +282,7 @@ impl World {
         }
         let next = self.nodes[at].batch.answered(seq, !reply.is_failure());
         self.say(at, FromDaemon::Agent { seq, rank, reply });
-        self.relay(at, next);
+        self.ask_agents(at, next);
     }
 
     /// An agent has done what it was asked, or cannot.

@@ -127,16 +127,16 @@ impl Write for NewImage<'_> {
     }
 }
 
-/// Merges a chain into one full image, encrypted if there is a key, which is durable as `draft` when this returns. Its
-/// length in bytes, and its end record. What a killed predecessor left as `draft` is worthless, and nothing of it is left
+/// Merges a chain into one full image, encrypted if there is a key, which is durable as `partial` when this returns. Its
+/// length in bytes, and its end record. What a killed predecessor left as `partial` is worthless, and nothing of it is left
 /// after a failure. With `cancel` it fails soon.
 ///
 /// # Errors
 /// As for [`mend_image::merge::merge`].
-pub fn merge(chain: &mut Chain<ImageFile>, draft: &Path, key: Option<&Key>, cancel: &AtomicBool) -> Result<(u64, End), MergeError> {
-    let _ = fs::remove_file(draft);
+pub fn merge(chain: &mut Chain<ImageFile>, partial: &Path, key: Option<&Key>, cancel: &AtomicBool) -> Result<(u64, End), MergeError> {
+    let _ = fs::remove_file(partial);
     let merged = (|| {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft).map_err(WriteError::Write)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(partial).map_err(WriteError::Write)?;
         let mut out = Cancellable { inner: NewImage::begin(&file, key).map_err(WriteError::Write)?, cancel };
         let end = mend_image::merge::merge(chain, &mut out)?;
         let length = out.inner.finish().map_err(WriteError::Write)?;
@@ -144,7 +144,7 @@ pub fn merge(chain: &mut Chain<ImageFile>, draft: &Path, key: Option<&Key>, canc
         Ok((length, end))
     })();
     if merged.is_err() {
-        let _ = fs::remove_file(draft);
+        let _ = fs::remove_file(partial);
     }
     merged
 }

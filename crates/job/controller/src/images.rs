@@ -145,18 +145,18 @@ pub fn compact(files: &[PathBuf], target: &Path) -> Result<End, ImagesError> {
     let key = key.as_ref().filter(|_| chain.members().iter().any(|member| member.source().is_sealed()));
     let written = |source| ImagesError::Write { path: target.to_owned(), source };
     let name = target.file_name().ok_or_else(|| written(io::ErrorKind::InvalidFilename.into()))?;
-    let mut draft = OsString::from(".");
-    draft.push(name);
-    draft.push(".compact");
-    let draft = target.with_file_name(draft);
-    let (_, end) = image_file::merge(&mut chain, &draft, key, &AtomicBool::new(false)).map_err(|error| match error {
+    let mut partial = OsString::from(".");
+    partial.push(name);
+    partial.push(".compact");
+    let partial = target.with_file_name(partial);
+    let (_, end) = image_file::merge(&mut chain, &partial, key, &AtomicBool::new(false)).map_err(|error| match error {
         MergeError::Chain(error) => ImagesError::of(files, error),
         MergeError::Write(WriteError::Write(source)) => written(source),
         MergeError::Write(error) => written(io::Error::other(error)),
     })?;
     let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::rename(&draft, target).and_then(|()| sync_directory(directory)).map_err(|error| {
-        let _ = fs::remove_file(&draft);
+    fs::rename(&partial, target).and_then(|()| sync_directory(directory)).map_err(|error| {
+        let _ = fs::remove_file(&partial);
         written(error)
     })?;
     Ok(end)

@@ -169,12 +169,12 @@ pub fn now() -> u64 {
 /// # Errors
 /// Those of the file system.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    let partial = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&draft, path)?;
+    fs::rename(&partial, path)?;
     sync_directory(path.parent().unwrap_or(Path::new("/")))
 }
 

@@ -11,7 +11,7 @@ use mend_messages::control::{Answer, CheckpointDone, Explanation, JobStatus, Ran
 use mend_messages::daemon::ExitStatus;
 use mend_messages::files::KeptFile;
 use mend_messages::job::NodeIndex;
-use mend_messages::tier::{Shelf, Tier};
+use mend_messages::tier::{NodeStore, Tier};
 use std::path::PathBuf;
 
 /// Way out where there is none.
@@ -259,10 +259,10 @@ impl Names {
             }
             Notice::Upkeep(failure) => eprintln!("mend: {failure}"),
             Notice::NoPartner => eprintln!("mend: the job has one node: nothing is kept in a partner's memory"),
-            Notice::PassedOver { node, shelf, why } => {
-                let tier = match shelf {
-                    Shelf::Memory => Tier::Memory,
-                    Shelf::Directory(path) => Tier::Local(path.clone()),
+            Notice::PassedOver { node, store, why } => {
+                let tier = match store {
+                    NodeStore::Memory => Tier::Memory,
+                    NodeStore::Directory(path) => Tier::Local(path.clone()),
                 };
                 eprintln!("mend: on {}, what {tier} would hold goes to the next tier: {why}", self.node(*node));
             }

@@ -227,7 +227,7 @@ pub fn sweep(directory: &Path) {
 /// Removes images in a checkpoint's directory that its manifest does not name.
 fn tidy(place: &Path, manifest: &Manifest, step: &mut dyn FnMut()) {
     for image in &manifest.images {
-        for name in [image_name(image.rank), merged_name(image.rank), draft_name(image.rank)] {
+        for name in [image_name(image.rank), merged_name(image.rank), partial_name(image.rank)] {
             if name != image.file() && fs::remove_file(place.join(name)).is_ok() {
                 step();
             }
@@ -235,7 +235,7 @@ fn tidy(place: &Path, manifest: &Manifest, step: &mut dyn FnMut()) {
     }
 }
 
-fn draft_name(rank: u32) -> String {
+fn partial_name(rank: u32) -> String {
     format!("{}.new", merged_name(rank))
 }
 
@@ -355,14 +355,14 @@ fn merge(
         return Ok(weighed);
     }
     for (image, chain) in manifest.images.iter_mut().zip(&chains).filter(|(image, _)| image.base.is_some()) {
-        let draft = place.join(draft_name(image.rank));
-        let (bytes, checksum) = match merge_image(chain, &draft, (image.rank, number), key, cancel) {
+        let partial = place.join(partial_name(image.rank));
+        let (bytes, checksum) = match merge_image(chain, &partial, (image.rank, number), key, cancel) {
             Ok(totals) => totals,
             Err(error) => return Err(if cancel.load(Ordering::Relaxed) { MergeError::Cancelled } else { error }),
         };
         step();
         let merged = place.join(merged_name(image.rank));
-        fs::rename(&draft, &merged).map_err(io(&merged))?;
+        fs::rename(&partial, &merged).map_err(io(&merged))?;
         step();
         (image.bytes, image.checksum, image.base, image.sequence, image.merged) = (bytes, checksum, None, 0, true);
     }
@@ -383,16 +383,16 @@ fn open(chain: &[PathBuf], (rank, number): (u32, u64), key: Option<&Key>) -> Res
 /// Writes one merged image, durable but for its name. Its length and checksum.
 fn merge_image(
     chain: &[PathBuf],
-    draft: &Path,
+    partial: &Path,
     (rank, number): (u32, u64),
     key: Option<&Key>,
     cancel: &AtomicBool,
 ) -> Result<(u64, u64), MergeError> {
     let damaged = |source| MergeError::Chain { rank, number, source };
     let mut chain = open(chain, (rank, number), key)?;
-    let (length, end) = image_file::merge(&mut chain, draft, key, cancel).map_err(|error| match error {
+    let (length, end) = image_file::merge(&mut chain, partial, key, cancel).map_err(|error| match error {
         mend_image::merge::MergeError::Chain(source) => damaged(source),
-        mend_image::merge::MergeError::Write(source) => MergeError::Write { path: draft.to_owned(), source },
+        mend_image::merge::MergeError::Write(source) => MergeError::Write { path: partial.to_owned(), source },
     })?;
     Ok((length, end.stream))
 }

@@ -16,14 +16,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Takes new steps instead of what was left; returns those to relay now.
+    /// Takes new steps instead of what was left; returns those to send to agents now.
     pub fn begin(&mut self, steps: Vec<Vec<Question>>) -> Vec<Question> {
         self.later = steps.into();
         self.awaited.clear();
         self.next()
     }
 
-    /// An answer is on its way to the controller. Returns what to relay now.
+    /// An answer is on its way to the controller. Returns what to send to agents now.
     pub fn answered(&mut self, seq: u64, good: bool) -> Vec<Question> {
         if !self.awaited.remove(&seq) {
             return Vec::new();
@@ -34,7 +34,7 @@ impl Batch {
         if self.awaited.is_empty() { self.next() } else { Vec::new() }
     }
 
-    /// Nothing of what is left is relayed any more.
+    /// Nothing of what is left is sent to agents any more.
     pub fn drop_rest(&mut self) {
         self.later.clear();
     }

@@ -6,7 +6,7 @@
 //!     ▼                         └──────────────────────────►└──── Resuming ──────┘      └────► Done(Err) ◄┘
 //! Done(Err): nothing was stopped
 //! ```
-//! Where all ranks are on one node, what follows after `Inspecting` is asked at once, in turn: the node's daemon goes from step to step
+//! Where all ranks are on one node, what follows after `Inspecting` is asked at once, as a batch: the node's daemon goes from step to step
 //! as the machine does, without waiting for it. If anything failed the machine cannot know how far that came, and asks all ranks to
 //! resume, also those that have been asked.
 //!
@@ -40,9 +40,9 @@ pub enum Action {
         /// What.
         request: Request,
     },
-    /// Have all of this asked in turn, each step when the one before it is done.
-    AskInTurn(Vec<Vec<(Rank, Request)>>),
-    /// The step with this index, of those asked in turn, is awaited from here on. Answers to it that have come are given now.
+    /// Have all of this asked as a batch, each step when the one before it is done.
+    AskBatch(Vec<Vec<(Rank, Request)>>),
+    /// The step with this index, of the batch, is awaited from here on. Answers to it that have come are given now.
     Await(usize),
     /// Stop answering PMI requests, before any later `Ask` is sent.
     FreezePmi,
@@ -92,8 +92,8 @@ pub struct Checkpoint {
     /// Ranks that make what they kept durable.
     syncing: BTreeSet<Rank>,
     /// All that follows is asked at once.
-    in_turn: bool,
-    /// An answer to this step says that it failed, or will say so: of what is asked in turn nothing follows.
+    batched: bool,
+    /// An answer to this step says that it failed, or will say so: nothing of the batch follows.
     broken: bool,
     suspend_started_us: u64,
     resume_started_us: u64,
@@ -112,9 +112,9 @@ pub fn image_name(rank: Rank) -> String {
 }
 
 impl Checkpoint {
-    /// A checkpoint with these orders, one per rank, and the first actions; `keep` says what becomes of files. `in_turn` says that ranks can be asked so.
+    /// A checkpoint with these orders, one per rank, and the first actions; `keep` says what becomes of files. `batched` says that ranks can be asked so.
     #[must_use]
-    pub fn start(orders: Vec<SaveOrder>, keep: KeepOrder, in_turn: bool) -> (Self, Vec<Action>) {
+    pub fn start(orders: Vec<SaveOrder>, keep: KeepOrder, batched: bool) -> (Self, Vec<Action>) {
         let ranks: BTreeSet<Rank> = (0..orders.len() as Rank).collect();
         let ahead = |order: &SaveOrder| order.base.filter(|_| order.mode == SaveMode::CopyOnWrite);
         let inspect = |(rank, order)| Action::Ask { rank, request: Request::Inspect { ahead: ahead(order) } };
@@ -127,7 +127,7 @@ impl Checkpoint {
             keep,
             kept: Vec::new(),
             syncing: BTreeSet::new(),
-            in_turn,
+            batched,
             broken: false,
             suspend_started_us: 0,
             resume_started_us: 0,
@@ -268,7 +268,7 @@ impl Checkpoint {
         self.waiting = self.ranks.clone();
     }
 
-    /// What is asked in turn, in the order of the states from here on.
+    /// What is asked as a batch, in the order of the states from here on.
     fn steps(&mut self) -> Vec<Vec<(Rank, Request)>> {
         let all = |request: Request| self.ranks.iter().map(|&rank| (rank, request.clone())).collect();
         let (suspend, resume) = (all(Request::Suspend), all(Request::Resume));
@@ -287,16 +287,16 @@ impl Checkpoint {
             (State::Inspecting, false) => {
                 self.suspend_started_us = now_us;
                 let mut actions = vec![Action::FreezePmi];
-                if self.in_turn {
+                if self.batched {
                     self.enter(State::Suspending);
-                    actions.extend([Action::AskInTurn(self.steps()), Action::Await(0)]);
+                    actions.extend([Action::AskBatch(self.steps()), Action::Await(0)]);
                     return actions;
                 }
                 actions.extend(self.ask_all(State::Suspending, |_| Request::Suspend));
                 actions
             }
             // A rank that was lost when it had answered keeps no other from being saved.
-            (State::Suspending, _) if self.in_turn && !self.broken && !self.ranks.is_empty() => {
+            (State::Suspending, _) if self.batched && !self.broken && !self.ranks.is_empty() => {
                 self.enter(State::Saving);
                 vec![Action::Await(1)]
             }
@@ -304,7 +304,7 @@ impl Checkpoint {
                 let orders = std::mem::take(&mut self.orders);
                 self.ask_all(State::Saving, |rank| Request::Save(orders[rank as usize].clone()))
             }
-            (State::Saving, false) if self.in_turn => {
+            (State::Saving, false) if self.batched => {
                 self.enter(State::Keeping);
                 vec![Action::Await(2)]
             }
@@ -315,7 +315,7 @@ impl Checkpoint {
             (State::Keeping, false) => {
                 self.resume_started_us = now_us;
                 let mut actions = vec![Action::Snapshot];
-                if self.in_turn {
+                if self.batched {
                     self.enter(State::Resuming);
                     actions.push(Action::Await(3));
                     return actions;

@@ -8,7 +8,7 @@
 //! nearness; a source is tried once. Faults assumed: any copy is torn, foreign or gone; any node vanishes.
 
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Holding, ImageRef, Shelf, Tier, TierSpec};
+use mend_messages::tier::{Holding, ImageRef, NodeStore, Tier, TierSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -40,12 +40,12 @@ impl Source {
         }
     }
 
-    /// The shelf it is on, if it is on one.
+    /// The store it is in, if it is in one.
     #[must_use]
-    pub fn shelf(&self) -> Option<Shelf> {
+    pub fn store(&self) -> Option<NodeStore> {
         match self {
-            Self::OwnMemory | Self::Memory(_) => Some(Shelf::Memory),
-            Self::OwnDirectory(path) | Self::Directory(_, path) => Some(Shelf::Directory(path.clone())),
+            Self::OwnMemory | Self::Memory(_) => Some(NodeStore::Memory),
+            Self::OwnDirectory(path) | Self::Directory(_, path) => Some(NodeStore::Directory(path.clone())),
             Self::Shared | Self::Object(_) => None,
         }
     }
@@ -66,7 +66,7 @@ impl Source {
 /// What is known of copies before any of them is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
-    /// What each node has on its shelves.
+    /// What each node has in its stores.
     pub nodes: BTreeMap<NodeIndex, Vec<Holding>>,
     /// Length of each image in the checkpoint directory, by checkpoint and rank.
     pub shared: BTreeMap<(u64, Rank), u64>,
@@ -83,11 +83,11 @@ pub fn sources(survey: &Survey, tiers: &[TierSpec], image: &ImageRef, node: Node
     for (&holder, holdings) in &survey.nodes {
         for holding in holdings.iter().filter(|holding| holding.number == image.number) {
             let Some(&(_, bytes)) = holding.images.iter().find(|(rank, _)| *rank == image.rank) else { continue };
-            let source = match (&holding.shelf, holder == node) {
-                (Shelf::Memory, true) => Source::OwnMemory,
-                (Shelf::Memory, false) => Source::Memory(holder),
-                (Shelf::Directory(path), true) => Source::OwnDirectory(path.clone()),
-                (Shelf::Directory(path), false) => Source::Directory(holder, path.clone()),
+            let source = match (&holding.store, holder == node) {
+                (NodeStore::Memory, true) => Source::OwnMemory,
+                (NodeStore::Memory, false) => Source::Memory(holder),
+                (NodeStore::Directory(path), true) => Source::OwnDirectory(path.clone()),
+                (NodeStore::Directory(path), false) => Source::Directory(holder, path.clone()),
             };
             judge(source, bytes);
         }
@@ -244,17 +244,17 @@ mod tests {
         ImageRef { number, rank, bytes: 10, checksum: 0, id: Default::default() }
     }
 
-    fn holding(shelf: Shelf, number: u64, images: &[(Rank, u64)]) -> Holding {
-        Holding { shelf, number, images: images.to_vec() }
+    fn holding(store: NodeStore, number: u64, images: &[(Rank, u64)]) -> Holding {
+        Holding { store, number, images: images.to_vec() }
     }
 
     #[test]
     fn the_nearest_comes_first_and_torn_ones_are_named() {
-        let local = || Shelf::Directory("/l".into());
+        let local = || NodeStore::Directory("/l".into());
         let survey = Survey {
             nodes: [
-                (0, vec![holding(Shelf::Memory, 3, &[(0, 10)]), holding(local(), 3, &[(0, 10), (1, 10)])]),
-                (1, vec![holding(Shelf::Memory, 3, &[(0, 10), (1, 4)]), holding(local(), 2, &[(0, 10)])]),
+                (0, vec![holding(NodeStore::Memory, 3, &[(0, 10)]), holding(local(), 3, &[(0, 10), (1, 10)])]),
+                (1, vec![holding(NodeStore::Memory, 3, &[(0, 10), (1, 4)]), holding(local(), 2, &[(0, 10)])]),
             ]
             .into(),
             shared: [((3, 0), 10), ((3, 1), 9)].into(),

@@ -4,7 +4,7 @@ use crate::event::NodeLoss;
 use mend_coordination::failure::{Failure, Refusal};
 use mend_coordination::recovery::Source;
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{ImageRef, Shelf};
+use mend_messages::tier::{ImageRef, NodeStore};
 use serde::{Deserialize, Serialize};
 
 /// What people are told, and the log.
@@ -115,12 +115,12 @@ pub enum Notice {
     Upkeep(String),
     /// A job of one node has no partner for the tier of that name.
     NoPartner,
-    /// What a shelf would hold goes to the next tier.
+    /// What a store would hold goes to the next tier.
     PassedOver {
         /// Where.
         node: NodeIndex,
         /// Which.
-        shelf: Shelf,
+        store: NodeStore,
         /// Why.
         why: String,
     },

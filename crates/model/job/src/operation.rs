@@ -362,12 +362,12 @@ impl Job {
                     if request == Request::Resume {
                         self.forget_later_steps();
                     }
-                    if !matches!(&request, Request::Save(order) if self.save_on_shelf(rank, number, order)) {
+                    if !matches!(&request, Request::Save(order) if self.save_in_node_store(rank, number, order)) {
                         step.push((rank, request));
                     }
                 }
-                checkpoint::Action::AskInTurn(steps) => self.ask_agents(steps),
-                // What is asked in turn is awaited from its first step on.
+                checkpoint::Action::AskBatch(steps) => self.ask_agents(steps),
+                // What is asked as a batch is awaited from its first step on.
                 checkpoint::Action::Await(0) => {}
                 checkpoint::Action::Await(step) => self.await_step(step),
                 checkpoint::Action::FreezePmi => self.pmi.freeze(),

@@ -15,7 +15,7 @@ use mend_coordination::recovery::{Action, Recovery, Source, Survey, Want, source
 use mend_messages::daemon::ToDaemon;
 use mend_messages::files::{KeptFile, PutOrder};
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Holding, ImageRef, Origin, Place, Shelf, TierDone, TierOrder};
+use mend_messages::tier::{Holding, ImageRef, NodeStore, Origin, Place, TierDone, TierOrder};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -32,8 +32,8 @@ pub struct Searching {
     waiting: BTreeSet<NodeIndex>,
     holdings: Holdings,
     machine: Option<Recovery>,
-    /// Shelves of which the user was told that they are passed over.
-    pub(crate) told: BTreeSet<(NodeIndex, Shelf)>,
+    /// Node stores of which the user was told that they are passed over.
+    pub(crate) told: BTreeSet<(NodeIndex, NodeStore)>,
 }
 
 impl Job {
@@ -129,12 +129,12 @@ impl Job {
     fn fetch(&mut self, task: u64, image: ImageRef, node: NodeIndex, source: &Source) {
         let check = self.searching.as_ref().is_some_and(|searching| searching.setup.check);
         let from = match source {
-            Source::OwnMemory | Source::OwnDirectory(_) => source.shelf().map(Origin::Shelf),
+            Source::OwnMemory | Source::OwnDirectory(_) => source.store().map(Origin::NodeStore),
             Source::Memory(holder) | Source::Directory(holder, _) => {
                 let token = self.tokens.draw();
-                if let Some(shelf) = source.shelf() {
+                if let Some(store) = source.store() {
                     let address = self.nodes[node as usize].setup.address;
-                    self.order(*holder, TierOrder::Send { image, from: Place::Shelf(shelf), address, token, hurry: true });
+                    self.order(*holder, TierOrder::Send { image, from: Place::NodeStore(store), address, token, hurry: true });
                 }
                 Some(Origin::Node { token })
             }

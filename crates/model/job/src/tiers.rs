@@ -19,7 +19,7 @@ use mend_journal::event::Asker;
 use mend_messages::agent::SaveOrder;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Destination, Holding, ImageRef, Place, Shelf, Tier, TierDone, TierOrder, TierReport, TierSpec};
+use mend_messages::tier::{Destination, Holding, ImageRef, NodeStore, Place, Tier, TierDone, TierOrder, TierReport, TierSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -42,16 +42,16 @@ pub struct Tiering {
     tasks: BTreeMap<u64, u64>,
     next_task: u64,
     /// What the user was told once, and is not told again.
-    told: BTreeSet<(NodeIndex, Shelf)>,
+    told: BTreeSet<(NodeIndex, NodeStore)>,
     told_of_tiers: BTreeSet<(String, String)>,
 }
 
-/// Shelves of these tiers, each once, nearest first.
-fn shelves<'a>(specs: impl IntoIterator<Item = &'a TierSpec>) -> Vec<Shelf> {
-    let mut found: Vec<Shelf> = Vec::new();
-    for shelf in specs.into_iter().filter_map(|spec| spec.tier.shelf()) {
-        if !found.contains(&shelf) {
-            found.push(shelf);
+/// Node stores of these tiers, each once, nearest first.
+fn stores<'a>(specs: impl IntoIterator<Item = &'a TierSpec>) -> Vec<NodeStore> {
+    let mut found: Vec<NodeStore> = Vec::new();
+    for store in specs.into_iter().filter_map(|spec| spec.tier.store()) {
+        if !found.contains(&store) {
+            found.push(store);
         }
     }
     found
@@ -78,21 +78,23 @@ impl Tiering {
         self.next_task
     }
 
-    /// Shelves on which a rank may save; none: it saves in the shared directory.
-    fn first_shelves(&self) -> Vec<Shelf> {
+    /// Node stores in which a rank may save; none: it saves in the shared directory.
+    fn first_stores(&self) -> Vec<NodeStore> {
         let before = self.specs.iter().take_while(|spec| spec.tier != Tier::Shared).filter(|spec| spec.tier != Tier::Partner);
-        before.filter_map(|spec| spec.tier.shelf()).collect()
+        before.filter_map(|spec| spec.tier.store()).collect()
     }
 
     fn index(&self, wanted: impl Fn(&Tier) -> bool) -> Option<usize> {
         self.specs.iter().position(|spec| wanted(&spec.tier))
     }
 
-    /// Where a shelf's or a file's copy counts: the tier's index, and the node.
+    /// Where a store's or a file's copy counts: the tier's index, and the node.
     fn site(&self, place: &Place, node: NodeIndex) -> Option<(usize, Option<NodeIndex>)> {
         match place {
-            Place::Shelf(Shelf::Memory) => Some((self.index(|tier| *tier == Tier::Memory)?, Some(node))),
-            Place::Shelf(Shelf::Directory(path)) => Some((self.index(|tier| matches!(tier, Tier::Local(own) if own == path))?, Some(node))),
+            Place::NodeStore(NodeStore::Memory) => Some((self.index(|tier| *tier == Tier::Memory)?, Some(node))),
+            Place::NodeStore(NodeStore::Directory(path)) => {
+                Some((self.index(|tier| matches!(tier, Tier::Local(own) if own == path))?, Some(node)))
+            }
             Place::File(_) => Some((self.index(|tier| *tier == Tier::Shared)?, None)),
         }
     }
@@ -104,7 +106,7 @@ impl Tiering {
 }
 
 impl Job {
-    /// Tells every node which shelves the job has, and those that a restart reads.
+    /// Tells every node which stores the job has, and those that a restart reads.
     pub(crate) fn open_tiers(&mut self, search: Option<&SearchSetup>) {
         let own = self.tiers.as_ref();
         let read = search.map(|search| search.specs.as_slice()).unwrap_or_default();
@@ -112,26 +114,26 @@ impl Job {
             return;
         }
         let rate = own.map(|tiering| tiering.rate).or(search.map(|search| search.rate)).unwrap_or(0);
-        let shelves = shelves(own.into_iter().flat_map(|tiering| &tiering.specs).chain(read));
+        let stores = stores(own.into_iter().flat_map(|tiering| &tiering.specs).chain(read));
         let no_partner = own.is_some_and(|tiering| tiering.index(|tier| *tier == Tier::Partner).is_some()) && self.nodes.len() < 2;
         let keep = self.listed.iter().copied().collect();
-        self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Open { shelves, keep, rate })));
+        self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Open { stores, keep, rate })));
         if no_partner {
             self.tell(Notice::NoPartner);
         }
     }
 
-    /// Saves a rank on a shelf, if it does not save in the shared directory. False: ask its agent as usual.
-    pub(crate) fn save_on_shelf(&mut self, rank: Rank, number: u64, order: &SaveOrder) -> bool {
+    /// Saves a rank in a store, if it does not save in the shared directory. False: ask its agent as usual.
+    pub(crate) fn save_in_node_store(&mut self, rank: Rank, number: u64, order: &SaveOrder) -> bool {
         let Some(tiering) = &mut self.tiers else { return false };
         tiering.placed.remove(&rank);
-        let shelves = tiering.first_shelves();
-        if shelves.is_empty() {
+        let stores = tiering.first_stores();
+        if stores.is_empty() {
             return false;
         }
         let needed = tiering.sizes.get(&rank).copied().unwrap_or(UNKNOWN);
         let seq = self.new_seq(rank, SAVE_PATIENCE_US);
-        let order = TierOrder::Save { seq, rank, number, shelves, needed, order: order.clone() };
+        let order = TierOrder::Save { seq, rank, number, stores, needed, order: order.clone() };
         self.send_to_rank(rank, ToDaemon::Tier(Box::new(order)));
         true
     }
@@ -141,8 +143,8 @@ impl Job {
         self.effect(Effect::Discard { number });
         let Some(tiering) = &mut self.tiers else { return };
         tiering.placed.clear();
-        for shelf in shelves(&tiering.specs) {
-            let order = TierOrder::Remove { place: Destination::Shelf(shelf), number, ranks: Vec::new() };
+        for store in stores(&tiering.specs) {
+            let order = TierOrder::Remove { place: Destination::NodeStore(store), number, ranks: Vec::new() };
             self.send_to_all(&ToDaemon::Tier(Box::new(order)));
         }
     }
@@ -179,9 +181,9 @@ impl Job {
                             continue;
                         }
                         let own = self.nodes[node as usize].setup.name == entry.host;
-                        let partner = tiering.index(|tier| *tier == Tier::Partner).filter(|_| !own && holding.shelf == Shelf::Memory);
+                        let partner = tiering.index(|tier| *tier == Tier::Partner).filter(|_| !own && holding.store == NodeStore::Memory);
                         let site = partner.map(|tier| (tier, Some(node)));
-                        sites.extend(site.or_else(|| tiering.site(&Place::Shelf(holding.shelf.clone()), node)));
+                        sites.extend(site.or_else(|| tiering.site(&Place::NodeStore(holding.store.clone()), node)));
                     }
                 }
                 if entry.shared {
@@ -200,20 +202,20 @@ impl Job {
     /// A daemon reports.
     pub(crate) fn tier_report(&mut self, node: NodeIndex, report: TierReport) {
         match report {
-            TierReport::PassedOver { shelf, why } => {
+            TierReport::PassedOver { store, why } => {
                 // Once for each place: how much room there is differs from time to time.
                 let first = match (&mut self.tiers, &mut self.searching) {
-                    (Some(tiering), _) => tiering.told.insert((node, shelf.clone())),
-                    (None, Some(searching)) => searching.told.insert((node, shelf.clone())),
+                    (Some(tiering), _) => tiering.told.insert((node, store.clone())),
+                    (None, Some(searching)) => searching.told.insert((node, store.clone())),
                     (None, None) => false,
                 };
-                let tier = match &shelf {
-                    Shelf::Memory => Tier::Memory,
-                    Shelf::Directory(path) => Tier::Local(path.clone()),
+                let tier = match &store {
+                    NodeStore::Memory => Tier::Memory,
+                    NodeStore::Directory(path) => Tier::Local(path.clone()),
                 };
                 self.record_node(node, Happened::TierPassedOver { tier: tier.to_string(), why: why.clone() });
                 if first {
-                    self.tell(Notice::PassedOver { node, shelf, why });
+                    self.tell(Notice::PassedOver { node, store, why });
                 }
             }
             TierReport::Placed { rank, number, place } => {
@@ -286,15 +288,15 @@ impl Job {
         let file = self.checkpoints.join(image.number.to_string()).join(image_name(image.rank));
         let Some(tiering) = &mut self.tiers else { return };
         let task = tiering.task(task);
-        let from = tiering.specs[from].tier.shelf().map_or_else(|| Place::File(file.clone()), Place::Shelf);
+        let from = tiering.specs[from].tier.store().map_or_else(|| Place::File(file.clone()), Place::NodeStore);
         let to = match &tiering.specs[to].tier {
             Tier::Object(base) => Destination::Object(object_address(base, &self.id, image.number, &image_name(image.rank))),
-            tier => tier.shelf().map_or(Destination::File(file), Destination::Shelf),
+            tier => tier.store().map_or(Destination::File(file), Destination::NodeStore),
         };
         let partner = target.and_then(|target| self.nodes.get(target as usize)).map(|node| node.setup.address);
         if let (Some(address), Some(target)) = (partner, target) {
             let token = self.tokens.draw();
-            self.order(target, TierOrder::Receive { task, image, shelf: Shelf::Memory, token });
+            self.order(target, TierOrder::Receive { task, image, store: NodeStore::Memory, token });
             return self.order(node, TierOrder::Send { image, from, address, token, hurry: false });
         }
         self.order(node, TierOrder::Copy { task, image, from, to });
@@ -305,7 +307,7 @@ impl Job {
         let task = tiering.task(task);
         let to = match &tiering.specs[tier].tier {
             Tier::Object(base) => Destination::Object(object_address(base, &self.id, number, "manifest.json")),
-            spec => spec.shelf().map_or(Destination::File(PathBuf::new()), Destination::Shelf),
+            spec => spec.store().map_or(Destination::File(PathBuf::new()), Destination::NodeStore),
         };
         self.effect(Effect::StoreManifest { task, number, node, to });
     }
@@ -344,8 +346,8 @@ impl Job {
                 self.order(node, TierOrder::Remove { place, number, ranks });
             }
             spec => {
-                if let Some(shelf) = spec.shelf() {
-                    self.order(node, TierOrder::Remove { place: Destination::Shelf(shelf), number, ranks });
+                if let Some(store) = spec.store() {
+                    self.order(node, TierOrder::Remove { place: Destination::NodeStore(store), number, ranks });
                 }
             }
         }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! controller                                   daemon
-//!   ── Open ─────────────────────────────────────►   once: which shelves, what may stay on them
+//!   ── Open ─────────────────────────────────────►   once: which stores, what may stay in them
 //!   ── Save{seq, …} ─────────────────────────────►   ── Placed{seq, place}, then `Agent` with the same seq
 //!   ── Manifest{task}, Copy{task}, Receive{task},
 //!      Fetch{task}, Inventory{task} ───────────────►   ── Done{task}
 //!   ── Send{image, token} ───────────────────────►   no answer: the receiver's counts
 //!   ── Remove, Close ────────────────────────────►   no answer
 //! ```
-//! A *shelf* is a directory on one node, in its memory or on its disk. It holds images of this node's ranks and, as
+//! A *node store* is a directory on one node, in its memory or on its disk. It holds images of this node's ranks and, as
 //! their partner, of other nodes'. Every task is answered once; an image that a `Done` speaks well of has been read as
 //! a whole and is what the reference says, unless a `Fetch` did not ask for that.
 
@@ -117,10 +117,10 @@ impl Tier {
 
     /// The directory on a node in which it keeps images; `None` if it has none there.
     #[must_use]
-    pub fn shelf(&self) -> Option<Shelf> {
+    pub fn store(&self) -> Option<NodeStore> {
         match self {
-            Self::Memory | Self::Partner => Some(Shelf::Memory),
-            Self::Local(path) => Some(Shelf::Directory(path.clone())),
+            Self::Memory | Self::Partner => Some(NodeStore::Memory),
+            Self::Local(path) => Some(NodeStore::Directory(path.clone())),
             Self::Shared | Self::Object(_) => None,
         }
     }
@@ -211,14 +211,14 @@ pub fn parse_tiers(text: &str) -> Result<Vec<TierSpec>, TierError> {
 
 /// Where a node keeps images.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Shelf {
+pub enum NodeStore {
     /// In its shared memory.
     Memory,
     /// Below this directory of its own.
     Directory(PathBuf),
 }
 
-impl fmt::Display for Shelf {
+impl fmt::Display for NodeStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => formatter.write_str("memory"),
@@ -230,8 +230,8 @@ impl fmt::Display for Shelf {
 /// Where a rank's image was written first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
-    /// On a shelf of its node.
-    Shelf(Shelf),
+    /// On a store of its node.
+    NodeStore(NodeStore),
     /// As this file of the shared directory.
     File(PathBuf),
 }
@@ -254,8 +254,8 @@ pub struct ImageRef {
 /// Where an image is copied to by the node that has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Destination {
-    /// A shelf of the same node.
-    Shelf(Shelf),
+    /// A store of the same node.
+    NodeStore(NodeStore),
     /// This file.
     File(PathBuf),
     /// This object, `s3://BUCKET/KEY`.
@@ -265,33 +265,33 @@ pub enum Destination {
 /// Where a node that wants an image takes it from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
-    /// Its own shelf.
-    Shelf(Shelf),
+    /// Its own store.
+    NodeStore(NodeStore),
     /// A file.
     File(PathBuf),
-    /// Another node, which will present this token; it is put on the node's first shelf that has room.
+    /// Another node, which will present this token; it is put in the node's first store that has room.
     Node {
         /// One-time random token, chosen by the controller.
         token: [u8; 16],
     },
-    /// An object, which is put on the node's first shelf that has room.
+    /// An object, which is put in the node's first store that has room.
     Object(String),
 }
 
 /// What a controller asks of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TierOrder {
-    /// The job's shelves on this node, in the order of preference; what is on them of other checkpoints than these, and
+    /// The job's stores on this node, in the order of preference; what is in them of other checkpoints than these, and
     /// what was never finished, is removed.
     Open {
-        /// Shelves.
-        shelves: Vec<Shelf>,
+        /// Node stores.
+        stores: Vec<NodeStore>,
         /// Numbers of the checkpoints that there are.
         keep: Vec<u64>,
         /// Bound of copying, bytes per second; 0: none.
         rate: u64,
     },
-    /// Save the (suspended) rank on the first of these shelves that has room for `needed` bytes, else in the file.
+    /// Save the (suspended) rank in the first of these stores that has room for `needed` bytes, else in the file.
     Save {
         /// As in `daemon::Question`.
         seq: u64,
@@ -300,7 +300,7 @@ pub enum TierOrder {
         /// Number of the checkpoint.
         number: u64,
         /// Where, best first.
-        shelves: Vec<Shelf>,
+        stores: Vec<NodeStore>,
         /// Bytes that it may take.
         needed: u64,
         /// The rest of the order; its target is the file of last resort.
@@ -312,7 +312,7 @@ pub enum TierOrder {
         task: u64,
         /// Number of the checkpoint.
         number: u64,
-        /// Where: a shelf, or an object. Never a file: the shared directory has its manifest from the controller.
+        /// Where: a store, or an object. Never a file: the shared directory has its manifest from the controller.
         to: Destination,
         /// As in the checkpoint directory.
         #[serde(with = "serde_bytes")]
@@ -342,14 +342,14 @@ pub enum TierOrder {
         /// A restart waits for it: as fast as possible.
         hurry: bool,
     },
-    /// Take an image from another node onto a shelf, checking it.
+    /// Take an image from another node into a store, checking it.
     Receive {
         /// Number of the task.
         task: u64,
         /// Which.
         image: ImageRef,
         /// Where it goes.
-        shelf: Shelf,
+        store: NodeStore,
         /// Token that the other node will present.
         token: [u8; 16],
     },
@@ -361,12 +361,12 @@ pub enum TierOrder {
         image: ImageRef,
         /// Where from.
         from: Origin,
-        /// Where it is put if it comes from elsewhere and no shelf has room.
+        /// Where it is put if it comes from elsewhere and no store has room.
         spare: PathBuf,
         /// Check it also where it is here already; else whoever restores it finds out.
         check: bool,
     },
-    /// What of the job is on the shelves? → [`TierDone::Holdings`]
+    /// What of the job is in the stores? → [`TierDone::Holdings`]
     Inventory {
         /// Number of the task.
         task: u64,
@@ -380,7 +380,7 @@ pub enum TierOrder {
         /// Whose images; none: the whole checkpoint.
         ranks: Vec<Rank>,
     },
-    /// The job has ended well: nothing of it is left on any shelf.
+    /// The job has ended well: nothing of it is left in any store.
     Close,
 }
 
@@ -391,15 +391,15 @@ pub enum TierDone {
     Stored,
     /// The image to restart from.
     Image(PathBuf),
-    /// What is on the shelves.
+    /// What is in the stores.
     Holdings(Vec<Holding>),
 }
 
-/// Images of one checkpoint on one shelf.
+/// Images of one checkpoint in one store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// Which shelf.
-    pub shelf: Shelf,
+    /// Which store.
+    pub store: NodeStore,
     /// Number of the checkpoint.
     pub number: u64,
     /// Rank and length in bytes; the content has not been looked at.
@@ -418,10 +418,10 @@ pub enum TierReport {
         /// Where.
         place: Place,
     },
-    /// A shelf of this node cannot be used, or took no image: what would be there goes to the next tier.
+    /// A store of this node cannot be used, or took no image: what would be there goes to the next tier.
     PassedOver {
         /// Which.
-        shelf: Shelf,
+        store: NodeStore,
         /// Why, for people.
         why: String,
     },

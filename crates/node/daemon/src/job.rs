@@ -9,6 +9,7 @@
 //! waits for the controller or a rank, so neither can keep it from the other.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
+use crate::agent_router::{AgentRouter, Ranks, SaveStep, Slot};
 use crate::agents::{AgentDoor, AgentEvent};
 use crate::failure::{RankFailure, chain};
 use crate::launch_environment::shares_pid_namespace;
@@ -18,7 +19,6 @@ use crate::privileges::Isolation;
 use crate::program::Known;
 use crate::put_files::put_files;
 use crate::rank::{Command, News, Origin, Surroundings, live};
-use crate::relay::{Ranks, Relay, SaveStep, Slot};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
@@ -122,7 +122,15 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
     let introduction = Arc::new(introduction);
     let mut job = Job {
-        relay: Relay::new(introduction.clone(), ip, urgent.clone(), ordered.clone(), save_steps, patience, Sinks::new(key.clone())),
+        agent_router: AgentRouter::new(
+            introduction.clone(),
+            ip,
+            urgent.clone(),
+            ordered.clone(),
+            save_steps,
+            patience,
+            Sinks::new(key.clone()),
+        ),
         tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone()),
         node,
         introduction,
@@ -198,7 +206,7 @@ struct Job {
     urgent: Urgent,
     ordered: Ordered,
     door: AgentDoor,
-    relay: Relay,
+    agent_router: AgentRouter,
     ranks: Ranks,
     attempts: u64,
     lives: JoinSet<(Rank, u64)>,
@@ -227,7 +235,7 @@ impl Job {
             tokio::select! {
                 // News of a rank are sent before its agent's words that depend on them, and must be heard before them.
                 biased;
-                Some(news) = incoming.tidings.recv() => self.relay.reached(news, &mut self.ranks),
+                Some(news) = incoming.tidings.recv() => self.agent_router.reached(news, &mut self.ranks),
                 Some(ended) = self.lives.join_next(), if !self.lives.is_empty() => self.life_ended(ended.ok()),
                 message = incoming.commands.recv() => {
                     silence.renew();
@@ -241,8 +249,8 @@ impl Job {
                         Some(message) => self.obey(message),
                     }
                 }
-                Some(event) = incoming.agents.recv() => self.relay.heard(event, &mut self.ranks),
-                Some(step) = incoming.saves.recv() => self.relay.save_came_further(step, &self.ranks),
+                Some(event) = incoming.agents.recv() => self.agent_router.heard(event, &mut self.ranks),
+                Some(step) = incoming.saves.recv() => self.agent_router.save_came_further(step, &self.ranks),
                 Some(Admitted { token, connection, .. }) = incoming.arrivals.recv() => {
                     self.meeting.arrived(token, connection, Instant::now());
                 }
@@ -298,12 +306,12 @@ impl Job {
                 // Its task kills and reaps; a new process of the rank may come at once. Its agent keeps its connection
                 // until then: one that sees it end would let a saved rank run on, which goes on elsewhere.
                 if let Some(slot) = self.ranks.remove(&rank) {
-                    self.relay.abandon(rank, slot.attempt);
+                    self.agent_router.abandon(rank, slot.attempt);
                 }
             }
-            ToDaemon::Map(map) => self.relay.publish(map),
-            ToDaemon::Ask(steps) => self.relay.questions(steps, &self.ranks),
-            ToDaemon::SaveTo { seq, rank, address, token } => self.relay.save_to(seq, rank, address, token, &self.ranks),
+            ToDaemon::Map(map) => self.agent_router.publish(map),
+            ToDaemon::Ask(steps) => self.agent_router.questions(steps, &self.ranks),
+            ToDaemon::SaveTo { seq, rank, address, token } => self.agent_router.save_to(seq, rank, address, token, &self.ranks),
             ToDaemon::Tier(order) => self.tier(*order),
             ToDaemon::Introduce(_) => tracing::warn!(job = self.introduction.id, "a controller introduced its job twice"),
             // Handled by the loop.
@@ -314,17 +322,17 @@ impl Job {
     fn tier(&mut self, order: TierOrder) {
         let now = Instant::now();
         match order {
-            TierOrder::Open { shelves, keep, rate } => self.tiers.open(shelves, &keep, rate),
-            TierOrder::Save { seq, rank, number, shelves, needed, order } => {
-                let order = self.tiers.place(rank, number, &shelves, needed, order);
-                self.relay.save(seq, rank, order, &self.ranks);
+            TierOrder::Open { stores, keep, rate } => self.tiers.open(stores, &keep, rate),
+            TierOrder::Save { seq, rank, number, stores, needed, order } => {
+                let order = self.tiers.place(rank, number, &stores, needed, order);
+                self.agent_router.save(seq, rank, order, &self.ranks);
             }
             TierOrder::Manifest { task, number, to, text } => self.tiers.manifest(task, number, to, text),
             TierOrder::Copy { task, image, from, to } => self.tiers.copy(task, image, from, to),
             TierOrder::Send { image, from, address, token, hurry } => self.tiers.send(image, from, address, token, hurry),
-            TierOrder::Receive { task, image, shelf, token } => {
+            TierOrder::Receive { task, image, store, token } => {
                 let arrival = self.meeting.expect(token, now);
-                self.tiers.receive(task, image, &shelf, arrival);
+                self.tiers.receive(task, image, &store, arrival);
             }
             TierOrder::Fetch { task, image, from, spare, check } => {
                 let arrival = match &from {
@@ -370,7 +378,7 @@ impl Job {
             patience: self.patience,
         };
         self.admit(rank, stdin, Origin::Restore(Box::new(restoration)))?;
-        self.relay.await_restored(rank, agent, &mut self.ranks);
+        self.agent_router.await_restored(rank, agent, &mut self.ranks);
         Ok(())
     }
 
@@ -402,9 +410,9 @@ impl Job {
         let Some((rank, attempt)) = ended else { return tracing::error!("the task of a rank panicked") };
         if self.ranks.get(&rank).is_some_and(|slot| slot.attempt == attempt) {
             self.ranks.remove(&rank);
-            self.relay.abandon(rank, attempt);
+            self.agent_router.abandon(rank, attempt);
         }
-        self.relay.forget(rank, attempt);
+        self.agent_router.forget(rank, attempt);
     }
 
     /// Kills everything and sees it dead.

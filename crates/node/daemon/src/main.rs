@@ -1,13 +1,14 @@
-//! mendd: starts and watches the ranks of one node, carries PMI and output, relays between controller and agents.
+//! mendd: starts and watches the ranks of one node, carries PMI and output, carries messages between controller and agents.
 //!
 //! Where to read: [`listen`] who is let in; [`job`] what a controller can ask; [`rank`] the life of one rank's process;
-//! [`supervisor`] the rank supervisor, which stands between daemon and rank; [`relay`] and [`agents`] the rank's agent; [`restore`] and
+//! [`supervisor`] the rank supervisor, which stands between daemon and rank; [`agent_router`] and [`agents`] the rank's agent; [`restore`] and
 //! [`transfer`] how a rank comes from elsewhere; [`sealing`] encrypted images; [`tiers`] where copies of checkpoints are.
 
+mod agent_router;
 mod agents;
+mod atomic_file;
 mod channels;
 mod clock;
-mod draft;
 mod failure;
 mod input;
 mod job;
@@ -21,7 +22,6 @@ mod privileges;
 mod program;
 mod put_files;
 mod rank;
-mod relay;
 mod restore;
 mod sealing;
 mod shared_memory;

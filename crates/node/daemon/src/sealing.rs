@@ -1,7 +1,7 @@
 //! Images on their way into encrypted files and out of them.
 //!
 //! ```text
-//! save:     agent ══ stream ══► thread: seals ──► a draft of rank-R.image ── keep(bytes) ─► fsync, rename ──► length
+//! save:     agent ══ stream ══► thread: seals ──► a partial rank-R.image ── keep(bytes) ─► fsync, rename ──► length
 //! restore:  rank-R.image ──► thread: opens ══ stream ══► restorer
 //! ```
 //! Agent and restorer see a stream as they do in a migration, and know nothing of keys.
@@ -9,7 +9,7 @@
 //! wrote. A thread's memory is a chunk and the socket's buffers. Faults assumed: either end of a stream goes away at any moment;
 //! disks fill up; files are anybody's.
 
-use crate::draft::Draft;
+use crate::atomic_file::AtomicFile;
 use crate::sink::{fell_short, named};
 use mend_image::HEADER_SIZE;
 use mend_kernel::untrusted::open_regular;
@@ -41,12 +41,12 @@ impl Sealing {
     /// # Errors
     /// Those of making a socket, a file or a thread, with the file's name.
     pub fn begin(path: PathBuf, key: Key) -> io::Result<(Self, OwnedFd)> {
-        let draft = Draft::new(path.clone()).map_err(|error| named(&path, "created", &error))?;
+        let partial = AtomicFile::new(path.clone()).map_err(|error| named(&path, "created", &error))?;
         let (ours, theirs) = UnixStream::pair()?;
         let (expected, verdict) = oneshot::channel();
         let (report, result) = oneshot::channel();
         thread::Builder::new().name("seal".into()).spawn(move || {
-            let stored = seal(&ours, draft, &key, verdict);
+            let stored = seal(&ours, partial, &key, verdict);
             // Whoever asked may have gone.
             let _ = report.send(stored.map_err(|error| error.map(|error| named(&path, "written", &error).to_string())));
         })?;
@@ -71,15 +71,15 @@ impl Sealing {
 }
 
 /// `Err(None)`: given up.
-fn seal(stream: &UnixStream, draft: Draft, key: &Key, verdict: oneshot::Receiver<u64>) -> Result<u64, Option<io::Error>> {
-    let mut sealer = Sealer::new(&draft.file, key, mend_wire::random_bytes())?;
+fn seal(stream: &UnixStream, partial: AtomicFile, key: &Key, verdict: oneshot::Receiver<u64>) -> Result<u64, Option<io::Error>> {
+    let mut sealer = Sealer::new(&partial.file, key, mend_wire::random_bytes())?;
     let bytes = absorb(stream, &mut sealer)?;
     let expected = verdict.blocking_recv().map_err(|_| None)?;
     if bytes != expected {
         return Err(Some(fell_short(bytes, expected)));
     }
     sealer.finish()?;
-    Ok(draft.publish()?)
+    Ok(partial.publish()?)
 }
 
 /// All that comes; bytes.

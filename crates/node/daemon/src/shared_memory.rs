@@ -26,10 +26,10 @@ impl SharedMemory {
         let name = format!("{SHARED_MEMORY_PREFIX}{}", mend_wire::secret::to_hex(&mend_wire::random_bytes::<8>()));
         let path = Path::new(PLACE).join(&name);
         // It gets the name that a sweep looks for when its lock is held.
-        let draft = Path::new(PLACE).join(format!(".{name}"));
-        let made = DirBuilder::new().mode(0o700).create(&draft).and_then(|()| File::open(&draft)).and_then(|lock| {
+        let partial = Path::new(PLACE).join(format!(".{name}"));
+        let made = DirBuilder::new().mode(0o700).create(&partial).and_then(|()| File::open(&partial)).and_then(|lock| {
             flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-            rename(&draft, &path)?;
+            rename(&partial, &path)?;
             Ok(lock)
         });
         match made {

@@ -2,12 +2,12 @@
 //! the node's `/dev/shm`, of which ranks have one of their own.
 //!
 //! ```text
-//! agent ══ descriptor ══► a draft of the file ── keep(bytes) ─► fsync, rename ──► length
+//! agent ══ descriptor ══► a partial file ── keep(bytes) ─► fsync, rename ──► length
 //! ```
 //! Invariants: the file has its name only when the agent says that it is complete, it holds as many bytes as the agent
 //! wrote, and it is durable; dropped before, nothing remains of it. Faults assumed: agents and disks fail at any moment.
 
-use crate::draft::Draft;
+use crate::atomic_file::AtomicFile;
 use crate::sealing::Sealing;
 use crate::shared_memory;
 use mend_messages::agent::{Request, SaveOrder, SaveTarget};
@@ -25,7 +25,7 @@ pub enum Sink {
     /// A thread encrypts what comes.
     Sealed(Sealing),
     /// The agent writes into the file itself.
-    Plain(Draft),
+    Plain(AtomicFile),
 }
 
 /// See [`Sinks::filled_in`].
@@ -92,8 +92,8 @@ impl Sinks {
         if !hidden {
             return Ok(None);
         }
-        let draft = Draft::new(path.clone()).map_err(|error| named(&path, "created", &error))?;
-        Ok(Some((draft.file.try_clone()?.into(), Sink::Plain(draft))))
+        let partial = AtomicFile::new(path.clone()).map_err(|error| named(&path, "created", &error))?;
+        Ok(Some((partial.file.try_clone()?.into(), Sink::Plain(partial))))
     }
 }
 
@@ -107,10 +107,10 @@ impl Sink {
     pub async fn keep(self, bytes: u64) -> Result<u64, String> {
         match self {
             Self::Sealed(sealing) => sealing.keep(bytes).await,
-            Self::Plain(draft) => {
-                let place = draft.place().to_owned();
-                let publish = move || match draft.file.metadata()?.len() {
-                    found if found == bytes => draft.publish(),
+            Self::Plain(partial) => {
+                let place = partial.place().to_owned();
+                let publish = move || match partial.file.metadata()?.len() {
+                    found if found == bytes => partial.publish(),
                     found => Err(fell_short(found, bytes)),
                 };
                 let published = tokio::task::spawn_blocking(publish).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));

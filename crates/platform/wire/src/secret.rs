@@ -79,14 +79,14 @@ pub fn load_or_create(path: &Path) -> Result<Secret, SecretError> {
         if let Some(directory) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io)?;
         }
-        let draft = path.with_extension(format!("{}.new", to_hex(&random_bytes::<8>())));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(io)?;
+        let partial = path.with_extension(format!("{}.new", to_hex(&random_bytes::<8>())));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial).map_err(io)?;
         // Whatever the umask.
         file.set_permissions(Permissions::from_mode(0o600)).map_err(io)?;
         writeln!(file, "{}", to_hex(&random_bytes::<32>())).and_then(|()| file.sync_all()).map_err(io)?;
         // link(2) fails if somebody else was first, which is as good.
-        let linked = fs::hard_link(&draft, path);
-        fs::remove_file(&draft).map_err(io)?;
+        let linked = fs::hard_link(&partial, path);
+        fs::remove_file(&partial).map_err(io)?;
         match linked {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
             _ => {}

@@ -131,7 +131,7 @@ proptest! {
                         }
                         open.push((rank, request));
                     }
-                    Action::AskInTurn(_) | Action::Await(_) => prop_assert!(false, "nobody said that ranks can be asked in turn"),
+                    Action::AskBatch(_) | Action::Await(_) => prop_assert!(false, "nobody said that ranks can be asked as a batch"),
                     Action::FreezePmi => frozen = true,
                     Action::ThawPmi => { prop_assert!(frozen); frozen = false; }
                     Action::Snapshot => { prop_assert!(resumed.is_empty()); snapshots += 1; }
@@ -190,7 +190,7 @@ proptest! {
 #[derive(Default)]
 struct Node {
     later: Vec<Vec<(Rank, Request)>>,
-    /// Asked and not answered; true for those asked in turn.
+    /// Asked and not answered; true for those of a batch.
     open: Vec<(Rank, Request, bool)>,
     /// What is said of these is that they ended.
     ended: BTreeSet<Rank>,
@@ -198,7 +198,7 @@ struct Node {
     ordered: Vec<(Rank, Mail)>,
 }
 
-/// What comes to the machine. Answers come with the step that was asked for in turn, if it was.
+/// What comes to the machine. Answers come with the step that was asked for as a batch, if it was.
 enum Mail {
     Answer(Option<usize>, Reply),
     Written,
@@ -243,10 +243,10 @@ impl Node {
 }
 
 proptest! {
-    /// The same of ranks that are asked in turn, whose daemon is ahead of the machine: nothing is saved unless all are suspended, none is
+    /// The same of ranks that are asked as a batch, whose daemon is ahead of the machine: nothing is saved unless all are suspended, none is
     /// resumed before all are saved unless something failed, all are resumed in the end, and nobody writes when it is over.
     #[test]
-    fn ranks_that_are_asked_in_turn_are_all_resumed(ranks in 1u32..6, fates in proptest::collection::vec((0usize..64, 0u8..16), 0..160)) {
+    fn ranks_that_are_asked_as_a_batch_are_all_resumed(ranks in 1u32..6, fates in proptest::collection::vec((0usize..64, 0u8..16), 0..160)) {
         let (mut machine, mut todo) = Checkpoint::start(orders(ranks), keep(), true);
         let mut node = Node::default();
         let (mut awaited, mut broken, mut explicit, mut early) = (0, false, false, Vec::new());
@@ -264,7 +264,7 @@ proptest! {
                         node.open.push((rank, Request::Resume, false));
                     }
                     Action::Ask { rank, request } => node.open.push((rank, request, false)),
-                    Action::AskInTurn(steps) => {
+                    Action::AskBatch(steps) => {
                         prop_assert!(frozen);
                         node.later = steps;
                         node.next_step();
@@ -295,7 +295,7 @@ proptest! {
                 }
                 todo = match queue.remove(0) {
                     (rank, _) if lost.contains(&rank) => Vec::new(),
-                    // What is asked in turn counts no more.
+                    // What was asked as a batch counts no more.
                     (_, Mail::Answer(Some(step), _)) if explicit && step > 0 => Vec::new(),
                     (rank, Mail::Answer(Some(step), reply)) if step >= awaited => {
                         early.push((rank, Mail::Answer(Some(step), reply)));

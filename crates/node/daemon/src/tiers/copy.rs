@@ -5,7 +5,7 @@
 //! stored. Faults assumed: the source is torn, foreign or damaged, or ends early; the target
 //! is full; the job leaves in the middle.
 
-use crate::draft::Draft;
+use crate::atomic_file::AtomicFile;
 use mend_image::ImageError;
 use mend_image::verify::{Verified, verify};
 use mend_kernel::untrusted::open_regular;
@@ -155,7 +155,7 @@ fn inspect(mut file: impl Read, key: Option<&Key>) -> io::Result<Result<Verified
 
 /// Reads the whole image, checks it, and hands it on piece by piece as it is stored. A piece is handed on before it has
 /// been checked: what was handed on counts only if all is well.
-pub fn relay(
+pub fn copy_checked(
     source: &mut impl Read,
     expected: &Expected,
     pace: &Pace,
@@ -181,7 +181,7 @@ pub fn relay(
 /// Checks the image in a file.
 pub fn check(path: &Path, expected: &Expected, pace: &Pace) -> Result<(), CopyError> {
     let mut file = open_regular(path).map_err(CopyError::Source)?;
-    relay(&mut file, expected, pace, |_| Ok(()))
+    copy_checked(&mut file, expected, pace, |_| Ok(()))
 }
 
 /// Checks that a file can be read and is as long as the image, and nothing of what it holds.
@@ -196,9 +196,9 @@ pub fn measure(path: &Path, expected: &Expected) -> Result<(), CopyError> {
 /// Copies the image from a reader into a file, which appears only if the image is good.
 pub fn into_file(source: &mut impl Read, expected: &Expected, pace: &Pace, place: &Path) -> Result<(), CopyError> {
     let failed = |source| CopyError::Target { place: place.display().to_string(), source };
-    let mut draft = Draft::new(place.to_owned()).map_err(failed)?;
-    relay(source, expected, pace, |piece| draft.file.write_all(piece).map_err(failed))?;
-    draft.publish().map(drop).map_err(failed)
+    let mut partial = AtomicFile::new(place.to_owned()).map_err(failed)?;
+    copy_checked(source, expected, pace, |piece| partial.file.write_all(piece).map_err(failed))?;
+    partial.publish().map(drop).map_err(failed)
 }
 
 /// Writes a file to a stream as it is: the receiver checks.

@@ -3,11 +3,11 @@
 //!
 //! Invariants: every task is answered once; the loop that serves the job never waits for a copy: each runs in a thread
 //! of its own, with the lowest priority unless a restart waits for it. When the job leaves, its copies end, and what
-//! they had not finished is removed. Faults assumed: as in [`copy`] and [`shelf`].
+//! they had not finished is removed. Faults assumed: as in [`copy`] and [`node_store`].
 
 pub mod copy;
+mod node_store;
 mod object;
-mod shelf;
 
 use crate::failure::chain;
 use crate::outbox::Urgent;
@@ -17,9 +17,9 @@ use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
-use mend_messages::tier::{Destination, ImageRef, Origin, Place, Shelf, TierDone, TierReport};
+use mend_messages::tier::{Destination, ImageRef, NodeStore, Origin, Place, TierDone, TierReport};
 use mend_sealed::Key;
-use shelf::OpenShelf;
+use node_store::OpenNodeStore;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
@@ -37,7 +37,7 @@ const MARGIN: u64 = 4 << 20;
 #[derive(Debug)]
 struct Promise {
     number: u64,
-    shelf: Shelf,
+    store: NodeStore,
     bytes: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Tiers {
     patience: Duration,
     /// What images are encrypted with.
     key: Option<Key>,
-    shelves: Vec<Arc<OpenShelf>>,
+    stores: Vec<Arc<OpenNodeStore>>,
     /// Of copies behind the job.
     pace: Arc<Pace>,
     /// Of what others pace, or a restart waits for: only its end is asked for.
@@ -64,52 +64,52 @@ pub struct Tiers {
 impl Tiers {
     /// None are open yet.
     pub fn new(job: Arc<JobIntroduction>, node: String, urgent: Urgent, patience: Duration, key: Option<Key>) -> Self {
-        let (shelves, promised) = Default::default();
+        let (stores, promised) = Default::default();
         let (pace, unbounded) = (Arc::new(Pace::new(0)), Arc::new(Pace::new(0)));
-        Self { job, node, urgent, patience, key, shelves, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
+        Self { job, node, urgent, patience, key, stores, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
     }
 
-    /// See `TierOrder::Open`. A shelf that cannot be used is left out, and the controller told: what would have been put
+    /// See `TierOrder::Open`. A store that cannot be used is left out, and the controller told: what would have been put
     /// there goes to the next.
-    pub fn open(&mut self, shelves: Vec<Shelf>, keep: &[u64], rate: u64) {
+    pub fn open(&mut self, stores: Vec<NodeStore>, keep: &[u64], rate: u64) {
         let age = Duration::from_secs(mend_settings::TIER_HOURS.number().unwrap_or(u64::MAX / 3600).saturating_mul(3600));
         self.pace = Arc::new(Pace::new(rate));
-        for shelf in shelves {
-            if let Err(error) = self.shelf(&shelf) {
-                self.pass_over(&shelf, error.to_string());
+        for store in stores {
+            if let Err(error) = self.store(&store) {
+                self.pass_over(&store, error.to_string());
                 continue;
             }
-            let (node, other) = (self.node.clone(), shelf.clone());
-            self.removals.spawn_blocking(move || shelf::sweep(&other, &node, age));
+            let (node, other) = (self.node.clone(), store.clone());
+            self.removals.spawn_blocking(move || node_store::sweep(&other, &node, age));
         }
-        for shelf in self.shelves.clone() {
-            self.delete(shelf.tidy(keep));
+        for store in self.stores.clone() {
+            self.delete(store.tidy(keep));
         }
     }
 
-    fn pass_over(&self, shelf: &Shelf, why: String) {
-        tracing::info!(%shelf, why, "a tier is passed over");
-        self.urgent.send(FromDaemon::Tier(TierReport::PassedOver { shelf: shelf.clone(), why }));
+    fn pass_over(&self, store: &NodeStore, why: String) {
+        tracing::info!(%store, why, "a tier is passed over");
+        self.urgent.send(FromDaemon::Tier(TierReport::PassedOver { store: store.clone(), why }));
     }
 
-    /// An open shelf.
-    fn shelf(&mut self, wanted: &Shelf) -> std::io::Result<Arc<OpenShelf>> {
-        if let Some(open) = self.shelves.iter().find(|open| open.shelf == *wanted) {
+    /// An open store.
+    fn store(&mut self, wanted: &NodeStore) -> std::io::Result<Arc<OpenNodeStore>> {
+        if let Some(open) = self.stores.iter().find(|open| open.store == *wanted) {
             return Ok(open.clone());
         }
-        let open = Arc::new(OpenShelf::open(wanted.clone(), &self.node, &self.job.identity)?);
-        self.shelves.push(open.clone());
+        let open = Arc::new(OpenNodeStore::open(wanted.clone(), &self.node, &self.job.identity)?);
+        self.stores.push(open.clone());
         Ok(open)
     }
 
     /// Decides where a rank saves, tells the controller, and yields the order to carry out.
-    pub fn place(&mut self, rank: Rank, number: u64, shelves: &[Shelf], needed: u64, order: SaveOrder) -> SaveOrder {
+    pub fn place(&mut self, rank: Rank, number: u64, stores: &[NodeStore], needed: u64, order: SaveOrder) -> SaveOrder {
         // What was promised for earlier checkpoints has been written, or never will be.
         self.promised.retain(|other, promise| promise.number == number && *other != rank);
-        let chosen = shelves.iter().find_map(|shelf| match self.try_place(rank, number, shelf, needed) {
-            Ok(path) => Some((Place::Shelf(shelf.clone()), SaveTarget::File(path))),
+        let chosen = stores.iter().find_map(|store| match self.try_place(rank, number, store, needed) {
+            Ok(path) => Some((Place::NodeStore(store.clone()), SaveTarget::File(path))),
             Err(why) => {
-                self.pass_over(shelf, why);
+                self.pass_over(store, why);
                 None
             }
         });
@@ -122,23 +122,23 @@ impl Tiers {
         SaveOrder { target, ..order }
     }
 
-    fn try_place(&mut self, rank: Rank, number: u64, shelf: &Shelf, needed: u64) -> Result<PathBuf, String> {
-        let open = self.shelf(shelf).map_err(|error| error.to_string())?;
-        let promised: u64 = self.promised.values().filter(|promise| promise.shelf == *shelf).map(|promise| promise.bytes).sum();
+    fn try_place(&mut self, rank: Rank, number: u64, store: &NodeStore, needed: u64) -> Result<PathBuf, String> {
+        let open = self.store(store).map_err(|error| error.to_string())?;
+        let promised: u64 = self.promised.values().filter(|promise| promise.store == *store).map(|promise| promise.bytes).sum();
         let room = open.room().map_err(|error| error.to_string())?;
         let wanted = needed.saturating_add(promised).saturating_add(MARGIN);
         if room < wanted {
             return Err(format!("it has room for {room} bytes, {wanted} are wanted"));
         }
         open.prepare(number).map_err(|error| error.to_string())?;
-        self.promised.insert(rank, Promise { number, shelf: shelf.clone(), bytes: needed });
+        self.promised.insert(rank, Promise { number, store: store.clone(), bytes: needed });
         Ok(open.image(number, rank))
     }
 
     /// See `TierOrder::Manifest`.
     pub fn manifest(&mut self, task: u64, number: u64, to: Destination, text: Vec<u8>) {
         match to {
-            Destination::Shelf(shelf) => match self.shelf(&shelf) {
+            Destination::NodeStore(store) => match self.store(&store) {
                 Ok(open) => self.run(task, true, move || {
                     open.manifest(number, &text).map_err(|error| error.to_string())?;
                     Ok(TierDone::Stored)
@@ -157,7 +157,7 @@ impl Tiers {
     pub fn copy(&mut self, task: u64, image: ImageRef, from: Place, to: Destination) {
         let (source, expected, pace) = (self.locate(&image, from), self.expected(image), self.pace.clone());
         let target = match to {
-            Destination::Shelf(shelf) => self.shelf(&shelf).and_then(|open| {
+            Destination::NodeStore(store) => self.store(&store).and_then(|open| {
                 open.prepare(image.number)?;
                 Ok(open.image(image.number, image.rank))
             }),
@@ -197,8 +197,8 @@ impl Tiers {
     }
 
     /// See `TierOrder::Receive`; `arrival` is the other node's connection.
-    pub fn receive(&mut self, task: u64, image: ImageRef, shelf: &Shelf, arrival: Arrival) {
-        let place = self.shelf(shelf).and_then(|open| {
+    pub fn receive(&mut self, task: u64, image: ImageRef, store: &NodeStore, arrival: Arrival) {
+        let place = self.store(store).and_then(|open| {
             let room = open.room()?;
             if room < image.bytes.saturating_add(MARGIN) {
                 return Err(std::io::Error::other(format!("there is room for {room} bytes only")));
@@ -217,7 +217,7 @@ impl Tiers {
     pub fn fetch(&mut self, (task, image, check): (u64, ImageRef, bool), from: Origin, spare: PathBuf, arrival: Option<Arrival>) {
         let (expected, pace) = (self.expected(image), self.unbounded.clone());
         let here = match from {
-            Origin::Shelf(shelf) => self.shelf(&shelf).map(|open| open.image(image.number, image.rank)),
+            Origin::NodeStore(store) => self.store(&store).map(|open| open.image(image.number, image.rank)),
             Origin::File(path) => Ok(path),
             Origin::Object(address) => {
                 let place = self.place_for(&image, spare);
@@ -246,24 +246,24 @@ impl Tiers {
         });
     }
 
-    /// Where an image from elsewhere is put: the first shelf that has room, else the spare place.
+    /// Where an image from elsewhere is put: the first store that has room, else the spare place.
     fn place_for(&self, image: &ImageRef, spare: PathBuf) -> PathBuf {
         let wanted = image.bytes.saturating_add(MARGIN);
-        let fits = |open: &&Arc<OpenShelf>| open.room().is_ok_and(|room| room >= wanted) && open.prepare(image.number).is_ok();
-        self.shelves.iter().find(fits).map_or(spare, |open| open.image(image.number, image.rank))
+        let fits = |open: &&Arc<OpenNodeStore>| open.room().is_ok_and(|room| room >= wanted) && open.prepare(image.number).is_ok();
+        self.stores.iter().find(fits).map_or(spare, |open| open.image(image.number, image.rank))
     }
 
     /// See `TierOrder::Inventory`.
     pub fn inventory(&mut self, task: u64) {
-        let shelves = self.shelves.clone();
-        self.run(task, false, move || Ok(TierDone::Holdings(shelves.iter().flat_map(|open| open.holdings()).collect())));
+        let stores = self.stores.clone();
+        self.run(task, false, move || Ok(TierDone::Holdings(stores.iter().flat_map(|open| open.holdings()).collect())));
     }
 
     /// See `TierOrder::Remove`.
     pub fn remove(&mut self, place: &Destination, number: u64, ranks: Vec<Rank>) {
         match place {
-            Destination::Shelf(shelf) => {
-                let Ok(open) = self.shelf(shelf) else { return };
+            Destination::NodeStore(store) => {
+                let Ok(open) = self.store(store) else { return };
                 if ranks.is_empty() {
                     self.delete(open.drop_checkpoint(number).into_iter().collect());
                 } else {
@@ -296,7 +296,7 @@ impl Tiers {
     /// See `TierOrder::Close`.
     pub fn close(&mut self) {
         self.cancel();
-        for open in std::mem::take(&mut self.shelves) {
+        for open in std::mem::take(&mut self.stores) {
             self.removals.spawn_blocking(move || open.clear());
         }
     }
@@ -321,7 +321,7 @@ impl Tiers {
 
     fn locate(&mut self, image: &ImageRef, from: Place) -> std::io::Result<PathBuf> {
         match from {
-            Place::Shelf(shelf) => Ok(self.shelf(&shelf)?.image(image.number, image.rank)),
+            Place::NodeStore(store) => Ok(self.store(&store)?.image(image.number, image.rank)),
             Place::File(path) => Ok(path),
         }
     }

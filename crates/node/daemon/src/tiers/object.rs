@@ -44,7 +44,7 @@ pub fn put(source: &mut impl Read, expected: &Expected, pace: &Pace, address: &s
     let mut held = Vec::new();
     let mut input = child.stdin.take();
     let fed = match &mut input {
-        Some(input) => copy::relay(source, expected, pace, |piece| {
+        Some(input) => copy::copy_checked(source, expected, pace, |piece| {
             input.write_all(&held).map_err(|source| failed(address, source))?;
             held.clear();
             held.extend_from_slice(piece);

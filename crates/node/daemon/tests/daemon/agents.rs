@@ -1,4 +1,4 @@
-//! The relay between controller and agents. The agents here are played by this very test binary, run as a rank.
+//! The router between controller and agents. The agents here are played by this very test binary, run as a rank.
 
 use crate::controller::{Controller, Daemon, for_each_isolated_user, for_each_user, keep_alive};
 use mend_image::{Header, put_text};
@@ -232,7 +232,7 @@ fn what_was_written_before_a_save_comes_before_its_answer() {
 }
 
 #[test]
-fn what_is_asked_in_turn_is_done_without_the_controller_and_its_output_comes_in_order() {
+fn what_is_asked_as_a_batch_is_done_without_the_controller_and_its_output_comes_in_order() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);
         let mut job = performance(&daemon, "dutiful").await;
@@ -262,7 +262,7 @@ fn what_is_asked_in_turn_is_done_without_the_controller_and_its_output_comes_in_
 }
 
 #[test]
-fn nothing_follows_in_turn_when_something_failed() {
+fn nothing_of_a_batch_follows_when_something_failed() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);
         let mut job = performance(&daemon, "dutiful").await;

@@ -4,8 +4,8 @@
 //! new ──► .NAME.RANDOM.partial ── publish ──► fsync, rename, fsync of the directory ──► NAME
 //!                └── dropped ──► gone
 //! ```
-//! Invariants: a file under its own name is complete and durable, and its owner's alone whatever the umask; no two drafts
-//! have one name. Faults assumed: disks fill up; this process is killed, and a draft stays, which [`sweep`] removes.
+//! Invariants: a file under its own name is complete and durable, and its owner's alone whatever the umask; no two partial files
+//! have one name. Faults assumed: disks fill up; this process is killed, and a partial file stays, which [`sweep`] removes.
 
 use mend_wire::secret::to_hex;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -15,22 +15,22 @@ use std::path::{Path, PathBuf};
 
 /// See the module's head.
 #[derive(Debug)]
-pub struct Draft {
+pub struct AtomicFile {
     /// What is written.
     pub file: File,
     path: PathBuf,
     place: PathBuf,
 }
 
-impl Draft {
+impl AtomicFile {
     /// A new file beside `place`.
     pub fn new(place: PathBuf) -> io::Result<Self> {
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         let path = place.with_file_name(format!(".{name}.{}.partial", to_hex(&mend_wire::random_bytes::<8>())));
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let draft = Self { file, path, place };
-        draft.file.set_permissions(Permissions::from_mode(0o600))?;
-        Ok(draft)
+        let partial = Self { file, path, place };
+        partial.file.set_permissions(Permissions::from_mode(0o600))?;
+        Ok(partial)
     }
 
     /// Where it will be.
@@ -47,14 +47,14 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         // Nothing is there if it got its name.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Removes the drafts in a directory that a killed process left.
+/// Removes the partial files in a directory that a killed process left.
 pub fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -75,13 +75,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let names = || fs::read_dir(directory.path()).unwrap().count();
         let place = directory.path().join("image");
-        drop(Draft::new(place.clone()).unwrap());
+        drop(AtomicFile::new(place.clone()).unwrap());
         assert_eq!(names(), 0);
-        std::mem::forget(Draft::new(place.clone()).unwrap());
-        let mut draft = Draft::new(place.clone()).unwrap();
-        draft.file.write_all(b"image").unwrap();
+        std::mem::forget(AtomicFile::new(place.clone()).unwrap());
+        let mut partial = AtomicFile::new(place.clone()).unwrap();
+        partial.file.write_all(b"image").unwrap();
         assert!(!place.exists() && names() == 2);
-        assert_eq!(draft.publish().unwrap(), 5);
+        assert_eq!(partial.publish().unwrap(), 5);
         assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o600);
         sweep(directory.path());
         assert_eq!((fs::read(&place).unwrap(), names()), (b"image".to_vec(), 1));

@@ -164,7 +164,7 @@ struct Question {
 
 /// See the module's head.
 #[derive(Debug)]
-pub struct Relay {
+pub struct AgentRouter {
     job: Arc<JobIntroduction>,
     ip: IpAddr,
     urgent: Urgent,
@@ -181,8 +181,8 @@ pub struct Relay {
     behind: HashMap<(AgentId, ImageId), Sink>,
 }
 
-impl Relay {
-    /// A relay without agents. What comes through `saves` is to be given to [`Relay::save_came_further`].
+impl AgentRouter {
+    /// A router without agents. What comes through `saves` is to be given to [`AgentRouter::save_came_further`].
     pub fn new(
         job: Arc<JobIntroduction>,
         ip: IpAddr,

@@ -1,15 +1,15 @@
 //! Directories of one job's images on this node: `BASE/mend.UID/NODE/JOB/N/rank-R.image`, with `BASE` the node's
 //! `/dev/shm` or a directory that the user named.
 //!
-//! Invariants: everything from `mend.UID` on is this user's alone (0700, 0600), or the shelf is refused; an image has
+//! Invariants: everything from `mend.UID` on is this user's alone (0700, 0600), or the store is refused; an image has
 //! its name only when it is whole; the job's directory is locked (flock, shared) while the job is here, so that what a
 //! killed daemon left can be told from what is in use. Faults assumed: another user made `mend.UID` first; the file
 //! system is full, or goes away.
 
-use crate::draft::{self, Draft};
+use crate::atomic_file::{self, AtomicFile};
 use mend_coordination::checkpoint::image_name;
 use mend_messages::job::Rank;
-use mend_messages::tier::{Holding, Shelf};
+use mend_messages::tier::{Holding, NodeStore};
 use mend_wire::secret::to_hex;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, DirBuilder, File};
@@ -21,29 +21,29 @@ use std::time::{Duration, SystemTime};
 const MEMORY: &str = "/dev/shm";
 /// How often a directory is made that others remove at the same time.
 const ATTEMPTS: u32 = 20;
-/// Part of the node's memory that a shelf leaves to programs.
+/// Part of the node's memory that a store leaves to programs.
 const RESERVE: u64 = 8;
 
-/// One shelf of one job.
+/// One store of one job.
 #[derive(Debug)]
-pub struct OpenShelf {
+pub struct OpenNodeStore {
     /// Which.
-    pub shelf: Shelf,
+    pub store: NodeStore,
     directory: PathBuf,
     _lock: File,
 }
 
 /// What has to be there.
-fn ground(shelf: &Shelf) -> &Path {
-    match shelf {
-        Shelf::Memory => Path::new(MEMORY),
-        Shelf::Directory(path) => path,
+fn ground(store: &NodeStore) -> &Path {
+    match store {
+        NodeStore::Memory => Path::new(MEMORY),
+        NodeStore::Directory(path) => path,
     }
 }
 
-/// Base directory of this user's shelves.
-fn base(shelf: &Shelf) -> PathBuf {
-    ground(shelf).join(format!("mend.{}", rustix::process::geteuid().as_raw()))
+/// Base directory of this user's stores.
+fn base(store: &NodeStore) -> PathBuf {
+    ground(store).join(format!("mend.{}", rustix::process::geteuid().as_raw()))
 }
 
 /// A directory that nobody else can use; made if it is not there.
@@ -62,10 +62,10 @@ fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-impl OpenShelf {
-    /// Makes the job's directory on the shelf, or finds it.
-    pub fn open(shelf: Shelf, node: &str, job: &[u8; 16]) -> io::Result<Self> {
-        let directory = base(&shelf).join(node.replace('/', "_")).join(to_hex(job));
+impl OpenNodeStore {
+    /// Makes the job's directory in the store, or finds it.
+    pub fn open(store: NodeStore, node: &str, job: &[u8; 16]) -> io::Result<Self> {
+        let directory = base(&store).join(node.replace('/', "_")).join(to_hex(job));
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -76,9 +76,9 @@ impl OpenShelf {
                 fs::metadata(&directory).map(|_| lock)
             });
             match locked {
-                Ok(lock) => return Ok(Self { shelf, directory, _lock: lock }),
+                Ok(lock) => return Ok(Self { store, directory, _lock: lock }),
                 Err(error) if attempts < ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound && !ground(&shelf).exists() => {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !ground(&store).exists() => {
                     return Err(io::Error::new(error.kind(), "there is no such directory on this node"));
                 }
                 Err(error) => return Err(error),
@@ -98,7 +98,7 @@ impl OpenShelf {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
             if number.is_some_and(|number| keep.contains(&number)) {
-                draft::sweep(&entry.path());
+                atomic_file::sweep(&entry.path());
                 // Only if nothing is left in it.
                 let _ = fs::remove_dir(entry.path());
             } else {
@@ -126,9 +126,9 @@ impl OpenShelf {
     pub fn manifest(&self, number: u64, text: &[u8]) -> io::Result<()> {
         self.prepare(number)?;
         let place = self.checkpoint(number).join("manifest.json");
-        let mut draft = Draft::new(place)?;
-        draft.file.write_all(text)?;
-        draft.publish().map(drop)
+        let mut partial = AtomicFile::new(place)?;
+        partial.file.write_all(text)?;
+        partial.publish().map(drop)
     }
 
     /// Takes a whole checkpoint away; the number may be used again. What is to be deleted.
@@ -165,7 +165,7 @@ impl OpenShelf {
                 Some((rank, entry.metadata().ok().filter(fs::Metadata::is_file)?.len()))
             };
             let images = fs::read_dir(entry.path()).into_iter().flatten().flatten().filter_map(image).collect();
-            found.push(Holding { shelf: self.shelf.clone(), number, images });
+            found.push(Holding { store: self.store.clone(), number, images });
         }
         found
     }
@@ -174,14 +174,14 @@ impl OpenShelf {
     pub fn room(&self) -> io::Result<u64> {
         let found = rustix::fs::statvfs(&self.directory)?;
         let free = found.f_bavail.saturating_mul(found.f_frsize);
-        Ok(match self.shelf {
-            Shelf::Memory => free.min(spare_memory()),
-            Shelf::Directory(_) => free,
+        Ok(match self.store {
+            NodeStore::Memory => free.min(spare_memory()),
+            NodeStore::Directory(_) => free,
         })
     }
 }
 
-impl Drop for OpenShelf {
+impl Drop for OpenNodeStore {
     fn drop(&mut self) {
         // What is empty goes; the rest stays for a restart.
         for directory in self.directory.ancestors().take(3) {
@@ -198,10 +198,10 @@ fn spare_memory() -> u64 {
     mend_kernel::memory::pools().iter().map(|pool| pool.free.saturating_sub(pool.whole / RESERVE)).min().unwrap_or(0)
 }
 
-/// Removes what jobs left on this shelf that are not here any more: what they had not finished, and everything once it
+/// Removes what jobs left in this store that are not here any more: what they had not finished, and everything once it
 /// is older than `age`.
-pub fn sweep(shelf: &Shelf, node: &str, age: Duration) {
-    let home = base(shelf).join(node.replace('/', "_"));
+pub fn sweep(store: &NodeStore, node: &str, age: Duration) {
+    let home = base(store).join(node.replace('/', "_"));
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let Ok(lock) = File::open(entry.path()) else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -213,7 +213,7 @@ pub fn sweep(shelf: &Shelf, node: &str, age: Duration) {
             continue;
         }
         for checkpoint in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-            draft::sweep(&checkpoint.path());
+            atomic_file::sweep(&checkpoint.path());
         }
     }
 }
@@ -223,31 +223,31 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn shelf(directory: &Path, job: u8) -> OpenShelf {
-        OpenShelf::open(Shelf::Directory(directory.to_owned()), "n", &[job; 16]).unwrap()
+    fn store(directory: &Path, job: u8) -> OpenNodeStore {
+        OpenNodeStore::open(NodeStore::Directory(directory.to_owned()), "n", &[job; 16]).unwrap()
     }
 
-    fn draft(shelf: &OpenShelf, number: u64, rank: Rank) -> Draft {
-        shelf.prepare(number).unwrap();
-        Draft::new(shelf.image(number, rank)).unwrap()
+    fn partial(store: &OpenNodeStore, number: u64, rank: Rank) -> AtomicFile {
+        store.prepare(number).unwrap();
+        AtomicFile::new(store.image(number, rank)).unwrap()
     }
 
-    fn put(shelf: &OpenShelf, number: u64, rank: Rank) {
-        let mut draft = draft(shelf, number, rank);
-        draft.file.write_all(b"image").unwrap();
-        draft.publish().unwrap();
+    fn put(store: &OpenNodeStore, number: u64, rank: Rank) {
+        let mut partial = partial(store, number, rank);
+        partial.file.write_all(b"image").unwrap();
+        partial.publish().unwrap();
     }
 
     #[test]
     fn an_image_appears_when_it_is_whole_and_only_for_its_owner() {
         let directory = tempfile::tempdir().unwrap();
-        let one = shelf(directory.path(), 1);
-        let waiting = draft(&one, 3, 0);
+        let one = store(directory.path(), 1);
+        let waiting = partial(&one, 3, 0);
         assert!(one.holdings().iter().all(|holding| holding.images.is_empty()));
         drop(waiting);
         put(&one, 3, 0);
         one.manifest(3, b"{}").unwrap();
-        assert_eq!(one.holdings(), [Holding { shelf: one.shelf.clone(), number: 3, images: vec![(0, 5)] }]);
+        assert_eq!(one.holdings(), [Holding { store: one.store.clone(), number: 3, images: vec![(0, 5)] }]);
         let mut at = one.image(3, 0);
         assert_eq!(fs::metadata(&at).unwrap().mode() & 0o777, 0o600);
         while at.pop() && at != directory.path() {
@@ -260,12 +260,12 @@ mod tests {
     #[test]
     fn what_is_not_to_be_kept_goes_and_so_do_drafts() {
         let directory = tempfile::tempdir().unwrap();
-        let one = shelf(directory.path(), 1);
+        let one = store(directory.path(), 1);
         for number in [1, 2, 3] {
             put(&one, number, 0);
         }
         // As if its daemon had been killed.
-        std::mem::forget(draft(&one, 2, 1));
+        std::mem::forget(partial(&one, 2, 1));
         assert_eq!(one.tidy(&[2, 9]).into_iter().map(fs::remove_dir_all).filter(Result::is_ok).count(), 2);
         put(&one, 4, 0);
         let gone = one.drop_checkpoint(4).unwrap();
@@ -280,37 +280,37 @@ mod tests {
     #[test]
     fn a_job_without_images_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        drop(shelf(directory.path(), 1));
+        drop(store(directory.path(), 1));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn a_directory_that_others_can_read_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        let _held = shelf(directory.path(), 1);
-        let base = base(&Shelf::Directory(directory.path().to_owned()));
+        let _held = store(directory.path(), 1);
+        let base = base(&NodeStore::Directory(directory.path().to_owned()));
         fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
-        let refused = OpenShelf::open(Shelf::Directory(directory.path().to_owned()), "n", &[1; 16]).unwrap_err();
+        let refused = OpenNodeStore::open(NodeStore::Directory(directory.path().to_owned()), "n", &[1; 16]).unwrap_err();
         assert!(refused.to_string().contains("not a directory of this user's alone"), "{refused}");
         fs::remove_dir_all(&base).unwrap();
         std::os::unix::fs::symlink("/tmp", &base).unwrap();
-        assert!(OpenShelf::open(Shelf::Directory(directory.path().to_owned()), "n", &[1; 16]).is_err());
+        assert!(OpenNodeStore::open(NodeStore::Directory(directory.path().to_owned()), "n", &[1; 16]).is_err());
     }
 
     #[test]
     fn a_sweep_spares_jobs_that_are_here_and_young_images() {
         let directory = tempfile::tempdir().unwrap();
-        let (used, left) = (shelf(directory.path(), 1), shelf(directory.path(), 2));
+        let (used, left) = (store(directory.path(), 1), store(directory.path(), 2));
         for one in [&used, &left] {
             put(one, 1, 0);
-            std::mem::forget(draft(one, 1, 1));
+            std::mem::forget(partial(one, 1, 1));
         }
         let gone = left.directory.clone();
         drop(left);
-        sweep(&used.shelf, "n", Duration::from_secs(3600));
+        sweep(&used.store, "n", Duration::from_secs(3600));
         assert!(gone.join("1").join(image_name(0)).exists());
         assert_eq!((fs::read_dir(gone.join("1")).unwrap().count(), fs::read_dir(used.checkpoint(1)).unwrap().count()), (1, 2));
-        sweep(&used.shelf, "n", Duration::ZERO);
+        sweep(&used.store, "n", Duration::ZERO);
         assert!(!gone.exists() && used.directory.exists());
     }
 }

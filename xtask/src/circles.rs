@@ -78,7 +78,7 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
     ),
     (
         "crates/rank/agent",
-        &["track/blocks.rs", "track/hash.rs", "track/look.rs", "track/protect.rs", "track/soft.rs"],
+        &["track/blocks.rs", "track/hash.rs", "track/scan.rs", "track/protect.rs", "track/soft.rs"],
         "ways to notice changes, and the look that all of them share",
     ),
     ("crates/rank/agent", &["agent_loop/bell.rs", "agent_loop/hand.rs"], "the hand opens the bell anew, and the bell asks the hand"),

@@ -18,7 +18,7 @@ use crate::capture::staged::{Filled, Staging};
 use crate::capture::target::{OpenTarget, TargetError, Unfinished};
 use crate::capture::writer::{Detached, Job, Part, Progress, Silent, WriteError, Writer};
 use crate::memory::maps::SMAPS_PIECE;
-use crate::track::{Hashes, Look, Looking};
+use crate::track::{DirtyScan, NewHashes, RunningScan};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -58,7 +58,7 @@ enum Failure {
     Write(WriteError),
     Unfinished(Unfinished),
     Open(Errno),
-    /// Advice on a mapping changed between the last look and the copy.
+    /// Advice on a mapping changed between the inspection and the copy.
     Advice(u64),
 }
 
@@ -77,7 +77,7 @@ struct Complete {
     end: End,
     write_us: u64,
     /// If they were left to it.
-    hashes: Option<Hashes>,
+    hashes: Option<NewHashes>,
 }
 
 impl Report {
@@ -143,15 +143,15 @@ pub(crate) enum Done {
 }
 
 /// Writes what a copy would not have, makes the copy, and writes all the rest if that cannot be made. To be called on scratch
-/// memory: returns in the original alone. `stack` is the end of one that nobody uses. Without a plan the look may still be under way.
+/// memory: returns in the original alone. `stack` is the end of one that nobody uses. Without a plan the scan may still be under way.
 pub(crate) fn write<'a>(
     job: &'a Job<'a>,
     buffers: Buffers,
-    looking: Option<&'a mut Looking>,
+    running: Option<&'a mut RunningScan>,
     plan: Option<&Plan>,
     stack: usize,
 ) -> Result<Done, WriteError> {
-    let mut writer = Writer::begin(job, buffers, looking)?;
+    let mut writer = Writer::begin(job, buffers, running)?;
     let Some(plan) = plan else {
         // SAFETY: all threads of the program stand still until this has returned.
         unsafe { writer.send_beside(stack) };
@@ -274,8 +274,8 @@ fn complete(job: &Job, writer: Writer<Silent>, plan: &Plan) -> Result<Complete, 
     check_advice(job, &open(c"/proc/self/smaps")?, report)?;
     let job = Job { pagemap: pagemap.as_fd(), memory: memory.as_fd(), ..*job };
     let mut regions = [Region::default(); 512];
-    let deferred = job.look.filter(Look::defers).zip(job.sight(&mut regions));
-    let made = deferred.map(|(look, mut sight)| look.make_hashes(job.plans, &mut sight, || report.lives()));
+    let deferred = job.scan.filter(DirtyScan::defers).zip(job.scan_context(&mut regions));
+    let made = deferred.map(|(scan, mut context)| scan.make_hashes(job.plans, &mut context, || report.lives()));
     let mut writer = writer.detach().attach(&job, pace);
     writer.content(Part::Private).map_err(Failure::Write)?;
     Ok(Complete { hashes: made.and_then(Result::ok), ..finish(writer, report, plan.target, began)? })
@@ -417,12 +417,12 @@ pub(crate) struct Behind {
     killed: Option<&'static str>,
     ended: bool,
     /// Somebody else killed it, as the kernel does where memory is short.
-    taken: bool,
+    killed_by_kernel: bool,
 }
 
 impl Behind {
     pub fn new(id: ImageId, copy: Copy, board: Board, target: Box<OpenTarget>, staging: Option<Staging>, room: Option<Room>) -> Self {
-        Self { id, copy, board, target, staging, room, ended: false, seen: (0, Instant::now()), killed: None, taken: false }
+        Self { id, copy, board, target, staging, room, ended: false, seen: (0, Instant::now()), killed: None, killed_by_kernel: false }
     }
 
     /// The program runs again: nothing stands still for the copy's sake any more.
@@ -454,13 +454,13 @@ impl Behind {
         self.copy.outer()
     }
 
-    /// Looks, without waiting: what came of it, once the copy has ended. One that stands still is ended.
-    pub fn look(&mut self) -> Option<Result<Written, String>> {
+    /// Checks, without waiting: the result, once the copy has ended. A copy that stands still is killed.
+    pub fn check(&mut self) -> Option<Result<Written, String>> {
         let report = self.board.report();
         if let Some(end) = self.copy.reap() {
             self.ended = true;
             // One that shares the program's memory gives none back: the kernel kills it with the program or not at all.
-            self.taken = self.killed.is_none() && self.staging.is_none() && end == copy::End::Killed(libc::SIGKILL);
+            self.killed_by_kernel = self.killed.is_none() && self.staging.is_none() && end == copy::End::Killed(libc::SIGKILL);
             let result = self.judge(end);
             if result.is_err() {
                 self.target.discard();
@@ -478,15 +478,15 @@ impl Behind {
     }
 
     /// Hashes that it has made, once it has ended.
-    pub fn hashes(&self) -> Option<Hashes> {
+    pub fn hashes(&self) -> Option<NewHashes> {
         let done = self.ended && self.board.report().state.load(Ordering::Acquire) == DONE;
         // SAFETY: as in `judge`.
         done.then(|| unsafe { (*self.board.report().result.get()).assume_init() }.ok()?.hashes)?
     }
 
     /// Whether it was killed, but not by us, and had memory of its own that was worth it.
-    pub fn was_taken(&self) -> bool {
-        self.taken
+    pub fn was_killed_by_kernel(&self) -> bool {
+        self.killed_by_kernel
     }
 
     fn judge(&self, end: copy::End) -> Result<Written, String> {
@@ -501,7 +501,7 @@ impl Behind {
         Err(match (self.killed, end) {
             (Some(why), _) => format!("writing behind the program was given up: {why}"),
             (None, copy::End::Killed(signal)) => {
-                let next = if self.taken { "; the next image is written while the program stands still" } else { "" };
+                let next = if self.killed_by_kernel { "; the next image is written while the program stands still" } else { "" };
                 format!("the process that wrote behind the program was killed by signal {signal}{next}")
             }
             (None, copy::End::Exited(code)) => format!("the process that wrote behind the program ended with code {code}"),
@@ -530,7 +530,7 @@ impl Behind {
         self.kill(why);
         let limit = Timespec { tv_sec: KILL_LIMIT.as_secs() as i64, tv_nsec: 0 };
         let _ = poll(&mut [PollFd::from_borrowed_fd(self.copy.ended(), PollFlags::IN)], Some(&limit));
-        self.look()
+        self.check()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::memory::layout::{Content, Layout};
 use crate::memory::maps::{self, Area};
 use crate::memory::samples::Samples;
 use crate::process;
-use crate::track::Look;
+use crate::track::DirtyScan;
 use mend_image::cpu::Cpu;
 use mend_image::fixed::Fixed;
 use mend_image::launch::Role;
@@ -151,7 +151,13 @@ impl Tables {
         ImageId(self.id)
     }
 
-    pub fn job<'a>(&'a self, out: BorrowedFd<'a>, sources: &'a Sources, layout: &'a Layout, look: Option<Look>) -> ManuallyDrop<Job<'a>> {
+    pub fn job<'a>(
+        &'a self,
+        out: BorrowedFd<'a>,
+        sources: &'a Sources,
+        layout: &'a Layout,
+        scan: Option<DirtyScan>,
+    ) -> ManuallyDrop<Job<'a>> {
         ManuallyDrop::new(Job {
             out,
             pagemap: sources.pagemap.as_fd(),
@@ -170,7 +176,7 @@ impl Tables {
             plans: &layout.plans,
             volatile: &self.volatile,
             held: &sources.held,
-            look,
+            scan,
         })
     }
 }

@@ -31,7 +31,7 @@ use crate::park::{ParkError, Parked, park};
 use crate::process::attributes;
 use crate::process::rseq;
 use crate::process::state::{State, StateError};
-use crate::track::{Looking, Prepared, Taken, Tracker};
+use crate::track::{Prepared, RunningScan, ScanResult, Tracker};
 use mend_image::cpu::Cpu;
 use mend_image::handoff::Context;
 use mend_kernel::threads::{Registration, segment_base};
@@ -239,7 +239,7 @@ pub(crate) fn save(
     // All that may have taken memory.
     let space = Some(space).filter(|space| space.lasts_still(sources.maps.as_fd()).unwrap_or(false));
     standing.guards = guards::find(sources.pagemap.as_raw_fd(), request.scratch)?;
-    prepared.stand_still();
+    prepared.on_quiesced();
     let (target, mut tables) = (Box::new(target.open()?), Tables::new(prepared.base)?);
     if let Err(error) = gather_until_stable(request, &mut standing, samples, &mut sources, &mut tables, space) {
         target.discard();
@@ -247,11 +247,11 @@ pub(crate) fn save(
     }
     let park_us = began.elapsed().as_micros() as u64;
     let writing = Instant::now();
-    if let Some(look) = &prepared.look {
-        tracker.begin(look);
+    if let Some(scan) = &prepared.scan {
+        tracker.begin(scan);
     }
     let result = {
-        let job = tables.job(target.fd(), &sources, &standing.layout, prepared.look);
+        let job = tables.job(target.fd(), &sources, &standing.layout, prepared.scan);
         // SAFETY: the writer runs alone; its buffers are borrowed nowhere else.
         let buffers = unsafe { request.scratch.buffers() };
         let plan = snapshot.as_ref().map(|Snapshot { board, rate, staging, room }| behind::Plan {
@@ -279,29 +279,29 @@ pub(crate) fn save(
     drop(sources);
     let (base, sequence) = prepared.base.map_or((None, 0), |(base, sequence)| (Some(base), sequence));
     let saved = Saved { id: tables.id(), base, sequence, park_us, note: prepared.note, ..Saved::default() };
-    let mut settle = |taken| {
-        if let Some(look) = &prepared.look {
-            tracker.settle(saved.id, sequence, look, taken);
+    let mut settle = |scanned| {
+        if let Some(scan) = &prepared.scan {
+            tracker.settle(saved.id, sequence, scan, scanned);
         }
     };
     let elapsed = || writing.elapsed().as_micros() as u64;
-    let (end, taken, refused) = match result {
-        Ok((Done::Snapshot(copy, shares), taken)) => {
+    let (end, scanned, refused) = match result {
+        Ok((Done::Snapshot(copy, shares), scanned)) => {
             let new = |Snapshot { board, staging, room, .. }| Behind::new(saved.id, copy, board, target, staging.filter(|_| shares), room);
             let behind = snapshot.map(new).map(Box::new);
-            settle(&taken);
+            settle(&scanned);
             let saved = Box::new(Saved { behind: true, write_us: elapsed(), ..saved });
             return Ok(Outcome::Saved(saved, standing, behind));
         }
-        Ok((Done::Written(end), taken)) => (end, taken, None),
-        Ok((Done::Refused(end, errno), taken)) => (end, taken, Some(rustix::io::Errno::from_raw_os_error(errno))),
+        Ok((Done::Written(end), scanned)) => (end, scanned, None),
+        Ok((Done::Refused(end, errno), scanned)) => (end, scanned, Some(rustix::io::Errno::from_raw_os_error(errno))),
         Err(error) => {
             target.discard();
             return Err(error.into());
         }
     };
     target.commit()?;
-    settle(&taken);
+    settle(&scanned);
     let refused = refused.map(|why| format!("the program stood still while the image was written: it could not be copied ({why})"));
     let note = joined(refused, saved.note);
     let saved = Saved { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us: elapsed(), note, ..saved };
@@ -359,7 +359,7 @@ struct Call<'a> {
     plan: Option<&'a behind::Plan<'a>>,
     /// End of the stack of another process that writes.
     stack: usize,
-    result: Option<Result<(Done, Taken), WriteError>>,
+    result: Option<Result<(Done, ScanResult), WriteError>>,
 }
 
 unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
@@ -371,11 +371,12 @@ unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
     let result = match buffers {
         Some(mut buffers) => {
             let write = || {
-                let mut looking = writer::look(call.job, &mut buffers, call.plan.is_some());
-                let done = behind::write(call.job, buffers, looking.as_mut(), call.plan, call.stack)?;
+                let mut running = writer::begin_scan(call.job, &mut buffers, call.plan.is_some());
+                let done = behind::write(call.job, buffers, running.as_mut(), call.plan, call.stack)?;
                 // No copy could be made that would do what was left to it.
-                let taken = looking.as_ref().map(Looking::taken).filter(|taken| matches!(done, Done::Snapshot(..)) || taken.complete());
-                Ok((done, taken.unwrap_or_default()))
+                let scanned =
+                    running.as_ref().map(RunningScan::result).filter(|scanned| matches!(done, Done::Snapshot(..)) || scanned.complete());
+                Ok((done, scanned.unwrap_or_default()))
             };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).unwrap_or(Err(WriteError::Format))
         }

@@ -371,7 +371,7 @@ mod tests {
         let tables = [Kind::Strings, Kind::Objects, Kind::Mappings, Kind::Threads, Kind::Process].map(|kind| (kind, &[][..]));
         let (out, pagemap, memory) = (memory.as_fd(), memory.as_fd(), memory.as_fd());
         let (method, header) = (Method::Entries, [0; HEADER_SIZE]);
-        Job { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans, volatile: &[], held: &[], look: None }
+        Job { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans, volatile: &[], held: &[], scan: None }
     }
 
     /// Its address, whether it counts if it is zero, and its bytes.

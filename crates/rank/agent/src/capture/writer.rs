@@ -11,7 +11,7 @@ use crate::capture::scratch::Buffers;
 use crate::capture::staged::{Filled, Staging};
 use crate::capture::stream::Stream;
 use crate::memory::layout::{Content, Plan};
-use crate::track::{Entry, Look, Looking, Sight, tracked, within};
+use crate::track::{DirtyScan, Entry, RunningScan, ScanContext, tracked, within};
 use mend_image::fixed::Fixed;
 use mend_image::record::{End, Kind, MAX_PAGES, Mapping, mapping};
 use mend_image::{HEADER_SIZE, kept, launch};
@@ -41,8 +41,8 @@ pub(crate) struct Job<'a> {
     pub volatile: &'a [u64],
     /// Memory objects whose bytes are read from a descriptor instead of a mapping: object, descriptor, size.
     pub held: &'a [(u32, OwnedFd, u64)],
-    /// To be taken before what it tells of is written.
-    pub look: Option<Look>,
+    /// Scans each page before it is written.
+    pub scan: Option<DirtyScan>,
 }
 
 /// Why the stream could not be written.
@@ -62,24 +62,24 @@ pub(crate) enum WriteError {
     Format,
 }
 
-/// Begins the look at what changed. Nothing of the process may change from here on until the image is complete. It is taken now, but
-/// for what may be looked at and written in turn, if all is written while the threads stand still, or what a copy of the process, if one is
-/// to be made (`behind`), can look at as well.
-pub(crate) fn look(job: &Job, buffers: &mut Buffers, behind: bool) -> Option<Looking> {
-    let mut looking = Looking::new(job.look?);
+/// Begins the dirty scan. Nothing of the process may change from here on until the image is complete. Two things may be left for later:
+/// what the writer lets it scan part by part, if all is written while the threads stand still, and what a copy of the process can scan as
+/// well, if one is to be made (`behind`).
+pub(crate) fn begin_scan(job: &Job, buffers: &mut Buffers, behind: bool) -> Option<RunningScan> {
+    let mut running = RunningScan::new(job.scan?);
     if behind {
-        looking.defer();
+        running.defer();
     }
-    if behind || !looking.in_turn() {
-        looking.complete(job.plans, &mut job.sight(buffers.regions)?);
+    if behind || !running.in_turn() {
+        running.complete(job.plans, &mut job.scan_context(buffers.regions)?);
     }
-    Some(looking)
+    Some(running)
 }
 
 impl Job<'_> {
-    /// What a look needs of the surroundings.
-    pub fn sight<'b>(&'b self, regions: &'b mut [Region]) -> Option<Sight<'b>> {
-        self.look.map(|look| look.sight(self.pagemap.as_raw_fd(), self.method, self.volatile, regions))
+    /// What the scan needs to know of the process.
+    pub fn scan_context<'b>(&'b self, regions: &'b mut [Region]) -> Option<ScanContext<'b>> {
+        self.scan.map(|scan| scan.context(self.pagemap.as_raw_fd(), self.method, self.volatile, regions))
     }
 }
 
@@ -123,25 +123,25 @@ pub(crate) struct Writer<'a, P> {
     bounce: &'static mut [u8],
     regions: &'static mut [Region],
     residency: &'static mut [u8],
-    /// Populated pages of all mappings that are tracked. `None`: `looking` tells, or they have to be found and are all stored.
+    /// Populated pages of all mappings that are tracked. `None`: `running` lists them, or they have to be found and are all stored.
     changes: Option<&'static [Entry]>,
-    /// A look that is taken while its list is written.
-    looking: Option<&'a mut Looking>,
+    /// A scan that goes on while its list is written.
+    running: Option<&'a mut RunningScan>,
     /// Where copies of what is shared are put for now.
     aside: Option<Aside>,
     progress: P,
 }
 
 impl<'a> Writer<'a, Silent> {
-    /// Writes header and tables. `looking` is a look that is under way or was taken.
-    pub fn begin(job: &'a Job<'a>, buffers: Buffers, looking: Option<&'a mut Looking>) -> Result<Self, WriteError> {
-        let taken = looking.as_ref().map(|looking| looking.taken());
-        // SAFETY: one look per image; the rooms stay until the next one is prepared.
-        let changes = job.look.zip(taken).and_then(|(look, taken)| unsafe { look.entries(&taken) });
+    /// Writes header and tables. `running` is a scan that is under way or has ended.
+    pub fn begin(job: &'a Job<'a>, buffers: Buffers, running: Option<&'a mut RunningScan>) -> Result<Self, WriteError> {
+        let scanned = running.as_ref().map(|running| running.result());
+        // SAFETY: one scan per image; its lists stay until the next one is prepared.
+        let changes = job.scan.zip(scanned).and_then(|(scan, scanned)| unsafe { scan.entries(&scanned) });
         let Buffers { bounce, regions, residency, batches } = buffers;
-        let looking = looking.filter(|looking| looking.in_turn());
+        let running = running.filter(|running| running.in_turn());
         let stream = Stream::begin(job.out, &job.header, batches)?;
-        let mut writer = Writer { job, stream, bounce, regions, residency, changes, looking, aside: None, progress: Silent };
+        let mut writer = Writer { job, stream, bounce, regions, residency, changes, running, aside: None, progress: Silent };
         for (kind, payload) in job.tables {
             writer.record(kind, 0, 0, payload)?;
         }
@@ -191,13 +191,13 @@ impl Detached {
         let nothing = |kind| (kind, &[][..]);
         let tables = [Kind::Strings, Kind::Objects, Kind::Mappings, Kind::Threads, Kind::Process].map(nothing);
         let header = [0; HEADER_SIZE];
-        Job { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans: &[], volatile: &[], held: &[], look: None }
+        Job { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans: &[], volatile: &[], held: &[], scan: None }
     }
 
     /// The writer again.
     pub fn attach<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
         let Self { stream, bounce, regions, residency, changes, aside, .. } = self;
-        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, looking: None, aside, progress }
+        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, running: None, aside, progress }
     }
 }
 
@@ -251,8 +251,8 @@ impl<P: Progress> Writer<'_, P> {
 
     /// Writes a record of what may change when the threads go on, or sets it aside.
     fn record_copy(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(), WriteError> {
-        let taken = self.aside.as_mut().is_some_and(|aside| aside.put(kind, index, address, payload));
-        if taken { Ok(()) } else { self.record(kind, index, address, payload) }
+        let put = self.aside.as_mut().is_some_and(|aside| aside.put(kind, index, address, payload));
+        if put { Ok(()) } else { self.record(kind, index, address, payload) }
     }
 
     fn record(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(), WriteError> {
@@ -297,21 +297,21 @@ impl<P: Progress> Writer<'_, P> {
         Ok(())
     }
 
-    /// Up to where it is known from this address on what changed; looks there if that is still to be done.
+    /// Up to where it is known from this address on what changed; scans on if that is still to be done.
     fn known_from(&mut self, address: u64) -> Option<u64> {
         if self.changes.is_some() {
             return Some(u64::MAX);
         }
-        let mut sight = self.job.sight(self.regions)?;
-        self.looking.as_mut()?.beyond(address, self.job.plans, &mut sight)
+        let mut context = self.job.scan_context(self.regions)?;
+        self.running.as_mut()?.beyond(address, self.job.plans, &mut context)
     }
 
     /// What is known so far.
     fn listed(&self) -> &'static [Entry] {
-        match (self.changes, &self.looking) {
+        match (self.changes, &self.running) {
             (Some(changes), _) => changes,
             // SAFETY: as in `begin`.
-            (None, Some(looking)) => unsafe { looking.listed() },
+            (None, Some(running)) => unsafe { running.listed() },
             (None, None) => &[],
         }
     }

@@ -9,35 +9,35 @@
 //!
 //! Source: Documentation/admin-guide/mm/transhuge.rst; madvise(2), `MADV_COLLAPSE` (Linux 6.1).
 
-use super::look::{Entry, Run, Sink};
-use super::room::Loan;
+use super::page_list::LentPages;
+use super::scan::{Entry, Run, Sink};
 use crate::capture::writer::PAGE;
 use mend_kernel::userfault::release;
 
 /// Bytes of a huge page.
-const BLOCK: u64 = 2 << 20;
-const PAGES: u64 = BLOCK / PAGE;
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+const PAGES_PER_HUGE_PAGE: u64 = HUGE_PAGE_BYTES / PAGE;
 /// Written pages of a protected block that make it hot. Fewer are worth the faults, since the others need not be stored.
-const MANY: u64 = PAGES / 4;
+const HOT_WRITTEN_PAGES: u64 = PAGES_PER_HUGE_PAGE / 4;
 /// Bytes that are made huge pages again at a time, while the program runs.
-const PIECE: u64 = 8 * BLOCK;
+const COLLAPSE_BYTES: u64 = 8 * HUGE_PAGE_BYTES;
 /// Of so many full images one gives hot blocks another chance.
-const CHANCE: u32 = 8;
+const HOT_RETRY_IMAGES: u32 = 8;
 
-/// Whether the n-th full image is one of those.
-pub(super) fn chance(fulls: u32) -> bool {
-    fulls.is_multiple_of(CHANCE)
+/// Whether hot blocks get another chance with the n-th full image.
+pub(super) fn retries_hot_blocks(fulls: u32) -> bool {
+    fulls.is_multiple_of(HOT_RETRY_IMAGES)
 }
 
-/// The blocks of one look, ascending.
+/// The blocks of one scan, ascending.
 pub(super) struct Blocks {
-    /// Blocks that were protected, or hot, at the last look.
+    /// Blocks that were protected, or hot, at the last scan.
     before: &'static [Entry],
     /// The same at this one.
     after: Sink,
-    list: Loan<Entry>,
+    list: LentPages<Entry>,
     /// Hot blocks may stay so.
-    stay: bool,
+    keep_hot: bool,
     block: Block,
     /// Where the list stood when the part under way began.
     first: usize,
@@ -53,10 +53,10 @@ struct Block {
 }
 
 impl Blocks {
-    pub fn new(before: (Loan<Entry>, usize), after: Loan<Entry>, stay: bool) -> Self {
-        // SAFETY: the tracker lent both rooms for this look; only `after` is written to.
+    pub fn new(before: (LentPages<Entry>, usize), after: LentPages<Entry>, keep_hot: bool) -> Self {
+        // SAFETY: the tracker lent both lists for this scan; only `after` is written to.
         let before = unsafe { before.0.items(before.1) };
-        Self { before, after: Sink::into(Some(after)), list: after, stay, block: Block::default(), first: 0 }
+        Self { before, after: Sink::into(Some(after)), list: after, keep_hot, block: Block::default(), first: 0 }
     }
 
     /// How many entries there are.
@@ -73,12 +73,12 @@ impl Blocks {
     pub fn add(&mut self, run: &Run) {
         let mut at = run.start;
         while at < run.end {
-            let start = at / BLOCK * BLOCK;
+            let start = at / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
             if start != self.block.start {
                 self.judge();
                 self.block = Block { start, huge: true, ..Block::default() };
             }
-            let next = run.end.min(start + BLOCK);
+            let next = run.end.min(start + HUGE_PAGE_BYTES);
             let pages = (next - at) / PAGE;
             self.block.pages += pages;
             self.block.written += if run.written { pages } else { 0 };
@@ -96,16 +96,16 @@ impl Blocks {
 
     fn judge(&mut self) {
         let Block { start, pages, written, huge } = self.block;
-        if pages < PAGES {
+        if pages < PAGES_PER_HUGE_PAGE {
             return;
         }
         let index = self.before.partition_point(|entry| entry.range().1 <= start);
         let hot = match self.before.get(index).filter(|entry| entry.range().0 <= start) {
-            Some(entry) if entry.changed() => self.stay,
-            Some(_) => written >= MANY,
+            Some(entry) if entry.changed() => self.keep_hot,
+            Some(_) => written >= HOT_WRITTEN_PAGES,
             None => false,
         };
-        self.after.push(start, start + BLOCK, hot, hot && !huge);
+        self.after.push(start, start + HUGE_PAGE_BYTES, hot, hot && !huge);
     }
 
     /// Calls with each range of it that is to be protected.
@@ -154,7 +154,7 @@ impl Split {
                 self.at = (self.at.0 + 1, 0);
                 continue;
             }
-            let to = end.min(from + PIECE);
+            let to = end.min(from + COLLAPSE_BYTES);
             self.at.1 = to;
             // What still is protected would forbid it. Without protection it counts as changed.
             let _ = release(userfault, from, to);

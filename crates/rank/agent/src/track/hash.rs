@@ -4,8 +4,8 @@
 //! purpose harms its own images alone. Pages without a hash (swapped out, unreadable, or written to by the kernel when it
 //! likes) count as changed, and so do zero pages, which cost nothing to store.
 
-use super::look::{Sight, Sink, each_populated};
-use super::room::{Loan, Words};
+use super::page_list::{LentPages, Words};
+use super::scan::{ScanContext, Sink, each_populated};
 use crate::capture::writer::{PAGE, is_zero};
 use crate::memory::layout::{Content, Plan};
 use xxhash_rust::xxh3::xxh3_128;
@@ -23,14 +23,14 @@ impl Words for Hashed {}
 pub(super) struct Hashing {
     before: &'static [Hashed],
     at: usize,
-    after: Loan<Hashed>,
+    after: LentPages<Hashed>,
     count: usize,
     full: bool,
 }
 
 impl Hashing {
-    pub fn new(before: (Loan<Hashed>, usize), after: Loan<Hashed>) -> Self {
-        // SAFETY: the tracker lent both rooms for this look; only `after` is written to.
+    pub fn new(before: (LentPages<Hashed>, usize), after: LentPages<Hashed>) -> Self {
+        // SAFETY: the tracker lent both lists for this scan; only `after` is written to.
         Self { before: unsafe { before.0.items(before.1) }, at: 0, after, count: 0, full: false }
     }
 
@@ -38,7 +38,7 @@ impl Hashing {
         self.count
     }
 
-    /// Not all hashes found room.
+    /// The list was too short for all hashes.
     pub fn full(&self) -> bool {
         self.full
     }
@@ -48,7 +48,7 @@ impl Hashing {
         let hash = xxh3_128(content);
         let hashed = Hashed { page, hash: [hash as u64, (hash >> 64) as u64] };
         if arm && !self.full {
-            // SAFETY: as in `new`; nobody has a slice of this room.
+            // SAFETY: as in `new`; nobody has a slice of this list.
             self.full = !unsafe { self.after.put(self.count, hashed) };
             self.count += usize::from(!self.full);
         }
@@ -59,19 +59,19 @@ impl Hashing {
     }
 }
 
-/// Looks at one mapping.
-pub(super) fn look(plan: &Plan, hashing: &mut Hashing, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
+/// Scans one mapping.
+pub(super) fn scan(plan: &Plan, hashing: &mut Hashing, context: &mut ScanContext, sink: &mut Sink) -> Result<(), i32> {
     let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
     let stable = readable && plan.content != Content::Fleeting;
-    each_populated(plan, sight, |sight, region| {
+    each_populated(plan, context, |context, region| {
         if region.absent() || !stable {
             return sink.push(region.start, region.end, true, region.absent());
         }
         for page in (region.start..region.end).step_by(PAGE as usize) {
             // SAFETY: a populated, readable page of this process, whose threads are parked.
             let content = unsafe { core::slice::from_raw_parts(page as *const u8, PAGE as usize) };
-            let known = !is_zero(content) && sight.volatile.binary_search(&page).is_err();
-            let kept = known && hashing.page(page, content, sight.arm);
+            let known = !is_zero(content) && context.volatile.binary_search(&page).is_err();
+            let kept = known && hashing.page(page, content, context.arm);
             sink.push(page, page + PAGE, !kept, false);
         }
     })

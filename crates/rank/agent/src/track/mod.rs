@@ -1,21 +1,21 @@
 //! Which private pages changed since an image, so that the next one need not hold the others.
 //!
 //! ```text
-//! prepare ─ (threads park) ─ begin ─ look ─ image is written ─ settle           tracked since this image
+//! prepare ─ (threads park) ─ begin ─ scan ─ image is written ─ settle           tracked since this image
 //!                              └──────── anything fails ────────►               tracked since none: the next is full
 //! ```
-//! Three ways, chosen at run time: write protection, soft-dirty bits, hashes. A [`look::Look`] takes the list of changes and
-//! arms the tracking anew at one instant, while the threads stand still. Shared memory and memory objects are not tracked,
-//! they are stored whole each time.
+//! Three ways, chosen at run time: write protection, soft-dirty bits, hashes. A [`scan::DirtyScan`] lists the changes and
+//! starts the tracking again at one instant, while the threads stand still. Shared memory and memory objects are not tracked:
+//! each image stores them whole.
 //!
 //! Invariant: a page that is listed as unchanged holds what it held when the image named by `since` was taken. Whatever is in
 //! doubt counts as changed. A restored process begins untracked.
 
 mod blocks;
 mod hash;
-mod look;
+mod page_list;
 mod protect;
-mod room;
+mod scan;
 mod soft;
 #[cfg(test)]
 mod tests;
@@ -24,19 +24,19 @@ use crate::descriptors::table::aside;
 use crate::memory::maps::Area;
 use blocks::Split;
 use hash::Hashed;
-use look::Way;
-pub(crate) use look::{Entry, Hashes, Look, Looking, Sight, Taken, tracked, within};
 use mend_kernel::memory::number;
 use mend_kernel::soft_dirty::{self, Tells};
 use mend_kernel::{pagemap, userfault};
 use mend_messages::agent::{ImageId, Tracking};
-use room::Room;
+use page_list::PageList;
 use rustix::fd::{AsRawFd, OwnedFd};
+use scan::Mechanism;
+pub(crate) use scan::{DirtyScan, Entry, NewHashes, RunningScan, ScanContext, ScanResult, tracked, within};
 use std::fs::File;
 use std::mem;
 
-/// Pages that a process may grow by between a look at its size and its standstill, beside an eighth.
-const SLACK: usize = 64 << 10;
+/// Pages, beside an eighth, that a process may grow by between the moment its size is read and the moment its threads stand still.
+const GROWTH_PAGES: usize = 64 << 10;
 
 /// What `MEND_TRACKING` may demand.
 const METHODS: [Method; 3] = [Method::WriteProtect, Method::SoftDirty, Method::Hash];
@@ -83,18 +83,18 @@ impl Active {
 /// Hashes of pages, of all or of those that the method leaves to them.
 struct Hashing {
     /// At `since`.
-    before: Room<Hashed>,
+    before: PageList<Hashed>,
     /// How many; `None`: a copy of the process makes them.
     count: Option<usize>,
-    /// Room for the next.
-    after: Room<Hashed>,
+    /// Memory for the next ones.
+    after: PageList<Hashed>,
 }
 
 /// Blocks of huge pages: see [`blocks`].
 struct Huge {
-    before: Room<Entry>,
+    before: PageList<Entry>,
     count: usize,
-    after: Room<Entry>,
+    after: PageList<Entry>,
     /// Of `before`.
     split: Split,
     /// Full images so far.
@@ -103,7 +103,7 @@ struct Huge {
 
 impl Huge {
     fn list(&self) -> &'static [Entry] {
-        // SAFETY: looks write to the other room, and the two change places only between uses.
+        // SAFETY: scans write to the other list, and the two change places only between uses.
         unsafe { self.before.lend().items(self.count) }
     }
 }
@@ -115,17 +115,17 @@ pub(crate) struct Tracker {
     active: Option<Active>,
     /// Why none of the better ones.
     why: Vec<String>,
-    list: Room<Entry>,
+    list: PageList<Entry>,
     hashes: Hashing,
     blocks: Huge,
     /// The image since which changes are noticed, and its place in its chain.
     since: Option<(ImageId, u32)>,
 }
 
-/// What is to be done for one image.
+/// What the tracker is to do for one image.
 pub(crate) struct Prepared {
     /// `None`: nothing is asked for.
-    pub look: Option<Look>,
+    pub scan: Option<DirtyScan>,
     /// The image to build on, and the place in its chain that the new one has.
     pub base: Option<(ImageId, u32)>,
     /// Why there is no base although one was ordered, or no tracking.
@@ -144,9 +144,9 @@ impl Tracker {
             allowed,
             active: None,
             why: Vec::new(),
-            list: Room::EMPTY,
-            hashes: Hashing { before: Room::SHARED, count: Some(0), after: Room::SHARED },
-            blocks: Huge { before: Room::EMPTY, count: 0, after: Room::EMPTY, split: Split::NONE, fulls: 0 },
+            list: PageList::EMPTY,
+            hashes: Hashing { before: PageList::SHARED, count: Some(0), after: PageList::SHARED },
+            blocks: Huge { before: PageList::EMPTY, count: 0, after: PageList::EMPTY, split: Split::NONE, fulls: 0 },
             since: None,
         }
     }
@@ -179,7 +179,7 @@ impl Tracker {
             }
         });
         if base.is_none() && !track {
-            return Prepared { look: None, base, note };
+            return Prepared { scan: None, base, note };
         }
         if base.is_none()
             && !self.intact()
@@ -187,20 +187,20 @@ impl Tracker {
         {
             active.forget();
         }
-        let look = self.make_ready(base.is_some(), track).unwrap_or_else(|why| {
+        let scan = self.prepare_scan(base.is_some(), track).unwrap_or_else(|why| {
             note = Some(why);
             None
         });
-        let base = base.filter(|_| look.is_some());
-        Prepared { look, base, note }
+        let base = base.filter(|_| scan.is_some());
+        Prepared { scan, base, note }
     }
 
-    fn make_ready(&mut self, incremental: bool, track: bool) -> Result<Option<Look>, String> {
+    fn prepare_scan(&mut self, incremental: bool, track: bool) -> Result<Option<DirtyScan>, String> {
         self.choose();
         let Some(active) = &self.active else {
             return if self.allowed.is_empty() { Ok(None) } else { Err(format!("changes are not noticed: {}", self.why.join("; "))) };
         };
-        let pages = pages_in_use() + SLACK;
+        let pages = pages_in_use() + GROWTH_PAGES;
         let pages = pages + pages / 8;
         let failed = |errno| format!("changes are not noticed: no memory for a list of pages ({errno})");
         if incremental {
@@ -214,15 +214,23 @@ impl Tracker {
         }
         let number = |fd: &OwnedFd| fd.as_raw_fd();
         let (userfault, clear_refs) = (active.userfault.as_ref().map(number), active.clear_refs.as_ref().map(number));
-        let way = match active.method {
-            Method::WriteProtect => Way::Protect(userfault.unwrap_or(-1)),
-            Method::SoftDirty => Way::SoftDirty(clear_refs.unwrap_or(-1), userfault),
-            Method::Hash => Way::Hash,
+        let mechanism = match active.method {
+            Method::WriteProtect => Mechanism::Protect(userfault.unwrap_or(-1)),
+            Method::SoftDirty => Mechanism::SoftDirty(clear_refs.unwrap_or(-1), userfault),
+            Method::Hash => Mechanism::Hash,
         };
         let before = (hashes.before.lend(), hashes.count.filter(|_| incremental).unwrap_or(0));
         let blocks = ((self.blocks.before.lend(), self.blocks.count), self.blocks.after.lend());
-        let stay = incremental || !blocks::chance(self.blocks.fulls);
-        Ok(Some(Look { way, before, after: hashes.after.lend(), blocks, stay, arm: track, list: incremental.then(|| self.list.lend()) }))
+        let keep_hot = incremental || !blocks::retries_hot_blocks(self.blocks.fulls);
+        Ok(Some(DirtyScan {
+            mechanism,
+            before,
+            after: hashes.after.lend(),
+            blocks,
+            keep_hot,
+            arm: track,
+            list: incremental.then(|| self.list.lend()),
+        }))
     }
 
     /// How many pages the next image that builds on `base` would hold, were it taken now; `None` if that is not known without
@@ -256,37 +264,37 @@ impl Tracker {
     /// Memory that is not the program's.
     pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
         let Huge { before, after, .. } = &self.blocks;
-        let rooms = [self.list.range(), self.hashes.before.range(), self.hashes.after.range(), before.range(), after.range()];
-        rooms.into_iter().filter(|(start, end)| start < end)
+        let lists = [self.list.range(), self.hashes.before.range(), self.hashes.after.range(), before.range(), after.range()];
+        lists.into_iter().filter(|(start, end)| start < end)
     }
 
-    /// The last call before a look. What was tracked is over until [`Tracker::settle`]. Allocates nothing.
-    pub fn begin(&mut self, look: &Look) {
-        if look.arm {
+    /// The last call before a scan. What was tracked is over until [`Tracker::settle`]. Allocates nothing.
+    pub fn begin(&mut self, scan: &DirtyScan) {
+        if scan.arm {
             self.since = None;
         }
     }
 
     /// The image is complete (or will be, written by a copy of the process).
-    pub fn settle(&mut self, id: ImageId, sequence: u32, look: &Look, taken: &Taken) {
-        if look.arm {
-            self.since = taken.armed.then_some((id, sequence));
+    pub fn settle(&mut self, id: ImageId, sequence: u32, scan: &DirtyScan, result: &ScanResult) {
+        if scan.arm {
+            self.since = result.armed.then_some((id, sequence));
             mem::swap(&mut self.hashes.before, &mut self.hashes.after);
-            self.hashes.count = taken.hashes;
+            self.hashes.count = result.hashes;
             let blocks = &mut self.blocks;
             mem::swap(&mut blocks.before, &mut blocks.after);
-            (blocks.count, blocks.split) = (taken.blocks, Split::all());
+            (blocks.count, blocks.split) = (result.blocks, Split::all());
         }
     }
 
-    /// Gives back memory that the last look took. The program runs again: to give it back takes a tenth of a millisecond.
+    /// Gives back the memory that the last scan took. It takes a tenth of a millisecond, so it is done when the program runs again.
     pub fn tidy(&mut self) {
         self.hashes.after.empty();
         self.list.empty();
     }
 
     /// The copy of the process that wrote an image has made its hashes, or could not.
-    pub fn take_hashes(&mut self, id: ImageId, made: Option<Hashes>) {
+    pub fn take_hashes(&mut self, id: ImageId, made: Option<NewHashes>) {
         if self.hashes.count.is_none() && self.since.is_some_and(|(since, _)| since == id) {
             let made = made.filter(|made| !made.full);
             self.hashes.count = made.map(|made| made.count);
@@ -306,7 +314,7 @@ impl Tracker {
         self.blocks.split.join_some(list, userfault);
     }
 
-    /// In a restored process, where neither the descriptor nor the rooms are.
+    /// In a restored process, which has neither the descriptors nor the lists.
     pub fn forget(&mut self) {
         self.since = None;
         self.list.forget();
@@ -323,9 +331,9 @@ impl Tracker {
 
 impl Prepared {
     /// Once the threads stand still.
-    pub fn stand_still(&mut self) {
-        if let Some(look) = self.look.as_mut().filter(|look| look.arm && pinned()) {
-            look.arm = false;
+    pub fn on_quiesced(&mut self) {
+        if let Some(scan) = self.scan.as_mut().filter(|scan| scan.arm && pinned()) {
+            scan.arm = false;
             self.note.get_or_insert_with(|| "changes are not noticed: a device may write to memory of the program".to_string());
         }
     }

@@ -10,7 +10,7 @@
 //! `MADV_GUARD_INSTALL` on such a mark never returns (seen on Linux 6.18). Hashes serve for those.
 
 use super::blocks::Blocks;
-use super::look::{Sight, Sink, each_page_run, each_populated, each_region};
+use super::scan::{ScanContext, Sink, each_page_run, each_populated, each_region};
 use crate::capture::writer::PAGE;
 use crate::memory::layout::Plan;
 use mend_image::record::Mapping;
@@ -18,26 +18,26 @@ use mend_kernel::pagemap::{Method, Region, observed, populated, written};
 use mend_kernel::userfault::register;
 
 /// Begins with a mapping. False: it is done with; else [`tell`] says the rest, part by part.
-pub(super) fn begin(userfault: i32, plan: &Plan, sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<bool, i32> {
+pub(super) fn begin(userfault: i32, plan: &Plan, context: &mut ScanContext, sink: &mut Sink, blocks: &mut Blocks) -> Result<bool, i32> {
     let Mapping { start, end, .. } = plan.mapping;
     // To register again what is ours does no harm, and what is somebody else's is refused.
-    if observed(sight.pagemap, start) {
+    if observed(context.pagemap, start) {
         return match register(userfault, start, end) {
             Ok(()) => Ok(true),
-            Err(_) => all(plan, sight, sink).map(|_| false),
+            Err(_) => all(plan, context, sink).map(|_| false),
         };
     }
     // Nothing to protect (program code, above all) is nothing to observe.
-    if all(plan, sight, sink)? && sight.arm && register(userfault, start, end).is_ok() {
-        tell(plan, (start, end), sight, &mut Sink::none(), blocks)?;
+    if all(plan, context, sink)? && context.arm && register(userfault, start, end).is_ok() {
+        tell(plan, (start, end), context, &mut Sink::none(), blocks)?;
     }
     Ok(false)
 }
 
 /// Everything counts as changed. Says whether there is anything.
-fn all(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<bool, i32> {
+fn all(plan: &Plan, context: &mut ScanContext, sink: &mut Sink) -> Result<bool, i32> {
     let mut any = false;
-    each_populated(plan, sight, |_, region| {
+    each_populated(plan, context, |_, region| {
         any = true;
         sink.push(region.start, region.end, true, region.absent());
     })?;
@@ -46,41 +46,41 @@ fn all(plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<bool, i32> {
 
 /// What the kernel noticed in a part of a mapping, which does not end within a block of a huge page but with the mapping; protects it
 /// if that is wanted.
-pub(super) fn tell(plan: &Plan, part: (u64, u64), sight: &mut Sight, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
-    let select = plan.huge && sight.arm;
-    let protect = sight.arm && !select;
+pub(super) fn tell(plan: &Plan, part: (u64, u64), context: &mut ScanContext, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
+    let select = plan.huge && context.arm;
+    let protect = context.arm && !select;
     blocks.begin();
     if sink.wanted() || select {
-        each_page_run(part, sight, protect, select, |run| {
+        each_page_run(part, context, protect, select, |run| {
             sink.push(run.start, run.end, run.written, run.absent);
             if select {
                 blocks.add(&run);
             }
         })?;
     } else if protect {
-        protect_range(sight, part.0, part.1)?;
+        protect_range(context, part.0, part.1)?;
     }
     if !select {
         return Ok(());
     }
     blocks.end();
-    blocks.each_cold(part, |start, end| protect_range(sight, start, end))
+    blocks.each_cold(part, |start, end| protect_range(context, start, end))
 }
 
-fn protect_range(sight: &mut Sight, start: u64, end: u64) -> Result<(), i32> {
-    let protect = |sight: &mut Sight, at, end| written(sight.pagemap, at, end, true, sight.regions);
-    each_region((start, end), sight, protect, |_, _| ())
+fn protect_range(context: &mut ScanContext, start: u64, end: u64) -> Result<(), i32> {
+    let protect = |context: &mut ScanContext, at, end| written(context.pagemap, at, end, true, context.regions);
+    each_region((start, end), context, protect, |_, _| ())
 }
 
-/// Pages of a mapping that a look would find changed.
+/// Pages of a mapping that a scan would find changed.
 pub(super) fn changed(pagemap: i32, start: u64, end: u64) -> Result<u64, i32> {
-    let mut sight = Sight { pagemap, method: Method::Scan, regions: &mut [Region::default(); 512], volatile: &[], arm: false };
+    let mut context = ScanContext { pagemap, method: Method::Scan, regions: &mut [Region::default(); 512], volatile: &[], arm: false };
     let observed = observed(pagemap, start);
-    let find = |sight: &mut Sight, at, end| match observed {
-        true => written(sight.pagemap, at, end, false, sight.regions),
-        false => populated(sight.pagemap, sight.method, at, end, false, sight.regions),
+    let find = |context: &mut ScanContext, at, end| match observed {
+        true => written(context.pagemap, at, end, false, context.regions),
+        false => populated(context.pagemap, context.method, at, end, false, context.regions),
     };
     let mut pages = 0;
-    each_region((start, end), &mut sight, find, |_, region| pages += (region.end - region.start) / PAGE)?;
+    each_region((start, end), &mut context, find, |_, region| pages += (region.end - region.start) / PAGE)?;
     Ok(pages)
 }

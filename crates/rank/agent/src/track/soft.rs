@@ -4,28 +4,28 @@
 //! observation (moved, new, mapped anew, or under somebody else's) counts as changed as a whole. It serves for anonymous memory
 //! alone, hashes for private mappings of files.
 
-use super::look::{Sight, Sink, each_populated, each_region};
+use super::scan::{ScanContext, Sink, each_populated, each_region};
 use crate::capture::writer::{PAGE, is_zero};
 use crate::memory::layout::{Content, Plan};
 use mend_kernel::pagemap::{populated, soft_dirty};
 use mend_kernel::userfault::{observed, register};
 
-/// Looks at one mapping.
-pub(super) fn look(witness: Option<i32>, plan: &Plan, sight: &mut Sight, sink: &mut Sink) -> Result<(), i32> {
+/// Scans one mapping.
+pub(super) fn scan(witness: Option<i32>, plan: &Plan, context: &mut ScanContext, sink: &mut Sink) -> Result<(), i32> {
     let stayed = match witness {
-        Some(witness) => stayed(witness, plan, sight)?,
+        Some(witness) => stayed(witness, plan, context)?,
         None => true,
     };
     if !sink.wanted() {
         return Ok(());
     }
     if !stayed {
-        return each_populated(plan, sight, |_, region| sink.push(region.start, region.end, true, region.absent()));
+        return each_populated(plan, context, |_, region| sink.push(region.start, region.end, true, region.absent()));
     }
     let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
     let own_only = plan.content == Content::Changed;
-    let find = |sight: &mut Sight, start, end| soft_dirty(sight.pagemap, start, end, own_only, sight.regions);
-    each_region((plan.mapping.start, plan.mapping.end), sight, find, |_, region| {
+    let find = |context: &mut ScanContext, start, end| soft_dirty(context.pagemap, start, end, own_only, context.regions);
+    each_region((plan.mapping.start, plan.mapping.end), context, find, |_, region| {
         if region.written() || region.absent() || own_only {
             sink.push(region.start, region.end, region.written(), region.absent());
         } else if readable {
@@ -36,16 +36,16 @@ pub(super) fn look(witness: Option<i32>, plan: &Plan, sight: &mut Sight, sink: &
     })
 }
 
-/// Whether a mapping has been under our observation since the last look. It is taken under observation if that is wanted.
-fn stayed(witness: i32, plan: &Plan, sight: &mut Sight) -> Result<bool, i32> {
+/// Whether a mapping has been under our observation since the last scan. It is taken under observation if that is wanted.
+fn stayed(witness: i32, plan: &Plan, context: &mut ScanContext) -> Result<bool, i32> {
     let (start, end) = (plan.mapping.start, plan.mapping.end);
-    let (count, _) = populated(sight.pagemap, sight.method, start, end, false, &mut sight.regions[..1])?;
+    let (count, _) = populated(context.pagemap, context.method, start, end, false, &mut context.regions[..1])?;
     if count == 0 {
         return Ok(true);
     }
     // Whether an observer is us is told by registering again, which to us does no harm.
-    let observed = observed(witness, sight.regions[0].start);
-    let ours = (observed || sight.arm) && register(witness, start, end).is_ok();
+    let observed = observed(witness, context.regions[0].start);
+    let ours = (observed || context.arm) && register(witness, start, end).is_ok();
     Ok(observed && ours)
 }
 

@@ -1,7 +1,7 @@
 //! Differential test: whatever is done to memory, a chain of incremental images says the same as memory itself.
 //!
-//! Threads change their own arenas at random, by every means that is known to touch tracking; then they stand still, a look is
-//! taken, the image that would be written is put on top of the chain, and each page is compared. A failure names its seed:
+//! Threads change their own arenas at random, by every means that is known to touch tracking; then they stand still, a scan
+//! is made, the image that would be written is put on top of the chain, and each page is compared. A failure names its seed:
 //! `MEND_DIFFERENTIAL_SEED=n cargo test -p mend-agent dirty`. `MEND_DIFFERENTIAL_SEQUENCES` says how many.
 
 mod arena;
@@ -44,7 +44,7 @@ struct Bench {
     memory: File,
     pagemap: File,
     /// How this kernel tells of pages.
-    scan: pagemap::Method,
+    pagemap_method: pagemap::Method,
     tracker: Tracker,
     chain: Chain,
     images: u8,
@@ -59,11 +59,11 @@ impl Bench {
         let mut tracker = Tracker::new(method);
         let there = tracker.describe().method == method;
         let (memory, pagemap, zero) = (open("/proc/self/mem"), open("/proc/self/pagemap"), xxh3_64(&[0; PAGE as usize]));
-        let scan = pagemap::probe(pagemap.as_raw_fd());
+        let pagemap_method = pagemap::probe(pagemap.as_raw_fd());
         if !there {
             skipped(&format!("changes by {method}"), &tracker.describe().why.join("; "));
         }
-        there.then(|| Self { memory, pagemap, scan, tracker, chain: Chain::new(), images: 0, zero, pinned: false })
+        there.then(|| Self { memory, pagemap, pagemap_method, tracker, chain: Chain::new(), images: 0, zero, pinned: false })
     }
 
     fn page(&self, address: u64) -> Option<u64> {
@@ -95,24 +95,24 @@ impl Bench {
     fn image(&mut self, arenas: &[Arena], plans: &[Plan], full: bool, track: bool) -> usize {
         let base = self.tracker.since.map(|(id, _)| id).filter(|_| !full);
         let mut prepared = self.tracker.prepare(base, track);
-        prepared.stand_still();
+        prepared.on_quiesced();
         assert_eq!(prepared.base.map(|(id, _)| id), base, "{:?}", prepared.note);
-        let Some(look) = prepared.look else { return 0 };
-        self.tracker.begin(&look);
+        let Some(scan) = prepared.scan else { return 0 };
+        self.tracker.begin(&scan);
         let mut regions = vec![Region::default(); 64];
-        let mut looking = Looking::new(look);
-        let mut sight = look.sight(self.pagemap.as_raw_fd(), self.scan, &[], &mut regions);
+        let mut running = RunningScan::new(scan);
+        let mut context = scan.context(self.pagemap.as_raw_fd(), self.pagemap_method, &[], &mut regions);
         if self.images.is_multiple_of(2) {
-            looking.defer();
+            running.defer();
         }
-        let in_turn = (looking.in_turn() && !self.images.is_multiple_of(3)).then(|| told_in_turn(&mut looking, plans, &mut sight));
-        looking.complete(plans, &mut sight);
-        let taken = looking.taken();
-        // SAFETY: the slice is gone before the next look.
-        let entries = unsafe { look.entries(&taken) };
+        let in_turn = (running.in_turn() && !self.images.is_multiple_of(3)).then(|| told_in_turn(&mut running, plans, &mut context));
+        running.complete(plans, &mut context);
+        let result = running.result();
+        // SAFETY: the slice is gone before the next scan.
+        let entries = unsafe { scan.entries(&result) };
         assert!(in_turn.is_none() || in_turn.as_deref() == entries);
         assert!(entries.is_some() || base.is_none());
-        assert_eq!(taken.armed, track && !self.pinned);
+        assert_eq!(result.armed, track && !self.pinned);
         let (mut image, mut kept) = (Chain::new(), 0);
         match entries {
             None => self.store_everything(plans, &mut image),
@@ -134,15 +134,15 @@ impl Bench {
             }
         }
         self.compare(arenas, plans, &image);
-        if taken.armed {
+        if result.armed {
             self.chain = image;
             self.images = self.images.wrapping_add(1);
         }
         let id = ImageId([self.images; 16]);
-        self.tracker.settle(id, prepared.base.map_or(0, |(_, sequence)| sequence), &look, &taken);
-        if !taken.complete() {
+        self.tracker.settle(id, prepared.base.map_or(0, |(_, sequence)| sequence), &scan, &result);
+        if !result.complete() {
             // As a copy of the process does, while the agent goes on.
-            let made = look.make_hashes(plans, &mut sight, || ()).unwrap();
+            let made = scan.make_hashes(plans, &mut context, || ()).unwrap();
             self.tracker.take_hashes(id, Some(made));
         }
         while !self.images.is_multiple_of(3) && self.tracker.has_split() {
@@ -153,16 +153,21 @@ impl Bench {
 
     fn store_everything(&self, plans: &[Plan], image: &mut Chain) {
         let mut regions = vec![Region::default(); 64];
-        let mut sight =
-            look::Sight { pagemap: self.pagemap.as_raw_fd(), method: self.scan, regions: &mut regions, volatile: &[], arm: false };
+        let mut context = scan::ScanContext {
+            pagemap: self.pagemap.as_raw_fd(),
+            method: self.pagemap_method,
+            regions: &mut regions,
+            volatile: &[],
+            arm: false,
+        };
         for plan in plans.iter().filter(|plan| tracked(plan)) {
-            let store = |_: &mut look::Sight, region: Region| {
+            let store = |_: &mut scan::ScanContext, region: Region| {
                 for page in (region.start..region.end).step_by(PAGE as usize) {
                     let content = self.page(page).filter(|content| plan.content == Content::Changed || *content != self.zero);
                     content.map(|content| image.insert(page, content));
                 }
             };
-            look::each_populated(plan, &mut sight, store).unwrap();
+            scan::each_populated(plan, &mut context, store).unwrap();
         }
     }
 
@@ -183,14 +188,14 @@ impl Bench {
 }
 
 /// What a writer is told that asks while it writes.
-fn told_in_turn(looking: &mut Looking, plans: &[Plan], sight: &mut Sight) -> Vec<Entry> {
+fn told_in_turn(running: &mut RunningScan, plans: &[Plan], context: &mut ScanContext) -> Vec<Entry> {
     let mut told = Vec::new();
     for plan in plans.iter().filter(|plan| tracked(plan)) {
         let Mapping { start: mut at, end, .. } = plan.mapping;
         while at < end {
-            let to = looking.beyond(at, plans, sight).unwrap().min(end);
-            // SAFETY: the slice is gone before the next look.
-            told.extend(within(unsafe { looking.listed() }, (at, to)));
+            let to = running.beyond(at, plans, context).unwrap().min(end);
+            // SAFETY: the slice is gone before the next scan.
+            told.extend(within(unsafe { running.listed() }, (at, to)));
             at = to;
         }
     }

@@ -59,9 +59,9 @@ fn run(method: &str) {
     let mut next = bench.tracker.prepare(Some(ImageId([77; 16])), true);
     assert_eq!((next.base, next.note.as_deref()), (None, Some("full, because changes since the image to build on were not noticed")));
     next.note = None;
-    next.stand_still();
+    next.on_quiesced();
     assert_eq!(next.note.as_deref(), Some("changes are not noticed: a device may write to memory of the program"));
-    assert!(!next.look.unwrap().arm);
+    assert!(!next.scan.unwrap().arm);
     bench.image(&arenas, &plans, true, true);
 
     ring.submitter().unregister_buffers().unwrap();

@@ -1,15 +1,15 @@
-//! One look at all private memory while the threads stand still: what changed since the last image, and from now on anew.
+//! The dirty scan: finds, while the threads stand still, which private pages changed since the last image, and starts the tracking again.
 //!
-//! Runs on scratch memory, allocates nothing, and writes to nothing but rooms. It is done after the agent's last change to
-//! memory that is saved; each page is looked at before it is written: what changes after that counts for the next image.
+//! It runs on scratch memory, allocates nothing, and writes only to page lists. It begins after the agent's last change to
+//! memory that is saved, and examines each page before that page is written: what changes later belongs to the next image.
 //!
 //! A page that was not populated before and is now, that was dropped and filled again, or whose mapping is another one than
 //! before counts as changed; one that is no longer populated is in no list and thereby as a fresh mapping gives it.
 
 use super::blocks::Blocks;
 use super::hash::{self, Hashed, Hashing};
+use super::page_list::{LentPages, Words};
 use super::protect;
-use super::room::{Loan, Words};
 use super::soft;
 use crate::capture::writer::PAGE;
 use crate::memory::layout::{Content, Plan};
@@ -51,15 +51,15 @@ impl Entry {
     }
 }
 
-/// Whether changes of a mapping are looked for: private memory, but for pools of huge pages and deleted files.
+/// Whether a mapping is scanned for changes: private memory, but for pools of huge pages and deleted files.
 pub(crate) fn tracked(plan: &Plan) -> bool {
     let content = matches!(plan.content, Content::Populated | Content::Fleeting | Content::Changed);
     content && plan.mapping.flags & (mapping::SHARED | mapping::POOL) == 0
 }
 
-/// How it is done.
+/// How the kernel tells what changed.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Mechanism {
     /// By a userfaultfd with this number.
     Protect(i32),
     /// By bits that the first descriptor clears, and a userfaultfd that is a witness of moves, if the bits don't tell of them.
@@ -68,27 +68,27 @@ pub(super) enum Way {
     Hash,
 }
 
-/// What is to be done.
+/// One scan: what it compares with, where its results go.
 #[derive(Clone, Copy)]
-pub(crate) struct Look {
-    pub(super) way: Way,
+pub(crate) struct DirtyScan {
+    pub(super) mechanism: Mechanism,
     /// Hashes of pages as they were, and how many.
-    pub(super) before: (Loan<Hashed>, usize),
+    pub(super) before: (LentPages<Hashed>, usize),
     /// Where hashes of pages as they are go.
-    pub(super) after: Loan<Hashed>,
+    pub(super) after: LentPages<Hashed>,
     /// Notice changes from now on.
     pub(super) arm: bool,
     /// Blocks of huge pages as they were, how many, and where they go.
-    pub(super) blocks: ((Loan<Entry>, usize), Loan<Entry>),
+    pub(super) blocks: ((LentPages<Entry>, usize), LentPages<Entry>),
     /// Blocks without protection may stay so.
-    pub(super) stay: bool,
+    pub(super) keep_hot: bool,
     /// List what changed.
-    pub(super) list: Option<Loan<Entry>>,
+    pub(super) list: Option<LentPages<Entry>>,
 }
 
-/// What came of it.
+/// What a scan found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct ScanResult {
     /// The list's length; `None`: not asked for, or it could not be made, and all counts as changed.
     pub entries: Option<usize>,
     /// Changes are noticed from here on.
@@ -98,7 +98,7 @@ pub(crate) struct Taken {
     pub(super) blocks: usize,
 }
 
-impl Taken {
+impl ScanResult {
     /// Nothing is left to a copy of the process.
     pub fn complete(&self) -> bool {
         self.hashes.is_some()
@@ -107,14 +107,14 @@ impl Taken {
 
 /// Hashes that a copy of the process has made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hashes {
+pub(crate) struct NewHashes {
     pub(super) count: usize,
-    /// Not all found room.
+    /// The list was too short for all of them.
     pub(super) full: bool,
 }
 
-/// What a way needs of the surroundings.
-pub(crate) struct Sight<'a> {
+/// What a scan needs to know of the process.
+pub(crate) struct ScanContext<'a> {
     pub pagemap: i32,
     pub method: Method,
     pub regions: &'a mut [Region],
@@ -125,7 +125,7 @@ pub(crate) struct Sight<'a> {
 
 /// Where entries go; alike neighbours become one.
 pub(super) struct Sink {
-    list: Option<Loan<Entry>>,
+    list: Option<LentPages<Entry>>,
     last: Entry,
     count: usize,
     full: bool,
@@ -136,7 +136,7 @@ impl Sink {
         Self::into(None)
     }
 
-    pub fn into(list: Option<Loan<Entry>>) -> Self {
+    pub fn into(list: Option<LentPages<Entry>>) -> Self {
         Self { list, last: Entry::default(), count: 0, full: false }
     }
 
@@ -144,7 +144,7 @@ impl Sink {
         self.count
     }
 
-    /// Not all entries found room.
+    /// The list was too short for all entries.
     pub fn full(&self) -> bool {
         self.full
     }
@@ -168,10 +168,10 @@ impl Sink {
         }
     }
 
-    /// Ends the entry under way: none reaches over two mappings, or two parts of a look.
+    /// Ends the entry under way: none reaches over two mappings, or two parts of a scan.
     pub fn flush(&mut self) {
         if let (Some(list), true) = (self.list, self.last.end != 0) {
-            // SAFETY: the tracker lent the room for this look, and nobody has a slice of it.
+            // SAFETY: the tracker lent the list for this scan, and nobody has a slice of it.
             self.full |= !unsafe { list.put(self.count, self.last) };
             self.count += 1;
         }
@@ -179,38 +179,38 @@ impl Sink {
     }
 }
 
-/// A look under way: over all private memory, ascending, in parts.
+/// A scan under way: over all private memory, ascending, in parts.
 ///
-/// Changes noticed by write protection may be listed and written in turn, so that what is listed is sent while the next part is
-/// looked at. What fails ends the tracking: nothing is listed from there on, so all of that counts as changed.
-pub(crate) struct Looking {
-    look: Look,
+/// With write protection the scan and the writer may take turns: what one part of the scan listed is sent while the next part is
+/// scanned. A failure ends the tracking: nothing is listed from there on, so all of that counts as changed.
+pub(crate) struct RunningScan {
+    scan: DirtyScan,
     sink: Sink,
     hashing: Hashing,
     blocks: Blocks,
     /// A copy of the process makes the hashes.
     deferred: bool,
-    /// The next mapping, and where in it to go on if a part of it was looked at.
+    /// The next mapping, and where in it to go on if a part of it was scanned.
     plan: usize,
     within: Option<u64>,
-    /// Up to this address all is looked at; the end of all addresses once nothing is left.
+    /// Up to this address all is scanned; the end of all addresses once nothing is left.
     reached: u64,
     result: Result<(), i32>,
 }
 
 /// After the last address.
-const ALL: u64 = u64::MAX;
-/// Bytes that are looked at at a time: whole blocks of huge pages, and few enough for a sender to have something to do meanwhile.
-const PART: u64 = if cfg!(test) { 2 << 20 } else { 32 << 20 };
+const END_OF_ADDRESSES: u64 = u64::MAX;
+/// Bytes that are scanned at a time: whole blocks of huge pages, and few enough for a sender to have something to do meanwhile.
+const SCAN_PART_BYTES: u64 = if cfg!(test) { 2 << 20 } else { 32 << 20 };
 
-impl Looking {
-    /// Before anything is looked at.
-    pub fn new(look: Look) -> Self {
+impl RunningScan {
+    /// Before anything is scanned.
+    pub fn new(scan: DirtyScan) -> Self {
         Self {
-            look,
-            sink: Sink::into(look.list),
-            hashing: Hashing::new(look.before, look.after),
-            blocks: Blocks::new(look.blocks.0, look.blocks.1, look.stay),
+            scan,
+            sink: Sink::into(scan.list),
+            hashing: Hashing::new(scan.before, scan.after),
+            blocks: Blocks::new(scan.blocks.0, scan.blocks.1, scan.keep_hot),
             deferred: false,
             plan: 0,
             within: None,
@@ -219,44 +219,44 @@ impl Looking {
         }
     }
 
-    /// Before anything is looked at: leaves the hashes to [`Look::make_hashes`] in a copy of the process, if nothing is to be listed.
+    /// Before anything is scanned: leaves the hashes to [`DirtyScan::make_hashes`] in a copy of the process, if nothing is to be listed.
     pub fn defer(&mut self) {
-        self.deferred = self.look.defers();
+        self.deferred = self.scan.defers();
     }
 
     /// Whether it may go on while what it listed is written: something is left to be listed, and nothing is done at its end that would
     /// hide a change from the next one.
     pub fn in_turn(&self) -> bool {
-        let left = self.result.is_ok() && self.reached != ALL;
-        left && self.look.list.is_some() && matches!(self.look.way, Way::Protect(_))
+        let left = self.result.is_ok() && self.reached != END_OF_ADDRESSES;
+        left && self.scan.list.is_some() && matches!(self.scan.mechanism, Mechanism::Protect(_))
     }
 
-    /// Looks at what is left.
-    pub fn complete(&mut self, plans: &[Plan], sight: &mut Sight) {
-        while self.step(plans, sight) {}
+    /// Scans what is left.
+    pub fn complete(&mut self, plans: &[Plan], context: &mut ScanContext) {
+        while self.step(plans, context) {}
     }
 
-    /// Looks on until it is beyond an address. Returns up to where; `None`: it has failed before it came there.
-    pub fn beyond(&mut self, address: u64, plans: &[Plan], sight: &mut Sight) -> Option<u64> {
-        while self.reached <= address && self.step(plans, sight) {}
+    /// Scans on until it is beyond an address. Returns up to where; `None`: it has failed before it came there.
+    pub fn beyond(&mut self, address: u64, plans: &[Plan], context: &mut ScanContext) -> Option<u64> {
+        while self.reached <= address && self.step(plans, context) {}
         Some(self.reached).filter(|reached| *reached > address)
     }
 
-    /// Looks at the next part. False: nothing is left, or it has failed.
-    fn step(&mut self, plans: &[Plan], sight: &mut Sight) -> bool {
-        if self.result.is_err() || self.reached == ALL {
+    /// Scans the next part. False: nothing is left, or it has failed.
+    fn step(&mut self, plans: &[Plan], context: &mut ScanContext) -> bool {
+        if self.result.is_err() || self.reached == END_OF_ADDRESSES {
             return false;
         }
         let Some(plan) = plans.get(self.plan) else {
-            self.result = match self.look.way {
-                Way::SoftDirty(clear_refs, _) if self.look.arm => mend_kernel::soft_dirty::clear(clear_refs),
+            self.result = match self.scan.mechanism {
+                Mechanism::SoftDirty(clear_refs, _) if self.scan.arm => mend_kernel::soft_dirty::clear(clear_refs),
                 _ => Ok(()),
             };
-            self.reached = ALL;
+            self.reached = END_OF_ADDRESSES;
             return false;
         };
         let before = self.sink.count();
-        let part = if tracked(plan) { self.part(plan, sight) } else { Ok(None) };
+        let part = if tracked(plan) { self.part(plan, context) } else { Ok(None) };
         self.sink.flush();
         match part {
             Ok(next) if !self.sink.full() => {
@@ -272,24 +272,24 @@ impl Looking {
         self.result.is_ok()
     }
 
-    /// Looks at the next part of a mapping. Returns where to go on in it.
-    fn part(&mut self, plan: &Plan, sight: &mut Sight) -> Result<Option<u64>, i32> {
+    /// Scans the next part of a mapping. Returns where to go on in it.
+    fn part(&mut self, plan: &Plan, context: &mut ScanContext) -> Result<Option<u64>, i32> {
         let Self { sink, hashing, blocks, .. } = self;
-        match self.look.way {
-            Way::Protect(number) if !self.look.hashed(plan) => {
+        match self.scan.mechanism {
+            Mechanism::Protect(number) if !self.scan.hashed(plan) => {
                 let Mapping { start, end, .. } = plan.mapping;
                 let at = match self.within {
                     Some(at) => at,
-                    None if protect::begin(number, plan, sight, sink, blocks)? => start,
+                    None if protect::begin(number, plan, context, sink, blocks)? => start,
                     None => return Ok(None),
                 };
-                let to = end.min((at / PART + 1) * PART);
-                protect::tell(plan, (at, to), sight, sink, blocks)?;
+                let to = end.min((at / SCAN_PART_BYTES + 1) * SCAN_PART_BYTES);
+                protect::tell(plan, (at, to), context, sink, blocks)?;
                 return Ok(Some(to).filter(|to| *to < end));
             }
-            Way::SoftDirty(_, witness) if !self.look.hashed(plan) => soft::look(witness, plan, sight, sink),
-            Way::Protect(_) | Way::SoftDirty(..) | Way::Hash if self.deferred => Ok(()),
-            Way::Protect(_) | Way::SoftDirty(..) | Way::Hash => hash::look(plan, hashing, sight, sink),
+            Mechanism::SoftDirty(_, witness) if !self.scan.hashed(plan) => soft::scan(witness, plan, context, sink),
+            Mechanism::Protect(_) | Mechanism::SoftDirty(..) | Mechanism::Hash if self.deferred => Ok(()),
+            Mechanism::Protect(_) | Mechanism::SoftDirty(..) | Mechanism::Hash => hash::scan(plan, hashing, context, sink),
         }?;
         Ok(None)
     }
@@ -297,32 +297,32 @@ impl Looking {
     /// What was listed so far, ascending.
     ///
     /// # Safety
-    /// The tracker must not begin another look, nor be dropped, while the slice is in use.
+    /// The tracker must not begin another scan, nor be dropped, while the slice is in use.
     pub unsafe fn listed(&self) -> &'static [Entry] {
-        // SAFETY: the caller answers for the room; what follows is put behind these.
-        self.look.list.map_or(&[], |list| unsafe { list.items(self.sink.count()) })
+        // SAFETY: the caller answers for the list; what follows is put behind these.
+        self.scan.list.map_or(&[], |list| unsafe { list.items(self.sink.count()) })
     }
 
-    /// What came of it.
-    pub fn taken(&self) -> Taken {
-        let good = self.result.is_ok() && self.reached == ALL;
-        Taken {
+    /// What it found.
+    pub fn result(&self) -> ScanResult {
+        let good = self.result.is_ok() && self.reached == END_OF_ADDRESSES;
+        ScanResult {
             entries: (good && self.sink.wanted()).then_some(self.sink.count()),
-            armed: good && self.look.arm && !self.hashing.full(),
+            armed: good && self.scan.arm && !self.hashing.full(),
             hashes: (!self.deferred).then(|| self.hashing.count()),
             blocks: self.blocks.count(),
         }
     }
 }
 
-impl Look {
+impl DirtyScan {
     /// Whether changes of a mapping that is tracked are noticed by hashes: under a file's private mapping write protection is not safe,
     /// and a witness not to be had (see there).
     fn hashed(&self, plan: &Plan) -> bool {
-        match self.way {
-            Way::Hash => true,
-            Way::Protect(_) | Way::SoftDirty(_, Some(_)) => plan.content == Content::Changed,
-            Way::SoftDirty(_, None) => false,
+        match self.mechanism {
+            Mechanism::Hash => true,
+            Mechanism::Protect(_) | Mechanism::SoftDirty(_, Some(_)) => plan.content == Content::Changed,
+            Mechanism::SoftDirty(_, None) => false,
         }
     }
 
@@ -332,40 +332,40 @@ impl Look {
     }
 
     /// In a copy of the process: makes the hashes that were left to it, and says time and again that it lives.
-    pub fn make_hashes(&self, plans: &[Plan], sight: &mut Sight, mut lives: impl FnMut()) -> Result<Hashes, i32> {
-        const PIECE: usize = 1 << 30;
+    pub fn make_hashes(&self, plans: &[Plan], context: &mut ScanContext, mut lives: impl FnMut()) -> Result<NewHashes, i32> {
+        const HASH_PART_BYTES: usize = 1 << 30;
         let (mut hashing, mut sink) = (Hashing::new(self.before, self.after), Sink::none());
         for plan in plans.iter().filter(|plan| tracked(plan) && self.hashed(plan)) {
             let Mapping { start, end, .. } = plan.mapping;
-            for at in (start..end).step_by(PIECE) {
-                let piece = Mapping { start: at, end: end.min(at + PIECE as u64), ..plan.mapping };
-                hash::look(&Plan { mapping: piece, ..*plan }, &mut hashing, sight, &mut sink)?;
+            for at in (start..end).step_by(HASH_PART_BYTES) {
+                let piece = Mapping { start: at, end: end.min(at + HASH_PART_BYTES as u64), ..plan.mapping };
+                hash::scan(&Plan { mapping: piece, ..*plan }, &mut hashing, context, &mut sink)?;
                 lives();
             }
         }
-        Ok(Hashes { count: hashing.count(), full: hashing.full() })
+        Ok(NewHashes { count: hashing.count(), full: hashing.full() })
     }
 
-    /// What it needs of the surroundings, beside room for regions.
-    pub fn sight<'a>(&self, pagemap: i32, method: Method, volatile: &'a [u64], regions: &'a mut [Region]) -> Sight<'a> {
-        Sight { pagemap, method, regions, volatile, arm: self.arm }
+    /// What it needs to know of the process; `regions` is memory to work in.
+    pub fn context<'a>(&self, pagemap: i32, method: Method, volatile: &'a [u64], regions: &'a mut [Region]) -> ScanContext<'a> {
+        ScanContext { pagemap, method, regions, volatile, arm: self.arm }
     }
 
-    /// Looks at everything at once. A failure makes everything count as changed and ends the tracking: it is in the result.
+    /// Scans everything at once. A failure makes everything count as changed and ends the tracking: it is in the result.
     #[cfg(test)]
-    pub fn take(&self, pagemap: i32, method: Method, plans: &[Plan], volatile: &[u64], regions: &mut [Region]) -> Taken {
-        let mut looking = Looking::new(*self);
-        looking.complete(plans, &mut self.sight(pagemap, method, volatile, regions));
-        looking.taken()
+    pub fn take(&self, pagemap: i32, method: Method, plans: &[Plan], volatile: &[u64], regions: &mut [Region]) -> ScanResult {
+        let mut running = RunningScan::new(*self);
+        running.complete(plans, &mut self.context(pagemap, method, volatile, regions));
+        running.result()
     }
 
-    /// The list of a look that was taken, ascending.
+    /// The list of a finished scan, ascending.
     ///
     /// # Safety
-    /// The tracker must not begin another look, nor be dropped, while the slice is in use.
-    pub unsafe fn entries(&self, taken: &Taken) -> Option<&'static [Entry]> {
-        // SAFETY: the caller answers for the room.
-        taken.entries.and_then(|count| self.list.map(|list| unsafe { list.items(count) }))
+    /// The tracker must not begin another scan, nor be dropped, while the slice is in use.
+    pub unsafe fn entries(&self, result: &ScanResult) -> Option<&'static [Entry]> {
+        // SAFETY: the caller answers for the list.
+        result.entries.and_then(|count| self.list.map(|list| unsafe { list.items(count) }))
     }
 }
 
@@ -377,24 +377,24 @@ pub(crate) fn within(entries: &[Entry], (start, end): (u64, u64)) -> &[Entry] {
 }
 
 /// Calls with each populated region that is the process's own.
-pub(super) fn each_populated(plan: &Plan, sight: &mut Sight, each: impl FnMut(&mut Sight, Region)) -> Result<(), i32> {
+pub(super) fn each_populated(plan: &Plan, context: &mut ScanContext, each: impl FnMut(&mut ScanContext, Region)) -> Result<(), i32> {
     let own_only = plan.content == Content::Changed;
-    let find = |sight: &mut Sight, start, end| populated(sight.pagemap, sight.method, start, end, own_only, sight.regions);
-    each_region((plan.mapping.start, plan.mapping.end), sight, find, each)
+    let find = |context: &mut ScanContext, start, end| populated(context.pagemap, context.method, start, end, own_only, context.regions);
+    each_region((plan.mapping.start, plan.mapping.end), context, find, each)
 }
 
-/// Calls with each region of a range that `find` puts into the sight's room; it returns how many, and up to where it looked.
+/// Calls with each region of a range that `find` puts into the context's `regions`; it returns how many, and up to where it searched.
 pub(super) fn each_region(
     (mut at, end): (u64, u64),
-    sight: &mut Sight,
-    find: impl Fn(&mut Sight, u64, u64) -> Result<(usize, u64), i32>,
-    mut each: impl FnMut(&mut Sight, Region),
+    context: &mut ScanContext,
+    find: impl Fn(&mut ScanContext, u64, u64) -> Result<(usize, u64), i32>,
+    mut each: impl FnMut(&mut ScanContext, Region),
 ) -> Result<(), i32> {
     while at < end {
-        let (count, next) = find(sight, at, end)?;
+        let (count, next) = find(context, at, end)?;
         for index in 0..count {
-            let region = sight.regions[index];
-            each(sight, region);
+            let region = context.regions[index];
+            each(context, region);
         }
         at = next.max(at + PAGE);
     }
@@ -421,21 +421,21 @@ pub(super) struct Run {
 /// counts as written.
 pub(super) fn each_page_run(
     (start, end): (u64, u64),
-    sight: &mut Sight,
+    context: &mut ScanContext,
     protect: bool,
     huge: bool,
     mut each: impl FnMut(Run),
 ) -> Result<(), i32> {
-    let half = sight.regions.len() / 2;
-    let (apart, written) = sight.regions.split_at_mut(half);
-    // How many regions were found, and up to where was looked. What was written to may fill its room many times meanwhile.
+    let half = context.regions.len() / 2;
+    let (apart, written) = context.regions.split_at_mut(half);
+    // How many regions were found, and up to where they were searched for. Regions that were written to may fill their half many times meanwhile.
     let mut known = (0, start);
     let mut at = start;
     while at < end {
         if known.1 <= at {
-            known = pagemap::missing(sight.pagemap, at, end, huge, apart)?;
+            known = pagemap::missing(context.pagemap, at, end, huge, apart)?;
         }
-        let (writes, next) = pagemap::written(sight.pagemap, at, known.1, protect, written)?;
+        let (writes, next) = pagemap::written(context.pagemap, at, known.1, protect, written)?;
         let mut others = apart[..known.0].iter().peekable();
         let mut writes = written[..writes].iter().peekable();
         while at < next {

@@ -1,12 +1,12 @@
-//! Lists as long as the program has pages, in memory of their own that is not saved: filled while the agent may allocate
-//! nothing, and changed by nothing else.
+//! Lists with room for an item per page of the program, in memory of their own that is not saved. A scan fills them while the agent may
+//! allocate nothing; nothing else changes them.
 
 use core::marker::PhantomData;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Room for `capacity` items. Any bytes, zeros above all, must be valid for them.
-pub(super) struct Room<T: Copy> {
+/// Memory for `capacity` items. Any bytes, zeros above all, must be valid for them.
+pub(super) struct PageList<T: Copy> {
     base: usize,
     capacity: usize,
     /// With copies of the process, too.
@@ -14,20 +14,20 @@ pub(super) struct Room<T: Copy> {
     items: PhantomData<T>,
 }
 
-/// A room as it is handed to a look: the same memory, borrowed by nobody else meanwhile.
+/// A list as it is lent to a scan: the same memory, borrowed by nobody else meanwhile.
 #[derive(Clone, Copy)]
-pub(super) struct Loan<T: Copy> {
+pub(super) struct LentPages<T: Copy> {
     base: usize,
     capacity: usize,
     items: PhantomData<T>,
 }
 
-/// Plain words: all that rooms hold.
+/// Plain words: all that lists hold.
 pub(super) trait Words: Copy {}
 
-impl<T: Words> Room<T> {
+impl<T: Words> PageList<T> {
     pub const EMPTY: Self = Self { base: 0, capacity: 0, shared: false, items: PhantomData };
-    /// What a copy of the process puts there is there in both.
+    /// What a copy of the process writes to it is in the list of both.
     pub const SHARED: Self = Self { shared: true, ..Self::EMPTY };
 
     /// Bytes of the mapping.
@@ -35,7 +35,7 @@ impl<T: Words> Room<T> {
         (self.capacity * size_of::<T>()).next_multiple_of(4096)
     }
 
-    /// Makes room for this many items, whose old ones are lost if there was too little. Memory is taken page by page as it
+    /// Makes room for this many items; the old ones are lost if there was too little. Memory is taken page by page as it
     /// fills.
     pub fn reserve(&mut self, items: usize) -> Result<(), Errno> {
         if items <= self.capacity {
@@ -56,14 +56,14 @@ impl<T: Words> Room<T> {
         (self.base as u64, (self.base + self.length()) as u64)
     }
 
-    pub fn lend(&self) -> Loan<T> {
-        Loan { base: self.base, capacity: self.capacity, items: PhantomData }
+    pub fn lend(&self) -> LentPages<T> {
+        LentPages { base: self.base, capacity: self.capacity, items: PhantomData }
     }
 
-    /// Gives the memory back, but not the room.
+    /// Gives the memory back, but not the addresses.
     pub fn empty(&self) {
         if self.capacity != 0 {
-            // SAFETY: this room's own mapping, of which nobody has a slice now.
+            // SAFETY: this list's own mapping, of which nobody has a slice now.
             let _ = unsafe {
                 madvise(self.base as *mut _, self.length(), if self.shared { Advice::LinuxRemove } else { Advice::LinuxDontNeed })
             };
@@ -72,7 +72,7 @@ impl<T: Words> Room<T> {
 
     fn release(&mut self) {
         if self.capacity != 0 {
-            // SAFETY: this room's own mapping, of which nobody has a slice now.
+            // SAFETY: this list's own mapping, of which nobody has a slice now.
             let _ = unsafe { munmap(self.base as *mut _, self.length()) };
         }
         self.forget();
@@ -84,11 +84,11 @@ impl<T: Words> Room<T> {
     }
 }
 
-impl<T: Words> Loan<T> {
+impl<T: Words> LentPages<T> {
     /// The first `count` items.
     ///
     /// # Safety
-    /// The room must outlive the slice, and nobody may write to it meanwhile.
+    /// The list must outlive the slice, and nobody may write to it meanwhile.
     pub unsafe fn items(&self, count: usize) -> &'static [T] {
         if self.capacity == 0 {
             return &[];
@@ -100,7 +100,7 @@ impl<T: Words> Loan<T> {
     /// Puts an item at a place. False if there is no room for it.
     ///
     /// # Safety
-    /// The room must still be there, and nobody may have a slice of it.
+    /// The list must still be there, and nobody may have a slice of it.
     pub unsafe fn put(&self, at: usize, item: T) -> bool {
         if at >= self.capacity {
             return false;
@@ -117,24 +117,24 @@ mod tests {
     impl Words for u64 {}
 
     #[test]
-    fn a_room_grows_and_holds_no_more_than_it_says() {
-        let mut room = Room::<u64>::EMPTY;
-        room.reserve(10).unwrap();
-        let small = room.range();
-        let loan = room.lend();
+    fn a_list_grows_and_holds_no_more_than_it_says() {
+        let mut list = PageList::<u64>::EMPTY;
+        list.reserve(10).unwrap();
+        let small = list.range();
+        let lent = list.lend();
         // SAFETY: nobody has a slice.
         unsafe {
-            assert!(loan.put(9, 7));
-            assert!(!loan.put(10, 7));
-            assert_eq!(loan.items(99).len(), 10);
-            assert_eq!(loan.items(10)[9], 7);
+            assert!(lent.put(9, 7));
+            assert!(!lent.put(10, 7));
+            assert_eq!(lent.items(99).len(), 10);
+            assert_eq!(lent.items(10)[9], 7);
         }
-        room.reserve(5).unwrap();
-        assert_eq!(room.range(), small);
-        room.reserve(10_000).unwrap();
-        assert_ne!(room.range().1 - room.range().0, small.1 - small.0);
-        room.empty();
-        room.release();
-        assert_eq!(room.range(), (0, 0));
+        list.reserve(5).unwrap();
+        assert_eq!(list.range(), small);
+        list.reserve(10_000).unwrap();
+        assert_ne!(list.range().1 - list.range().0, small.1 - small.0);
+        list.empty();
+        list.release();
+        assert_eq!(list.range(), (0, 0));
     }
 }

@@ -11,7 +11,7 @@ use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, Put
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::report::Report;
-use mend_messages::tier::{Destination, Holding, ImageRef, Origin, Place, NodeStore, TierDone, TierOrder, TierReport};
+use mend_messages::tier::{Destination, Holding, ImageRef, Origin, ImageLocation, NodeStore, TierDone, TierOrder, TierReport};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -232,10 +232,10 @@ fn tier_orders() -> Vec<TierOrder> {
         TierOrder::Open { stores: vec![NodeStore::Memory, store()], keep: vec![6, 7], rate: 1 << 28 },
         TierOrder::Save { seq: 9, rank: 1, number: 7, stores: vec![NodeStore::Memory], needed: 1 << 20, order: order() },
         TierOrder::Manifest { task: 1, number: 7, to: Destination::Object(object()), text: b"{}".to_vec() },
-        TierOrder::Copy { task: 2, image: image(), from: Place::NodeStore(NodeStore::Memory), to: Destination::File("/srv/7/rank-1.image".into()) },
+        TierOrder::Copy { task: 2, image: image(), from: ImageLocation::NodeStore(NodeStore::Memory), to: Destination::File("/srv/7/rank-1.image".into()) },
         TierOrder::Send {
             image: image(),
-            from: Place::File("/srv/7/rank-1.image".into()),
+            from: ImageLocation::File("/srv/7/rank-1.image".into()),
             address: address(),
             token: [3; 16],
             hurry: true,
@@ -252,7 +252,7 @@ fn tier_orders() -> Vec<TierOrder> {
 fn tier_reports() -> Vec<TierReport> {
     let holding = Holding { store: NodeStore::Memory, number: 7, images: vec![(0, 1 << 20), (1, 1 << 21)] };
     vec![
-        TierReport::Placed { rank: 1, number: 7, place: Place::NodeStore(NodeStore::Memory) },
+        TierReport::Placed { rank: 1, number: 7, place: ImageLocation::NodeStore(NodeStore::Memory) },
         TierReport::PassedOver { store: NodeStore::Directory("/scratch".into()), why: "no room".into() },
         TierReport::Done { task: 1, result: Ok(TierDone::Stored) },
         TierReport::Done { task: 4, result: Ok(TierDone::Image("/srv/7/rank-1.image".into())) },

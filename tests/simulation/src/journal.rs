@@ -80,7 +80,7 @@ impl Story {
 
 impl World {
     /// It is told that there is too little room, or enough again.
-    pub(crate) fn told_of_room(&mut self, short: bool) -> Result<(), String> {
+    pub(crate) fn told_of_free_space(&mut self, short: bool) -> Result<(), String> {
         if std::mem::replace(&mut self.story.short, short) == short {
             return Err("it is told twice how much room there is".into());
         }

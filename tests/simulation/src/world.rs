@@ -6,9 +6,9 @@ use crate::fate::Fault;
 use crate::journal::Story;
 use crate::node::Node;
 use mend_job::Job;
-use mend_job::event::{Asker, Effect, Event, NodeLoss, Notice, Outcome, Publication, Room, UpkeepDone, VerbId};
+use mend_job::event::{Asker, Effect, Event, FreeSpace, NodeLoss, Notice, Outcome, Publication, UpkeepDone, VerbId};
 use mend_job::safeguard::Safeguard;
-use mend_job::setup::Plan;
+use mend_job::setup::CheckpointPlan;
 use mend_messages::agent::{ImageId, Request, SaveMode};
 use mend_messages::control::Ask;
 use mend_messages::daemon::{FromDaemon, ToDaemon};
@@ -121,9 +121,9 @@ pub struct World {
     numbers_of_life: BTreeSet<u64>,
     pub story: Story,
     /// The file system says how much room it has.
-    says_room: bool,
+    knows_free_space: bool,
     lives_left: u64,
-    pub rules: Plan,
+    pub rules: CheckpointPlan,
     pub mode: SaveMode,
     quiet: bool,
     pub summary: Summary,
@@ -146,7 +146,7 @@ impl World {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let nodes = 1 + (rng.next_u64() % 4) as usize;
         let size = 1 + (rng.next_u64() % 5) as u32;
-        let plan = Plan {
+        let plan = CheckpointPlan {
             interval: [Interval::Off, Interval::Every(7), Interval::Every(20)][(rng.next_u64() % 3) as usize],
             incremental: Incremental::Count((rng.next_u64() % 3) as u32),
             keep: Some(1 + (rng.next_u64() % 2) as u32),
@@ -154,7 +154,7 @@ impl World {
             space_percent: None,
         };
         let mode = if rng.next_u64().is_multiple_of(3) { SaveMode::Stop } else { SaveMode::CopyOnWrite };
-        let says_room = !rng.next_u64().is_multiple_of(8);
+        let knows_free_space = !rng.next_u64().is_multiple_of(8);
         let mut world = Self {
             options,
             now: 0,
@@ -181,7 +181,7 @@ impl World {
             effects_under_way: 0,
             numbers_of_life: BTreeSet::new(),
             story: Story::default(),
-            says_room,
+            knows_free_space,
             lives_left: 3,
             rules: plan,
             mode,
@@ -374,9 +374,9 @@ impl World {
                     self.plan(delay, Coming::Upkeep { life: self.life, bounds });
                 }
                 Effect::Over => self.over()?,
-                Effect::LookForRoom => {
-                    let room = self.room();
-                    self.later(Event::Room(room));
+                Effect::MeasureFreeSpace => {
+                    let free = self.free_space();
+                    self.later(Event::FreeSpace(free));
                 }
                 Effect::Record(record) => self.story.take(&record)?,
                 Effect::Print { .. }
@@ -401,9 +401,9 @@ impl World {
     }
 
     /// What the file system of the checkpoints says, if it says anything.
-    fn room(&self) -> Option<Room> {
+    fn free_space(&self) -> Option<FreeSpace> {
         let left = if self.disk.full { 0 } else { 1 << 30 };
-        self.says_room.then_some(Room { left, all: 1 << 30 })
+        self.knows_free_space.then_some(FreeSpace { left, all: 1 << 30 })
     }
 
     fn publish(&mut self, publication: &Publication) -> Result<Result<String, mend_coordination::failure::Trouble>, String> {
@@ -472,8 +472,8 @@ impl World {
             Notice::PeriodicFailed { failure, .. } if failure.is_an_end() || !self.failed_for_real => {
                 Err(format!("the end of a rank is told as a failed checkpoint: {failure:?}"))
             }
-            Notice::NoRoom { .. } => self.told_of_room(true),
-            Notice::RoomAgain => self.told_of_room(false),
+            Notice::NoRoom { .. } => self.told_of_free_space(true),
+            Notice::RoomAgain => self.told_of_free_space(false),
             _ => Ok(()),
         }
     }

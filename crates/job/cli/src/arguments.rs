@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mend_controller::plan::Wishes;
+use mend_controller::checkpoint_plan::PeriodicOptions;
 use mend_settings::SettingError;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -132,8 +132,8 @@ pub struct Periodic {
 
 impl Periodic {
     /// As the controller takes it.
-    pub fn wishes(self) -> Wishes {
-        Wishes { interval: self.interval, incremental: self.incremental, keep: self.keep }
+    pub fn options(self) -> PeriodicOptions {
+        PeriodicOptions { interval: self.interval, incremental: self.incremental, keep: self.keep }
     }
 }
 

@@ -59,7 +59,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         program: Program { argv, env, cwd },
         checkpoints: arguments.checkpoint_dir,
         tiers: tiers(arguments.tiers.as_deref())?,
-        wishes: arguments.periodic.wishes(),
+        periodic: arguments.periodic.options(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };
@@ -113,7 +113,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
             Input::New => Wanted::New,
         },
         any_owner: arguments.any_owner,
-        wishes: arguments.periodic.wishes(),
+        periodic: arguments.periodic.options(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };

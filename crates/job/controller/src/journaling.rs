@@ -7,7 +7,7 @@ use crate::journal_file::Journal;
 use crate::record::JobRecord;
 use crate::texts::{Names, loss};
 use mend_job::event::Record;
-use mend_job::setup::Plan;
+use mend_job::setup::CheckpointPlan;
 use mend_journal::Event;
 use mend_journal::event::{Cause, cut};
 use mend_messages::job::NodeIndex;
@@ -21,7 +21,7 @@ pub(crate) fn settings() -> BTreeMap<String, String> {
 }
 
 /// When checkpoints are taken, for people.
-pub(crate) fn interval(plan: &Plan) -> String {
+pub(crate) fn interval(plan: &CheckpointPlan) -> String {
     match plan.interval {
         Interval::Every(seconds) => format!("a checkpoint every {seconds} s"),
         Interval::Auto => "checkpoints as often as their cost makes it best".into(),

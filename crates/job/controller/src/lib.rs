@@ -10,6 +10,7 @@
 //! checkpoint usable.
 
 pub mod candidates;
+pub mod checkpoint_plan;
 pub mod client;
 mod embedded;
 mod error;
@@ -22,7 +23,6 @@ mod journaling;
 pub mod manifest;
 mod nodes;
 mod output;
-pub mod plan;
 mod reach;
 pub mod record;
 pub mod removal;

@@ -4,7 +4,7 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
-use mend_job::setup::Plan;
+use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
 use mend_messages::job::Secret;
 use mend_policy::restarts::Restarts;
@@ -44,7 +44,7 @@ pub struct JobRecord {
     pub checkpoints: PathBuf,
     /// When they are taken, and which are kept; a restart goes on with it.
     #[serde(default)]
-    pub plan: Option<Plan>,
+    pub plan: Option<CheckpointPlan>,
     /// What its last restarts took: the plan's chains are as long as that makes them best.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,

@@ -21,7 +21,7 @@ use crate::upkeep;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::Trouble;
 use mend_job::Job;
-use mend_job::event::{Effect, Event, Publication, PublishedImage, Record, Room, StdinEffect, UpkeepDone, VerbId};
+use mend_job::event::{Effect, Event, FreeSpace, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
 use mend_job::setup::Setup;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::daemon::ToDaemon;
@@ -137,11 +137,11 @@ pub async fn run(shell: Shell, setup: Setup, mut arrivals: mpsc::Receiver<Arriva
 }
 
 /// What the file system of a directory says, which may not be there yet.
-fn room(directory: &Path) -> Option<Room> {
+fn free_space(directory: &Path) -> Option<FreeSpace> {
     let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
     let found = rustix::fs::statvfs(there).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    Some(Room { left: bytes(found.f_bavail), all: bytes(found.f_blocks) })
+    Some(FreeSpace { left: bytes(found.f_bavail), all: bytes(found.f_blocks) })
 }
 
 impl Running {
@@ -221,7 +221,7 @@ impl Running {
                 }
                 journaling::record(&mut self.shell.journal, &self.shell.names, &self.job.alive(), *record);
             }
-            Effect::LookForRoom => return Some(Event::Room(room(&self.shell.record.checkpoints))),
+            Effect::MeasureFreeSpace => return Some(Event::FreeSpace(free_space(&self.shell.record.checkpoints))),
             Effect::Tell(notice) => self.shell.names.tell(&notice, &self.job.alive()),
             Effect::Prepare { number, base } => {
                 let result = match manifest::prepare(&self.shell.record.checkpoints, number) {
@@ -397,12 +397,12 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
-    use super::room;
+    use super::free_space;
 
     #[test]
     fn a_directory_that_is_not_there_yet_is_on_the_file_system_of_the_one_above() {
         let place = tempfile::tempdir().unwrap();
-        assert_eq!(room(&place.path().join("a/b")).map(|found| found.all), room(place.path()).map(|found| found.all));
-        assert!(room(place.path()).is_some());
+        assert_eq!(free_space(&place.path().join("a/b")).map(|found| found.all), free_space(place.path()).map(|found| found.all));
+        assert!(free_space(place.path()).is_some());
     }
 }

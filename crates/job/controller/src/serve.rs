@@ -2,12 +2,12 @@
 //! loop and carries its answers back.
 //!
 //! There are two doors: a unix socket in the job's directory, for this host, where nobody else can even knock, and a TCP port for verbs
-//! on other hosts. Faults assumed: anybody connects to the port and sends anything, or nothing: see [`Pending`].
+//! on other hosts. Faults assumed: anybody connects to the port and sends anything, or nothing: see [`PendingHandshakes`].
 
 use mend_messages::auth::Purpose;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::job::Secret;
-use mend_wire::{Connection, HANDSHAKE_TIMEOUT, Pending, Refusals, Stream};
+use mend_wire::{Connection, HANDSHAKE_TIMEOUT, PendingHandshakes, Refusals, Stream};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -28,7 +28,7 @@ struct Doors<E, W> {
     secret: Secret,
     events: mpsc::Sender<E>,
     wrap: W,
-    pending: Arc<Pending>,
+    pending: Arc<PendingHandshakes>,
     refusals: Arc<Refusals>,
     places: Semaphore,
 }

@@ -1,6 +1,7 @@
 //! How a job begins: new ([`run`]) or from a checkpoint ([`restart`]).
 
 use crate::candidates::Candidates;
+use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::{RunError, with_causes};
 use crate::hosts::{Host, check_distinct, slots};
@@ -10,7 +11,6 @@ use crate::journaling;
 use crate::manifest::{self, Line, Manifest, check_owner, files, lineage, numbers};
 use crate::nodes::{Node, Reached, attach};
 use crate::output::{self, Output};
-use crate::plan::{Wishes, plan};
 use crate::reach::{Need, reach_all};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::run::{Arrival, Shell, run as run_to_its_end};
@@ -22,7 +22,7 @@ use crate::{client, removal, serve};
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::placement::{place, replace};
 use mend_coordination::pmi::PmiServer;
-use mend_job::setup::{Adopted, AdoptedImage, NodeSetup, Plan, Restoring, Saving, SearchSetup, Setup, TierSetup};
+use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, NodeSetup, Restoring, Saving, SearchSetup, Setup, TierSetup};
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;
 use mend_messages::agent::SaveMode;
@@ -62,7 +62,7 @@ pub struct RunSpec {
     /// File with the key that images are encrypted with; absolute.
     pub encryption_key: Option<PathBuf>,
     /// When they are taken, and which are kept.
-    pub wishes: Wishes,
+    pub periodic: PeriodicOptions,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -87,7 +87,7 @@ pub struct RestartSpec {
     /// File with the key that images are encrypted with; absolute.
     pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken from now on, and which are kept.
-    pub wishes: Wishes,
+    pub periodic: PeriodicOptions,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -112,7 +112,7 @@ struct Beginning {
     encryption_key: Option<PathBuf>,
     /// What is in that file.
     key: Option<Key>,
-    plan: Plan,
+    plan: CheckpointPlan,
     quiet: bool,
     tiers: Vec<TierSpec>,
     /// What restarts took before.
@@ -311,7 +311,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     if let Some(path) = &base {
         try_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
     }
-    let plan = plan(&spec.wishes, None)?;
+    let plan = plan(&spec.periodic, None)?;
     removal::expire(spec.quiet)?;
     let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
@@ -487,7 +487,7 @@ async fn restart_from(
     };
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;
-    let plan = plan(&spec.wishes, record.as_ref().and_then(|record| record.plan.as_ref()))?;
+    let plan = plan(&spec.periodic, record.as_ref().and_then(|record| record.plan.as_ref()))?;
     let taken = manifest.input.map(|input| input.at).unwrap_or_default();
     let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
     let shown = output::found(&directory, &manifest.printed, spec.repeat_output);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use crate::error::LabError;
-use crate::plan::{self, DAEMON_PORT, Plan};
+use crate::plan::{self, DAEMON_PORT, LabPlan};
 use crate::protocol::Failure;
 
 const DAEMON: &str = "mendd";
@@ -38,7 +38,7 @@ pub(crate) fn find() -> Result<PathBuf, LabError> {
 }
 
 /// Starts the daemon in this node and waits until it accepts connections.
-pub(crate) fn start(plan: &Plan, program: &Path, node: &str) -> Result<(), Failure> {
+pub(crate) fn start(plan: &LabPlan, program: &Path, node: &str) -> Result<(), Failure> {
     let log = plan::daemon_log(&plan.base, node);
     let mut command = Command::new(program);
     command

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept
 use rustix::process::{Pid, Signal, WaitOptions, geteuid, kill_process, wait};
 use rustix::thread::UnshareFlags;
 
-use crate::plan::{self, Plan, PlannedNode};
+use crate::plan::{self, LabPlan, PlannedNode};
 use crate::protocol::{
     Asked, Detach, Failure, JOIN_ORDER, Joined, LabStatus, NodeSays, NodeState, NodeStatus, Order, Progress, Reply, Request, Talk, VERSION,
     ready,
@@ -37,7 +37,7 @@ struct HeldNode {
 }
 
 struct Holder {
-    plan: Plan,
+    plan: LabPlan,
     user_namespace: bool,
     nodes: Vec<HeldNode>,
     signals: SignalQueue,
@@ -47,7 +47,7 @@ struct Holder {
 
 /// Builds the lab of `plan` and serves it; `starter` is the other end of `mend lab up`, `outside` the bound abstract
 /// socket. To be called as pid 1 of the lab's namespaces. Returns the exit code.
-pub(crate) fn live(plan: Plan, outside: OwnedFd, starter: Talk, user_namespace: bool) -> i32 {
+pub(crate) fn live(plan: LabPlan, outside: OwnedFd, starter: Talk, user_namespace: bool) -> i32 {
     let _ = rustix::thread::set_name(&node::name_of(&format!("lab-{}", plan.name)));
     let mut holder = match build(plan, outside, &starter, user_namespace) {
         Ok(holder) => holder,
@@ -65,7 +65,7 @@ pub(crate) fn live(plan: Plan, outside: OwnedFd, starter: Talk, user_namespace: 
     }
 }
 
-fn build(plan: Plan, outside: OwnedFd, starter: &Talk, user_namespace: bool) -> Result<Holder, Failure> {
+fn build(plan: LabPlan, outside: OwnedFd, starter: &Talk, user_namespace: bool) -> Result<Holder, Failure> {
     let failed = |what: &'static str| move |error: io::Error| Failure::new(format!("{what}: {error}"));
     let numbers = [Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw);
     let signals = SignalQueue::new(&numbers).map_err(failed("signalfd"))?;
@@ -89,7 +89,7 @@ fn build(plan: Plan, outside: OwnedFd, starter: &Talk, user_namespace: bool) -> 
     Ok(Holder { plan, user_namespace, nodes, signals, outside, inside })
 }
 
-fn inner_listener(plan: &Plan) -> io::Result<OwnedFd> {
+fn inner_listener(plan: &LabPlan) -> io::Result<OwnedFd> {
     let path = plan::inner_socket(&plan.base);
     let flags = SocketFlags::CLOEXEC;
     let inside = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -108,7 +108,7 @@ fn still_wanted(starter: &Talk) -> Result<(), Failure> {
 
 /// Starts a node's first process. It is a grandchild: the child between makes the namespaces and ends, whereupon
 /// the grandchild, pid 1 of the node, becomes a child of the holder, pid 1 of the lab.
-fn start_node(plan: &Plan, planned: &PlannedNode) -> io::Result<HeldNode> {
+fn start_node(plan: &LabPlan, planned: &PlannedNode) -> io::Result<HeldNode> {
     let (ours, theirs) = Talk::pair()?;
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     fork_and_run(|| {

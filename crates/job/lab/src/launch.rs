@@ -22,7 +22,7 @@ use crate::error::{LabError, doing};
 use crate::holder;
 use crate::mounts::choose_base;
 use crate::network;
-use crate::plan::{self, Bandwidth, LabName, Plan};
+use crate::plan::{self, Bandwidth, LabName, LabPlan};
 use crate::protocol::{Detach, Failure, Progress, Talk};
 
 /// What lab to bring up.
@@ -75,7 +75,7 @@ pub fn up(options: &UpOptions) -> Result<Fresh, LabError> {
     let own_home = env::var_os("MEND_HOME").map(PathBuf::from);
     let base = choose_base(&needed_directories(own_home.as_ref()))?;
     let uid = geteuid().as_raw();
-    let plan = Plan {
+    let plan = LabPlan {
         home: own_home.unwrap_or_else(|| plan::shared(&base).join(".mend")),
         name: options.name.clone(),
         bandwidth: options.bandwidth,
@@ -128,7 +128,7 @@ fn needed_directories(home: Option<&PathBuf>) -> Vec<PathBuf> {
 }
 
 /// In the child of `up`: leaves the user's session, makes the lab's namespaces and forks the holder into them.
-fn enter(plan: Plan, outside: OwnedFd, starter: &Talk) -> Result<(), Failure> {
+fn enter(plan: LabPlan, outside: OwnedFd, starter: &Talk) -> Result<(), Failure> {
     let plain = |what: &'static str| move |error: io::Error| Failure::new(format!("{what}: {error}"));
     rustix::process::setsid().map_err(|error| plain("setsid")(error.into()))?;
     silence().map_err(plain("open /dev/null"))?;

@@ -16,7 +16,7 @@ use rustix::mount::{
 };
 
 use crate::error::LabError;
-use crate::plan::{self, Plan};
+use crate::plan::{self, LabPlan};
 use crate::protocol::Failure;
 
 /// Directories of the Filesystem Hierarchy Standard that a lab may cover, in order of preference.
@@ -39,7 +39,7 @@ pub(crate) fn choose_base(needed: &[PathBuf]) -> Result<PathBuf, LabError> {
 }
 
 /// Mounts of the whole lab; to be called by its first process, in its new mount and PID namespaces.
-pub(crate) fn mount_lab(plan: &Plan) -> Result<(), Failure> {
+pub(crate) fn mount_lab(plan: &LabPlan) -> Result<(), Failure> {
     let base = &plan.base;
     let recursive = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     step("cut the lab's mounts off", mount_change("/", recursive))?;

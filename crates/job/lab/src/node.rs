@@ -17,12 +17,12 @@ use mend_kernel::namespaces::fork_and_run;
 use mend_kernel::signal_queue::{SignalQueue, unblock_in};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
 
-use crate::plan::{Plan, PlannedNode};
+use crate::plan::{LabPlan, PlannedNode};
 use crate::protocol::{Failure, NodeSays, Order, RunEvent, RunSignal, Spawn, Talk, ready};
 use crate::{daemons, mounts, network};
 
 /// Lives as pid 1 of `node`, in its namespaces, until the holder closes `holder`; returns the exit code.
-pub(crate) fn live(plan: &Plan, node: &PlannedNode, holder: &Talk) -> i32 {
+pub(crate) fn live(plan: &LabPlan, node: &PlannedNode, holder: &Talk) -> i32 {
     let _ = rustix::thread::set_name(&name_of(&node.name));
     let children = match SignalQueue::new(&[Signal::CHILD.as_raw()]) {
         Ok(children) => children,

@@ -139,7 +139,7 @@ pub(crate) struct PlannedNode {
 
 /// A lab before it exists.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LabPlan {
     pub(crate) name: LabName,
     /// `head` first, then `node1`…
     pub(crate) nodes: Vec<PlannedNode>,

@@ -6,10 +6,10 @@
 use core::arch::x86_64::__cpuid_count;
 
 /// Where a feature's bit is found: leaf, subleaf, register (0 eax … 3 edx), bit.
-type Place = (u32, u32, usize, u32);
+type CpuidBit = (u32, u32, usize, u32);
 
 /// Features by name, as `/proc/cpuinfo` spells them.
-pub const NAMES: &[(&str, Place)] = &[
+pub const NAMES: &[(&str, CpuidBit)] = &[
     ("sse3", (1, 0, 2, 0)),
     ("pclmulqdq", (1, 0, 2, 1)),
     ("ssse3", (1, 0, 2, 9)),

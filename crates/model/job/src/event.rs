@@ -58,7 +58,7 @@ pub struct UpkeepDone {
 
 /// What a file system says of its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Room {
+pub struct FreeSpace {
     /// Bytes that are left.
     pub left: u64,
     /// Bytes that it has.
@@ -169,8 +169,8 @@ pub enum Event {
     Listed(Vec<u64>),
     /// Answer to [`Effect::StartUpkeep`], after a while.
     Upkeep(UpkeepDone),
-    /// Answer to [`Effect::LookForRoom`].
-    Room(Option<Room>),
+    /// Answer to [`Effect::MeasureFreeSpace`].
+    FreeSpace(Option<FreeSpace>),
     /// Answer to [`Effect::StoreManifest`] if there is nothing to store; else the node answers.
     ManifestUnreadable {
         /// As in the effect.
@@ -270,8 +270,8 @@ pub enum Effect {
     Tell(Notice),
     /// Put something into the job's journal.
     Record(Box<Record>),
-    /// Look how much room there is for checkpoints. → [`Event::Room`]; `None`: nobody knows
-    LookForRoom,
+    /// Measure how much space is left for checkpoints. → [`Event::FreeSpace`]; `None`: nobody knows
+    MeasureFreeSpace,
     /// Make the directory in which checkpoint `number` is written; look whether `base` can be built on. → [`Event::Prepared`]
     Prepare {
         /// Of the checkpoint.

@@ -18,7 +18,7 @@ use crate::periodic::Periodic;
 use crate::recover::Searching;
 use crate::requests::Pending;
 use crate::safeguard::Safeguard;
-use crate::setup::{Adopted, NodeSetup, Plan, Restoring, Saving, Setup};
+use crate::setup::{Adopted, CheckpointPlan, NodeSetup, Restoring, Saving, Setup};
 use crate::tiers::Tiering;
 use crate::tokens::Tokens;
 use mend_coordination::pmi::PmiServer;
@@ -109,7 +109,7 @@ pub struct Job {
     /// Verbs that want to know the job's state, once the checkpoints are listed.
     pub(crate) asking_status: Vec<Asker>,
     pub(crate) periodic: Periodic,
-    pub(crate) plan: Plan,
+    pub(crate) plan: CheckpointPlan,
     /// Of the newest checkpoint that this machine had published, or 0. No number is given again: copies of what had it before may
     /// still be under way or be going.
     pub(crate) last_number: u64,
@@ -271,7 +271,7 @@ impl Job {
             Event::Removed { asker, result } => self.removed(asker, result),
             Event::Listed(numbers) => self.relisted(numbers),
             Event::Upkeep(done) => self.upkeep_done(done),
-            Event::Room(room) => self.judge_room(room),
+            Event::FreeSpace(free) => self.judge_free_space(free),
             Event::ManifestUnreadable { task, why } => self.manifest_unreadable(task, why),
             Event::Emptied { number, gone } => self.emptied(number, gone),
         }

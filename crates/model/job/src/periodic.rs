@@ -10,11 +10,11 @@
 //! named only if this machine had it published and it can still be restarted; one round of upkeep at a time; the user is told
 //! of a failure once, until a success follows, and not if the end of a rank or of the job is all there is to it.
 
-use crate::event::{Asker, Effect, Notice, Outcome, Publication, Room, UpkeepDone};
+use crate::event::{Asker, Effect, FreeSpace, Notice, Outcome, Publication, UpkeepDone};
 use crate::job::{Job, RankPhase};
 use crate::safeguard::Safeguard;
-use crate::setup::Plan;
-use crate::space::{Space, Verdict};
+use crate::setup::CheckpointPlan;
+use crate::space::{CheckpointSpace, SpaceVerdict};
 use mend_coordination::failure::{Failure, Trouble};
 use mend_journal::Event as Happened;
 use mend_journal::event::Asker as By;
@@ -59,7 +59,7 @@ pub struct Periodic {
     upkeep: Option<bool>,
     upkeep_again: bool,
     weighed: Option<Weighed>,
-    space: Space,
+    space: CheckpointSpace,
     reserve: u64,
     /// Somebody looks how much room there is.
     looking: bool,
@@ -71,7 +71,7 @@ impl Periodic {
     /// The state of a job that begins now on `nodes` nodes; `merged`: upkeep merges its chains; `restarts`: what those before
     /// took; `reserve`: bytes that they leave free.
     #[must_use]
-    pub fn new(plan: &Plan, nodes: u32, merged: bool, restarts: &Restarts, reserve: u64, now_us: u64) -> Self {
+    pub fn new(plan: &CheckpointPlan, nodes: u32, merged: bool, restarts: &Restarts, reserve: u64, now_us: u64) -> Self {
         let mut schedule = Schedule::new(plan.rules(nodes, merged), now_us);
         schedule.restarted(restarts);
         Self {
@@ -84,7 +84,7 @@ impl Periodic {
             upkeep: None,
             upkeep_again: false,
             weighed: None,
-            space: Space::default(),
+            space: CheckpointSpace::default(),
             reserve,
             looking: false,
             look_again_us: 0,
@@ -103,7 +103,7 @@ impl Periodic {
     }
 
     /// True if costs decide how often.
-    pub(crate) fn is_auto(&self, plan: &Plan) -> bool {
+    pub(crate) fn is_auto(&self, plan: &CheckpointPlan) -> bool {
         plan.interval == Interval::Auto
     }
 
@@ -169,7 +169,7 @@ impl Job {
             self.ask_periodic();
         } else {
             self.periodic.looking = true;
-            self.effect(Effect::LookForRoom);
+            self.effect(Effect::MeasureFreeSpace);
         }
     }
 
@@ -185,24 +185,24 @@ impl Job {
         self.waiting.push_back((Ask::Checkpoint { mode: None }, Asker::Schedule, self.now_us));
     }
 
-    /// Asks for the checkpoint that is due if there is room. What changes is told.
-    pub(crate) fn judge_room(&mut self, room: Option<Room>) {
+    /// Asks for the checkpoint that is due if there is enough space. What changes is told.
+    pub(crate) fn judge_free_space(&mut self, free: Option<FreeSpace>) {
         if !std::mem::take(&mut self.periodic.looking) || !self.checkpoint_is_due() {
             return;
         }
         let incremental = self.periodic.schedule.builds();
         let reserve = self.periodic.reserve;
         // A file system that does not say fails the checkpoint, if it is full.
-        let verdict = room.map_or(Verdict::Room, |room| self.periodic.space.weigh(room.left, room.all, incremental, reserve));
+        let verdict = free.map_or(SpaceVerdict::Enough, |free| self.periodic.space.weigh(free.left, free.all, incremental, reserve));
         match verdict {
-            Verdict::Room => return self.ask_periodic(),
-            Verdict::Again => {
+            SpaceVerdict::Enough => return self.ask_periodic(),
+            SpaceVerdict::Again => {
                 self.tell(Notice::RoomAgain);
                 return self.ask_periodic();
             }
-            Verdict::Short => {}
-            Verdict::NewlyShort(expected, reserve) => {
-                let left = room.map_or(0, |room| room.left);
+            SpaceVerdict::Short => {}
+            SpaceVerdict::NewlyShort(expected, reserve) => {
+                let left = free.map_or(0, |free| free.left);
                 self.tell(Notice::NoRoom { left, expected, reserve });
             }
         }

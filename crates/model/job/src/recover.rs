@@ -15,7 +15,7 @@ use mend_coordination::recovery::{Action, Recovery, Source, Survey, Want, source
 use mend_messages::daemon::ToDaemon;
 use mend_messages::files::{KeptFile, PutOrder};
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Holding, ImageRef, NodeStore, Origin, Place, TierDone, TierOrder};
+use mend_messages::tier::{Holding, ImageLocation, ImageRef, NodeStore, Origin, TierDone, TierOrder};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -134,7 +134,7 @@ impl Job {
                 let token = self.tokens.draw();
                 if let Some(store) = source.store() {
                     let address = self.nodes[node as usize].setup.address;
-                    self.order(*holder, TierOrder::Send { image, from: Place::NodeStore(store), address, token, hurry: true });
+                    self.order(*holder, TierOrder::Send { image, from: ImageLocation::NodeStore(store), address, token, hurry: true });
                 }
                 Some(Origin::Node { token })
             }

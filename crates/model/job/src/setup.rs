@@ -35,7 +35,7 @@ pub struct Saving {
 
 /// When checkpoints are taken and which are kept. Part of the job's record, so that a restart goes on with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct CheckpointPlan {
     /// When checkpoints are taken.
     pub interval: Interval,
     /// Which are full.
@@ -48,7 +48,7 @@ pub struct Plan {
     pub space_percent: Option<u32>,
 }
 
-impl Plan {
+impl CheckpointPlan {
     /// What upkeep keeps.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
@@ -155,7 +155,7 @@ pub struct Setup {
     /// Those that copies in tiers are looked after of, ascending.
     pub adopted: Vec<Adopted>,
     /// When checkpoints are taken.
-    pub plan: Plan,
+    pub plan: CheckpointPlan,
     /// `None`: the shared directory alone.
     pub tiers: Option<TierSetup>,
     /// How images are taken.

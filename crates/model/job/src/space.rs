@@ -8,7 +8,7 @@ const PART: u64 = 20;
 
 /// What checkpoints took, and whether the user was told that there is no room.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Space {
+pub(crate) struct CheckpointSpace {
     full: u64,
     incremental: u64,
     /// Too little room since it was last told.
@@ -17,9 +17,9 @@ pub(crate) struct Space {
 
 /// What is said when it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum SpaceVerdict {
     /// There is room, as before.
-    Room,
+    Enough,
     /// There is room again.
     Again,
     /// There is too little, as before.
@@ -28,7 +28,7 @@ pub(crate) enum Verdict {
     NewlyShort(u64, u64),
 }
 
-impl Space {
+impl CheckpointSpace {
     /// A checkpoint has taken so much.
     pub(crate) fn taken(&mut self, kind: Kind, bytes: u64) {
         match kind {
@@ -38,15 +38,15 @@ impl Space {
     }
 
     /// Judges with `left` of `all` bytes. `reserve` bytes are to stay free, or a 20th of the file system if that is less.
-    pub(crate) fn weigh(&mut self, left: u64, all: u64, incremental: bool, reserve: u64) -> Verdict {
+    pub(crate) fn weigh(&mut self, left: u64, all: u64, incremental: bool, reserve: u64) -> SpaceVerdict {
         let expected = if incremental && self.incremental > 0 { self.incremental } else { self.full };
         let reserve = reserve.min(all / PART);
         let short = left < expected.saturating_add(reserve);
         match (short, std::mem::replace(&mut self.short, short)) {
-            (false, false) => Verdict::Room,
-            (false, true) => Verdict::Again,
-            (true, true) => Verdict::Short,
-            (true, false) => Verdict::NewlyShort(expected, reserve),
+            (false, false) => SpaceVerdict::Enough,
+            (false, true) => SpaceVerdict::Again,
+            (true, true) => SpaceVerdict::Short,
+            (true, false) => SpaceVerdict::NewlyShort(expected, reserve),
         }
     }
 }
@@ -57,16 +57,16 @@ mod tests {
 
     #[test]
     fn it_is_told_once_that_there_is_too_little_and_once_that_there_is_room() {
-        let mut space = Space::default();
+        let mut space = CheckpointSpace::default();
         let all = 1000;
-        assert_eq!(space.weigh(60, all, false, 100), Verdict::Room, "nothing is known of its size");
+        assert_eq!(space.weigh(60, all, false, 100), SpaceVerdict::Enough, "nothing is known of its size");
         space.taken(Kind::Full, 100);
         space.taken(Kind::Incremental, 10);
-        assert_eq!(space.weigh(149, all, true, 100), Verdict::Room);
-        assert_eq!(space.weigh(149, all, false, 100), Verdict::NewlyShort(100, 50));
-        assert_eq!(space.weigh(140, all, false, 100), Verdict::Short);
-        assert_eq!(space.weigh(150, all, false, 100), Verdict::Again);
-        assert_eq!(space.weigh(130, all, false, 30), Verdict::Room);
-        assert_eq!(space.weigh(59, all, true, 50), Verdict::NewlyShort(10, 50));
+        assert_eq!(space.weigh(149, all, true, 100), SpaceVerdict::Enough);
+        assert_eq!(space.weigh(149, all, false, 100), SpaceVerdict::NewlyShort(100, 50));
+        assert_eq!(space.weigh(140, all, false, 100), SpaceVerdict::Short);
+        assert_eq!(space.weigh(150, all, false, 100), SpaceVerdict::Again);
+        assert_eq!(space.weigh(130, all, false, 30), SpaceVerdict::Enough);
+        assert_eq!(space.weigh(59, all, true, 50), SpaceVerdict::NewlyShort(10, 50));
     }
 }

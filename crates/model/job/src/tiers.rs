@@ -19,7 +19,7 @@ use mend_journal::event::Asker;
 use mend_messages::agent::SaveOrder;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Destination, Holding, ImageRef, NodeStore, Place, Tier, TierDone, TierOrder, TierReport, TierSpec};
+use mend_messages::tier::{Destination, Holding, ImageLocation, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport, TierSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub struct Tiering {
     machine: Replication,
     /// What each rank's image may take, as its agent said.
     sizes: BTreeMap<Rank, u64>,
-    placed: BTreeMap<Rank, Place>,
+    placed: BTreeMap<Rank, ImageLocation>,
     /// Tasks that daemons work on, with the machine's own numbers.
     tasks: BTreeMap<u64, u64>,
     next_task: u64,
@@ -89,13 +89,13 @@ impl Tiering {
     }
 
     /// Where a store's or a file's copy counts: the tier's index, and the node.
-    fn site(&self, place: &Place, node: NodeIndex) -> Option<(usize, Option<NodeIndex>)> {
+    fn site(&self, place: &ImageLocation, node: NodeIndex) -> Option<(usize, Option<NodeIndex>)> {
         match place {
-            Place::NodeStore(NodeStore::Memory) => Some((self.index(|tier| *tier == Tier::Memory)?, Some(node))),
-            Place::NodeStore(NodeStore::Directory(path)) => {
+            ImageLocation::NodeStore(NodeStore::Memory) => Some((self.index(|tier| *tier == Tier::Memory)?, Some(node))),
+            ImageLocation::NodeStore(NodeStore::Directory(path)) => {
                 Some((self.index(|tier| matches!(tier, Tier::Local(own) if own == path))?, Some(node)))
             }
-            Place::File(_) => Some((self.index(|tier| *tier == Tier::Shared)?, None)),
+            ImageLocation::File(_) => Some((self.index(|tier| *tier == Tier::Shared)?, None)),
         }
     }
 
@@ -155,7 +155,7 @@ impl Job {
         let placed = std::mem::take(&mut tiering.placed);
         let number = publication.number;
         let image = |image: &crate::event::PublishedImage| {
-            let place = placed.get(&image.rank).cloned().unwrap_or(Place::File(PathBuf::new()));
+            let place = placed.get(&image.rank).cloned().unwrap_or(ImageLocation::File(PathBuf::new()));
             let site = tiering.site(&place, image.node);
             let reference = ImageRef { number, rank: image.rank, bytes: image.bytes, checksum: image.checksum, id: image.id };
             Published { image: reference, base: image.base, sites: site.into_iter().collect() }
@@ -183,11 +183,11 @@ impl Job {
                         let own = self.nodes[node as usize].setup.name == entry.host;
                         let partner = tiering.index(|tier| *tier == Tier::Partner).filter(|_| !own && holding.store == NodeStore::Memory);
                         let site = partner.map(|tier| (tier, Some(node)));
-                        sites.extend(site.or_else(|| tiering.site(&Place::NodeStore(holding.store.clone()), node)));
+                        sites.extend(site.or_else(|| tiering.site(&ImageLocation::NodeStore(holding.store.clone()), node)));
                     }
                 }
                 if entry.shared {
-                    sites.extend(tiering.site(&Place::File(PathBuf::new()), 0));
+                    sites.extend(tiering.site(&ImageLocation::File(PathBuf::new()), 0));
                 }
                 images.push(Published { image: entry.image, base: entry.base, sites });
             }
@@ -288,7 +288,7 @@ impl Job {
         let file = self.checkpoints.join(image.number.to_string()).join(image_name(image.rank));
         let Some(tiering) = &mut self.tiers else { return };
         let task = tiering.task(task);
-        let from = tiering.specs[from].tier.store().map_or_else(|| Place::File(file.clone()), Place::NodeStore);
+        let from = tiering.specs[from].tier.store().map_or_else(|| ImageLocation::File(file.clone()), ImageLocation::NodeStore);
         let to = match &tiering.specs[to].tier {
             Tier::Object(base) => Destination::Object(object_address(base, &self.id, image.number, &image_name(image.rank))),
             tier => tier.store().map_or(Destination::File(file), Destination::NodeStore),

@@ -229,7 +229,7 @@ impl fmt::Display for NodeStore {
 
 /// Where a rank's image was written first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum ImageLocation {
     /// On a store of its node.
     NodeStore(NodeStore),
     /// As this file of the shared directory.
@@ -325,7 +325,7 @@ pub enum TierOrder {
         /// Which.
         image: ImageRef,
         /// Where it is.
-        from: Place,
+        from: ImageLocation,
         /// Where it goes.
         to: Destination,
     },
@@ -334,7 +334,7 @@ pub enum TierOrder {
         /// Which.
         image: ImageRef,
         /// Where it is.
-        from: Place,
+        from: ImageLocation,
         /// The other node's daemon.
         address: SocketAddr,
         /// Token that it was told in `Receive` or `Fetch`.
@@ -416,7 +416,7 @@ pub enum TierReport {
         /// Number of the checkpoint.
         number: u64,
         /// Where.
-        place: Place,
+        place: ImageLocation,
     },
     /// A store of this node cannot be used, or took no image: what would be there goes to the next tier.
     PassedOver {

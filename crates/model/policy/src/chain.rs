@@ -24,7 +24,7 @@ pub struct Costs {
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plan {
+pub struct ChainPlan {
     /// Seconds of computation between two checkpoints.
     pub interval_s: f64,
     /// Incremental checkpoints between two full ones.
@@ -52,7 +52,7 @@ pub fn incrementals(costs: &Costs, probability: f64, limit: u32) -> u32 {
 
 /// Interval and chain together: each depends on the other, by the mean cost and by the risk between two checkpoints.
 #[must_use]
-pub fn plan(costs: &Costs, mtbf_s: f64, limit: u32) -> Plan {
+pub fn plan(costs: &Costs, mtbf_s: f64, limit: u32) -> ChainPlan {
     let interval_of = |m: u32| daly((costs.full_s + f64::from(m) * costs.incremental_s) / (f64::from(m) + 1.0), mtbf_s);
     let mut best = limit;
     // It settles in a few rounds: a longer chain makes the interval shorter, that the risk smaller, that the chain longer.
@@ -63,7 +63,7 @@ pub fn plan(costs: &Costs, mtbf_s: f64, limit: u32) -> Plan {
         }
         best = next;
     }
-    Plan { interval_s: interval_of(best), incrementals: best }
+    ChainPlan { interval_s: interval_of(best), incrementals: best }
 }
 
 /// Probability of at least one failure in `seconds`.
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(incrementals(&costs(10.0, 1.0, 1.0), 1e-12, 60), 60);
         assert_eq!(incrementals(&costs(10.0, 9.0, 10.0), 1.0, 60), 0, "restarts suffer more than is saved");
         assert_eq!(incrementals(&costs(10.0, 1.0, 1.0), 0.18, 60), 9, "sqrt(2 * 9 / 0.18) - 1");
-        assert_eq!(plan(&costs(10.0, 10.0, 1.0), 1e5, 60), Plan { interval_s: daly(10.0, 1e5), incrementals: 0 });
+        assert_eq!(plan(&costs(10.0, 10.0, 1.0), 1e5, 60), ChainPlan { interval_s: daly(10.0, 1e5), incrementals: 0 });
     }
 
     proptest! {

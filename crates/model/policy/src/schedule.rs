@@ -127,12 +127,12 @@ pub struct Schedule {
     /// Seconds that restarts of this job took per byte of all ranks' images.
     read_s_per_byte: Option<f64>,
     chain: u32,
-    space: Space,
+    space: ChainSpace,
 }
 
 /// Bytes of the chain that the next checkpoint would build on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Space {
+struct ChainSpace {
     /// Of its full checkpoint.
     full: u64,
     /// Of all of it.
@@ -160,7 +160,7 @@ impl Schedule {
     /// The schedule of a job that begins now, new or restarted.
     #[must_use]
     pub fn new(rules: Rules, now_us: u64) -> Self {
-        let space = Space::default();
+        let space = ChainSpace::default();
         let mut schedule = Self { rules, due_us: None, failures: 0, full: None, incremental: None, read_s_per_byte: None, chain: 0, space };
         schedule.due_us = schedule.interval_s().map(|interval| now_us.saturating_add(microseconds(interval)));
         schedule
@@ -185,7 +185,7 @@ impl Schedule {
     }
 
     fn has_space(&self) -> bool {
-        let Space { full, total, newest } = self.space;
+        let ChainSpace { full, total, newest } = self.space;
         let wanted = u128::from(total) + u128::from(newest);
         self.rules.space_percent.is_none_or(|percent| wanted * 100 <= u128::from(full) * u128::from(percent))
     }
@@ -229,8 +229,8 @@ impl Schedule {
             Kind::Mixed => {}
         }
         self.space = match taken.kind {
-            Kind::Full => Space { full: taken.bytes, total: taken.bytes, newest: 0 },
-            _ => Space { total: self.space.total.saturating_add(taken.bytes), newest: taken.bytes, ..self.space },
+            Kind::Full => ChainSpace { full: taken.bytes, total: taken.bytes, newest: 0 },
+            _ => ChainSpace { total: self.space.total.saturating_add(taken.bytes), newest: taken.bytes, ..self.space },
         };
         self.chain = taken.chain;
         self.failures = 0;

@@ -1,7 +1,7 @@
 //! Between the controller and the agents of one job: who speaks for which rank, and which answer belongs to which question.
 //!
 //! ```text
-//! no agent ── Hello (main process) ──► main            restore: awaited ── Restored + restorer's news ──► main
+//! no agent ── Hello (main process) ──► main            restore: awaited ── Restored + what the restorer says ──► main
 //!     │                                 │
 //!     └── Hello (descendant) ──► descendant ◄───────── Hello (descendant): takes over the fabric; such a rank
 //!                                                      is never saved
@@ -13,7 +13,7 @@ use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
 use crate::program::Agentless;
-use crate::rank::{Command, Milestone, News};
+use crate::rank::{Command, Milestone, RankEvent};
 use crate::sink::{Sink, Sinks};
 use crate::transfer::{self, Token, TransferError};
 use mend_coordination::batch::Batch;
@@ -369,8 +369,8 @@ impl AgentRouter {
     }
 
     /// A rank's process came further.
-    pub fn reached(&mut self, news: News, ranks: &mut Ranks) {
-        let News { rank, attempt, event } = news;
+    pub fn reached(&mut self, rank_event: RankEvent, ranks: &mut Ranks) {
+        let RankEvent { rank, attempt, event } = rank_event;
         let Some(slot) = ranks.get_mut(&rank).filter(|slot| slot.attempt == attempt) else { return };
         match event {
             Milestone::Started { agentless } => {

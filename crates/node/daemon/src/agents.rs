@@ -65,21 +65,21 @@ pub enum AgentEvent {
     },
 }
 
-/// A job's door for agents.
+/// The socket at which the agents of a job arrive.
 #[derive(Debug)]
-pub struct AgentDoor {
+pub struct AgentSocket {
     name: String,
-    hall: Hall,
+    connections: AgentConnections,
     accepting: JoinHandle<()>,
 }
 
 #[derive(Clone, Debug)]
-struct Hall {
+struct AgentConnections {
     events: mpsc::Sender<AgentEvent>,
     next: Arc<AtomicU64>,
 }
 
-impl AgentDoor {
+impl AgentSocket {
     /// Opens it. Events arrive at the returned receiver.
     ///
     /// # Errors
@@ -91,9 +91,9 @@ impl AgentDoor {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let (events, arrivals) = mpsc::channel(QUEUE);
-        let hall = Hall { events, next: Arc::new(AtomicU64::new(0)) };
-        let accepting = tokio::spawn(accept(listener, hall.clone()));
-        Ok((Self { name, hall, accepting }, arrivals))
+        let connections = AgentConnections { events, next: Arc::new(AtomicU64::new(0)) };
+        let accepting = tokio::spawn(accept(listener, connections.clone()));
+        Ok((Self { name, connections, accepting }, arrivals))
     }
 
     /// Name of the abstract socket, without the leading NUL.
@@ -109,17 +109,17 @@ impl AgentDoor {
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true)?;
         // A restored agent speaks when its image is read, which takes as long as it takes.
-        Ok(self.hall.serve(UnixStream::from_std(socket)?, None, None))
+        Ok(self.connections.serve(UnixStream::from_std(socket)?, None, None))
     }
 }
 
-impl Drop for AgentDoor {
+impl Drop for AgentSocket {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-async fn accept(listener: UnixListener, hall: Hall) {
+async fn accept(listener: UnixListener, connections: AgentConnections) {
     let places = Arc::new(Semaphore::new(MAX_AGENTS));
     let (user, refusals) = (rustix::process::geteuid().as_raw(), Arc::new(Refusals::default()));
     loop {
@@ -137,13 +137,13 @@ async fn accept(listener: UnixListener, hall: Hall) {
             Err(_) => continue,
         }
         match places.clone().try_acquire_owned() {
-            Ok(place) => drop(hall.serve(socket, Some(HELLO_TIME), Some(place))),
+            Ok(place) => drop(connections.serve(socket, Some(HELLO_TIME), Some(place))),
             Err(_) => refusals.tell(Peer::User(user), &io::Error::other(format!("more than {MAX_AGENTS} agents at a job's socket"))),
         }
     }
 }
 
-impl Hall {
+impl AgentConnections {
     fn serve(&self, socket: UnixStream, hurry: Option<Duration>, place: Option<tokio::sync::OwnedSemaphorePermit>) -> AgentId {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (reader, writer) = socket.into_split();

@@ -10,7 +10,7 @@
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
 use crate::agent_router::{AgentRouter, Ranks, SaveStep, Slot};
-use crate::agents::{AgentDoor, AgentEvent};
+use crate::agents::{AgentEvent, AgentSocket};
 use crate::failure::{RankFailure, chain};
 use crate::launch_environment::shares_pid_namespace;
 use crate::node::Node;
@@ -18,14 +18,14 @@ use crate::outbox::{Ordered, Outbox, Urgent, queues};
 use crate::privileges::Isolation;
 use crate::program::Known;
 use crate::put_files::put_files;
-use crate::rank::{Command, News, Origin, Surroundings, live};
+use crate::rank::{Command, Origin, RankContext, RankEvent, run_rank};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
 use crate::start::Beginning;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
-use crate::transfer::{Admitted, MeetingPlace};
+use crate::transfer::{Admitted, Rendezvous};
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
@@ -72,12 +72,12 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (transfers, arrivals) = mpsc::channel(16);
     // A controller that was killed may have left ranks here that are just being ended; its successor waits for that.
     let refusal = Instant::now() + LEAVING_TIME;
-    let mut enlisted = node.enlist(introduction.identity, introduction.secret.clone(), transfers.clone());
-    while enlisted.is_none() && Instant::now() < refusal {
+    let mut registered = node.register(introduction.identity, introduction.secret.clone(), transfers.clone());
+    while registered.is_none() && Instant::now() < refusal {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        enlisted = node.enlist(introduction.identity, introduction.secret.clone(), transfers.clone());
+        registered = node.register(introduction.identity, introduction.secret.clone(), transfers.clone());
     }
-    let Some(_enlisted) = enlisted else {
+    let Some(_registered) = registered else {
         let error = format!("job {} is on this node already", introduction.id);
         // A controller that does not listen learns it from the closed connection.
         let _ = sender.send(&FromDaemon::Refused { error }).await;
@@ -91,7 +91,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         }
     };
     let (urgent, ordered, outbox) = queues();
-    let (door, agents) = match AgentDoor::open() {
+    let (agent_socket, agents) = match AgentSocket::open() {
         Ok(opened) => opened,
         Err(error) => {
             let error = format!("no socket for the job's agents: {error}");
@@ -116,7 +116,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         }
     });
     tracing::info!(job = introduction.id, size = introduction.size, "serving a job");
-    let (news, tidings) = mpsc::unbounded_channel();
+    let (rank_event_sender, rank_events) = mpsc::unbounded_channel();
     let (save_steps, saves) = mpsc::unbounded_channel();
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
     let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
@@ -136,20 +136,20 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         introduction,
         urgent,
         ordered,
-        door,
+        agent_socket,
         ranks: HashMap::new(),
         attempts: 0,
-        lives: JoinSet::new(),
-        meeting: MeetingPlace::default(),
+        rank_tasks: JoinSet::new(),
+        rendezvous: Rendezvous::default(),
         known: Arc::default(),
         key,
         shared_memory: SharedMemory::make(),
         namespace: Arc::new(SharedNamespace::new(lease + GRACE)),
         lease,
-        news,
+        rank_event_sender,
         patience,
     };
-    let end = job.run(Incoming { commands, agents, arrivals, tidings, saves }).await;
+    let end = job.run(Incoming { commands, agents, arrivals, rank_events, saves }).await;
     leave(job, end, sending).await;
     receiving.abort();
 }
@@ -196,7 +196,7 @@ struct Incoming {
     commands: mpsc::Receiver<ToDaemon>,
     agents: mpsc::Receiver<AgentEvent>,
     arrivals: mpsc::Receiver<Admitted>,
-    tidings: mpsc::UnboundedReceiver<News>,
+    rank_events: mpsc::UnboundedReceiver<RankEvent>,
     saves: mpsc::UnboundedReceiver<SaveStep>,
 }
 
@@ -205,13 +205,13 @@ struct Job {
     introduction: Arc<JobIntroduction>,
     urgent: Urgent,
     ordered: Ordered,
-    door: AgentDoor,
+    agent_socket: AgentSocket,
     agent_router: AgentRouter,
     ranks: Ranks,
     attempts: u64,
-    lives: JoinSet<(Rank, u64)>,
+    rank_tasks: JoinSet<(Rank, u64)>,
     tiers: Tiers,
-    meeting: MeetingPlace,
+    rendezvous: Rendezvous,
     known: Arc<Mutex<Known>>,
     /// What images are encrypted with.
     key: Option<Key>,
@@ -219,7 +219,7 @@ struct Job {
     shared_memory: Option<SharedMemory>,
     /// Goes, too, when they are gone.
     namespace: Arc<SharedNamespace>,
-    news: mpsc::UnboundedSender<News>,
+    rank_event_sender: mpsc::UnboundedSender<RankEvent>,
     patience: Duration,
     /// How long the ranks live on without a word from the controller.
     lease: Duration,
@@ -233,10 +233,10 @@ impl Job {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                // News of a rank are sent before its agent's words that depend on them, and must be heard before them.
+                // RankEvent of a rank are sent before its agent's words that depend on them, and must be heard before them.
                 biased;
-                Some(news) = incoming.tidings.recv() => self.agent_router.reached(news, &mut self.ranks),
-                Some(ended) = self.lives.join_next(), if !self.lives.is_empty() => self.life_ended(ended.ok()),
+                Some(event) = incoming.rank_events.recv() => self.agent_router.reached(event, &mut self.ranks),
+                Some(ended) = self.rank_tasks.join_next(), if !self.rank_tasks.is_empty() => self.rank_task_ended(ended.ok()),
                 message = incoming.commands.recv() => {
                     silence.renew();
                     if renewed.elapsed() >= self.lease / RENEWALS {
@@ -252,10 +252,10 @@ impl Job {
                 Some(event) = incoming.agents.recv() => self.agent_router.heard(event, &mut self.ranks),
                 Some(step) = incoming.saves.recv() => self.agent_router.save_came_further(step, &self.ranks),
                 Some(Admitted { token, connection, .. }) = incoming.arrivals.recv() => {
-                    self.meeting.arrived(token, connection, Instant::now());
+                    self.rendezvous.arrived(token, connection, Instant::now());
                 }
                 _ = tick.tick() => {
-                    self.meeting.tidy(Instant::now());
+                    self.rendezvous.tidy(Instant::now());
                     if silence.is_over() {
                         tracing::warn!(job = self.introduction.id, ms = self.lease.as_millis(), "not a word from the controller");
                         return End::Lost;
@@ -272,7 +272,7 @@ impl Job {
                 let beginning = Beginning {
                     rank,
                     job: self.introduction.clone(),
-                    socket: self.door.name().to_owned(),
+                    socket: self.agent_socket.name().to_owned(),
                     isolated: matches!(self.node.isolation, Isolation::Available { .. }),
                     shared: shares_pid_namespace(&self.introduction),
                     library: self.node.library.clone(),
@@ -331,12 +331,12 @@ impl Job {
             TierOrder::Copy { task, image, from, to } => self.tiers.copy(task, image, from, to),
             TierOrder::Send { image, from, address, token, hurry } => self.tiers.send(image, from, address, token, hurry),
             TierOrder::Receive { task, image, store, token } => {
-                let arrival = self.meeting.expect(token, now);
+                let arrival = self.rendezvous.expect(token, now);
                 self.tiers.receive(task, image, &store, arrival);
             }
             TierOrder::Fetch { task, image, from, spare, check } => {
                 let arrival = match &from {
-                    ImageOrigin::Node { token } => Some(self.meeting.expect(*token, now)),
+                    ImageOrigin::Node { token } => Some(self.rendezvous.expect(*token, now)),
                     _ => None,
                 };
                 self.tiers.fetch((task, image, check), from, spare, arrival);
@@ -360,14 +360,14 @@ impl Job {
             return Err(RankFailure::Present(rank));
         }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(RankFailure::Channels)?;
-        let agent = self.door.adopt(ours.into()).map_err(RankFailure::Channels)?;
+        let agent = self.agent_socket.adopt(ours.into()).map_err(RankFailure::Channels)?;
         let restoration = Restoration {
             rank,
             size: self.introduction.size,
             job: self.introduction.identity,
             source: match source {
                 RestoreSource::Files(chain) => Source::Files(chain),
-                RestoreSource::Transfer { token } => Source::Transfer(self.meeting.expect(token, Instant::now())),
+                RestoreSource::Transfer { token } => Source::Transfer(self.rendezvous.expect(token, Instant::now())),
             },
             image,
             key: self.key.clone(),
@@ -392,21 +392,21 @@ impl Job {
         let attempt = self.attempts;
         self.attempts += 1;
         let (sender, commands) = mpsc::unbounded_channel();
-        let (ordered, urgent, news) = (self.ordered.clone(), self.urgent.clone(), self.news.clone());
+        let (ordered, urgent, rank_events) = (self.ordered.clone(), self.urgent.clone(), self.rank_event_sender.clone());
         let shared_memory = self.shared_memory.as_ref().map(|own| own.path().to_owned());
         let open_files = self.node.open_files;
         let namespace = self.namespace.clone();
-        let around = Surroundings { rank, attempt, fed, shared_memory, namespace, open_files, ordered, urgent, commands, news };
-        let life = async move {
-            live(around, origin).await;
+        let context = RankContext { rank, attempt, fed, shared_memory, namespace, open_files, ordered, urgent, commands, rank_events };
+        let rank_task = async move {
+            run_rank(context, origin).await;
             (rank, attempt)
         };
-        self.lives.spawn(life.instrument(tracing::info_span!("rank", rank, attempt)));
+        self.rank_tasks.spawn(rank_task.instrument(tracing::info_span!("rank", rank, attempt)));
         self.ranks.insert(rank, Slot::new(attempt, sender));
         Ok(())
     }
 
-    fn life_ended(&mut self, ended: Option<(Rank, u64)>) {
+    fn rank_task_ended(&mut self, ended: Option<(Rank, u64)>) {
         let Some((rank, attempt)) = ended else { return tracing::error!("the task of a rank panicked") };
         if self.ranks.get(&rank).is_some_and(|slot| slot.attempt == attempt) {
             self.ranks.remove(&rank);
@@ -418,7 +418,7 @@ impl Job {
     /// Kills everything and sees it dead.
     async fn release(&mut self) {
         self.ranks.clear();
-        while self.lives.join_next().await.is_some() {}
+        while self.rank_tasks.join_next().await.is_some() {}
         self.tiers.leave().await;
     }
 }

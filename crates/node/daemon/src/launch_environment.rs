@@ -11,7 +11,7 @@ pub const PMI_FD: i32 = 3;
 
 /// What is particular to one rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct RankIdentity<'a> {
     /// Which rank.
     pub rank: Rank,
     /// Of how many.
@@ -28,21 +28,21 @@ pub struct Place<'a> {
 ///
 /// # Errors
 /// If the library is at a path that `LD_PRELOAD` cannot express.
-pub fn rank_environment(user: &[(String, String)], place: Place<'_>) -> Result<Vec<(String, String)>, ProgramError> {
-    let unusable = || ProgramError::Unloadable { path: place.library.to_owned() };
+pub fn rank_environment(user: &[(String, String)], identity: RankIdentity<'_>) -> Result<Vec<(String, String)>, ProgramError> {
+    let unusable = || ProgramError::Unloadable { path: identity.library.to_owned() };
     // ld.so(8): a list separated by colons or spaces, without a way to escape them. FI_PROVIDER_PATH has colons.
-    let library = place.library.to_str().filter(|path| !path.contains([':', ' ', ';'])).ok_or_else(unusable)?;
-    let directory = place.library.parent().and_then(Path::to_str).ok_or_else(unusable)?;
+    let library = identity.library.to_str().filter(|path| !path.contains([':', ' ', ';'])).ok_or_else(unusable)?;
+    let directory = identity.library.parent().and_then(Path::to_str).ok_or_else(unusable)?;
     let preload = match user.iter().find(|(name, _)| name == "LD_PRELOAD") {
         Some((_, others)) if !others.is_empty() => format!("{library}:{others}"),
         _ => library.to_owned(),
     };
     let ours = [
-        ("MEND_RANK", place.rank.to_string()),
-        ("MEND_SIZE", place.size.to_string()),
-        ("MEND_JOB", place.job.to_owned()),
+        ("MEND_RANK", identity.rank.to_string()),
+        ("MEND_SIZE", identity.size.to_string()),
+        ("MEND_JOB", identity.job.to_owned()),
         // The usual notation for an abstract socket (unix(7)).
-        ("MEND_SOCKET", format!("@{}", place.socket)),
+        ("MEND_SOCKET", format!("@{}", identity.socket)),
         ("LD_PRELOAD", preload),
         ("FI_PROVIDER_PATH", provider_path(directory, user)),
         ("FI_PROVIDER", provider_filter(user)),
@@ -53,8 +53,8 @@ pub fn rank_environment(user: &[(String, String)], place: Place<'_>) -> Result<V
         ("I_MPI_OFI_PROVIDER", "mend".to_owned()),
         ("I_MPI_PIN", "off".to_owned()),
         ("PMI_FD", PMI_FD.to_string()),
-        ("PMI_RANK", place.rank.to_string()),
-        ("PMI_SIZE", place.size.to_string()),
+        ("PMI_RANK", identity.rank.to_string()),
+        ("PMI_SIZE", identity.size.to_string()),
     ];
     // A launcher above us (srun, mpiexec) may have left its own rank in the environment; ours wins. Intel MPI would talk to
     // a batch system through the library that sites name for it.
@@ -103,8 +103,8 @@ mod tests {
 
     fn environment(user: &[(&str, &str)], library: &str) -> Result<Vec<(String, String)>, ProgramError> {
         let user: Vec<_> = user.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let place = Place { rank: 2, size: 4, job: "lmp-1", socket: "mend-x", library: Path::new(library) };
-        rank_environment(&user, place)
+        let identity = RankIdentity { rank: 2, size: 4, job: "lmp-1", socket: "mend-x", library: Path::new(library) };
+        rank_environment(&user, identity)
     }
 
     fn value<'a>(env: &'a [(String, String)], name: &str) -> Vec<&'a str> {

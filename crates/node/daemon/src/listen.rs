@@ -1,14 +1,14 @@
 //! The daemon's port: who is let in, and to what.
 //!
 //! Faults assumed: anybody connects and sends anything, or nothing. A connection has [`HANDSHAKE_TIMEOUT`] to prove
-//! itself, and a place in which to do so ([`Pending`]): who comes takes the oldest one's, so that strangers cost a bounded
+//! itself, and a slot in which to do so ([`PendingHandshakes`]): who comes takes the oldest one's, so that unproven peers cost a bounded
 //! number of descriptors and keep nobody out. What is refused is told of once a minute, with a count.
 
 use crate::node::Node;
 use crate::transfer::Admitted;
 use crate::{job, transfer};
 use mend_messages::auth::Purpose;
-use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, Peer, Pending, Place, Refusals};
+use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, Peer, PendingHandshakes, Refusals};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 /// Serves connections until cancelled.
 pub async fn listen(node: Arc<Node>, listener: TcpListener) {
-    let (pending, refusals) = (Arc::new(Pending::default()), Arc::new(Refusals::default()));
+    let (pending, refusals) = (Arc::new(PendingHandshakes::default()), Arc::new(Refusals::default()));
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -28,19 +28,19 @@ pub async fn listen(node: Arc<Node>, listener: TcpListener) {
                 continue;
             }
         };
-        let place = pending.enter(Peer::Address(peer.ip().to_canonical()));
+        let slot = pending.enter(Peer::Address(peer.ip().to_canonical()));
         let (node, refusals) = (node.clone(), refusals.clone());
         tokio::spawn(async move {
-            if let Err(error) = greet(node, stream, peer, place).await {
+            if let Err(error) = greet(node, stream, peer, slot).await {
                 refusals.tell(peer, &error);
             }
         });
     }
 }
 
-async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, place: Place) -> Result<(), HandshakeError> {
+async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {
     let admitting = async { timeout(HANDSHAKE_TIMEOUT, admit(&node, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
-    match place.hold(admitting).await? {
+    match slot.hold(admitting).await? {
         Caller::Transfer(admitted) => node.deliver(admitted).await,
         Caller::Controller(connection) => {
             tracing::debug!(%peer, "a controller is admitted");

@@ -29,37 +29,37 @@ pub struct Node {
     /// `mend-restorer`, if it was found.
     pub restorer: Option<PathBuf>,
     /// Jobs that are here, by identity.
-    pub jobs: Mutex<HashMap<[u8; 16], Enrolment>>,
+    pub jobs: Mutex<HashMap<[u8; 16], TransferQueue>>,
 }
 
 /// How transfers find their job.
 #[derive(Debug)]
-pub struct Enrolment {
+pub struct TransferQueue {
     secret: Secret,
     transfers: mpsc::Sender<Admitted>,
 }
 
 /// A job's presence; dropping it takes the job off the list.
 #[derive(Debug)]
-pub struct Enlisted {
+pub struct JobRegistration {
     node: Arc<Node>,
     identity: [u8; 16],
 }
 
 impl Node {
-    fn jobs(&self) -> MutexGuard<'_, HashMap<[u8; 16], Enrolment>> {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<[u8; 16], TransferQueue>> {
         // The map is only ever changed by whole entries, so a panic elsewhere leaves it sound.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a job on the list; `None` if it is there already.
-    pub fn enlist(self: &Arc<Self>, identity: [u8; 16], secret: Secret, transfers: mpsc::Sender<Admitted>) -> Option<Enlisted> {
+    pub fn register(self: &Arc<Self>, identity: [u8; 16], secret: Secret, transfers: mpsc::Sender<Admitted>) -> Option<JobRegistration> {
         let mut jobs = self.jobs();
         if jobs.contains_key(&identity) {
             return None;
         }
-        jobs.insert(identity, Enrolment { secret, transfers });
-        Some(Enlisted { node: self.clone(), identity })
+        jobs.insert(identity, TransferQueue { secret, transfers });
+        Some(JobRegistration { node: self.clone(), identity })
     }
 
     /// The secret of a job that is here.
@@ -77,7 +77,7 @@ impl Node {
     }
 }
 
-impl Drop for Enlisted {
+impl Drop for JobRegistration {
     fn drop(&mut self) {
         self.node.jobs().remove(&self.identity);
     }

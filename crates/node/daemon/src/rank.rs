@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// How long descendants may go on writing after their rank ended.
-const AFTERLIFE: Duration = Duration::from_secs(1);
+const DESCENDANT_OUTPUT_TIME: Duration = Duration::from_secs(1);
 
 /// How long a restored agent may take to reopen files and the like.
 const REBUILD_TIME: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ pub enum Command {
 
 /// What the job needs to know of a rank's life; everything else goes to the controller directly.
 #[derive(Debug)]
-pub struct News {
+pub struct RankEvent {
     /// Which rank.
     pub rank: Rank,
     /// Which of its processes.
@@ -69,7 +69,7 @@ pub struct News {
     pub event: Milestone,
 }
 
-/// See [`News`].
+/// See [`RankEvent`].
 #[derive(Debug)]
 pub enum Milestone {
     /// The controller has been told that the program runs.
@@ -97,7 +97,7 @@ pub enum Origin {
 
 /// What a rank's task works with.
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct RankContext {
     /// Which rank.
     pub rank: Rank,
     /// Which of its processes on this node.
@@ -117,40 +117,40 @@ pub struct Surroundings {
     /// From the job.
     pub commands: mpsc::UnboundedReceiver<Command>,
     /// To the job.
-    pub news: mpsc::UnboundedSender<News>,
+    pub rank_events: mpsc::UnboundedSender<RankEvent>,
 }
 
-impl Surroundings {
+impl RankContext {
     /// Tells the job. It may be gone, which the end of the commands will tell.
     fn tell(&self, event: Milestone) {
-        let _ = self.news.send(News { rank: self.rank, attempt: self.attempt, event });
+        let _ = self.rank_events.send(RankEvent { rank: self.rank, attempt: self.attempt, event });
     }
 }
 
 /// Runs the rank to its end.
-pub async fn live(mut around: Surroundings, origin: Origin) {
+pub async fn run_rank(mut context: RankContext, origin: Origin) {
     let restoring = matches!(origin, Origin::Restore(_));
-    match begin(&mut around, origin).await {
-        Ok(Some(life)) => {
-            life.run(&mut around).await;
-            around.namespace.sweep();
+    match begin(&mut context, origin).await {
+        Ok(Some(task)) => {
+            task.run(&mut context).await;
+            context.namespace.sweep();
         }
         Ok(None) => {}
-        Err(failure) => report_failure(&around, restoring, &failure),
+        Err(failure) => report_failure(&context, restoring, &failure),
     }
 }
 
-fn report_failure(around: &Surroundings, restoring: bool, failure: &RankFailure) {
-    let (rank, error, hint, code) = (around.rank, chain(failure), failure.hint(), failure.code());
+fn report_failure(context: &RankContext, restoring: bool, failure: &RankFailure) {
+    let (rank, error, hint, code) = (context.rank, chain(failure), failure.hint(), failure.code());
     tracing::info!(rank, error, "no process for a rank");
-    around.urgent.send(match restoring {
+    context.urgent.send(match restoring {
         true => FromDaemon::RestoreFailed { rank, error, hint, image: failure.blames_image() },
         false => FromDaemon::StartFailed { rank, error, hint, code },
     });
 }
 
 /// Gets a supervisor going. `None` if the rank was released meanwhile.
-async fn begin(around: &mut Surroundings, origin: Origin) -> Result<Option<Life>, RankFailure> {
+async fn begin(context: &mut RankContext, origin: Origin) -> Result<Option<RankTask>, RankFailure> {
     let mut held = Vec::new();
     let preparing = async {
         match origin {
@@ -166,32 +166,44 @@ async fn begin(around: &mut Surroundings, origin: Origin) -> Result<Option<Life>
     };
     let (mut launch, agentless, mut building) = tokio::select! {
         prepared = preparing => prepared?,
-        () = collect(&mut around.commands, &mut held) => return Ok(None),
+        () = collect(&mut context.commands, &mut held) => return Ok(None),
     };
-    let piped = around.fed || building.as_ref().is_some_and(|building| building.uses(Role::Stdin));
+    let piped = context.fed || building.as_ref().is_some_and(|building| building.uses(Role::Stdin));
     let (ours, theirs) = open_channels(piped).map_err(RankFailure::Channels)?;
     let files: Vec<OwnedFd> = match &mut building {
         None => theirs.into_iter().map(|(_, end)| end).collect(),
         Some(building) => building.descriptors(theirs).map_err(RankFailure::Channels)?,
     };
-    launch.shared_memory.clone_from(&around.shared_memory);
-    launch.open_files = around.open_files;
-    let namespace = if launch.shared { around.namespace.descriptor().await } else { None };
+    launch.shared_memory.clone_from(&context.shared_memory);
+    launch.open_files = context.open_files;
+    let namespace = if launch.shared { context.namespace.descriptor().await } else { None };
     launch.shared = namespace.is_some();
     let files = namespace.into_iter().chain(files).collect();
     let (link, mut events) = spawn(launch.clone(), files).await?;
-    let (sender, happenings) = mpsc::unbounded_channel();
+    let (sender, process_events) = mpsc::unbounded_channel();
     let from_supervisor = sender.clone();
     tokio::spawn(async move {
         while let Some(event) = events.next().await {
-            if from_supervisor.send(Happening::Supervisor(event)).is_err() {
+            if from_supervisor.send(ProcessEvent::Supervisor(event)).is_err() {
                 return;
             }
         }
-        let _ = from_supervisor.send(Happening::SupervisorGone);
+        let _ = from_supervisor.send(ProcessEvent::SupervisorGone);
     });
     let phase = Phase::Launching;
-    Ok(Some(Life { phase, launch, agentless, link, happenings, sender, building, ours: Some(ours), wires: None, held, deadline: None }))
+    Ok(Some(RankTask {
+        phase,
+        launch,
+        agentless,
+        link,
+        process_events,
+        sender,
+        building,
+        ours: Some(ours),
+        pipes: None,
+        held,
+        deadline: None,
+    }))
 }
 
 /// Takes commands until the rank is released. Cancel safe: what was taken is in `held`.
@@ -202,7 +214,7 @@ async fn collect(commands: &mut mpsc::UnboundedReceiver<Command>, held: &mut Vec
 }
 
 #[derive(Debug)]
-enum Happening {
+enum ProcessEvent {
     Supervisor(Event),
     SupervisorGone,
     Restorer(Result<Word, RestoreError>),
@@ -216,8 +228,8 @@ enum Phase {
     Running,
 }
 
-/// How a life goes on after an event.
-enum Turn {
+/// How a task goes on after an event.
+enum Transition {
     Continue,
     Failed(RankFailure),
     Ended(ExitStatus),
@@ -226,93 +238,95 @@ enum Turn {
 
 /// Everything that carries bytes from and to the process.
 #[derive(Debug)]
-struct Wires {
+struct RankPipes {
     pumps: [Pump; 3],
     stdin: Option<Feed>,
     pmi: Feed,
 }
 
 #[derive(Debug)]
-struct Life {
+struct RankTask {
     phase: Phase,
     launch: Launch,
     agentless: Option<Agentless>,
     link: RankSupervisor,
-    happenings: mpsc::UnboundedReceiver<Happening>,
-    sender: mpsc::UnboundedSender<Happening>,
+    process_events: mpsc::UnboundedReceiver<ProcessEvent>,
+    sender: mpsc::UnboundedSender<ProcessEvent>,
     building: Option<Building>,
     ours: Option<OurEnds>,
-    wires: Option<Wires>,
+    pipes: Option<RankPipes>,
     /// Commands that wait until the process can take them.
     held: Vec<Command>,
     deadline: Option<Instant>,
 }
 
-impl Life {
-    async fn run(mut self, around: &mut Surroundings) {
+impl RankTask {
+    async fn run(mut self, context: &mut RankContext) {
         let restoring = self.building.is_some();
         loop {
             let deadline = self.deadline;
-            let turn = tokio::select! {
-                Some(happening) = self.happenings.recv() => self.happened(around, happening),
-                command = around.commands.recv() => match command {
-                    None => Turn::Released,
+            let transition = tokio::select! {
+                Some(event) = self.process_events.recv() => self.on_process_event(context, event),
+                command = context.commands.recv() => match command {
+                    None => Transition::Released,
                     Some(command) => self.commanded(command).await,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    Turn::Failed(RestoreError::AgentSilent(REBUILD_TIME).into())
+                    Transition::Failed(RestoreError::AgentSilent(REBUILD_TIME).into())
                 }
             };
-            match turn {
-                Turn::Continue => {}
-                Turn::Failed(failure) => {
+            match transition {
+                Transition::Continue => {}
+                Transition::Failed(failure) => {
                     self.end().await;
-                    return report_failure(around, restoring, &failure);
+                    return report_failure(context, restoring, &failure);
                 }
-                Turn::Ended(status) if self.phase == Phase::Running => return self.exited(around, status).await,
-                Turn::Ended(status) => {
+                Transition::Ended(status) if self.phase == Phase::Running => return self.exited(context, status).await,
+                Transition::Ended(status) => {
                     self.end().await;
-                    return report_failure(around, restoring, &RankFailure::DiedEarly(status));
+                    return report_failure(context, restoring, &RankFailure::DiedEarly(status));
                 }
-                Turn::Released => return self.released(around).await,
+                Transition::Released => return self.released(context).await,
             }
         }
     }
 
-    fn happened(&mut self, around: &Surroundings, happening: Happening) -> Turn {
-        match (happening, self.phase) {
-            (Happening::Supervisor(Event::Running), Phase::Launching) => self.launched(around),
-            (Happening::Supervisor(Event::Failed { step, errno }), _) => Turn::Failed(RankFailure::launch(&self.launch, step, errno)),
-            (Happening::Supervisor(Event::Ended(_)), Phase::Building) => {
+    fn on_process_event(&mut self, context: &RankContext, event: ProcessEvent) -> Transition {
+        match (event, self.phase) {
+            (ProcessEvent::Supervisor(Event::Running), Phase::Launching) => self.launched(context),
+            (ProcessEvent::Supervisor(Event::Failed { step, errno }), _) => {
+                Transition::Failed(RankFailure::launch(&self.launch, step, errno))
+            }
+            (ProcessEvent::Supervisor(Event::Ended(_)), Phase::Building) => {
                 // What the restorer said last is on its way and says more than its exit code.
-                Turn::Continue
+                Transition::Continue
             }
-            (Happening::Supervisor(Event::Ended(status)), _) => Turn::Ended(status),
-            (Happening::Supervisor(Event::Running), _) => Turn::Continue,
+            (ProcessEvent::Supervisor(Event::Ended(status)), _) => Transition::Ended(status),
+            (ProcessEvent::Supervisor(Event::Running), _) => Transition::Continue,
             // Somebody killed it, and all the rank's processes with it.
-            (Happening::SupervisorGone, _) => {
+            (ProcessEvent::SupervisorGone, _) => {
                 let what = "the process of Mend that watches it was killed, and the rank with it".to_owned();
-                around.urgent.send(FromDaemon::Report { rank: around.rank, report: Report::ProcessKilled { what } });
-                Turn::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))
+                context.urgent.send(FromDaemon::Report { rank: context.rank, report: Report::ProcessKilled { what } });
+                Transition::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))
             }
-            (Happening::Restorer(Err(error)), Phase::Building) => Turn::Failed(error.into()),
-            (Happening::Restorer(Ok(word)), Phase::Building) => self.restorer_said(around, word),
-            (Happening::Restorer(_), _) => Turn::Continue,
+            (ProcessEvent::Restorer(Err(error)), Phase::Building) => Transition::Failed(error.into()),
+            (ProcessEvent::Restorer(Ok(word)), Phase::Building) => self.restorer_said(context, word),
+            (ProcessEvent::Restorer(_), _) => Transition::Continue,
         }
     }
 
-    fn launched(&mut self, around: &Surroundings) -> Turn {
-        let Some(ours) = self.ours.take() else { return Turn::Continue };
+    fn launched(&mut self, context: &RankContext) -> Transition {
+        let Some(ours) = self.ours.take() else { return Transition::Continue };
         if self.building.is_none() {
-            around.urgent.send(FromDaemon::Started { rank: around.rank });
+            context.urgent.send(FromDaemon::Started { rank: context.rank });
             if self.agentless.is_some() {
-                around.urgent.send(FromDaemon::Agentless { rank: around.rank });
+                context.urgent.send(FromDaemon::Agentless { rank: context.rank });
             }
-            around.tell(Milestone::Started { agentless: self.agentless.take() });
+            context.tell(Milestone::Started { agentless: self.agentless.take() });
         }
-        match connect(around, ours) {
-            Ok(wires) => self.wires = Some(wires),
-            Err(error) => return Turn::Failed(RankFailure::Channels(error)),
+        match connect(context, ours) {
+            Ok(pipes) => self.pipes = Some(pipes),
+            Err(error) => return Transition::Failed(RankFailure::Channels(error)),
         }
         match &mut self.building {
             None => {
@@ -323,45 +337,45 @@ impl Life {
                 self.phase = Phase::Building;
                 let mut words = match building.words() {
                     Ok(words) => words,
-                    Err(error) => return Turn::Failed(RestoreError::Control(error).into()),
+                    Err(error) => return Transition::Failed(RestoreError::Control(error).into()),
                 };
                 let sender = self.sender.clone();
                 tokio::spawn(async move {
                     loop {
                         let word = words.next().await;
                         let last = word.is_err();
-                        if sender.send(Happening::Restorer(word)).is_err() || last {
+                        if sender.send(ProcessEvent::Restorer(word)).is_err() || last {
                             return;
                         }
                     }
                 });
             }
         }
-        Turn::Continue
+        Transition::Continue
     }
 
-    fn restorer_said(&mut self, around: &Surroundings, word: Word) -> Turn {
+    fn restorer_said(&mut self, context: &RankContext, word: Word) -> Transition {
         match word {
             Word::Unread { role, bytes } => {
                 // Ahead of anything the controller sends: those commands are still held.
-                match (role, &self.wires) {
-                    (Role::Stdin, Some(Wires { stdin: Some(feed), .. })) | (Role::Pmi, Some(Wires { pmi: feed, .. })) => {
+                match (role, &self.pipes) {
+                    (Role::Stdin, Some(RankPipes { stdin: Some(feed), .. })) | (Role::Pmi, Some(RankPipes { pmi: feed, .. })) => {
                         feed.push_again(bytes);
                     }
                     _ => {}
                 }
-                Turn::Continue
+                Transition::Continue
             }
             Word::Ready { bytes, us } => {
-                around.urgent.send(FromDaemon::Report { rank: around.rank, report: Report::ImageRead { us, bytes } });
+                context.urgent.send(FromDaemon::Report { rank: context.rank, report: Report::ImageRead { us, bytes } });
                 // The job hears of it before the agent can speak.
-                around.tell(Milestone::Built { us, bytes });
+                context.tell(Milestone::Built { us, bytes });
                 if let Some(building) = &mut self.building
                     && let Err(error) = building.go()
                 {
-                    return Turn::Failed(error.into());
+                    return Transition::Failed(error.into());
                 }
-                if let Some(Wires { stdin: Some(feed), .. }) = self.wires.as_ref().filter(|_| !around.fed) {
+                if let Some(RankPipes { stdin: Some(feed), .. }) = self.pipes.as_ref().filter(|_| !context.fed) {
                     // After what it had not read there is nothing more to come.
                     feed.push(Vec::new());
                 }
@@ -370,19 +384,19 @@ impl Life {
                 self.phase = Phase::Rebuilding;
                 self.deadline = Some(Instant::now() + REBUILD_TIME);
                 self.deliver_held();
-                Turn::Continue
+                Transition::Continue
             }
         }
     }
 
-    async fn commanded(&mut self, command: Command) -> Turn {
+    async fn commanded(&mut self, command: Command) -> Transition {
         match command {
             Command::Signal(signal) => self.link.signal(signal).await,
             Command::Settle => {
                 self.phase = Phase::Running;
                 self.deadline = None;
             }
-            Command::Abandon(error) => return Turn::Failed(RestoreError::Agent(error).into()),
+            Command::Abandon(error) => return Transition::Failed(RestoreError::Agent(error).into()),
             command => {
                 self.held.push(command);
                 if matches!(self.phase, Phase::Rebuilding | Phase::Running) {
@@ -390,49 +404,49 @@ impl Life {
                 }
             }
         }
-        Turn::Continue
+        Transition::Continue
     }
 
     fn deliver_held(&mut self) {
-        let Some(wires) = &mut self.wires else { return };
+        let Some(pipes) = &mut self.pipes else { return };
         for command in self.held.drain(..) {
             match command {
                 Command::Stdin(bytes) => {
-                    if let Some(feed) = &wires.stdin {
+                    if let Some(feed) = &pipes.stdin {
                         feed.push(bytes);
                     }
                 }
-                Command::Pmi(bytes) => wires.pmi.push(bytes),
-                Command::Flush(done) => wires.flush(done),
-                Command::Hold(done) => wires.hold(done),
-                Command::Feed => wires.feeds().for_each(Feed::release),
+                Command::Pmi(bytes) => pipes.pmi.push(bytes),
+                Command::Flush(done) => pipes.flush(done),
+                Command::Hold(done) => pipes.hold(done),
+                Command::Feed => pipes.feeds().for_each(Feed::release),
                 // Carried out when they came.
                 Command::Signal(_) | Command::Settle | Command::Abandon(_) => {}
             }
         }
     }
 
-    async fn exited(mut self, around: &Surroundings, status: ExitStatus) {
-        if let Some(wires) = &mut self.wires {
+    async fn exited(mut self, context: &RankContext, status: ExitStatus) {
+        if let Some(pipes) = &mut self.pipes {
             // Children that outlive the rank may finish their sentence, but not keep the job from ending.
-            let _ = timeout(AFTERLIFE, wires.ended()).await;
+            let _ = timeout(DESCENDANT_OUTPUT_TIME, pipes.ended()).await;
         }
         self.end().await;
         // Fails only if the controller is gone.
-        let _ = around.ordered.send(FromDaemon::Exited { rank: around.rank, status }).await;
+        let _ = context.ordered.send(FromDaemon::Exited { rank: context.rank, status }).await;
     }
 
     /// Nothing is written any more, then all processes are killed. Until then standard input stays open: a program that read its end
     /// would go on to what it does last.
-    async fn released(&mut self, around: &Surroundings) {
-        let left = match self.wires.as_mut().and_then(|wires| wires.stdin.take()) {
+    async fn released(&mut self, context: &RankContext) {
+        let left = match self.pipes.as_mut().and_then(|pipes| pipes.stdin.take()) {
             Some(feed) => feed.stop().await,
             None => Left::default(),
         };
         self.link.release().await;
         // A rank that moved away had not been given these bytes: its image does not have them.
         if !left.bytes.is_empty() {
-            around.urgent.send(FromDaemon::StdinLeft { rank: around.rank, bytes: left.bytes });
+            context.urgent.send(FromDaemon::StdinLeft { rank: context.rank, bytes: left.bytes });
         }
         self.end().await;
     }
@@ -440,14 +454,14 @@ impl Life {
     /// Kills what is left and carries its last words.
     async fn end(&mut self) {
         self.link.release().await;
-        if let Some(wires) = &mut self.wires {
-            wires.pumps.iter().for_each(Pump::finish);
-            wires.ended().await;
+        if let Some(pipes) = &mut self.pipes {
+            pipes.pumps.iter().for_each(Pump::finish);
+            pipes.ended().await;
         }
     }
 }
 
-impl Wires {
+impl RankPipes {
     async fn ended(&mut self) {
         for pump in &mut self.pumps {
             pump.ended().await;
@@ -479,15 +493,15 @@ fn answer_after(all: Vec<oneshot::Receiver<()>>, done: oneshot::Sender<()>) {
     });
 }
 
-fn connect(around: &Surroundings, ours: OurEnds) -> std::io::Result<Wires> {
-    let rank = around.rank;
+fn connect(context: &RankContext, ours: OurEnds) -> std::io::Result<RankPipes> {
+    let rank = context.rank;
     let output = move |stream| move |bytes| FromDaemon::Output { rank, stream, bytes };
-    let stdin = ours.stdin.map(|pipe| Feed::new(pipe, Some((around.urgent.clone(), rank)))).transpose()?;
+    let stdin = ours.stdin.map(|pipe| Feed::new(pipe, Some((context.urgent.clone(), rank)))).transpose()?;
     let pmi = Feed::new(ours.pmi.try_clone()?, None)?;
     let pumps = [
-        Pump::new(ours.stdout, around.ordered.clone(), output(Stream::Stdout))?,
-        Pump::new(ours.stderr, around.ordered.clone(), output(Stream::Stderr))?,
-        Pump::new(ours.pmi, around.ordered.clone(), move |bytes| FromDaemon::Pmi { rank, bytes })?,
+        Pump::new(ours.stdout, context.ordered.clone(), output(Stream::Stdout))?,
+        Pump::new(ours.stderr, context.ordered.clone(), output(Stream::Stderr))?,
+        Pump::new(ours.pmi, context.ordered.clone(), move |bytes| FromDaemon::Pmi { rank, bytes })?,
     ];
-    Ok(Wires { pumps, stdin, pmi })
+    Ok(RankPipes { pumps, stdin, pmi })
 }

@@ -1,7 +1,7 @@
 //! Starting the program of a rank: everything that is looked at and put together before the supervisor gets it.
 
 use crate::failure::RankFailure;
-use crate::launch_environment::{PMI_FD, Place, rank_environment};
+use crate::launch_environment::{PMI_FD, RankIdentity, rank_environment};
 use crate::mpi;
 use crate::program::{self, Agentless, Known, ProgramError};
 use crate::supervisor::order::Launch;
@@ -53,7 +53,7 @@ impl Beginning {
         // Nothing panics while it is held; a poisoned cache is still a cache.
         let agentless = self.known.lock().unwrap_or_else(PoisonError::into_inner).look(&path, &mpi::search_path(variable))?;
         let library = self.library.as_deref().ok_or(ProgramError::Incomplete { part: "libmend-fi.so" })?;
-        let place = Place { rank: self.rank, size: self.job.size, job: &self.job.id, socket: &self.socket, library };
+        let identity = RankIdentity { rank: self.rank, size: self.job.size, job: &self.job.id, socket: &self.socket, library };
         let launch = Launch {
             isolated: self.isolated,
             shared: self.isolated && self.shared,
@@ -63,7 +63,7 @@ impl Beginning {
             open_files: None,
             path,
             argv: program.argv.clone(),
-            env: rank_environment(&program.env, place)?,
+            env: rank_environment(&program.env, identity)?,
             cwd: program.cwd.clone(),
             privileged: false,
             numbers: vec![0, 1, 2, PMI_FD],

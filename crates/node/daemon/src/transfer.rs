@@ -33,7 +33,7 @@ use tokio::time::timeout;
 const TAKEN: u8 = b'T';
 
 /// How long a transfer and the restore that expects it wait for each other.
-const MEETING_TIME: Duration = Duration::from_secs(20);
+const RENDEZVOUS_TIME: Duration = Duration::from_secs(20);
 
 /// Pause between two looks at a header of which only a part has come.
 const PEEK_INTERVAL: Duration = Duration::from_millis(1);
@@ -62,7 +62,7 @@ pub enum TransferError {
         address: SocketAddr,
     },
     /// The source did not connect.
-    #[error("the other node did not open the transfer within {} s", MEETING_TIME.as_secs())]
+    #[error("the other node did not open the transfer within {} s", RENDEZVOUS_TIME.as_secs())]
     NoSource,
     /// The stream stalled.
     #[error("the image stopped coming for {} s", .0.as_secs_f32())]
@@ -93,7 +93,7 @@ pub async fn open(address: SocketAddr, job: [u8; 16], secret: &Secret, token: To
         .unwrap_or(Err(HandshakeError::TimedOut))
         .map_err(|source| TransferError::Handshake { address, source })?;
     connection.sender.send(&token).await.map_err(gone)?;
-    match timeout(MEETING_TIME, connection.receiver.receive::<u8>()).await {
+    match timeout(RENDEZVOUS_TIME, connection.receiver.receive::<u8>()).await {
         Ok(Ok(TAKEN)) => blocking(connection, patience),
         _ => Err(TransferError::Unwanted { address }),
     }
@@ -154,7 +154,7 @@ pub struct Admitted {
 
 /// Waits for the transfer and tells its source that it is wanted.
 async fn meet(arrival: Arrival) -> Result<Connection, TransferError> {
-    let mut connection = match timeout(MEETING_TIME, arrival).await {
+    let mut connection = match timeout(RENDEZVOUS_TIME, arrival).await {
         Ok(Ok(connection)) => connection,
         _ => return Err(TransferError::NoSource),
     };
@@ -205,13 +205,13 @@ fn at_end(stream: &TcpStream) -> bool {
 
 /// Where the transfers of a job and the restores that expect them meet, whichever comes first.
 #[derive(Debug, Default)]
-pub struct MeetingPlace {
+pub struct Rendezvous {
     /// A restore that has given up stays for a while, so that its source is turned away at once.
     restores: HashMap<Token, (oneshot::Sender<Connection>, Instant)>,
     sources: HashMap<Token, (Connection, Instant)>,
 }
 
-impl MeetingPlace {
+impl Rendezvous {
     /// A restore waits for `token`.
     pub fn expect(&mut self, token: Token, now: Instant) -> Arrival {
         let (sender, arrival) = oneshot::channel();
@@ -233,7 +233,7 @@ impl MeetingPlace {
 
     /// Lets go of those that nobody met.
     pub fn tidy(&mut self, now: Instant) {
-        let fresh = |since: Instant| now.duration_since(since) < MEETING_TIME;
+        let fresh = |since: Instant| now.duration_since(since) < RENDEZVOUS_TIME;
         self.restores.retain(|_, (restore, since)| !restore.is_closed() || fresh(*since));
         self.sources.retain(|_, (_, since)| fresh(*since));
     }
@@ -274,7 +274,7 @@ mod tests {
         });
         let admitted = admit_one(&listener, Secret([1; 32])).await.unwrap();
         assert_eq!((admitted.job, admitted.token), (JOB, TOKEN));
-        let mut place = MeetingPlace::default();
+        let mut place = Rendezvous::default();
         place.arrived(TOKEN, admitted.connection, Instant::now());
         let (socket, header) = receive_header(place.expect(TOKEN, Instant::now()), PATIENCE).await.unwrap();
         assert_eq!(header, image[..HEADER_SIZE]);
@@ -290,7 +290,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let opening = tokio::spawn(async move { open(address, JOB, &Secret([1; 32]), TOKEN, PATIENCE).await });
         let admitted = admit_one(&listener, Secret([1; 32])).await.unwrap();
-        let (mut place, now) = (MeetingPlace::default(), Instant::now());
+        let (mut place, now) = (Rendezvous::default(), Instant::now());
         drop(place.expect(TOKEN, now));
         place.tidy(now);
         place.arrived(TOKEN, admitted.connection, now);

@@ -2,7 +2,7 @@
 //!
 //! A [`Connection`] exists only after both sides proved the secret, and every byte on it is encrypted and authenticated ([`session`]),
 //! so whatever is read from one comes from a holder of the secret; lengths are bounded all the same. Faults assumed: the peer stops, lies,
-//! or is a stranger. The handshake is bounded in time ([`HANDSHAKE_TIMEOUT`]); what follows is the caller's clock.
+//! or does not hold the secret. The handshake is bounded in time ([`HANDSHAKE_TIMEOUT`]); what follows is the caller's clock.
 
 mod connection;
 mod handshake;
@@ -13,7 +13,7 @@ mod stream;
 
 pub use connection::{Connection, ReceiveError, Receiver, SendError, Sender};
 pub use handshake::{Greeted, HANDSHAKE_TIMEOUT, HandshakeError, accept, connect, connect_locally};
-pub use pending::{MAX_PENDING, MAX_PENDING_OF_PEER, Pending, Place, Refusals};
+pub use pending::{HandshakeSlot, MAX_PENDING, MAX_PENDING_OF_PEER, PendingHandshakes, Refusals};
 pub use stream::{Peer, Stream};
 
 /// 32 random bytes from the kernel: nonces, secrets.

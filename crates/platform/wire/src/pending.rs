@@ -1,8 +1,8 @@
 //! Connections that have not proven themselves: how many there may be, and what is said about those that are refused.
 //!
 //! Faults assumed: anybody who reaches the port connects as often as he likes and says nothing. Nobody is kept out by that: a new
-//! connection always gets a place, and if there is none left, the oldest one of whoever holds most of them ends. A peer
-//! has a share only, so that one that floods takes places of its own. A handshake takes milliseconds; a flood must bring a
+//! connection always gets a slot, and if there is none left, the oldest one of whoever holds most of them ends. A peer
+//! has a share only, so that one that floods takes slots of its own. A handshake takes milliseconds; a flood must bring a
 //! whole share of connections within them to end one of the same peer.
 
 use crate::{HandshakeError, Peer};
@@ -18,9 +18,9 @@ pub const MAX_PENDING_OF_PEER: usize = 32;
 /// Refused connections are told of one by one this often, and counted in between.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The places of one door.
+/// The slots of one listener.
 #[derive(Debug, Default)]
-pub struct Pending {
+pub struct PendingHandshakes {
     /// Oldest first.
     waiting: Mutex<(u64, Vec<Waiting>)>,
 }
@@ -33,22 +33,22 @@ struct Waiting {
     _end: oneshot::Sender<()>,
 }
 
-/// A place of a connection; free again when it is dropped.
+/// A slot of a connection; free again when it is dropped.
 #[derive(Debug)]
-pub struct Place {
-    pending: Arc<Pending>,
+pub struct HandshakeSlot {
+    pending: Arc<PendingHandshakes>,
     id: u64,
     ended: oneshot::Receiver<()>,
 }
 
-impl Pending {
+impl PendingHandshakes {
     fn waiting(&self) -> MutexGuard<'_, (u64, Vec<Waiting>)> {
         // The list is only ever changed by whole entries, so a panic elsewhere leaves it sound.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection that was just accepted. Takes another's if there is none left.
-    pub fn enter(self: &Arc<Self>, peer: Peer) -> Place {
+    /// A slot for a connection that was just accepted. Takes another's if there is none left.
+    pub fn enter(self: &Arc<Self>, peer: Peer) -> HandshakeSlot {
         let (end, ended) = oneshot::channel();
         let mut waiting = self.waiting();
         let (next, list) = &mut *waiting;
@@ -70,12 +70,12 @@ impl Pending {
         *next += 1;
         list.push(Waiting { id, peer, _end: end });
         drop(waiting);
-        Place { pending: self.clone(), id, ended }
+        HandshakeSlot { pending: self.clone(), id, ended }
     }
 }
 
-impl Place {
-    /// Does the handshake, as long as the place is not needed for another.
+impl HandshakeSlot {
+    /// Does the handshake, as long as the slot is not needed for another.
     ///
     /// # Errors
     /// The handshake's, and [`HandshakeError::Displaced`].
@@ -88,7 +88,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         self.pending.waiting().1.retain(|other| other.id != self.id);
     }
@@ -140,19 +140,19 @@ mod tests {
         Peer::Address(IpAddr::from([10, 0, 0, last]))
     }
 
-    async fn is_there(place: &mut Place) -> bool {
-        matches!(place.ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    async fn is_there(slot: &mut HandshakeSlot) -> bool {
+        matches!(slot.ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
     }
 
     #[tokio::test]
     async fn a_flood_takes_its_own_places() {
-        let door = Arc::new(Pending::default());
+        let door = Arc::new(PendingHandshakes::default());
         let mut other = door.enter(address(1));
-        let mut flood: Vec<Place> = (0..300).map(|_| door.enter(address(2))).collect();
+        let mut flood: Vec<HandshakeSlot> = (0..300).map(|_| door.enter(address(2))).collect();
         assert!(is_there(&mut other).await);
         let mut left = 0;
-        for place in &mut flood {
-            left += usize::from(is_there(place).await);
+        for slot in &mut flood {
+            left += usize::from(is_there(slot).await);
         }
         assert_eq!(left, MAX_PENDING_OF_PEER);
         // The newest are those that are left.
@@ -165,9 +165,10 @@ mod tests {
 
     #[tokio::test]
     async fn when_all_places_are_taken_who_has_most_gives_one() {
-        let door = Arc::new(Pending::default());
+        let door = Arc::new(PendingHandshakes::default());
         let mut single = door.enter(address(200));
-        let mut flood: Vec<Vec<Place>> = (0..5).map(|last| (0..MAX_PENDING_OF_PEER).map(|_| door.enter(address(last))).collect()).collect();
+        let mut flood: Vec<Vec<HandshakeSlot>> =
+            (0..5).map(|last| (0..MAX_PENDING_OF_PEER).map(|_| door.enter(address(last))).collect()).collect();
         assert_eq!(door.waiting().1.len(), MAX_PENDING);
         assert!(is_there(&mut single).await);
         let last = flood[4].pop().unwrap();

@@ -103,7 +103,7 @@ impl Expected {
 }
 
 /// Bytes on their way: each is paced, counted and handed on as it is read.
-struct Passage<'a, R, F> {
+struct CheckedReader<'a, R, F> {
     source: &'a mut R,
     to: F,
     pace: &'a Pace,
@@ -114,7 +114,7 @@ struct Passage<'a, R, F> {
     failed: Option<CopyError>,
 }
 
-impl<R: Read, F: FnMut(&[u8]) -> Result<(), CopyError>> Read for Passage<'_, R, F> {
+impl<R: Read, F: FnMut(&[u8]) -> Result<(), CopyError>> Read for CheckedReader<'_, R, F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = loop {
             match self.source.read(buffer) {
@@ -133,7 +133,7 @@ impl<R: Read, F: FnMut(&[u8]) -> Result<(), CopyError>> Read for Passage<'_, R, 
     }
 }
 
-impl<R, F> Passage<'_, R, F> {
+impl<R, F> CheckedReader<'_, R, F> {
     /// Who reads hears that it failed; why is kept here.
     fn fail(&mut self, error: CopyError) -> io::Result<usize> {
         self.failed = Some(error);
@@ -162,13 +162,13 @@ pub fn copy_checked(
     to: impl FnMut(&[u8]) -> Result<(), CopyError>,
 ) -> Result<(), CopyError> {
     let most = expected.image.bytes;
-    let mut passage = Passage { source, to, pace, seen: 0, most, ended: false, failed: None };
-    let inspected = inspect(BufReader::with_capacity(PIECE, &mut passage), expected.key.as_ref());
-    if let Some(error) = passage.failed {
+    let mut reader = CheckedReader { source, to, pace, seen: 0, most, ended: false, failed: None };
+    let inspected = inspect(BufReader::with_capacity(PIECE, &mut reader), expected.key.as_ref());
+    if let Some(error) = reader.failed {
         return Err(error);
     }
-    if passage.ended && passage.seen < most {
-        return Err(CopyError::Damaged(format!("is torn: {} bytes instead of {most}", passage.seen)));
+    if reader.ended && reader.seen < most {
+        return Err(CopyError::Damaged(format!("is torn: {} bytes instead of {most}", reader.seen)));
     }
     match inspected {
         Ok(Ok(verified)) if expected.matches(&verified) => Ok(()),

@@ -17,7 +17,7 @@ use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
-use mend_messages::tier::{Destination, ImageRef, NodeStore, Origin, Place, TierDone, TierReport};
+use mend_messages::tier::{Destination, ImageLocation, ImageRef, NodeStore, Origin, TierDone, TierReport};
 use mend_sealed::Key;
 use node_store::OpenNodeStore;
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ const MARGIN: u64 = 4 << 20;
 
 /// Room for an image that a rank may still be writing.
 #[derive(Debug)]
-struct Promise {
+struct Reservation {
     number: u64,
     store: NodeStore,
     bytes: u64,
@@ -55,7 +55,7 @@ pub struct Tiers {
     pace: Arc<Pace>,
     /// Of what others pace, or a restart waits for: only its end is asked for.
     unbounded: Arc<Pace>,
-    promised: HashMap<Rank, Promise>,
+    reserved: HashMap<Rank, Reservation>,
     work: JoinSet<()>,
     /// Removals: always carried out.
     removals: JoinSet<()>,
@@ -64,9 +64,9 @@ pub struct Tiers {
 impl Tiers {
     /// None are open yet.
     pub fn new(job: Arc<JobIntroduction>, node: String, urgent: Urgent, patience: Duration, key: Option<Key>) -> Self {
-        let (stores, promised) = Default::default();
+        let (stores, reserved) = Default::default();
         let (pace, unbounded) = (Arc::new(Pace::new(0)), Arc::new(Pace::new(0)));
-        Self { job, node, urgent, patience, key, stores, pace, unbounded, promised, work: JoinSet::new(), removals: JoinSet::new() }
+        Self { job, node, urgent, patience, key, stores, pace, unbounded, reserved, work: JoinSet::new(), removals: JoinSet::new() }
     }
 
     /// See `TierOrder::Open`. A store that cannot be used is left out, and the controller told: what would have been put
@@ -104,10 +104,10 @@ impl Tiers {
 
     /// Decides where a rank saves, tells the controller, and yields the order to carry out.
     pub fn place(&mut self, rank: Rank, number: u64, stores: &[NodeStore], needed: u64, order: SaveOrder) -> SaveOrder {
-        // What was promised for earlier checkpoints has been written, or never will be.
-        self.promised.retain(|other, promise| promise.number == number && *other != rank);
+        // Space reserved for earlier checkpoints has been written, or never will be.
+        self.reserved.retain(|other, reservation| reservation.number == number && *other != rank);
         let chosen = stores.iter().find_map(|store| match self.try_place(rank, number, store, needed) {
-            Ok(path) => Some((Place::NodeStore(store.clone()), SaveTarget::File(path))),
+            Ok(path) => Some((ImageLocation::NodeStore(store.clone()), SaveTarget::File(path))),
             Err(why) => {
                 self.pass_over(store, why);
                 None
@@ -117,21 +117,22 @@ impl Tiers {
             SaveTarget::File(path) => path.clone(),
             SaveTarget::Descriptor => PathBuf::new(),
         };
-        let (place, target) = chosen.unwrap_or_else(|| (Place::File(last_resort.clone()), SaveTarget::File(last_resort)));
+        let (place, target) = chosen.unwrap_or_else(|| (ImageLocation::File(last_resort.clone()), SaveTarget::File(last_resort)));
         self.urgent.send(FromDaemon::Tier(TierReport::Placed { rank, number, place }));
         SaveOrder { target, ..order }
     }
 
     fn try_place(&mut self, rank: Rank, number: u64, store: &NodeStore, needed: u64) -> Result<PathBuf, String> {
         let open = self.store(store).map_err(|error| error.to_string())?;
-        let promised: u64 = self.promised.values().filter(|promise| promise.store == *store).map(|promise| promise.bytes).sum();
+        let others: u64 =
+            self.reserved.values().filter(|reservation| reservation.store == *store).map(|reservation| reservation.bytes).sum();
         let room = open.room().map_err(|error| error.to_string())?;
-        let wanted = needed.saturating_add(promised).saturating_add(MARGIN);
+        let wanted = needed.saturating_add(others).saturating_add(MARGIN);
         if room < wanted {
             return Err(format!("it has room for {room} bytes, {wanted} are wanted"));
         }
         open.prepare(number).map_err(|error| error.to_string())?;
-        self.promised.insert(rank, Promise { number, store: store.clone(), bytes: needed });
+        self.reserved.insert(rank, Reservation { number, store: store.clone(), bytes: needed });
         Ok(open.image(number, rank))
     }
 
@@ -154,7 +155,7 @@ impl Tiers {
     }
 
     /// See `TierOrder::Copy`.
-    pub fn copy(&mut self, task: u64, image: ImageRef, from: Place, to: Destination) {
+    pub fn copy(&mut self, task: u64, image: ImageRef, from: ImageLocation, to: Destination) {
         let (source, expected, pace) = (self.locate(&image, from), self.expected(image), self.pace.clone());
         let target = match to {
             Destination::NodeStore(store) => self.store(&store).and_then(|open| {
@@ -179,7 +180,7 @@ impl Tiers {
     }
 
     /// See `TierOrder::Send`.
-    pub fn send(&mut self, image: ImageRef, from: Place, address: SocketAddr, token: Token, hurry: bool) {
+    pub fn send(&mut self, image: ImageRef, from: ImageLocation, address: SocketAddr, token: Token, hurry: bool) {
         let pace = if hurry { self.unbounded.clone() } else { self.pace.clone() };
         let (source, job, patience) = (self.locate(&image, from), self.job.clone(), self.patience);
         self.work.spawn(async move {
@@ -319,10 +320,10 @@ impl Tiers {
         Expected { job: self.job.identity, image, key: self.key.clone() }
     }
 
-    fn locate(&mut self, image: &ImageRef, from: Place) -> std::io::Result<PathBuf> {
+    fn locate(&mut self, image: &ImageRef, from: ImageLocation) -> std::io::Result<PathBuf> {
         match from {
-            Place::NodeStore(store) => Ok(self.store(&store)?.image(image.number, image.rank)),
-            Place::File(path) => Ok(path),
+            ImageLocation::NodeStore(store) => Ok(self.store(&store)?.image(image.number, image.rank)),
+            ImageLocation::File(path) => Ok(path),
         }
     }
 

@@ -1,12 +1,12 @@
 //! What the user wants of periodic checkpoints, out of flags, settings and what held before.
 
-use mend_job::setup::Plan;
+use mend_job::setup::CheckpointPlan;
 use mend_policy::schedule::{Incremental, Interval};
 use mend_settings::{INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
 
 /// What the user wrote for this run or restart; `None`: what held before, else the settings.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
+pub struct PeriodicOptions {
     /// `--interval`
     pub interval: Option<String>,
     /// `--incremental`
@@ -15,33 +15,33 @@ pub struct Wishes {
     pub keep: Option<String>,
 }
 
-/// What is wished, else set in the environment, else what held `before`, else the defaults.
+/// What is asked for, else set in the environment, else what held `before`, else the defaults.
 ///
 /// # Errors
-/// A wish or setting has a value that it may not have.
-pub fn plan(wishes: &Wishes, before: Option<&Plan>) -> Result<Plan, SettingError> {
-    fn take<T: Copy>(wish: Option<&String>, setting: &Setting, before: Option<T>, of: fn(WordOrNumber) -> T) -> Result<T, SettingError> {
+/// An option or setting has a value that it may not have.
+pub fn plan(periodic: &PeriodicOptions, before: Option<&CheckpointPlan>) -> Result<CheckpointPlan, SettingError> {
+    fn take<T: Copy>(option: Option<&String>, setting: &Setting, before: Option<T>, of: fn(WordOrNumber) -> T) -> Result<T, SettingError> {
         match before {
-            Some(before) if wish.is_none() && !setting.is_set() => Ok(before),
-            _ => setting.word_or_number(wish.map(String::as_str)).map(of),
+            Some(before) if option.is_none() && !setting.is_set() => Ok(before),
+            _ => setting.word_or_number(option.map(String::as_str)).map(of),
         }
     }
     let number = |choice| match choice {
         WordOrNumber::Number(number) => Some(u32::try_from(number).unwrap_or(u32::MAX)),
         WordOrNumber::Word(_) => None,
     };
-    Ok(Plan {
-        interval: take(wishes.interval.as_ref(), &INTERVAL, before.map(|plan| plan.interval), |choice| match choice {
+    Ok(CheckpointPlan {
+        interval: take(periodic.interval.as_ref(), &INTERVAL, before.map(|plan| plan.interval), |choice| match choice {
             WordOrNumber::Number(seconds) => Interval::Every(seconds),
             WordOrNumber::Word("auto") => Interval::Auto,
             WordOrNumber::Word(_) => Interval::Off,
         })?,
-        incremental: take(wishes.incremental.as_ref(), &INCREMENTAL, before.map(|plan| plan.incremental), |choice| match choice {
+        incremental: take(periodic.incremental.as_ref(), &INCREMENTAL, before.map(|plan| plan.incremental), |choice| match choice {
             WordOrNumber::Number(count) => Incremental::Count(count as u32),
             WordOrNumber::Word("auto") => Incremental::Auto,
             WordOrNumber::Word(_) => Incremental::Off,
         })?,
-        keep: take(wishes.keep.as_ref(), &KEEP, before.map(|plan| plan.keep), number)?,
+        keep: take(periodic.keep.as_ref(), &KEEP, before.map(|plan| plan.keep), number)?,
         mtbf_hours: match before {
             Some(before) if !MTBF.is_set() => before.mtbf_hours,
             _ => MTBF.number()?,
@@ -54,20 +54,20 @@ pub fn plan(wishes: &Wishes, before: Option<&Plan>) -> Result<Plan, SettingError
 mod tests {
     use super::*;
 
-    fn wish(interval: &str, incremental: &str, keep: &str) -> Wishes {
-        Wishes { interval: Some(interval.into()), incremental: Some(incremental.into()), keep: Some(keep.into()) }
+    fn option(interval: &str, incremental: &str, keep: &str) -> PeriodicOptions {
+        PeriodicOptions { interval: Some(interval.into()), incremental: Some(incremental.into()), keep: Some(keep.into()) }
     }
 
     #[test]
-    fn wishes_come_before_what_held_before() {
-        let first = plan(&wish("60", "3", "all"), None).unwrap();
+    fn options_come_before_what_held_before() {
+        let first = plan(&option("60", "3", "all"), None).unwrap();
         assert_eq!((first.interval, first.incremental, first.keep), (Interval::Every(60), Incremental::Count(3), None));
-        assert_eq!(plan(&Wishes::default(), Some(&first)).unwrap(), first);
-        let other = Wishes { interval: Some("auto".into()), ..Wishes::default() };
-        assert_eq!(plan(&other, Some(&first)).unwrap(), Plan { interval: Interval::Auto, ..first });
-        let off = plan(&wish("off", "off", "7"), Some(&first)).unwrap();
+        assert_eq!(plan(&PeriodicOptions::default(), Some(&first)).unwrap(), first);
+        let other = PeriodicOptions { interval: Some("auto".into()), ..PeriodicOptions::default() };
+        assert_eq!(plan(&other, Some(&first)).unwrap(), CheckpointPlan { interval: Interval::Auto, ..first });
+        let off = plan(&option("off", "off", "7"), Some(&first)).unwrap();
         assert_eq!((off.interval, off.incremental, off.keep), (Interval::Off, Incremental::Off, Some(7)));
-        assert!(plan(&wish("soon", "3", "1"), None).is_err());
+        assert!(plan(&option("soon", "3", "1"), None).is_err());
     }
 
     #[test]

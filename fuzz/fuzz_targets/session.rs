@@ -1,5 +1,5 @@
 //! Control connections: frames of a holder of the secret, changed on their way. What arrives is what was sent, up to the first
-//! change; a changed record is refused, and lengths are bounded. Handshake messages of a stranger are refused.
+//! change; a changed record is refused, and lengths are bounded. Handshake messages of an unproven peer are refused.
 #![no_main]
 
 use arbitrary::Arbitrary;

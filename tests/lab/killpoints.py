@@ -31,7 +31,7 @@ from cluster import BIN, PATIENCE, Failed, Machine, Tally, compile_plain  # noqa
 STEPS, PAUSE = "600", "1000"
 MENDD = os.path.realpath(os.path.join(BIN, "mendd"))
 PARTS = ["rank", "controller", "daemon"]
-# Calls of controller and daemon that can matter to what is on disk: the others are their conversation.
+# Calls of controller and daemon that can matter to what is on disk: the others are their messages.
 FILES = {"mkdir", "openat", "write", "fsync", "rename", "renameat2", "unlink", "unlinkat", "rmdir", "fchmod", "chmod", "close", "statx"}
 LINE = re.compile(r"^(\d+) +(\w+)\(")
 

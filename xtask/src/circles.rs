@@ -22,7 +22,7 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
             "nodes.rs",
             "output.rs",
             "run.rs",
-            "shown.rs",
+            "shown_output.rs",
             "texts.rs",
             "upkeep.rs",
         ],
@@ -82,7 +82,7 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
         "ways to notice changes, and the look that all of them share",
     ),
     ("crates/rank/agent", &["agent_loop/bell.rs", "agent_loop/hand.rs"], "the hand opens the bell anew, and the bell asks the hand"),
-    ("tests/simulation", &["check.rs", "daemon.rs", "fate.rs", "journal.rs", "world.rs"], "parts of one world, as methods on it"),
+    ("tests/simulation", &["check.rs", "daemon.rs", "scenario.rs", "journal.rs", "world.rs"], "parts of one world, as methods on it"),
 ];
 
 /// A module, by its names from the crate's root.

@@ -13,9 +13,9 @@ use std::ffi::OsString;
 /// What a disk writes at once, bytes.
 const SECTOR: usize = 512;
 
-/// How one inode fares.
+/// What is left of one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum Survival {
     /// Nothing that was not durable is there.
     Lost,
     /// Everything is.
@@ -26,8 +26,8 @@ enum Fate {
     Scattered,
 }
 
-fn fate(draw: &mut StdRng) -> Fate {
-    [Fate::Lost, Fate::Kept, Fate::Until, Fate::Scattered][draw.random_range(0..4)]
+fn draw_survival(draw: &mut StdRng) -> Survival {
+    [Survival::Lost, Survival::Kept, Survival::Until, Survival::Scattered][draw.random_range(0..4)]
 }
 
 /// The disk after its power failed and came back.
@@ -58,14 +58,14 @@ pub fn survive(disk: &Disk, seed: u64) -> Disk {
 }
 
 fn file(draw: &mut StdRng, durable: &mut Vec<u8>, pending: &[Change]) {
-    let fate = fate(draw);
+    let survival = draw_survival(draw);
     let until = draw.random_range(0..=pending.len());
     for (at, change) in pending.iter().enumerate() {
-        match fate {
-            Fate::Lost => return,
-            Fate::Until if at >= until => return,
-            Fate::Kept | Fate::Until => change.apply(durable),
-            Fate::Scattered => scatter(draw, durable, change),
+        match survival {
+            Survival::Lost => return,
+            Survival::Until if at >= until => return,
+            Survival::Kept | Survival::Until => change.apply(durable),
+            Survival::Scattered => scatter(draw, durable, change),
         }
     }
 }
@@ -92,14 +92,14 @@ fn scatter(draw: &mut StdRng, durable: &mut Vec<u8>, change: &Change) {
 }
 
 fn directory(draw: &mut StdRng, durable: &mut BTreeMap<OsString, u64>, pending: &[Edit]) {
-    let fate = fate(draw);
+    let survival = draw_survival(draw);
     let until = draw.random_range(0..=pending.len());
     for (at, edit) in pending.iter().enumerate() {
-        match fate {
-            Fate::Lost => return,
-            Fate::Until if at >= until => return,
-            Fate::Kept | Fate::Until => edit.apply(durable),
-            Fate::Scattered => {
+        match survival {
+            Survival::Lost => return,
+            Survival::Until if at >= until => return,
+            Survival::Kept | Survival::Until => edit.apply(durable),
+            Survival::Scattered => {
                 if draw.random() {
                     edit.apply(durable);
                 }

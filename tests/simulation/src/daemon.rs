@@ -2,8 +2,8 @@
 
 use crate::Defect;
 use crate::disk::place;
-use crate::fate::Fault;
 use crate::node::{Node, Phase, Process};
+use crate::scenario::Fault;
 use crate::world::{Coming, MS, NODE_TIMEOUT, SECOND, World};
 use mend_job::event::{Event, NodeLoss};
 use mend_job::job::RankPhase;

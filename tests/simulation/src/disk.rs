@@ -5,7 +5,7 @@
 use mend_job::event::Publication;
 use mend_messages::agent::ImageId;
 use mend_messages::job::Rank;
-use mend_policy::retention::{Bounds, Known, builders, superseded};
+use mend_policy::retention::{Bounds, KnownCheckpoint, builders, superseded};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -110,8 +110,8 @@ impl Disk {
         }
     }
 
-    fn known(&self) -> Vec<Known> {
-        let known = |(&number, checkpoint): (&u64, &Checkpoint)| Known {
+    fn known(&self) -> Vec<KnownCheckpoint> {
+        let known = |(&number, checkpoint): (&u64, &Checkpoint)| KnownCheckpoint {
             number,
             periodic: checkpoint.publication.periodic,
             restorable: self.is_restorable(number),

@@ -10,9 +10,9 @@
 mod check;
 mod daemon;
 mod disk;
-mod fate;
 mod journal;
 mod node;
+mod scenario;
 mod world;
 
 use mend_job::safeguard::Safeguard;

@@ -2,9 +2,9 @@
 
 use crate::Defect;
 use crate::disk::Disk;
-use crate::fate::Fault;
 use crate::journal::Story;
 use crate::node::Node;
+use crate::scenario::Fault;
 use mend_job::Job;
 use mend_job::event::{Asker, Effect, Event, FreeSpace, NodeLoss, Notice, Outcome, Publication, UpkeepDone, VerbId};
 use mend_job::safeguard::Safeguard;
@@ -188,7 +188,7 @@ impl World {
             quiet: false,
             summary: Summary::default(),
         };
-        world.draw_fate();
+        world.draw_scenario();
         world
     }
 
@@ -313,12 +313,12 @@ impl World {
         Ok(true)
     }
 
-    /// Nothing is on its way but what fate has in store.
+    /// Nothing is on its way but what the scenario has planned.
     pub fn is_quiet(&self) -> bool {
-        let fate = |coming: &Coming| matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive);
+        let planned = |coming: &Coming| matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive);
         let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
-        idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(fate)
+        idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(planned)
     }
 
     /// Gives the machine an event and has its effects carried out.

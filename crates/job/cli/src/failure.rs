@@ -101,7 +101,7 @@ mod tests {
         for error in [
             LabError::Exec { program: "app".into(), source: source() },
             LabError::Enter { node: "node1".into(), source: source() },
-            LabError::Talk { lab: "lab".into(), source: source() },
+            LabError::Connection { lab: "lab".into(), source: source() },
             LabError::System { what: "socket", source: source() },
         ] {
             let failure = Failure::from(error);

@@ -12,7 +12,7 @@
 use crate::error::RunError;
 use crate::record::JobDirectory;
 use crate::run::Arrival;
-use crate::trail::Mark;
+use crate::stream_digest::Mark;
 use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

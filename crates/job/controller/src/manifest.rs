@@ -3,7 +3,7 @@
 
 use crate::input::InputAt;
 use crate::record::{is_job_name, make_directories, sync_directory, write_durably};
-use crate::trail::Mark;
+use crate::stream_digest::Mark;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
 use mend_kernel::untrusted::read_within;

@@ -75,7 +75,7 @@ fn own_address_towards(other: SocketAddr) -> Option<IpAddr> {
 
 /// A daemon that passed the handshake and does not know the job yet.
 #[derive(Debug)]
-pub struct Reached {
+pub struct ConnectedNode {
     /// Name as the user gave it.
     pub name: String,
     /// Its daemon.
@@ -87,9 +87,9 @@ pub struct Reached {
 ///
 /// # Errors
 /// [`RunError::Node`].
-pub async fn reach(name: String, address: SocketAddr, secret: &Secret) -> Result<Reached, RunError> {
+pub async fn connect_node(name: String, address: SocketAddr, secret: &Secret) -> Result<ConnectedNode, RunError> {
     match connect(address, Purpose::Job, secret).await {
-        Ok(connection) => Ok(Reached { name, address, connection }),
+        Ok(connection) => Ok(ConnectedNode { name, address, connection }),
         Err(source) => Err(RunError::Node { host: name, source }),
     }
 }
@@ -97,13 +97,13 @@ pub async fn reach(name: String, address: SocketAddr, secret: &Secret) -> Result
 /// Starts the tasks of a connection to the node with this index, and introduces the job. `wrap` makes an event of
 /// what the node says.
 pub fn attach<E: Send + 'static>(
-    reached: Reached,
+    reached: ConnectedNode,
     index: NodeIndex,
     introduction: JobIntroduction,
     events: mpsc::Sender<E>,
     wrap: impl Fn(NodeIndex, NodeEvent) -> E + Send + 'static,
 ) -> Node {
-    let Reached { name, address, connection } = reached;
+    let ConnectedNode { name, address, connection } = reached;
     let node_timeout = Duration::from_millis(introduction.node_timeout_ms);
     let first = ToDaemon::Introduce(Box::new(introduction));
     let (sender, mut outgoing) = mpsc::unbounded_channel::<ToDaemon>();

@@ -1,13 +1,13 @@
 //! The ranks' output: printed in the order it comes, counted per rank, and after a restart not printed twice.
 //!
 //! A checkpoint notes how much each rank had printed, and a checksum of it. A restarted rank prints the rest again; what an earlier life
-//! of the job already showed beyond the checkpoint is held back and compared, line by line ([`crate::trail`]), with what was shown: where
+//! of the job already showed beyond the checkpoint is held back and compared, line by line ([`crate::stream_digest`]), with what was shown: where
 //! it is the same, it is dropped, so that the outputs of `mend run` and `mend restart`, put one after the other, read as if nothing
 //! had happened; where it is not, the user is told, and it is printed from the beginning of that line on.
 
 use crate::manifest::Printed;
-use crate::shown::{self, Found, Record};
-use crate::trail::Mark;
+use crate::shown_output::{self, ShownLog, ShownOutput};
+use crate::stream_digest::Mark;
 use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
 use std::collections::{BTreeMap, VecDeque};
@@ -35,12 +35,12 @@ struct Chunk {
     rank: Rank,
     stream: Stream,
     bytes: Vec<u8>,
-    anew: Option<Anew>,
+    anew: Option<Divergence>,
 }
 
 /// It differs from what was shown: the stream ends at `at` now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Anew {
+struct Divergence {
     at: Mark,
     /// What was shown ends in the middle of a line.
     open: bool,
@@ -63,14 +63,14 @@ struct Replay {
 }
 
 impl Replay {
-    fn new(now: Mark, found: Option<&crate::trail::Trail>) -> Self {
-        let ahead = found.map(|trail| trail.beyond(now.at)).unwrap_or_default();
-        let open = found.is_some_and(crate::trail::Trail::is_open);
+    fn new(now: Mark, found: Option<&crate::stream_digest::StreamDigest>) -> Self {
+        let ahead = found.map(|digest| digest.beyond(now.at)).unwrap_or_default();
+        let open = found.is_some_and(crate::stream_digest::StreamDigest::is_open);
         Self { now, ahead: ahead.into(), open, held: Vec::new(), agreed: now, lines: 0 }
     }
 
     /// What is to be printed of these bytes, and where it begins to differ from what was shown.
-    fn take(&mut self, mut bytes: &[u8]) -> (Vec<u8>, Option<Anew>) {
+    fn take(&mut self, mut bytes: &[u8]) -> (Vec<u8>, Option<Divergence>) {
         while let Some(mark) = self.ahead.front().copied() {
             let (before, rest) = bytes.split_at(bytes.len().min((mark.at - self.now.at) as usize));
             self.now = self.now.after(before);
@@ -94,9 +94,9 @@ impl Replay {
         (bytes.to_vec(), None)
     }
 
-    fn differ(&mut self) -> (Vec<u8>, Anew) {
+    fn differ(&mut self) -> (Vec<u8>, Divergence) {
         self.ahead.clear();
-        (std::mem::take(&mut self.held), Anew { at: self.agreed, open: self.open })
+        (std::mem::take(&mut self.held), Divergence { at: self.agreed, open: self.open })
     }
 
     /// The oldest of what is held is forgotten, in whole lines.
@@ -126,7 +126,7 @@ impl Output {
     /// `at_checkpoint` is what the restored ranks had printed, `found` what the user has seen when the job ended. Both empty for a new job.
     /// It is kept on record in the job's directory.
     #[must_use]
-    pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: Found) -> Self {
+    pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: ShownOutput) -> Self {
         if let Some((rank, stream, bytes)) = found.doubt {
             let stream = named(stream);
             eprintln!(
@@ -136,14 +136,14 @@ impl Output {
         let mut streams = BTreeMap::new();
         for (rank, printed) in at_checkpoint {
             for stream in [Stream::Stdout, Stream::Stderr] {
-                streams.insert((*rank, stream), Replay::new(printed.mark(stream), found.trails.get(&(*rank, stream))));
+                streams.insert((*rank, stream), Replay::new(printed.mark(stream), found.digests.get(&(*rank, stream))));
             }
         }
-        for (key, trail) in &found.trails {
-            streams.entry(*key).or_insert_with(|| Replay::new(Mark::default(), Some(trail)));
+        for (key, digest) in &found.digests {
+            streams.entry(*key).or_insert_with(|| Replay::new(Mark::default(), Some(digest)));
         }
         let (chunks, mut waiting) = mpsc::channel::<Chunk>(WAITING_CHUNKS);
-        let mut record = Record::new(directory, found.trails);
+        let mut record = ShownLog::new(directory, found.digests);
         let printer = tokio::task::spawn_blocking(move || {
             while let Some(chunk) = waiting.blocking_recv() {
                 print(&mut record, &chunk);
@@ -157,7 +157,7 @@ impl Output {
     pub async fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
         let replay = self.streams.entry((rank, stream)).or_default();
         let (bytes, anew) = replay.take(bytes);
-        if let Some(Anew { at, .. }) = anew {
+        if let Some(Divergence { at, .. }) = anew {
             let (line, stream) = (replay.lines + 1, named(stream));
             eprintln!(
                 "mend: rank {rank}: its {stream} is not what it was before the restart, from byte {} on (line {line} since the checkpoint); it is printed from there",
@@ -200,7 +200,7 @@ impl Output {
     }
 }
 
-fn print(record: &mut Record, Chunk { rank, stream, bytes, anew }: &Chunk) {
+fn print(record: &mut ShownLog, Chunk { rank, stream, bytes, anew }: &Chunk) {
     let mut anew = *anew;
     for step in bytes.chunks(record.step(*stream)) {
         let begun = anew.take();
@@ -238,12 +238,12 @@ fn write_all(file: std::os::fd::BorrowedFd<'_>, mut bytes: &[u8]) -> std::io::Re
 
 /// What earlier lives of the job have shown; with `again`, what was shown beyond the checkpoint counts as not shown.
 #[must_use]
-pub fn found(directory: &crate::record::JobDirectory, at_checkpoint: &BTreeMap<Rank, Printed>, again: bool) -> Found {
-    let mut found = shown::load(directory);
+pub fn found(directory: &crate::record::JobDirectory, at_checkpoint: &BTreeMap<Rank, Printed>, again: bool) -> ShownOutput {
+    let mut found = shown_output::load(directory);
     if again {
         found.doubt = None;
-        for ((rank, stream), trail) in &mut found.trails {
-            trail.cut(at_checkpoint.get(rank).copied().unwrap_or_default().mark(*stream));
+        for ((rank, stream), digest) in &mut found.digests {
+            digest.cut(at_checkpoint.get(rank).copied().unwrap_or_default().mark(*stream));
         }
     }
     found
@@ -252,12 +252,12 @@ pub fn found(directory: &crate::record::JobDirectory, at_checkpoint: &BTreeMap<R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trail::Trail;
+    use crate::stream_digest::StreamDigest;
 
-    fn shown(text: &str) -> Trail {
-        let mut trail = Trail::default();
-        text.split_inclusive('\n').for_each(|line| trail.add(line.as_bytes()));
-        trail
+    fn shown(text: &str) -> StreamDigest {
+        let mut digest = StreamDigest::default();
+        text.split_inclusive('\n').for_each(|line| digest.add(line.as_bytes()));
+        digest
     }
 
     /// What is printed after all of this was shown and the checkpoint was taken behind `then`, and where it differed.
@@ -293,13 +293,13 @@ mod tests {
 
     #[test]
     fn of_output_that_is_only_counted_so_much_is_dropped() {
-        let mut replay = Replay::new(Mark { at: 4, sum: None }, Some(&Trail::of_length(9)));
+        let mut replay = Replay::new(Mark { at: 4, sum: None }, Some(&StreamDigest::of_length(9)));
         assert_eq!(replay.take(b"other\nmore\n").0, b"\nmore\n");
     }
 
     #[test]
     fn what_is_held_back_is_bounded() {
-        let mut before = Trail::default();
+        let mut before = StreamDigest::default();
         before.add(&[b'x'; 4 * HELD]);
         before.add(b"\n");
         let mut replay = Replay::new(Mark::default(), Some(&before));

@@ -254,7 +254,7 @@ impl Running {
                     // The loop may have ended.
                     let _ = arrivals.blocking_send(Arrival::Upkeep(done));
                 };
-                let rules = upkeep::Rules { bounds, key: self.shell.key.clone(), weighed };
+                let rules = upkeep::UpkeepRules { bounds, key: self.shell.key.clone(), weighed };
                 self.upkeep = Some(upkeep::start(self.shell.record.checkpoints.clone(), rules, report));
             }
             Effect::CancelUpkeep => self.cancel_upkeep(),

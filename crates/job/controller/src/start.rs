@@ -4,20 +4,20 @@ use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::{RunError, with_causes};
+use crate::host_connections::{HostNeed, connect_hosts};
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{Input, Source, Wanted};
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest::{self, Line, Manifest, check_owner, files, lineage, numbers};
-use crate::nodes::{Node, Reached, attach};
+use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::{self, Output};
-use crate::reach::{Need, reach_all};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::run::{Arrival, Shell, run as run_to_its_end};
-use crate::shown::Found;
+use crate::shown_output::ShownOutput;
+use crate::stream_digest::Mark;
 use crate::texts::Names;
 use crate::tiers::is_plain;
-use crate::trail::Mark;
 use crate::{client, removal, serve};
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::placement::{place, replace};
@@ -98,7 +98,7 @@ fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
 }
 
 /// Everything a new or restarted job has in common.
-struct Beginning {
+struct JobStart {
     directory: JobDirectory,
     id: String,
     identity: [u8; 16],
@@ -156,8 +156,8 @@ fn adopted(checkpoints: &Path, key: Option<&Key>) -> Vec<Adopted> {
     numbers(checkpoints).into_iter().filter_map(adopt).collect()
 }
 
-async fn begin(beginning: Beginning, reached: Vec<Reached>, embedded: Option<Embedded>) -> Result<i32, RunError> {
-    let Beginning { directory, id, identity, program, places, checkpoints, key, plan, quiet, tiers, restarts, notes, .. } = beginning;
+async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Option<Embedded>) -> Result<i32, RunError> {
+    let JobStart { directory, id, identity, program, places, checkpoints, key, plan, quiet, tiers, restarts, notes, .. } = beginning;
     // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -320,10 +320,10 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     }
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
-    let need = |place: usize| if place < spec.hosts.len() { Need::Must } else { Need::May };
-    let names: Vec<(String, Need)> = all.into_iter().enumerate().map(|(place, host)| (host.name, need(place))).collect();
+    let need = |place: usize| if place < spec.hosts.len() { HostNeed::Must } else { HostNeed::May };
+    let names: Vec<(String, HostNeed)> = all.into_iter().enumerate().map(|(place, host)| (host.name, need(place))).collect();
     let mut notes = Vec::new();
-    let (reached, embedded) = reach_all(&names, &[], &mut notes).await?;
+    let (reached, embedded) = connect_hosts(&names, &[], &mut notes).await?;
     let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
     let places = place(spec.ranks, &wanted)?;
     tell_beyond_slots(spec.quiet, spec.ranks, &spec.hosts);
@@ -334,8 +334,8 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     };
     let identity = mend_wire::random_bytes::<16>();
     let input = (Mark::default(), Some(Source::new(&directory)));
-    let beginning = Beginning {
-        output: Output::new(directory.path(), &BTreeMap::new(), Found::default()),
+    let beginning = JobStart {
+        output: Output::new(directory.path(), &BTreeMap::new(), ShownOutput::default()),
         input,
         directory,
         id,
@@ -420,18 +420,18 @@ async fn restart_newest(spec: &mut RestartSpec, key: Option<&Key>, notes: &mut N
 
 /// Hosts for a restart, none for this machine alone, and those to turn to if none of these answers. Without `--hosts` those of the job's
 /// last run come first, wherever the checkpoint was taken.
-fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpec) -> (Vec<(String, Need)>, Vec<String>) {
+fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpec) -> (Vec<(String, HostNeed)>, Vec<String>) {
     let last = last.filter(|record| record.id == manifest.job);
     let lost = |name: &String| last.is_some_and(|record| record.lost.contains(name));
     let local = manifest.local && last.is_none_or(|record| record.hosts == manifest.hosts);
     let named = !spec.hosts.is_empty();
     let known = match named {
-        true => spec.hosts.iter().map(|host| (host.name.clone(), Need::Must)).collect(),
+        true => spec.hosts.iter().map(|host| (host.name.clone(), HostNeed::Must)).collect(),
         // A job that ran on its own machine alone goes on that way.
         false if local => Vec::new(),
         false => {
             let hosts = last.map_or(&manifest.hosts, |record| &record.hosts).iter();
-            let need = |name: &String| if lost(name) { Need::Lost } else { Need::May };
+            let need = |name: &String| if lost(name) { HostNeed::Lost } else { HostNeed::May };
             hosts.map(|name| (name.clone(), need(name))).collect::<Vec<_>>()
         }
     };
@@ -443,7 +443,7 @@ fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpe
     let spares = || spec.spares.iter().map(|spare| spare.name.clone());
     let hosts = known.into_iter().filter(|(name, _)| spares().all(|spare| spare != *name));
     let others = if named || local { Vec::new() } else { manifest.hosts.clone() };
-    (hosts.chain(spares().map(|name| (name, Need::May))).collect(), others)
+    (hosts.chain(spares().map(|name| (name, HostNeed::May))).collect(), others)
 }
 
 /// What a restart has to read; no time yet.
@@ -472,10 +472,10 @@ async fn restart_from(
     drop(directory.lock(&manifest.job)?);
     let record = directory.record().ok();
     let (wanted, others) = wanted_hosts(&manifest, record.as_ref(), spec);
-    let (reached, embedded) = reach_all(&wanted, &others, &mut notes.events).await?;
+    let (reached, embedded) = connect_hosts(&wanted, &others, &mut notes.events).await?;
     let size = manifest.images.len() as u32;
     // Spares get no rank, unless nobody else answers.
-    let spare = |node: &Reached| spec.spares.iter().any(|spare| spare.name == node.name);
+    let spare = |node: &ConnectedNode| spec.spares.iter().any(|spare| spare.name == node.name);
     let hosts = Some(reached.iter().filter(|node| !spare(node)).count()).filter(|hosts| *hosts > 0).unwrap_or(reached.len());
     let places = if spec.hosts.iter().any(|host| host.slots > 0) {
         tell_beyond_slots(spec.quiet, size, &spec.hosts);
@@ -515,7 +515,7 @@ async fn restart_from(
         files: manifest.files.clone(),
         search,
     };
-    let beginning = Beginning {
+    let beginning = JobStart {
         id: manifest.job.clone(),
         identity: manifest.identity,
         program: manifest.program.clone(),

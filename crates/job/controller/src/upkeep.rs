@@ -17,7 +17,7 @@ use crate::record::sync_directory;
 use mend_coordination::checkpoint::image_name;
 use mend_image::chain::Chain;
 pub use mend_job::event::UpkeepDone as Done;
-use mend_policy::retention::{self, Bounds, Known, Merge, Weighed};
+use mend_policy::retention::{self, Bounds, KnownCheckpoint, Merge, Weighed};
 use mend_sealed::Key;
 use std::fs;
 use std::io;
@@ -124,21 +124,21 @@ pub enum MergeError {
 
 /// What there is.
 #[derive(Debug, Default)]
-pub struct Survey {
+pub struct CheckpointInventory {
     /// Checkpoints whose manifest is good, ascending.
-    pub known: Vec<Known>,
+    pub known: Vec<KnownCheckpoint>,
     /// Others, which may be good, too, and why nothing is known of them.
     pub unreadable: Vec<(u64, ManifestError)>,
 }
 
 /// Looks at all checkpoints of a directory. With a key, those that were not written with it are unreadable.
 #[must_use]
-pub fn survey(directory: &Path, key: Option<&Key>) -> Survey {
-    let mut survey = Survey::default();
+pub fn survey(directory: &Path, key: Option<&Key>) -> CheckpointInventory {
+    let mut survey = CheckpointInventory::default();
     for number in manifest::numbers(directory) {
         let place = directory.join(number.to_string());
         match manifest::read_alone(&place, key) {
-            Ok(found) => survey.known.push(Known {
+            Ok(found) => survey.known.push(KnownCheckpoint {
                 number,
                 periodic: found.periodic,
                 restorable: manifest::check(&place, &found, key).is_ok(),
@@ -241,7 +241,7 @@ fn partial_name(rank: u32) -> String {
 
 /// How a round is to be done.
 #[derive(Clone, Debug, Default)]
-pub struct Rules {
+pub struct UpkeepRules {
     /// What is kept; `None`: only leftovers are removed.
     pub bounds: Option<Bounds>,
     /// With a key, what is merged is encrypted.
@@ -253,12 +253,12 @@ pub struct Rules {
 /// One round: removes what is superseded, merges what takes too much space, removes what that frees. With `cancel` it ends
 /// soon, at a moment that leaves nothing half done.
 #[must_use]
-pub fn round(directory: &Path, rules: &Rules, cancel: &AtomicBool) -> Done {
+pub fn round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool) -> Done {
     stepped_round(directory, rules, cancel, &mut || {})
 }
 
 /// [`round`], with a call between any two changes to the disk.
-fn stepped_round(directory: &Path, rules: &Rules, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Done {
+fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, step: &mut dyn FnMut()) -> Done {
     let mut done = Done { weighed: rules.weighed, ..Done::default() };
     sweep(directory);
     let Some(bounds) = rules.bounds else { return done };
@@ -398,7 +398,7 @@ fn merge_image(
 }
 
 /// Does a round on a thread of its own, of low priority; `report` gets what came of it. Set the flag to end it early.
-pub fn start(directory: PathBuf, rules: Rules, report: impl FnOnce(Done) + Send + 'static) -> Arc<AtomicBool> {
+pub fn start(directory: PathBuf, rules: UpkeepRules, report: impl FnOnce(Done) + Send + 'static) -> Arc<AtomicBool> {
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
     std::thread::spawn(move || {

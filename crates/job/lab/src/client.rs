@@ -17,14 +17,14 @@ use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_s
 
 use crate::error::LabError;
 use crate::plan::{LabName, inner_socket};
-use crate::protocol::{Asked, LabStatus, Reply, Request, Talk, VERSION, ready};
+use crate::protocol::{Asked, LabConnection, LabStatus, Reply, Request, VERSION, ready};
 
 /// How long a holder may take to answer; killing a node may take it five seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where a lab is asked.
 #[derive(Clone, Debug)]
-enum Door {
+enum LabAddress {
     /// From outside: by name in the machine's network namespace.
     Outside,
     /// From a process in the lab: by a path in the lab's own files.
@@ -35,7 +35,7 @@ enum Door {
 #[derive(Clone, Debug)]
 pub struct Lab {
     name: LabName,
-    door: Door,
+    address: LabAddress,
     /// Its process, if it is in a PID namespace that can be seen from here.
     holder: Option<Pid>,
 }
@@ -44,15 +44,15 @@ impl Lab {
     /// Finds the calling user's lab of this name, from outside or from one of its own nodes.
     ///
     /// # Errors
-    /// `NoSuchLab`; `Stranger` when another user has taken the socket's name.
+    /// `NoSuchLab`; `OtherUser` when another user has taken the socket's name.
     pub fn find(name: &LabName) -> Result<Lab, LabError> {
-        let mut doors = vec![Door::Outside];
-        doors.extend(inner_door(name).map(Door::Inside));
-        for door in doors {
-            match open(name, &door) {
+        let mut addresses = vec![LabAddress::Outside];
+        addresses.extend(inner_address(name).map(LabAddress::Inside));
+        for address in addresses {
+            match open(name, &address) {
                 Ok((_, holder)) => {
                     let name = name.clone();
-                    return Ok(Lab { name, door, holder });
+                    return Ok(Lab { name, address, holder });
                 }
                 Err(LabError::NoSuchLab(_)) => {}
                 Err(error) => return Err(error),
@@ -84,13 +84,13 @@ impl Lab {
 
     /// Whether the calling process is in the lab.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.door, Door::Inside(_))
+        matches!(self.address, LabAddress::Inside(_))
     }
 
     /// Describes the lab and its nodes.
     ///
     /// # Errors
-    /// `NoSuchLab` when it ended meanwhile; `Talk`; `OtherVersion`.
+    /// `NoSuchLab` when it ended meanwhile; `Connection`; `OtherVersion`.
     pub fn status(&self) -> Result<LabStatus, LabError> {
         let (reply, _) = self.ask(Request::Status, &[])?;
         match reply {
@@ -128,7 +128,7 @@ impl Lab {
             Ok(holder) => holder,
             Err(rustix::io::Errno::SRCH) => return Ok(()),
             Err(error) => {
-                return Err(LabError::Talk { lab: self.name.to_string(), source: error.into() });
+                return Err(LabError::Connection { lab: self.name.to_string(), source: error.into() });
             }
         };
         let gone = || matches!(ready(&[holder.as_fd()], Some(PATIENCE)), Ok(woken) if woken[0]);
@@ -145,13 +145,13 @@ impl Lab {
 
     /// Sends a request with `files` and waits for the answer.
     pub(crate) fn ask(&self, request: Request, files: &[BorrowedFd<'_>]) -> Result<(Reply, Answer), LabError> {
-        let (talk, _) = open(&self.name, &self.door)?;
+        let (connection, _) = open(&self.name, &self.address)?;
         let asked = Asked { version: VERSION, request };
-        let failed = |source| LabError::Talk { lab: self.name.to_string(), source };
-        talk.send(&asked, files).map_err(failed)?;
-        match talk.receive_within::<Reply>(PATIENCE) {
+        let failed = |source| LabError::Connection { lab: self.name.to_string(), source };
+        connection.send(&asked, files).map_err(failed)?;
+        match connection.receive_within::<Reply>(PATIENCE) {
             Ok(Some((Reply::OtherVersion, _))) => Err(LabError::OtherVersion(self.name.to_string())),
-            Ok(Some((reply, files))) => Ok((reply, Answer { talk, files })),
+            Ok(Some((reply, files))) => Ok((reply, Answer { connection, files })),
             Ok(None) => Err(failed(io::Error::from(io::ErrorKind::UnexpectedEof))),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(LabError::OtherVersion(self.name.to_string())),
             Err(error) => Err(failed(error)),
@@ -164,7 +164,7 @@ impl Lab {
         match reply {
             Reply::NoSuchNode { known } => LabError::NoSuchNode { lab, node, known },
             Reply::NodeDead => LabError::NodeDead { lab, node },
-            Reply::Failed { message } => LabError::Talk { lab, source: io::Error::other(message) },
+            Reply::Failed { message } => LabError::Connection { lab, source: io::Error::other(message) },
             Reply::Status(_) | Reply::Joined(_) | Reply::Done | Reply::OtherVersion => LabError::OtherVersion(lab),
         }
     }
@@ -173,38 +173,38 @@ impl Lab {
 /// What comes with a reply: files, and the connection for what follows.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) talk: Talk,
+    pub(crate) connection: LabConnection,
     pub(crate) files: Vec<OwnedFd>,
 }
 
 /// The inner socket of the lab that the calling process is in, if it is the one of this name.
-fn inner_door(name: &LabName) -> Option<PathBuf> {
+fn inner_address(name: &LabName) -> Option<PathBuf> {
     let named = env::var_os("MEND_LAB")?;
     let shared = PathBuf::from(env::var_os("MEND_SHARED")?);
     let own = named == name.as_str();
     own.then(|| inner_socket(shared.parent().unwrap_or(Path::new("/"))))
 }
 
-fn open(name: &LabName, door: &Door) -> Result<(Talk, Option<Pid>), LabError> {
+fn open(name: &LabName, address: &LabAddress) -> Result<(LabConnection, Option<Pid>), LabError> {
     let uid = geteuid();
     let connected = || -> io::Result<OwnedFd> {
-        let address = match door {
-            Door::Outside => SocketAddrUnix::new_abstract_name(&name.socket(uid.as_raw()))?,
-            Door::Inside(path) => SocketAddrUnix::new(path)?,
+        let address = match address {
+            LabAddress::Outside => SocketAddrUnix::new_abstract_name(&name.socket(uid.as_raw()))?,
+            LabAddress::Inside(path) => SocketAddrUnix::new(path)?,
         };
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         connect(&socket, &address)?;
         Ok(socket)
     };
-    let talking = |source| LabError::Talk { lab: name.to_string(), source };
+    let failed = |source| LabError::Connection { lab: name.to_string(), source };
     let socket = connected().map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => LabError::NoSuchLab(name.to_string()),
-        _ => talking(error),
+        _ => failed(error),
     })?;
-    let (peer, holder) = peer_of(socket.as_fd()).map_err(talking)?;
+    let (peer, holder) = peer_of(socket.as_fd()).map_err(failed)?;
     if peer != uid.as_raw() {
-        return Err(LabError::Stranger { lab: name.to_string(), uid: peer });
+        return Err(LabError::OtherUser { lab: name.to_string(), uid: peer });
     }
-    Ok((Talk::new(socket), holder))
+    Ok((LabConnection::new(socket), holder))
 }

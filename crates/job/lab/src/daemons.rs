@@ -76,7 +76,7 @@ pub(crate) fn start(plan: &LabPlan, program: &Path, node: &str) -> Result<(), Fa
 }
 
 /// Whether somebody accepts connections on this port of this network namespace. Asked of the kernel and not by
-/// connecting, which the daemon would note as a stranger who went away without a word.
+/// connecting, which the daemon would note as a peer that went away without a word.
 fn listens(port: u16) -> bool {
     listens_in("/proc/net", port)
 }

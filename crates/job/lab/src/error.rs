@@ -44,7 +44,7 @@ pub enum LabError {
     },
     /// The lab's socket belongs to somebody else.
     #[error("the lab `{lab}` is served by user {uid}, not by you")]
-    Stranger {
+    OtherUser {
         /// The lab's name.
         lab: String,
         /// Who serves it.
@@ -55,7 +55,7 @@ pub enum LabError {
     OtherVersion(String),
     /// Talking to the holder failed.
     #[error("the lab `{lab}` does not answer")]
-    Talk {
+    Connection {
         /// The lab's name.
         lab: String,
         /// What the socket said.
@@ -131,11 +131,11 @@ impl LabError {
             LabError::NodeDead { lab, .. } => {
                 format!("a dead node stays dead; `mend lab down --name {lab}` and `mend lab up` make a new cluster")
             }
-            LabError::Stranger { .. } => "choose another --name".into(),
+            LabError::OtherUser { .. } => "choose another --name".into(),
             LabError::OtherVersion(name) => {
                 format!("end it with the version that started it, or kill its process, then `mend lab up --name {name}`")
             }
-            LabError::Talk { lab, .. } => format!("`mend lab down --name {lab}` ends it by force"),
+            LabError::Connection { lab, .. } => format!("`mend lab down --name {lab}` ends it by force"),
             LabError::MissingTool(_) => "apt-get install iproute2".into(),
             LabError::NoPlace(_) => "work from another directory: the lab covers one of these, which must not hold your \
                  working directory, your home or Mend itself"

@@ -30,7 +30,7 @@ use rustix::thread::move_into_link_name_space;
 use crate::client::{Answer, Lab};
 use crate::error::{LabError, doing};
 use crate::plan;
-use crate::protocol::{Joined, Reply, Request, RunEvent, RunSignal, Spawn, Talk, ready};
+use crate::protocol::{Joined, LabConnection, Reply, Request, RunEvent, RunSignal, Spawn, ready};
 
 /// Signals that a command gets though they were sent to `mend lab exec`.
 const FORWARDED: [Signal; 7] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::ALARM];
@@ -78,8 +78,8 @@ impl Call<'_> {
         LabError::Exec { program: self.program.clone(), source }
     }
 
-    fn talk_error(&self, source: io::Error) -> LabError {
-        LabError::Talk { lab: self.lab.name().to_string(), source }
+    fn connection_error(&self, source: io::Error) -> LabError {
+        LabError::Connection { lab: self.lab.name().to_string(), source }
     }
 
     fn variables(&self, joined: &Joined) -> Vec<(&'static str, PathBuf)> {
@@ -167,9 +167,9 @@ impl Call<'_> {
         let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
         let files = [input.as_fd(), output.as_fd(), errors.as_fd(), sheet.as_fd()];
         let request = Request::Run { node: self.node.to_owned() };
-        let (reply, Answer { talk, .. }) = self.lab.ask(request, &files)?;
+        let (reply, Answer { connection, .. }) = self.lab.ask(request, &files)?;
         match reply {
-            Reply::Joined(_) => self.attend_afar(&talk, signals),
+            Reply::Joined(_) => self.attend_afar(&connection, signals),
             other => Err(self.lab.refusal(other, self.node)),
         }
     }
@@ -182,21 +182,21 @@ impl Call<'_> {
         Ok(sheet)
     }
 
-    fn attend_afar(&self, talk: &Talk, signals: &SignalQueue) -> Result<i32, LabError> {
+    fn attend_afar(&self, connection: &LabConnection, signals: &SignalQueue) -> Result<i32, LabError> {
         loop {
-            let woken = ready(&[talk.as_fd(), signals.as_fd()], None).map_err(doing("poll"))?;
+            let woken = ready(&[connection.as_fd(), signals.as_fd()], None).map_err(doing("poll"))?;
             if woken[1] {
                 while let Some(arrived) = signals.next().map_err(doing("signalfd"))? {
                     if arrived.signal != Signal::CHILD.as_raw() {
-                        let sent = talk.send(&RunSignal(arrived.signal), &[]);
-                        sent.map_err(|error| self.talk_error(error))?;
+                        let sent = connection.send(&RunSignal(arrived.signal), &[]);
+                        sent.map_err(|error| self.connection_error(error))?;
                     }
                 }
             }
             if !woken[0] {
                 continue;
             }
-            let event = talk.receive::<RunEvent>().map_err(|error| self.talk_error(error))?;
+            let event = connection.receive::<RunEvent>().map_err(|error| self.connection_error(error))?;
             return match event {
                 Some((RunEvent::Exited(code), _)) => Ok(code),
                 Some((RunEvent::NotStarted(errno), _)) => Err(self.exec_error(io::Error::from_raw_os_error(errno))),

@@ -19,8 +19,8 @@ use rustix::thread::UnshareFlags;
 
 use crate::plan::{self, LabPlan, PlannedNode};
 use crate::protocol::{
-    Asked, Detach, Failure, JOIN_ORDER, Joined, LabStatus, NodeSays, NodeState, NodeStatus, Order, Progress, Reply, Request, Talk, VERSION,
-    ready,
+    Asked, Detach, Failure, JOIN_ORDER, Joined, LabConnection, LabStatus, NodeSays, NodeState, NodeStatus, Order, Progress, Reply, Request,
+    VERSION, ready,
 };
 use crate::{daemons, network, node};
 
@@ -29,17 +29,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long killed processes may take to vanish before the holder stops waiting for them.
 const DEATH: Duration = Duration::from_secs(5);
 
-struct HeldNode {
+struct NodeProcess {
     planned: PlannedNode,
     pid: Pid,
-    talk: Talk,
+    connection: LabConnection,
     state: NodeState,
 }
 
 struct Holder {
     plan: LabPlan,
     user_namespace: bool,
-    nodes: Vec<HeldNode>,
+    nodes: Vec<NodeProcess>,
     signals: SignalQueue,
     outside: OwnedFd,
     inside: OwnedFd,
@@ -47,7 +47,7 @@ struct Holder {
 
 /// Builds the lab of `plan` and serves it; `starter` is the other end of `mend lab up`, `outside` the bound abstract
 /// socket. To be called as pid 1 of the lab's namespaces. Returns the exit code.
-pub(crate) fn live(plan: LabPlan, outside: OwnedFd, starter: Talk, user_namespace: bool) -> i32 {
+pub(crate) fn live(plan: LabPlan, outside: OwnedFd, starter: LabConnection, user_namespace: bool) -> i32 {
     let _ = rustix::thread::set_name(&node::name_of(&format!("lab-{}", plan.name)));
     let mut holder = match build(plan, outside, &starter, user_namespace) {
         Ok(holder) => holder,
@@ -65,7 +65,7 @@ pub(crate) fn live(plan: LabPlan, outside: OwnedFd, starter: Talk, user_namespac
     }
 }
 
-fn build(plan: LabPlan, outside: OwnedFd, starter: &Talk, user_namespace: bool) -> Result<Holder, Failure> {
+fn build(plan: LabPlan, outside: OwnedFd, starter: &LabConnection, user_namespace: bool) -> Result<Holder, Failure> {
     let failed = |what: &'static str| move |error: io::Error| Failure::new(format!("{what}: {error}"));
     let numbers = [Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP].map(Signal::as_raw);
     let signals = SignalQueue::new(&numbers).map_err(failed("signalfd"))?;
@@ -99,7 +99,7 @@ fn inner_listener(plan: &LabPlan) -> io::Result<OwnedFd> {
     Ok(inside)
 }
 
-fn still_wanted(starter: &Talk) -> Result<(), Failure> {
+fn still_wanted(starter: &LabConnection) -> Result<(), Failure> {
     match starter.hung_up() {
         true => Err(Failure::new("interrupted")),
         false => Ok(()),
@@ -108,8 +108,8 @@ fn still_wanted(starter: &Talk) -> Result<(), Failure> {
 
 /// Starts a node's first process. It is a grandchild: the child between makes the namespaces and ends, whereupon
 /// the grandchild, pid 1 of the node, becomes a child of the holder, pid 1 of the lab.
-fn start_node(plan: &LabPlan, planned: &PlannedNode) -> io::Result<HeldNode> {
-    let (ours, theirs) = Talk::pair()?;
+fn start_node(plan: &LabPlan, planned: &PlannedNode) -> io::Result<NodeProcess> {
+    let (ours, theirs) = LabConnection::pair()?;
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     fork_and_run(|| {
         let namespaces = UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC | UnshareFlags::NEWPID;
@@ -134,28 +134,28 @@ fn start_node(plan: &LabPlan, planned: &PlannedNode) -> io::Result<HeldNode> {
     io::Read::read_exact(&mut File::from(reader), &mut said)?;
     let said = i32::from_ne_bytes(said);
     match Pid::from_raw(said.max(0)) {
-        Some(pid) => Ok(HeldNode { planned: planned.clone(), pid, talk: ours, state: NodeState::Up }),
+        Some(pid) => Ok(NodeProcess { planned: planned.clone(), pid, connection: ours, state: NodeState::Up }),
         None => Err(io::Error::from_raw_os_error(-said)),
     }
 }
 
 /// Gives all `nodes` the order, then waits for all of them: they work at the same time.
-fn order(nodes: &[HeldNode], order: &Order, starter: &Talk) -> Result<(), Failure> {
+fn order(nodes: &[NodeProcess], order: &Order, starter: &LabConnection) -> Result<(), Failure> {
     for held in nodes {
-        let sent = held.talk.send(order, &[]);
+        let sent = held.connection.send(order, &[]);
         sent.map_err(|error| Failure::new(format!("{}: {error}", held.planned.name)))?;
     }
     await_nodes(nodes, starter)
 }
 
-fn await_nodes(nodes: &[HeldNode], starter: &Talk) -> Result<(), Failure> {
+fn await_nodes(nodes: &[NodeProcess], starter: &LabConnection) -> Result<(), Failure> {
     for held in nodes {
         let name = &held.planned.name;
-        // A node answers, or its end of the conversation closes; the starter never sends before it is told.
-        while !ready(&[held.talk.as_fd(), starter.as_fd()], None).map_err(|error| Failure::new(format!("poll: {error}")))?[0] {
+        // A node answers, or its end of the connection closes; the starter never sends before it is told.
+        while !ready(&[held.connection.as_fd(), starter.as_fd()], None).map_err(|error| Failure::new(format!("poll: {error}")))?[0] {
             still_wanted(starter)?;
         }
-        match held.talk.receive::<NodeSays>() {
+        match held.connection.receive::<NodeSays>() {
             Ok(Some((NodeSays::Ready, _))) => {}
             Ok(Some((NodeSays::Failed(failure), _))) => return Err(failure),
             Ok(None) => return Err(Failure::new(format!("{name} died while starting"))),
@@ -166,7 +166,7 @@ fn await_nodes(nodes: &[HeldNode], starter: &Talk) -> Result<(), Failure> {
 }
 
 impl Holder {
-    fn serve(&mut self, starter: Talk) -> io::Result<()> {
+    fn serve(&mut self, starter: LabConnection) -> io::Result<()> {
         let mut starter = Some(starter);
         loop {
             let mut files = vec![self.signals.as_fd(), self.outside.as_fd(), self.inside.as_fd()];
@@ -182,7 +182,7 @@ impl Holder {
                 }
             }
             if woken.get(3) == Some(&true) {
-                match starter.as_ref().map(Talk::receive::<Detach>) {
+                match starter.as_ref().map(LabConnection::receive::<Detach>) {
                     Some(Ok(Some(_))) => starter = None,
                     _ => return self.end(),
                 }
@@ -198,7 +198,7 @@ impl Holder {
     }
 
     /// Answers one request; true when the lab is to end. A client's mistakes are its own trouble.
-    fn serve_client(&mut self, client: Talk) -> io::Result<bool> {
+    fn serve_client(&mut self, client: LabConnection) -> io::Result<bool> {
         let Ok(Some((asked, files))) = client.receive_within::<Asked>(PATIENCE) else {
             let _ = client.send(&Reply::OtherVersion, &[]);
             return Ok(false);
@@ -227,7 +227,7 @@ impl Holder {
                     let connection = client.into_file();
                     let mut passed = vec![connection.as_fd()];
                     passed.extend(files.iter().map(AsFd::as_fd));
-                    let _ = self.nodes[index].talk.send(&Order::Run, &passed);
+                    let _ = self.nodes[index].connection.send(&Order::Run, &passed);
                     return Ok(false);
                 }
                 Err(reply) => *reply,
@@ -337,10 +337,10 @@ impl Holder {
 }
 
 /// Accepts a client, if it is one of the user's own.
-fn admit(listener: &OwnedFd) -> Option<Talk> {
+fn admit(listener: &OwnedFd) -> Option<LabConnection> {
     let client = accept_with(listener, SocketFlags::CLOEXEC).ok()?;
     let (uid, _) = peer_of(client.as_fd()).ok()?;
-    (uid == geteuid().as_raw()).then(|| Talk::new(client))
+    (uid == geteuid().as_raw()).then(|| LabConnection::new(client))
 }
 
 /// Clients see the socket's name, and nothing more, of a holder that has not begun to listen.

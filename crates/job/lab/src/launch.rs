@@ -1,6 +1,6 @@
 //! Bringing a lab up: checks, then two forks and the namespaces that the lab lives in.
 //!
-//! Invariants: until the user's command says so the lab depends on it (the starter's conversation): it ends at
+//! Invariants: until the user's command says so the lab depends on it (the starter's connection): it ends at
 //! whatever point the command is interrupted. As an ordinary user the lab lives in a user namespace that maps the
 //! user to the same ids as outside, and all its programs hold the capabilities of that namespace.
 //! Faults assumed: kernels and containers that refuse user namespaces, each with its own remedy.
@@ -23,7 +23,7 @@ use crate::holder;
 use crate::mounts::choose_base;
 use crate::network;
 use crate::plan::{self, Bandwidth, LabName, LabPlan};
-use crate::protocol::{Detach, Failure, Progress, Talk};
+use crate::protocol::{Detach, Failure, LabConnection, Progress};
 
 /// What lab to bring up.
 #[derive(Clone, Debug)]
@@ -43,23 +43,23 @@ pub struct UpOptions {
 pub struct Fresh {
     /// The lab.
     pub lab: Lab,
-    starter: Talk,
+    starter: LabConnection,
 }
 
 impl Fresh {
     /// Lets the lab live on without this process.
     ///
     /// # Errors
-    /// `Talk` when the lab has died already.
+    /// `Connection` when the lab has died already.
     pub fn detach(self) -> Result<Lab, LabError> {
         match self.starter.send(&Detach, &[]) {
             Ok(()) => Ok(self.lab),
-            Err(source) => Err(LabError::Talk { lab: self.lab.name().to_string(), source }),
+            Err(source) => Err(LabError::Connection { lab: self.lab.name().to_string(), source }),
         }
     }
 
     /// What becomes readable when the lab ends.
-    pub(crate) fn watch(&self) -> &Talk {
+    pub(crate) fn watch(&self) -> &LabConnection {
         &self.starter
     }
 }
@@ -92,7 +92,7 @@ pub fn up(options: &UpOptions) -> Result<Fresh, LabError> {
         }
         other => other.map_err(doing("bind the lab's socket"))?,
     };
-    let (starter, theirs) = Talk::pair().map_err(doing("make a socket pair"))?;
+    let (starter, theirs) = LabConnection::pair().map_err(doing("make a socket pair"))?;
     let name = plan.name.clone();
     let between = fork_and_run(move || {
         // SAFETY: a process just forked: nothing but these two is used from here on, and no handler is needed.
@@ -116,7 +116,7 @@ pub fn up(options: &UpOptions) -> Result<Fresh, LabError> {
         Ok(Some((Progress::Up, _))) => Ok(Fresh { lab: Lab::find(&name)?, starter }),
         Ok(Some((Progress::Failed(failure), _))) => Err(LabError::Setup { message: failure.message, hint: failure.hint }),
         Ok(None) => Err(LabError::Setup { message: "its first process died".to_owned(), hint: None }),
-        Err(source) => Err(LabError::Talk { lab: name.to_string(), source }),
+        Err(source) => Err(LabError::Connection { lab: name.to_string(), source }),
     }
 }
 
@@ -128,7 +128,7 @@ fn needed_directories(home: Option<&PathBuf>) -> Vec<PathBuf> {
 }
 
 /// In the child of `up`: leaves the user's session, makes the lab's namespaces and forks the holder into them.
-fn enter(plan: LabPlan, outside: OwnedFd, starter: &Talk) -> Result<(), Failure> {
+fn enter(plan: LabPlan, outside: OwnedFd, starter: &LabConnection) -> Result<(), Failure> {
     let plain = |what: &'static str| move |error: io::Error| Failure::new(format!("{what}: {error}"));
     rustix::process::setsid().map_err(|error| plain("setsid")(error.into()))?;
     silence().map_err(plain("open /dev/null"))?;
@@ -144,7 +144,7 @@ fn enter(plan: LabPlan, outside: OwnedFd, starter: &Talk) -> Result<(), Failure>
     let namespaces = UnshareFlags::NEWNS | UnshareFlags::NEWNET | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC | UnshareFlags::NEWPID;
     unshare(namespaces).map_err(|error| refused(&error))?;
     let theirs = rustix::io::fcntl_dupfd_cloexec(starter, 3).map_err(|error| plain("dup")(error.into()))?;
-    fork_and_run(|| holder::live(plan, outside, Talk::new(theirs), !privileged)).map_err(plain("fork"))?;
+    fork_and_run(|| holder::live(plan, outside, LabConnection::new(theirs), !privileged)).map_err(plain("fork"))?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@
 //! - only the user who started a lab may command it.
 //!
 //! Faults assumed: SIGKILL of the holder, of `mend lab up` at any moment, of a node's pid 1, of a client in the
-//! middle of a request; a kernel that refuses user namespaces, bridges or shaping; missing tools; strangers who
+//! middle of a request; a kernel that refuses user namespaces, bridges or shaping; missing tools; other users who
 //! occupy the socket's name.
 
 mod client;

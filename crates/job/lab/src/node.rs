@@ -1,6 +1,6 @@
 //! Pid 1 of a node: builds the node from inside, reaps its orphans, runs commands for clients that cannot join.
 //!
-//! Invariants: it ends when the holder closes its end of the conversation, and the kernel then ends everything in the
+//! Invariants: it ends when the holder closes its end of the connection, and the kernel then ends everything in the
 //! node. A command that it runs for a client is killed when that client goes away.
 //! Faults assumed: a client that sends no sound command, or vanishes at any moment.
 
@@ -18,11 +18,11 @@ use mend_kernel::signal_queue::{SignalQueue, unblock_in};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
 
 use crate::plan::{LabPlan, PlannedNode};
-use crate::protocol::{Failure, NodeSays, Order, RunEvent, RunSignal, Spawn, Talk, ready};
+use crate::protocol::{Failure, LabConnection, NodeSays, Order, RunEvent, RunSignal, Spawn, ready};
 use crate::{daemons, mounts, network};
 
 /// Lives as pid 1 of `node`, in its namespaces, until the holder closes `holder`; returns the exit code.
-pub(crate) fn live(plan: &LabPlan, node: &PlannedNode, holder: &Talk) -> i32 {
+pub(crate) fn live(plan: &LabPlan, node: &PlannedNode, holder: &LabConnection) -> i32 {
     let _ = rustix::thread::set_name(&name_of(&node.name));
     let children = match SignalQueue::new(&[Signal::CHILD.as_raw()]) {
         Ok(children) => children,
@@ -71,7 +71,7 @@ pub(crate) fn name_of(node: &str) -> std::ffi::CString {
     std::ffi::CString::new(format!("mend-{node}")).unwrap_or_default()
 }
 
-fn answer(holder: &Talk, done: Result<(), Failure>) -> io::Result<()> {
+fn answer(holder: &LabConnection, done: Result<(), Failure>) -> io::Result<()> {
     let says = match done {
         Ok(()) => NodeSays::Ready,
         Err(failure) => NodeSays::Failed(failure),
@@ -79,7 +79,7 @@ fn answer(holder: &Talk, done: Result<(), Failure>) -> io::Result<()> {
     holder.send(&says, &[])
 }
 
-fn give_up(holder: &Talk, failure: &Failure) -> i32 {
+fn give_up(holder: &LabConnection, failure: &Failure) -> i32 {
     let _ = holder.send(&NodeSays::Failed(failure.clone()), &[]);
     1
 }
@@ -91,7 +91,7 @@ fn serve_client(files: Vec<OwnedFd>) -> i32 {
     let (Some(client), Some(input), Some(output), Some(errors), Some(spawn)) = (next(), next(), next(), next(), next()) else {
         return 1;
     };
-    let client = Talk::new(client);
+    let client = LabConnection::new(client);
     let Ok(spawn) = read_spawn(spawn) else {
         return 1;
     };
@@ -138,7 +138,7 @@ fn start(spawn: Spawn, input: Stdio, output: Stdio, errors: Stdio) -> Result<Chi
 }
 
 /// Waits for the command while passing the client's signals on to it; kills it when the client is gone.
-fn attend(client: &Talk, mut child: Child) -> io::Result<i32> {
+fn attend(client: &LabConnection, mut child: Child) -> io::Result<i32> {
     let group = Pid::from_child(&child);
     let ended = SignalQueue::new(&[Signal::CHILD.as_raw()])?;
     loop {

@@ -192,20 +192,20 @@ pub enum NodeState {
     Dead,
 }
 
-/// One end of a conversation.
+/// One end of a connection within a lab.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct LabConnection {
     socket: OwnedFd,
 }
 
-impl Talk {
-    pub(crate) fn new(socket: OwnedFd) -> Talk {
-        Talk { socket }
+impl LabConnection {
+    pub(crate) fn new(socket: OwnedFd) -> LabConnection {
+        LabConnection { socket }
     }
 
-    pub(crate) fn pair() -> io::Result<(Talk, Talk)> {
+    pub(crate) fn pair() -> io::Result<(LabConnection, LabConnection)> {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Talk::new(one), Talk::new(other)))
+        Ok((LabConnection::new(one), LabConnection::new(other)))
     }
 
     pub(crate) fn into_file(self) -> OwnedFd {
@@ -275,7 +275,7 @@ impl Talk {
     }
 }
 
-impl AsFd for Talk {
+impl AsFd for LabConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn messages_and_files_arrive() {
-        let (one, other) = Talk::pair().unwrap();
+        let (one, other) = LabConnection::pair().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         one.send(&Order::Run, &[writer.as_fd()]).unwrap();
         drop(writer);
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn long_messages_and_garbage_are_errors() {
-        let (one, other) = Talk::pair().unwrap();
+        let (one, other) = LabConnection::pair().unwrap();
         assert!(one.send(&vec![0u8; PACKET], &[]).is_err());
         rustix::net::send(&one, &vec![b' '; PACKET + 1], SendFlags::empty()).unwrap();
         assert!(other.receive::<Order>().is_err());
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn patience_ends() {
-        let (one, _other) = Talk::pair().unwrap();
+        let (one, _other) = LabConnection::pair().unwrap();
         let error = one.receive_within::<Order>(Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

@@ -65,7 +65,7 @@ impl Source {
 
 /// What is known of copies before any of them is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Survey {
+pub struct CopyInventory {
     /// What each node has in its stores.
     pub nodes: BTreeMap<NodeIndex, Vec<Holding>>,
     /// Length of each image in the checkpoint directory, by checkpoint and rank.
@@ -74,7 +74,7 @@ pub struct Survey {
 
 /// Copies of an image, nearest first, and what is wrong with those that need not be tried.
 #[must_use]
-pub fn sources(survey: &Survey, tiers: &[TierSpec], image: &ImageRef, node: NodeIndex) -> (Vec<Source>, Vec<(Source, String)>) {
+pub fn sources(survey: &CopyInventory, tiers: &[TierSpec], image: &ImageRef, node: NodeIndex) -> (Vec<Source>, Vec<(Source, String)>) {
     let (mut found, mut torn) = (Vec::new(), Vec::new());
     let mut judge = |source: Source, bytes: u64| match bytes == image.bytes {
         true => found.push(source),
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn the_nearest_comes_first_and_torn_ones_are_named() {
         let local = || NodeStore::Directory("/l".into());
-        let survey = Survey {
+        let survey = CopyInventory {
             nodes: [
                 (0, vec![holding(NodeStore::Memory, 3, &[(0, 10)]), holding(local(), 3, &[(0, 10), (1, 10)])]),
                 (1, vec![holding(NodeStore::Memory, 3, &[(0, 10), (1, 4)]), holding(local(), 2, &[(0, 10)])]),

@@ -11,7 +11,7 @@ use crate::job::Job;
 use crate::setup::SearchSetup;
 use crate::tiers::object_address;
 use mend_coordination::checkpoint::image_name;
-use mend_coordination::recovery::{Action, Recovery, Source, Survey, Want, sources};
+use mend_coordination::recovery::{Action, CopyInventory, Recovery, Source, Want, sources};
 use mend_messages::daemon::ToDaemon;
 use mend_messages::files::{KeptFile, PutOrder};
 use mend_messages::job::{NodeIndex, Rank};
@@ -85,7 +85,7 @@ impl Job {
     /// All have said what they have: the nearest copies are fetched.
     fn weigh_sources(&mut self) {
         let Some(searching) = self.searching.as_mut().filter(|searching| searching.waiting.is_empty()) else { return };
-        let survey = Survey { nodes: searching.holdings.clone(), shared: searching.setup.shared.clone() };
+        let survey = CopyInventory { nodes: searching.holdings.clone(), shared: searching.setup.shared.clone() };
         let (mut wants, mut notices) = (Vec::new(), Vec::new());
         for (chain, rank) in searching.setup.lineage.iter().zip(&self.ranks) {
             for &image in chain {

@@ -8,7 +8,7 @@ pub const MAX_FRAME: usize = 16 << 20;
 /// Why bytes are not a message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The length prefix is over [`MAX_FRAME`]: a stranger, or a stream out of step.
+    /// The length prefix is over [`MAX_FRAME`]: an unproven peer, or a stream out of step.
     #[error("a frame of {0} bytes is announced, more than the {MAX_FRAME} that any message needs")]
     TooLong(usize),
     /// The body does not decode.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A checkpoint as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownCheckpoint {
     /// Its number; larger is newer.
     pub number: u64,
     /// Taken by the schedule, not because somebody asked.
@@ -90,7 +90,7 @@ impl Merge {
 
 /// All that `numbers` build on, directly or not, without themselves unless they build on each other.
 #[must_use]
-pub fn needed(all: &[Known], numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+pub fn needed(all: &[KnownCheckpoint], numbers: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
     let bases: BTreeMap<u64, &BTreeSet<u64>> = all.iter().map(|one| (one.number, &one.bases)).collect();
     let mut found = BTreeSet::new();
     let mut open: Vec<u64> = numbers.into_iter().collect();
@@ -102,14 +102,14 @@ pub fn needed(all: &[Known], numbers: impl IntoIterator<Item = u64>) -> BTreeSet
 
 /// Checkpoints that build on `number` directly, ascending.
 #[must_use]
-pub fn builders(all: &[Known], number: u64) -> Vec<u64> {
+pub fn builders(all: &[KnownCheckpoint], number: u64) -> Vec<u64> {
     all.iter().filter(|one| one.bases.contains(&number)).map(|one| one.number).collect()
 }
 
 /// Those kept for their own sake.
-fn kept(all: &[Known], keep: u32) -> BTreeSet<u64> {
+fn kept(all: &[KnownCheckpoint], keep: u32) -> BTreeSet<u64> {
     let newest_first = || {
-        let mut order: Vec<&Known> = all.iter().collect();
+        let mut order: Vec<&KnownCheckpoint> = all.iter().collect();
         order.sort_unstable_by_key(|one| std::cmp::Reverse(one.number));
         order.into_iter()
     };
@@ -126,7 +126,7 @@ fn kept(all: &[Known], keep: u32) -> BTreeSet<u64> {
 /// With `unreadable`, there are checkpoints besides `all` of which nothing is known, and nothing goes: they may need
 /// anything.
 #[must_use]
-pub fn superseded(all: &[Known], unreadable: bool, bounds: Bounds) -> Vec<u64> {
+pub fn superseded(all: &[KnownCheckpoint], unreadable: bool, bounds: Bounds) -> Vec<u64> {
     if unreadable {
         return Vec::new();
     }
@@ -139,11 +139,11 @@ pub fn superseded(all: &[Known], unreadable: bool, bounds: Bounds) -> Vec<u64> {
 
 /// The merge that is worth its work now, if any.
 #[must_use]
-pub fn merge(all: &[Known], unreadable: bool, bounds: Bounds) -> Option<Merge> {
+pub fn merge(all: &[KnownCheckpoint], unreadable: bool, bounds: Bounds) -> Option<Merge> {
     if unreadable {
         return None;
     }
-    let known: BTreeMap<u64, &Known> = all.iter().map(|one| (one.number, one)).collect();
+    let known: BTreeMap<u64, &KnownCheckpoint> = all.iter().map(|one| (one.number, one)).collect();
     let newest = all.iter().filter(|one| one.restorable).max_by_key(|one| one.number)?;
     let mut chain = needed(all, [newest.number]);
     chain.insert(newest.number);
@@ -153,9 +153,9 @@ pub fn merge(all: &[Known], unreadable: bool, bounds: Bounds) -> Option<Merge> {
     let kept = kept(all, bounds.keep);
     // The oldest that is kept for its own sake and builds on others.
     let at = *chain.iter().find(|number| kept.contains(number) && known.get(number).is_some_and(|one| !one.bases.is_empty()))?;
-    let merged: Vec<Known> = all
+    let merged: Vec<KnownCheckpoint> = all
         .iter()
-        .map(|one| if one.number == at { Known { bases: BTreeSet::new(), bytes: full, ..one.clone() } } else { one.clone() })
+        .map(|one| if one.number == at { KnownCheckpoint { bases: BTreeSet::new(), bytes: full, ..one.clone() } } else { one.clone() })
         .collect();
     let mut frees = superseded(&merged, false, bounds);
     let before: BTreeSet<u64> = superseded(all, false, bounds).into_iter().collect();
@@ -170,8 +170,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn one(number: u64, periodic: bool, bases: &[u64], bytes: u64) -> Known {
-        Known { number, periodic, restorable: true, bases: bases.iter().copied().collect(), bytes }
+    fn one(number: u64, periodic: bool, bases: &[u64], bytes: u64) -> KnownCheckpoint {
+        KnownCheckpoint { number, periodic, restorable: true, bases: bases.iter().copied().collect(), bytes }
     }
 
     const TWO: Bounds = Bounds { keep: 2, space_percent: 200 };
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_long_chain_is_merged_at_the_oldest_that_is_kept() {
-        let merge = |all: &[Known], unreadable, bounds| merge(all, unreadable, bounds).map(|wanted| (wanted.at, wanted.frees));
+        let merge = |all: &[KnownCheckpoint], unreadable, bounds| merge(all, unreadable, bounds).map(|wanted| (wanted.at, wanted.frees));
         let mut all = vec![one(1, true, &[], 100)];
         for number in 2..8 {
             all.push(one(number, true, &[number - 1], 15));
@@ -220,9 +220,10 @@ mod tests {
     #[test]
     fn a_merge_that_supersedes_little_is_not_worth_it() {
         // Each took as much as the first, and all of it is still needed.
-        let all: Vec<Known> = (1..6).map(|number| one(number, true, if number == 1 { &[] } else { &[1] }, 100)).collect();
+        let all: Vec<KnownCheckpoint> = (1..6).map(|number| one(number, true, if number == 1 { &[] } else { &[1] }, 100)).collect();
         let bounds = Bounds { keep: 1, ..TWO };
-        let chain: Vec<Known> = all.iter().map(|one| Known { bases: (1..one.number).rev().take(1).collect(), ..one.clone() }).collect();
+        let chain: Vec<KnownCheckpoint> =
+            all.iter().map(|one| KnownCheckpoint { bases: (1..one.number).rev().take(1).collect(), ..one.clone() }).collect();
         let wanted = merge(&chain, false, bounds).unwrap();
         assert_eq!((wanted.at, wanted.goes, wanted.chain), (5, 500, 500));
         assert!(wanted.weigh(249, bounds).is_none() && wanted.weigh(500, bounds).is_some());
@@ -234,14 +235,14 @@ mod tests {
         assert!(close.holds(&wanted) && !close.holds(&of(501)));
     }
 
-    fn histories() -> impl Strategy<Value = Vec<Known>> {
+    fn histories() -> impl Strategy<Value = Vec<KnownCheckpoint>> {
         let step = (any::<bool>(), 0u8..10, 0u64..200, proptest::collection::vec(0usize..4, 0..3));
         proptest::collection::vec(step, 0..24).prop_map(|steps| {
-            let mut all: Vec<Known> = Vec::new();
+            let mut all: Vec<KnownCheckpoint> = Vec::new();
             for (at, (periodic, luck, bytes, back)) in steps.into_iter().enumerate() {
                 let bases: BTreeSet<u64> = back.iter().filter_map(|back| all.iter().rev().nth(*back)).map(|one| one.number).collect();
                 let whole = bases.iter().all(|base| all.iter().any(|one| one.number == *base && one.restorable));
-                all.push(Known { number: at as u64 + 1, periodic, restorable: luck > 0 && whole, bases, bytes });
+                all.push(KnownCheckpoint { number: at as u64 + 1, periodic, restorable: luck > 0 && whole, bases, bytes });
             }
             all
         })
@@ -253,7 +254,7 @@ mod tests {
         fn nothing_loses_what_it_needs(all in histories(), keep in 0u32..5, percent in 100u32..500, stop in 0usize..24) {
             let bounds = Bounds { keep, space_percent: percent };
             let going = superseded(&all, false, bounds);
-            let left: Vec<Known> = all.iter().filter(|one| !going.iter().take(stop).any(|gone| *gone == one.number)).cloned().collect();
+            let left: Vec<KnownCheckpoint> = all.iter().filter(|one| !going.iter().take(stop).any(|gone| *gone == one.number)).cloned().collect();
             let there: BTreeSet<u64> = left.iter().map(|one| one.number).collect();
             for one in &left {
                 let stays = !going.contains(&one.number);
@@ -264,7 +265,7 @@ mod tests {
             prop_assert!(left.iter().all(|one| one.bases.is_subset(&there)));
             let newest = all.iter().filter(|one| one.restorable).map(|one| one.number).max();
             prop_assert!(newest.is_none_or(|newest| there.contains(&newest)));
-            let periodic = |all: &[Known]| all.iter().filter(|one| one.periodic && one.restorable).count().min(keep.max(1) as usize);
+            let periodic = |all: &[KnownCheckpoint]| all.iter().filter(|one| one.periodic && one.restorable).count().min(keep.max(1) as usize);
             prop_assert_eq!(periodic(&left), periodic(&all));
             prop_assert!(all.iter().all(|one| one.periodic || there.contains(&one.number)));
         }

@@ -2,7 +2,7 @@
 //! directory alone: bytes written, read and held, of the real schedule and the real retention over many checkpoints.
 //! `docs/decisions/0023-chains-in-tiers-are-begun-anew.md` rests on these numbers.
 
-use mend_policy::retention::{Bounds, Known, merge, needed, superseded};
+use mend_policy::retention::{Bounds, KnownCheckpoint, merge, needed, superseded};
 use mend_policy::schedule::{Incremental, Interval, Kind, Rules, Schedule, Taken};
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ fn life(changed: u64, percent: u32, merges: bool) -> Spent {
         space_percent: (!merges).then_some(percent),
     };
     let bounds = Bounds { keep: 1, space_percent: if merges { percent } else { u32::MAX } };
-    let (mut schedule, mut all, mut spent) = (Schedule::new(rules, 0), Vec::<Known>::new(), Spent::default());
+    let (mut schedule, mut all, mut spent) = (Schedule::new(rules, 0), Vec::<KnownCheckpoint>::new(), Spent::default());
     let mut chain = 0;
     for number in 1..=CHECKPOINTS {
         let builds = number > 1 && schedule.builds();
@@ -45,10 +45,10 @@ fn life(changed: u64, percent: u32, merges: bool) -> Spent {
         let at = number * 10_000_000;
         schedule.taken(&Taken { begun_us: at, ended_us: at + 1000, stopped_us: 1000, write_us: 1000, bytes, kind, chain });
         let bases: BTreeSet<u64> = builds.then_some(number - 1).into_iter().collect();
-        all.push(Known { number, periodic: true, restorable: true, bases, bytes });
+        all.push(KnownCheckpoint { number, periodic: true, restorable: true, bases, bytes });
         spent.saved += bytes;
         spent.peak = spent.peak.max(all.iter().map(|one| one.bytes).sum());
-        let clear = |all: &mut Vec<Known>| {
+        let clear = |all: &mut Vec<KnownCheckpoint>| {
             let going = superseded(all, false, bounds);
             all.retain(|one| !going.contains(&one.number));
         };

@@ -31,17 +31,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// The ranks that are here.
-pub type Ranks = HashMap<Rank, Slot>;
+pub type LocalRanks = HashMap<Rank, LocalRank>;
 
 /// One rank that is here, as its job sees it.
 #[derive(Debug)]
-pub struct Slot {
+pub struct LocalRank {
     /// Which of its processes on this node.
     pub attempt: u64,
     commands: mpsc::UnboundedSender<Command>,
     main: Option<AgentId>,
     descendant: Option<AgentId>,
-    restore: Option<Awaited>,
+    restore: Option<PendingRestore>,
     started: bool,
     /// Why no agent will speak.
     agentless: Option<Agentless>,
@@ -53,12 +53,12 @@ pub struct Slot {
 
 /// A restore that is not complete.
 #[derive(Debug)]
-struct Awaited {
+struct PendingRestore {
     agent: AgentId,
     built: Option<(u64, u64)>,
 }
 
-impl Slot {
+impl LocalRank {
     /// A rank whose task takes these commands; dropping the slot releases it.
     pub fn new(attempt: u64, commands: mpsc::UnboundedSender<Command>) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Slot {
 #[derive(Debug)]
 pub enum SaveStep {
     /// Its agent can be asked, or need not be any more.
-    Readied(Readied),
+    Ready(SaveReady),
     /// Its answer is on the way to the controller.
     Answered {
         /// The controller's number.
@@ -96,12 +96,14 @@ pub enum SaveStep {
 
 /// A save for which everything but the agent is ready.
 #[derive(Debug)]
-pub struct Readied {
+pub struct SaveReady {
     seq: u64,
     rank: Rank,
     attempt: u64,
-    ready: Result<Ready, NotReady>,
+    ready: Prepared,
 }
+
+type Prepared = Result<Ready, NotReady>;
 
 /// What a save takes.
 #[derive(Debug)]
@@ -205,29 +207,29 @@ impl AgentRouter {
     }
 
     /// A save on its own.
-    pub fn save(&mut self, seq: u64, rank: Rank, order: SaveOrder, ranks: &Ranks) {
+    pub fn save(&mut self, seq: u64, rank: Rank, order: SaveOrder, ranks: &LocalRanks) {
         self.batch.drop_rest();
         self.pass_on(seq, rank, Request::Save(order), ranks);
     }
 
     /// Questions to agents, step by step.
-    pub fn questions(&mut self, steps: Vec<Vec<Asked>>, ranks: &Ranks) {
+    pub fn questions(&mut self, steps: Vec<Vec<Asked>>, ranks: &LocalRanks) {
         let first = self.batch.begin(steps);
         self.pass_all_on(first, ranks);
     }
 
-    fn pass_all_on(&mut self, step: Vec<Asked>, ranks: &Ranks) {
+    fn pass_all_on(&mut self, step: Vec<Asked>, ranks: &LocalRanks) {
         for Asked { seq, rank, request } in step {
             self.pass_on(seq, rank, request, ranks);
         }
     }
 
-    fn answered(&mut self, seq: u64, good: bool, ranks: &Ranks) {
+    fn answered(&mut self, seq: u64, good: bool, ranks: &LocalRanks) {
         let next = self.batch.answered(seq, good);
         self.pass_all_on(next, ranks);
     }
 
-    fn pass_on(&mut self, seq: u64, rank: Rank, request: Request, ranks: &Ranks) {
+    fn pass_on(&mut self, seq: u64, rank: Rank, request: Request, ranks: &LocalRanks) {
         match request {
             Request::Save(SaveOrder { target: SaveTarget::Descriptor, .. }) => {
                 self.fail(seq, rank, "a save into a transfer has no transfer".into(), "")
@@ -247,7 +249,7 @@ impl AgentRouter {
     }
 
     /// A save into a transfer: opens it, then asks.
-    pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &Ranks) {
+    pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &LocalRanks) {
         self.batch.drop_rest();
         let (job, patience) = (self.job.clone(), self.patience);
         let opening = async move {
@@ -258,7 +260,7 @@ impl AgentRouter {
     }
 
     /// Gets the target, then stops the rank's input, whose state is part of the image.
-    fn ready_save(&mut self, seq: u64, rank: Rank, ranks: &Ranks, ready: impl Future<Output = Result<Ready, NotReady>> + Send + 'static) {
+    fn ready_save(&mut self, seq: u64, rank: Rank, ranks: &LocalRanks, ready: impl Future<Output = Prepared> + Send + 'static) {
         let (slot, attempt) = match (self.speaker(rank, true, ranks), ranks.get(&rank)) {
             (Ok((_, attempt)), Some(slot)) => (slot, attempt),
             (Err(reply), _) => return self.refuse(seq, rank, *reply),
@@ -275,14 +277,14 @@ impl AgentRouter {
                 let _ = held.await;
             }
             // The job may have left meanwhile.
-            let _ = saves.send(SaveStep::Readied(Readied { seq, rank, attempt, ready }));
+            let _ = saves.send(SaveStep::Ready(SaveReady { seq, rank, attempt, ready }));
         });
     }
 
     /// A save is ready for its agent (or failed before it), or answered.
-    pub fn save_came_further(&mut self, step: SaveStep, ranks: &Ranks) {
-        let Readied { seq, rank, attempt, ready } = match step {
-            SaveStep::Readied(readied) => readied,
+    pub fn save_came_further(&mut self, step: SaveStep, ranks: &LocalRanks) {
+        let SaveReady { seq, rank, attempt, ready } = match step {
+            SaveStep::Ready(readied) => readied,
             SaveStep::Answered { seq, good } => return self.answered(seq, good, ranks),
         };
         if ranks.get(&rank).is_none_or(|slot| slot.attempt != attempt) {
@@ -294,7 +296,7 @@ impl AgentRouter {
         }
     }
 
-    fn ask(&mut self, seq: u64, rank: Rank, request: Request, (file, sink): (Option<OwnedFd>, Option<Sink>), ranks: &Ranks) {
+    fn ask(&mut self, seq: u64, rank: Rank, request: Request, (file, sink): (Option<OwnedFd>, Option<Sink>), ranks: &LocalRanks) {
         let save = matches!(request, Request::Save(_));
         let (agent, attempt) = match self.speaker(rank, save, ranks) {
             Ok(speaker) => speaker,
@@ -310,7 +312,7 @@ impl AgentRouter {
     }
 
     /// The agent to ask. For a save only the process itself will do.
-    fn speaker(&self, rank: Rank, save: bool, ranks: &Ranks) -> Result<(AgentId, u64), Box<Reply>> {
+    fn speaker(&self, rank: Rank, save: bool, ranks: &LocalRanks) -> Result<(AgentId, u64), Box<Reply>> {
         let told = |error: String, hint: &str| Box::new(Reply::Failed { error, hint: hint.to_owned() });
         let unasked = |why| Box::new(Reply::Unasked(why));
         let Some(slot) = ranks.get(&rank) else { return Err(unasked(Unasked::NotHere)) };
@@ -362,14 +364,14 @@ impl AgentRouter {
     }
 
     /// A restore has begun; its agent will speak on this connection.
-    pub fn await_restored(&mut self, rank: Rank, agent: AgentId, ranks: &mut Ranks) {
+    pub fn await_restored(&mut self, rank: Rank, agent: AgentId, ranks: &mut LocalRanks) {
         if let Some(slot) = ranks.get_mut(&rank) {
-            slot.restore = Some(Awaited { agent, built: None });
+            slot.restore = Some(PendingRestore { agent, built: None });
         }
     }
 
     /// A rank's process came further.
-    pub fn reached(&mut self, rank_event: RankEvent, ranks: &mut Ranks) {
+    pub fn reached(&mut self, rank_event: RankEvent, ranks: &mut LocalRanks) {
         let RankEvent { rank, attempt, event } = rank_event;
         let Some(slot) = ranks.get_mut(&rank).filter(|slot| slot.attempt == attempt) else { return };
         match event {
@@ -388,7 +390,7 @@ impl AgentRouter {
     }
 
     /// Something came from an agent.
-    pub fn heard(&mut self, event: AgentEvent, ranks: &mut Ranks) {
+    pub fn heard(&mut self, event: AgentEvent, ranks: &mut LocalRanks) {
         match event {
             AgentEvent::Message { id, link: Some(link), message } => self.first_words(id, link, *message, ranks),
             AgentEvent::Message { id, link: None, message } => self.words(id, *message, ranks),
@@ -396,7 +398,7 @@ impl AgentRouter {
         }
     }
 
-    fn first_words(&mut self, id: AgentId, link: AgentLink, message: FromAgent, ranks: &mut Ranks) {
+    fn first_words(&mut self, id: AgentId, link: AgentLink, message: FromAgent, ranks: &mut LocalRanks) {
         match message {
             FromAgent::Hello(hello) => self.hello(id, link, hello, ranks),
             FromAgent::Restored { rank, rebuild_us } => self.restored(id, link, rank, rebuild_us, ranks),
@@ -412,7 +414,7 @@ impl AgentRouter {
         }
     }
 
-    fn hello(&mut self, id: AgentId, link: AgentLink, hello: Hello, ranks: &mut Ranks) {
+    fn hello(&mut self, id: AgentId, link: AgentLink, hello: Hello, ranks: &mut LocalRanks) {
         let (protocol, rank) = (hello.protocol, hello.rank);
         if protocol != mend_messages::PROTOCOL {
             return tracing::warn!(rank, protocol, "libmend-fi.so is of another release than mendd; its agent is dropped");
@@ -435,7 +437,7 @@ impl AgentRouter {
         self.urgent.send(FromDaemon::AgentUp { rank, main_process, executable });
     }
 
-    fn restored(&mut self, id: AgentId, link: AgentLink, rank: Rank, rebuild_us: u64, ranks: &mut Ranks) {
+    fn restored(&mut self, id: AgentId, link: AgentLink, rank: Rank, rebuild_us: u64, ranks: &mut LocalRanks) {
         let Some(slot) = ranks.get_mut(&rank).filter(|slot| slot.restore.as_ref().is_some_and(|awaited| awaited.agent == id)) else {
             return tracing::warn!(rank, "an agent says it is restored, which nobody waits for");
         };
@@ -468,7 +470,7 @@ impl AgentRouter {
         self.agents.insert(id, Agent { rank, attempt, link, descendant, abandoned: false, behind: Vec::new() });
     }
 
-    fn words(&mut self, id: AgentId, message: FromAgent, ranks: &mut Ranks) {
+    fn words(&mut self, id: AgentId, message: FromAgent, ranks: &mut LocalRanks) {
         let Some((agent, rank)) = self.agents.get(&id).map(|agent| (agent, agent.rank)) else { return };
         let Some(slot) = ranks.get(&rank).filter(|slot| slot.attempt == agent.attempt) else { return };
         // Of a main process and its child only the child's fabric counts.
@@ -492,7 +494,7 @@ impl AgentRouter {
         }
     }
 
-    fn reply(&mut self, id: AgentId, number: u64, reply: Reply, ranks: &Ranks) {
+    fn reply(&mut self, id: AgentId, number: u64, reply: Reply, ranks: &LocalRanks) {
         let Some(question) = self.questions.remove(&number) else {
             return tracing::warn!("an agent answered a question that nobody asked");
         };
@@ -551,7 +553,7 @@ impl AgentRouter {
         });
     }
 
-    fn gone(&mut self, id: AgentId, ranks: &mut Ranks) {
+    fn gone(&mut self, id: AgentId, ranks: &mut LocalRanks) {
         if let Some(slot) = ranks.values().find(|slot| slot.restore.as_ref().is_some_and(|awaited| awaited.agent == id)) {
             // Also when its process or its restorer dies, which its own end then tells better.
             if slot.restore.as_ref().is_some_and(|awaited| awaited.built.is_some()) {

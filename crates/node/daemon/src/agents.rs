@@ -2,7 +2,7 @@
 //!
 //! The socket is abstract, with a name that cannot be guessed, and admits processes of the daemon's own user only: such
 //! a process could read the job's secret from memory anyway.
-//! Faults assumed: a stranger connects and says nothing, or garbage; an agent dies in the middle of a message.
+//! Faults assumed: an unproven peer connects and says nothing, or garbage; an agent dies in the middle of a message.
 
 use mend_messages::agent::{FromAgent, ToAgent};
 use mend_messages::frame;

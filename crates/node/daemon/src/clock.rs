@@ -12,7 +12,7 @@ const UNNOTICED_NS: i64 = 1_000_000_000;
 
 /// The clocks here are behind, and nothing can be done about it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Behind;
+pub struct ClocksBehind;
 
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
@@ -21,13 +21,13 @@ struct Clocks {
 }
 
 /// Offsets for the namespace of a process with this header; `None` if it needs none.
-pub fn offsets_for(header: &Header, time_namespaces: bool) -> Result<Option<ClockOffsets>, Behind> {
+pub fn offsets_for(header: &Header, time_namespaces: bool) -> Result<Option<ClockOffsets>, ClocksBehind> {
     let saved = Clocks { monotonic: nanoseconds(header.monotonic), boottime: nanoseconds(header.boottime) };
     let now = Clocks { monotonic: read(ClockId::Monotonic), boottime: read(ClockId::Boottime) };
     let own = std::fs::read_to_string("/proc/self/timens_offsets").map(|text| parse_offsets(&text)).unwrap_or_default();
     match offsets(saved, now, own) {
         Some(offsets) if time_namespaces => Ok(Some(offsets)),
-        Some(_) if now.monotonic < saved.monotonic || now.boottime < saved.boottime => Err(Behind),
+        Some(_) if now.monotonic < saved.monotonic || now.boottime < saved.boottime => Err(ClocksBehind),
         _ => Ok(None),
     }
 }

@@ -25,7 +25,7 @@ pub struct Feed {
 
 /// What a feed that was stopped leaves.
 #[derive(Debug, Default)]
-pub struct Left {
+pub struct UnwrittenInput {
     /// Bytes that were not written.
     pub bytes: Vec<u8>,
     /// The writing end, if it was not closed: whoever reads sees no end before this is dropped.
@@ -43,7 +43,7 @@ struct Piece {
 enum Order {
     Hold(oneshot::Sender<()>),
     Release,
-    Stop(oneshot::Sender<Left>),
+    Stop(oneshot::Sender<UnwrittenInput>),
 }
 
 impl Feed {
@@ -85,7 +85,7 @@ impl Feed {
     }
 
     /// Ends the feed, but not yet what is read from it.
-    pub async fn stop(self) -> Left {
+    pub async fn stop(self) -> UnwrittenInput {
         let (asker, answer) = oneshot::channel();
         let _ = self.orders.send(Order::Stop(asker));
         answer.await.unwrap_or_default()
@@ -175,13 +175,13 @@ impl Writer {
         urgent.send(FromDaemon::StdinHeld { rank: *rank, again: (again - partly) as u64, begun: begun as u64 });
     }
 
-    fn left(mut self) -> Left {
+    fn left(mut self) -> UnwrittenInput {
         let mut bytes = self.current.take().map_or_else(Vec::new, |piece| piece.bytes[self.written..].to_vec());
         self.waiting.drain(..).for_each(|piece| bytes.extend(piece.bytes));
         while let Ok(piece) = self.queue.try_recv() {
             bytes.extend(piece.bytes);
         }
-        Left { bytes, end: self.target }
+        UnwrittenInput { bytes, end: self.target }
     }
 }
 

@@ -9,20 +9,20 @@
 //! waits for the controller or a rank, so neither can keep it from the other.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
-use crate::agent_router::{AgentRouter, Ranks, SaveStep, Slot};
+use crate::agent_router::{AgentRouter, LocalRank, LocalRanks, SaveStep};
 use crate::agents::{AgentEvent, AgentSocket};
 use crate::failure::{RankFailure, chain};
 use crate::launch_environment::shares_pid_namespace;
 use crate::node::Node;
 use crate::outbox::{Ordered, Outbox, Urgent, queues};
 use crate::privileges::Isolation;
-use crate::program::Known;
+use crate::program::ExaminedPrograms;
 use crate::put_files::put_files;
 use crate::rank::{Command, Origin, RankContext, RankEvent, run_rank};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
-use crate::start::Beginning;
+use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
 use crate::transfer::{Admitted, Rendezvous};
@@ -207,12 +207,12 @@ struct Job {
     ordered: Ordered,
     agent_socket: AgentSocket,
     agent_router: AgentRouter,
-    ranks: Ranks,
+    ranks: LocalRanks,
     attempts: u64,
     rank_tasks: JoinSet<(Rank, u64)>,
     tiers: Tiers,
     rendezvous: Rendezvous,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<ExaminedPrograms>>,
     /// What images are encrypted with.
     key: Option<Key>,
     /// Goes when all ranks are gone.
@@ -269,7 +269,7 @@ impl Job {
         match message {
             ToDaemon::Ping => self.urgent.send(FromDaemon::Pong),
             ToDaemon::Start { rank, stdin } => {
-                let beginning = Beginning {
+                let beginning = ProgramStart {
                     rank,
                     job: self.introduction.clone(),
                     socket: self.agent_socket.name().to_owned(),
@@ -402,7 +402,7 @@ impl Job {
             (rank, attempt)
         };
         self.rank_tasks.spawn(rank_task.instrument(tracing::info_span!("rank", rank, attempt)));
-        self.ranks.insert(rank, Slot::new(attempt, sender));
+        self.ranks.insert(rank, LocalRank::new(attempt, sender));
         Ok(())
     }
 

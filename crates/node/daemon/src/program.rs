@@ -198,7 +198,7 @@ impl Agentless {
 
 /// What was found out about programs, kept as long as their files do not change.
 #[derive(Debug, Default)]
-pub struct Known(HashMap<(PathBuf, String), (Option<SystemTime>, Examined)>);
+pub struct ExaminedPrograms(HashMap<(PathBuf, String), (Option<SystemTime>, Examined)>);
 
 #[derive(Clone, Debug)]
 struct Examined {
@@ -206,7 +206,7 @@ struct Examined {
     agentless: Option<Agentless>,
 }
 
-impl Known {
+impl ExaminedPrograms {
     /// Looks at the program at `path`, with the search path for its MPI library's needs (see [`mpi::examine`]). Says why no agent
     /// will speak for it, if so.
     ///
@@ -305,7 +305,7 @@ mod tests {
         }
         file(here, "script", "#!/bin/sh\n", 0o755);
         assert_eq!(agentless(&here.join("script")), None);
-        let (mut known, program) = (Known::default(), here.join("static"));
+        let (mut known, program) = (ExaminedPrograms::default(), here.join("static"));
         let refused = Some(Agentless::Static { program: program.clone() });
         assert_eq!((known.look(&program, ""), known.look(&program, "")), (Ok(refused.clone()), Ok(refused)));
         std::fs::rename(here.join("dynamic"), &program).unwrap();

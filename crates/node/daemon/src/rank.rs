@@ -11,12 +11,12 @@
 
 use crate::channels::{OurEnds, open_channels};
 use crate::failure::{RankFailure, chain};
-use crate::input::{Feed, Left};
+use crate::input::{Feed, UnwrittenInput};
 use crate::outbox::{Ordered, Urgent};
 use crate::output::Pump;
 use crate::program::Agentless;
-use crate::restore::{Building, Restoration, RestoreError, Word};
-use crate::start::Beginning;
+use crate::restore::{Building, Restoration, RestoreError, RestorerMessage};
+use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::supervisor::order::{Event, Launch};
 use crate::supervisor::{RankSupervisor, spawn};
@@ -90,7 +90,7 @@ pub enum Milestone {
 #[derive(Debug)]
 pub enum Origin {
     /// The program, from its beginning.
-    Start(Box<Beginning>),
+    Start(Box<ProgramStart>),
     /// An image.
     Restore(Box<Restoration>),
 }
@@ -217,7 +217,7 @@ async fn collect(commands: &mut mpsc::UnboundedReceiver<Command>, held: &mut Vec
 enum ProcessEvent {
     Supervisor(Event),
     SupervisorGone,
-    Restorer(Result<Word, RestoreError>),
+    Restorer(Result<RestorerMessage, RestoreError>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,9 +354,9 @@ impl RankTask {
         Transition::Continue
     }
 
-    fn restorer_said(&mut self, context: &RankContext, word: Word) -> Transition {
+    fn restorer_said(&mut self, context: &RankContext, word: RestorerMessage) -> Transition {
         match word {
-            Word::Unread { role, bytes } => {
+            RestorerMessage::Unread { role, bytes } => {
                 // Ahead of anything the controller sends: those commands are still held.
                 match (role, &self.pipes) {
                     (Role::Stdin, Some(RankPipes { stdin: Some(feed), .. })) | (Role::Pmi, Some(RankPipes { pmi: feed, .. })) => {
@@ -366,7 +366,7 @@ impl RankTask {
                 }
                 Transition::Continue
             }
-            Word::Ready { bytes, us } => {
+            RestorerMessage::Ready { bytes, us } => {
                 context.urgent.send(FromDaemon::Report { rank: context.rank, report: Report::ImageRead { us, bytes } });
                 // The job hears of it before the agent can speak.
                 context.tell(Milestone::Built { us, bytes });
@@ -441,7 +441,7 @@ impl RankTask {
     async fn released(&mut self, context: &RankContext) {
         let left = match self.pipes.as_mut().and_then(|pipes| pipes.stdin.take()) {
             Some(feed) => feed.stop().await,
-            None => Left::default(),
+            None => UnwrittenInput::default(),
         };
         self.link.release().await;
         // A rank that moved away had not been given these bytes: its image does not have them.

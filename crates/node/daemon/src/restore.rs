@@ -6,10 +6,10 @@
 
 use crate::clock;
 use crate::privileges::Isolation;
-use crate::sealing::{self, Opened, Trouble};
+use crate::sealing::{self, Opened, StreamFault};
 use crate::supervisor::namespace::FIRST_DRAWN;
 use crate::supervisor::order::Launch;
-use crate::transfer::{Arrival, TransferError, receive_header};
+use crate::transfer::{ExpectedTransfer, TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
@@ -190,7 +190,7 @@ pub enum Source {
     /// The image and those it builds on, newest first.
     Files(Vec<PathBuf>),
     /// A transfer that another daemon opens.
-    Transfer(Arrival),
+    Transfer(ExpectedTransfer),
 }
 
 /// A restore that was asked for.
@@ -228,14 +228,14 @@ impl Restoration {
             Isolation::Refused { reason } => return Err(RestoreError::NotHere { reason }),
         };
         let restorer = self.restorer.ok_or(RestoreError::NoRestorer)?;
-        let mut troubles = Vec::new();
+        let mut stream_faults = Vec::new();
         let (found, mode) = match self.source {
             Source::Files(chain) => {
                 let mut found = Vec::new();
                 for path in chain {
-                    let Opened { image, header, trouble } = open_image(&path, self.key.clone()).await?;
+                    let Opened { image, header, stream_fault } = open_image(&path, self.key.clone()).await?;
                     let from = path.display().to_string();
-                    troubles.extend(trouble.map(|trouble| (from.clone(), trouble)));
+                    stream_faults.extend(stream_fault.map(|stream_fault| (from.clone(), stream_fault)));
                     found.push((from, image, header));
                 }
                 (found, Mode::Restart)
@@ -259,7 +259,7 @@ impl Restoration {
         link::check(&headers).map_err(|(at, source)| RestoreError::Link { from: froms.swap_remove(at), source })?;
         let header = headers.first().ok_or(RestoreError::NoImage)?;
         check_machine(header)?;
-        let clock = clock::offsets_for(header, time_namespaces).map_err(|clock::Behind| RestoreError::Clocks)?;
+        let clock = clock::offsets_for(header, time_namespaces).map_err(|clock::ClocksBehind| RestoreError::Clocks)?;
         let (ours, theirs) = UnixStream::pair().map_err(RestoreError::Control)?;
         let roles: Vec<Role> = mend_image::launch::ROLES.into_iter().filter(|&role| header.uses(role)).collect();
         let mut attach = [None; 4];
@@ -283,7 +283,15 @@ impl Restoration {
             privileged: true,
             numbers: (0..first_role + roles.len() as i32).collect(),
         };
-        Ok((launch, Building { given: Some(Given { images, control: theirs.into(), agent: self.agent }), roles, control: ours, troubles }))
+        Ok((
+            launch,
+            Building {
+                given: Some(RestorerDescriptors { images, control: theirs.into(), agent: self.agent }),
+                roles,
+                control: ours,
+                stream_faults,
+            },
+        ))
     }
 }
 
@@ -332,7 +340,7 @@ fn check_machine(header: &Header) -> Result<(), RestoreError> {
 }
 
 #[derive(Debug)]
-struct Given {
+struct RestorerDescriptors {
     /// Newest first.
     images: Vec<OwnedFd>,
     control: OwnedFd,
@@ -342,16 +350,16 @@ struct Given {
 /// A restorer at work.
 #[derive(Debug)]
 pub struct Building {
-    given: Option<Given>,
+    given: Option<RestorerDescriptors>,
     roles: Vec<Role>,
     control: UnixStream,
     /// What may go wrong with streams out of encrypted files, with their names.
-    troubles: Vec<(String, Trouble)>,
+    stream_faults: Vec<(String, StreamFault)>,
 }
 
 /// What a restorer says while it works.
 #[derive(Debug)]
-pub enum Word {
+pub enum RestorerMessage {
     /// Bytes that the program had not read.
     Unread {
         /// From where.
@@ -376,7 +384,7 @@ impl Building {
 
     /// The descriptors for the restorer, in the order of the launch's numbers. Yields them once.
     pub fn descriptors(&mut self, ends: RankEnds) -> io::Result<Vec<OwnedFd>> {
-        let Given { images, control, agent } = self.given.take().ok_or(io::ErrorKind::NotFound)?;
+        let RestorerDescriptors { images, control, agent } = self.given.take().ok_or(io::ErrorKind::NotFound)?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let mut files = vec![null.try_clone()?.into(), null.try_clone()?.into(), null.into(), control, agent];
         files.extend(images);
@@ -385,10 +393,10 @@ impl Building {
     }
 
     /// What the restorer says.
-    pub fn words(&self) -> io::Result<Words> {
+    pub fn words(&self) -> io::Result<RestorerMessages> {
         let stream = self.control.try_clone()?;
         stream.set_nonblocking(true)?;
-        Ok(Words { stream: tokio::net::UnixStream::from_std(stream)?, troubles: self.troubles.clone() })
+        Ok(RestorerMessages { stream: tokio::net::UnixStream::from_std(stream)?, stream_faults: self.stream_faults.clone() })
     }
 
     /// Lets the restored process run.
@@ -400,26 +408,27 @@ impl Building {
 
 /// The restorer's words, one by one.
 #[derive(Debug)]
-pub struct Words {
+pub struct RestorerMessages {
     stream: tokio::net::UnixStream,
-    troubles: Vec<(String, Trouble)>,
+    stream_faults: Vec<(String, StreamFault)>,
 }
 
-impl Words {
+impl RestorerMessages {
     /// The next. An error is the last. Not cancel safe.
-    pub async fn next(&mut self) -> Result<Word, RestoreError> {
+    pub async fn next(&mut self) -> Result<RestorerMessage, RestoreError> {
         let mut head = [0; STATUS_HEAD];
         self.stream.read_exact(&mut head).await.map_err(|_| RestoreError::Speechless)?;
         let length = Status::payload_length(&head).map_err(|_| RestoreError::Speechless)?;
         let mut payload = vec![0; length];
         self.stream.read_exact(&mut payload).await.map_err(|_| RestoreError::Speechless)?;
         match Status::decode(&head, &payload).map_err(|_| RestoreError::Speechless)? {
-            Status::Unread { role, bytes } => Ok(Word::Unread { role, bytes: bytes.to_vec() }),
-            Status::Ready { bytes, us, .. } => Ok(Word::Ready { bytes, us }),
+            Status::Unread { role, bytes } => Ok(RestorerMessage::Unread { role, bytes: bytes.to_vec() }),
+            Status::Ready { bytes, us, .. } => Ok(RestorerMessage::Ready { bytes, us }),
             Status::Failed { failure, errno, text } => {
                 // To the restorer a file that does not open any further is one that ends.
-                let trouble = self.troubles.iter().find_map(|(from, trouble)| Some((from.clone(), trouble.get()?.clone())));
-                if let Some((from, why)) = trouble {
+                let stream_fault =
+                    self.stream_faults.iter().find_map(|(from, stream_fault)| Some((from.clone(), stream_fault.get()?.clone())));
+                if let Some((from, why)) = stream_fault {
                     return Err(RestoreError::Unsealable { from, why });
                 }
                 Err(RestoreError::Refused { failure, text: String::from_utf8_lossy(text).into_owned(), errno })

@@ -99,7 +99,7 @@ fn absorb(mut stream: &UnixStream, sealer: &mut Sealer<&File>) -> io::Result<u64
 }
 
 /// Why a stream out of an encrypted file ended early.
-pub type Trouble = Arc<OnceLock<String>>;
+pub type StreamFault = Arc<OnceLock<String>>;
 
 /// An image ready to be read, and its header's bytes (fewer if it has fewer).
 #[derive(Debug)]
@@ -109,7 +109,7 @@ pub struct Opened {
     /// What it begins with.
     pub header: Vec<u8>,
     /// What goes wrong with the stream later.
-    pub trouble: Option<Trouble>,
+    pub stream_fault: Option<StreamFault>,
 }
 
 /// Opens an image. With a key it must be encrypted, without one it must not. Blocks.
@@ -123,7 +123,7 @@ pub fn open(path: &Path, key: Option<&Key>) -> io::Result<Opened> {
     let length = read_at(&file, &mut header)?;
     header.truncate(length);
     match opened_by(&header, key)? {
-        None => Ok(Opened { image: file.into(), header, trouble: None }),
+        None => Ok(Opened { image: file.into(), header, stream_fault: None }),
         Some(key) => open_sealed(file, key),
     }
 }
@@ -144,8 +144,8 @@ fn open_sealed(file: File, key: &Key) -> io::Result<Opened> {
     let mut header = Vec::with_capacity(HEADER_SIZE);
     (&mut opener).take(HEADER_SIZE as u64).read_to_end(&mut header)?;
     let (mut ours, theirs) = UnixStream::pair()?;
-    let (trouble, first) = (Trouble::default(), header.clone());
-    let told = trouble.clone();
+    let (stream_fault, first) = (StreamFault::default(), header.clone());
+    let told = stream_fault.clone();
     thread::Builder::new().name("open".into()).spawn(move || {
         let mut piece = vec![0; PIECE];
         let mut pass_on = || -> io::Result<()> {
@@ -163,7 +163,7 @@ fn open_sealed(file: File, key: &Key) -> io::Result<Opened> {
         // A restorer that went away says itself why; what is wrong with the file has been noted.
         let _ = pass_on();
     })?;
-    Ok(Opened { image: theirs.into(), header, trouble: Some(trouble) })
+    Ok(Opened { image: theirs.into(), header, stream_fault: Some(stream_fault) })
 }
 
 #[cfg(test)]
@@ -237,6 +237,6 @@ mod tests {
         let mut back = Vec::new();
         UnixStream::from(opened.image).read_to_end(&mut back).unwrap();
         assert!(back.len() < 900_000);
-        assert!(opened.trouble.unwrap().get().unwrap().contains("damaged or was changed"));
+        assert!(opened.stream_fault.unwrap().get().unwrap().contains("damaged or was changed"));
     }
 }

@@ -3,7 +3,7 @@
 use crate::failure::RankFailure;
 use crate::launch_environment::{PMI_FD, RankIdentity, rank_environment};
 use crate::mpi;
-use crate::program::{self, Agentless, Known, ProgramError};
+use crate::program::{self, Agentless, ExaminedPrograms, ProgramError};
 use crate::supervisor::order::Launch;
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
@@ -18,7 +18,7 @@ const COMMON_PID_MAX: u32 = 32_768;
 
 /// A start that was asked for.
 #[derive(Debug)]
-pub struct Beginning {
+pub struct ProgramStart {
     /// Which rank.
     pub rank: Rank,
     /// The job.
@@ -32,10 +32,10 @@ pub struct Beginning {
     /// `libmend-fi.so`.
     pub library: Option<PathBuf>,
     /// What is known of programs.
-    pub known: Arc<Mutex<Known>>,
+    pub known: Arc<Mutex<ExaminedPrograms>>,
 }
 
-impl Beginning {
+impl ProgramStart {
     /// Looks at the program and says what to launch, and why no agent will speak for it, if so.
     pub async fn prepare(self) -> Result<(Launch, Option<Agentless>), RankFailure> {
         // File systems may be slow: not in the thread that serves everybody.

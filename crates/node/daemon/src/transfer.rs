@@ -13,7 +13,7 @@
 //! ```
 //! The handshake and what is agreed on are sealed (`mend_wire::session`); the image itself is not.
 //! Invariants: neither daemon reads or writes a byte of the image, so its size is no concern of theirs; nothing of the
-//! rank is saved before the target has shown that it waits. Faults assumed: strangers; either side stalls or dies:
+//! rank is saved before the target has shown that it waits. Faults assumed: unproven peers; either side stalls or dies:
 //! both ends have time limits in the kernel (`TCP_USER_TIMEOUT`, `SO_RCVTIMEO`) that outlive the handing on.
 
 use mend_image::HEADER_SIZE;
@@ -42,7 +42,7 @@ const PEEK_INTERVAL: Duration = Duration::from_millis(1);
 pub type Token = [u8; 16];
 
 /// How a restore waits for its transfer.
-pub type Arrival = oneshot::Receiver<Connection>;
+pub type ExpectedTransfer = oneshot::Receiver<Connection>;
 
 /// Why there is no transfer.
 #[derive(Debug, thiserror::Error)]
@@ -134,7 +134,7 @@ fn plain(stream: TcpStream, patience: Duration) -> io::Result<OwnedFd> {
 /// The acceptor's part after the greetings, up to the token. `secret_of` looks a job up.
 pub async fn admit(mut greeted: Greeted, secret_of: impl Fn(&[u8; 16]) -> Option<Secret>) -> Result<Admitted, HandshakeError> {
     let job = greeted.hear().await?;
-    // A stranger must not learn which jobs there are: an unknown one fails as a wrong secret does.
+    // An unproven peer must not learn which jobs there are: an unknown one fails as a wrong secret does.
     let secret = secret_of(&job).ok_or(AuthError::WrongSecret)?;
     let mut connection = greeted.prove_as_acceptor(&secret, &job).await?;
     let token = connection.receiver.receive::<Token>().await.map_err(|error| HandshakeError::Broken(io::Error::other(error)))?;
@@ -153,7 +153,7 @@ pub struct Admitted {
 }
 
 /// Waits for the transfer and tells its source that it is wanted.
-async fn meet(arrival: Arrival) -> Result<Connection, TransferError> {
+async fn meet(arrival: ExpectedTransfer) -> Result<Connection, TransferError> {
     let mut connection = match timeout(RENDEZVOUS_TIME, arrival).await {
         Ok(Ok(connection)) => connection,
         _ => return Err(TransferError::NoSource),
@@ -163,12 +163,12 @@ async fn meet(arrival: Arrival) -> Result<Connection, TransferError> {
 }
 
 /// Waits for the transfer and takes it, blocking, for a thread that keeps the image.
-pub async fn take(arrival: Arrival, patience: Duration) -> Result<OwnedFd, TransferError> {
+pub async fn take(arrival: ExpectedTransfer, patience: Duration) -> Result<OwnedFd, TransferError> {
     blocking(meet(arrival).await?, patience)
 }
 
 /// Waits for the transfer, tells its source that it is wanted, and looks at the image's header without taking it.
-pub async fn receive_header(arrival: Arrival, patience: Duration) -> Result<(OwnedFd, Vec<u8>), TransferError> {
+pub async fn receive_header(arrival: ExpectedTransfer, patience: Duration) -> Result<(OwnedFd, Vec<u8>), TransferError> {
     let stream = bare(meet(arrival).await?)?;
     let header = match timeout(patience, peek_header(&stream)).await {
         Ok(header) => header?,
@@ -213,7 +213,7 @@ pub struct Rendezvous {
 
 impl Rendezvous {
     /// A restore waits for `token`.
-    pub fn expect(&mut self, token: Token, now: Instant) -> Arrival {
+    pub fn expect(&mut self, token: Token, now: Instant) -> ExpectedTransfer {
         let (sender, arrival) = oneshot::channel();
         match self.sources.remove(&token) {
             // The receiver is in our hands, so this reaches it.

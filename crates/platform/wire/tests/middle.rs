@@ -76,7 +76,7 @@ async fn middle(target: SocketAddr, flip: Option<Flip>) -> (SocketAddr, JoinHand
     (address, relaying)
 }
 
-/// What each side of a conversation saw: a controller introduces a job, a daemon answers.
+/// What each side of a connection saw: a controller introduces a job, a daemon answers.
 struct Seen {
     controller: Result<FromDaemon, String>,
     daemon: Result<ToDaemon, String>,

@@ -114,8 +114,8 @@ fn memory_with(directory: &Path, number: u64, key: Option<&Key>) -> Vec<Vec<u8>>
     manifest::chains(&place, &manifest, key).unwrap().into_iter().map(content).collect()
 }
 
-fn rules(bounds: Bounds, key: Option<Key>) -> Rules {
-    Rules { bounds: Some(bounds), key, weighed: None }
+fn rules(bounds: Bounds, key: Option<Key>) -> UpkeepRules {
+    UpkeepRules { bounds: Some(bounds), key, weighed: None }
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -201,7 +201,7 @@ fn what_grows_and_supersedes_nothing_is_not_merged() {
     assert!(done.failure.is_none(), "{done:?}");
     assert_eq!(names(directory), before);
     // Weighed once: tables that are gone by then are not missed by the next round.
-    let next = Rules { weighed: done.weighed, ..rules(bounds, None) };
+    let next = UpkeepRules { weighed: done.weighed, ..rules(bounds, None) };
     fs::write(
         directory.join("1").join(image_name(0)),
         vec![0; fs::metadata(directory.join("1").join(image_name(0))).unwrap().len() as usize],

@@ -11,7 +11,7 @@ mod object;
 
 use crate::failure::chain;
 use crate::outbox::Urgent;
-use crate::transfer::{self, Arrival, Token};
+use crate::transfer::{self, ExpectedTransfer, Token};
 use copy::{CopyError, Expected, Pace};
 use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
@@ -198,7 +198,7 @@ impl Tiers {
     }
 
     /// See `TierOrder::Receive`; `arrival` is the other node's connection.
-    pub fn receive(&mut self, task: u64, image: ImageRef, store: &NodeStore, arrival: Arrival) {
+    pub fn receive(&mut self, task: u64, image: ImageRef, store: &NodeStore, arrival: ExpectedTransfer) {
         let place = self.store(store).and_then(|open| {
             let room = open.room()?;
             if room < image.bytes.saturating_add(MARGIN) {
@@ -215,7 +215,7 @@ impl Tiers {
     }
 
     /// See `TierOrder::Fetch`; `arrival` is the other node's connection, if the image comes from one.
-    pub fn fetch(&mut self, (task, image, check): (u64, ImageRef, bool), from: Origin, spare: PathBuf, arrival: Option<Arrival>) {
+    pub fn fetch(&mut self, (task, image, check): (u64, ImageRef, bool), from: Origin, spare: PathBuf, arrival: Option<ExpectedTransfer>) {
         let (expected, pace) = (self.expected(image), self.unbounded.clone());
         let here = match from {
             Origin::NodeStore(store) => self.store(&store).map(|open| open.image(image.number, image.rank)),
@@ -346,7 +346,7 @@ impl Tiers {
 
 /// Takes an image that another node sends, even if it cannot be kept: so the other node is turned away at once. The file.
 async fn take(
-    arrival: Arrival,
+    arrival: ExpectedTransfer,
     patience: Duration,
     place: std::io::Result<PathBuf>,
     expected: Expected,

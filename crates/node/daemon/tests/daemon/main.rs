@@ -3,8 +3,8 @@
 
 mod agents;
 mod controller;
-mod door;
 mod ends;
+mod handshakes;
 mod namespaces;
 mod programs;
 mod restores;

@@ -12,7 +12,7 @@
 
 use crate::manifest::Printed;
 use crate::record::{JobDirectory, write_durably};
-use crate::trail::{Mark, Trail};
+use crate::stream_digest::{Mark, StreamDigest};
 use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
 use rustix::fs::{OFlags, SeekFrom, fcntl_getfl, fstat, seek};
@@ -32,7 +32,7 @@ const STATE: &str = "shown.json";
 const LOG: &str = "shown.log";
 
 /// What was shown of each stream.
-pub type Trails = BTreeMap<(Rank, Stream), Trail>;
+pub type StreamDigests = BTreeMap<(Rank, Stream), StreamDigest>;
 
 /// A regular file that a stream goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ struct State {
     generation: u64,
     /// Of standard output and standard error.
     targets: [Option<Target>; 2],
-    streams: Vec<(Rank, Stream, Trail)>,
+    streams: Vec<(Rank, Stream, StreamDigest)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,9 +57,9 @@ struct Entry {
     bytes: u64,
     /// Where in the regular file.
     place: Option<u64>,
-    /// First the trail ends here: what was beyond it is printed anew.
+    /// First the digest ends here: what was beyond it is printed anew.
     cut: Option<Mark>,
-    /// The trail with these bytes.
+    /// The digest with these bytes.
     end: Mark,
     lines: Vec<Mark>,
     open: bool,
@@ -67,9 +67,9 @@ struct Entry {
 
 /// What is known of an earlier controller's output.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ShownOutput {
     /// What was shown.
-    pub trails: Trails,
+    pub digests: StreamDigests,
     /// Of whose last bytes it is not known whether they were, and how many.
     pub doubt: Option<(Rank, Stream, u64)>,
 }
@@ -104,18 +104,21 @@ fn libc_nonblock() -> i32 {
 
 /// What earlier controllers of the job have shown.
 #[must_use]
-pub fn load(directory: &JobDirectory) -> Found {
+pub fn load(directory: &JobDirectory) -> ShownOutput {
     let Ok(state) = directory.read::<State>(STATE) else {
         // As releases before 0.6 kept it.
         let printed: BTreeMap<Rank, Printed> = directory.read("printed.json").unwrap_or_default();
         let both = |(rank, printed): (Rank, Printed)| {
-            [((rank, Stream::Stdout), Trail::of_length(printed.stdout)), ((rank, Stream::Stderr), Trail::of_length(printed.stderr))]
+            [
+                ((rank, Stream::Stdout), StreamDigest::of_length(printed.stdout)),
+                ((rank, Stream::Stderr), StreamDigest::of_length(printed.stderr)),
+            ]
         };
-        return Found { trails: printed.into_iter().flat_map(both).collect(), doubt: None };
+        return ShownOutput { digests: printed.into_iter().flat_map(both).collect(), doubt: None };
     };
-    let mut found = Found::default();
-    for (rank, stream, trail) in state.streams {
-        found.trails.insert((rank, stream), trail);
+    let mut found = ShownOutput::default();
+    for (rank, stream, digest) in state.streams {
+        found.digests.insert((rank, stream), digest);
     }
     let log = fs::read_to_string(directory.path().join(LOG)).unwrap_or_default();
     let mut lines = log.lines();
@@ -137,11 +140,11 @@ pub fn load(directory: &JobDirectory) -> Found {
     found
 }
 
-impl Found {
+impl ShownOutput {
     fn take(&mut self, Entry { rank, stream, cut, end, lines, open, .. }: Entry) {
-        let trail = self.trails.entry((rank, stream)).or_default();
-        cut.into_iter().for_each(|cut| trail.cut(cut));
-        trail.extend(end, &lines, open);
+        let digest = self.digests.entry((rank, stream)).or_default();
+        cut.into_iter().for_each(|cut| digest.cut(cut));
+        digest.extend(end, &lines, open);
     }
 
     fn decide(&mut self, entry: Entry, targets: &[Option<Target>; 2]) {
@@ -157,18 +160,18 @@ impl Found {
         }
         let mut begun = vec![0; there as usize];
         if there > 0 && file.read_exact_at(&mut begun, place).is_ok() {
-            let trail = self.trails.entry((entry.rank, entry.stream)).or_default();
-            entry.cut.into_iter().for_each(|cut| trail.cut(cut));
-            trail.add(&begun);
+            let digest = self.digests.entry((entry.rank, entry.stream)).or_default();
+            entry.cut.into_iter().for_each(|cut| digest.cut(cut));
+            digest.add(&begun);
         }
     }
 }
 
 /// The record of a controller that prints.
 #[derive(Debug)]
-pub struct Record {
+pub struct ShownLog {
     directory: PathBuf,
-    trails: Trails,
+    digests: StreamDigests,
     generation: u64,
     log: Option<File>,
     length: u64,
@@ -177,12 +180,12 @@ pub struct Record {
     told: bool,
 }
 
-impl Record {
+impl ShownLog {
     /// That of a job of which so much was shown.
     #[must_use]
-    pub fn new(directory: &Path, trails: Trails) -> Self {
+    pub fn new(directory: &Path, digests: StreamDigests) -> Self {
         let targets = [Stream::Stdout, Stream::Stderr].map(target);
-        Self { directory: directory.to_owned(), trails, generation: 0, log: None, length: 0, targets, told: false }
+        Self { directory: directory.to_owned(), digests, generation: 0, log: None, length: 0, targets, told: false }
     }
 
     /// How much may be written at once.
@@ -199,11 +202,11 @@ impl Record {
             self.check(begun);
         }
         let place = self.targets[stream as usize].as_ref().and_then(|_| end_of(ours(stream)).ok()).map(|place| place + ahead);
-        let trail = self.trails.entry((rank, stream)).or_default();
-        cut.into_iter().for_each(|cut| trail.cut(cut));
-        let from = trail.end().at;
-        trail.add(bytes);
-        let (end, open, lines) = (trail.end(), trail.is_open(), trail.lines_beyond(from).to_vec());
+        let digest = self.digests.entry((rank, stream)).or_default();
+        cut.into_iter().for_each(|cut| digest.cut(cut));
+        let from = digest.end().at;
+        digest.add(bytes);
+        let (end, open, lines) = (digest.end(), digest.is_open(), digest.lines_beyond(from).to_vec());
         let entry = Entry { rank, stream, bytes: bytes.len() as u64, place, cut, end, lines, open };
         let text = serde_json::to_string(&entry).map_err(io::Error::other);
         let written = text.and_then(|text| self.append(&format!("{text}\n")));
@@ -238,7 +241,7 @@ impl Record {
             self.generation = before.map_or(0, |state| state.generation);
         }
         self.generation += 1;
-        let streams = self.trails.iter().map(|((rank, stream), trail)| (*rank, *stream, trail.clone())).collect();
+        let streams = self.digests.iter().map(|((rank, stream), digest)| (*rank, *stream, digest.clone())).collect();
         let state = State { generation: self.generation, targets: self.targets.clone(), streams };
         write_durably(&self.directory.join(STATE), &serde_json::to_vec(&state)?)?;
         let mut log = crate::record::open_at_end(&self.directory.join(LOG))?;

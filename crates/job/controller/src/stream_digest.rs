@@ -1,14 +1,14 @@
 //! What of a stream is known without keeping it: how long it is, and a running checksum at the beginnings of its lines. Two runs of a
 //! program printed the same up to a mark if their checksums there agree.
 //!
-//! Invariants: marks ascend, none is beyond the end; the newest half of them is complete, older ones are thinned out, so that a trail
+//! Invariants: marks ascend, none is beyond the end; the newest half of them is complete, older ones are thinned out, so that a digest
 //! stays small however much is printed.
 
 use serde::{Deserialize, Serialize};
 
-/// Marks that a trail keeps at most.
+/// Marks that a digest keeps at most.
 const MOST: usize = 512;
-/// Marks that one call of [`Trail::add`] makes at most.
+/// Marks that one call of [`StreamDigest::add`] makes at most.
 const MOST_AT_ONCE: usize = 32;
 
 /// A place in a stream.
@@ -43,14 +43,14 @@ impl Mark {
 
 /// See the module's head.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trail {
+pub struct StreamDigest {
     end: Mark,
     lines: Vec<Mark>,
     /// The last line is not complete.
     open: bool,
 }
 
-impl Trail {
+impl StreamDigest {
     /// One of which no more than its length is known.
     #[must_use]
     pub fn of_length(at: u64) -> Self {
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn the_same_bytes_leave_the_same_marks_however_they_come() {
         let text: String = (0..100).map(|line| format!("line {line}\n")).collect();
-        let mut one = Trail::default();
+        let mut one = StreamDigest::default();
         text.lines().for_each(|line| one.add(format!("{line}\n").as_bytes()));
-        let mut other = Trail::default();
+        let mut other = StreamDigest::default();
         text.as_bytes().chunks(7).for_each(|piece| other.add(piece));
         assert_eq!((one.end(), one.is_open()), (other.end(), false));
         assert_eq!(one.beyond(0), other.beyond(0));
@@ -151,23 +151,23 @@ mod tests {
 
     #[test]
     fn it_stays_small_and_its_end_exact() {
-        let mut trail = Trail::default();
+        let mut digest = StreamDigest::default();
         for line in 0..100_000 {
-            trail.add(format!("{line}\n").as_bytes());
+            digest.add(format!("{line}\n").as_bytes());
         }
-        assert!(trail.lines.len() <= MOST);
-        assert_eq!(trail.end().at, 588_890);
+        assert!(digest.lines.len() <= MOST);
+        assert_eq!(digest.end().at, 588_890);
         // Each of the last lines is told from the next.
-        let marks = trail.beyond(trail.end().at - 600);
+        let marks = digest.beyond(digest.end().at - 600);
         assert_eq!(marks.len(), 100);
-        let mut long = Trail::default();
+        let mut long = StreamDigest::default();
         long.add(&b"x\n".repeat(50_000));
         assert!(long.beyond(0).len() <= MOST_AT_ONCE + 1);
     }
 
     #[test]
     fn of_what_is_not_known_nothing_differs() {
-        let unknown = Trail::of_length(5).end();
+        let unknown = StreamDigest::of_length(5).end();
         assert!(unknown.agrees(Mark::default().after(b"12345")));
         assert!(unknown.after(b"6").agrees(Mark::default().after(b"abcdef")));
         assert!(!unknown.agrees(Mark::default()));

@@ -10,16 +10,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[test]
-fn strangers_are_turned_away_and_do_no_harm() {
+fn unproven_peers_are_turned_away_and_do_no_harm() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);
         let refused = connect(daemon.address, Purpose::Job, &Secret([1; 32])).await.unwrap_err();
         assert!(matches!(refused, HandshakeError::Rejected), "{refused}");
-        let mut stranger = TcpStream::connect(daemon.address).await.unwrap();
-        stranger.write_all(&[b'G'; 200]).await.unwrap();
+        let mut unproven = TcpStream::connect(daemon.address).await.unwrap();
+        unproven.write_all(&[b'G'; 200]).await.unwrap();
         let mut answer = Vec::new();
         // It gets a greeting, then the end; a reset is an end too.
-        let _ = stranger.read_to_end(&mut answer).await;
+        let _ = unproven.read_to_end(&mut answer).await;
         assert!(answer.len() <= GREETING_LENGTH);
         // Silent ones take more places than there are, and stay.
         let mut silent = Vec::new();

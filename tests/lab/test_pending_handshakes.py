@@ -88,7 +88,7 @@ def listening(pids):
     return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
 
 
-class Strangers(InDirectory):
+class PendingHandshakes(InDirectory):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

@@ -34,7 +34,7 @@ impl World {
         self.draw(u64::from(self.size)) as Rank
     }
 
-    pub(crate) fn draw_fate(&mut self) {
+    pub(crate) fn draw_scenario(&mut self) {
         for _ in 0..2 + self.draw(10) {
             let at = SECOND + self.draw(HORIZON);
             let ask = match self.draw(9) {

@@ -5,18 +5,18 @@
 use crate::client;
 use crate::embedded::{self, Embedded};
 use crate::error::{RunError, with_causes};
-use crate::nodes::{Reached, reach, resolve};
+use crate::nodes::{ConnectedNode, connect_node, resolve};
 use mend_journal::Event;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// For hosts that were lost before, when all others have answered.
-const MOMENT: Duration = Duration::from_millis(500);
+const LOST_HOST_TIME: Duration = Duration::from_millis(500);
 
 /// How much a host is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum HostNeed {
     /// The job does not start without it.
     Must,
     /// It is left out if it does not answer, and that is said.
@@ -30,22 +30,22 @@ pub enum Need {
 ///
 /// # Errors
 /// [`RunError::Node`], [`RunError::NoSuchHost`] of one that must be there; [`RunError::NoHostLeft`].
-pub async fn reach_all(
-    hosts: &[(String, Need)],
+pub async fn connect_hosts(
+    hosts: &[(String, HostNeed)],
     others: &[String],
     notes: &mut Vec<Event>,
-) -> Result<(Vec<Reached>, Option<Embedded>), RunError> {
+) -> Result<(Vec<ConnectedNode>, Option<Embedded>), RunError> {
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     if hosts.is_empty() {
         let name = client::host_name();
         let embedded = embedded::start(&name).await?;
-        let node = reach(name, embedded.address, &secret).await?;
+        let node = connect_node(name, embedded.address, &secret).await?;
         return Ok((vec![node], Some(embedded)));
     }
     let mut reached = contact(hosts, &secret, notes).await?;
     if reached.is_empty() {
-        let more: Vec<(String, Need)> =
-            others.iter().filter(|name| hosts.iter().all(|(known, _)| known != *name)).map(|name| (name.clone(), Need::May)).collect();
+        let more: Vec<(String, HostNeed)> =
+            others.iter().filter(|name| hosts.iter().all(|(known, _)| known != *name)).map(|name| (name.clone(), HostNeed::May)).collect();
         reached = contact(&more, &secret, notes).await?;
     }
     if reached.is_empty() {
@@ -57,7 +57,11 @@ pub async fn reach_all(
     Ok((reached, None))
 }
 
-async fn contact(hosts: &[(String, Need)], secret: &mend_messages::job::Secret, notes: &mut Vec<Event>) -> Result<Vec<Reached>, RunError> {
+async fn contact(
+    hosts: &[(String, HostNeed)],
+    secret: &mend_messages::job::Secret,
+    notes: &mut Vec<Event>,
+) -> Result<Vec<ConnectedNode>, RunError> {
     let port = mend_settings::PORT.number()? as u16;
     let names: Vec<String> = hosts.iter().map(|(name, _)| name.clone()).collect();
     let mut tasks = JoinSet::new();
@@ -65,18 +69,18 @@ async fn contact(hosts: &[(String, Need)], secret: &mend_messages::job::Secret, 
         let (name, secret) = (names[place].clone(), secret.clone());
         tasks.spawn(async move {
             let reached = match address {
-                Ok(address) => reach(name, address, &secret).await,
+                Ok(address) => connect_node(name, address, &secret).await,
                 Err(error) => Err(error),
             };
             (place, reached)
         });
     }
-    let mut found: Vec<Option<Reached>> = hosts.iter().map(|_| None).collect();
+    let mut found: Vec<Option<ConnectedNode>> = hosts.iter().map(|_| None).collect();
     let mut silent: Vec<usize> = (0..hosts.len()).collect();
     while !silent.is_empty() {
-        let only_lost = silent.iter().all(|&place| hosts[place].1 == Need::Lost) && found.iter().any(Option::is_some);
+        let only_lost = silent.iter().all(|&place| hosts[place].1 == HostNeed::Lost) && found.iter().any(Option::is_some);
         let next = match only_lost {
-            true => match timeout(MOMENT, tasks.join_next()).await {
+            true => match timeout(LOST_HOST_TIME, tasks.join_next()).await {
                 Ok(next) => next,
                 Err(_) => {
                     for &place in &silent {
@@ -92,7 +96,7 @@ async fn contact(hosts: &[(String, Need)], secret: &mend_messages::job::Secret, 
         silent.retain(|&other| other != place);
         match reached {
             Ok(node) => found[place] = Some(node),
-            Err(error) if hosts[place].1 == Need::Must => return Err(error),
+            Err(error) if hosts[place].1 == HostNeed::Must => return Err(error),
             Err(error) => leave_out(with_causes(&error), notes),
         }
     }

@@ -10,7 +10,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 pub const MAX_LINES: usize = 600;
 
 /// How far above an `unsafe` block its `SAFETY:` comment may end, lines.
-const SAFETY_REACH: usize = 3;
+const MAX_SAFETY_LINES: usize = 3;
 
 /// Directories whose files may hold `unsafe`: the layers made for it, and what runs inside a rank.
 const UNSAFE_HOMES: [&str; 3] = ["crates/platform/kernel/", "crates/platform/fabric-sys/", "crates/rank/"];
@@ -60,7 +60,8 @@ pub fn check(file: &str, text: &str) -> Vec<Breach> {
         breaches.push(Breach::new(format!("{file}:{line}"), "unsafe outside the layers made for it"));
     }
     for line in found.unsafe_blocks.into_iter().filter(|line| !explained(&lines, *line)) {
-        breaches.push(Breach::new(format!("{file}:{line}"), format!("unsafe without a SAFETY: comment within {SAFETY_REACH} lines above")));
+        breaches
+            .push(Breach::new(format!("{file}:{line}"), format!("unsafe without a SAFETY: comment within {MAX_SAFETY_LINES} lines above")));
     }
     if pure {
         for (line, name) in found.worldly {
@@ -133,11 +134,11 @@ fn worldly_modules(after: &[TokenTree]) -> Vec<(usize, String)> {
         .collect()
 }
 
-/// Whether a comment with `SAFETY:` stands on `line` (from 1), or ends within [`SAFETY_REACH`] lines above it. A comment
+/// Whether a comment with `SAFETY:` stands on `line` (from 1), or ends within [`MAX_SAFETY_LINES`] lines above it. A comment
 /// of several lines counts by its last.
 fn explained(lines: &[&str], line: usize) -> bool {
     let index = line - 1;
-    let mut above = index.saturating_sub(SAFETY_REACH);
+    let mut above = index.saturating_sub(MAX_SAFETY_LINES);
     while above > 0 && lines[above].trim_start().starts_with("//") {
         above -= 1;
     }

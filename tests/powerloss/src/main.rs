@@ -24,9 +24,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-const CAPACITY: u64 = 4 << 30;
+const CAPACITY_BYTES: u64 = 4 << 30;
 /// Exit code of a test that cannot be run here, as automake has it.
-const SKIPPED: u8 = 77;
+const SKIPPED_EXIT_CODE: u8 = 77;
 
 fn main() -> ExitCode {
     let Some(place) = std::env::args_os().nth(1).map(PathBuf::from) else {
@@ -34,12 +34,12 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let shared = Shared::new(Disk::new(owner, CAPACITY));
+    let shared = Shared::new(Disk::new(owner, CAPACITY_BYTES));
     let mounted = match shared.mount(&place) {
         Ok(mounted) => mounted,
         Err(error) => {
             eprintln!("mend-powerloss: cannot mount: {error}");
-            return ExitCode::from(SKIPPED);
+            return ExitCode::from(SKIPPED_EXIT_CODE);
         }
     };
     println!("mounted");

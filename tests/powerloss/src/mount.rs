@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-const NOT_CACHED: Duration = Duration::ZERO;
-const BLOCK: u64 = 4096;
+const CACHE_TIME: Duration = Duration::ZERO;
+const BLOCK_BYTES: u64 = 4096;
 
 /// Disk and faults, shared with whoever gives the orders.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ fn attributes(number: u64, inode: &Inode) -> FileAttr {
         uid: inode.owner.0,
         gid: inode.owner.1,
         rdev: 0,
-        blksize: BLOCK as u32,
+        blksize: BLOCK_BYTES as u32,
         flags: 0,
     }
 }
@@ -120,7 +120,7 @@ fn finish(reply: ReplyEmpty, result: Result<(), fuser::Errno>) {
 
 fn finish_entry(reply: ReplyEntry, result: Result<FileAttr, fuser::Errno>) {
     match result {
-        Ok(found) => reply.entry(&NOT_CACHED, &found, Generation(0)),
+        Ok(found) => reply.entry(&CACHE_TIME, &found, Generation(0)),
         Err(errno) => reply.error(errno),
     }
 }
@@ -132,7 +132,7 @@ impl Filesystem for Session {
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.look(|disk| attributes_of(disk, ino.0)) {
-            Ok(found) => reply.attr(&NOT_CACHED, &found),
+            Ok(found) => reply.attr(&CACHE_TIME, &found),
             Err(errno) => reply.error(errno),
         }
     }
@@ -170,7 +170,7 @@ impl Filesystem for Session {
             attributes_of(disk, ino.0)
         };
         match self.act(Kind::Name, work) {
-            Ok(found) => reply.attr(&NOT_CACHED, &found),
+            Ok(found) => reply.attr(&CACHE_TIME, &found),
             Err(errno) => reply.error(errno),
         }
     }
@@ -215,7 +215,7 @@ impl Filesystem for Session {
 
     fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _: i32, reply: ReplyCreate) {
         match self.act(Kind::Name, |disk| create(disk, request, parent, name, false, mode & !umask)) {
-            Ok(made) => reply.created(&NOT_CACHED, &made, Generation(0), FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+            Ok(made) => reply.created(&CACHE_TIME, &made, Generation(0), FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
             Err(errno) => reply.error(errno),
         }
     }
@@ -281,7 +281,7 @@ impl Filesystem for Session {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let state = self.0.lock();
-        let (all, free) = (state.disk.capacity / BLOCK, state.disk.capacity.saturating_sub(state.disk.used()) / BLOCK);
-        reply.statfs(all, free, free, 1 << 20, 1 << 20, BLOCK as u32, 255, BLOCK as u32);
+        let (all, free) = (state.disk.capacity / BLOCK_BYTES, state.disk.capacity.saturating_sub(state.disk.used()) / BLOCK_BYTES);
+        reply.statfs(all, free, free, 1 << 20, 1 << 20, BLOCK_BYTES as u32, 255, BLOCK_BYTES as u32);
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// What a disk writes at once, bytes.
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// What is left of one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ fn scatter(draw: &mut StdRng, durable: &mut Vec<u8>, change: &Change) {
             let mut done = 0;
             while done < bytes.len() {
                 let place = *at as usize + done;
-                let take = (SECTOR - place % SECTOR).min(bytes.len() - done);
+                let take = (SECTOR_BYTES - place % SECTOR_BYTES).min(bytes.len() - done);
                 if draw.random_bool(0.9) {
                     Change::Write { at: place as u64, bytes: bytes[done..done + take].to_vec() }.apply(durable);
                 }

@@ -1,7 +1,7 @@
 //! What must be so, whatever happens.
 
 use crate::node::Phase;
-use crate::world::{Coming, SECOND, World};
+use crate::world::{Coming, SECOND_US, World};
 use mend_coordination::failure::Failure;
 use mend_job::Job;
 use mend_job::event::End;
@@ -31,7 +31,7 @@ impl World {
             return Err(format!("the newest checkpoint, {newest}, cannot be restarted"));
         }
         if let (Some(since), Some(_)) = (self.signalled, &self.job)
-            && self.now > since + 30 * SECOND
+            && self.now > since + 30 * SECOND_US
         {
             return Err("a signal did not end the job".into());
         }
@@ -126,7 +126,7 @@ impl World {
         let lives = |rank: Rank, attempt: u64| {
             self.nodes.iter().any(|node| node.ranks.get(&rank).is_some_and(|process| process.attempt == attempt))
         };
-        let waited = self.now > since + 60 * SECOND;
+        let waited = self.now > since + 60 * SECOND_US;
         if waited && lives(one, first) && lives(other, second) {
             return Err(format!("ranks {one} and {other} wait for each other for ever"));
         }

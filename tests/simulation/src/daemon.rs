@@ -4,7 +4,7 @@ use crate::Defect;
 use crate::disk::place;
 use crate::node::{Node, Phase, Process};
 use crate::scenario::Fault;
-use crate::world::{Coming, MS, NODE_TIMEOUT, SECOND, World};
+use crate::world::{Coming, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US, World};
 use mend_job::event::{Event, NodeLoss};
 use mend_job::job::RankPhase;
 use mend_messages::agent::{
@@ -190,8 +190,8 @@ impl World {
                     Some(process) if process.phase == Phase::Suspended => {
                         process.questions.push(seq);
                         let attempt = process.attempt;
-                        let delay = self.delay() + self.draw(2 * SECOND);
-                        let until = self.now + NODE_TIMEOUT;
+                        let delay = self.delay() + self.draw(2 * SECOND_US);
+                        let until = self.now + NODE_TIMEOUT_US;
                         self.plan(delay, Coming::Streamed { at, rank, attempt, seq, to, token, until });
                     }
                     Some(_) => self.reply(at, rank, seq, failed("it is not suspended")),
@@ -238,13 +238,13 @@ impl World {
                     return self.restore_failed(at, rank, "an image is missing", true);
                 }
                 let attempt = self.new_process(at, rank, Phase::Building, true);
-                let delay = self.delay() + self.draw(SECOND);
+                let delay = self.delay() + self.draw(SECOND_US);
                 self.plan(delay, Coming::Built { at, rank, attempt });
             }
             RestoreSource::Transfer { token } => {
                 let attempt = self.new_process(at, rank, Phase::Building, false);
                 self.nodes[at].expected.insert(token, rank);
-                self.plan(NODE_TIMEOUT + 5 * SECOND, Coming::NoTransfer { at, rank, attempt });
+                self.plan(NODE_TIMEOUT_US + 5 * SECOND_US, Coming::NoTransfer { at, rank, attempt });
             }
         }
     }
@@ -337,7 +337,7 @@ impl World {
     fn save(&mut self, at: usize, rank: Rank, attempt: u64, seq: u64, order: &SaveOrder, fails: bool) -> Result<(), String> {
         let now = self.now;
         let drawn = self.draw(u64::MAX).to_le_bytes();
-        let slow = self.delay() + self.draw(3 * SECOND);
+        let slow = self.delay() + self.draw(3 * SECOND_US);
         let Some(process) = self.process(at, rank, attempt) else { return Ok(()) };
         if process.phase != Phase::Suspended {
             self.reply(at, rank, seq, failed("it is not suspended"));
@@ -391,7 +391,7 @@ impl World {
         let there = target.up && target.connection == life && !target.leaving;
         if there && !target.expected.contains_key(&token) && self.now < until {
             // A stream may be there before the order to expect it.
-            self.plan(100 * MS, Coming::Streamed { at, rank, attempt, seq, to, token, until });
+            self.plan(100 * MILLISECOND_US, Coming::Streamed { at, rank, attempt, seq, to, token, until });
             return Ok(());
         }
         let expected = there && target.expected.remove(&token) == Some(rank);
@@ -415,7 +415,7 @@ impl World {
         }
         if self.fails(60) {
             // Also when its image is there, and it does not run yet.
-            let delay = self.draw(delay + 100 * MS);
+            let delay = self.draw(delay + 100 * MILLISECOND_US);
             self.plan(delay, Coming::Fault(Fault::NodeDies(to)));
         }
         self.reply(at, rank, seq, Reply::Saved(Saved { bytes: 10, ..Saved::default() }));
@@ -425,7 +425,7 @@ impl World {
     /// The job leaves a node: its ranks are killed, which takes a while.
     fn leave(&mut self, at: usize, asked: bool) {
         self.nodes[at].leaving = true;
-        let delay = self.draw(3 * SECOND);
+        let delay = self.draw(3 * SECOND_US);
         let life = self.nodes[at].connection;
         self.plan(delay, Coming::Reaped { life, at, asked });
     }
@@ -460,15 +460,15 @@ impl World {
                 self.nodes[at] = Node::default();
                 if connected && self.job.is_some() {
                     let how = if self.chance(2) { NodeLoss::Silent(10_000) } else { NodeLoss::Broken("reset".into()) };
-                    let delay = if how == NodeLoss::Silent(10_000) { NODE_TIMEOUT } else { self.delay() };
+                    let delay = if how == NodeLoss::Silent(10_000) { NODE_TIMEOUT_US } else { self.delay() };
                     self.cut(at, how, delay);
                 }
             }
             Fault::ConnectionBreaks(at) => {
                 if self.nodes[at].connection == life && self.job.is_some() {
-                    let delay = self.draw(NODE_TIMEOUT);
+                    let delay = self.draw(NODE_TIMEOUT_US);
                     self.plan(delay, Coming::Closed { life, at });
-                    let delay = self.draw(NODE_TIMEOUT);
+                    let delay = self.draw(NODE_TIMEOUT_US);
                     self.cut(at, NodeLoss::Silent(10_000), delay);
                 }
             }

@@ -1,6 +1,6 @@
 //! What is drawn at the beginning of a world, and of each life of its job: verbs, faults, places.
 
-use crate::world::{Coming, HORIZON, NODE_TIMEOUT, SECOND, World};
+use crate::world::{Coming, HORIZON_US, NODE_TIMEOUT_US, SECOND_US, World};
 use mend_job::setup::{NodeSetup, Restoring, Saving, Setup};
 use mend_messages::agent::SaveMode;
 use mend_messages::control::Ask;
@@ -36,7 +36,7 @@ impl World {
 
     pub(crate) fn draw_scenario(&mut self) {
         for _ in 0..2 + self.draw(10) {
-            let at = SECOND + self.draw(HORIZON);
+            let at = SECOND_US + self.draw(HORIZON_US);
             let ask = match self.draw(9) {
                 0..3 => Ask::Checkpoint { mode: [None, Some(SaveMode::Stop), Some(SaveMode::CopyOnWrite)][self.draw(3) as usize] },
                 3..6 => {
@@ -52,7 +52,7 @@ impl World {
         self.disturbed = !self.chance(4);
         let faults = if self.disturbed { 1 + self.draw(5) } else { 0 };
         for _ in 0..faults {
-            let at = SECOND + self.draw(HORIZON);
+            let at = SECOND_US + self.draw(HORIZON_US);
             let node = self.draw(self.nodes.len() as u64) as usize;
             let (one, other) = (self.rank(), self.rank());
             let fault = match self.draw(24) {
@@ -61,8 +61,8 @@ impl World {
                 3 => Fault::RankDies(one, ExitStatus::Signal(9)),
                 4..6 => Fault::RankDies(one, ExitStatus::Code(0)),
                 6..9 => Fault::CopyDies(one),
-                9..12 => Fault::Stuck(one, (!self.chance(3)).then(|| SECOND + self.rng.next_u64() % (40 * SECOND))),
-                12..15 => Fault::DiskFull(SECOND + self.draw(30 * SECOND)),
+                9..12 => Fault::Stuck(one, (!self.chance(3)).then(|| SECOND_US + self.rng.next_u64() % (40 * SECOND_US))),
+                12..15 => Fault::DiskFull(SECOND_US + self.draw(30 * SECOND_US)),
                 15..17 => Fault::ControllerDies,
                 17 => Fault::Signal,
                 18..20 => Fault::MessagesLost(one, other),
@@ -105,9 +105,9 @@ impl World {
             plan: self.rules,
             tiers: None,
             saving: Saving { mode: self.mode, rate: None, keep_files: 0 },
-            drain_timeout_us: 20 * SECOND,
+            drain_timeout_us: 20 * SECOND_US,
             reserve: [0, 1 << 20][self.draw(2) as usize],
-            node_timeout_us: NODE_TIMEOUT,
+            node_timeout_us: NODE_TIMEOUT_US,
             restarts: Default::default(),
             pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
             stdin: false,

@@ -20,15 +20,15 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Microseconds.
-pub const MS: u64 = 1_000;
+pub const MILLISECOND_US: u64 = 1_000;
 /// Microseconds.
-pub const SECOND: u64 = 1_000_000;
+pub const SECOND_US: u64 = 1_000_000;
 /// Silence after which a node counts as lost.
-pub const NODE_TIMEOUT: u64 = 10 * SECOND;
+pub const NODE_TIMEOUT_US: u64 = 10 * SECOND_US;
 /// Faults and verbs come before this.
-pub const HORIZON: u64 = 120 * SECOND;
+pub const HORIZON_US: u64 = 120 * SECOND_US;
 /// After the last of them the world comes to rest within this.
-const REST: u64 = 4 * 3600 * SECOND;
+const IDLE_TIME_US: u64 = 4 * 3600 * SECOND_US;
 
 /// What a run is to find.
 #[derive(Clone, Copy, Debug, Default)]
@@ -216,9 +216,9 @@ impl World {
     /// How long a message or a small work takes: mostly little.
     pub fn delay(&mut self) -> u64 {
         match self.draw(20) {
-            0 => self.draw(3 * SECOND),
-            1..4 => self.draw(300 * MS),
-            _ => self.draw(5 * MS),
+            0 => self.draw(3 * SECOND_US),
+            1..4 => self.draw(300 * MILLISECOND_US),
+            _ => self.draw(5 * MILLISECOND_US),
         }
     }
 
@@ -251,7 +251,7 @@ impl World {
     /// Begins the next life: from the newest checkpoint that can be restarted, or anew.
     fn revive(&mut self) -> Result<(), String> {
         if self.nodes.iter().any(|node| !node.ranks.is_empty() || node.leaving) {
-            self.plan(SECOND, Coming::Revive);
+            self.plan(SECOND_US, Coming::Revive);
             return Ok(());
         }
         for at in 0..self.nodes.len() {
@@ -290,10 +290,10 @@ impl World {
         let first = self.queue.first_key_value().map(|((time, _), _)| *time);
         let due = self.job.as_ref().and_then(Job::next_deadline);
         let Some(time) = first.into_iter().chain(due).min() else { return Ok(false) };
-        if self.queue.is_empty() && time > HORIZON + REST || time > HORIZON && self.job.is_some() && self.is_quiet() {
+        if self.queue.is_empty() && time > HORIZON_US + IDLE_TIME_US || time > HORIZON_US && self.job.is_some() && self.is_quiet() {
             return Ok(false);
         }
-        if time > HORIZON + REST {
+        if time > HORIZON_US + IDLE_TIME_US {
             return Err(format!("it does not come to rest: {:?}", self.job));
         }
         self.now = self.now.max(time);
@@ -370,7 +370,7 @@ impl World {
                     if std::mem::replace(&mut self.upkeep, true) {
                         return Err("two rounds of upkeep at once".into());
                     }
-                    let delay = self.draw(4 * SECOND);
+                    let delay = self.draw(4 * SECOND_US);
                     self.plan(delay, Coming::Upkeep { life: self.life, bounds });
                 }
                 Effect::Over => self.over()?,
@@ -490,8 +490,8 @@ impl World {
         self.check_end()?;
         self.close_all();
         self.job = None;
-        if self.lives_left > 0 && self.now < HORIZON {
-            let delay = SECOND + self.draw(3 * SECOND);
+        if self.lives_left > 0 && self.now < HORIZON_US {
+            let delay = SECOND_US + self.draw(3 * SECOND_US);
             self.plan(delay, Coming::Revive);
         }
         Ok(())
@@ -501,7 +501,7 @@ impl World {
     pub fn close_all(&mut self) {
         for at in 0..self.nodes.len() {
             if self.nodes[at].connection == self.life {
-                let delay = self.draw(200 * MS);
+                let delay = self.draw(200 * MILLISECOND_US);
                 self.plan(delay, Coming::Closed { life: self.life, at });
             }
         }
@@ -515,7 +515,7 @@ impl World {
             self.disk.unfinished().into_iter().for_each(|number| self.disk.discard(number));
             self.hung = None;
             if self.lives_left > 0 {
-                self.plan(SECOND, Coming::Revive);
+                self.plan(SECOND_US, Coming::Revive);
             }
         }
     }
@@ -545,7 +545,7 @@ impl World {
             return Err("something waits for ever".into());
         }
         self.ask(Ask::Kill)?;
-        let limit = self.now + 60 * SECOND;
+        let limit = self.now + 60 * SECOND_US;
         while self.job.is_some() && self.now < limit {
             if !self.step_to_end()? {
                 return Err("the job waits for ever for its end".into());

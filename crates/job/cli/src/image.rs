@@ -12,7 +12,7 @@ use mend_messages::agent::ImageId;
 use serde::Serialize;
 use std::path::PathBuf;
 
-const PAGE: u64 = 4096;
+const PAGE_SIZE: u64 = 4096;
 
 /// Carries it out.
 pub fn image(command: ImageCommand) -> Result<i32, Failure> {
@@ -265,7 +265,7 @@ fn differences(arguments: &Diff) -> Result<i32, Failure> {
         Different { start: run.start, end: run.end, how: word(run.how), what: found.unwrap_or_default() }
     };
     let found: Vec<Different> = runs.iter().map(named).collect();
-    let pages: u64 = runs.iter().map(|run| (run.end - run.start) / PAGE).sum();
+    let pages: u64 = runs.iter().map(|run| (run.end - run.start) / PAGE_SIZE).sum();
     let code = i32::from(!found.is_empty());
     if arguments.json {
         report::json(&serde_json::json!({ "pages": pages, "differences": found }))?;

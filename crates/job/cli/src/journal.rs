@@ -13,7 +13,7 @@ use std::io::Write;
 use std::time::Duration;
 
 /// Between two looks at a journal that is followed.
-const LOOK: Duration = Duration::from_millis(100);
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
 impl From<JournalError> for Failure {
     fn from(error: JournalError) -> Self {
@@ -73,7 +73,7 @@ pub async fn log(arguments: Log) -> Result<i32, Failure> {
         if !arguments.follow || !running {
             return Ok(0);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(FOLLOW_INTERVAL).await;
     }
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::io::IsTerminal;
 
 /// Longest time a killed job may take to be gone: its daemons have 10 s for its ranks.
-const GOING: std::time::Duration = std::time::Duration::from_secs(15);
+const KILL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Asks and turns a refusal into a failure.
 async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
@@ -258,7 +258,7 @@ pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
     // What follows it (a restart, say) wants the job's lock.
     let asked = std::time::Instant::now();
     while directory.is_running() {
-        if asked.elapsed() > GOING {
+        if asked.elapsed() > KILL_TIMEOUT {
             let error = format!("{} was told to end and still runs", record.id);
             return Err(Failure::new(error, "look at the process of `mend run`; is its output being read?", 1));
         }

@@ -7,7 +7,7 @@
 //! ```
 //! A restart is given its input in one of two ways. A regular file that begins with what was read goes on behind that. Anything else is
 //! new input: it follows what was read, also what was read after the checkpoint, which for this reason is kept in the job's directory
-//! unless it can be read again: [`MOST`] bytes of it.
+//! unless it can be read again: [`MAX_KEPT_BYTES`] bytes of it.
 
 use crate::error::RunError;
 use crate::record::JobDirectory;
@@ -24,11 +24,11 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
 /// Bytes that are kept of what cannot be read again.
-const MOST: u64 = 64 << 20;
+const MAX_KEPT_BYTES: u64 = 64 << 20;
 /// Longest piece: at most `PIPE_BUF` (pipe(7)), so that it is in the pipe, and in an image of the rank, completely or not at all.
-const PIECE: usize = 4096;
-const STATE: &str = "input.json";
-const LOG: &str = "input";
+const MAX_PIECE_BYTES: usize = 4096;
+const STATE_FILE: &str = "input.json";
+const LOG_FILE: &str = "input";
 
 /// How far rank 0 had come when a checkpoint was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -260,7 +260,7 @@ impl Source {
             }
             if regular {
                 // What was kept of another input is not of this one.
-                let _ = fs::remove_file(directory.path().join(STATE));
+                let _ = fs::remove_file(directory.path().join(STATE_FILE));
             }
             let keeper = (!regular).then(|| Keeper::new(directory.path(), at.at));
             return Ok(Some(Self { replay: None, ended: false, keeper, piece: Vec::new() }));
@@ -288,7 +288,7 @@ impl Source {
 
     /// The next piece; empty at the end.
     async fn next(&mut self) -> Vec<u8> {
-        self.piece.resize(PIECE, 0);
+        self.piece.resize(MAX_PIECE_BYTES, 0);
         if let Some((file, at)) = &mut self.replay {
             match file.read_at(&mut self.piece, *at) {
                 Ok(length) if length > 0 => {
@@ -341,8 +341,8 @@ fn tell(so_far: u64, quiet: bool) {
 
 /// What earlier lives kept from this place on.
 fn kept(directory: &JobDirectory, from: u64) -> Option<(Kept, File, u64)> {
-    let kept: Kept = directory.read(STATE).ok()?;
-    let file = File::open(directory.path().join(LOG)).ok()?;
+    let kept: Kept = directory.read(STATE_FILE).ok()?;
+    let file = File::open(directory.path().join(LOG_FILE)).ok()?;
     let length = file.metadata().ok()?.len();
     (!kept.cut && (kept.base..=kept.base + length).contains(&from)).then_some((kept, file, length))
 }
@@ -369,12 +369,12 @@ impl Keeper {
             Some(file) => file,
             None => {
                 self.write_state()?;
-                let file = crate::record::open_at_end(&self.directory.join(LOG))?;
+                let file = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
                 file.set_len(self.length)?;
                 file
             }
         };
-        if bytes.is_empty() || self.length + bytes.len() as u64 > MOST {
+        if bytes.is_empty() || self.length + bytes.len() as u64 > MAX_KEPT_BYTES {
             (self.kept.ended, self.kept.cut) = (bytes.is_empty(), !bytes.is_empty());
             return self.write_state();
         }
@@ -385,7 +385,7 @@ impl Keeper {
     }
 
     fn write_state(&self) -> io::Result<()> {
-        crate::record::write_durably(&self.directory.join(STATE), &serde_json::to_vec(&self.kept)?)
+        crate::record::write_durably(&self.directory.join(STATE_FILE), &serde_json::to_vec(&self.kept)?)
     }
 }
 

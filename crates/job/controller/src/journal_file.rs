@@ -8,7 +8,7 @@
 //! are placed, that a checkpoint is published, that a rank has moved, how the job ended. Everything else is written at once, so that
 //! it outlives this process, and made durable within about [`SYNC_INTERVAL`], so that a power failure costs that much.
 //!
-//! Invariants: one controller writes, the holder of the job's lock; the file is at most about twice [`LIMIT`] long (for a job of very
+//! Invariants: one controller writes, the holder of the job's lock; the file is at most about twice [`MAX_FILE_BYTES`] long (for a job of very
 //! many ranks, what their state takes more); a journal that cannot be written never hurts the job: it is said once, and tried again.
 //! Faults assumed: SIGKILL and power failures at any moment; disks full or failing; readers that read at any moment.
 
@@ -24,11 +24,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The file's name in the job's directory.
-const NAME: &str = "journal";
+const FILE_NAME: &str = "journal";
 /// Length from which on it is compacted, bytes.
-const LIMIT: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// What stays of the newest events then, bytes.
-const KEPT: usize = 512 << 10;
+const COMPACTED_BYTES: usize = 512 << 10;
 /// Longest time from an event to when it is durable, but for the time that takes.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -80,7 +80,7 @@ pub struct Read {
 /// # Errors
 /// [`JournalError`]
 pub fn read(directory: &Path) -> Result<Read, JournalError> {
-    let (scan, _) = scan(&directory.join(NAME))?;
+    let (scan, _) = scan(&directory.join(FILE_NAME))?;
     Ok(Read { damaged: scan.damage.iter().map(|(_, length)| length).sum(), entries: scan.entries })
 }
 
@@ -88,7 +88,7 @@ pub fn read(directory: &Path) -> Result<Read, JournalError> {
 #[must_use]
 pub fn version(directory: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
-    fs::metadata(directory.join(NAME)).ok().map(|found| (found.ino(), found.len()))
+    fs::metadata(directory.join(FILE_NAME)).ok().map(|found| (found.ino(), found.len()))
 }
 
 fn scan(path: &Path) -> Result<(frame::Scan, u64), JournalError> {
@@ -122,11 +122,11 @@ impl Journal {
     /// Opens it, or makes a new one. The caller holds the job's lock.
     #[must_use]
     pub fn open(directory: &Path) -> Self {
-        Self::open_with(directory, LIMIT)
+        Self::open_with(directory, MAX_FILE_BYTES)
     }
 
     fn open_with(directory: &Path, limit: u64) -> Self {
-        let (directory, budget) = (directory.to_owned(), KEPT.min(limit as usize / 2));
+        let (directory, budget) = (directory.to_owned(), COMPACTED_BYTES.min(limit as usize / 2));
         let mut journal = Self { directory, file: None, length: 0, seq: 0, unsynced: None, told: false, limit, budget, cause: None };
         match journal.reopen() {
             Ok(state) if state.is_open() => journal.decide(Event::ControllerDied),
@@ -137,7 +137,7 @@ impl Journal {
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.join(NAME)
+        self.directory.join(FILE_NAME)
     }
 
     fn reopen(&mut self) -> Result<State, JournalError> {
@@ -306,7 +306,7 @@ mod tests {
         first.record(started());
         drop(first);
         // Torn, as by a power failure.
-        let path = place.path().join(NAME);
+        let path = place.path().join(FILE_NAME);
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, [&bytes[..], &bytes[frame::FILE_HEAD..bytes.len() - 3]].concat()).unwrap();
         let mut second = Journal::open(place.path());
@@ -341,7 +341,7 @@ mod tests {
                 phases: Default::default(),
             });
             journal.record(Event::CheckpointRemoved { checkpoints: vec![checkpoint], by });
-            assert!(fs::metadata(place.path().join(NAME)).unwrap().len() <= 25_000);
+            assert!(fs::metadata(place.path().join(FILE_NAME)).unwrap().len() <= 25_000);
         }
         let entries = read(place.path()).unwrap().entries;
         assert_eq!(State::of(&entries).tallies.checkpoints, 2_000);
@@ -354,12 +354,12 @@ mod tests {
     #[test]
     fn a_journal_that_cannot_be_kept_hurts_nobody() {
         let place = tempfile::tempdir().unwrap();
-        fs::write(place.path().join(NAME), "something else entirely").unwrap();
+        fs::write(place.path().join(FILE_NAME), "something else entirely").unwrap();
         let mut journal = Journal::open(place.path());
         journal.record(started());
         journal.decide(Event::KillAsked);
         journal.end(0, Cause::Done);
-        assert_eq!(fs::read(place.path().join(NAME)).unwrap(), b"something else entirely");
+        assert_eq!(fs::read(place.path().join(FILE_NAME)).unwrap(), b"something else entirely");
         assert!(matches!(read(place.path()), Err(JournalError::Head { source: HeadError::Foreign, .. })));
         let mut nowhere = Journal::open(&place.path().join("gone"));
         nowhere.record(started());

@@ -31,10 +31,10 @@ pub use lineage::{Line, chain_of, chains, files, lineage};
 pub const FORMAT: u32 = 3;
 
 /// The oldest that is read; others are refused.
-const OLDEST: u32 = 2;
+const OLDEST_FORMAT: u32 = 2;
 
 /// Most bytes of a manifest: some hundred for each of a million ranks.
-const MOST_BYTES: u64 = 512 << 20;
+const MAX_MANIFEST_BYTES: u64 = 512 << 20;
 
 /// One rank's image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,7 +244,7 @@ pub enum ManifestError {
         owner: u32,
     },
     /// Written by another release.
-    #[error("{} has format {format}, this release reads {OLDEST} to {FORMAT}", path.display())]
+    #[error("{} has format {format}, this release reads {OLDEST_FORMAT} to {FORMAT}", path.display())]
     Format {
         /// Which file.
         path: PathBuf,
@@ -483,7 +483,7 @@ pub fn check_owner(directory: &Path, manifest: &Manifest, chains: &[Vec<PathBuf>
 /// See [`ManifestError`].
 pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, ManifestError> {
     let path = directory.join("manifest.json");
-    let text = match read_within(directory, Path::new("manifest.json"), MOST_BYTES) {
+    let text = match read_within(directory, Path::new("manifest.json"), MAX_MANIFEST_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ManifestError::None { path: directory.to_owned() }),
         Err(source) => return Err(ManifestError::Io { path, source }),
@@ -491,7 +491,7 @@ pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, Manif
     let damaged = |what: String| ManifestError::Damaged { path: path.clone(), what };
     let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     match value.pointer("/manifest/format").and_then(serde_json::Value::as_u64) {
-        Some(format) if (u64::from(OLDEST)..=u64::from(FORMAT)).contains(&format) => {}
+        Some(format) if (u64::from(OLDEST_FORMAT)..=u64::from(FORMAT)).contains(&format) => {}
         Some(format) => return Err(ManifestError::Format { path, format }),
         None => return Err(damaged("it is not a manifest".into())),
     }

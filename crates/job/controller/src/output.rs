@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// Chunks that may wait for a slow terminal before the ranks are held back.
-const WAITING_CHUNKS: usize = 64;
+const MAX_WAITING_CHUNKS: usize = 64;
 /// Bytes of a stream that are held back at most while they are compared.
-const HELD: usize = 256 << 10;
+const MAX_HELD_BYTES: usize = 256 << 10;
 
 /// Counts, compares and prints.
 #[derive(Debug)]
@@ -101,10 +101,10 @@ impl Replay {
 
     /// The oldest of what is held is forgotten, in whole lines.
     fn bound(&mut self) {
-        if self.held.len() > HELD {
-            let most = &self.held[..HELD / 2];
+        if self.held.len() > MAX_HELD_BYTES {
+            let most = &self.held[..MAX_HELD_BYTES / 2];
             let forgotten: Vec<u8> =
-                self.held.drain(..most.iter().rposition(|byte| *byte == b'\n').map_or(HELD / 2, |at| at + 1)).collect();
+                self.held.drain(..most.iter().rposition(|byte| *byte == b'\n').map_or(MAX_HELD_BYTES / 2, |at| at + 1)).collect();
             self.lines += newlines(&forgotten);
             self.agreed = self.agreed.after(&forgotten);
         }
@@ -142,7 +142,7 @@ impl Output {
         for (key, digest) in &found.digests {
             streams.entry(*key).or_insert_with(|| Replay::new(Mark::default(), Some(digest)));
         }
-        let (chunks, mut waiting) = mpsc::channel::<Chunk>(WAITING_CHUNKS);
+        let (chunks, mut waiting) = mpsc::channel::<Chunk>(MAX_WAITING_CHUNKS);
         let mut record = ShownLog::new(directory, found.digests);
         let printer = tokio::task::spawn_blocking(move || {
             while let Some(chunk) = waiting.blocking_recv() {
@@ -300,12 +300,12 @@ mod tests {
     #[test]
     fn what_is_held_back_is_bounded() {
         let mut before = StreamDigest::default();
-        before.add(&[b'x'; 4 * HELD]);
+        before.add(&[b'x'; 4 * MAX_HELD_BYTES]);
         before.add(b"\n");
         let mut replay = Replay::new(Mark::default(), Some(&before));
-        for _ in 0..5 * HELD / 1000 {
+        for _ in 0..5 * MAX_HELD_BYTES / 1000 {
             replay.take(&[b'y'; 1000]);
-            assert!(replay.held.len() <= HELD + 1000);
+            assert!(replay.held.len() <= MAX_HELD_BYTES + 1000);
         }
         assert!(replay.ahead.is_empty());
     }

@@ -54,7 +54,7 @@ pub struct JobRecord {
 }
 
 /// Most bytes of a file of the directory.
-const MOST_BYTES: u64 = 512 << 20;
+const MAX_RECORD_BYTES: u64 = 512 << 20;
 
 /// Why a job's directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -133,9 +133,9 @@ fn runs(names: &[String]) -> String {
 /// Names of jobs, newest first, as many as can be looked over.
 #[must_use]
 pub fn some(names: &[String]) -> String {
-    const MOST: usize = 8;
-    let shown = names[..names.len().min(MOST)].join(", ");
-    match names.len().saturating_sub(MOST) {
+    const MAX_NAMES: usize = 8;
+    let shown = names[..names.len().min(MAX_NAMES)].join(", ");
+    match names.len().saturating_sub(MAX_NAMES) {
         0 => shown,
         more => format!("{shown} and {more} older (`mend ps --all`)"),
     }
@@ -351,7 +351,8 @@ impl JobDirectory {
     /// [`RecordError::Io`], [`RecordError::Damaged`].
     pub fn read<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<T, RecordError> {
         let path = self.path.join(name);
-        let text = read_within(&self.path, Path::new(name), MOST_BYTES).map_err(|source| RecordError::Io { path: path.clone(), source })?;
+        let text =
+            read_within(&self.path, Path::new(name), MAX_RECORD_BYTES).map_err(|source| RecordError::Io { path: path.clone(), source })?;
         serde_json::from_slice(&text).map_err(|_| RecordError::Damaged { path })
     }
 

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// How long the end of a job waits for a round of upkeep to give up.
-const UPKEEP_ENDS: Duration = Duration::from_secs(5);
+const UPKEEP_END_TIME: Duration = Duration::from_secs(5);
 
 /// Where a verb's answers go. A verb that went away is not waited for.
 pub type AnswerSender = mpsc::UnboundedSender<Answer>;
@@ -378,7 +378,7 @@ impl Running {
                 }
             };
             // Then it is left behind, and ends with the process.
-            let _ = tokio::time::timeout(UPKEEP_ENDS, over).await;
+            let _ = tokio::time::timeout(UPKEEP_END_TIME, over).await;
         }
         let result = self.job.end_reason().cloned().map_or(Ok(0), |end| self.shell.names.end(end));
         journaling::end(&mut self.shell.journal, &result);

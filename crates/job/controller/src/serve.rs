@@ -21,7 +21,7 @@ use tokio::time::timeout;
 /// Verbs that may be connected at the same time; more wait.
 const MAX_VERBS: usize = 256;
 /// Name of the socket in the job's directory.
-const SOCKET: &str = "control";
+const SOCKET_NAME: &str = "control";
 
 /// What all connections share.
 struct Doors<E, W> {
@@ -108,7 +108,7 @@ impl<E: Send + 'static, W: Fn(Ask, mpsc::UnboundedSender<Answer>) -> E + Send + 
 /// Good as long as the directory is open.
 pub(crate) fn socket_in(directory: &Path) -> io::Result<(File, PathBuf)> {
     let directory = File::open(directory)?;
-    let path = format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd());
+    let path = format!("/proc/self/fd/{}/{SOCKET_NAME}", directory.as_raw_fd());
     Ok((directory, path.into()))
 }
 
@@ -128,5 +128,5 @@ fn bind(directory: &Path) -> io::Result<UnixListener> {
 /// Takes the socket away.
 pub fn close(directory: &Path) {
     // One that stays is of no harm: nobody answers there.
-    let _ = std::fs::remove_file(directory.join(SOCKET));
+    let _ = std::fs::remove_file(directory.join(SOCKET_NAME));
 }

@@ -7,7 +7,7 @@
 //! +                                                   and after
 //! ```
 //! A controller that is killed leaves at most the last entry undecided. Where its bytes were going to a regular file, the file's length
-//! decides; else they count as not shown, and may be printed twice: at most [`STEP`] of them.
+//! decides; else they count as not shown, and may be printed twice: at most [`MAX_STEP_BYTES`] of them.
 //! Faults assumed: the controller is killed at any moment; the file was truncated or replaced since.
 
 use crate::manifest::Printed;
@@ -25,11 +25,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are written at once to what is not a regular file.
-pub const STEP: usize = 4096;
+pub const MAX_STEP_BYTES: usize = 4096;
 /// The log is begun anew when it is longer.
-const LONG_LOG: u64 = 4 << 20;
-const STATE: &str = "shown.json";
-const LOG: &str = "shown.log";
+const MAX_LOG_BYTES: u64 = 4 << 20;
+const STATE_FILE: &str = "shown.json";
+const LOG_FILE: &str = "shown.log";
 
 /// What was shown of each stream.
 pub type StreamDigests = BTreeMap<(Rank, Stream), StreamDigest>;
@@ -105,7 +105,7 @@ fn libc_nonblock() -> i32 {
 /// What earlier controllers of the job have shown.
 #[must_use]
 pub fn load(directory: &JobDirectory) -> ShownOutput {
-    let Ok(state) = directory.read::<State>(STATE) else {
+    let Ok(state) = directory.read::<State>(STATE_FILE) else {
         // As releases before 0.6 kept it.
         let printed: BTreeMap<Rank, Printed> = directory.read("printed.json").unwrap_or_default();
         let both = |(rank, printed): (Rank, Printed)| {
@@ -120,7 +120,7 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
     for (rank, stream, digest) in state.streams {
         found.digests.insert((rank, stream), digest);
     }
-    let log = fs::read_to_string(directory.path().join(LOG)).unwrap_or_default();
+    let log = fs::read_to_string(directory.path().join(LOG_FILE)).unwrap_or_default();
     let mut lines = log.lines();
     if lines.next().and_then(|line| line.parse().ok()) != Some(state.generation) {
         return found;
@@ -191,13 +191,13 @@ impl ShownLog {
     /// How much may be written at once.
     #[must_use]
     pub fn step(&self, stream: Stream) -> usize {
-        if self.targets[stream as usize].is_some() { usize::MAX } else { STEP }
+        if self.targets[stream as usize].is_some() { usize::MAX } else { MAX_STEP_BYTES }
     }
 
     /// These bytes are about to be written, at the end of the stream or, to begin anew, at `cut`. `ahead` more go before them that are not
     /// the rank's.
     pub fn begin(&mut self, rank: Rank, stream: Stream, bytes: &[u8], cut: Option<Mark>, ahead: u64) {
-        if self.log.is_none() || self.length > LONG_LOG {
+        if self.log.is_none() || self.length > MAX_LOG_BYTES {
             let begun = self.begin_log();
             self.check(begun);
         }
@@ -237,14 +237,14 @@ impl ShownLog {
 
     fn begin_log(&mut self) -> io::Result<()> {
         if self.generation == 0 {
-            let before = fs::read(self.directory.join(STATE)).ok().and_then(|text| serde_json::from_slice::<State>(&text).ok());
+            let before = fs::read(self.directory.join(STATE_FILE)).ok().and_then(|text| serde_json::from_slice::<State>(&text).ok());
             self.generation = before.map_or(0, |state| state.generation);
         }
         self.generation += 1;
         let streams = self.digests.iter().map(|((rank, stream), digest)| (*rank, *stream, digest.clone())).collect();
         let state = State { generation: self.generation, targets: self.targets.clone(), streams };
-        write_durably(&self.directory.join(STATE), &serde_json::to_vec(&state)?)?;
-        let mut log = crate::record::open_at_end(&self.directory.join(LOG))?;
+        write_durably(&self.directory.join(STATE_FILE), &serde_json::to_vec(&state)?)?;
+        let mut log = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
         log.set_len(0)?;
         self.length = 0;
         log.write_all(format!("{}\n", self.generation).as_bytes())?;

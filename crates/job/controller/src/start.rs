@@ -39,10 +39,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
-const WAITING_EVENTS: usize = 256;
+const MAX_WAITING_EVENTS: usize = 256;
 
 /// Of the object store's client: ranks do not get them where object storage is a tier.
-const CREDENTIALS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+const CREDENTIAL_VARIABLES: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
 /// What `mend run` was asked for.
 #[derive(Clone, Debug)]
@@ -174,7 +174,7 @@ async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Optio
     let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
-    let (arrivals, incoming) = mpsc::channel(WAITING_EVENTS);
+    let (arrivals, incoming) = mpsc::channel(MAX_WAITING_EVENTS);
     let (more, asked) = mpsc::channel(1);
     let (taken, source) = beginning.input;
     let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
@@ -316,7 +316,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
         // They would be in every manifest and image, and with these in the store.
-        spec.program.env.retain(|(name, _)| !CREDENTIALS.contains(&name.as_str()));
+        spec.program.env.retain(|(name, _)| !CREDENTIAL_VARIABLES.contains(&name.as_str()));
     }
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;

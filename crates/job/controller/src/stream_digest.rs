@@ -7,9 +7,9 @@
 use serde::{Deserialize, Serialize};
 
 /// Marks that a digest keeps at most.
-const MOST: usize = 512;
+const MAX_MARKS: usize = 512;
 /// Marks that one call of [`StreamDigest::add`] makes at most.
-const MOST_AT_ONCE: usize = 32;
+const MAX_MARKS_PER_CALL: usize = 32;
 
 /// A place in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ impl StreamDigest {
 
     /// Goes on.
     pub fn add(&mut self, bytes: &[u8]) {
-        let (apart, mut rest) = (bytes.len() / MOST_AT_ONCE, bytes);
+        let (apart, mut rest) = (bytes.len() / MAX_MARKS_PER_CALL, bytes);
         let mut last = self.end.at;
         while let Some(newline) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, more) = rest.split_at(newline + 1);
@@ -112,11 +112,11 @@ impl StreamDigest {
 
     fn mark(&mut self) {
         self.lines.push(self.end);
-        if self.lines.len() > MOST {
+        if self.lines.len() > MAX_MARKS {
             let mut place = 0;
             self.lines.retain(|_| {
                 place += 1;
-                place > MOST / 2 || place % 2 == 0
+                place > MAX_MARKS / 2 || place % 2 == 0
             });
         }
     }
@@ -155,14 +155,14 @@ mod tests {
         for line in 0..100_000 {
             digest.add(format!("{line}\n").as_bytes());
         }
-        assert!(digest.lines.len() <= MOST);
+        assert!(digest.lines.len() <= MAX_MARKS);
         assert_eq!(digest.end().at, 588_890);
         // Each of the last lines is told from the next.
         let marks = digest.beyond(digest.end().at - 600);
         assert_eq!(marks.len(), 100);
         let mut long = StreamDigest::default();
         long.add(&b"x\n".repeat(50_000));
-        assert!(long.beyond(0).len() <= MOST_AT_ONCE + 1);
+        assert!(long.beyond(0).len() <= MAX_MARKS_PER_CALL + 1);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use mend_messages::tier::{NodeStore, Tier};
 use std::path::PathBuf;
 
 /// Way out where there is none.
-const NO_CHECKPOINT: &str = "it had no checkpoint; take some with `mend checkpoint` next time";
+const NO_CHECKPOINT_HINT: &str = "it had no checkpoint; take some with `mend checkpoint` next time";
 
 /// What does not change while the job runs.
 #[derive(Clone, Debug)]
@@ -278,7 +278,7 @@ impl Names {
         let id = &self.job;
         match goes_on {
             GoesOn::From(number) => format!("`mend restart {id}` continues it from checkpoint {number} on the hosts that are left"),
-            GoesOn::NoCheckpoint => NO_CHECKPOINT.to_owned(),
+            GoesOn::NoCheckpoint => NO_CHECKPOINT_HINT.to_owned(),
             GoesOn::NotAllThere => format!(
                 "the nodes that are left do not have all of any checkpoint; `mend restart {id}` needs {lost} back, or more tiers next time (--tiers)"
             ),
@@ -317,7 +317,7 @@ impl Names {
                     GoesOn::From(number) => {
                         format!("look at the network between them; `mend restart {}` continues the job from checkpoint {number}", self.job)
                     }
-                    _ => NO_CHECKPOINT.to_owned(),
+                    _ => NO_CHECKPOINT_HINT.to_owned(),
                 },
             },
             End::Refused { node, error } => RunError::Refused { host: host(node), error },

@@ -20,7 +20,7 @@ use crate::plan::{LabName, inner_socket};
 use crate::protocol::{Asked, LabConnection, LabStatus, Reply, Request, VERSION, ready};
 
 /// How long a holder may take to answer; killing a node may take it five seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where a lab is asked.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl Lab {
                 return Err(LabError::Connection { lab: self.name.to_string(), source: error.into() });
             }
         };
-        let gone = || matches!(ready(&[holder.as_fd()], Some(PATIENCE)), Ok(woken) if woken[0]);
+        let gone = || matches!(ready(&[holder.as_fd()], Some(ANSWER_TIMEOUT)), Ok(woken) if woken[0]);
         let asked = self.ask(Request::Down, &[]);
         if asked.is_ok() && gone() {
             return Ok(());
@@ -149,7 +149,7 @@ impl Lab {
         let asked = Asked { version: VERSION, request };
         let failed = |source| LabError::Connection { lab: self.name.to_string(), source };
         connection.send(&asked, files).map_err(failed)?;
-        match connection.receive_within::<Reply>(PATIENCE) {
+        match connection.receive_within::<Reply>(ANSWER_TIMEOUT) {
             Ok(Some((Reply::OtherVersion, _))) => Err(LabError::OtherVersion(self.name.to_string())),
             Ok(Some((reply, files))) => Ok((reply, Answer { connection, files })),
             Ok(None) => Err(failed(io::Error::from(io::ErrorKind::UnexpectedEof))),

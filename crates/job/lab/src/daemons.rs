@@ -16,9 +16,9 @@ use crate::error::LabError;
 use crate::plan::{self, DAEMON_PORT, LabPlan};
 use crate::protocol::Failure;
 
-const DAEMON: &str = "mendd";
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOG_LINES: usize = 20;
+const DAEMON_PROGRAM: &str = "mendd";
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+const SHOWN_LOG_LINES: usize = 20;
 
 /// Looks for the daemon where Mend's programs lie: `MEND_LIBDIR`, beside this executable, `../lib/mend`.
 pub(crate) fn find() -> Result<PathBuf, LabError> {
@@ -28,7 +28,7 @@ pub(crate) fn find() -> Result<PathBuf, LabError> {
         .into_iter()
         .chain(beside.iter().cloned())
         .chain(beside.iter().filter_map(|bin| Some(bin.parent()?.join("lib/mend"))))
-        .map(|place| place.join(DAEMON))
+        .map(|place| place.join(DAEMON_PROGRAM))
         .collect();
     let executable = |path: &&PathBuf| rustix::fs::access(*path, rustix::fs::Access::EXEC_OK).is_ok();
     match places.iter().find(executable) {
@@ -60,19 +60,19 @@ pub(crate) fn start(plan: &LabPlan, program: &Path, node: &str) -> Result<(), Fa
         }
     };
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < START_TIMEOUT {
         if listens(DAEMON_PORT) {
             return Ok(());
         }
         if let Ok(Some(status)) = daemon.try_wait() {
             let said = last_lines(&log);
-            return Err(Failure::new(format!("{node}: {DAEMON} ended ({status}) saying: {said}")));
+            return Err(Failure::new(format!("{node}: {DAEMON_PROGRAM} ended ({status}) saying: {said}")));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     let said = last_lines(&log);
-    let seconds = PATIENCE.as_secs();
-    Err(Failure::new(format!("{node}: {DAEMON} does not answer on port {DAEMON_PORT} after {seconds} s, saying: {said}")))
+    let seconds = START_TIMEOUT.as_secs();
+    Err(Failure::new(format!("{node}: {DAEMON_PROGRAM} does not answer on port {DAEMON_PORT} after {seconds} s, saying: {said}")))
 }
 
 /// Whether somebody accepts connections on this port of this network namespace. Asked of the kernel and not by
@@ -105,7 +105,7 @@ fn last_lines(log: &Path) -> String {
     let lines: Vec<&str> = text.lines().collect();
     match lines.is_empty() {
         true => "nothing".to_owned(),
-        false => format!("\n{}", lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")),
+        false => format!("\n{}", lines[lines.len().saturating_sub(SHOWN_LOG_LINES)..].join("\n")),
     }
 }
 

@@ -33,7 +33,7 @@ use crate::plan;
 use crate::protocol::{Joined, LabConnection, Reply, Request, RunEvent, RunSignal, Spawn, ready};
 
 /// Signals that a command gets though they were sent to `mend lab exec`.
-const FORWARDED: [Signal; 7] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::ALARM];
+const FORWARDED_SIGNALS: [Signal; 7] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::ALARM];
 
 impl Lab {
     /// Runs a command in a node with the calling process's standard streams, working directory and environment (plus
@@ -49,7 +49,7 @@ impl Lab {
         let program = argv.first().cloned().unwrap_or_default();
         let directory = env::current_dir().map_err(doing("find the working directory"))?;
         let call = Call { lab: self, node, program: program.to_string_lossy().into_owned(), argv, directory };
-        let numbers: Vec<i32> = FORWARDED.into_iter().chain([Signal::CHILD]).map(Signal::as_raw).collect();
+        let numbers: Vec<i32> = FORWARDED_SIGNALS.into_iter().chain([Signal::CHILD]).map(Signal::as_raw).collect();
         let signals = SignalQueue::new(&numbers).map_err(doing("signalfd"))?;
         match self.is_ours() {
             true => call.through_the_node(&signals),

@@ -3,7 +3,7 @@
 //! Invariants: one thread, so it may fork at any time; a lab that is not complete ends when `mend lab up` does
 //! (Ctrl-C), a complete one only by `down`, a signal, or the end of a foreground `up`. Only processes of the
 //! user who started the lab are answered.
-//! Faults assumed: nodes that die at any moment; clients that send garbage, stall (they have `PATIENCE`) or vanish.
+//! Faults assumed: nodes that die at any moment; clients that send garbage, stall (they have `REQUEST_TIMEOUT`) or vanish.
 
 use std::fs::File;
 use std::io;
@@ -25,9 +25,9 @@ use crate::protocol::{
 use crate::{daemons, network, node};
 
 /// How long a client may take to send its request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long killed processes may take to vanish before the holder stops waiting for them.
-const DEATH: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct NodeProcess {
     planned: PlannedNode,
@@ -199,7 +199,7 @@ impl Holder {
 
     /// Answers one request; true when the lab is to end. A client's mistakes are its own trouble.
     fn serve_client(&mut self, client: LabConnection) -> io::Result<bool> {
-        let Ok(Some((asked, files))) = client.receive_within::<Asked>(PATIENCE) else {
+        let Ok(Some((asked, files))) = client.receive_within::<Asked>(REQUEST_TIMEOUT) else {
             let _ = client.send(&Reply::OtherVersion, &[]);
             return Ok(false);
         };
@@ -300,10 +300,10 @@ impl Holder {
         if let Err(error) = kill_process(held.pid, Signal::KILL) {
             return Reply::Failed { message: error.to_string() };
         }
-        // The node's pid 1 can be reaped when everything else in the node is gone. Beyond `DEATH`, what is left are
+        // The node's pid 1 can be reaped when everything else in the node is gone. Beyond `KILL_TIMEOUT`, what is left are
         // corpses whose parents, stopped `mend lab exec`s outside, have not looked at them.
         let begun = Instant::now();
-        while self.nodes[index].state == NodeState::Up && begun.elapsed() < DEATH {
+        while self.nodes[index].state == NodeState::Up && begun.elapsed() < KILL_TIMEOUT {
             self.reap();
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -325,7 +325,7 @@ impl Holder {
     fn end(&mut self) -> io::Result<()> {
         kill_rest_of_pid_namespace()?;
         let begun = Instant::now();
-        while begun.elapsed() < DEATH {
+        while begun.elapsed() < KILL_TIMEOUT {
             match wait(WaitOptions::NOHANG) {
                 Err(rustix::io::Errno::CHILD) => break,
                 Ok(Some(_)) => {}

@@ -20,22 +20,22 @@ use crate::plan::{self, LabPlan};
 use crate::protocol::Failure;
 
 /// Directories of the Filesystem Hierarchy Standard that a lab may cover, in order of preference.
-const PLACES: [&str; 4] = ["/mnt", "/media", "/srv", "/opt"];
+const MOUNT_POINTS: [&str; 4] = ["/mnt", "/media", "/srv", "/opt"];
 
-const CLOSED: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+const CLOSED_FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
 /// Chooses the directory to cover: one that exists and holds none of `needed`, which must stay visible in the lab.
 pub(crate) fn choose_base(needed: &[PathBuf]) -> Result<PathBuf, LabError> {
     let resolve = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let needed: Vec<PathBuf> = needed.iter().map(|path| resolve(path)).collect();
-    PLACES
+    MOUNT_POINTS
         .iter()
         .map(Path::new)
         // A link would make the same files appear under two names, one of them covered.
         .filter(|place| fs::symlink_metadata(place).is_ok_and(|data| data.is_dir()))
         .find(|place| !needed.iter().any(|path| path.starts_with(place)))
         .map(Path::to_owned)
-        .ok_or_else(|| LabError::NoPlace(PLACES.join(", ")))
+        .ok_or_else(|| LabError::NoPlace(MOUNT_POINTS.join(", ")))
 }
 
 /// Mounts of the whole lab; to be called by its first process, in its new mount and PID namespaces.
@@ -73,7 +73,7 @@ pub(crate) fn mount_node(base: &Path) -> Result<(), Failure> {
 }
 
 fn mount_proc() -> Result<(), Failure> {
-    mount("proc", "/proc", "proc", CLOSED | MountFlags::NOEXEC, None::<&CStr>).map_err(|error| {
+    mount("proc", "/proc", "proc", CLOSED_FLAGS | MountFlags::NOEXEC, None::<&CStr>).map_err(|error| {
         let error = io::Error::from(error);
         Failure::hinting(
             format!("mount a fresh /proc: {error}"),
@@ -90,7 +90,7 @@ fn refresh_sys() {
     let Ok(kept) = open_tree(rustix::fs::CWD, groups, flags) else {
         return;
     };
-    if mount("sysfs", "/sys", "sysfs", CLOSED | MountFlags::NOEXEC, None::<&CStr>).is_err() {
+    if mount("sysfs", "/sys", "sysfs", CLOSED_FLAGS | MountFlags::NOEXEC, None::<&CStr>).is_err() {
         return;
     }
     let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
@@ -100,7 +100,7 @@ fn refresh_sys() {
 }
 
 fn tmpfs(target: &Path, options: &CStr) -> Result<(), Failure> {
-    let mounted = mount("mend-lab", target, "tmpfs", CLOSED, options);
+    let mounted = mount("mend-lab", target, "tmpfs", CLOSED_FLAGS, options);
     mounted.map_err(|error| {
         let error = io::Error::from(error);
         Failure::new(format!("mount a tmpfs on {}: {error}", target.display()))
@@ -143,7 +143,7 @@ mod tests {
         let free = choose_base(&["/somewhere/else".into()]).unwrap();
         let other = choose_base(&[free.join("home/me")]).unwrap();
         assert_ne!(free, other);
-        let all: Vec<PathBuf> = PLACES.iter().map(PathBuf::from).collect();
+        let all: Vec<PathBuf> = MOUNT_POINTS.iter().map(PathBuf::from).collect();
         assert!(matches!(choose_base(&all), Err(LabError::NoPlace(_))));
         // A directory whose name only begins like a place is not below it.
         assert_eq!(choose_base(&["/mntx".into(), "/medias".into()]).unwrap(), free);

@@ -16,8 +16,8 @@ use crate::error::LabError;
 use crate::plan::{Bandwidth, PREFIX, PlannedNode};
 use crate::protocol::Failure;
 
-const BRIDGE: &str = "lab0";
-const LINK: &str = "eth0";
+const BRIDGE_NAME: &str = "lab0";
+const LINK_NAME: &str = "eth0";
 
 /// Fails unless the tools that a lab with or without shaping needs are installed.
 pub(crate) fn check_tools(shaping: bool) -> Result<(), LabError> {
@@ -42,12 +42,12 @@ fn find(tool: &str) -> Option<PathBuf> {
 pub(crate) fn connect(nodes: &[PlannedNode], pids: &[i32], bandwidth: Option<Bandwidth>) -> Result<(), Failure> {
     let mut links = String::new();
     let _ = writeln!(links, "link set dev lo up");
-    let _ = writeln!(links, "link add name {BRIDGE} type bridge");
-    let _ = writeln!(links, "link set dev {BRIDGE} up");
+    let _ = writeln!(links, "link add name {BRIDGE_NAME} type bridge");
+    let _ = writeln!(links, "link set dev {BRIDGE_NAME} up");
     let mut limits = String::new();
     for (PlannedNode { port, .. }, pid) in nodes.iter().zip(pids) {
-        let _ = writeln!(links, "link add name {port} type veth peer name {LINK} netns {pid}");
-        let _ = writeln!(links, "link set dev {port} master {BRIDGE}");
+        let _ = writeln!(links, "link add name {port} type veth peer name {LINK_NAME} netns {pid}");
+        let _ = writeln!(links, "link set dev {port} master {BRIDGE_NAME}");
         let _ = writeln!(links, "link set dev {port} up");
         if let Some(bandwidth) = bandwidth {
             limits.push_str(&limit(port, bandwidth));
@@ -62,11 +62,11 @@ pub(crate) fn configure(node: &PlannedNode, bandwidth: Option<Bandwidth>) -> Res
     let address = node.address;
     let settings = format!(
         "link set dev lo up\n\
-         address add {address}/{PREFIX} broadcast + dev {LINK}\n\
-         link set dev {LINK} up\n"
+         address add {address}/{PREFIX} broadcast + dev {LINK_NAME}\n\
+         link set dev {LINK_NAME} up\n"
     );
     batch("ip", &settings)?;
-    batch("tc", &bandwidth.map_or(String::new(), |rate| limit(LINK, rate)))?;
+    batch("tc", &bandwidth.map_or(String::new(), |rate| limit(LINK_NAME, rate)))?;
     // Lets ping(8) work for everybody in the node; a kernel that refuses takes nothing else away.
     let gid = rustix::process::getegid().as_raw();
     let _ = std::fs::write("/proc/sys/net/ipv4/ping_group_range", format!("{gid} {gid}"));

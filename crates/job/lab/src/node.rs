@@ -106,11 +106,11 @@ fn serve_client(files: Vec<OwnedFd>) -> i32 {
 }
 
 fn read_spawn(file: OwnedFd) -> io::Result<Spawn> {
-    const LONGEST: u64 = 16 << 20;
+    const MAX_REQUEST_BYTES: u64 = 16 << 20;
     let mut file = File::from(file);
     file.rewind()?;
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text)?;
+    file.take(MAX_REQUEST_BYTES).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
 }
 

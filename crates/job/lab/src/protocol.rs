@@ -1,6 +1,6 @@
 //! What is said to a running lab: one JSON message per packet of a sequential unix socket, files as ancillary data.
 //!
-//! Invariants: a packet holds at most `PACKET` bytes and `FILES` files; longer ones are refused, not cut. A
+//! Invariants: a packet holds at most `MAX_PACKET_BYTES` bytes and `MAX_FILES` files; longer ones are refused, not cut. A
 //! client sends one request per connection. Every request carries the protocol's version.
 //! Faults assumed: a peer that sends garbage, too much, too many files, or nothing.
 
@@ -24,8 +24,8 @@ use crate::plan::Bandwidth;
 /// Version of the messages below; raised with every change of them.
 pub(crate) const VERSION: u32 = 2;
 
-const PACKET: usize = 64 * 1024;
-const FILES: usize = 8;
+const MAX_PACKET_BYTES: usize = 64 * 1024;
+const MAX_FILES: usize = 8;
 
 /// A request and the version its sender speaks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -215,10 +215,10 @@ impl LabConnection {
     /// Sends one message with `files`.
     pub(crate) fn send<T: Serialize>(&self, message: &T, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let packet = serde_json::to_vec(message)?;
-        if packet.len() > PACKET || files.len() > FILES {
+        if packet.len() > MAX_PACKET_BYTES || files.len() > MAX_FILES {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -230,8 +230,8 @@ impl LabConnection {
 
     /// Waits for one message; `None` when the peer has closed.
     pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        let mut packet = vec![0; PACKET];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
+        let mut packet = vec![0; MAX_PACKET_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let got = loop {
             let mut parts = [IoSliceMut::new(&mut packet)];
@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn long_messages_and_garbage_are_errors() {
         let (one, other) = LabConnection::pair().unwrap();
-        assert!(one.send(&vec![0u8; PACKET], &[]).is_err());
-        rustix::net::send(&one, &vec![b' '; PACKET + 1], SendFlags::empty()).unwrap();
+        assert!(one.send(&vec![0u8; MAX_PACKET_BYTES], &[]).is_err());
+        rustix::net::send(&one, &vec![b' '; MAX_PACKET_BYTES + 1], SendFlags::empty()).unwrap();
         assert!(other.receive::<Order>().is_err());
         rustix::net::send(&one, b"{\"Kill\":", SendFlags::empty()).unwrap();
         assert!(other.receive::<Request>().is_err());

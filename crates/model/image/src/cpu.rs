@@ -70,7 +70,7 @@ pub const NAMES: &[(&str, CpuidBit)] = &[
 ];
 
 /// State components whose place in the xsave area is recorded: 2 (AVX) to 19 (APX); 17 and 18 are AMX.
-const COMPONENTS: core::ops::Range<u32> = 2..20;
+const STATE_COMPONENTS: core::ops::Range<u32> = 2..20;
 
 /// A processor's abilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Cpu {
             xsave_mask = u64::from(eax) | u64::from(edx) << 32;
             xsave_size = u64::from(ebx);
             let mut layout = [0u8; 8 * 18];
-            for (component, slot) in COMPONENTS.zip(layout.chunks_exact_mut(8)) {
+            for (component, slot) in STATE_COMPONENTS.zip(layout.chunks_exact_mut(8)) {
                 if xsave_mask & (1 << component) != 0 {
                     let [size, offset, ..] = registers(0xd, component);
                     slot[..4].copy_from_slice(&size.to_le_bytes());

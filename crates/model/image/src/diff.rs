@@ -40,7 +40,7 @@ pub struct DiffError {
     pub source: ChainError,
 }
 
-const PAGE: u64 = 4096;
+const PAGE_SIZE: u64 = 4096;
 
 /// Reports the differences by ascending address, runs joined.
 ///
@@ -53,9 +53,9 @@ pub fn diff<A: Read + Seek, B: Read + Seek>(
 ) -> Result<(), DiffError> {
     let mut run: Option<Difference> = None;
     let mut add = |start: u64, how: How| match &mut run {
-        Some(run) if run.end == start && run.how == how => run.end += PAGE,
+        Some(run) if run.end == start && run.how == how => run.end += PAGE_SIZE,
         run => {
-            run.replace(Difference { start, end: start + PAGE, how }).into_iter().for_each(&mut report);
+            run.replace(Difference { start, end: start + PAGE_SIZE, how }).into_iter().for_each(&mut report);
         }
     };
     let (mut a, mut b, mut at) = (0, 0, 0);
@@ -78,7 +78,7 @@ pub fn diff<A: Read + Seek, B: Read + Seek>(
             || zero_counts(second.newest().mapping_of(start).map(|mapped| mapped.object));
         let left = one.map(|piece| first.read(&piece)).transpose().map_err(|source| DiffError { second: false, source })?;
         let right = other.map(|piece| second.read(&piece)).transpose().map_err(|source| DiffError { second: true, source })?;
-        for page in 0..(end - start) / PAGE {
+        for page in 0..(end - start) / PAGE_SIZE {
             let how = match (page_of(left, page), page_of(right, page)) {
                 (Some(x), Some(y)) => (x != y).then_some(How::Changed),
                 (Some(x), None) => (counts || x.iter().any(|byte| *byte != 0)).then_some(How::Gone),
@@ -86,7 +86,7 @@ pub fn diff<A: Read + Seek, B: Read + Seek>(
                 (None, None) => None,
             };
             if let Some(how) = how {
-                add(start + page * PAGE, how);
+                add(start + page * PAGE_SIZE, how);
             }
         }
         at = end;
@@ -96,7 +96,7 @@ pub fn diff<A: Read + Seek, B: Read + Seek>(
 }
 
 fn page_of(bytes: Option<&[u8]>, page: u64) -> Option<&[u8]> {
-    bytes.map(|bytes| &bytes[(page * PAGE) as usize..][..PAGE as usize])
+    bytes.map(|bytes| &bytes[(page * PAGE_SIZE) as usize..][..PAGE_SIZE as usize])
 }
 
 /// The first piece that ends behind `at`.

@@ -12,7 +12,7 @@ pub const HEADER_SIZE: usize = 2048;
 
 const MAGIC: [u8; 8] = *b"MendImg\n";
 const X86_64: u32 = 62;
-const PAGE: u32 = 4096;
+const PAGE_SIZE: u32 = 4096;
 
 fixed_record! {
     /// The header as it is in the stream. Times in nanoseconds.
@@ -88,7 +88,7 @@ impl Default for Header {
             magic: MAGIC,
             format: FORMAT,
             machine: X86_64,
-            page_size: PAGE,
+            page_size: PAGE_SIZE,
             rank: 0,
             size: 0,
             pid: 0,
@@ -225,7 +225,7 @@ pub fn read_header(bytes: &[u8]) -> Result<Header, ImageError> {
         return Err(ImageError::HeaderDamaged);
     }
     let header = Header::decode(bytes)?;
-    if header.machine != X86_64 || header.page_size != PAGE {
+    if header.machine != X86_64 || header.page_size != PAGE_SIZE {
         return Err(ImageError::Architecture { machine: header.machine, page_size: header.page_size });
     }
     if header.incremental() != (header.sequence != 0) {

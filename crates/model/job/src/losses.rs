@@ -11,7 +11,7 @@ use mend_messages::job::Rank;
 use serde::{Deserialize, Serialize};
 
 /// Beyond the time after which a silent node counts as lost, microseconds.
-const MORE_US: u64 = 1_000_000;
+const REPORT_DELAY_US: u64 = 1_000_000;
 
 /// What a rank told of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct Losses {
 impl Losses {
     /// `node_timeout_us`: a node that is silent for so long is lost.
     pub fn new(node_timeout_us: u64) -> Self {
-        Self { patience_us: node_timeout_us.saturating_add(MORE_US), told: Vec::new() }
+        Self { patience_us: node_timeout_us.saturating_add(REPORT_DELAY_US), told: Vec::new() }
     }
 
     /// A migration was undone: the rank is the one that it was, under a new generation, and has lost what it had lost.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest time the image of one rank may take to another node, microseconds.
-const STREAM_PATIENCE_US: u64 = 3_600_000_000;
+const MAX_STREAM_US: u64 = 3_600_000_000;
 
 /// What is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -485,7 +485,7 @@ impl Job {
                     let address = self.nodes[target as usize].setup.address;
                     let order = ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, image: None, stdin };
                     self.send(target, order);
-                    let seq = self.new_seq(rank, STREAM_PATIENCE_US);
+                    let seq = self.new_seq(rank, MAX_STREAM_US);
                     self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address, token });
                 }
                 migration::Action::Commit => {

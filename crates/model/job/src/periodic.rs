@@ -28,10 +28,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// A failure is told so much later: a rank that ends takes its images' writers with it, and its own end is heard of after that.
-const TELL_AFTER_US: u64 = 2_000_000;
+const FAILURE_NOTICE_DELAY_US: u64 = 2_000_000;
 
 /// While there is too little room, that is looked for so often.
-const LOOK_AGAIN_US: u64 = 1_000_000;
+const SPACE_CHECK_INTERVAL_US: u64 = 1_000_000;
 
 /// The checkpoint that the next one may build on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,7 +206,7 @@ impl Job {
                 self.tell(Notice::NoRoom { left, expected, reserve });
             }
         }
-        self.periodic.look_again_us = self.now_us.saturating_add(LOOK_AGAIN_US);
+        self.periodic.look_again_us = self.now_us.saturating_add(SPACE_CHECK_INTERVAL_US);
     }
 
     /// What became of the checkpoint that the schedule asked for.
@@ -216,7 +216,7 @@ impl Job {
             Outcome::Failed(failure) => {
                 self.periodic.asked = false;
                 self.periodic.schedule.failed(self.now_us);
-                self.periodic.failed = Some((failure, self.now_us.saturating_add(TELL_AFTER_US)));
+                self.periodic.failed = Some((failure, self.now_us.saturating_add(FAILURE_NOTICE_DELAY_US)));
             }
             _ => self.periodic.asked = false,
         }

@@ -4,7 +4,7 @@ use mend_policy::schedule::Kind;
 use serde::{Deserialize, Serialize};
 
 /// The part of a file system that the reserve takes at most: one in so many.
-const PART: u64 = 20;
+const MIN_SPACE_PER_RESERVE: u64 = 20;
 
 /// What checkpoints took, and whether the user was told that there is no room.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ impl CheckpointSpace {
     /// Judges with `left` of `all` bytes. `reserve` bytes are to stay free, or a 20th of the file system if that is less.
     pub(crate) fn weigh(&mut self, left: u64, all: u64, incremental: bool, reserve: u64) -> SpaceVerdict {
         let expected = if incremental && self.incremental > 0 { self.incremental } else { self.full };
-        let reserve = reserve.min(all / PART);
+        let reserve = reserve.min(all / MIN_SPACE_PER_RESERVE);
         let short = left < expected.saturating_add(reserve);
         match (short, std::mem::replace(&mut self.short, short)) {
             (false, false) => SpaceVerdict::Enough,

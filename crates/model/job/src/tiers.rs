@@ -25,9 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Longest time the image of one rank may take to be written, microseconds.
-const SAVE_PATIENCE_US: u64 = 3_600_000_000;
+const MAX_SAVE_US: u64 = 3_600_000_000;
 /// Room that is asked for where nothing is known of a rank's size, bytes.
-const UNKNOWN: u64 = 64 << 20;
+const ASSUMED_IMAGE_BYTES: u64 = 64 << 20;
 
 /// The tiers of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,8 +131,8 @@ impl Job {
         if stores.is_empty() {
             return false;
         }
-        let needed = tiering.sizes.get(&rank).copied().unwrap_or(UNKNOWN);
-        let seq = self.new_seq(rank, SAVE_PATIENCE_US);
+        let needed = tiering.sizes.get(&rank).copied().unwrap_or(ASSUMED_IMAGE_BYTES);
+        let seq = self.new_seq(rank, MAX_SAVE_US);
         let order = TierOrder::Save { seq, rank, number, stores, needed, order: order.clone() };
         self.send_to_rank(rank, ToDaemon::Tier(Box::new(order)));
         true

@@ -11,7 +11,7 @@ use crate::frame;
 use crate::state::State;
 
 /// Milestones that stay, the newest.
-const MILESTONES: usize = 200;
+const MAX_MILESTONES: usize = 200;
 
 /// Worth to be read in full after weeks: beginnings, ends, losses, moves.
 fn is_milestone(event: &Event) -> bool {
@@ -50,7 +50,7 @@ pub fn compact(entries: &[Entry], budget: usize) -> Vec<Entry> {
     let Some(last) = old.last() else { return new.to_vec() };
     let mut state = State::of(old);
     let mut kept: Vec<Entry> = old.iter().filter(|entry| is_milestone(&entry.event)).cloned().collect();
-    kept.drain(..kept.len().saturating_sub(MILESTONES));
+    kept.drain(..kept.len().saturating_sub(MAX_MILESTONES));
     let folded = old.iter().filter(|entry| !matches!(entry.event, Event::Compacted { .. })).count();
     let before = old.iter().filter(|entry| is_milestone(&entry.event)).count();
     // Milestones were counted when they stayed, and have gone only now if they are not among the kept.

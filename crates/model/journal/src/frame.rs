@@ -8,7 +8,7 @@
 //!
 //! A frame that is cut short, or whose checksum is wrong, is damage. If whole frames follow it, only the damage is passed over;
 //! if none does, it is the torn tail of a writer that died, and [`Scan::end`] is where it is to be cut off. The search for a whole frame
-//! is bounded ([`SEARCH`]), so that a hostile file does not take for ever; what lies behind its bound is not cut off either.
+//! is bounded ([`MAX_SEARCH_BYTES`]), so that a hostile file does not take for ever; what lies behind its bound is not cut off either.
 
 use crate::event::Entry;
 use xxhash_rust::xxh3::Xxh3;
@@ -26,7 +26,7 @@ pub const FRAME_HEAD: usize = 16;
 /// Longest body, bytes: the state of a job of 100,000 ranks, all on other nodes.
 pub const MAX_BODY: usize = 16 << 20;
 /// Bytes that are read at most in search of whole frames behind damage.
-const SEARCH: usize = 64 << 20;
+const MAX_SEARCH_BYTES: usize = 64 << 20;
 
 /// Why bytes are no journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,7 +122,7 @@ pub fn scan(bytes: &[u8]) -> Result<Scan, HeadError> {
     }
     let mut found = Scan { end: FILE_HEAD, ..Scan::default() };
     let mut position = FILE_HEAD;
-    let mut left = SEARCH;
+    let mut left = MAX_SEARCH_BYTES;
     while position < bytes.len() {
         if let At::Whole(body, length) = at(&bytes[position..]) {
             if position > found.end {

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Checkpoints of which the state knows more than that they are counted.
-const CHECKPOINTS: usize = 256;
+const MAX_CHECKPOINTS: usize = 256;
 /// Ranks' ends that it knows each.
-const EXITS: usize = 64;
+const MAX_EXITS: usize = 64;
 
 /// How a job stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,7 +205,7 @@ impl State {
                 self.leave_checkpoint(*checkpoint);
                 let (by, bytes, stopped_us, durable_us) = (*by, *bytes, *stopped_us, *durable_us);
                 self.checkpoints.insert(*checkpoint, Facts { at: entry.at, by, bytes, stopped_us, durable_us, ..Facts::default() });
-                while self.checkpoints.len() > CHECKPOINTS {
+                while self.checkpoints.len() > MAX_CHECKPOINTS {
                     self.checkpoints.pop_first();
                 }
                 self.tallies.checkpoints += 1;
@@ -279,7 +279,7 @@ impl State {
     fn exit(&mut self, rank: u32, status: i32) {
         self.running.remove(rank);
         self.exited.insert(rank);
-        if status != 0 && self.exits.len() < EXITS {
+        if status != 0 && self.exits.len() < MAX_EXITS {
             self.exits.entry(rank).or_insert(status);
         }
     }

@@ -17,19 +17,19 @@ use std::fmt;
 /// Most incremental checkpoints that build on one full one: a restart opens them all at once.
 pub const MAX_INCREMENTALS: u32 = 31;
 /// With `auto`, the first checkpoint comes at most this late, so that costs are known. Seconds.
-const FIRST_S: f64 = 300.0;
+const FIRST_CHECKPOINT_S: f64 = 300.0;
 /// What a checkpoint is taken to cost before one was measured. Seconds.
 const ASSUMED_COST_S: f64 = 1.0;
 /// Shortest interval that `auto` chooses. Seconds.
-const SHORTEST_S: f64 = 1.0;
+const MIN_INTERVAL_S: f64 = 1.0;
 /// Least cost reckoned with; a measured one may be zero. Seconds.
-const LEAST_COST_S: f64 = 1e-4;
+const MIN_COST_S: f64 = 1e-4;
 /// What writing behind a running program costs it, as a share of the time that takes: copied pages, shared disks.
-const BEHIND_SHARE: f64 = 0.1;
+const BACKGROUND_COST_SHARE: f64 = 0.1;
 /// Weight of the newest measurement.
-const NEWEST: f64 = 0.5;
+const NEWEST_WEIGHT: f64 = 0.5;
 /// The pause after failures does not grow past this (or the interval, if that is longer). Microseconds.
-const LONGEST_PAUSE_US: u64 = 600_000_000;
+const MAX_PAUSE_US: u64 = 600_000_000;
 
 /// When checkpoints are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ fn microseconds(seconds: f64) -> u64 {
 
 fn smoothed(old: Option<Measured>, new: Measured) -> Measured {
     let Some(old) = old else { return new };
-    let mix = |old: f64, new: f64| old + NEWEST * (new - old);
+    let mix = |old: f64, new: f64| old + NEWEST_WEIGHT * (new - old);
     Measured { cost_s: mix(old.cost_s, new.cost_s), write_s: mix(old.write_s, new.write_s), bytes: mix(old.bytes, new.bytes) }
 }
 
@@ -198,10 +198,10 @@ impl Schedule {
             Interval::Every(seconds) => Some(seconds as f64),
             Interval::Auto => Some(
                 match self.full {
-                    None => daly(ASSUMED_COST_S, self.mtbf_s()).min(FIRST_S),
+                    None => daly(ASSUMED_COST_S, self.mtbf_s()).min(FIRST_CHECKPOINT_S),
                     Some(full) => self.auto_interval_s(full),
                 }
-                .max(SHORTEST_S),
+                .max(MIN_INTERVAL_S),
             ),
         }
     }
@@ -221,7 +221,7 @@ impl Schedule {
     /// A checkpoint is complete, whoever asked for it.
     pub fn taken(&mut self, taken: &Taken) {
         let behind = seconds(taken.ended_us.saturating_sub(taken.begun_us).saturating_sub(taken.stopped_us));
-        let cost_s = (seconds(taken.stopped_us) + BEHIND_SHARE * behind).max(LEAST_COST_S);
+        let cost_s = (seconds(taken.stopped_us) + BACKGROUND_COST_SHARE * behind).max(MIN_COST_S);
         let measured = Measured { cost_s, write_s: seconds(taken.write_us), bytes: taken.bytes as f64 };
         match taken.kind {
             Kind::Full => self.full = Some(smoothed(self.full, measured)),
@@ -246,11 +246,11 @@ impl Schedule {
 
     /// One that was due could not be taken.
     pub fn failed(&mut self, now_us: u64) {
-        let interval = self.interval_s().map_or(0, microseconds).max(microseconds(SHORTEST_S));
+        let interval = self.interval_s().map_or(0, microseconds).max(microseconds(MIN_INTERVAL_S));
         let doubled = interval.saturating_mul(1 << self.failures.min(32));
         self.failures = self.failures.saturating_add(1);
         if self.due_us.is_some() {
-            self.due_us = Some(now_us.saturating_add(doubled.min(LONGEST_PAUSE_US.max(interval))));
+            self.due_us = Some(now_us.saturating_add(doubled.min(MAX_PAUSE_US.max(interval))));
         }
     }
 

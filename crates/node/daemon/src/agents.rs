@@ -23,11 +23,11 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 /// Time to the first message.
-const HELLO_TIME: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Agents of one job on this node at once.
 const MAX_AGENTS: usize = 4096;
 /// Messages of agents that the job has not looked at.
-const QUEUE: usize = 64;
+const EVENT_QUEUE_LENGTH: usize = 64;
 
 /// Names a connection within its job.
 pub type AgentId = u64;
@@ -90,7 +90,7 @@ impl AgentSocket {
         let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        let (events, arrivals) = mpsc::channel(QUEUE);
+        let (events, arrivals) = mpsc::channel(EVENT_QUEUE_LENGTH);
         let connections = AgentConnections { events, next: Arc::new(AtomicU64::new(0)) };
         let accepting = tokio::spawn(accept(listener, connections.clone()));
         Ok((Self { name, connections, accepting }, arrivals))
@@ -137,7 +137,7 @@ async fn accept(listener: UnixListener, connections: AgentConnections) {
             Err(_) => continue,
         }
         match places.clone().try_acquire_owned() {
-            Ok(place) => drop(connections.serve(socket, Some(HELLO_TIME), Some(place))),
+            Ok(place) => drop(connections.serve(socket, Some(HELLO_TIMEOUT), Some(place))),
             Err(_) => refusals.tell(Peer::User(user), &io::Error::other(format!("more than {MAX_AGENTS} agents at a job's socket"))),
         }
     }

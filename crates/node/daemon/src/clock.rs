@@ -8,7 +8,7 @@ use mend_image::Header;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// A jump forward that a busy machine can cause as well; not worth a namespace (in which clocks read a little slower).
-const UNNOTICED_NS: i64 = 1_000_000_000;
+const MAX_UNNOTICED_NS: i64 = 1_000_000_000;
 
 /// The clocks here are behind, and nothing can be done about it.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ fn read(clock: ClockId) -> i64 {
 
 fn offsets(saved: Clocks, now: Clocks, own: ClockOffsets) -> Option<ClockOffsets> {
     let ahead = |now: i64, saved: i64| now.saturating_sub(saved);
-    let unnoticed = |by: i64| (0..UNNOTICED_NS).contains(&by);
+    let unnoticed = |by: i64| (0..MAX_UNNOTICED_NS).contains(&by);
     if unnoticed(ahead(now.monotonic, saved.monotonic)) && unnoticed(ahead(now.boottime, saved.boottime)) {
         return None;
     }

@@ -43,20 +43,20 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument;
 
 /// Time to the introduction. The controller first waits for all nodes, of which some may be dead.
-const INTRODUCTION_TIME: Duration = Duration::from_secs(30);
+const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an earlier life of a job may take to leave; shorter than the silence that a controller bears.
 const LEAVING_TIME: Duration = Duration::from_secs(3);
 /// Bounds of the silence that a controller may ask for.
-const TIMEOUT_BOUNDS: (u64, u64) = (500, 600_000);
+const TIMEOUT_BOUNDS_MS: (u64, u64) = (500, 600_000);
 /// Parts of the lease after which it is renewed again.
-const RENEWALS: u32 = 20;
+const RENEWALS_PER_LEASE: u32 = 20;
 /// The kernel's own deadline comes this much later than the daemon's end of the lease, which is kinder: output is sent.
-const GRACE: Duration = Duration::from_secs(1);
+const KERNEL_DEADLINE_DELAY: Duration = Duration::from_secs(1);
 
 /// Serves one authenticated job connection to its end.
 pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let Connection { sender, mut receiver } = connection;
-    let introduction = match timeout(INTRODUCTION_TIME, receiver.receive::<ToDaemon>()).await {
+    let introduction = match timeout(INTRODUCTION_TIMEOUT, receiver.receive::<ToDaemon>()).await {
         Ok(Ok(ToDaemon::Introduce(introduction))) => *introduction,
         Ok(Ok(_)) => return tracing::warn!("a controller did not introduce its job"),
         Ok(Err(error)) => return tracing::info!(%error, "a job connection ended before its introduction"),
@@ -118,8 +118,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     tracing::info!(job = introduction.id, size = introduction.size, "serving a job");
     let (rank_event_sender, rank_events) = mpsc::unbounded_channel();
     let (save_steps, saves) = mpsc::unbounded_channel();
-    let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
-    let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS.0, TIMEOUT_BOUNDS.1));
+    let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
+    let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
     let introduction = Arc::new(introduction);
     let mut job = Job {
         agent_router: AgentRouter::new(
@@ -144,7 +144,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         known: Arc::default(),
         key,
         shared_memory: SharedMemory::make(),
-        namespace: Arc::new(SharedNamespace::new(lease + GRACE)),
+        namespace: Arc::new(SharedNamespace::new(lease + KERNEL_DEADLINE_DELAY)),
         lease,
         rank_event_sender,
         patience,
@@ -239,7 +239,7 @@ impl Job {
                 Some(ended) = self.rank_tasks.join_next(), if !self.rank_tasks.is_empty() => self.rank_task_ended(ended.ok()),
                 message = incoming.commands.recv() => {
                     silence.renew();
-                    if renewed.elapsed() >= self.lease / RENEWALS {
+                    if renewed.elapsed() >= self.lease / RENEWALS_PER_LEASE {
                         renewed = Instant::now();
                         self.namespace.renew();
                     }

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 /// Libraries looked at before the search gives up (and lets the program pass).
 const MAX_LIBRARIES: usize = 300;
 /// Largest library whose bytes are searched for a built-in libfabric.
-const MAX_SCAN: u64 = 256 << 20;
+const MAX_SCAN_BYTES: u64 = 256 << 20;
 
 /// What Intel MPI opens unless it is told another path.
-const INTEL_OPENS: &str = "libfabric.so.1";
+const INTEL_LIBFABRIC: &str = "libfabric.so.1";
 
 /// Why a program's MPI cannot be carried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -193,8 +193,8 @@ impl Loader {
         // reports an unknown error if it is not there).
         let traces: [&[u8]; 3] = [b"FI_PROVIDER_PATH", b"libfabric.so", b"I_MPI_OFI_LIBRARY"];
         match contained(&library, traces) {
-            Some([_, _, true]) if self.find(INTEL_OPENS, &dynamic.run_path).is_none() => {
-                Err(MpiError::FabricMissing { library, needed: INTEL_OPENS.to_owned() })
+            Some([_, _, true]) if self.find(INTEL_LIBFABRIC, &dynamic.run_path).is_none() => {
+                Err(MpiError::FabricMissing { library, needed: INTEL_LIBFABRIC.to_owned() })
             }
             Some([false, false, _]) => Err(MpiError::NoFabric { library }),
             Some(_) | None => Ok(()),
@@ -214,11 +214,11 @@ fn read_cache_file() -> Vec<u8> {
 /// `None` if the file cannot be read or is too large.
 fn contained<const N: usize>(path: &Path, texts: [&[u8]; N]) -> Option<[bool; N]> {
     let file = File::open(path).ok()?;
-    if file.metadata().ok()?.len() > MAX_SCAN {
+    if file.metadata().ok()?.len() > MAX_SCAN_BYTES {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(MAX_SCAN).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_SCAN_BYTES).read_to_end(&mut bytes).ok()?;
     Some(texts.map(|text| memchr::memmem::find(&bytes, text).is_some()))
 }
 

@@ -1,10 +1,10 @@
 //! What ranks write (output, PMI), on its way to the controller.
 //!
-//! Each stream of a rank has a pump that reads at most [`CHUNK`] bytes and waits until the job's queue takes them: a
+//! Each stream of a rank has a pump that reads at most [`MAX_CHUNK_BYTES`] bytes and waits until the job's queue takes them: a
 //! controller that does not read stops its ranks' output, not the daemon.
 //! Invariants: bytes of one stream keep their order; a flush answers after everything that was in the pipe when it was
 //! asked for is in the queue. Faults assumed: a pipe may be held open by a process that nobody knows; a pump that was
-//! told to finish ends [`IDLE`] after the last byte.
+//! told to finish ends [`IDLE_TIMEOUT`] after the last byte.
 
 use rustix::io::Errno;
 use std::io;
@@ -19,10 +19,10 @@ use crate::outbox::Ordered;
 use mend_messages::daemon::FromDaemon;
 
 /// Most bytes in one message.
-pub const CHUNK: usize = 64 << 10;
+pub const MAX_CHUNK_BYTES: usize = 64 << 10;
 
 /// How long a finishing pump waits for more from a pipe that does not end.
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Request {
     Flush(oneshot::Sender<()>),
@@ -87,11 +87,11 @@ async fn carry(
     wrap: impl Fn(Vec<u8>) -> FromDaemon,
     mut asked: mpsc::UnboundedReceiver<Request>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; MAX_CHUNK_BYTES];
     let mut finishing = false;
     loop {
         let (guard, request) = if finishing {
-            match timeout(IDLE, source.readable()).await {
+            match timeout(IDLE_TIMEOUT, source.readable()).await {
                 Ok(ready) => (Some(ready?), None),
                 Err(_) => return Ok(()),
             }

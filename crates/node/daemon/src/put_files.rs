@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes moved at a time.
-const PIECE: usize = 1 << 20;
+const PIECE_BYTES: usize = 1 << 20;
 
 /// A file that is not as it was, and cannot be made so. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +112,7 @@ impl Content {
             Some(key) => Box::new(Opener::new(opened, key)?),
             None => Box::new(opened),
         };
-        let (mut piece, mut at, mut sum) = (vec![0; PIECE], 0, Xxh3::new());
+        let (mut piece, mut at, mut sum) = (vec![0; PIECE_BYTES], 0, Xxh3::new());
         loop {
             match input.read(&mut piece) {
                 Ok(0) => break,

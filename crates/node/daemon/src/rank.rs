@@ -35,7 +35,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 const DESCENDANT_OUTPUT_TIME: Duration = Duration::from_secs(1);
 
 /// How long a restored agent may take to reopen files and the like.
-const REBUILD_TIME: Duration = Duration::from_secs(60);
+const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the job asks of a rank. Dropping the sender releases the rank.
 #[derive(Debug)]
@@ -272,7 +272,7 @@ impl RankTask {
                     Some(command) => self.commanded(command).await,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    Transition::Failed(RestoreError::AgentSilent(REBUILD_TIME).into())
+                    Transition::Failed(RestoreError::AgentSilent(REBUILD_TIMEOUT).into())
                 }
             };
             match transition {
@@ -382,7 +382,7 @@ impl RankTask {
                 // The restored process has closed its end.
                 self.building = None;
                 self.phase = Phase::Rebuilding;
-                self.deadline = Some(Instant::now() + REBUILD_TIME);
+                self.deadline = Some(Instant::now() + REBUILD_TIMEOUT);
                 self.deliver_held();
                 Transition::Continue
             }

@@ -7,7 +7,7 @@
 use crate::clock;
 use crate::privileges::Isolation;
 use crate::sealing::{self, Opened, StreamFault};
-use crate::supervisor::namespace::FIRST_DRAWN;
+use crate::supervisor::namespace::FIRST_DRAWN_PID;
 use crate::supervisor::order::Launch;
 use crate::transfer::{ExpectedTransfer, TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
@@ -28,10 +28,10 @@ use tokio::io::AsyncReadExt;
 use crate::channels::RankEnds;
 
 /// Descriptor numbers in the restorer: 0 to 2 are `/dev/null`.
-const CONTROL: i32 = 3;
-const AGENT: i32 = 4;
+const CONTROL_FD: i32 = 3;
+const AGENT_FD: i32 = 4;
 /// The image, what it builds on, then the roles.
-const IMAGE: i32 = 5;
+const FIRST_IMAGE_FD: i32 = 5;
 
 /// Why no process was built.
 #[derive(Debug, thiserror::Error)]
@@ -263,15 +263,15 @@ impl Restoration {
         let (ours, theirs) = UnixStream::pair().map_err(RestoreError::Control)?;
         let roles: Vec<Role> = mend_image::launch::ROLES.into_iter().filter(|&role| header.uses(role)).collect();
         let mut attach = [None; 4];
-        let first_role = IMAGE + images.len() as i32;
+        let first_role = FIRST_IMAGE_FD + images.len() as i32;
         for (number, &role) in (first_role..).zip(&roles) {
             attach[role as usize] = Some(number);
         }
-        let fds = ImageFds::collect(IMAGE..first_role).ok_or(RestoreError::NoImage)?;
-        let arguments = Arguments { images: fds, control_fd: CONTROL, agent_fd: AGENT, attach, mode };
+        let fds = ImageFds::collect(FIRST_IMAGE_FD..first_role).ok_or(RestoreError::NoImage)?;
+        let arguments = Arguments { images: fds, control_fd: CONTROL_FD, agent_fd: AGENT_FD, attach, mode };
         let launch = Launch {
             isolated: true,
-            shared: self.shared && header.lowest_thread >= FIRST_DRAWN,
+            shared: self.shared && header.lowest_thread >= FIRST_DRAWN_PID,
             pid: header.pid,
             clock,
             shared_memory: None,

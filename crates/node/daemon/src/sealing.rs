@@ -25,7 +25,7 @@ use std::thread;
 use tokio::sync::oneshot;
 
 /// Bytes moved at a time.
-const PIECE: usize = 256 << 10;
+const PIECE_BYTES: usize = 256 << 10;
 
 /// A file that is being sealed. Dropped before [`Sealing::keep`]: nothing remains of it.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ fn seal(stream: &UnixStream, partial: AtomicFile, key: &Key, verdict: oneshot::R
 
 /// All that comes; bytes.
 fn absorb(mut stream: &UnixStream, sealer: &mut Sealer<&File>) -> io::Result<u64> {
-    let (mut piece, mut bytes) = (vec![0; PIECE], 0);
+    let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0);
     loop {
         match stream.read(&mut piece) {
             Ok(0) => return Ok(bytes),
@@ -147,7 +147,7 @@ fn open_sealed(file: File, key: &Key) -> io::Result<Opened> {
     let (stream_fault, first) = (StreamFault::default(), header.clone());
     let told = stream_fault.clone();
     thread::Builder::new().name("open".into()).spawn(move || {
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; PIECE_BYTES];
         let mut pass_on = || -> io::Result<()> {
             ours.write_all(&first)?;
             loop {

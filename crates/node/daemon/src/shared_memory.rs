@@ -11,7 +11,7 @@ use std::fs::{DirBuilder, File, Permissions, read_dir, remove_dir_all, rename, s
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-const PLACE: &str = "/dev/shm";
+const SHARED_MEMORY_PATH: &str = "/dev/shm";
 
 /// The directory; removed with everything in it when this is dropped.
 #[derive(Debug)]
@@ -24,9 +24,9 @@ impl SharedMemory {
     /// Makes one. `None` if there can be none, for a reason that is logged.
     pub fn make() -> Option<Self> {
         let name = format!("{SHARED_MEMORY_PREFIX}{}", mend_wire::secret::to_hex(&mend_wire::random_bytes::<8>()));
-        let path = Path::new(PLACE).join(&name);
+        let path = Path::new(SHARED_MEMORY_PATH).join(&name);
         // It gets the name that a sweep looks for when its lock is held.
-        let partial = Path::new(PLACE).join(format!(".{name}"));
+        let partial = Path::new(SHARED_MEMORY_PATH).join(format!(".{name}"));
         let made = DirBuilder::new().mode(0o700).create(&partial).and_then(|()| File::open(&partial)).and_then(|lock| {
             flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
             rename(&partial, &path)?;
@@ -49,8 +49,11 @@ impl SharedMemory {
 
 /// Whether ranks would not find this file where it is: its directory lies in the node's `/dev/shm`. Looks at the disk.
 pub fn hides(file: &Path) -> bool {
-    file.starts_with(PLACE)
-        || file.parent().and_then(|directory| directory.canonicalize().ok()).is_some_and(|directory| directory.starts_with(PLACE))
+    file.starts_with(SHARED_MEMORY_PATH)
+        || file
+            .parent()
+            .and_then(|directory| directory.canonicalize().ok())
+            .is_some_and(|directory| directory.starts_with(SHARED_MEMORY_PATH))
 }
 
 impl Drop for SharedMemory {
@@ -86,7 +89,7 @@ fn is_name(name: &str) -> bool {
 /// Removes what killed daemons of this user left.
 pub fn sweep() {
     let own = rustix::process::geteuid().as_raw();
-    for entry in read_dir(PLACE).into_iter().flatten().flatten() {
+    for entry in read_dir(SHARED_MEMORY_PATH).into_iter().flatten().flatten() {
         let ours = is_name(&entry.file_name().to_string_lossy()) && entry.metadata().is_ok_and(|found| found.uid() == own);
         let Some(directory) = ours.then(|| File::open(entry.path()).ok()).flatten() else { continue };
         if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {

@@ -8,7 +8,7 @@
 //!   ── Noise, with the job's secret ─────────────────►   wrong: closed
 //!   ◄───────────────── Noise, with the job's secret ──
 //!   ── token, sealed ────────────────────────────────►   no restore waits for it: closed
-//!   ◄─────────────────────────────── TAKEN, sealed ──    a restore waits
+//!   ◄─────────────────────────────── TAKEN_ANSWER, sealed ──    a restore waits
 //!   ══ the image, written by the rank's agent itself ═►  read by the restorer itself
 //! ```
 //! The handshake and what is agreed on are sealed (`mend_wire::session`); the image itself is not.
@@ -30,10 +30,10 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-const TAKEN: u8 = b'T';
+const TAKEN_ANSWER: u8 = b'T';
 
 /// How long a transfer and the restore that expects it wait for each other.
-const RENDEZVOUS_TIME: Duration = Duration::from_secs(20);
+const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pause between two looks at a header of which only a part has come.
 const PEEK_INTERVAL: Duration = Duration::from_millis(1);
@@ -62,7 +62,7 @@ pub enum TransferError {
         address: SocketAddr,
     },
     /// The source did not connect.
-    #[error("the other node did not open the transfer within {} s", RENDEZVOUS_TIME.as_secs())]
+    #[error("the other node did not open the transfer within {} s", RENDEZVOUS_TIMEOUT.as_secs())]
     NoSource,
     /// The stream stalled.
     #[error("the image stopped coming for {} s", .0.as_secs_f32())]
@@ -93,8 +93,8 @@ pub async fn open(address: SocketAddr, job: [u8; 16], secret: &Secret, token: To
         .unwrap_or(Err(HandshakeError::TimedOut))
         .map_err(|source| TransferError::Handshake { address, source })?;
     connection.sender.send(&token).await.map_err(gone)?;
-    match timeout(RENDEZVOUS_TIME, connection.receiver.receive::<u8>()).await {
-        Ok(Ok(TAKEN)) => blocking(connection, patience),
+    match timeout(RENDEZVOUS_TIMEOUT, connection.receiver.receive::<u8>()).await {
+        Ok(Ok(TAKEN_ANSWER)) => blocking(connection, patience),
         _ => Err(TransferError::Unwanted { address }),
     }
 }
@@ -154,11 +154,11 @@ pub struct Admitted {
 
 /// Waits for the transfer and tells its source that it is wanted.
 async fn meet(arrival: ExpectedTransfer) -> Result<Connection, TransferError> {
-    let mut connection = match timeout(RENDEZVOUS_TIME, arrival).await {
+    let mut connection = match timeout(RENDEZVOUS_TIMEOUT, arrival).await {
         Ok(Ok(connection)) => connection,
         _ => return Err(TransferError::NoSource),
     };
-    connection.sender.send(&TAKEN).await.map_err(gone)?;
+    connection.sender.send(&TAKEN_ANSWER).await.map_err(gone)?;
     Ok(connection)
 }
 
@@ -233,7 +233,7 @@ impl Rendezvous {
 
     /// Lets go of those that nobody met.
     pub fn tidy(&mut self, now: Instant) {
-        let fresh = |since: Instant| now.duration_since(since) < RENDEZVOUS_TIME;
+        let fresh = |since: Instant| now.duration_since(since) < RENDEZVOUS_TIMEOUT;
         self.restores.retain(|_, (restore, since)| !restore.is_closed() || fresh(*since));
         self.sources.retain(|_, (_, since)| fresh(*since));
     }

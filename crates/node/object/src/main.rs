@@ -20,12 +20,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// Least length of a part; a store takes 10,000 of them, all but the last at least 5 MiB long.
-const PART: u64 = 8 << 20;
-const MOST_PARTS: u64 = 9000;
+const PART_BYTES: u64 = 8 << 20;
+const MAX_PARTS: u64 = 9000;
 /// Parts under way at once.
-const PARTS_AT_ONCE: usize = 4;
+const MAX_CONCURRENT_PARTS: usize = 4;
 /// Variables that name credentials, or where they are, or that none are needed.
-const CREDENTIALS: [&str; 5] = [
+const CREDENTIAL_VARIABLES: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -33,7 +33,7 @@ const CREDENTIALS: [&str; 5] = [
     "AWS_SKIP_SIGNATURE",
 ];
 /// How long a machine may take to say what its role's credentials are; most have none, and answer nothing.
-const ROLE_PATIENCE: Duration = Duration::from_secs(5);
+const ROLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 enum ObjectError {
@@ -94,9 +94,9 @@ async fn run(words: &[String]) -> Result<(), ObjectError> {
 async fn open(address: &str) -> Result<(AmazonS3, Path), ObjectError> {
     let (bucket, key) = address.strip_prefix("s3://").and_then(|place| place.split_once('/')).ok_or(ObjectError::Usage)?;
     let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    if CREDENTIALS.iter().all(|name| std::env::var_os(name).is_none()) {
+    if CREDENTIAL_VARIABLES.iter().all(|name| std::env::var_os(name).is_none()) {
         let once = builder.clone().with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() }).build()?;
-        match tokio::time::timeout(ROLE_PATIENCE, once.credentials().get_credential()).await {
+        match tokio::time::timeout(ROLE_TIMEOUT, once.credentials().get_credential()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(ObjectError::Credentials(brief(&error))),
             Err(_) => return Err(ObjectError::Credentials("no answer".into())),
@@ -108,14 +108,14 @@ async fn open(address: &str) -> Result<(AmazonS3, Path), ObjectError> {
 async fn put(address: &str, wanted: u64) -> Result<(), ObjectError> {
     let (store, key) = open(address).await?;
     let mut input = io::stdin().lock();
-    if wanted <= PART {
+    if wanted <= PART_BYTES {
         let mut content = Vec::new();
         input.read_to_end(&mut content)?;
         exactly(content.len() as u64, wanted)?;
         store.put(&key, content.into()).await?;
         return Ok(());
     }
-    let part = PART.max(wanted.div_ceil(MOST_PARTS)) as usize;
+    let part = PART_BYTES.max(wanted.div_ceil(MAX_PARTS)) as usize;
     let mut upload = WriteMultipart::new_with_chunk_size(store.put_multipart(&key).await?, part);
     let fed = feed(&mut input, wanted, part, &mut upload).await;
     match fed {
@@ -138,7 +138,7 @@ async fn feed(input: &mut impl Read, wanted: u64, part: usize, upload: &mut Writ
         if length == 0 || found > wanted {
             return exactly(found, wanted);
         }
-        upload.wait_for_capacity(PARTS_AT_ONCE).await?;
+        upload.wait_for_capacity(MAX_CONCURRENT_PARTS).await?;
         upload.put(Bytes::from(piece));
     }
 }

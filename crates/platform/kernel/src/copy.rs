@@ -202,14 +202,14 @@ pub fn keep_only(kept: &[i32]) -> Result<(), i32> {
 
 /// Before Linux 5.9.
 fn keep_only_one_by_one(kept: &[i32]) -> Result<(), i32> {
-    const MOST: u64 = 1 << 16;
+    const MAX_DESCRIPTORS: u64 = 1 << 16;
     // SAFETY: plain numbers.
     check(unsafe { syscall(libc::SYS_unshare, [libc::CLONE_FILES as usize, 0, 0, 0, 0, 0]) })?;
     let mut limit = [0u64; 2];
     let arguments = [0, libc::RLIMIT_NOFILE as usize, 0, limit.as_mut_ptr() as usize, 0, 0];
     // SAFETY: prlimit64 writes two words into `limit`.
     unsafe { syscall(libc::SYS_prlimit64, arguments) };
-    for fd in (0..limit[1].min(MOST) as i32).filter(|fd| kept.binary_search(fd).is_err()) {
+    for fd in (0..limit[1].min(MAX_DESCRIPTORS) as i32).filter(|fd| kept.binary_search(fd).is_err()) {
         // SAFETY: a descriptor of this process alone, which nothing here uses.
         unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
     }

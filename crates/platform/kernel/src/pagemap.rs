@@ -6,7 +6,7 @@
 
 use crate::raw::{check, syscall};
 
-const PAGE: u64 = 4096;
+const PAGE_SIZE: u64 = 4096;
 const PAGEMAP_SCAN: usize = 0xc060_6610;
 
 const SCAN_PROTECT: u64 = 1;
@@ -154,7 +154,7 @@ pub fn missing(pagemap: i32, start: u64, end: u64, huge: bool, found: &mut [Regi
 #[must_use]
 pub fn observed(pagemap: i32, start: u64) -> bool {
     let mut found = [Region::default()];
-    written(pagemap, start, start + PAGE, false, &mut found).is_ok()
+    written(pagemap, start, start + PAGE_SIZE, false, &mut found).is_ok()
 }
 
 /// Collects populated pages as [`populated`] does, and tells which have their soft-dirty bit set.
@@ -211,8 +211,8 @@ fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, dirty: bool, foun
             (at, leaped) = leap(at, end, &mut buffer);
             continue;
         }
-        let wanted = (((end - at) / PAGE) as usize).min(buffer.len());
-        let offset = (at / PAGE * 8) as usize;
+        let wanted = (((end - at) / PAGE_SIZE) as usize).min(buffer.len());
+        let offset = (at / PAGE_SIZE * 8) as usize;
         // SAFETY: reads at most `wanted` entries into `buffer`, which holds as many.
         let got =
             check(unsafe { syscall(libc::SYS_pread64, [pagemap as usize, buffer.as_mut_ptr() as usize, wanted * 8, offset, 0, 0]) })? / 8;
@@ -225,15 +225,15 @@ fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, dirty: bool, foun
                 let written = if dirty && entry & ENTRY_SOFT_DIRTY != 0 { PAGE_IS_WRITTEN } else { 0 };
                 let categories = written | if entry & ENTRY_PRESENT != 0 { PAGE_IS_PRESENT } else { PAGE_IS_SWAPPED };
                 match found[..count].last_mut() {
-                    Some(last) if last.end == at && last.categories == categories => last.end += PAGE,
+                    Some(last) if last.end == at && last.categories == categories => last.end += PAGE_SIZE,
                     _ if count == room => return Ok((count, at)),
                     _ => {
-                        found[count] = Region { start: at, end: at + PAGE, categories };
+                        found[count] = Region { start: at, end: at + PAGE_SIZE, categories };
                         count += 1;
                     }
                 }
             }
-            at += PAGE;
+            at += PAGE_SIZE;
         }
     }
     Ok((count, end))
@@ -244,17 +244,17 @@ fn entries(pagemap: i32, start: u64, end: u64, own_only: bool, dirty: bool, foun
 /// mincore(2) takes a page that was swapped out for one that holds nothing. As a process whose threads stand still gets none back
 /// unasked, there was none if afterwards no swap space is in use.
 fn leap(start: u64, end: u64, buffer: &mut [u64; 512]) -> (u64, u64) {
-    let pages = (((end - start) / PAGE) as usize).min(size_of_val(buffer));
-    let to = start + pages as u64 * PAGE;
+    let pages = (((end - start) / PAGE_SIZE) as usize).min(size_of_val(buffer));
+    let to = start + pages as u64 * PAGE_SIZE;
     // SAFETY: the kernel writes one byte per page into `buffer`, which has that many.
-    let known = unsafe { syscall(libc::SYS_mincore, [start as usize, pages * PAGE as usize, buffer.as_mut_ptr() as usize, 0, 0, 0]) };
+    let known = unsafe { syscall(libc::SYS_mincore, [start as usize, pages * PAGE_SIZE as usize, buffer.as_mut_ptr() as usize, 0, 0, 0]) };
     // SAFETY: bytes of a live array.
     let held = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), pages) };
     let empty = held.iter().position(|byte| byte & 1 != 0).unwrap_or(pages);
     if check(known).is_err() || empty != 0 && swapping() {
         return (start, to);
     }
-    (start + empty as u64 * PAGE, to)
+    (start + empty as u64 * PAGE_SIZE, to)
 }
 
 /// Whether anything on this machine is swapped out, or that cannot be told.
@@ -281,15 +281,15 @@ mod tests {
         let base = unsafe { libc::mmap(std::ptr::null_mut(), 16 * 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
         let start = base as u64;
         // SAFETY: advice on the mapping made above.
-        let known = unsafe { libc::madvise((start + 2 * PAGE) as *mut libc::c_void, 3 * 4096, MADV_GUARD_INSTALL) } == 0;
+        let known = unsafe { libc::madvise((start + 2 * PAGE_SIZE) as *mut libc::c_void, 3 * 4096, MADV_GUARD_INSTALL) } == 0;
         let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
         let mut found = [Region::default(); 4];
-        let (count, next) = guards(pagemap.as_raw_fd(), start, start + 16 * PAGE, &mut found).unwrap();
-        assert_eq!(next, start + 16 * PAGE);
+        let (count, next) = guards(pagemap.as_raw_fd(), start, start + 16 * PAGE_SIZE, &mut found).unwrap();
+        assert_eq!(next, start + 16 * PAGE_SIZE);
         let ranges: Vec<_> = found[..count].iter().map(|region| (region.start - start, region.end - start)).collect();
         // A kernel may have them and not tell.
         assert!(
-            ranges == [(2 * PAGE, 5 * PAGE)] || ranges.is_empty() && (!known || probe(pagemap.as_raw_fd()) == Method::Entries),
+            ranges == [(2 * PAGE_SIZE, 5 * PAGE_SIZE)] || ranges.is_empty() && (!known || probe(pagemap.as_raw_fd()) == Method::Entries),
             "{ranges:?}"
         );
         // SAFETY: the mapping made above, no longer used.
@@ -299,13 +299,13 @@ mod tests {
     #[test]
     fn what_is_far_apart_is_found() {
         let size = 4u64 << 30;
-        let start = apart(size / PAGE);
+        let start = apart(size / PAGE_SIZE);
         let end = start + size;
         // Beside the borders of a leap, and far from any.
-        let expected = [0, 1, 4095, 4096, 4097, 8191, 12288, 300_000, 300_511, 300_512, size / PAGE - 1];
+        let expected = [0, 1, 4095, 4096, 4097, 8191, 12288, 300_000, 300_511, 300_512, size / PAGE_SIZE - 1];
         for page in expected {
             // SAFETY: within the mapping made above.
-            unsafe { ((start + page * PAGE) as *mut u8).write_volatile(1) };
+            unsafe { ((start + page * PAGE_SIZE) as *mut u8).write_volatile(1) };
         }
         let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
         let mut found = [Region::default(); 3];
@@ -313,7 +313,7 @@ mod tests {
         while at < end {
             let (count, next) = populated(pagemap.as_raw_fd(), Method::Entries, at, end, false, &mut found).unwrap();
             for region in &found[..count] {
-                pages.extend((region.start..region.end).step_by(PAGE as usize).map(|address| (address - start) / PAGE));
+                pages.extend((region.start..region.end).step_by(PAGE_SIZE as usize).map(|address| (address - start) / PAGE_SIZE));
             }
             at = next;
         }
@@ -324,11 +324,11 @@ mod tests {
 
     #[test]
     fn both_methods_find_exactly_the_touched_pages() {
-        let size = 64 * PAGE as usize;
+        let size = 64 * PAGE_SIZE as usize;
         let start = apart(64);
         for page in [0u64, 1, 5, 63] {
             // SAFETY: within the mapping made above.
-            unsafe { ((start + page * PAGE) as *mut u8).write_volatile(1) };
+            unsafe { ((start + page * PAGE_SIZE) as *mut u8).write_volatile(1) };
         }
         let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
         for method in [Method::Scan, Method::Entries] {
@@ -340,7 +340,7 @@ mod tests {
             while at < start + size as u64 {
                 let (count, next) = populated(pagemap.as_raw_fd(), method, at, start + size as u64, true, &mut found).unwrap();
                 for region in &found[..count] {
-                    pages.extend((region.start..region.end).step_by(PAGE as usize).map(|address| (address - start) / PAGE));
+                    pages.extend((region.start..region.end).step_by(PAGE_SIZE as usize).map(|address| (address - start) / PAGE_SIZE));
                 }
                 at = next;
             }

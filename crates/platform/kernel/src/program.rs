@@ -63,7 +63,7 @@ pub fn fork_with_pid(pid: Pid, child: impl FnOnce() -> i32) -> io::Result<Pid> {
 
 /// A descriptor and the number at which the program finds it.
 #[derive(Debug)]
-pub struct Placed {
+pub struct InheritedFile {
     /// The descriptor.
     pub file: OwnedFd,
     /// Its number in the program, 0 or more.
@@ -75,7 +75,7 @@ pub struct Placed {
 ///
 /// Returns only on failure. Then the process has lost its descriptors but for `report` (which may have another
 /// number): all it can do is tell the error there and end.
-pub fn execute(path: &CStr, argv: &[CString], env: &[CString], files: &[Placed], report: &mut OwnedFd) -> io::Error {
+pub fn execute(path: &CStr, argv: &[CString], env: &[CString], files: &[InheritedFile], report: &mut OwnedFd) -> io::Error {
     match place_files(files, report) {
         Ok(()) => {}
         Err(error) => return error,
@@ -90,7 +90,7 @@ pub fn execute(path: &CStr, argv: &[CString], env: &[CString], files: &[Placed],
     io::Error::last_os_error()
 }
 
-fn place_files(files: &[Placed], report: &mut OwnedFd) -> io::Result<()> {
+fn place_files(files: &[InheritedFile], report: &mut OwnedFd) -> io::Result<()> {
     // Everything moves out of the way first: one file's number may be another one's place.
     let above = files.iter().map(|placed| placed.number).max().unwrap_or(2).max(2) + 1;
     *report = fcntl_dupfd_cloexec(&*report, above)?;

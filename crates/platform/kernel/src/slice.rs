@@ -8,14 +8,14 @@
 use std::io;
 
 /// The shortest slice the kernel grants, nanoseconds.
-const SHORTEST: u64 = 100_000;
+const MIN_SLICE_NS: u64 = 100_000;
 
 /// Short slices for the calling thread and all that it creates from now on.
 ///
 /// # Errors
 /// The kernel refused; nothing has changed.
 pub fn shorten() -> io::Result<()> {
-    set(SHORTEST)
+    set(MIN_SLICE_NS)
 }
 
 /// The kernel's usual slices for the calling thread and all that it creates from now on.

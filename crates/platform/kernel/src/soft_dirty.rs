@@ -12,13 +12,13 @@
 use crate::pagemap::{Region, soft_dirty};
 use crate::raw::{check, syscall};
 
-const PAGE: usize = 4096;
+const PAGE_SIZE: usize = 4096;
 /// What one page table maps.
-const TABLE: usize = 512 * PAGE;
+const TABLE_SPAN_BYTES: usize = 512 * PAGE_SIZE;
 
 /// What the bits of this kernel tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tells {
+pub enum SoftDirtySupport {
     /// It has none.
     Nothing,
     /// What was written to, but of memory that was moved not always that it was.
@@ -42,28 +42,34 @@ pub fn clear(clear_refs: i32) -> Result<(), i32> {
 ///
 /// # Errors
 /// The errno of what could not be done.
-pub fn probe(pagemap: i32, clear_refs: i32) -> Result<Tells, i32> {
-    let arguments =
-        [0, 3 * TABLE, (libc::PROT_READ | libc::PROT_WRITE) as usize, (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize, usize::MAX, 0];
+pub fn probe(pagemap: i32, clear_refs: i32) -> Result<SoftDirtySupport, i32> {
+    let arguments = [
+        0,
+        3 * TABLE_SPAN_BYTES,
+        (libc::PROT_READ | libc::PROT_WRITE) as usize,
+        (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize,
+        usize::MAX,
+        0,
+    ];
     // SAFETY: a new mapping at an address of the kernel's choice, unmapped below.
     let base = check(unsafe { syscall(libc::SYS_mmap, arguments) })?;
-    let result = tells(pagemap, clear_refs, base.next_multiple_of(TABLE));
+    let result = tells(pagemap, clear_refs, base.next_multiple_of(TABLE_SPAN_BYTES));
     // SAFETY: the mapping made above, no longer used; what was moved away from it lies in it.
-    unsafe { syscall(libc::SYS_munmap, [base, 3 * TABLE, 0, 0, 0, 0]) };
+    unsafe { syscall(libc::SYS_munmap, [base, 3 * TABLE_SPAN_BYTES, 0, 0, 0, 0]) };
     result
 }
 
 /// With two tables' worth of new memory.
-fn tells(pagemap: i32, clear_refs: i32, place: usize) -> Result<Tells, i32> {
+fn tells(pagemap: i32, clear_refs: i32, place: usize) -> Result<SoftDirtySupport, i32> {
     // A huge page is another thing. SAFETY: advice on memory of the caller's.
-    unsafe { syscall(libc::SYS_madvise, [place, TABLE, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0]) };
+    unsafe { syscall(libc::SYS_madvise, [place, TABLE_SPAN_BYTES, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0]) };
     let touch = || {
         // SAFETY: memory of the caller's.
         unsafe { (place as *mut u8).write_volatile(1) };
     };
     let changed = |page: usize| -> Result<bool, i32> {
         let mut found = [Region::default()];
-        let (count, _) = soft_dirty(pagemap, page as u64, (page + PAGE) as u64, true, &mut found)?;
+        let (count, _) = soft_dirty(pagemap, page as u64, (page + PAGE_SIZE) as u64, true, &mut found)?;
         Ok(count == 1 && found[0].written())
     };
     touch();
@@ -72,13 +78,13 @@ fn tells(pagemap: i32, clear_refs: i32, place: usize) -> Result<Tells, i32> {
     let cleared = changed(place)?;
     touch();
     if !fresh || cleared || !changed(place)? {
-        return Ok(Tells::Nothing);
+        return Ok(SoftDirtySupport::Nothing);
     }
     clear(clear_refs)?;
-    let (to, how) = (place + TABLE, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+    let (to, how) = (place + TABLE_SPAN_BYTES, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
     // SAFETY: both are the caller's, and nobody refers to what is there.
-    check(unsafe { syscall(libc::SYS_mremap, [place, TABLE, TABLE, how as usize, to, 0]) })?;
-    Ok(if changed(to)? { Tells::WritesAndMoves } else { Tells::Writes })
+    check(unsafe { syscall(libc::SYS_mremap, [place, TABLE_SPAN_BYTES, TABLE_SPAN_BYTES, how as usize, to, 0]) })?;
+    Ok(if changed(to)? { SoftDirtySupport::WritesAndMoves } else { SoftDirtySupport::Writes })
 }
 
 #[cfg(test)]

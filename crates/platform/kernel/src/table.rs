@@ -3,7 +3,7 @@
 //! A program expects the lowest free number from `open` (POSIX), closes ranges of numbers that it never opened and
 //! duplicates onto numbers of its choice. What Mend keeps in the program's table therefore lies high ([`Placed`]): above the
 //! soft limit on open files where the hard one allows, since no call of the program reaches a number there, else above
-//! [`HIGH`]. What only Mend's own thread needs is not in the program's table at all ([`leave`]).
+//! [`MAX_FIRST_NUMBER`]. What only Mend's own thread needs is not in the program's table at all ([`leave`]).
 //!
 //! A number may still be taken by a program that raises its limit or closes all numbers there are (closefrom(3)). A
 //! [`Placed`] descriptor remembers what it was, and does not close what it is no more.
@@ -19,11 +19,11 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 /// Where the numbers begin if the hard limit leaves nothing above the soft one. A higher one would cost each `fork` of the
 /// program time: the kernel copies a table up to its last number.
-const HIGH: u64 = 4096;
+const MAX_FIRST_NUMBER: u64 = 4096;
 /// Soft limits above this are as good as none.
-const LARGE: u64 = 1 << 16;
+const MAX_SOFT_LIMIT: u64 = 1 << 16;
 /// How many numbers above the first one are wanted.
-const ROOM: u64 = 1 << 15;
+const WANTED_NUMBERS: u64 = 1 << 15;
 
 /// Somebody has raised the soft limit for a moment.
 static RAISED: AtomicBool = AtomicBool::new(false);
@@ -43,16 +43,20 @@ fn set_limits(limits: [u64; 2]) -> bool {
 
 /// The first number out of the program's way, and the soft limit that it takes, if that is another one.
 fn first([soft, hard]: [u64; 2]) -> (u64, Option<u64>) {
-    if hard > soft && soft <= LARGE { (soft, Some(hard.min(soft + ROOM))) } else { ((soft - soft / 4).min(HIGH), None) }
+    if hard > soft && soft <= MAX_SOFT_LIMIT {
+        (soft, Some(hard.min(soft + WANTED_NUMBERS)))
+    } else {
+        ((soft - soft / 4).min(MAX_FIRST_NUMBER), None)
+    }
 }
 
 /// The soft limit on open files, raised until this is dropped.
 #[derive(Debug)]
-pub struct Raised {
+pub struct RaisedLimit {
     before: Option<[u64; 2]>,
 }
 
-impl Raised {
+impl RaisedLimit {
     /// Raises it as far as `wanted` tells from soft and hard limit; `None` leaves it.
     fn to(wanted: impl FnOnce([u64; 2]) -> Option<u64>) -> Self {
         while RAISED.swap(true, Ordering::Acquire) {
@@ -70,7 +74,7 @@ impl Raised {
     }
 }
 
-impl Drop for Raised {
+impl Drop for RaisedLimit {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             set_limits(before);
@@ -81,11 +85,11 @@ impl Drop for Raised {
 
 /// The soft limit on open files as high as the hard one, until this is dropped: in a process whose other threads are parked.
 #[derive(Debug)]
-pub struct Lifted {
+pub struct LiftedLimit {
     before: [u64; 2],
 }
 
-impl Lifted {
+impl LiftedLimit {
     /// Lifts it.
     #[must_use]
     pub fn new() -> Self {
@@ -95,13 +99,13 @@ impl Lifted {
     }
 }
 
-impl Default for Lifted {
+impl Default for LiftedLimit {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Drop for Lifted {
+impl Drop for LiftedLimit {
     fn drop(&mut self) {
         set_limits(self.before);
     }
@@ -116,7 +120,7 @@ pub fn forget_raised() {
 #[must_use]
 pub fn high(low: OwnedFd) -> OwnedFd {
     let mut start = 0;
-    let raised = Raised::to(|limits| {
+    let raised = RaisedLimit::to(|limits| {
         let (number, limit) = first(limits);
         start = number as RawFd;
         limit
@@ -229,7 +233,7 @@ pub fn leave(kept: &[RawFd]) -> Result<Window, i32> {
     let mut kept: Vec<RawFd> = kept.to_vec();
     kept.sort_unstable();
     keep_only(&kept)?;
-    let raised = Raised::fully();
+    let raised = RaisedLimit::fully();
     for stream in 0..3 {
         if !kept.contains(&stream)
             && let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())
@@ -255,11 +259,11 @@ mod tests {
 
     #[test]
     fn numbers_lie_above_the_soft_limit_where_there_is_room() {
-        assert_eq!(first([1024, 524_288]), (1024, Some(1024 + ROOM)));
+        assert_eq!(first([1024, 524_288]), (1024, Some(1024 + WANTED_NUMBERS)));
         assert_eq!(first([1024, 4096]), (1024, Some(4096)));
         assert_eq!(first([1024, 1024]), (768, None));
-        assert_eq!(first([1 << 20, 1 << 20]), (HIGH, None));
-        assert_eq!(first([1 << 17, 1 << 20]), (HIGH, None));
+        assert_eq!(first([1 << 20, 1 << 20]), (MAX_FIRST_NUMBER, None));
+        assert_eq!(first([1 << 17, 1 << 20]), (MAX_FIRST_NUMBER, None));
     }
 
     #[test]
@@ -269,7 +273,7 @@ mod tests {
         let number = placed.as_raw_fd();
         assert!(placed.intact() && number as u64 >= first(limits()).0.min(768));
         let file = tempfile::tempfile().unwrap();
-        let raised = Raised::fully();
+        let raised = RaisedLimit::fully();
         // SAFETY: the number is the test's own.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number, "the number may lie above the soft limit");
         drop(raised);

@@ -5,9 +5,9 @@
 use crate::raw::{check, syscall};
 
 /// Words of a set of memory nodes, as many as a kernel may be built for.
-const NODES: usize = 16;
+const NODE_WORDS: usize = 16;
 /// `PR_SPEC_STORE_BYPASS`, `PR_SPEC_INDIRECT_BRANCH`, `PR_SPEC_L1D_FLUSH`.
-const SPECULATIONS: usize = 3;
+const SPECULATION_KINDS: usize = 3;
 
 const PR_GET_PDEATHSIG: i32 = 2;
 const PR_SET_PDEATHSIG: i32 = 1;
@@ -42,7 +42,7 @@ pub struct ThreadAttributes {
     cpuid: Option<usize>,
     machine_check: Option<usize>,
     io_flusher: Option<usize>,
-    speculation: [Option<usize>; SPECULATIONS],
+    speculation: [Option<usize>; SPECULATION_KINDS],
     memory_policy: Option<MemoryPolicy>,
     secure_bits: usize,
     bounding: u64,
@@ -175,7 +175,7 @@ impl ThreadAttributes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPolicy {
     mode: i32,
-    nodes: [u64; NODES],
+    nodes: [u64; NODE_WORDS],
 }
 
 impl MemoryPolicy {
@@ -192,7 +192,7 @@ impl MemoryPolicy {
 
     fn ask(address: usize, flags: usize) -> Option<Self> {
         let mut policy = Self::default();
-        let arguments = [(&raw mut policy.mode) as usize, policy.nodes.as_mut_ptr() as usize, NODES * 64, address, flags, 0];
+        let arguments = [(&raw mut policy.mode) as usize, policy.nodes.as_mut_ptr() as usize, NODE_WORDS * 64, address, flags, 0];
         // SAFETY: get_mempolicy writes one int and at most as many bits as it is told.
         check(unsafe { syscall(libc::SYS_get_mempolicy, arguments) }).ok().map(|_| policy)
     }
@@ -216,7 +216,7 @@ impl MemoryPolicy {
 
     /// `MPOL_DEFAULT`, and `MPOL_LOCAL`, come without nodes. The kernel takes one bit less than it is told.
     fn argument(&self) -> (usize, usize) {
-        if self.nodes == [0; NODES] { (0, 0) } else { (self.nodes.as_ptr() as usize, NODES * 64) }
+        if self.nodes == [0; NODE_WORDS] { (0, 0) } else { (self.nodes.as_ptr() as usize, NODE_WORDS * 64) }
     }
 }
 

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path};
 
 /// Never blocks in opening a pipe, never makes a terminal ours.
-const CAREFUL: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const CAREFUL_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Opens the regular file `name` within `directory` for reading, through no symbolic link. The directory itself may be named by one.
 ///
@@ -20,7 +20,7 @@ const CAREFUL: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONB
 pub fn open_within(directory: &Path, name: &Path) -> io::Result<File> {
     let above = open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let opened = match openat2(&above, name, CAREFUL, Mode::empty(), resolve) {
+    let opened = match openat2(&above, name, CAREFUL_FLAGS, Mode::empty(), resolve) {
         Err(Errno::NOSYS | Errno::PERM) => step_by_step(above, name),
         opened => opened,
     };
@@ -32,7 +32,7 @@ fn step_by_step(mut above: OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
     let mut parts = name.components().peekable();
     while let Some(part) = parts.next() {
         let Component::Normal(part) = part else { return Err(Errno::XDEV) };
-        let flags = if parts.peek().is_some() { OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC } else { CAREFUL };
+        let flags = if parts.peek().is_some() { OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC } else { CAREFUL_FLAGS };
         above = openat(&above, part, flags | OFlags::NOFOLLOW, Mode::empty())?;
     }
     Ok(above)
@@ -43,7 +43,7 @@ fn step_by_step(mut above: OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
 /// # Errors
 /// As for [`open_within`].
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    regular(File::from(open(path, CAREFUL | OFlags::NOFOLLOW, Mode::empty())?))
+    regular(File::from(open(path, CAREFUL_FLAGS | OFlags::NOFOLLOW, Mode::empty())?))
 }
 
 /// The whole of a regular file, which may have `most` bytes.

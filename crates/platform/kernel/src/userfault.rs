@@ -18,7 +18,7 @@ const FEATURE_WP: u64 = 1;
 const FEATURE_WP_ASYNC: u64 = 1 << 15;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const ZEROPAGE_MODE_DONTWAKE: u64 = 1;
-const PAGE: u64 = 4096;
+const PAGE_SIZE: u64 = 4096;
 
 const IOCTL_API: usize = 0xc018_aa3f;
 const IOCTL_REGISTER: usize = 0xc020_aa00;
@@ -98,7 +98,7 @@ pub fn register(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
 /// Whether the mapping with this page, which is populated, is under the observation of some userfaultfd. Allocates nothing.
 #[must_use]
 pub fn observed(userfault: i32, page: u64) -> bool {
-    let mut arguments = ZeroArguments { start: page, length: PAGE, mode: ZEROPAGE_MODE_DONTWAKE, zeroed: 0 };
+    let mut arguments = ZeroArguments { start: page, length: PAGE_SIZE, mode: ZEROPAGE_MODE_DONTWAKE, zeroed: 0 };
     // SAFETY: reads and writes `arguments`. Where there is a page the kernel puts none, which it says once it knows of an observer.
     let result = unsafe { syscall(libc::SYS_ioctl, [userfault as usize, IOCTL_ZEROPAGE, (&raw mut arguments) as usize, 0, 0, 0]) };
     check(result).err() == Some(libc::EEXIST)
@@ -123,7 +123,7 @@ mod tests {
 
     fn touch(base: u64, page: u64) {
         // SAFETY: the tests pass pages of their own mappings.
-        unsafe { ((base + page * PAGE) as *mut u8).write_volatile(1) };
+        unsafe { ((base + page * PAGE_SIZE) as *mut u8).write_volatile(1) };
     }
 
     #[test]
@@ -136,15 +136,15 @@ mod tests {
         }
         let mut found = [Region::default(); 16];
         assert!(!pagemap::observed(pagemap, base));
-        assert_eq!(written(pagemap, base, base + 16 * PAGE, true, &mut found), Err(libc::EPERM));
-        register(userfault.as_raw_fd(), base, base + 16 * PAGE).unwrap();
-        register(userfault.as_raw_fd(), base, base + 16 * PAGE).unwrap();
+        assert_eq!(written(pagemap, base, base + 16 * PAGE_SIZE, true, &mut found), Err(libc::EPERM));
+        register(userfault.as_raw_fd(), base, base + 16 * PAGE_SIZE).unwrap();
+        register(userfault.as_raw_fd(), base, base + 16 * PAGE_SIZE).unwrap();
         assert!(pagemap::observed(pagemap, base));
         let mut look = |protect| {
-            let end = base + 16 * PAGE;
+            let end = base + 16 * PAGE_SIZE;
             let list = |found: &[Region], (count, next): (usize, u64)| {
                 assert_eq!(next, end);
-                let pages = |region: &Region| ((region.start - base) / PAGE, (region.end - base) / PAGE);
+                let pages = |region: &Region| ((region.start - base) / PAGE_SIZE, (region.end - base) / PAGE_SIZE);
                 found[..count].iter().map(pages).collect::<Vec<_>>()
             };
             let result = missing(pagemap, base, end, false, &mut found).unwrap();
@@ -163,23 +163,23 @@ mod tests {
             assert_eq!(look(protect), (vec![(1, 2), (12, 13)], missing.clone()));
         }
         assert_eq!(look(true), (vec![], missing.clone()));
-        release(userfault.as_raw_fd(), base + 2 * PAGE, base + 8 * PAGE).unwrap();
+        release(userfault.as_raw_fd(), base + 2 * PAGE_SIZE, base + 8 * PAGE_SIZE).unwrap();
         assert_eq!(look(false), (vec![(2, 3), (7, 8)], missing));
-        assert_eq!(release(userfault.as_raw_fd(), base, base + 17 * PAGE), Err(libc::ENOENT));
+        assert_eq!(release(userfault.as_raw_fd(), base, base + 17 * PAGE_SIZE), Err(libc::ENOENT));
         let other = open().unwrap();
-        assert_eq!(register(other.as_raw_fd(), base, base + 16 * PAGE), Err(libc::EBUSY));
+        assert_eq!(register(other.as_raw_fd(), base, base + 16 * PAGE_SIZE), Err(libc::EBUSY));
     }
 
     #[test]
     fn a_witness_tells_what_stayed_where_it_was() {
         let Ok(userfault) = witness() else { return };
-        let (userfault, base, length) = (userfault.as_raw_fd(), apart(8), 2 * PAGE as usize);
+        let (userfault, base, length) = (userfault.as_raw_fd(), apart(8), 2 * PAGE_SIZE as usize);
         (0..8).for_each(|page| touch(base, page));
         assert!(!observed(userfault, base));
-        register(userfault, base, base + 8 * PAGE).unwrap();
-        let seen = || (0..8).map(|page| observed(userfault, base + page * PAGE)).collect::<Vec<_>>();
+        register(userfault, base, base + 8 * PAGE_SIZE).unwrap();
+        let seen = || (0..8).map(|page| observed(userfault, base + page * PAGE_SIZE)).collect::<Vec<_>>();
         assert_eq!(seen(), [true; 8]);
-        let at = |page: u64| (base + page * PAGE) as *mut libc::c_void;
+        let at = |page: u64| (base + page * PAGE_SIZE) as *mut libc::c_void;
         // SAFETY: parts of the mapping made above, to which nobody refers.
         unsafe {
             libc::mremap(at(0), length, length, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, at(4));
@@ -189,7 +189,7 @@ mod tests {
         (0..8).for_each(|page| touch(base, page));
         assert_eq!(seen(), [false, false, true, true, false, false, true, true]);
         let other = witness().unwrap();
-        assert_eq!(register(other.as_raw_fd(), base + 2 * PAGE, base + 4 * PAGE), Err(libc::EBUSY));
-        assert!(observed(other.as_raw_fd(), base + 2 * PAGE), "whoever asks");
+        assert_eq!(register(other.as_raw_fd(), base + 2 * PAGE_SIZE, base + 4 * PAGE_SIZE), Err(libc::EBUSY));
+        assert!(observed(other.as_raw_fd(), base + 2 * PAGE_SIZE), "whoever asks");
     }
 }

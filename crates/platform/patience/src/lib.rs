@@ -18,12 +18,12 @@ pub use process::Activity;
 use std::time::{Duration, Instant};
 
 /// Looks within a limit, unless the caller says otherwise.
-const LOOKS: u32 = 20;
+const LOOKS_PER_LIMIT: u32 = 20;
 /// Bounds of the pause between two of these.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+const PAUSE_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 
 /// The longest pause between two looks for something that is awaited; see [`next_look`].
-const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long to pause before the next look for something that has been awaited for `waited`: a sixteenth of that, so that no wait takes
 /// noticeably longer; at least `least`, which is below 10 ms, and at most 10 ms.
@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// as long as threads of one slept and woke so often.
 #[must_use]
 pub fn next_look(waited: Duration, least: Duration) -> Duration {
-    (waited / 16).clamp(least, LONGEST_PAUSE)
+    (waited / 16).clamp(least, MAX_PAUSE)
 }
 
 /// What is left of a limit.
@@ -48,7 +48,7 @@ impl Patience {
     /// A wait that begins now, of at most `limit` without progress.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
-        Self::with_pause(limit, (limit / LOOKS).clamp(PAUSES.0, PAUSES.1))
+        Self::with_pause(limit, (limit / LOOKS_PER_LIMIT).clamp(PAUSE_BOUNDS.0, PAUSE_BOUNDS.1))
     }
 
     /// The same for somebody who looks every `pause` or more often.
@@ -127,12 +127,12 @@ mod tests {
         let (least, ms) = (Duration::from_micros(100), Duration::from_millis);
         assert_eq!(next_look(Duration::ZERO, least), least);
         assert_eq!(next_look(ms(16), least), ms(1));
-        assert_eq!(next_look(ms(10_000), least), LONGEST_PAUSE);
+        assert_eq!(next_look(ms(10_000), least), MAX_PAUSE);
     }
 
     #[test]
     fn limits_of_any_length_have_pauses() {
-        assert_eq!(Patience::new(Duration::from_millis(100)).pause(), PAUSES.0);
-        assert_eq!(Patience::new(Duration::from_secs(600)).pause(), PAUSES.1);
+        assert_eq!(Patience::new(Duration::from_millis(100)).pause(), PAUSE_BOUNDS.0);
+        assert_eq!(Patience::new(Duration::from_secs(600)).pause(), PAUSE_BOUNDS.1);
     }
 }

@@ -30,7 +30,7 @@ use sha2::Sha256;
 pub const HEAD: usize = 64;
 /// Plain bytes of a chunk.
 pub const CHUNK: usize = 128 << 10;
-const TAG: usize = 16;
+const TAG_BYTES: usize = 16;
 const MAGIC: [u8; 8] = *b"MENDSEAL";
 const VERSION: u32 = 1;
 

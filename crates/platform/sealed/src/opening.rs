@@ -1,6 +1,6 @@
 //! A sealed file in, plain bytes out: in order, or from any place where the file can be read so.
 
-use crate::{CHUNK, FileKeys, HEAD, Key, SealError, TAG, VERSION, is_sealed};
+use crate::{CHUNK, FileKeys, HEAD, Key, SealError, TAG_BYTES, VERSION, is_sealed};
 use aead_stream::StreamPrimitive;
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -61,20 +61,20 @@ impl<R: Read> Opener<R> {
         if keys.head != head {
             return refuse(SealError::Damaged { at: 0 });
         }
-        Ok(Self { input, keys, number: 0, ahead: None, plain: Vec::with_capacity(CHUNK + TAG), given: 0, ended: false })
+        Ok(Self { input, keys, number: 0, ahead: None, plain: Vec::with_capacity(CHUNK + TAG_BYTES), given: 0, ended: false })
     }
 
     /// The next chunk into `plain`.
     fn open(&mut self) -> io::Result<()> {
-        let at = HEAD as u64 + u64::from(self.number) * (CHUNK + TAG) as u64;
+        let at = HEAD as u64 + u64::from(self.number) * (CHUNK + TAG_BYTES) as u64;
         self.given = 0;
         self.plain.clear();
         self.plain.extend(self.ahead.take());
         let have = self.plain.len();
-        self.plain.resize(CHUNK + TAG, 0);
+        self.plain.resize(CHUNK + TAG_BYTES, 0);
         let length = have + fill(&mut self.input, &mut self.plain[have..])?;
         self.plain.truncate(length);
-        if length == CHUNK + TAG {
+        if length == CHUNK + TAG_BYTES {
             let mut next = [0];
             self.ahead = (fill(&mut self.input, &mut next)? == 1).then_some(next[0]);
         }
@@ -115,7 +115,7 @@ impl<R: Read + Seek> Opener<R> {
     fn length(&mut self) -> io::Result<u64> {
         let stored = self.input.seek(SeekFrom::End(0))?;
         let sealed = stored.saturating_sub(HEAD as u64);
-        Ok(sealed.saturating_sub(sealed.div_ceil((CHUNK + TAG) as u64) * TAG as u64))
+        Ok(sealed.saturating_sub(sealed.div_ceil((CHUNK + TAG_BYTES) as u64) * TAG_BYTES as u64))
     }
 
     /// Plain bytes before the next that is given out.
@@ -138,7 +138,7 @@ impl<R: Read + Seek> Seek for Opener<R> {
         let number = u32::try_from(wanted / CHUNK as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
         // The end of a file that ends with a full chunk lies in that.
         let number = if wanted > 0 && wanted == self.length()? && wanted.is_multiple_of(CHUNK as u64) { number - 1 } else { number };
-        self.input.seek(SeekFrom::Start(HEAD as u64 + u64::from(number) * (CHUNK + TAG) as u64))?;
+        self.input.seek(SeekFrom::Start(HEAD as u64 + u64::from(number) * (CHUNK + TAG_BYTES) as u64))?;
         (self.number, self.ahead, self.ended) = (number, None, false);
         self.plain.clear();
         self.given = 0;

@@ -1,6 +1,6 @@
 //! Plain bytes in, a sealed file out.
 
-use crate::{CHUNK, FileKeys, HEAD, Key, TAG};
+use crate::{CHUNK, FileKeys, HEAD, Key, TAG_BYTES};
 use aead_stream::StreamPrimitive;
 use std::io::{self, Write};
 
@@ -21,7 +21,7 @@ impl<W: Write> Sealer<W> {
     pub fn new(mut out: W, key: &Key, salt: [u8; 32]) -> io::Result<Self> {
         let keys = FileKeys::derive(key, &salt);
         out.write_all(&keys.head)?;
-        Ok(Self { out, keys, number: 0, chunk: Vec::with_capacity(CHUNK + TAG), stored: HEAD as u64 })
+        Ok(Self { out, keys, number: 0, chunk: Vec::with_capacity(CHUNK + TAG_BYTES), stored: HEAD as u64 })
     }
 
     fn seal(&mut self, last: bool) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! What is sealed opens to what it was, and to nothing else.
 
-use crate::{CHUNK, HEAD, Key, Opener, SealError, Sealer, TAG, is_sealed};
+use crate::{CHUNK, HEAD, Key, Opener, SealError, Sealer, TAG_BYTES, is_sealed};
 use proptest::prelude::*;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 
@@ -35,7 +35,7 @@ fn every_length_around_a_chunk_comes_back() {
         let plain = pattern(length);
         let bytes = sealed(&plain, 1);
         assert!(is_sealed(&bytes));
-        assert_eq!(bytes.len(), HEAD + length + TAG * length.div_ceil(CHUNK).max(1));
+        assert_eq!(bytes.len(), HEAD + length + TAG_BYTES * length.div_ceil(CHUNK).max(1));
         assert_eq!(opened(&bytes, &key()).unwrap(), plain, "{length}");
     }
 }
@@ -63,7 +63,7 @@ fn the_wrong_key_and_a_plain_file_are_told_apart() {
 fn chunks_cannot_be_left_out_moved_repeated_or_taken_from_elsewhere() {
     let bytes = sealed(&pattern(3 * CHUNK + 7), 1);
     let other = sealed(&pattern(3 * CHUNK + 7), 2);
-    let step = CHUNK + TAG;
+    let step = CHUNK + TAG_BYTES;
     let chunk = |from: &[u8], number: usize| from[HEAD + number * step..from.len().min(HEAD + (number + 1) * step)].to_vec();
     let joined = |chunks: &[Vec<u8>]| [bytes[..HEAD].to_vec(), chunks.concat()].concat();
     let [a, b, c, d] = [0, 1, 2, 3].map(|number| chunk(&bytes, number));

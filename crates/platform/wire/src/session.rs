@@ -28,8 +28,8 @@ pub const MESSAGE_LENGTH: usize = 48;
 /// Longest record, bytes: what Noise allows for a message.
 pub const MAX_RECORD: usize = 65_535;
 /// Length of the record that tells a frame's length, bytes.
-pub const LENGTH_RECORD: usize = 4 + TAG;
-const TAG: usize = 16;
+pub const LENGTH_RECORD: usize = 4 + TAG_BYTES;
+const TAG_BYTES: usize = 16;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
 /// Why a record is not taken or not made.
@@ -124,10 +124,10 @@ impl Sealing {
     /// [`SessionError::Exhausted`].
     pub fn seal(&mut self, frame: &[u8]) -> Result<Vec<u8>, SessionError> {
         let (length, body) = frame.split_at(frame.len().min(4));
-        let records = body.len().div_ceil(MAX_RECORD - TAG);
-        let mut sealed = vec![0; LENGTH_RECORD + body.len() + records * TAG];
+        let records = body.len().div_ceil(MAX_RECORD - TAG_BYTES);
+        let mut sealed = vec![0; LENGTH_RECORD + body.len() + records * TAG_BYTES];
         let mut end = 0;
-        for plain in std::iter::once(length).chain(body.chunks(MAX_RECORD - TAG)) {
+        for plain in std::iter::once(length).chain(body.chunks(MAX_RECORD - TAG_BYTES)) {
             end += self.state.write_message(self.next, plain, &mut sealed[end..]).map_err(|_| SessionError::Exhausted)?;
             // The last number is Noise's own, and refused above.
             self.next = self.next.saturating_add(1);
@@ -154,7 +154,7 @@ impl Opening {
     pub fn body(&mut self, sealed: &[u8], length: usize) -> Result<Vec<u8>, OpenError> {
         debug_assert_eq!(sealed.len(), sealed_length(length), "the caller read what the length says");
         let mut body = vec![0; length];
-        for (record, plain) in sealed.chunks(MAX_RECORD).zip(body.chunks_mut(MAX_RECORD - TAG)) {
+        for (record, plain) in sealed.chunks(MAX_RECORD).zip(body.chunks_mut(MAX_RECORD - TAG_BYTES)) {
             self.open(record, plain)?;
         }
         Ok(body)
@@ -172,7 +172,7 @@ impl Opening {
 /// Bytes that the records of a body of `length` bytes take.
 #[must_use]
 pub fn sealed_length(length: usize) -> usize {
-    length + length.div_ceil(MAX_RECORD - TAG) * TAG
+    length + length.div_ceil(MAX_RECORD - TAG_BYTES) * TAG_BYTES
 }
 
 const _: () = assert!(MAX_FRAME < usize::MAX / 2, "sealed lengths can be reckoned");

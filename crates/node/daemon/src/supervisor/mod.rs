@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 
 /// Reapers in a shared namespace have ids of their own, too, between those of two ranks: a restored program finds its parent's
 /// as it was.
-const REAPER_AFTER: u32 = 8;
+const REAPER_PID_OFFSET: u32 = 8;
 /// How long an earlier process of the rank may take to be gone from a shared namespace.
 const LEAVING_TIME: Duration = Duration::from_secs(2);
 
@@ -134,7 +134,7 @@ fn offsets_text(clock: ClockOffsets) -> String {
 }
 
 fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>, shared: Option<OwnedFd>) -> Result<Pid, Refused> {
-    let id = Pid::from_raw((launch.pid + REAPER_AFTER) as i32);
+    let id = Pid::from_raw((launch.pid + REAPER_PID_OFFSET) as i32);
     // Only the new process takes it.
     let mut given = Some((control, launch, files));
     let mut reap = |shared: bool| {

@@ -40,14 +40,14 @@ use tokio::sync::OnceCell;
 
 /// Ids from here on were drawn: those of ranks' first processes and of their reapers are lower, and what the kernel counts up
 /// in a namespace of a rank's own hardly ever comes so far.
-pub const FIRST_DRAWN: u32 = 1 << 17;
+pub const FIRST_DRAWN_PID: u32 = 1 << 17;
 /// Fewer ids than that make it likely that two are the same.
-const ENOUGH: u32 = 1 << 20;
+const MIN_PID_COUNT: u32 = 1 << 20;
 /// How long its keeper may do nothing before pid 1 is there.
-const PATIENCE: Duration = Duration::from_secs(5);
+const KEEPER_START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the daemon says to sweep; any other number puts the deadline off by so many milliseconds.
-const SWEEP: u32 = 0;
+const SWEEP_REQUEST: u32 = 0;
 
 /// The namespace, made when the first rank needs it. Dropping it ends every process in it.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl SharedNamespace {
     /// Ends what was left by ranks whose reapers are gone. To be called when one has ended.
     pub fn sweep(&self) {
         if let Some(Some(made)) = self.made.get() {
-            made.say(SWEEP);
+            made.say(SWEEP_REQUEST);
         }
     }
 
@@ -117,7 +117,7 @@ async fn make() -> io::Result<Made> {
     ours.set_nonblocking(true)?;
     let mut control = tokio::net::UnixStream::from_std(ours)?;
     let pid = keeper.id().unwrap_or_default();
-    let errno = while_active(PATIENCE, pid, control.read_i32()).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let errno = while_active(KEEPER_START_TIMEOUT, pid, control.read_i32()).await.map_err(|_| io::ErrorKind::TimedOut)??;
     if errno != 0 {
         return Err(io::Error::from_raw_os_error(errno));
     }
@@ -173,7 +173,7 @@ fn watch(control: &mut UnixStream, mut inner: UnixStream) -> io::Result<()> {
             control.read_exact(&mut word)?;
             match u32::from_be_bytes(word) {
                 // A full socket holds enough of these.
-                SWEEP => drop(inner.write(&[0])),
+                SWEEP_REQUEST => drop(inner.write(&[0])),
                 ms => deadline.put_off(Duration::from_millis(ms.into()))?,
             }
         }
@@ -217,12 +217,12 @@ fn prepare() -> io::Result<SignalQueue> {
     // Its own /proc, to find what it inherits.
     mount_proc()?;
     let most: u32 = fs::read_to_string("/proc/sys/kernel/pid_max")?.trim().parse().map_err(io::Error::other)?;
-    if most < ENOUGH {
+    if most < MIN_PID_COUNT {
         return Err(Errno::RANGE.into());
     }
     // Up to three quarters: behind it the kernel begins again from 300.
-    let room = most / 4 * 3 - FIRST_DRAWN;
-    let drawn = FIRST_DRAWN + u32::from_ne_bytes(mend_wire::random_bytes::<4>()) % room;
+    let room = most / 4 * 3 - FIRST_DRAWN_PID;
+    let drawn = FIRST_DRAWN_PID + u32::from_ne_bytes(mend_wire::random_bytes::<4>()) % room;
     fs::write("/proc/sys/kernel/ns_last_pid", drawn.to_string())?;
     SignalQueue::new(&[Signal::CHILD.as_raw()])
 }

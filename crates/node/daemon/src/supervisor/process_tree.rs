@@ -9,7 +9,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const ROUND: Duration = Duration::from_millis(2);
+const KILL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long a process that has ended may wait for its last thread, or for a parent that cannot be killed.
 const ENDING_TIME: Duration = Duration::from_secs(30);
 
@@ -24,7 +24,7 @@ pub(super) fn kill_descendants() {
         if found.is_empty() {
             return;
         }
-        sleep(ROUND);
+        sleep(KILL_INTERVAL);
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn reap() {
         if !left.into_iter().any(is_zombie) || Instant::now() > patience {
             return;
         }
-        sleep(ROUND);
+        sleep(KILL_INTERVAL);
     }
 }
 

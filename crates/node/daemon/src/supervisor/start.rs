@@ -3,7 +3,7 @@
 use super::order::{Launch, Step};
 use super::{Refused, order};
 use mend_kernel::namespaces::fork_and_run;
-use mend_kernel::program::{Placed, execute, fork_with_pid};
+use mend_kernel::program::{InheritedFile, execute, fork_with_pid};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, chdir, getpid, getrlimit, set_parent_process_death_signal, setpgid, setrlimit};
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 /// Forks the rank's process and waits until it runs the program or has failed to.
 pub(super) fn start(launch: &Launch, files: Vec<OwnedFd>) -> Result<Pid, Refused> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| Refused { step: Step::Fork, errno: errno.raw_os_error() })?;
-    let placed: Vec<Placed> = files.into_iter().zip(&launch.numbers).map(|(file, &number)| Placed { file, number }).collect();
+    let placed: Vec<InheritedFile> = files.into_iter().zip(&launch.numbers).map(|(file, &number)| InheritedFile { file, number }).collect();
     let child = move || {
         let mut writer = writer;
         let Refused { step, errno } = become_program(launch, &placed, &mut writer);
@@ -40,7 +40,7 @@ pub(super) fn start(launch: &Launch, files: Vec<OwnedFd>) -> Result<Pid, Refused
     }
 }
 
-fn become_program(launch: &Launch, placed: &[Placed], report: &mut OwnedFd) -> Refused {
+fn become_program(launch: &Launch, placed: &[InheritedFile], report: &mut OwnedFd) -> Refused {
     match prepare(launch) {
         Err(refused) => refused,
         Ok((path, argv, env)) => Refused::at(Step::Execute)(execute(&path, &argv, &env, placed, report)),

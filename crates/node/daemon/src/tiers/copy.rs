@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes that are moved at a time.
-const PIECE: usize = 1 << 20;
+const PIECE_BYTES: usize = 1 << 20;
 /// Longest sleep before looking whether the job has left.
-const NAP: Duration = Duration::from_millis(100);
+const MAX_SLEEP_TIME: Duration = Duration::from_millis(100);
 
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ impl Pace {
             }
             match due.checked_duration_since(Instant::now()) {
                 None | Some(Duration::ZERO) => return Ok(()),
-                Some(left) => std::thread::sleep(left.min(NAP)),
+                Some(left) => std::thread::sleep(left.min(MAX_SLEEP_TIME)),
             }
         }
     }
@@ -163,7 +163,7 @@ pub fn copy_checked(
 ) -> Result<(), CopyError> {
     let most = expected.image.bytes;
     let mut reader = CheckedReader { source, to, pace, seen: 0, most, ended: false, failed: None };
-    let inspected = inspect(BufReader::with_capacity(PIECE, &mut reader), expected.key.as_ref());
+    let inspected = inspect(BufReader::with_capacity(PIECE_BYTES, &mut reader), expected.key.as_ref());
     if let Some(error) = reader.failed {
         return Err(error);
     }
@@ -204,7 +204,7 @@ pub fn into_file(source: &mut impl Read, expected: &Expected, pace: &Pace, place
 /// Writes a file to a stream as it is: the receiver checks.
 pub fn pour(path: &Path, to: &mut impl Write, pace: &Pace) -> Result<(), CopyError> {
     let mut file = open_regular(path).map_err(CopyError::Source)?;
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; PIECE_BYTES];
     loop {
         let length = file.read(&mut piece).map_err(CopyError::Source)?;
         if length == 0 {

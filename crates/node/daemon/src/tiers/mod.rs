@@ -31,7 +31,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 /// Room beyond what an image may take: its tables, and the file system's own.
-const MARGIN: u64 = 4 << 20;
+const SPACE_MARGIN_BYTES: u64 = 4 << 20;
 
 /// Room for an image that a rank may still be writing.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl Tiers {
         let others: u64 =
             self.reserved.values().filter(|reservation| reservation.store == *store).map(|reservation| reservation.bytes).sum();
         let room = open.room().map_err(|error| error.to_string())?;
-        let wanted = needed.saturating_add(others).saturating_add(MARGIN);
+        let wanted = needed.saturating_add(others).saturating_add(SPACE_MARGIN_BYTES);
         if room < wanted {
             return Err(format!("it has room for {room} bytes, {wanted} are wanted"));
         }
@@ -201,7 +201,7 @@ impl Tiers {
     pub fn receive(&mut self, task: u64, image: ImageRef, store: &NodeStore, arrival: ExpectedTransfer) {
         let place = self.store(store).and_then(|open| {
             let room = open.room()?;
-            if room < image.bytes.saturating_add(MARGIN) {
+            if room < image.bytes.saturating_add(SPACE_MARGIN_BYTES) {
                 return Err(std::io::Error::other(format!("there is room for {room} bytes only")));
             }
             open.prepare(image.number)?;
@@ -249,7 +249,7 @@ impl Tiers {
 
     /// Where an image from elsewhere is put: the first store that has room, else the spare place.
     fn place_for(&self, image: &ImageRef, spare: PathBuf) -> PathBuf {
-        let wanted = image.bytes.saturating_add(MARGIN);
+        let wanted = image.bytes.saturating_add(SPACE_MARGIN_BYTES);
         let fits = |open: &&Arc<OpenNodeStore>| open.room().is_ok_and(|room| room >= wanted) && open.prepare(image.number).is_ok();
         self.stores.iter().find(fits).map_or(spare, |open| open.image(image.number, image.rank))
     }

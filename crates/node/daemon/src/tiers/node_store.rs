@@ -18,11 +18,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-const MEMORY: &str = "/dev/shm";
+const SHARED_MEMORY_PATH: &str = "/dev/shm";
 /// How often a directory is made that others remove at the same time.
-const ATTEMPTS: u32 = 20;
+const MAX_ATTEMPTS: u32 = 20;
 /// Part of the node's memory that a store leaves to programs.
-const RESERVE: u64 = 8;
+const MEMORY_SHARE_DIVISOR: u64 = 8;
 
 /// One store of one job.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct OpenNodeStore {
 /// What has to be there.
 fn ground(store: &NodeStore) -> &Path {
     match store {
-        NodeStore::Memory => Path::new(MEMORY),
+        NodeStore::Memory => Path::new(SHARED_MEMORY_PATH),
         NodeStore::Directory(path) => path,
     }
 }
@@ -77,7 +77,7 @@ impl OpenNodeStore {
             });
             match locked {
                 Ok(lock) => return Ok(Self { store, directory, _lock: lock }),
-                Err(error) if attempts < ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
+                Err(error) if attempts < MAX_ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !ground(&store).exists() => {
                     return Err(io::Error::new(error.kind(), "there is no such directory on this node"));
                 }
@@ -195,7 +195,7 @@ impl Drop for OpenNodeStore {
 /// Memory that may be filled: what is free, less a part that programs can count on. File system pages count against the
 /// control groups of the one who writes them.
 fn spare_memory() -> u64 {
-    mend_kernel::memory::pools().iter().map(|pool| pool.free.saturating_sub(pool.whole / RESERVE)).min().unwrap_or(0)
+    mend_kernel::memory::pools().iter().map(|pool| pool.free.saturating_sub(pool.whole / MEMORY_SHARE_DIVISOR)).min().unwrap_or(0)
 }
 
 /// Removes what jobs left in this store that are not here any more: what they had not finished, and everything once it

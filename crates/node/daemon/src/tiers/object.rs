@@ -8,17 +8,17 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-const PROGRAM: &str = "mend-object";
+const OBJECT_PROGRAM: &str = "mend-object";
 /// Bytes of what it says that are passed on.
-const SAID: u64 = 1000;
+const MAX_ERROR_BYTES: u64 = 1000;
 
 fn failed(place: &str, source: std::io::Error) -> CopyError {
     CopyError::Target { place: place.to_owned(), source }
 }
 
 fn start(words: &[&str], input: Stdio, output: Stdio) -> Result<Child, CopyError> {
-    let program =
-        mend_settings::find_part(PROGRAM).ok_or_else(|| std::io::Error::other(format!("{PROGRAM} is not installed beside mendd")));
+    let program = mend_settings::find_part(OBJECT_PROGRAM)
+        .ok_or_else(|| std::io::Error::other(format!("{OBJECT_PROGRAM} is not installed beside mendd")));
     let mut command = Command::new(program.map_err(CopyError::Source)?);
     command.args(words).stdin(input).stdout(output).stderr(Stdio::piped()).current_dir("/");
     command.spawn().map_err(CopyError::Source)
@@ -29,7 +29,7 @@ fn end(mut child: Child) -> Result<(), CopyError> {
     drop(child.stdin.take());
     let mut said = String::new();
     if let Some(errors) = child.stderr.take() {
-        let _ = errors.take(SAID).read_to_string(&mut said);
+        let _ = errors.take(MAX_ERROR_BYTES).read_to_string(&mut said);
     }
     match child.wait() {
         Ok(status) if status.success() => Ok(()),

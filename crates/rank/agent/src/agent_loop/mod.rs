@@ -43,7 +43,7 @@ use chain::chain;
 use hand::ByHand;
 use link::Link;
 use mend_image::cpu::Cpu;
-use mend_kernel::table::Lifted;
+use mend_kernel::table::LiftedLimit;
 use mend_messages::PROTOCOL;
 use mend_messages::agent::{FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome};
 use mend_messages::job::JobMap;
@@ -107,7 +107,7 @@ struct Agent {
     /// `None` in a restored process until it goes on.
     bell: Option<Bell>,
     /// In a restored process until it goes on: the program's numbers may all be in use, and the agent needs some.
-    lifted: Option<Lifted>,
+    lifted: Option<LiftedLimit>,
     /// The fabric has listened, and the daemon been told where.
     up: bool,
     identity: Option<Welcome>,
@@ -539,7 +539,7 @@ impl Agent {
             bell.forget();
         }
         let result = restore::rebuild(&standing, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
-        self.lifted = Some(Lifted::new());
+        self.lifted = Some(LiftedLimit::new());
         self.link.adopt(handoff.agent_fd);
         let result = result.and_then(|()| frozen.rebuild());
         if let Err(error) = result {

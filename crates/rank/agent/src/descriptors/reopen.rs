@@ -9,7 +9,7 @@ use crate::descriptors::{Descriptor, Descriptors, MadePipes, Open, PathKind, Wha
 use mend_image::handoff::{Handoff, Kept};
 use mend_image::launch::Role;
 use mend_kernel::raw::{check, syscall};
-use mend_kernel::table::Raised;
+use mend_kernel::table::RaisedLimit;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, ftruncate, open, seek};
@@ -50,7 +50,7 @@ impl<'a> Inherited<'a> {
 /// Opens everything.
 pub(crate) fn reopen(descriptors: &Descriptors, inherited: &Inherited) -> Result<(), ReopenError> {
     // Until all are placed they need more numbers than the program has.
-    let _raised = Raised::fully();
+    let _raised = RaisedLimit::fully();
     let mut unfinished = Unfinished { sockets: descriptors.sockets().collect(), ..Unfinished::default() };
     for (index, open) in descriptors.opens.iter().enumerate() {
         let numbers: Vec<&Descriptor> = descriptors.descriptors.iter().filter(|descriptor| descriptor.open == index).collect();

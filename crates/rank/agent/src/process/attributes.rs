@@ -68,7 +68,7 @@ impl Attributes {
             }
         };
         // The program may have used up its descriptors; some of this takes one.
-        let _lifted = mend_kernel::table::Lifted::new();
+        let _lifted = mend_kernel::table::LiftedLimit::new();
         let now = Self::read();
         let set = |option: i32, values: [usize; 2]| control(option, values).is_ok();
         // 2 (readable by root alone) is the kernel's own to set; 0 keeps others out as well.

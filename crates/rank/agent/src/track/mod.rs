@@ -25,7 +25,7 @@ use crate::memory::maps::Area;
 use blocks::Split;
 use hash::Hashed;
 use mend_kernel::memory::number;
-use mend_kernel::soft_dirty::{self, Tells};
+use mend_kernel::soft_dirty::{self, SoftDirtySupport};
 use mend_kernel::{pagemap, userfault};
 use mend_messages::agent::{ImageId, Tracking};
 use page_list::PageList;
@@ -359,9 +359,9 @@ fn open(method: Method) -> Result<Active, String> {
         Method::SoftDirty => {
             let (pagemap, clear_refs) = (file("/proc/self/pagemap", false)?, file("/proc/self/clear_refs", true)?);
             let witness = match soft_dirty::probe(pagemap.as_raw_fd(), clear_refs.as_raw_fd()).map_err(kernel)? {
-                Tells::Nothing => return Err("the kernel is built without soft-dirty bits".to_string()),
-                Tells::WritesAndMoves => None,
-                Tells::Writes => {
+                SoftDirtySupport::Nothing => return Err("the kernel is built without soft-dirty bits".to_string()),
+                SoftDirtySupport::WritesAndMoves => None,
+                SoftDirtySupport::Writes => {
                     let why = |errno| {
                         format!(
                             "the bits of moved memory get lost, which takes userfaultfd with WP (Linux 5.7) to notice: {}",

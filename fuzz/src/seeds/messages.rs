@@ -11,7 +11,7 @@ use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, Put
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::report::Report;
-use mend_messages::tier::{Destination, Holding, ImageRef, Origin, ImageLocation, NodeStore, TierDone, TierOrder, TierReport};
+use mend_messages::tier::{Destination, Holding, ImageRef, ImageOrigin, ImageLocation, NodeStore, TierDone, TierOrder, TierReport};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -241,8 +241,8 @@ fn tier_orders() -> Vec<TierOrder> {
             hurry: true,
         },
         TierOrder::Receive { task: 3, image: image(), store: store(), token: [3; 16] },
-        TierOrder::Fetch { task: 4, image: image(), from: Origin::Node { token: [3; 16] }, spare: "/srv/spare".into(), check: true },
-        TierOrder::Fetch { task: 5, image: image(), from: Origin::Object(object()), spare: "/srv/spare".into(), check: false },
+        TierOrder::Fetch { task: 4, image: image(), from: ImageOrigin::Node { token: [3; 16] }, spare: "/srv/spare".into(), check: true },
+        TierOrder::Fetch { task: 5, image: image(), from: ImageOrigin::Object(object()), spare: "/srv/spare".into(), check: false },
         TierOrder::Inventory { task: 6 },
         TierOrder::Remove { place: Destination::NodeStore(store()), number: 6, ranks: vec![0, 1] },
         TierOrder::Close,

@@ -13,7 +13,7 @@ use mend_messages::daemon::Stream;
 use mend_messages::files::{KEPT_DIRECTORY, Keeping, KeptFile};
 use mend_messages::job::{Program, Rank};
 use mend_messages::tier::TierSpec;
-use mend_policy::schedule::Kind;
+use mend_policy::schedule::CheckpointKind;
 use mend_sealed::{Key, SealError};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -178,11 +178,11 @@ impl Manifest {
 
     /// How much of it is incremental.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> CheckpointKind {
         match self.images.iter().filter(|image| image.base.is_none()).count() {
-            0 => Kind::Incremental,
-            full if full == self.images.len() => Kind::Full,
-            _ => Kind::Mixed,
+            0 => CheckpointKind::Incremental,
+            full if full == self.images.len() => CheckpointKind::Full,
+            _ => CheckpointKind::Mixed,
         }
     }
 }

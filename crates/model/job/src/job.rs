@@ -16,7 +16,7 @@ use crate::losses::Losses;
 use crate::operation::Operation;
 use crate::periodic::Periodic;
 use crate::recover::Searching;
-use crate::requests::Pending;
+use crate::requests::PendingRequest;
 use crate::safeguard::Safeguard;
 use crate::setup::{Adopted, CheckpointPlan, NodeSetup, Restoring, Saving, Setup};
 use crate::tiers::Tiering;
@@ -113,7 +113,7 @@ pub struct Job {
     /// Of the newest checkpoint that this machine had published, or 0. No number is given again: copies of what had it before may
     /// still be under way or be going.
     pub(crate) last_number: u64,
-    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) pending: BTreeMap<u64, PendingRequest>,
     pub(crate) next_seq: u64,
     pub(crate) map_version: u64,
     /// When it is to be published.

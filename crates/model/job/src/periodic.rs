@@ -23,7 +23,7 @@ use mend_messages::control::Ask;
 use mend_messages::job::Rank;
 use mend_policy::restarts::Restarts;
 use mend_policy::retention::Weighed;
-use mend_policy::schedule::{Interval, Kind, Schedule, Taken};
+use mend_policy::schedule::{CheckpointKind, Interval, Schedule, Taken};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -137,11 +137,11 @@ impl Publication {
 
     /// How much of it is incremental.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> CheckpointKind {
         match self.images.iter().filter(|image| image.base.is_none()).count() {
-            0 => Kind::Incremental,
-            full if full == self.images.len() => Kind::Full,
-            _ => Kind::Mixed,
+            0 => CheckpointKind::Incremental,
+            full if full == self.images.len() => CheckpointKind::Full,
+            _ => CheckpointKind::Mixed,
         }
     }
 }

@@ -15,7 +15,7 @@ use mend_coordination::recovery::{Action, CopyInventory, Recovery, Source, Want,
 use mend_messages::daemon::ToDaemon;
 use mend_messages::files::{KeptFile, PutOrder};
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Holding, ImageLocation, ImageRef, NodeStore, Origin, TierDone, TierOrder};
+use mend_messages::tier::{Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -129,17 +129,17 @@ impl Job {
     fn fetch(&mut self, task: u64, image: ImageRef, node: NodeIndex, source: &Source) {
         let check = self.searching.as_ref().is_some_and(|searching| searching.setup.check);
         let from = match source {
-            Source::OwnMemory | Source::OwnDirectory(_) => source.store().map(Origin::NodeStore),
+            Source::OwnMemory | Source::OwnDirectory(_) => source.store().map(ImageOrigin::NodeStore),
             Source::Memory(holder) | Source::Directory(holder, _) => {
                 let token = self.tokens.draw();
                 if let Some(store) = source.store() {
                     let address = self.nodes[node as usize].setup.address;
                     self.order(*holder, TierOrder::Send { image, from: ImageLocation::NodeStore(store), address, token, hurry: true });
                 }
-                Some(Origin::Node { token })
+                Some(ImageOrigin::Node { token })
             }
-            Source::Shared => Some(Origin::File(self.file(&image))),
-            Source::Object(base) => Some(Origin::Object(object_address(base, &self.id, image.number, &image_name(image.rank)))),
+            Source::Shared => Some(ImageOrigin::File(self.file(&image))),
+            Source::Object(base) => Some(ImageOrigin::Object(object_address(base, &self.id, image.number, &image_name(image.rank)))),
         };
         if let Some(from) = from {
             let order = TierOrder::Fetch { task, image, from, spare: self.file(&image), check };

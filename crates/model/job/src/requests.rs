@@ -16,7 +16,7 @@ const SECOND_US: u64 = 1_000_000;
 
 /// A request that an agent has not answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pending {
+pub struct PendingRequest {
     /// Whose agent.
     pub rank: Rank,
     /// When it counts as failed.
@@ -60,7 +60,7 @@ impl Job {
                     _ => Due::Later(step, patience_us, None),
                 };
                 self.next_seq += 1;
-                self.pending.insert(self.next_seq, Pending { rank, due });
+                self.pending.insert(self.next_seq, PendingRequest { rank, due });
                 let batch = batches.entry(self.ranks[rank as usize].node).or_default();
                 batch.resize_with(batch.len().max(step + 1), Vec::new);
                 batch[step].push(Question { seq: self.next_seq, rank, request });
@@ -74,7 +74,7 @@ impl Job {
     /// Number for a request that goes another way.
     pub(crate) fn new_seq(&mut self, rank: Rank, patience_us: u64) -> u64 {
         self.next_seq += 1;
-        self.pending.insert(self.next_seq, Pending { rank, due: Due::At(self.now_us.saturating_add(patience_us)) });
+        self.pending.insert(self.next_seq, PendingRequest { rank, due: Due::At(self.now_us.saturating_add(patience_us)) });
         self.next_seq
     }
 
@@ -113,7 +113,7 @@ impl Job {
 
     /// When the next answer is late.
     pub(crate) fn answers_due(&self) -> Option<u64> {
-        let due = |pending: &Pending| match pending.due {
+        let due = |pending: &PendingRequest| match pending.due {
             Due::At(time) => Some(time),
             Due::Later(..) => None,
         };
@@ -122,7 +122,7 @@ impl Job {
 
     /// What was not answered in time has failed.
     pub(crate) fn judge_silence(&mut self) {
-        let late = |pending: &Pending| matches!(pending.due, Due::At(time) if time <= self.now_us);
+        let late = |pending: &PendingRequest| matches!(pending.due, Due::At(time) if time <= self.now_us);
         let late: Vec<u64> = self.pending.iter().filter(|(_, pending)| late(pending)).map(|(seq, _)| *seq).collect();
         for seq in late {
             if let Some(pending) = self.pending.remove(&seq)

@@ -1,6 +1,6 @@
 //! Whether there is room for the next periodic checkpoint: a file system that Mend has filled hurts more than a checkpoint that is missing.
 
-use mend_policy::schedule::Kind;
+use mend_policy::schedule::CheckpointKind;
 use serde::{Deserialize, Serialize};
 
 /// The part of a file system that the reserve takes at most: one in so many.
@@ -30,9 +30,9 @@ pub(crate) enum SpaceVerdict {
 
 impl CheckpointSpace {
     /// A checkpoint has taken so much.
-    pub(crate) fn taken(&mut self, kind: Kind, bytes: u64) {
+    pub(crate) fn taken(&mut self, kind: CheckpointKind, bytes: u64) {
         match kind {
-            Kind::Incremental => self.incremental = bytes,
+            CheckpointKind::Incremental => self.incremental = bytes,
             _ => self.full = bytes,
         }
     }
@@ -60,8 +60,8 @@ mod tests {
         let mut space = CheckpointSpace::default();
         let all = 1000;
         assert_eq!(space.weigh(60, all, false, 100), SpaceVerdict::Enough, "nothing is known of its size");
-        space.taken(Kind::Full, 100);
-        space.taken(Kind::Incremental, 10);
+        space.taken(CheckpointKind::Full, 100);
+        space.taken(CheckpointKind::Incremental, 10);
         assert_eq!(space.weigh(149, all, true, 100), SpaceVerdict::Enough);
         assert_eq!(space.weigh(149, all, false, 100), SpaceVerdict::NewlyShort(100, 50));
         assert_eq!(space.weigh(140, all, false, 100), SpaceVerdict::Short);

@@ -264,7 +264,7 @@ pub enum Destination {
 
 /// Where a node that wants an image takes it from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Origin {
+pub enum ImageOrigin {
     /// Its own store.
     NodeStore(NodeStore),
     /// A file.
@@ -360,7 +360,7 @@ pub enum TierOrder {
         /// Which.
         image: ImageRef,
         /// Where from.
-        from: Origin,
+        from: ImageOrigin,
         /// Where it is put if it comes from elsewhere and no store has room.
         spare: PathBuf,
         /// Check it also where it is here already; else whoever restores it finds out.

@@ -71,7 +71,7 @@ pub struct Rules {
 
 /// What kind a checkpoint turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum CheckpointKind {
     /// All images are full.
     Full,
     /// All build on older ones.
@@ -80,7 +80,7 @@ pub enum Kind {
     Mixed,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for CheckpointKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Full => "full",
@@ -104,7 +104,7 @@ pub struct Taken {
     /// Length of all images.
     pub bytes: u64,
     /// What it is.
-    pub kind: Kind,
+    pub kind: CheckpointKind,
     /// Images that a restart from it needs of one rank, less one; of the rank that needs most.
     pub chain: u32,
 }
@@ -224,12 +224,12 @@ impl Schedule {
         let cost_s = (seconds(taken.stopped_us) + BACKGROUND_COST_SHARE * behind).max(MIN_COST_S);
         let measured = Measured { cost_s, write_s: seconds(taken.write_us), bytes: taken.bytes as f64 };
         match taken.kind {
-            Kind::Full => self.full = Some(smoothed(self.full, measured)),
-            Kind::Incremental => self.incremental = Some(smoothed(self.incremental, measured)),
-            Kind::Mixed => {}
+            CheckpointKind::Full => self.full = Some(smoothed(self.full, measured)),
+            CheckpointKind::Incremental => self.incremental = Some(smoothed(self.incremental, measured)),
+            CheckpointKind::Mixed => {}
         }
         self.space = match taken.kind {
-            Kind::Full => ChainSpace { full: taken.bytes, total: taken.bytes, newest: 0 },
+            CheckpointKind::Full => ChainSpace { full: taken.bytes, total: taken.bytes, newest: 0 },
             _ => ChainSpace { total: self.space.total.saturating_add(taken.bytes), newest: taken.bytes, ..self.space },
         };
         self.chain = taken.chain;
@@ -307,7 +307,7 @@ mod tests {
         Rules { interval, incremental, node_mtbf_s: 86_400, nodes: 4, space_percent: None }
     }
 
-    fn taken(at: u64, kind: Kind, chain: u32, stopped_us: u64) -> Taken {
+    fn taken(at: u64, kind: CheckpointKind, chain: u32, stopped_us: u64) -> Taken {
         Taken { begun_us: at, ended_us: at + stopped_us, stopped_us, write_us: stopped_us, bytes: 1000, kind, chain }
     }
 
@@ -315,7 +315,7 @@ mod tests {
     fn off_is_off() {
         let mut schedule = Schedule::new(rules(Interval::Off, Incremental::Auto), 0);
         schedule.failed(5);
-        schedule.taken(&taken(9, Kind::Full, 0, 1));
+        schedule.taken(&taken(9, CheckpointKind::Full, 0, 1));
         assert!(!schedule.due(u64::MAX) && schedule.next_us().is_none());
     }
 
@@ -329,7 +329,7 @@ mod tests {
             assert!(schedule.due(now));
             let chain = if schedule.builds() && !kinds.is_empty() { schedule.chain + 1 } else { 0 };
             kinds.push(chain);
-            let kind = if chain == 0 { Kind::Full } else { Kind::Incremental };
+            let kind = if chain == 0 { CheckpointKind::Full } else { CheckpointKind::Incremental };
             schedule.taken(&taken(now, kind, chain, SECOND));
         }
         assert_eq!(kinds, [0, 1, 2, 3, 0, 1, 2, 3, 0]);
@@ -343,7 +343,7 @@ mod tests {
         for at in 0..12 {
             let chain = if schedule.builds() && at > 0 { schedule.chain + 1 } else { 0 };
             chains.push(chain);
-            let (kind, bytes) = if chain == 0 { (Kind::Full, 1000) } else { (Kind::Incremental, 120) };
+            let (kind, bytes) = if chain == 0 { (CheckpointKind::Full, 1000) } else { (CheckpointKind::Incremental, 120) };
             schedule.taken(&Taken { bytes, ..taken(at, kind, chain, SECOND) });
         }
         assert_eq!(chains, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1], "1480 of 1500 bytes");
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn the_program_gets_half_of_the_time_at_least() {
         let mut schedule = Schedule::new(rules(Interval::Every(10), Incremental::Off), 0);
-        schedule.taken(&taken(10 * SECOND, Kind::Full, 0, 30 * SECOND));
+        schedule.taken(&taken(10 * SECOND, CheckpointKind::Full, 0, 30 * SECOND));
         assert_eq!(schedule.next_us(), Some(70 * SECOND));
     }
 
@@ -361,16 +361,16 @@ mod tests {
         let mut schedule = Schedule::new(rules(Interval::Auto, Incremental::Auto), 0);
         let assumed = daly(1.0, 21_600.0);
         assert_eq!(schedule.next_us(), Some((assumed * 1e6) as u64), "a second is assumed, on four nodes that fail daily");
-        schedule.taken(&taken(100 * SECOND, Kind::Full, 0, 10 * SECOND));
+        schedule.taken(&taken(100 * SECOND, CheckpointKind::Full, 0, 10 * SECOND));
         let full = schedule.interval_s().unwrap();
         assert!((full - daly(10.0, 21_600.0)).abs() < 1e-6, "{full}");
         assert!(schedule.builds(), "the cost of an incremental one is to be learnt");
-        schedule.taken(&Taken { bytes: 100, ..taken(900 * SECOND, Kind::Incremental, 1, SECOND) });
+        schedule.taken(&Taken { bytes: 100, ..taken(900 * SECOND, CheckpointKind::Incremental, 1, SECOND) });
         assert!(schedule.interval_s().unwrap() < full / 2.0);
         assert!(schedule.incrementals() > 5, "{}", schedule.incrementals());
         // Incremental ones that save nothing are given up.
         for at in 1..9 {
-            schedule.taken(&taken((1000 + 100 * at) * SECOND, Kind::Incremental, 2, 11 * SECOND));
+            schedule.taken(&taken((1000 + 100 * at) * SECOND, CheckpointKind::Incremental, 2, 11 * SECOND));
         }
         assert_eq!(schedule.incrementals(), 0);
     }
@@ -379,8 +379,8 @@ mod tests {
     fn a_measured_restart_takes_the_place_of_the_estimate() {
         let mut schedule = Schedule::new(rules(Interval::Auto, Incremental::Auto), 0);
         assert_eq!(schedule.extra_recovery_s(), None);
-        schedule.taken(&taken(100 * SECOND, Kind::Full, 0, 10 * SECOND));
-        schedule.taken(&Taken { bytes: 100, ..taken(900 * SECOND, Kind::Incremental, 1, SECOND) });
+        schedule.taken(&taken(100 * SECOND, CheckpointKind::Full, 0, 10 * SECOND));
+        schedule.taken(&Taken { bytes: 100, ..taken(900 * SECOND, CheckpointKind::Incremental, 1, SECOND) });
         assert_eq!(schedule.extra_recovery_s(), Some(1.0), "a full one of 1000 bytes was written in 10 s");
         let estimated = schedule.incrementals();
         schedule.restarted(&Restarts::default());
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(schedule.extra_recovery_s(), Some(100.0), "a second for each byte");
         assert!(schedule.incrementals() < estimated, "{} against {estimated}", schedule.incrementals());
         // Later checkpoints change nothing about what restarts take.
-        schedule.taken(&taken(2000 * SECOND, Kind::Full, 0, 30 * SECOND));
+        schedule.taken(&taken(2000 * SECOND, CheckpointKind::Full, 0, 30 * SECOND));
         assert_eq!(schedule.extra_recovery_s(), Some(100.0));
     }
 
@@ -404,7 +404,7 @@ mod tests {
             pauses.push((schedule.next_us().unwrap() - 1000) / SECOND);
         }
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600, 600]);
-        schedule.taken(&taken(5000 * SECOND, Kind::Full, 0, SECOND));
+        schedule.taken(&taken(5000 * SECOND, CheckpointKind::Full, 0, SECOND));
         schedule.failed(0);
         assert_eq!(schedule.next_us(), Some(10 * SECOND));
     }
@@ -438,7 +438,7 @@ mod tests {
                     now = now.saturating_add(stopped);
                     chain = if schedule.builds() { chain + 1 } else { 0 };
                     prop_assert!(chain <= MAX_INCREMENTALS);
-                    let kind = [Kind::Full, Kind::Incremental, Kind::Mixed][usize::from(what)];
+                    let kind = [CheckpointKind::Full, CheckpointKind::Incremental, CheckpointKind::Mixed][usize::from(what)];
                     let done = Taken { begun_us: begun, ended_us: now, stopped_us: stopped, write_us: stopped, bytes, kind, chain };
                     schedule.taken(&done);
                 }

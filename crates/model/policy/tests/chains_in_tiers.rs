@@ -3,7 +3,7 @@
 //! `docs/decisions/0023-chains-in-tiers-are-begun-anew.md` rests on these numbers.
 
 use mend_policy::retention::{Bounds, KnownCheckpoint, merge, needed, superseded};
-use mend_policy::schedule::{Incremental, Interval, Kind, Rules, Schedule, Taken};
+use mend_policy::schedule::{CheckpointKind, Incremental, Interval, Rules, Schedule, Taken};
 use std::collections::BTreeSet;
 
 const FULL: u64 = 1_000_000;
@@ -41,7 +41,7 @@ fn life(changed: u64, percent: u32, merges: bool) -> Spent {
     for number in 1..=CHECKPOINTS {
         let builds = number > 1 && schedule.builds();
         chain = if builds { chain + 1 } else { 0 };
-        let (kind, bytes) = if builds { (Kind::Incremental, changed) } else { (Kind::Full, FULL) };
+        let (kind, bytes) = if builds { (CheckpointKind::Incremental, changed) } else { (CheckpointKind::Full, FULL) };
         let at = number * 10_000_000;
         schedule.taken(&Taken { begun_us: at, ended_us: at + 1000, stopped_us: 1000, write_us: 1000, bytes, kind, chain });
         let bases: BTreeSet<u64> = builds.then_some(number - 1).into_iter().collect();

@@ -3,7 +3,7 @@
 
 use mend_policy::chain::{Costs, plan};
 use mend_policy::restarts::{Restart, Restarts};
-use mend_policy::schedule::{Incremental, Interval, Kind, Rules, Schedule, Taken};
+use mend_policy::schedule::{CheckpointKind, Incremental, Interval, Rules, Schedule, Taken};
 use std::cell::RefCell;
 
 /// splitmix64: the same numbers in every run.
@@ -134,7 +134,8 @@ fn a_schedule_that_has_to_learn_its_costs_does_as_well() {
         };
         let taken = |begun: f64, ended: f64, builds, chain| {
             let (begun_us, ended_us) = (us(begun), us(ended));
-            let (kind, bytes) = if builds { (Kind::Incremental, us(costs.extra_recovery_s)) } else { (Kind::Full, us(costs.full_s)) };
+            let (kind, bytes) =
+                if builds { (CheckpointKind::Incremental, us(costs.extra_recovery_s)) } else { (CheckpointKind::Full, us(costs.full_s)) };
             let stopped_us = ended_us - begun_us;
             schedule.borrow_mut().taken(&Taken { begun_us, ended_us, stopped_us, write_us: stopped_us, bytes, kind, chain });
         };
@@ -164,7 +165,7 @@ fn scheduled(job: &Job, slower: f64, learns: bool) -> f64 {
         (schedule.interval_s().unwrap(), schedule.builds())
     };
     let taken = |begun: f64, ended: f64, builds, chain| {
-        let (kind, bytes) = if builds { (Kind::Incremental, incremental) } else { (Kind::Full, full) };
+        let (kind, bytes) = if builds { (CheckpointKind::Incremental, incremental) } else { (CheckpointKind::Full, full) };
         let (begun_us, ended_us, stopped_us) = (us(begun), us(ended), us(ended) - us(begun));
         schedule.borrow_mut().taken(&Taken { begun_us, ended_us, stopped_us, write_us: stopped_us, bytes, kind, chain });
     };

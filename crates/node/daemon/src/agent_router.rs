@@ -20,7 +20,7 @@ use mend_coordination::batch::Batch;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
 };
-use mend_messages::daemon::{FromDaemon, JobIntroduction, Question as Asked};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::report::Report;
 use std::collections::HashMap;
@@ -154,7 +154,7 @@ struct Agent {
 }
 
 #[derive(Debug)]
-struct Question {
+struct OpenQuestion {
     /// The controller's number.
     seq: u64,
     rank: Rank,
@@ -174,7 +174,7 @@ pub struct AgentRouter {
     saves: mpsc::UnboundedSender<SaveStep>,
     patience: Duration,
     agents: HashMap<AgentId, Agent>,
-    questions: HashMap<u64, Question>,
+    questions: HashMap<u64, OpenQuestion>,
     asked: u64,
     batch: Batch,
     map: Option<JobMap>,
@@ -213,13 +213,13 @@ impl AgentRouter {
     }
 
     /// Questions to agents, step by step.
-    pub fn questions(&mut self, steps: Vec<Vec<Asked>>, ranks: &LocalRanks) {
+    pub fn questions(&mut self, steps: Vec<Vec<Question>>, ranks: &LocalRanks) {
         let first = self.batch.begin(steps);
         self.pass_all_on(first, ranks);
     }
 
-    fn pass_all_on(&mut self, step: Vec<Asked>, ranks: &LocalRanks) {
-        for Asked { seq, rank, request } in step {
+    fn pass_all_on(&mut self, step: Vec<Question>, ranks: &LocalRanks) {
+        for Question { seq, rank, request } in step {
             self.pass_on(seq, rank, request, ranks);
         }
     }
@@ -307,7 +307,7 @@ impl AgentRouter {
         };
         let number = self.asked;
         self.asked += 1;
-        self.questions.insert(number, Question { seq, rank, attempt, agent, save, sink });
+        self.questions.insert(number, OpenQuestion { seq, rank, attempt, agent, save, sink });
         known.link.send(&ToAgent::Request { seq: number, request }, file);
     }
 
@@ -356,9 +356,9 @@ impl AgentRouter {
         self.agents.retain(|_, agent| (agent.rank, agent.attempt) != (rank, attempt));
     }
 
-    fn answer_lost(&mut self, lost: impl Fn(&Question) -> bool, why: Unasked) {
-        let unanswered: Vec<Question> = self.questions.extract_if(|_, question| lost(question)).map(|(_, question)| question).collect();
-        for Question { seq, rank, .. } in unanswered {
+    fn answer_lost(&mut self, lost: impl Fn(&OpenQuestion) -> bool, why: Unasked) {
+        let unanswered: Vec<OpenQuestion> = self.questions.extract_if(|_, question| lost(question)).map(|(_, question)| question).collect();
+        for OpenQuestion { seq, rank, .. } in unanswered {
             self.refuse(seq, rank, Reply::Unasked(why));
         }
     }
@@ -505,7 +505,7 @@ impl AgentRouter {
         if let (Reply::Saved(Saved { behind: true, id: image, .. }), Some(agent)) = (&reply, self.agents.get_mut(&id)) {
             agent.behind.push(*image);
         }
-        let Question { seq, rank, save, mut sink, .. } = question;
+        let OpenQuestion { seq, rank, save, mut sink, .. } = question;
         if !save {
             let good = !reply.is_failure();
             self.urgent.send(FromDaemon::Agent { seq, rank, reply });

@@ -18,7 +18,7 @@ use crate::outbox::{Ordered, Outbox, Urgent, queues};
 use crate::privileges::Isolation;
 use crate::program::ExaminedPrograms;
 use crate::put_files::put_files;
-use crate::rank::{Command, Origin, RankContext, RankEvent, run_rank};
+use crate::rank::{Command, RankContext, RankEvent, RankOrigin, run_rank};
 use crate::restore::{Restoration, Source};
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
@@ -29,7 +29,7 @@ use crate::transfer::{Admitted, Rendezvous};
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
-use mend_messages::tier::{Origin as ImageOrigin, TierOrder};
+use mend_messages::tier::{ImageOrigin, TierOrder};
 use mend_patience::Patience;
 use mend_sealed::Key;
 use mend_wire::{Connection, ReceiveError};
@@ -278,7 +278,7 @@ impl Job {
                     library: self.node.library.clone(),
                     known: self.known.clone(),
                 };
-                if let Err(failure) = self.admit(rank, stdin, Origin::Start(Box::new(beginning))) {
+                if let Err(failure) = self.admit(rank, stdin, RankOrigin::Start(Box::new(beginning))) {
                     let (error, hint, code) = (chain(&failure), failure.hint(), failure.code());
                     self.urgent.send(FromDaemon::StartFailed { rank, error, hint, code });
                 }
@@ -377,12 +377,12 @@ impl Job {
             restorer: self.node.restorer.clone(),
             patience: self.patience,
         };
-        self.admit(rank, stdin, Origin::Restore(Box::new(restoration)))?;
+        self.admit(rank, stdin, RankOrigin::Restore(Box::new(restoration)))?;
         self.agent_router.await_restored(rank, agent, &mut self.ranks);
         Ok(())
     }
 
-    fn admit(&mut self, rank: Rank, fed: bool, origin: Origin) -> Result<(), RankFailure> {
+    fn admit(&mut self, rank: Rank, fed: bool, origin: RankOrigin) -> Result<(), RankFailure> {
         if rank >= self.introduction.size {
             return Err(RankFailure::NoSuchRank { rank, size: self.introduction.size });
         }

@@ -88,7 +88,7 @@ pub enum Milestone {
 
 /// How the process comes to be.
 #[derive(Debug)]
-pub enum Origin {
+pub enum RankOrigin {
     /// The program, from its beginning.
     Start(Box<ProgramStart>),
     /// An image.
@@ -128,8 +128,8 @@ impl RankContext {
 }
 
 /// Runs the rank to its end.
-pub async fn run_rank(mut context: RankContext, origin: Origin) {
-    let restoring = matches!(origin, Origin::Restore(_));
+pub async fn run_rank(mut context: RankContext, origin: RankOrigin) {
+    let restoring = matches!(origin, RankOrigin::Restore(_));
     match begin(&mut context, origin).await {
         Ok(Some(task)) => {
             task.run(&mut context).await;
@@ -150,15 +150,15 @@ fn report_failure(context: &RankContext, restoring: bool, failure: &RankFailure)
 }
 
 /// Gets a supervisor going. `None` if the rank was released meanwhile.
-async fn begin(context: &mut RankContext, origin: Origin) -> Result<Option<RankTask>, RankFailure> {
+async fn begin(context: &mut RankContext, origin: RankOrigin) -> Result<Option<RankTask>, RankFailure> {
     let mut held = Vec::new();
     let preparing = async {
         match origin {
-            Origin::Start(beginning) => {
+            RankOrigin::Start(beginning) => {
                 let (launch, agentless) = beginning.prepare().await?;
                 Ok::<_, RankFailure>((launch, agentless, None))
             }
-            Origin::Restore(restoration) => {
+            RankOrigin::Restore(restoration) => {
                 let (launch, building) = restoration.prepare().await?;
                 Ok((launch, None, Some(building)))
             }

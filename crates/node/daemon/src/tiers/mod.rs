@@ -17,7 +17,7 @@ use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
-use mend_messages::tier::{Destination, ImageLocation, ImageRef, NodeStore, Origin, TierDone, TierReport};
+use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport};
 use mend_sealed::Key;
 use node_store::OpenNodeStore;
 use std::collections::HashMap;
@@ -215,19 +215,25 @@ impl Tiers {
     }
 
     /// See `TierOrder::Fetch`; `arrival` is the other node's connection, if the image comes from one.
-    pub fn fetch(&mut self, (task, image, check): (u64, ImageRef, bool), from: Origin, spare: PathBuf, arrival: Option<ExpectedTransfer>) {
+    pub fn fetch(
+        &mut self,
+        (task, image, check): (u64, ImageRef, bool),
+        from: ImageOrigin,
+        spare: PathBuf,
+        arrival: Option<ExpectedTransfer>,
+    ) {
         let (expected, pace) = (self.expected(image), self.unbounded.clone());
         let here = match from {
-            Origin::NodeStore(store) => self.store(&store).map(|open| open.image(image.number, image.rank)),
-            Origin::File(path) => Ok(path),
-            Origin::Object(address) => {
+            ImageOrigin::NodeStore(store) => self.store(&store).map(|open| open.image(image.number, image.rank)),
+            ImageOrigin::File(path) => Ok(path),
+            ImageOrigin::Object(address) => {
                 let place = self.place_for(&image, spare);
                 return self.run(task, false, move || {
                     object::get(&address, &expected, &pace, &place).map_err(|error| error.to_string())?;
                     Ok(TierDone::Image(place))
                 });
             }
-            Origin::Node { .. } => {
+            ImageOrigin::Node { .. } => {
                 let (place, patience, urgent) = (self.place_for(&image, spare), self.patience, self.urgent.clone());
                 self.work.spawn(async move {
                     let result = match arrival {

@@ -7,7 +7,7 @@ A checkpoint is taken once under strace, which tells all system calls of the ran
 controller that publishes it, and of the daemon where that writes: it encrypts the image, into a directory of the node, and copies it
 from there to the shared one. Then, for each of them (or for as many as asked, drawn by the seed), a job with one good
 checkpoint is told to take another, and the process is killed as it enters that call; a process of several threads
-counts each thread's calls apart, and a copy that writes behind the program its own. Then `mend restart` must go on, from the first checkpoint or the second, and end with the result
+counts each thread's calls apart, and a copy that writes in the background its own. Then `mend restart` must go on, from the first checkpoint or the second, and end with the result
 of an undisturbed run; all that is listed must be usable.
 """
 
@@ -194,8 +194,8 @@ def one_kill(point, app, expected, work):
             raise Failed(f"{what}: a checkpoint was acknowledged that is not there")
         first = story.job.stdout().splitlines()
         if code == 0:
-            # The copy that writes behind the program was killed, which hurts nothing else; or the point was not reached this time.
-            if done.returncode and "wrote behind the program was killed" not in done.stderr:
+            # The copy that writes in the background was killed, which hurts nothing else; or the point was not reached this time.
+            if done.returncode and "wrote in the background was killed" not in done.stderr:
                 raise Failed(f"{what}: it lives, but the checkpoint failed: {done.stderr}")
             if first != expected:
                 raise Failed(f"{what}: it lives, with output {first[-3:]}")

@@ -40,7 +40,7 @@ fn image(rank: &mut Rank, path: &Path, base: Option<ImageId>, track: bool) -> (S
     (saved, took)
 }
 
-/// The same behind the running program; milliseconds from the order to suspend until it runs again, and until it is written.
+/// The same while the program runs; milliseconds from the order to suspend until it runs again, and until it is written.
 fn snapshot(rank: &mut Rank, path: &Path, base: Option<ImageId>) -> (Saved, f64, f64) {
     rank.inspect_ahead(base);
     let began = Instant::now();
@@ -100,7 +100,7 @@ fn plain(path: &Path, mut left: usize) -> f64 {
     took
 }
 
-/// Full, nothing changed, a tenth changed; while the threads stand still, and behind the program.
+/// Full, nothing changed, a tenth changed; while the threads stand still, and in the background.
 fn sizes(pid: u32, huge: &str, method: &str, place: &Path) {
     let mut rank = start(pid, huge, method);
     let (mut full, mut none, mut tenth, mut parked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -158,7 +158,7 @@ fn sizes(pid: u32, huge: &str, method: &str, place: &Path) {
         ratio(&plain_tenth, &plain_full),
     );
     println!(
-        "{} {method:13} behind the program: full written after {:7.1} ms; a tenth changed {:6.1} ms, {:.3} of full, stopped {:.1} ms",
+        "{} {method:13} in the background: full written after {:7.1} ms; a tenth changed {:6.1} ms, {:.3} of full, stopped {:.1} ms",
         kind(huge),
         median(behind.clone()),
         median(tenth_behind.clone()),
@@ -166,7 +166,7 @@ fn sizes(pid: u32, huge: &str, method: &str, place: &Path) {
         median(stopped)
     );
     println!(
-        "{} {method:13} fastest runs: full {:.1} ms, a tenth of the pages {:.1} ms; plain writes {:.1} and {:.1} ms; behind the program {:.1} and {:.1} ms",
+        "{} {method:13} fastest runs: full {:.1} ms, a tenth of the pages {:.1} ms; plain writes {:.1} and {:.1} ms; in the background {:.1} and {:.1} ms",
         kind(huge),
         fastest(&full),
         fastest(&tenth),

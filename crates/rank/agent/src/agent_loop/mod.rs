@@ -17,19 +17,20 @@ pub(crate) mod hand;
 mod link;
 pub(crate) mod place;
 
-use crate::capture::aside::Room;
-use crate::capture::behind::{self, Behind, Board};
+use crate::capture::background_writer::{self, BackgroundWriter};
+use crate::capture::dirty_copies::DirtyCopyMemory;
 use crate::capture::gather::Space;
 use crate::capture::inspect::{self, Surroundings, resident_bytes};
-use crate::capture::room::{self, Caution};
+use crate::capture::memory_headroom::{self, CopyBackoff};
+use crate::capture::report::ReportPage;
 use crate::capture::save::{self, Clear, Outcome, Snapshot, Standing, save};
 use crate::capture::scratch::Scratch;
-use crate::capture::staged::Staging;
+use crate::capture::shared_copies::SharedCopyMemory;
 use crate::capture::target::Target;
 use crate::descriptors::attached::Attached;
 use crate::descriptors::kept_files::KeptFiles;
 use crate::descriptors::locks::Due;
-use crate::descriptors::node_files;
+use crate::descriptors::node_files::CopyBuffer;
 use crate::descriptors::passing;
 use crate::descriptors::table;
 use crate::memory::maps;
@@ -91,10 +92,10 @@ struct Inspected {
     clear: Option<Clear>,
     /// Why there is no memory for a copy of the process, if so. `None`: not known.
     fits: Option<Result<(), String>>,
-    /// For copies of what such a copy would share.
-    room: Option<Room>,
-    /// What it tells its progress on.
-    board: Option<Board>,
+    /// See [`SharedCopyMemory`].
+    shared_copy_memory: Option<SharedCopyMemory>,
+    /// Where the background writer tells its progress.
+    report_page: Option<ReportPage>,
 }
 
 struct Agent {
@@ -123,8 +124,8 @@ struct Agent {
     lets_go: Option<Instant>,
     /// Channels broke, and the daemon was not told of all of them.
     loses: bool,
-    /// The last image, while it is written behind the program.
-    behind: Option<Box<Behind>>,
+    /// The process that still writes the last image.
+    background: Option<Box<BackgroundWriter>>,
     kept_files: KeptFiles,
     /// Ranks of the job on this node, which are copied at the same time.
     ranks_here: u64,
@@ -132,9 +133,9 @@ struct Agent {
     inspected: Option<Inspected>,
     samples: Samples,
     /// Made ready for a snapshot that is to follow.
-    staging: Option<Staging>,
+    dirty_copy_memory: Option<DirtyCopyMemory>,
     /// About copies of this process.
-    caution: Caution,
+    copy_backoff: CopyBackoff,
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
@@ -160,13 +161,13 @@ pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attac
         told_use: false,
         lets_go: None,
         loses: false,
-        behind: None,
+        background: None,
         kept_files: KeptFiles::default(),
         ranks_here: 1,
         inspected: None,
         samples: Samples::default(),
-        staging: None,
-        caution: Caution::default(),
+        dirty_copy_memory: None,
+        copy_backoff: CopyBackoff::default(),
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
@@ -227,13 +228,14 @@ impl Agent {
                 Stage::Running if self.lets_go.is_some() => Some(pause(SERVICE_PAUSE, self.lets_go)),
                 Stage::Running if joins => Some(Duration::ZERO),
                 Stage::Running if bell::delayed() => Some(PATIENCE),
-                _ => (self.loses || self.behind.is_some() || self.staging.is_some() || self.inspected.is_some()).then_some(behind::LOOK),
+                _ => (self.loses || self.background.is_some() || self.dirty_copy_memory.is_some() || self.inspected.is_some())
+                    .then_some(background_writer::CHECK_INTERVAL),
             };
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
             let link = input(self.link.fd());
             let bell = self.bell.as_ref().map_or_else(|| link.clone(), |bell| input(bell.as_fd()));
-            let copy = self.behind.as_ref().map(|behind| input(behind.ended()));
+            let copy = self.background.as_ref().map(|background| input(background.ended()));
             let count = 2 + usize::from(copy.is_some());
             let descriptors = &mut [link.clone(), bell, copy.unwrap_or(link)][..count];
             match poll(descriptors, timeout.as_ref()) {
@@ -249,13 +251,13 @@ impl Agent {
                         Stage::Suspended if self.network.in_use() => self.network.serve(pause(SERVICE, self.suspended_at)),
                         Stage::Suspended | Stage::Parked { .. } => {}
                     }
-                    self.look_behind()?;
-                    self.staging.take_if(|staging| staging.is_stale());
+                    self.check_background_writer()?;
+                    self.dirty_copy_memory.take_if(|dirty_copy_memory| dirty_copy_memory.is_stale());
                     self.inspected.take_if(|found| found.at.elapsed() > LATELY);
                 }
                 Ok(_) => {
                     let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
-                    self.look_behind()?;
+                    self.check_background_writer()?;
                     if let Some(bell) = self.bell.as_ref().filter(|_| bell) {
                         bell.silence();
                     }
@@ -271,7 +273,7 @@ impl Agent {
 
     /// Huge pages that the tracking of changes has split are to be joined. Not while a copy has them, too.
     fn joins(&self) -> bool {
-        self.behind.is_none() && self.tracker.has_split()
+        self.background.is_none() && self.tracker.has_split()
     }
 
     fn welcome(&mut self, welcome: Welcome) -> io::Result<()> {
@@ -321,7 +323,7 @@ impl Agent {
         let tracking = self.tracker.describe();
         // Before the fabric is held: both take long, and the program's calls would wait.
         let (advice, cpu) = (maps::advice(), Cpu::detect());
-        self.staging = ahead.and_then(|base| self.make_ready(base, &advice));
+        self.dirty_copy_memory = ahead.and_then(|base| self.make_ready(base, &advice));
         // Held for a look, so that no channel is opened between listing the fabric's descriptors and looking at all, and let go
         // while what passes is waited for.
         let ((held, surroundings, descriptors), errors) = passing::look_again(|errors| {
@@ -332,18 +334,18 @@ impl Agent {
         let (found, loose) = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.samples, self.network.in_use());
         drop(held);
         let clear = found.obstacles.is_empty() && !surroundings.provider_open;
-        let clear = clear.then(|| (descriptors.written_files(), node_files::Room::new(loose)));
+        let clear = clear.then(|| (descriptors.written_files(), CopyBuffer::new(loose)));
         // Another copy gives its memory back before the next one is made.
-        let fits = self.behind.is_none().then(|| self.fits());
-        let room = Room::new(advice.values().map(|advised| advised.shared).sum()).ok();
-        let board = Board::new().ok();
+        let fits = self.background.is_none().then(|| self.fits());
+        let shared_copy_memory = SharedCopyMemory::new(advice.values().map(|advised| advised.shared).sum()).ok();
+        let report_page = ReportPage::new().ok();
         drop(descriptors);
         drop(still);
         // Last, since all of that has taken memory.
-        let clear = clear.map(|(written_files, room)| Clear { written_files, room, space: Space::read().ok() });
+        let clear = clear.map(|(written_files, copy_buffer)| Clear { written_files, copy_buffer, space: Space::read().ok() });
         // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
         std::thread::sleep(REST);
-        self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, room, board });
+        self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, shared_copy_memory, report_page });
         Inspection { tracking, ..found }
     }
 
@@ -357,20 +359,20 @@ impl Agent {
             held.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
         }
         excluded.extend(self.tracker.memory());
-        excluded.extend(self.behind.iter().flat_map(|behind| behind.memory()));
+        excluded.extend(self.background.iter().flat_map(|background| background.memory()));
         let provider_open = held.as_ref().is_some_and(|held| held.provider_open());
-        let copy = self.behind.as_ref().and_then(|behind| behind.outer());
+        let copy = self.background.as_ref().and_then(|background| background.outer());
         (held, Surroundings { own, excluded, provider_open, copy, main_process: self.place.main_process })
     }
 
     /// Memory for copies of what changed since an image, if that is to be copied.
-    fn make_ready(&self, base: ImageId, advice: &maps::Advice) -> Option<Staging> {
+    fn make_ready(&self, base: ImageId, advice: &maps::Advice) -> Option<DirtyCopyMemory> {
         let changed = self.tracker.changed(base, &maps::read().ok()?)?;
-        Staging::for_changes(changed, advice.values().map(|advised| advised.small).sum(), self.ranks_here)
+        DirtyCopyMemory::for_changes(changed, advice.values().map(|advised| advised.small).sum(), self.ranks_here)
     }
 
     fn resume(&mut self, seq: u64) -> io::Result<()> {
-        self.staging = None;
+        self.dirty_copy_memory = None;
         self.lets_go = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         let mut standing = match std::mem::replace(&mut self.stage, Stage::Running) {
@@ -403,8 +405,8 @@ impl Agent {
         }
         self.network.resume();
         drop(standing);
-        if let Some(behind) = &self.behind {
-            behind.go_on();
+        if let Some(background) = &self.background {
+            background.open_gate();
         }
         self.tracker.tidy();
         told
@@ -416,7 +418,7 @@ impl Agent {
     }
 
     fn descriptors(&self) -> Vec<i32> {
-        let copy = self.behind.iter().flat_map(|behind| behind.descriptors());
+        let copy = self.background.iter().flat_map(|background| background.descriptors());
         let bell = self.bell.iter().map(Bell::raw);
         [self.link.raw()].into_iter().chain(bell).chain(self.tracker.descriptors()).chain(copy).collect()
     }
@@ -434,7 +436,7 @@ impl Agent {
 
     /// Whether there is memory for a copy of the process; why not.
     fn fits(&self) -> Result<(), String> {
-        room::too_little(resident_bytes(), self.ranks_here).map_or(Ok(()), Err)
+        memory_headroom::shortage(resident_bytes(), self.ranks_here).map_or(Ok(()), Err)
     }
 
     /// What a save that shall not stop the program for long needs; or why it has to.
@@ -442,17 +444,17 @@ impl Agent {
         &mut self,
         order: &SaveOrder,
         fits: Option<Result<(), String>>,
-        (room, board): (Option<Room>, Option<Board>),
+        (shared_copy_memory, report_page): (Option<SharedCopyMemory>, Option<ReportPage>),
     ) -> Result<Option<Snapshot>, String> {
-        let staging = self.staging.take().filter(|_| order.base.is_some());
+        let dirty_copy_memory = self.dirty_copy_memory.take().filter(|_| order.base.is_some());
         if order.mode == SaveMode::Stop {
             return Ok(None);
         }
         let stopped = |why: &str| format!("the program stood still while the image was written: {why}");
-        match self.caution.advises_against().or_else(|| fits.unwrap_or_else(|| self.fits()).err()) {
+        match self.copy_backoff.advises_against().or_else(|| fits.unwrap_or_else(|| self.fits()).err()) {
             Some(why) => Err(stopped(&why)),
-            None => match board.map_or_else(Board::new, Ok) {
-                Ok(board) => Ok(Some(Snapshot { board, rate: order.rate, staging, room })),
+            None => match report_page.map_or_else(ReportPage::new, Ok) {
+                Ok(report_page) => Ok(Some(Snapshot { report_page, rate: order.rate, dirty_copy_memory, shared_copy_memory })),
                 Err(errno) => Err(stopped(&errno.to_string())),
             },
         }
@@ -463,14 +465,16 @@ impl Agent {
         if !matches!(self.stage, Stage::Suspended) {
             return Ok(Some(refused("a rank is saved only while it is suspended")));
         }
-        if let Some(behind) = &mut self.behind {
-            match behind.give_up("another image was asked for") {
+        if let Some(background) = &mut self.background {
+            match background.give_up("another image was asked for") {
                 Some(result) => self.tell_written(result)?,
                 None => return Ok(Some(refused("the process that wrote the last image hangs in its target"))),
             }
         }
         let (advice, cpu, clear, fits, memory) = match self.inspected.take().filter(|found| found.at.elapsed() < LATELY) {
-            Some(Inspected { advice, cpu, clear, fits, room, board, .. }) => (Some(advice), Some(cpu), clear, fits, (room, board)),
+            Some(Inspected { advice, cpu, clear, fits, shared_copy_memory, report_page, .. }) => {
+                (Some(advice), Some(cpu), clear, fits, (shared_copy_memory, report_page))
+            }
             None => (None, None, None, None, (None, None)),
         };
         let (snapshot, note) = match self.snapshot(&order, fits, memory) {
@@ -504,12 +508,12 @@ impl Agent {
         let (scratch, attached, identity) = (&self.scratch, &self.attached, &identity);
         let mut request = save::Request { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear, files_kept };
         match save(&mut request, target, &mut self.samples, &mut self.tracker, prepared, snapshot) {
-            Ok(Outcome::Saved(mut saved, standing, behind)) => {
+            Ok(Outcome::Saved(mut saved, standing, background)) => {
                 saved.note = save::joined(note, saved.note);
                 self.stage = Stage::Parked { threads: standing, fabric: Some(frozen) };
-                self.behind = behind;
-                if self.behind.is_none() {
-                    self.caution.stood_still();
+                self.background = background;
+                if self.background.is_none() {
+                    self.copy_backoff.stood_still();
                 }
                 Ok(Some(Reply::Saved(*saved)))
             }
@@ -527,7 +531,7 @@ impl Agent {
     fn restored(&mut self, standing: Box<Standing>, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
         let began = Instant::now();
         self.tracker.forget();
-        self.caution = Caution::default();
+        self.copy_backoff = CopyBackoff::default();
         let handoff = match restore::handoff(&self.scratch) {
             Ok(handoff) => handoff,
             // Nothing is known about this process, not even how to speak to the daemon.

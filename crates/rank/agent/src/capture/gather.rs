@@ -2,10 +2,11 @@
 
 use crate::allocator;
 use crate::capture::save::{Request, SaveError, Standing};
-use crate::capture::writer::{Job, PAGE};
+use crate::capture::write_job::WriteJob;
 use crate::memory::deleted;
 use crate::memory::layout::{Content, Layout};
 use crate::memory::maps::{self, Area};
+use crate::memory::pages::PAGE;
 use crate::memory::samples::Samples;
 use crate::process;
 use crate::track::DirtyScan;
@@ -157,8 +158,8 @@ impl Tables {
         sources: &'a Sources,
         layout: &'a Layout,
         scan: Option<DirtyScan>,
-    ) -> ManuallyDrop<Job<'a>> {
-        ManuallyDrop::new(Job {
+    ) -> ManuallyDrop<WriteJob<'a>> {
+        ManuallyDrop::new(WriteJob {
             out,
             pagemap: sources.pagemap.as_fd(),
             memory: sources.memory.as_fd(),

@@ -1,18 +1,23 @@
 //! Taking an image: [`inspect`] tells what stands in the way, [`save`] takes it, [`gather`] collects the tables, [`writer`] decides which
 //! pages go into the [`stream`], and that goes to a [`target`].
 //!
-//! The threads stand still for all of it, or for as long as it takes to copy the process ([`behind`], [`aside`]) or what changed ([`staged`]).
+//! The threads stand still for all of it, or for as long as it takes to copy the process ([`background_writer`], [`shared_copies`]) or what
+//! changed ([`dirty_copies`]).
 
-pub(crate) mod aside;
-pub(crate) mod behind;
+pub(crate) mod background_writer;
+pub(crate) mod dirty_copies;
 pub(crate) mod gather;
 pub(crate) mod inspect;
+pub(crate) mod memory_headroom;
 mod outlet;
-pub(crate) mod room;
+pub(crate) mod report;
 pub(crate) mod save;
 pub(crate) mod scratch;
 mod sender;
-pub(crate) mod staged;
+pub(crate) mod shared_copies;
 mod stream;
 pub(crate) mod target;
+pub(crate) mod write_error;
+mod write_job;
+mod write_pace;
 pub(crate) mod writer;

@@ -1,14 +1,11 @@
 //! The end of a stream: a file or a socket that takes bytes.
 
-use crate::capture::writer::WriteError;
+use crate::capture::write_error::{STALL_LIMIT, WriteError};
 use mend_kernel::raw::syscall;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use std::io::IoSlice;
-
-/// A peer that takes nothing for this long is dead.
-pub(crate) const STALL: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 /// Pieces sent with one call, at most what a call takes (`IOV_MAX`).
 pub(crate) const MOST: usize = 512;
@@ -117,7 +114,7 @@ impl<'a> Outlet<'a> {
                 Ok(0) => return Err(WriteError::Out(Errno::IO)),
                 Ok(count) => IoSlice::advance_slices(&mut pieces, count),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&self.out, PollFlags::OUT)], Some(&STALL)) {
+                Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&self.out, PollFlags::OUT)], Some(&STALL_LIMIT)) {
                     Ok(0) => return Err(WriteError::Stalled),
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(error) => return Err(WriteError::Out(error)),

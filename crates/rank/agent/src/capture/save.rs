@@ -8,17 +8,19 @@
 //! describe exactly the memory that is written.
 
 use crate::allocator;
-use crate::capture::aside::Room;
-use crate::capture::behind::{self, Behind, Board, Done};
+use crate::capture::background_writer::{self, BackgroundPlan, BackgroundWriter, Done};
+use crate::capture::dirty_copies::DirtyCopyMemory;
 use crate::capture::gather::{Sources, Space, Tables, gather_until_stable};
 use crate::capture::inspect::{process_obstacles, shared_with_others};
+use crate::capture::report::ReportPage;
 use crate::capture::scratch::{Buffers, Scratch};
-use crate::capture::staged::Staging;
+use crate::capture::shared_copies::SharedCopyMemory;
 use crate::capture::target::{Target, TargetError};
-use crate::capture::writer::{self, Job, WriteError};
+use crate::capture::write_error::WriteError;
+use crate::capture::write_job::WriteJob;
 use crate::descriptors::attached::{self, Attached};
 use crate::descriptors::file_attributes::FileAttributes;
-use crate::descriptors::node_files::{self, NodeFileError, NodeFiles};
+use crate::descriptors::node_files::{CopyBuffer, NodeFileError, NodeFiles};
 use crate::descriptors::passing;
 use crate::descriptors::{self, Descriptors};
 use crate::memory::guards;
@@ -68,7 +70,7 @@ pub(crate) struct Clear {
     /// Numbers of the files that the program writes to.
     pub written_files: Vec<i32>,
     /// For copies of what lies in `/dev/shm`.
-    pub room: node_files::Room,
+    pub copy_buffer: CopyBuffer,
     /// The last thing that was looked at.
     pub space: Option<Space>,
 }
@@ -163,29 +165,29 @@ impl Standing {
     }
 }
 
-/// A copy of the process is to write behind the program.
+/// What it takes to write an image in the background.
 pub(crate) struct Snapshot {
-    pub board: Board,
+    pub report_page: ReportPage,
     /// Bytes per second.
     pub rate: Option<u64>,
-    /// Made ready for copies of what changed.
-    pub staging: Option<Staging>,
-    /// Made ready for copies of what is shared.
-    pub room: Option<Room>,
+    /// See [`DirtyCopyMemory`].
+    pub dirty_copy_memory: Option<DirtyCopyMemory>,
+    /// See [`SharedCopyMemory`].
+    pub shared_copy_memory: Option<SharedCopyMemory>,
 }
 
 impl Snapshot {
     /// Memory that is not the program's.
     pub fn memory(&self) -> impl Iterator<Item = (u64, u64)> {
-        let staged = self.staging.as_ref().map(Staging::range);
-        [self.board.range()].into_iter().chain(staged).chain(self.room.as_ref().map(Room::range))
+        let copies = self.dirty_copy_memory.as_ref().map(DirtyCopyMemory::range);
+        [self.report_page.range()].into_iter().chain(copies).chain(self.shared_copy_memory.as_ref().map(SharedCopyMemory::range))
     }
 }
 
 /// How [`save`] returns.
 pub(crate) enum Outcome {
     /// With what is still being written, if so.
-    Saved(Box<Saved>, Box<Standing>, Option<Box<Behind>>),
+    Saved(Box<Saved>, Box<Standing>, Option<Box<BackgroundWriter>>),
     Restored(Box<Standing>),
 }
 
@@ -199,10 +201,10 @@ pub(crate) fn save(
     snapshot: Option<Snapshot>,
 ) -> Result<Outcome, SaveError> {
     // Before anything is stopped: what cannot be saved anyway, and the bulk of what must be on disk.
-    let (room, space) = match request.clear.take() {
-        Some(Clear { written_files, room, space }) => {
+    let (copy_buffer, space) = match request.clear.take() {
+        Some(Clear { written_files, copy_buffer, space }) => {
             descriptors::sync(&written_files);
-            (Some(room), space)
+            (Some(copy_buffer), space)
         }
         None => {
             look_ahead(request)?;
@@ -232,7 +234,7 @@ pub(crate) fn save(
     let mut sources = Sources::open()?;
     let space = Space::of_lately(space, sources.maps.as_fd())?;
     process_obstacles(None).into_iter().next().map_or(Ok(()), refused)?;
-    standing.files = NodeFiles::capture(&standing.descriptors, &space.areas, room.unwrap_or_else(|| node_files::Room::new(0)))?;
+    standing.files = NodeFiles::capture(&standing.descriptors, &space.areas, copy_buffer.unwrap_or_else(|| CopyBuffer::new(0)))?;
     standing.file_attributes = FileAttributes::read(&standing.descriptors);
     standing.policies = mappings::policies(&space.areas);
     attributes::obstacle(&standing.parked).map_or(Ok(()), refused)?;
@@ -254,12 +256,12 @@ pub(crate) fn save(
         let job = tables.job(target.fd(), &sources, &standing.layout, prepared.scan);
         // SAFETY: the writer runs alone; its buffers are borrowed nowhere else.
         let buffers = unsafe { request.scratch.buffers() };
-        let plan = snapshot.as_ref().map(|Snapshot { board, rate, staging, room }| behind::Plan {
-            board,
+        let plan = snapshot.as_ref().map(|Snapshot { report_page, rate, dirty_copy_memory, shared_copy_memory }| BackgroundPlan {
+            report_page,
             target: &target,
             rate: *rate,
-            staging: staging.as_ref(),
-            room: room.as_ref(),
+            dirty_copy_memory: dirty_copy_memory.as_ref(),
+            shared_copy_memory: shared_copy_memory.as_ref(),
         });
         let stack = request.scratch.other_stack_top();
         let mut call = Call { job: &job, buffers: Some(buffers), plan: plan.as_ref(), stack, result: None };
@@ -287,11 +289,13 @@ pub(crate) fn save(
     let elapsed = || writing.elapsed().as_micros() as u64;
     let (end, scanned, refused) = match result {
         Ok((Done::Snapshot(copy, shares), scanned)) => {
-            let new = |Snapshot { board, staging, room, .. }| Behind::new(saved.id, copy, board, target, staging.filter(|_| shares), room);
-            let behind = snapshot.map(new).map(Box::new);
+            let new = |Snapshot { report_page, dirty_copy_memory, shared_copy_memory, .. }| {
+                BackgroundWriter::new(saved.id, copy, report_page, target, dirty_copy_memory.filter(|_| shares), shared_copy_memory)
+            };
+            let background = snapshot.map(new).map(Box::new);
             settle(&scanned);
             let saved = Box::new(Saved { behind: true, write_us: elapsed(), ..saved });
-            return Ok(Outcome::Saved(saved, standing, behind));
+            return Ok(Outcome::Saved(saved, standing, background));
         }
         Ok((Done::Written(end), scanned)) => (end, scanned, None),
         Ok((Done::Refused(end, errno), scanned)) => (end, scanned, Some(rustix::io::Errno::from_raw_os_error(errno))),
@@ -354,9 +358,9 @@ pub(crate) fn joined(one: Option<String>, other: Option<String>) -> Option<Strin
 }
 
 struct Call<'a> {
-    job: &'a Job<'a>,
+    job: &'a WriteJob<'a>,
     buffers: Option<Buffers>,
-    plan: Option<&'a behind::Plan<'a>>,
+    plan: Option<&'a BackgroundPlan<'a>>,
     /// End of the stack of another process that writes.
     stack: usize,
     result: Option<Result<(Done, ScanResult), WriteError>>,
@@ -369,10 +373,10 @@ unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
     // SAFETY: read once; `call.buffers` is never used again, and its parts have no destructors.
     let buffers = unsafe { core::ptr::read(&raw const call.buffers) };
     let result = match buffers {
-        Some(mut buffers) => {
+        Some(buffers) => {
             let write = || {
-                let mut running = writer::begin_scan(call.job, &mut buffers, call.plan.is_some());
-                let done = behind::write(call.job, buffers, running.as_mut(), call.plan, call.stack)?;
+                let mut running = call.job.begin_scan(buffers.regions, call.plan.is_some());
+                let done = background_writer::write(call.job, buffers, running.as_mut(), call.plan, call.stack)?;
                 // No copy could be made that would do what was left to it.
                 let scanned =
                     running.as_ref().map(RunningScan::result).filter(|scanned| matches!(done, Done::Snapshot(..)) || scanned.complete());

@@ -61,7 +61,7 @@ impl Scratch {
         self.base + HANDOFF + STACK
     }
 
-    /// End of the stack of a writer that shares this memory. See [`crate::capture::staged`].
+    /// End of the stack of a writer that shares this memory. See [`crate::capture::dirty_copies`].
     pub fn other_stack_top(&self) -> usize {
         self.stack_top() + STACK
     }

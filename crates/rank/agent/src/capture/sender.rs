@@ -12,7 +12,7 @@
 //! Faults assumed: the sender is killed at any moment; nothing more is sent then, and the image is given up.
 
 use crate::capture::outlet::{Outlet, Piece};
-use crate::capture::writer::WriteError;
+use crate::capture::write_error::WriteError;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -4,7 +4,7 @@
 
 use crate::capture::outlet::{self, MOST, Outlet, Piece};
 use crate::capture::sender::{self, BATCHES, Sender};
-use crate::capture::writer::WriteError;
+use crate::capture::write_error::WriteError;
 use mend_image::HEADER_SIZE;
 use mend_image::record::{End, HEAD_SIZE, Kind, Ledger, RecordHead};
 use rustix::fd::BorrowedFd;

@@ -1,107 +1,29 @@
 //! Decides what goes into the stream: the pages themselves, without a copy where that is safe. Either all of it while the threads are
-//! parked, or what a copy of the process would not hold while they are, and the rest in that copy (see [`crate::capture::behind`]).
+//! parked, or what a copy of the process would not hold while they are, and the rest in that copy (see [`crate::capture::background_writer`]).
 //!
 //! Everything here runs on the scratch stack with its state there, allocates nothing and calls nothing of the C
 //! library: each byte that it changed would be a byte of the image that changed between checksum and write. Pages that
 //! the kernel may change by itself (restartable-sequences areas) or other processes may (shared mappings) go through a copy.
 
-use crate::capture::aside::Aside;
-use crate::capture::outlet::STALL;
+use crate::capture::dirty_copies::{DirtyCopies, DirtyCopyMemory};
 use crate::capture::scratch::Buffers;
-use crate::capture::staged::{Filled, Staging};
+use crate::capture::shared_copies::SharedCopies;
 use crate::capture::stream::Stream;
+use crate::capture::write_error::WriteError;
+use crate::capture::write_job::{MemoryPart, WriteJob};
 use crate::memory::layout::{Content, Plan};
-use crate::track::{DirtyScan, Entry, RunningScan, ScanContext, tracked, within};
+use crate::memory::pages::{PAGE, is_zero, nonzero, prefetch};
+use crate::track::{Entry, RunningScan, tracked, within};
 use mend_image::fixed::Fixed;
 use mend_image::record::{End, Kind, MAX_PAGES, Mapping, mapping};
 use mend_image::{HEADER_SIZE, kept, launch};
 use mend_kernel::pagemap::{Method, Region, populated, swapping};
 use mend_kernel::raw::{check, syscall};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
-pub(crate) const PAGE: u64 = 4096;
-/// Bytes that are set aside at a time.
-const ASIDE: u64 = 64 << 10;
-
-/// Everything the writer needs, complete before it starts.
-#[derive(Clone, Copy)]
-pub(crate) struct Job<'a> {
-    pub out: BorrowedFd<'a>,
-    pub pagemap: BorrowedFd<'a>,
-    pub memory: BorrowedFd<'a>,
-    pub method: Method,
-    pub header: [u8; HEADER_SIZE],
-    /// Payloads of the tables, in order.
-    pub tables: [(Kind, &'a [u8]); 5],
-    pub unread: &'a [(launch::Role, Vec<u8>)],
-    pub summary: &'a [u8],
-    pub plans: &'a [Plan],
-    /// Pages (addresses, ascending) that the kernel may write to.
-    pub volatile: &'a [u64],
-    /// Memory objects whose bytes are read from a descriptor instead of a mapping: object, descriptor, size.
-    pub held: &'a [(u32, OwnedFd, u64)],
-    /// Scans each page before it is written.
-    pub scan: Option<DirtyScan>,
-}
-
-/// Why the stream could not be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum WriteError {
-    #[error("writing the image failed: {0}")]
-    Out(Errno),
-    #[error("the receiver of the image took nothing for {} s", STALL.tv_sec)]
-    Stalled,
-    #[error("the process that sends the image has ended")]
-    Sender,
-    #[error("memory at {0:#x} cannot be read: {1}")]
-    Memory(u64, Errno),
-    #[error("page tables cannot be read: {0}")]
-    Pagemap(Errno),
-    #[error("the image would hold more than its format allows")]
-    Format,
-}
-
-/// Begins the dirty scan. Nothing of the process may change from here on until the image is complete. Two things may be left for later:
-/// what the writer lets it scan part by part, if all is written while the threads stand still, and what a copy of the process can scan as
-/// well, if one is to be made (`behind`).
-pub(crate) fn begin_scan(job: &Job, buffers: &mut Buffers, behind: bool) -> Option<RunningScan> {
-    let mut running = RunningScan::new(job.scan?);
-    if behind {
-        running.defer();
-    }
-    if behind || !running.in_turn() {
-        running.complete(job.plans, &mut job.scan_context(buffers.regions)?);
-    }
-    Some(running)
-}
-
-impl Job<'_> {
-    /// What the scan needs to know of the process.
-    pub fn scan_context<'b>(&'b self, regions: &'b mut [Region]) -> Option<ScanContext<'b>> {
-        self.scan.map(|scan| scan.context(self.pagemap.as_raw_fd(), self.method, self.volatile, regions))
-    }
-}
-
-/// Which part of the content is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// Memory that a copy of the process shares with it or lacks.
-    Shared,
-    /// Memory of which a copy of the process has its own.
-    Private,
-}
-
-impl Part {
-    /// Where the pages of a mapping belong. A pool of huge pages may have none left for a copy, which would die of it.
-    pub fn of(plan: &Plan) -> Part {
-        const LACKING: u32 = mapping::SHARED | mapping::NO_FORK | mapping::WIPE_ON_FORK | mapping::POOL;
-        match plan.content {
-            Content::Populated | Content::Fleeting | Content::Changed if plan.mapping.flags & LACKING == 0 => Part::Private,
-            _ => Part::Shared,
-        }
-    }
-}
+/// Bytes of shared memory that are copied at a time.
+const SHARED_COPY_BYTES: u64 = 64 << 10;
 
 /// Told of what is sent.
 pub(crate) trait Progress {
@@ -117,7 +39,7 @@ impl Progress for Silent {
 
 /// A stream being written.
 pub(crate) struct Writer<'a, P> {
-    job: &'a Job<'a>,
+    job: &'a WriteJob<'a>,
     stream: Stream<'a>,
     /// See [`Buffers`].
     bounce: &'static mut [u8],
@@ -127,21 +49,21 @@ pub(crate) struct Writer<'a, P> {
     changes: Option<&'static [Entry]>,
     /// A scan that goes on while its list is written.
     running: Option<&'a mut RunningScan>,
-    /// Where copies of what is shared are put for now.
-    aside: Option<Aside>,
+    /// Where copies of shared memory are put for now.
+    shared_copies: Option<SharedCopies>,
     progress: P,
 }
 
 impl<'a> Writer<'a, Silent> {
     /// Writes header and tables. `running` is a scan that is under way or has ended.
-    pub fn begin(job: &'a Job<'a>, buffers: Buffers, running: Option<&'a mut RunningScan>) -> Result<Self, WriteError> {
+    pub fn begin(job: &'a WriteJob<'a>, buffers: Buffers, running: Option<&'a mut RunningScan>) -> Result<Self, WriteError> {
         let scanned = running.as_ref().map(|running| running.result());
         // SAFETY: one scan per image; its lists stay until the next one is prepared.
         let changes = job.scan.zip(scanned).and_then(|(scan, scanned)| unsafe { scan.entries(&scanned) });
         let Buffers { bounce, regions, residency, batches } = buffers;
         let running = running.filter(|running| running.in_turn());
         let stream = Stream::begin(job.out, &job.header, batches)?;
-        let mut writer = Writer { job, stream, bounce, regions, residency, changes, running, aside: None, progress: Silent };
+        let mut writer = Writer { job, stream, bounce, regions, residency, changes, running, shared_copies: None, progress: Silent };
         for (kind, payload) in job.tables {
             writer.record(kind, 0, 0, payload)?;
         }
@@ -166,38 +88,62 @@ pub(crate) struct Detached {
     regions: &'static mut [Region],
     residency: &'static mut [u8],
     changes: Option<&'static [Entry]>,
-    aside: Option<Aside>,
+    shared_copies: Option<SharedCopies>,
 }
 
 impl Writer<'_, Silent> {
-    /// Copies of what is shared with a copy of the process are put there, to be written with the rest.
-    pub fn set_aside(&mut self, aside: Aside) {
-        self.aside = Some(aside);
+    /// Memory that a copy of the process would share is copied there, and written with the rest.
+    pub fn set_shared_copies(&mut self, shared_copies: SharedCopies) {
+        self.shared_copies = Some(shared_copies);
     }
 
     /// To go on with the same stream in another process. The descriptors must stay open, or be others of the same files.
     pub fn detach(self) -> Detached {
-        let Self { job, stream, bounce, regions, residency, changes, aside, .. } = self;
+        let Self { job, stream, bounce, regions, residency, changes, shared_copies, .. } = self;
         // SAFETY: whoever attaches it again answers for them.
         let [out, pagemap, memory] = [job.out, job.pagemap, job.memory].map(|fd| unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) });
-        Detached { out, pagemap, memory, method: job.method, stream: stream.through(out), bounce, regions, residency, changes, aside }
+        Detached {
+            out,
+            pagemap,
+            memory,
+            method: job.method,
+            stream: stream.through(out),
+            bounce,
+            regions,
+            residency,
+            changes,
+            shared_copies,
+        }
     }
 }
 
 impl Detached {
-    /// A job that says what goes where and nothing else: enough for what was staged.
-    pub fn job(&self) -> Job<'static> {
+    /// A job that says what goes where and nothing else: enough for dirty copies.
+    pub fn job(&self) -> WriteJob<'static> {
         let Self { out, pagemap, memory, method, .. } = *self;
         let nothing = |kind| (kind, &[][..]);
         let tables = [Kind::Strings, Kind::Objects, Kind::Mappings, Kind::Threads, Kind::Process].map(nothing);
         let header = [0; HEADER_SIZE];
-        Job { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans: &[], volatile: &[], held: &[], scan: None }
+        WriteJob {
+            out,
+            pagemap,
+            memory,
+            method,
+            header,
+            tables,
+            unread: &[],
+            summary: &[],
+            plans: &[],
+            volatile: &[],
+            held: &[],
+            scan: None,
+        }
     }
 
     /// The writer again.
-    pub fn attach<'b, P: Progress>(self, job: &'b Job<'b>, progress: P) -> Writer<'b, P> {
-        let Self { stream, bounce, regions, residency, changes, aside, .. } = self;
-        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, running: None, aside, progress }
+    pub fn attach<'b, P: Progress>(self, job: &'b WriteJob<'b>, progress: P) -> Writer<'b, P> {
+        let Self { stream, bounce, regions, residency, changes, shared_copies, .. } = self;
+        Writer { job, stream: stream.through(job.out), bounce, regions, residency, changes, running: None, shared_copies, progress }
     }
 }
 
@@ -212,17 +158,19 @@ impl<P: Progress> Writer<'_, P> {
     }
 
     /// Writes one part of the content.
-    pub fn content(&mut self, part: Part) -> Result<(), WriteError> {
+    pub fn content(&mut self, part: MemoryPart) -> Result<(), WriteError> {
         let job = self.job;
-        if part == Part::Private {
-            self.put_aside()?;
+        if part == MemoryPart::Private {
+            self.write_shared_copies()?;
         }
-        for plan in job.plans.iter().filter(|plan| Part::of(plan) == part) {
+        for plan in job.plans.iter().filter(|plan| MemoryPart::of(plan) == part) {
             self.mapping(plan)?;
         }
         match part {
-            Part::Shared => job.held.iter().try_for_each(|(object, descriptor, size)| self.object(*object, descriptor.as_fd(), *size)),
-            Part::Private => {
+            MemoryPart::Shared => {
+                job.held.iter().try_for_each(|(object, descriptor, size)| self.object(*object, descriptor.as_fd(), *size))
+            }
+            MemoryPart::Private => {
                 // What follows the last page, too, for it to be complete.
                 let _ = self.known_from(u64::MAX - 1);
                 let kept = self.listed().iter().filter(|entry| !entry.changed());
@@ -243,15 +191,15 @@ impl<P: Progress> Writer<'_, P> {
         Ok(end)
     }
 
-    /// Writes what was set aside, or the rest of it.
-    fn put_aside(&mut self) -> Result<(), WriteError> {
-        let Some(aside) = self.aside.take() else { return Ok(()) };
-        aside.each(|kind, index, address, payload| self.record(kind, index, address, payload))
+    /// Writes the shared copies, if there are any.
+    fn write_shared_copies(&mut self) -> Result<(), WriteError> {
+        let Some(shared_copies) = self.shared_copies.take() else { return Ok(()) };
+        shared_copies.each(|kind, index, address, payload| self.record(kind, index, address, payload))
     }
 
-    /// Writes a record of what may change when the threads go on, or sets it aside.
+    /// Writes a record of what may change when the threads go on, or keeps a copy of it for later.
     fn record_copy(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<(), WriteError> {
-        let put = self.aside.as_mut().is_some_and(|aside| aside.put(kind, index, address, payload));
+        let put = self.shared_copies.as_mut().is_some_and(|shared_copies| shared_copies.put(kind, index, address, payload));
         if put { Ok(()) } else { self.record(kind, index, address, payload) }
     }
 
@@ -261,11 +209,11 @@ impl<P: Progress> Writer<'_, P> {
         Ok(())
     }
 
-    /// Writes what was copied of the private content.
-    pub fn staged(&mut self, staging: &Staging, filled: Filled) -> Result<(), WriteError> {
-        self.put_aside()?;
-        staging.each_copied(filled, |(start, end), from, zeros| self.direct(start, end, from, !zeros))?;
-        self.keep(staging.kept(filled))?;
+    /// Writes the dirty copies: all of the private content that changed.
+    pub fn dirty_copies(&mut self, memory: &DirtyCopyMemory, copies: DirtyCopies) -> Result<(), WriteError> {
+        self.write_shared_copies()?;
+        memory.each_copied(copies, |(start, end), from, zeros| self.direct(start, end, from, !zeros))?;
+        self.keep(memory.kept(copies))?;
         let sent = self.stream.flush()?;
         self.progress.wrote(sent);
         Ok(())
@@ -411,9 +359,9 @@ impl<P: Progress> Writer<'_, P> {
     fn copied(&mut self, start: u64, end: u64, skip_zero: bool, may_lack: bool) -> Result<(), WriteError> {
         let mut at = start;
         while at < end {
-            let piece = if self.aside.is_some() { ASIDE } else { MAX_PAGES };
+            let piece = if self.shared_copies.is_some() { SHARED_COPY_BYTES } else { MAX_PAGES };
             let length = (end - at).min(piece) as usize;
-            let got = fetch(self.job.memory, at, &mut self.bounce[..length], may_lack)?;
+            let got = self.job.fetch(at, &mut self.bounce[..length], may_lack)?;
             if got == 0 {
                 at += PAGE;
                 continue;
@@ -490,8 +438,8 @@ impl<P: Progress> Writer<'_, P> {
                 Err(Errno::NXIO) => return Ok(()),
                 Err(error) => return Err(WriteError::Memory(at, error)),
             };
-            // What is set aside stays in the processor's cache on its way.
-            let piece = if self.aside.is_some() { ASIDE } else { MAX_PAGES };
+            // A shared copy stays in the processor's cache on its way.
+            let piece = if self.shared_copies.is_some() { SHARED_COPY_BYTES } else { MAX_PAGES };
             let length = (size.saturating_sub(at)).min(piece) as usize;
             let bounce = std::mem::take(&mut self.bounce);
             let result = match rustix::io::pread(descriptor, &mut bounce[..length], at) {
@@ -508,77 +456,7 @@ impl<P: Progress> Writer<'_, P> {
     }
 }
 
-/// Asks for the beginning of a page, as much as comes while another one is checksummed. Harmless whatever is there.
-fn prefetch(page: u64) {
-    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    for line in 0..24 {
-        // SAFETY: a hint; it does not fault.
-        unsafe { _mm_prefetch((page as *const i8).wrapping_add(64 * line), _MM_HINT_T0) };
-    }
-}
-
-/// Reads whole pages at `address` by the kernel; returns how many bytes there are.
-pub(crate) fn fetch(memory: BorrowedFd, address: u64, room: &mut [u8], may_lack: bool) -> Result<u64, WriteError> {
-    loop {
-        return match rustix::io::pread(memory, &mut *room, address) {
-            Ok(got) => Ok(got as u64 / PAGE * PAGE),
-            Err(Errno::INTR) => continue,
-            Err(Errno::IO | Errno::FAULT) if may_lack => Ok(0),
-            Err(error) => Err(WriteError::Memory(address, error)),
-        };
-    }
-}
-
 fn page_at(address: u64) -> &'static [u8] {
     // SAFETY: callers pass populated, readable pages; see `direct`.
     unsafe { core::slice::from_raw_parts(address as *const u8, PAGE as usize) }
-}
-
-/// Runs of pages that hold something, from where to where; the last page may be cut.
-pub(crate) fn nonzero(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
-    let page = PAGE as usize;
-    let zero = move |at: usize| is_zero(&bytes[at..bytes.len().min(at + page)]);
-    let mut at = 0;
-    core::iter::from_fn(move || {
-        while at < bytes.len() && zero(at) {
-            at += page;
-        }
-        let first = at;
-        while at < bytes.len() && !zero(at) {
-            at += page;
-        }
-        (first < at).then(|| (first, at.min(bytes.len())))
-    })
-}
-
-/// Whether all bytes are zero. Compiles to vector instructions.
-pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    bytes.chunks(256).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_that_hold_something_are_found_to_the_last_byte() {
-        let mut bytes = vec![0u8; 5 * 4096 + 10];
-        assert_eq!(nonzero(&bytes).next(), None);
-        for at in [4096, 3 * 4096 - 1, 5 * 4096 + 9] {
-            bytes[at] = 1;
-        }
-        assert_eq!(nonzero(&bytes).collect::<Vec<_>>(), [(4096, 3 * 4096), (5 * 4096, 5 * 4096 + 10)]);
-        assert_eq!(nonzero(&[]).next(), None);
-    }
-
-    #[test]
-    fn zero_is_zero_only_if_every_byte_is() {
-        let mut page = [0u8; 4096];
-        assert!(is_zero(&page));
-        for at in [0, 255, 256, 4095] {
-            page[at] = 1;
-            assert!(!is_zero(&page));
-            page[at] = 0;
-        }
-    }
 }

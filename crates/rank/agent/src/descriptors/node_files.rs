@@ -5,11 +5,11 @@
 //! Which rank of a node made a file nobody knows: each has all of them in its image, and of two of one name the newer stays.
 //! Where ranks share the node's `/dev/shm`, its files are left alone.
 
-use crate::capture::writer::nonzero;
 use crate::descriptors::reopen::Inherited;
 use crate::descriptors::{Descriptors, What, map_identity};
 use crate::memory::layout::Layout;
 use crate::memory::maps::{Area, NODE_MEMORY};
+use crate::memory::pages::nonzero;
 use crate::process::tasks::names_in;
 use mend_image::record::object;
 use mend_messages::agent::SHARED_MEMORY_PREFIX;
@@ -22,15 +22,15 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Most that is kept of what nobody has open or mapped, bytes, with [`EACH`] for every entry.
-const LIMIT: u64 = 256 << 20;
-const EACH: u64 = 4096;
+/// Most that is kept of what nobody has open or mapped, bytes, with [`ENTRY_BYTES`] for every entry.
+const MAX_LOOSE_BYTES: u64 = 256 << 20;
+const ENTRY_BYTES: u64 = 4096;
 /// Bytes that are read at a time.
-const PIECE: u64 = 64 << 10;
+const READ_BYTES: u64 = 64 << 10;
 /// Most bytes of copies for which memory is made ready.
-const AHEAD: u64 = 16 << 20;
+const MAX_READY_BYTES: u64 = 16 << 20;
 /// How often a directory is opened that others close.
-const ATTEMPTS: u32 = 1000;
+const MAX_ATTEMPTS: u32 = 1000;
 
 /// Device and inode as `/proc/self/maps` writes them.
 type Identity = (u64, u64);
@@ -38,7 +38,7 @@ type Identity = (u64, u64);
 /// A file that cannot be saved.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeFileError {
-    #[error("{} in the node's memory, with more than {} MiB that nobody has open or mapped", .0.display(), LIMIT >> 20)]
+    #[error("{} in the node's memory, with more than {} MiB that nobody has open or mapped", .0.display(), MAX_LOOSE_BYTES >> 20)]
     Large(PathBuf),
     #[error("{} in the node's memory cannot be read", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
@@ -62,19 +62,19 @@ pub(crate) struct NodeFiles {
 }
 
 /// Memory for copies that was made ready while the program ran.
-pub(crate) struct Room {
+pub(crate) struct CopyBuffer {
     piece: Vec<u8>,
     bytes: Vec<u8>,
 }
 
-impl Room {
+impl CopyBuffer {
     /// For so many bytes; for a part of them if they are many.
     pub fn new(bytes: u64) -> Self {
         // Written to, so that the kernel has given it.
         let populated = |length: u64| vec![1; length as usize];
-        let mut room = Self { piece: populated(if bytes == 0 { 0 } else { PIECE }), bytes: populated(bytes.min(AHEAD)) };
-        room.bytes.clear();
-        room
+        let mut buffer = Self { piece: populated(if bytes == 0 { 0 } else { READ_BYTES }), bytes: populated(bytes.min(MAX_READY_BYTES)) };
+        buffer.bytes.clear();
+        buffer
     }
 }
 
@@ -112,10 +112,10 @@ struct Copied {
 
 impl Copied {
     /// Copies a file.
-    fn read(path: &Path, Room { piece, bytes }: &mut Room) -> io::Result<Self> {
+    fn read(path: &Path, CopyBuffer { piece, bytes }: &mut CopyBuffer) -> io::Result<Self> {
         let file = File::open(path)?;
         let mut copied = Self::default();
-        piece.resize(PIECE as usize, 0);
+        piece.resize(READ_BYTES as usize, 0);
         loop {
             let got = match file.read_at(piece, copied.size) {
                 Ok(0) => return Ok(copied),
@@ -147,8 +147,8 @@ impl NodeFiles {
     }
 
     /// Looks at everything, and copies what nobody holds. The threads are parked.
-    pub fn capture(descriptors: &Descriptors, areas: &[Area], room: Room) -> Result<Self, NodeFileError> {
-        Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), Some(room))
+    pub fn capture(descriptors: &Descriptors, areas: &[Area], buffer: CopyBuffer) -> Result<Self, NodeFileError> {
+        Survey::below(Path::new(NODE_MEMORY), || held(descriptors, areas), Some(buffer))
     }
 
     /// Makes what is held an object of the image that keeps its name.
@@ -225,20 +225,20 @@ fn is_own(place: &Path) -> bool {
 struct Survey {
     held: HashSet<Identity>,
     /// For copies, if they are wanted.
-    room: Option<Room>,
+    buffer: Option<CopyBuffer>,
     total: u64,
     found: NodeFiles,
 }
 
 impl Survey {
-    fn below(place: &Path, held: impl FnOnce() -> HashSet<Identity>, room: Option<Room>) -> Result<NodeFiles, NodeFileError> {
+    fn below(place: &Path, held: impl FnOnce() -> HashSet<Identity>, buffer: Option<CopyBuffer>) -> Result<NodeFiles, NodeFileError> {
         // Most are empty, and the table of mounts may be long.
         if names_in(place).map_or(true, |names| names.is_empty()) || !is_own(place) {
             return Ok(NodeFiles::default());
         }
-        let mut survey = Self { held: held(), room, total: 0, found: NodeFiles::default() };
+        let mut survey = Self { held: held(), buffer, total: 0, found: NodeFiles::default() };
         survey.directory(place)?;
-        let bytes = survey.room.map(|room| room.bytes).unwrap_or_default();
+        let bytes = survey.buffer.map(|buffer| buffer.bytes).unwrap_or_default();
         Ok(NodeFiles { bytes, ..survey.found })
     }
 
@@ -259,7 +259,7 @@ impl Survey {
         let failed = |source| NodeFileError::Unreadable { path: path.to_owned(), source };
         let metadata = path.symlink_metadata().map_err(failed)?;
         let about = metadata.file_type();
-        self.total += EACH;
+        self.total += ENTRY_BYTES;
         let kind = if about.is_dir() {
             Kind::Directory
         } else if about.is_symlink() {
@@ -273,16 +273,16 @@ impl Survey {
             Kind::Held { identity: identity_of(&metadata), size: metadata.len(), object: None }
         } else {
             self.total += metadata.len();
-            if self.total > LIMIT {
+            if self.total > MAX_LOOSE_BYTES {
                 return Err(NodeFileError::Large(path.to_owned()));
             }
-            let copied = match &mut self.room {
-                Some(room) => Copied::read(path, room),
+            let copied = match &mut self.buffer {
+                Some(buffer) => Copied::read(path, buffer),
                 None => File::open(path).map(|_| Copied { size: metadata.len(), ..Copied::default() }),
             };
             Kind::Loose(copied.map_err(failed)?)
         };
-        if self.total > LIMIT {
+        if self.total > MAX_LOOSE_BYTES {
             return Err(NodeFileError::Large(path.to_owned()));
         }
         let directory = matches!(kind, Kind::Directory);
@@ -301,7 +301,7 @@ impl Entry {
         loop {
             let makes = matches!(self.kind, Kind::Directory) && self.path.symlink_metadata().is_err();
             match (self.bring_back(inherited, bytes), above) {
-                (Err(error), Some(above)) if error.kind() == io::ErrorKind::PermissionDenied && attempts < ATTEMPTS => {
+                (Err(error), Some(above)) if error.kind() == io::ErrorKind::PermissionDenied && attempts < MAX_ATTEMPTS => {
                     attempts += 1;
                     // If it is not ours to open, what was in the way is told.
                     rustix::fs::chmod(above, Mode::RWXU).map_err(|_| error)?;

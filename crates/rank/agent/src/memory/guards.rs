@@ -1,7 +1,8 @@
 //! Guard pages within mappings (`MADV_GUARD_INSTALL`, Linux 6.13), which no list of mappings shows.
 
 use crate::capture::scratch::Scratch;
-use crate::capture::writer::{PAGE, WriteError};
+use crate::capture::write_error::WriteError;
+use crate::memory::pages::PAGE;
 use mend_kernel::pagemap;
 use mend_kernel::raw::{check, syscall};
 use rustix::io::Errno;

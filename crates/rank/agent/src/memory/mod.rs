@@ -3,6 +3,8 @@
 pub(crate) mod deleted;
 pub(crate) mod guards;
 pub(crate) mod layout;
+pub(crate) mod lines;
 pub(crate) mod mapping_attributes;
 pub(crate) mod maps;
+pub(crate) mod pages;
 pub(crate) mod samples;

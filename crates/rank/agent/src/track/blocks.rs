@@ -11,7 +11,7 @@
 
 use super::page_list::LentPages;
 use super::scan::{Entry, Run, Sink};
-use crate::capture::writer::PAGE;
+use crate::memory::pages::PAGE;
 use mend_kernel::userfault::release;
 
 /// Bytes of a huge page.

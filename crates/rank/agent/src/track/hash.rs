@@ -6,8 +6,8 @@
 
 use super::page_list::{LentPages, Words};
 use super::scan::{ScanContext, Sink, each_populated};
-use crate::capture::writer::{PAGE, is_zero};
 use crate::memory::layout::{Content, Plan};
+use crate::memory::pages::{PAGE, is_zero};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// A page and the hash of its content.

@@ -11,8 +11,8 @@
 
 use super::blocks::Blocks;
 use super::scan::{ScanContext, Sink, each_page_run, each_populated, each_region};
-use crate::capture::writer::PAGE;
 use crate::memory::layout::Plan;
+use crate::memory::pages::PAGE;
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::{Method, Region, observed, populated, written};
 use mend_kernel::userfault::register;

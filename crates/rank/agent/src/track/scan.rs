@@ -11,8 +11,8 @@ use super::hash::{self, Hashed, Hashing};
 use super::page_list::{LentPages, Words};
 use super::protect;
 use super::soft;
-use crate::capture::writer::PAGE;
 use crate::memory::layout::{Content, Plan};
+use crate::memory::pages::PAGE;
 use mend_image::record::{Mapping, mapping};
 use mend_kernel::pagemap::{self, Method, Region, populated};
 

@@ -5,8 +5,8 @@
 //! alone, hashes for private mappings of files.
 
 use super::scan::{ScanContext, Sink, each_populated, each_region};
-use crate::capture::writer::{PAGE, is_zero};
 use crate::memory::layout::{Content, Plan};
+use crate::memory::pages::{PAGE, is_zero};
 use mend_kernel::pagemap::{populated, soft_dirty};
 use mend_kernel::userfault::{observed, register};
 

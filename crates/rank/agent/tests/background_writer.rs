@@ -1,4 +1,4 @@
-//! Images written behind the running program, by the real agent. Each program finds out by itself if its image held anything
+//! Images written while the program runs, by the real agent. Each program finds out by itself if its image held anything
 //! that is not of the snapshot's instant.
 
 mod support;

@@ -1,31 +1,31 @@
-//! What a copy of the process would share with it, set aside while the threads stand still: the copy has that of its own, and writes it
-//! behind the program.
+//! Shared copies: copies of memory that a copy of the process would share with the program. They are made while the threads stand still;
+//! the copy of the process writes them in the background.
 //!
-//! To set a page aside takes a tenth of what it takes to write it, as the memory was made ready while the program ran. What finds no
-//! room is written at once.
+//! To copy a page takes a tenth of the time that it takes to write it, since the memory for it was made ready while the program ran. What
+//! does not fit is written at once.
 //!
 //! ```text
-//! room: ┌ payloads, one after the other ─► ...        ... ◄─ kind, index, address and length of each record ┐
+//! memory: ┌ payloads, one after the other ─► ...        ... ◄─ kind, index, address and length of each record ┐
 //! ```
 //! Source: madvise(2), `MADV_POPULATE_WRITE` (Linux 5.14).
 
-use crate::capture::writer::PAGE;
+use crate::memory::pages::PAGE;
 use mend_image::record::Kind;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Most bytes that are made ready.
-const LIMIT: u64 = 16 << 20;
+const MAX_READY_BYTES: u64 = 16 << 20;
 /// Bytes beside that for what comes until the threads stand still, and for what tells of the payloads.
-const SLACK: usize = 256 << 10;
+const SLACK_BYTES: usize = 256 << 10;
 
-/// Memory that was made ready.
-pub(crate) struct Room {
+/// Memory for shared copies, made ready while the program runs.
+pub(crate) struct SharedCopyMemory {
     base: usize,
     length: usize,
 }
 
-/// What a payload is.
+/// Which record a payload belongs to.
 #[derive(Clone, Copy)]
 struct Entry {
     kind: Kind,
@@ -34,29 +34,29 @@ struct Entry {
     length: usize,
 }
 
-/// What is in a [`Room`].
+/// What is in a [`SharedCopyMemory`].
 #[derive(Clone, Copy)]
-pub(crate) struct Aside {
+pub(crate) struct SharedCopies {
     base: usize,
     end: usize,
     filled: usize,
     entries: usize,
 }
 
-impl Room {
-    /// Maps and populates room for so many pages and some more.
+impl SharedCopyMemory {
+    /// Maps and populates memory for so many pages and some more.
     ///
     /// # Errors
     /// `ENOMEM`; `EINVAL` or `EFAULT` where it cannot be populated.
     pub fn new(pages: u64) -> Result<Self, Errno> {
-        let length = (pages * PAGE).min(LIMIT) as usize + SLACK;
+        let length = (pages * PAGE).min(MAX_READY_BYTES) as usize + SLACK_BYTES;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(core::ptr::null_mut(), length, protection, flags)? } as usize;
-        let room = Self { base, length };
+        let memory = Self { base, length };
         // SAFETY: advice on the mapping made above, which nobody else knows.
         unsafe { madvise(base as *mut _, length, Advice::LinuxPopulateWrite)? };
-        Ok(room)
+        Ok(memory)
     }
 
     /// Address range, not to be saved.
@@ -67,26 +67,26 @@ impl Room {
     /// Nothing is in it yet.
     ///
     /// # Safety
-    /// The room outlives what is put into it, in this process and in those that share its memory, and is lent once.
-    pub unsafe fn lend(&self) -> Aside {
-        Aside { base: self.base, end: self.base + self.length, filled: 0, entries: 0 }
+    /// The memory outlives what is put into it, in this process and in those that share its memory, and is lent once.
+    pub unsafe fn lend(&self) -> SharedCopies {
+        SharedCopies { base: self.base, end: self.base + self.length, filled: 0, entries: 0 }
     }
 }
 
-impl Drop for Room {
+impl Drop for SharedCopyMemory {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, no longer borrowed.
         let _ = unsafe { munmap(self.base as *mut _, self.length) };
     }
 }
 
-impl Aside {
-    /// Takes a copy of a record's payload. False if there is no room for it.
+impl SharedCopies {
+    /// Copies a record's payload. False if it does not fit.
     pub fn put(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> bool {
         if self.filled + payload.len() + (self.entries + 1) * size_of::<Entry>() > self.end - self.base {
             return false;
         }
-        // SAFETY: within the room, which was lent to this alone, below all entries.
+        // SAFETY: within the memory, which was lent to this alone, below all entries.
         unsafe {
             core::ptr::copy_nonoverlapping(payload.as_ptr(), (self.base + self.filled) as *mut u8, payload.len());
             self.entry(self.entries).write_unaligned(Entry { kind, index, address, length: payload.len() });
@@ -121,18 +121,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_aside_comes_back_in_order_until_the_room_is_full() {
-        let room = Room::new(3).unwrap();
-        // SAFETY: lent once, and used while the room is there.
-        let mut aside = unsafe { room.lend() };
+    fn copies_come_back_in_order_until_the_memory_is_full() {
+        let memory = SharedCopyMemory::new(3).unwrap();
+        // SAFETY: lent once, and used while the memory is there.
+        let mut copies = unsafe { memory.lend() };
         let payload = |number: u64| vec![number as u8; (number as usize * 977) % 9000];
         let mut fitted = 0;
-        while aside.put(Kind::Bytes, fitted as u32 + 1, fitted << 12, &payload(fitted)) {
+        while copies.put(Kind::Bytes, fitted as u32 + 1, fitted << 12, &payload(fitted)) {
             fitted += 1;
         }
         assert!(fitted > 20);
         let mut seen = 0;
-        let told: Result<(), ()> = aside.each(|kind, index, address, bytes| {
+        let told: Result<(), ()> = copies.each(|kind, index, address, bytes| {
             assert_eq!((kind, index, address), (Kind::Bytes, seen as u32 + 1, seen << 12));
             assert_eq!(bytes, payload(seen));
             seen += 1;

@@ -1,4 +1,4 @@
-//! Copies of what changed since the image to build on, made while the threads stand still.
+//! Dirty copies: copies of the pages that changed since the image to build on, made while the threads stand still.
 //!
 //! A copy of the process has page tables of its own, and to copy those of small pages takes 20 ms per GiB, however little of it
 //! changed. Where copying the changes themselves takes less, that is done instead, into memory that was made ready while the program
@@ -12,10 +12,12 @@
 //!
 //! Source: madvise(2), `MADV_POPULATE_WRITE` (Linux 5.14).
 
-use crate::capture::room;
+use crate::capture::memory_headroom;
 use crate::capture::sender;
-use crate::capture::writer::{Job, PAGE, Part, WriteError, fetch};
+use crate::capture::write_error::WriteError;
+use crate::capture::write_job::{MemoryPart, WriteJob};
 use crate::memory::layout::{Content, Plan};
+use crate::memory::pages::PAGE;
 use crate::track::{Entry, within};
 use core::arch::x86_64::{__m128i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128};
 use core::ffi::c_void;
@@ -27,21 +29,21 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::time::{Duration, Instant};
 
 /// Bytes of a huge page.
-const BLOCK: usize = 2 << 20;
-/// Bytes that are made ready at a time: the program's calls for memory may wait for them.
-const PIECE: usize = 4 * BLOCK;
-/// How long it is kept ready for an image that does not come.
-const LIMIT: Duration = Duration::from_secs(20);
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes that are populated at a time: the program's calls for memory may wait for them.
+const POPULATE_BYTES: usize = 4 * HUGE_PAGE_BYTES;
+/// How long memory is kept ready for an image that does not come.
+const MAX_READY_TIME: Duration = Duration::from_secs(20);
 /// Bytes beside a quarter that are made ready for what the program changes until it stands still.
-const SLACK: usize = 8 << 20;
-/// To copy a page costs as much as to copy the page table entries of so many.
-const WORTH: u64 = 4;
+const SLACK_BYTES: usize = 8 << 20;
+/// Copying a page costs as much as copying this many page table entries.
+const PAGE_COPY_COST_ENTRIES: u64 = 4;
 
-/// So many bytes are copied in the time that another process takes to begin.
-const ALONE: u64 = 2 << 20;
+/// Bytes that are copied in the time that another process takes to begin: fewer are not worth a second one.
+const MIN_HALVED_BYTES: u64 = 2 << 20;
 
-/// Memory that was made ready.
-pub(crate) struct Staging {
+/// Memory for dirty copies, made ready while the program runs.
+pub(crate) struct DirtyCopyMemory {
     base: usize,
     /// All of the mapping, and what of it is used: whole blocks.
     mapped: usize,
@@ -60,56 +62,56 @@ struct Run {
     /// End, and in its low bits [`ZEROS`], [`KEPT`].
     end: u64,
 }
-const RUN: usize = size_of::<Run>();
+const RUN_BYTES: usize = size_of::<Run>();
 
 /// Pages of zeros are stored, too.
 const ZEROS: u64 = 1;
 /// Left to the base.
 const KEPT: u64 = 2;
 
-/// Some of the memory that was made ready, and how much of it is taken by pages and by what tells of them.
+/// One half of the memory, and how much of it is taken by pages and by what tells of them.
 #[derive(Clone, Copy)]
-struct Share {
+struct Half {
     start: usize,
     end: usize,
     filled: usize,
     runs: usize,
 }
 
-/// What is in the memory that was made ready, by ascending addresses.
+/// What is in the memory, by ascending addresses.
 #[derive(Clone, Copy)]
-pub(crate) struct Filled([Share; 2]);
+pub(crate) struct DirtyCopies([Half; 2]);
 
-impl Staging {
-    /// Room for so many pages, if to copy them is quicker than the page tables of `small` pages, and there is enough memory for `ranks` that do so
-    /// on this node.
+impl DirtyCopyMemory {
+    /// Memory for so many pages, if copying them is quicker than copying the page tables of `small` pages, and if this node has enough memory
+    /// for `ranks` that do so.
     pub fn for_changes(changed: u64, small: u64, ranks: u64) -> Option<Self> {
-        let quicker = changed.saturating_mul(WORTH) < small;
-        let fits = quicker && room::too_little(changed * PAGE, ranks).is_none();
+        let quicker = changed.saturating_mul(PAGE_COPY_COST_ENTRIES) < small;
+        let fits = quicker && memory_headroom::shortage(changed * PAGE, ranks).is_none();
         fits.then(|| Self::new(changed, sender::may_use(2 * ranks)).ok())?
     }
 
-    /// Maps and populates room for so many pages and some more, in a tenth of a second per 200 MiB. `in_halves`: a second process may
+    /// Maps and populates memory for so many pages and some more, in a tenth of a second per 200 MiB. `in_halves`: a second process may
     /// fill one half of it.
     ///
     /// # Errors
     /// `ENOMEM`; `EINVAL` or `EFAULT` where it cannot be populated.
     fn new(pages: u64, in_halves: bool) -> Result<Self, Errno> {
-        let wanted = pages as usize * (PAGE as usize + RUN);
-        let length = (wanted + wanted / 4 + SLACK).next_multiple_of(BLOCK);
-        let mapped = length + BLOCK;
+        let wanted = pages as usize * (PAGE as usize + RUN_BYTES);
+        let length = (wanted + wanted / 4 + SLACK_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
+        let mapped = length + HUGE_PAGE_BYTES;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(core::ptr::null_mut(), mapped, protection, flags)? } as usize;
-        let staging = Self { base, mapped, start: base.next_multiple_of(BLOCK), length, made: Instant::now(), in_halves };
+        let memory = Self { base, mapped, start: base.next_multiple_of(HUGE_PAGE_BYTES), length, made: Instant::now(), in_halves };
         // SAFETY: advice on the mapping made above, which nobody else knows.
         unsafe {
-            let _ = madvise(staging.start as *mut _, length, Advice::LinuxHugepage);
-            for at in (0..length).step_by(PIECE) {
-                madvise((staging.start + at) as *mut _, PIECE.min(length - at), Advice::LinuxPopulateWrite)?;
+            let _ = madvise(memory.start as *mut _, length, Advice::LinuxHugepage);
+            for at in (0..length).step_by(POPULATE_BYTES) {
+                madvise((memory.start + at) as *mut _, POPULATE_BYTES.min(length - at), Advice::LinuxPopulateWrite)?;
             }
         }
-        Ok(staging)
+        Ok(memory)
     }
 
     /// Address range, not to be saved.
@@ -119,36 +121,36 @@ impl Staging {
 
     /// The image did not come.
     pub fn is_stale(&self) -> bool {
-        self.made.elapsed() > LIMIT
+        self.made.elapsed() > MAX_READY_TIME
     }
 
-    /// Copies what changed of the memory that a copy of the process would have for itself. `None`: there is too little room.
+    /// Copies what changed of the private memory. `None`: it does not fit.
     ///
     /// # Safety
     /// Nobody uses the stack that ends at `stack`, and nothing changes what is copied, until this returns.
-    pub unsafe fn fill(&self, job: &Job, changes: &[Entry], stack: usize) -> Result<Option<Filled>, WriteError> {
+    pub unsafe fn fill(&self, job: &WriteJob, changes: &[Entry], stack: usize) -> Result<Option<DirtyCopies>, WriteError> {
         let end = self.start + self.length;
-        let Some(half) = halfway(changes).filter(|_| self.in_halves) else {
-            let mut all = Share::new(self.start, end);
-            return Ok(all.fill(job, changes, (0, u64::MAX))?.then_some(Filled([all, Share::new(end, end)])));
+        let Some(border) = halfway(changes).filter(|_| self.in_halves) else {
+            let mut all = Half::new(self.start, end);
+            return Ok(all.fill(job, changes, (0, u64::MAX))?.then_some(DirtyCopies([all, Half::new(end, end)])));
         };
         let middle = self.start + self.length / 2;
-        let (mut first, mut second) = (Share::new(self.start, middle), Share::new(middle, end));
-        let rest = (half, u64::MAX);
+        let (mut first, mut second) = (Half::new(self.start, middle), Half::new(middle, end));
+        let rest = (border, u64::MAX);
         // SAFETY: the caller's word.
-        let helper = unsafe { Helper::start(job, changes, rest, second, stack) };
-        let fits = first.fill(job, changes, (0, half));
+        let copier = unsafe { HalfCopier::start(job, changes, rest, second, stack) };
+        let fits = first.fill(job, changes, (0, border));
         // Killed, or there was none: then this process does it all.
-        let done = helper.and_then(Helper::finish);
+        let done = copier.and_then(HalfCopier::finish);
         let (rest_fits, filled) = done.unwrap_or_else(|| (second.fill(job, changes, rest), second));
-        Ok((fits? && rest_fits?).then_some(Filled([first, filled])))
+        Ok((fits? && rest_fits?).then_some(DirtyCopies([first, filled])))
     }
 
     /// Calls with each run of copied pages: where they belong (start and end), where they are, whether pages of zeros are stored.
-    pub fn each_copied<E>(&self, filled: Filled, mut each: impl FnMut((u64, u64), u64, bool) -> Result<(), E>) -> Result<(), E> {
-        for share in filled.0 {
-            let mut from = share.start as u64;
-            for run in share.runs().filter(|run| run.end & KEPT == 0) {
+    pub fn each_copied<E>(&self, filled: DirtyCopies, mut each: impl FnMut((u64, u64), u64, bool) -> Result<(), E>) -> Result<(), E> {
+        for half in filled.0 {
+            let mut from = half.start as u64;
+            for run in half.runs().filter(|run| run.end & KEPT == 0) {
                 let end = run.end / PAGE * PAGE;
                 each((run.start, end), from, run.end & ZEROS != 0)?;
                 from += end - run.start;
@@ -158,8 +160,8 @@ impl Staging {
     }
 
     /// What is left to the base.
-    pub fn kept(&self, filled: Filled) -> impl Iterator<Item = (u64, u64)> {
-        let runs = filled.0.into_iter().flat_map(|share| share.runs());
+    pub fn kept(&self, filled: DirtyCopies) -> impl Iterator<Item = (u64, u64)> {
+        let runs = filled.0.into_iter().flat_map(|half| half.runs());
         runs.filter(|run| run.end & KEPT != 0).map(|run| (run.start, run.end / PAGE * PAGE))
     }
 }
@@ -174,10 +176,10 @@ fn halfway(changes: &[Entry]) -> Option<u64> {
         before -= if reaches { 0 } else { end - start };
         reaches
     })?;
-    (total >= ALONE).then_some(start + before)
+    (total >= MIN_HALVED_BYTES).then_some(start + before)
 }
 
-impl Drop for Staging {
+impl Drop for DirtyCopyMemory {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, no longer borrowed.
         let _ = unsafe { munmap(self.base as *mut _, self.mapped) };
@@ -190,27 +192,27 @@ impl Drop for Staging {
 /// # Safety
 /// Both begin a page; the first is readable, the copy's writable.
 unsafe fn copy_past_cache(page: u64, copy: *mut u8, next: u64) {
-    const LINE: usize = 64;
-    for line in (0..PAGE as usize).step_by(LINE) {
+    const CACHE_LINE_BYTES: usize = 64;
+    for line in (0..PAGE as usize).step_by(CACHE_LINE_BYTES) {
         // SAFETY: within the page, and aligned as it is; what is only asked for may be anything.
         unsafe {
             _mm_prefetch((next as *const i8).wrapping_add(line), _MM_HINT_T0);
-            for part in (line..line + LINE).step_by(size_of::<__m128i>()) {
+            for part in (line..line + CACHE_LINE_BYTES).step_by(size_of::<__m128i>()) {
                 _mm_stream_si128(copy.wrapping_add(part).cast(), _mm_load_si128((page as *const u8).wrapping_add(part).cast()));
             }
         }
     }
 }
 
-impl Share {
+impl Half {
     fn new(start: usize, end: usize) -> Self {
         Self { start, end, filled: 0, runs: 0 }
     }
 
-    /// Copies what changed within a range. False: there is too little room.
-    fn fill(&mut self, job: &Job, changes: &[Entry], (from, to): (u64, u64)) -> Result<bool, WriteError> {
+    /// Copies what changed within a range. False: it does not fit.
+    fn fill(&mut self, job: &WriteJob, changes: &[Entry], (from, to): (u64, u64)) -> Result<bool, WriteError> {
         let clipped = |(start, end): (u64, u64)| (start.max(from), end.min(to));
-        for plan in job.plans.iter().filter(|plan| Part::of(plan) == Part::Private) {
+        for plan in job.plans.iter().filter(|plan| MemoryPart::of(plan) == MemoryPart::Private) {
             let of_plan = within(changes, (plan.mapping.start, plan.mapping.end));
             let meets = |entry: &&Entry| entry.changed() && entry.range().1 > from && entry.range().0 < to;
             let mut changed = of_plan.iter().filter(meets).peekable();
@@ -232,8 +234,8 @@ impl Share {
         Ok(true)
     }
 
-    /// False if there is no room for it. `next` is the page after it, for its memory to be asked for.
-    fn add(&mut self, job: &Job, plan: &Plan, (start, end): (u64, u64), absent: bool, next: Option<u64>) -> Result<bool, WriteError> {
+    /// False if it does not fit. `next` is the page after it, for its memory to be asked for.
+    fn add(&mut self, job: &WriteJob, plan: &Plan, (start, end): (u64, u64), absent: bool, next: Option<u64>) -> Result<bool, WriteError> {
         let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
         let zeros = if plan.content == Content::Changed { ZEROS } else { 0 };
         if readable && !absent && plan.content != Content::Fleeting {
@@ -243,8 +245,8 @@ impl Share {
             }
             for at in (start..end).step_by(PAGE as usize) {
                 let next = Some(at + PAGE).filter(|next| *next < end).or(next).unwrap_or(at);
-                // SAFETY: populated, readable pages of the parked process, into room of this mapping, both whole ones.
-                unsafe { copy_past_cache(at, self.room().wrapping_add((at - start) as usize), next) };
+                // SAFETY: populated, readable pages of the parked process, into free memory of this mapping, both whole ones.
+                unsafe { copy_past_cache(at, self.free().wrapping_add((at - start) as usize), next) };
             }
             self.filled += length;
             self.push((start, end), zeros);
@@ -257,9 +259,9 @@ impl Share {
             if !self.fits(length) {
                 return Ok(false);
             }
-            // SAFETY: room of this mapping, which nobody else writes to.
-            let room = unsafe { core::slice::from_raw_parts_mut(self.room(), length) };
-            let got = fetch(job.memory, at, room, may_lack)?;
+            // SAFETY: free memory of this mapping, which nobody else writes to.
+            let free = unsafe { core::slice::from_raw_parts_mut(self.free(), length) };
+            let got = job.fetch(at, free, may_lack)?;
             if got != 0 {
                 self.filled += got as usize;
                 self.push((at, at + got), zeros);
@@ -269,12 +271,12 @@ impl Share {
         Ok(true)
     }
 
-    /// Whether there is room for so many bytes more, and for the run that tells of them.
+    /// Whether so many bytes more fit, and the run that tells of them.
     fn fits(&self, bytes: usize) -> bool {
-        self.start + self.filled + bytes + (self.runs + 1) * RUN <= self.end
+        self.start + self.filled + bytes + (self.runs + 1) * RUN_BYTES <= self.end
     }
 
-    fn room(&self) -> *mut u8 {
+    fn free(&self) -> *mut u8 {
         (self.start + self.filled) as *mut u8
     }
 
@@ -282,7 +284,7 @@ impl Share {
         (self.end as *mut Run).wrapping_sub(index + 1)
     }
 
-    /// After [`Share::fits`].
+    /// After [`Half::fits`].
     fn push(&mut self, (start, end): (u64, u64), flags: u64) {
         // SAFETY: within the mapping, behind all pages.
         unsafe { self.table(self.runs).write(Run { start, end: end | flags }) };
@@ -296,56 +298,56 @@ impl Share {
 }
 
 /// What a process beside this one copies.
-struct Task {
+struct HalfTask {
     original: i32,
-    job: *const Job<'static>,
+    job: *const WriteJob<'static>,
     changes: *const [Entry],
     range: (u64, u64),
-    share: Share,
+    half: Half,
     result: Option<Result<bool, WriteError>>,
 }
 
 /// That process.
-struct Helper {
+struct HalfCopier {
     copy: Copy,
-    task: *mut Task,
+    task: *mut HalfTask,
 }
 
-impl Helper {
+impl HalfCopier {
     /// `None`: there can be no such process.
     ///
     /// # Safety
-    /// What is passed, and the stack that ends at `stack`, is nobody else's until [`Helper::finish`] has returned.
-    unsafe fn start(job: &Job, changes: &[Entry], range: (u64, u64), share: Share, stack: usize) -> Option<Self> {
-        let task = ((stack - size_of::<Task>()) & !63) as *mut Task;
+    /// What is passed, and the stack that ends at `stack`, is nobody else's until [`HalfCopier::finish`] has returned.
+    unsafe fn start(job: &WriteJob, changes: &[Entry], range: (u64, u64), half: Half, stack: usize) -> Option<Self> {
+        let task = ((stack - size_of::<HalfTask>()) & !63) as *mut HalfTask;
         // SAFETY: no arguments.
         let original = unsafe { syscall(libc::SYS_getpid, [0; 6]) } as i32;
         // SAFETY: the caller's word on the stack.
-        unsafe { task.write(Task { original, job: (&raw const *job).cast(), changes, range, share, result: None }) };
-        // SAFETY: `help` uses that stack, what the task names and system calls alone, and ends by `leave`.
-        let copy = unsafe { copy::beside(task as usize, help, task.cast()) }.ok()?;
+        unsafe { task.write(HalfTask { original, job: (&raw const *job).cast(), changes, range, half, result: None }) };
+        // SAFETY: `copy_half` uses that stack, what the task names and system calls alone, and ends by `leave`.
+        let copy = unsafe { copy::beside(task as usize, copy_half, task.cast()) }.ok()?;
         Some(Self { copy, task })
     }
 
     /// Waits until it has ended. `None`: it was killed before it was done.
-    fn finish(self) -> Option<(Result<bool, WriteError>, Share)> {
+    fn finish(self) -> Option<(Result<bool, WriteError>, Half)> {
         let end = self.copy.await_end();
         // SAFETY: written by `start`; the process that may have changed it has ended.
-        let Task { share, result, .. } = unsafe { self.task.read() };
-        result.filter(|_| end == End::Exited(0)).map(|result| (result, share))
+        let HalfTask { half, result, .. } = unsafe { self.task.read() };
+        result.filter(|_| end == End::Exited(0)).map(|result| (result, half))
     }
 }
 
 /// The life of a process that copies the second half.
-unsafe extern "C" fn help(task: *mut c_void) -> ! {
-    // SAFETY: `Helper::start` put it there, and lends it and what it names until this process has ended.
-    let task = unsafe { &mut *task.cast::<Task>() };
+unsafe extern "C" fn copy_half(task: *mut c_void) -> ! {
+    // SAFETY: `HalfCopier::start` put it there, and lends it and what it names until this process has ended.
+    let task = unsafe { &mut *task.cast::<HalfTask>() };
     // SAFETY: as above.
     let (job, changes) = unsafe { (&*task.job, &*task.changes) };
     if !end_with(task.original) {
         leave(1);
     }
-    let fill = || task.result = Some(task.share.fill(job, changes, task.range));
+    let fill = || task.result = Some(task.half.fill(job, changes, task.range));
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(fill));
     leave(i32::from(result.is_err()));
 }
@@ -360,36 +362,36 @@ mod tests {
     use rustix::fd::AsFd;
     use std::fs::File;
 
-    /// Room for a stack of its own, and its end.
+    /// Memory for a stack of its own, and its end.
     fn stack() -> (Vec<u8>, usize) {
-        let room = vec![0; 256 << 10];
-        let end = room.as_ptr() as usize + room.len();
-        (room, end)
+        let stack = vec![0; 256 << 10];
+        let end = stack.as_ptr() as usize + stack.len();
+        (stack, end)
     }
 
-    fn job<'a>(memory: &'a File, plans: &'a [Plan]) -> Job<'a> {
+    fn job<'a>(memory: &'a File, plans: &'a [Plan]) -> WriteJob<'a> {
         let tables = [Kind::Strings, Kind::Objects, Kind::Mappings, Kind::Threads, Kind::Process].map(|kind| (kind, &[][..]));
         let (out, pagemap, memory) = (memory.as_fd(), memory.as_fd(), memory.as_fd());
         let (method, header) = (Method::Entries, [0; HEADER_SIZE]);
-        Job { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans, volatile: &[], held: &[], scan: None }
+        WriteJob { out, pagemap, memory, method, header, tables, unread: &[], summary: &[], plans, volatile: &[], held: &[], scan: None }
     }
 
     /// Its address, whether it counts if it is zero, and its bytes.
     type Page = (u64, bool, Vec<u8>);
 
     /// What is in it: pages, and what is left to the base.
-    fn content(staging: &Staging, filled: Filled) -> (Vec<Page>, Vec<(u64, u64)>) {
+    fn content(memory: &DirtyCopyMemory, filled: DirtyCopies) -> (Vec<Page>, Vec<(u64, u64)>) {
         let mut pages = Vec::new();
         let each = |(start, end): (u64, u64), from: u64, zeros: bool| {
             for at in (0..end - start).step_by(PAGE as usize) {
-                // SAFETY: within the staging, as it says.
+                // SAFETY: within the memory, as it says.
                 let page = unsafe { core::slice::from_raw_parts((from + at) as *const u8, PAGE as usize) };
                 pages.push((start + at, zeros, page.to_vec()));
             }
             Ok::<(), ()>(())
         };
-        staging.each_copied(filled, each).unwrap();
-        (pages, staging.kept(filled).collect())
+        memory.each_copied(filled, each).unwrap();
+        (pages, memory.kept(filled).collect())
     }
 
     proptest! {
@@ -398,7 +400,7 @@ mod tests {
         /// Two processes copy what one does, whatever the memory is like and whatever becomes of the second one.
         #[test]
         fn halves_are_the_whole(
-            runs in prop::collection::vec((1u64..60, 0u8..8), 1..120), border in 0usize..120, killed in any::<bool>(), room in 1u64..3
+            runs in prop::collection::vec((1u64..60, 0u8..8), 1..120), border in 0usize..120, killed in any::<bool>(), halves_of_memory in 1u64..3
         ) {
             let total: u64 = runs.iter().map(|(pages, _)| pages).sum();
             let mut area = vec![0u64; ((total + 1) * PAGE / 8) as usize];
@@ -422,25 +424,25 @@ mod tests {
             let plans = [plan(base, middle, Content::Populated), plan(middle, at, Content::Changed)];
             let memory = File::open("/proc/self/mem").unwrap();
             let job = job(&memory, &plans);
-            let (_room, stack) = stack();
+            let (_stack, stack) = stack();
             let changed: u64 = entries.iter().filter(|entry| entry.changed()).map(|entry| (entry.range().1 - entry.range().0) / PAGE).sum();
-            let [whole, halves] = [false, true].map(|in_halves| Staging::new(changed * room / 2, in_halves).unwrap());
+            let [whole, halves] = [false, true].map(|in_halves| DirtyCopyMemory::new(changed * halves_of_memory / 2, in_halves).unwrap());
             // SAFETY: the stack is this test's, as is the memory.
-            let [one, two] = [&whole, &halves].map(|staging| unsafe { staging.fill(&job, &entries, stack) }.unwrap());
+            let [one, two] = [&whole, &halves].map(|memory| unsafe { memory.fill(&job, &entries, stack) }.unwrap());
             let one = one.unwrap();
             if let Some(two) = two {
                 prop_assert_eq!(content(&whole, one), content(&halves, two));
             }
-            let share = Share::new(halves.start, halves.start + halves.length);
+            let half = Half::new(halves.start, halves.start + halves.length);
             // SAFETY: as above.
-            let helper = unsafe { Helper::start(&job, &entries, (0, u64::MAX), share, stack) }.unwrap();
+            let copier = unsafe { HalfCopier::start(&job, &entries, (0, u64::MAX), half, stack) }.unwrap();
             if killed {
-                helper.copy.kill();
+                copier.copy.kill();
             }
-            match helper.finish() {
-                Some((fits, share)) => {
+            match copier.finish() {
+                Some((fits, half)) => {
                     prop_assert_eq!(fits, Ok(true));
-                    prop_assert_eq!(content(&whole, one), content(&halves, Filled([share, Share::new(0, 0)])));
+                    prop_assert_eq!(content(&whole, one), content(&halves, DirtyCopies([half, Half::new(0, 0)])));
                 }
                 None => prop_assert!(killed),
             }

@@ -1,0 +1,24 @@
+//! Why an image cannot be written. What lies below the writer fails with it, too.
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+
+/// A peer that takes nothing for this long is dead.
+pub(crate) const STALL_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+/// Why the stream could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WriteError {
+    #[error("writing the image failed: {0}")]
+    Out(Errno),
+    #[error("the receiver of the image took nothing for {} s", STALL_LIMIT.tv_sec)]
+    Stalled,
+    #[error("the process that sends the image has ended")]
+    Sender,
+    #[error("memory at {0:#x} cannot be read: {1}")]
+    Memory(u64, Errno),
+    #[error("page tables cannot be read: {0}")]
+    Pagemap(Errno),
+    #[error("the image would hold more than its format allows")]
+    Format,
+}

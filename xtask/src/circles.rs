@@ -57,7 +57,6 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
         "the sealing names its file as the sink does; both are to be stages of one pipeline for bytes",
     ),
     ("crates/platform/fabric-sys", &["info.rs", "objects.rs"], "libfabric's own structures point at each other"),
-    ("crates/rank/agent", &["capture/gather.rs", "capture/save.rs"], "what a save asks for is in the file of the save"),
     (
         "crates/rank/agent",
         &["descriptors/reopen.rs", "descriptors/sockets.rs"],

@@ -1,6 +1,6 @@
 //! The first steps of a restored agent, while all other threads are parked.
 
-use crate::capture::save::Standing;
+use crate::capture::quiesced_process::QuiescedProcess;
 use crate::capture::scratch::Scratch;
 use crate::descriptors::file_attributes::FileError;
 use crate::descriptors::locks::Due;
@@ -62,9 +62,9 @@ pub(crate) fn handoff(scratch: &Scratch) -> Result<Handoff, RebuildError> {
 
 /// Everything but the fabric and the connection to the daemon.
 /// Returns the locks on files that are due when the rank resumes.
-pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<Due, RebuildError> {
-    standing.settle(ARRIVAL_LIMIT).map_err(RebuildError::Thread)?;
-    if let Some((tid, what)) = standing.parked.threads().find_map(|slot| slot.lost.map(|what| (slot.tid, what))) {
+pub(crate) fn rebuild(quiesced: &QuiescedProcess, handoff: &Handoff) -> Result<Due, RebuildError> {
+    quiesced.settle(ARRIVAL_LIMIT).map_err(RebuildError::Thread)?;
+    if let Some((tid, what)) = quiesced.parked.threads().find_map(|slot| slot.lost.map(|what| (slot.tid, what))) {
         return Err(RebuildError::Attribute(tid, what));
     }
     // What is inherited here, before the program's own is added.
@@ -72,23 +72,23 @@ pub(crate) fn rebuild(standing: &Standing, handoff: &Handoff) -> Result<Due, Reb
     let length = (handoff.restorer_end - handoff.restorer_start) as usize;
     // SAFETY: the restorer's own memory, which all threads have left.
     unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };
-    let mut inherited = Inherited::new(handoff, standing.descriptors.top());
-    inherited.files_put_back = standing.files_kept && inherited.restart;
-    guards::install(&standing.guards).map_err(|(start, errno)| RebuildError::Guards(start, errno))?;
-    standing.files.bring_back(&inherited).map_err(|(path, errno)| RebuildError::NodeFile { path, errno })?;
-    standing.state.restore()?;
-    standing.file_attributes.restore_memory(&standing.descriptors, &inherited);
-    reopen(&standing.descriptors, &inherited)?;
-    standing.file_attributes.restore(&standing.descriptors, &inherited)?;
+    let mut inherited = Inherited::new(handoff, quiesced.descriptors.top());
+    inherited.files_put_back = quiesced.files_kept && inherited.restart;
+    guards::install(&quiesced.guards).map_err(|(start, errno)| RebuildError::Guards(start, errno))?;
+    quiesced.files.bring_back(&inherited).map_err(|(path, errno)| RebuildError::NodeFile { path, errno })?;
+    quiesced.state.restore()?;
+    quiesced.file_attributes.restore_memory(&quiesced.descriptors, &inherited);
+    reopen(&quiesced.descriptors, &inherited)?;
+    quiesced.file_attributes.restore(&quiesced.descriptors, &inherited)?;
     for fd in handoff.attach.into_iter().chain(inherited.kept.iter().map(|kept| kept.fd)).filter(|fd| *fd >= 0) {
         // SAFETY: handed over by the restorer, no longer needed; owned by nobody else.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
-    let areas = standing.space.as_ref().map_or(&[][..], |space| &space.areas);
-    mapping_attributes::restore(&standing.policies, areas, &standing.layout.plans)?;
-    standing.restore_last()?;
+    let areas = quiesced.space.as_ref().map_or(&[][..], |space| &space.areas);
+    mapping_attributes::restore(&quiesced.policies, areas, &quiesced.layout.plans)?;
+    quiesced.restore_last()?;
     let _ = mend_kernel::slice::shorten();
-    let due = Due::of(&standing.descriptors);
+    let due = Due::of(&quiesced.descriptors);
     if handoff.mode == 0 {
         due.take(LOCK_LIMIT).map_err(|(file, errno)| RebuildError::Lock(file, rustix::io::Errno::from_raw_os_error(errno)))?;
         return Ok(Due::default());

@@ -19,11 +19,12 @@ pub(crate) mod place;
 
 use crate::capture::background_writer::{self, BackgroundWriter};
 use crate::capture::dirty_copies::DirtyCopyMemory;
-use crate::capture::gather::Space;
 use crate::capture::inspect::{self, Surroundings, resident_bytes};
 use crate::capture::memory_headroom::{self, CopyBackoff};
+use crate::capture::quiesced_process::QuiescedProcess;
 use crate::capture::report::ReportPage;
-use crate::capture::save::{self, Clear, Outcome, Snapshot, Standing, save};
+use crate::capture::save::{self, Outcome, Snapshot, save};
+use crate::capture::save_request::{CleanInspection, SaveRequest};
 use crate::capture::scratch::Scratch;
 use crate::capture::shared_copies::SharedCopyMemory;
 use crate::capture::target::Target;
@@ -31,10 +32,11 @@ use crate::descriptors::attached::Attached;
 use crate::descriptors::kept_files::KeptFiles;
 use crate::descriptors::locks::Due;
 use crate::descriptors::node_files::CopyBuffer;
-use crate::descriptors::passing;
 use crate::descriptors::table;
+use crate::descriptors::transient;
+use crate::memory::address_space::AddressSpace;
+use crate::memory::file_fingerprints::FileFingerprints;
 use crate::memory::maps;
-use crate::memory::samples::Samples;
 use crate::network::{Frozen, Network};
 use crate::park::Parked;
 use crate::restore;
@@ -66,7 +68,7 @@ const SERVICE_PAUSE: Duration = Duration::from_millis(1);
 const KEEP_UP: Duration = Duration::from_micros(500);
 /// How long what an inspection found counts as found right before the threads were parked. A program seldom changes it, and if it does
 /// between an inspection and the save, it might as well have done so between a look and parking.
-const LATELY: Duration = Duration::from_secs(1);
+const INSPECTION_VALIDITY: Duration = Duration::from_secs(1);
 /// How long the agent rests after an inspection: a few slices of the scheduler's, so that it gets a processor at once when it is asked
 /// to suspend.
 const REST: Duration = Duration::from_millis(8);
@@ -78,18 +80,18 @@ enum Stage {
     Suspended,
     /// Dropped in this order: threads go on, then the fabric.
     Parked {
-        threads: Box<Standing>,
+        threads: Box<QuiescedProcess>,
         fabric: Option<Box<dyn Frozen>>,
     },
 }
 
-/// See [`LATELY`].
+/// See [`INSPECTION_VALIDITY`].
 struct Inspected {
     at: Instant,
     advice: maps::Advice,
     cpu: Cpu,
     /// If nothing stood in the way.
-    clear: Option<Clear>,
+    clear: Option<CleanInspection>,
     /// Why there is no memory for a copy of the process, if so. `None`: not known.
     fits: Option<Result<(), String>>,
     /// See [`SharedCopyMemory`].
@@ -131,7 +133,7 @@ struct Agent {
     ranks_here: u64,
     /// What the last inspection found; a save soon after it need not look for it while the job waits.
     inspected: Option<Inspected>,
-    samples: Samples,
+    fingerprints: FileFingerprints,
     /// Made ready for a snapshot that is to follow.
     dirty_copy_memory: Option<DirtyCopyMemory>,
     /// About copies of this process.
@@ -165,7 +167,7 @@ pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attac
         kept_files: KeptFiles::default(),
         ranks_here: 1,
         inspected: None,
-        samples: Samples::default(),
+        fingerprints: FileFingerprints::default(),
         dirty_copy_memory: None,
         copy_backoff: CopyBackoff::default(),
     };
@@ -253,7 +255,7 @@ impl Agent {
                     }
                     self.check_background_writer()?;
                     self.dirty_copy_memory.take_if(|dirty_copy_memory| dirty_copy_memory.is_stale());
-                    self.inspected.take_if(|found| found.at.elapsed() > LATELY);
+                    self.inspected.take_if(|found| found.at.elapsed() > INSPECTION_VALIDITY);
                 }
                 Ok(_) => {
                     let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
@@ -324,14 +326,14 @@ impl Agent {
         // Before the fabric is held: both take long, and the program's calls would wait.
         let (advice, cpu) = (maps::advice(), Cpu::detect());
         self.dirty_copy_memory = ahead.and_then(|base| self.make_ready(base, &advice));
-        // Held for a look, so that no channel is opened between listing the fabric's descriptors and looking at all, and let go
-        // while what passes is waited for.
-        let ((held, surroundings, descriptors), errors) = passing::look_again(|errors| {
+        // Held for an examination, so that no channel is opened between listing the fabric's descriptors and looking at all, and let go
+        // while transient descriptors are waited for.
+        let ((held, surroundings, descriptors), errors) = transient::examine_again(|errors| {
             let (held, surroundings) = self.surroundings();
             let descriptors = inspect::descriptors(&self.attached, &surroundings, errors);
             (held, surroundings, descriptors)
         });
-        let (found, loose) = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.samples, self.network.in_use());
+        let (found, loose) = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.fingerprints, self.network.in_use());
         drop(held);
         let clear = found.obstacles.is_empty() && !surroundings.provider_open;
         let clear = clear.then(|| (descriptors.written_files(), CopyBuffer::new(loose)));
@@ -342,7 +344,8 @@ impl Agent {
         drop(descriptors);
         drop(still);
         // Last, since all of that has taken memory.
-        let clear = clear.map(|(written_files, copy_buffer)| Clear { written_files, copy_buffer, space: Space::read().ok() });
+        let clear =
+            clear.map(|(written_files, copy_buffer)| CleanInspection { written_files, copy_buffer, space: AddressSpace::read().ok() });
         // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
         std::thread::sleep(REST);
         self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, shared_copy_memory, report_page });
@@ -375,7 +378,7 @@ impl Agent {
         self.dirty_copy_memory = None;
         self.lets_go = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
-        let mut standing = match std::mem::replace(&mut self.stage, Stage::Running) {
+        let mut quiesced = match std::mem::replace(&mut self.stage, Stage::Running) {
             Stage::Parked { threads, mut fabric } => {
                 if self.bell.is_none() {
                     self.leave(&threads.parked)?;
@@ -397,14 +400,14 @@ impl Agent {
         // The threads have waited, so the scheduler would rather see them run than the agent: what others of the job wait for comes
         // first.
         let told = self.link.send(&FromAgent::Reply { seq, reply });
-        if let Some(threads) = &mut standing {
+        if let Some(threads) = &mut quiesced {
             threads.release();
         }
         if let Some(map) = self.held_map.take() {
             self.network.set_map(map);
         }
         self.network.resume();
-        drop(standing);
+        drop(quiesced);
         if let Some(background) = &self.background {
             background.open_gate();
         }
@@ -471,7 +474,7 @@ impl Agent {
                 None => return Ok(Some(refused("the process that wrote the last image hangs in its target"))),
             }
         }
-        let (advice, cpu, clear, fits, memory) = match self.inspected.take().filter(|found| found.at.elapsed() < LATELY) {
+        let (advice, cpu, clear, fits, memory) = match self.inspected.take().filter(|found| found.at.elapsed() < INSPECTION_VALIDITY) {
             Some(Inspected { advice, cpu, clear, fits, shared_copy_memory, report_page, .. }) => {
                 (Some(advice), Some(cpu), clear, fits, (shared_copy_memory, report_page))
             }
@@ -506,29 +509,29 @@ impl Agent {
         excluded.extend(snapshot.iter().flat_map(Snapshot::memory));
         excluded.sort_unstable();
         let (scratch, attached, identity) = (&self.scratch, &self.attached, &identity);
-        let mut request = save::Request { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear, files_kept };
-        match save(&mut request, target, &mut self.samples, &mut self.tracker, prepared, snapshot) {
-            Ok(Outcome::Saved(mut saved, standing, background)) => {
+        let mut request = SaveRequest { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear, files_kept };
+        match save(&mut request, target, &mut self.fingerprints, &mut self.tracker, prepared, snapshot) {
+            Ok(Outcome::Saved(mut saved, quiesced, background)) => {
                 saved.note = save::joined(note, saved.note);
-                self.stage = Stage::Parked { threads: standing, fabric: Some(frozen) };
+                self.stage = Stage::Parked { threads: quiesced, fabric: Some(frozen) };
                 self.background = background;
                 if self.background.is_none() {
                     self.copy_backoff.stood_still();
                 }
                 Ok(Some(Reply::Saved(*saved)))
             }
-            Ok(Outcome::Restored(standing)) => {
+            Ok(Outcome::Restored(quiesced)) => {
                 table::join();
                 still.end();
                 let rings: Vec<_> = request.excluded.iter().filter(|(from, _)| *from != start as u64).copied().collect();
-                self.restored(standing, frozen, &rings).map(|()| None)
+                self.restored(quiesced, frozen, &rings).map(|()| None)
             }
             Err(error) => Ok(Some(Reply::Failed { error: chain(&error), hint: error.hint().to_string() })),
         }
     }
 
     /// The process has just come back. Its other threads are parked, its descriptors are the restorer's.
-    fn restored(&mut self, standing: Box<Standing>, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
+    fn restored(&mut self, quiesced: Box<QuiescedProcess>, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
         let began = Instant::now();
         self.tracker.forget();
         self.copy_backoff = CopyBackoff::default();
@@ -542,7 +545,7 @@ impl Agent {
         if let Some(bell) = self.bell.take() {
             bell.forget();
         }
-        let result = restore::rebuild(&standing, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
+        let result = restore::rebuild(&quiesced, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
         self.lifted = Some(LiftedLimit::new());
         self.link.adopt(handoff.agent_fd);
         let result = result.and_then(|()| frozen.rebuild());
@@ -559,7 +562,7 @@ impl Agent {
             // SAFETY: memory of channels that the fabric has forgotten; nobody refers to it.
             unsafe { mend_kernel::raw::syscall(libc::SYS_munmap, [*start as usize, (end - start) as usize, 0, 0, 0, 0]) };
         }
-        self.stage = Stage::Parked { threads: standing, fabric: None };
+        self.stage = Stage::Parked { threads: quiesced, fabric: None };
         self.held_map = None;
         self.suspended_at = None;
         let rebuild_us = micros_since(began);

@@ -5,10 +5,10 @@ use crate::descriptors::attached::Attached;
 use crate::descriptors::node_files::NodeFiles;
 use crate::descriptors::{DescriptorError, Descriptors, examine_all};
 use crate::descriptors::{kept_files, unreachable};
+use crate::memory::file_fingerprints::FileFingerprints;
 use crate::memory::layout::Layout;
 use crate::memory::maps;
 use crate::memory::maps::{Advice, Area};
-use crate::memory::samples::Samples;
 use crate::process::origin;
 use crate::process::{tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
@@ -43,7 +43,7 @@ pub(crate) fn inspect(
     descriptors: &Descriptors,
     errors: &[DescriptorError],
     advice: &Advice,
-    samples: &mut Samples,
+    fingerprints: &mut FileFingerprints,
     fabric_in_use: bool,
 ) -> (Inspection, u64) {
     let mut loose = 0;
@@ -70,10 +70,10 @@ pub(crate) fn inspect(
             }
             if !provider_open {
                 let locked = descriptors.locked_files();
-                for error in Layout::obstacles(&areas, advice, &mut samples.files(&locked)) {
+                for error in Layout::obstacles(&areas, advice, &mut fingerprints.files(&locked)) {
                     add(chain(&error), error.hint());
                 }
-                samples.tidy();
+                fingerprints.tidy();
             }
         }
         Err(error) => add(format!("the address space cannot be read: {error}"), "the rank needs a readable /proc"),

@@ -1,4 +1,4 @@
-//! Taking an image: [`inspect`] tells what stands in the way, [`save`] takes it, [`gather`] collects the tables, [`writer`] decides which
+//! Taking an image: [`inspect`] tells what stands in the way, [`save`] takes it, [`image_tables`] holds what is not memory, [`writer`] decides which
 //! pages go into the [`stream`], and that goes to a [`target`].
 //!
 //! The threads stand still for all of it, or for as long as it takes to copy the process ([`background_writer`], [`shared_copies`]) or what
@@ -6,12 +6,15 @@
 
 pub(crate) mod background_writer;
 pub(crate) mod dirty_copies;
-pub(crate) mod gather;
+pub(crate) mod image_tables;
 pub(crate) mod inspect;
 pub(crate) mod memory_headroom;
 mod outlet;
+pub(crate) mod quiesced_process;
 pub(crate) mod report;
 pub(crate) mod save;
+mod save_error;
+pub(crate) mod save_request;
 pub(crate) mod scratch;
 mod sender;
 pub(crate) mod shared_copies;

@@ -10,13 +10,13 @@ pub(crate) mod file_attributes;
 pub(crate) mod kept_files;
 pub(crate) mod locks;
 pub(crate) mod node_files;
-pub(crate) mod passing;
 mod pipes;
 pub(crate) mod reopen;
 mod sharing;
 mod socket_options;
 mod sockets;
 pub(crate) mod table;
+pub(crate) mod transient;
 mod unopenable;
 pub(crate) mod unreachable;
 mod watches;
@@ -131,7 +131,7 @@ impl DescriptorError {
     }
 
     /// It is likely to be gone in a moment.
-    pub fn passes(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(self, DescriptorError::Netlink { .. })
     }
 }

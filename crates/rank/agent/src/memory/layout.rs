@@ -1,7 +1,7 @@
 //! From areas to records: which mapping comes back as what, and which of its pages are stored.
 
+use crate::memory::file_fingerprints::DescribedFiles;
 use crate::memory::maps::{Advice, Area, NODE_MEMORY};
-use crate::memory::samples::Files;
 use mend_image::record::{Mapping, Object, mapping, object};
 use std::collections::HashMap;
 use std::io;
@@ -68,7 +68,7 @@ impl LayoutError {
 
 impl Layout {
     /// Plans every area. `excluded` (ascending, disjoint) come back as empty private memory.
-    pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)], files: &mut Files) -> Result<Self, LayoutError> {
+    pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)], files: &mut DescribedFiles) -> Result<Self, LayoutError> {
         let mut layout = Layout::default();
         for area in areas {
             layout.plan_area(area, advice, excluded, files)?;
@@ -77,12 +77,12 @@ impl Layout {
     }
 
     /// All that stands in the way of a plan.
-    pub fn obstacles(areas: &[Area], advice: &Advice, files: &mut Files) -> Vec<LayoutError> {
+    pub fn obstacles(areas: &[Area], advice: &Advice, files: &mut DescribedFiles) -> Vec<LayoutError> {
         Self::survey(areas, advice, files).1
     }
 
     /// Plans what can be planned. Each file is looked at once, however often it is mapped.
-    fn survey(areas: &[Area], advice: &Advice, files: &mut Files) -> (Self, Vec<LayoutError>) {
+    fn survey(areas: &[Area], advice: &Advice, files: &mut DescribedFiles) -> (Self, Vec<LayoutError>) {
         let mut layout = Layout::default();
         let mut errors: Vec<LayoutError> = Vec::new();
         for area in areas {
@@ -93,7 +93,7 @@ impl Layout {
         (layout, errors)
     }
 
-    fn plan_area(&mut self, area: &Area, advice: &Advice, excluded: &[(u64, u64)], files: &mut Files) -> Result<(), LayoutError> {
+    fn plan_area(&mut self, area: &Area, advice: &Advice, excluded: &[(u64, u64)], files: &mut DescribedFiles) -> Result<(), LayoutError> {
         if area.name == "[vsyscall]" {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Layout {
         }
     }
 
-    fn classify(&mut self, area: &Area, advice: &Advice, files: &mut Files) -> Result<Plan, LayoutError> {
+    fn classify(&mut self, area: &Area, advice: &Advice, files: &mut DescribedFiles) -> Result<Plan, LayoutError> {
         let advised = area.advised(advice);
         let mut record = self.record(area, advised.flags | if area.shared { mapping::SHARED } else { 0 });
         if area.name == "[stack]" {
@@ -205,7 +205,7 @@ impl Layout {
         self.by_identity.get(&identity).copied()
     }
 
-    fn file_object(&mut self, area: &Area, may_write: bool, files: &mut Files) -> Result<u32, LayoutError> {
+    fn file_object(&mut self, area: &Area, may_write: bool, files: &mut DescribedFiles) -> Result<u32, LayoutError> {
         let writable = area.shared && (may_write || area.protection & libc::PROT_WRITE as u32 != 0);
         let flags = object::FILE | if writable { object::WRITABLE } else { 0 };
         if let Some(index) = self.by_path.get(&area.name) {
@@ -263,8 +263,8 @@ fn unsupported(area: &Area) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::file_fingerprints::FileFingerprints;
     use crate::memory::maps;
-    use crate::memory::samples::Samples;
 
     #[test]
     fn names_are_cut_between_characters() {
@@ -285,7 +285,7 @@ mod tests {
              7f0000003000-7f0000004000 rw-s 00000000 00:05 44 /dev/accelerator\n"
         );
         let areas = maps::parse_all(text.as_bytes()).unwrap();
-        let (layout, errors) = Layout::survey(&areas, &Advice::new(), &mut Samples::default().files(&[]));
+        let (layout, errors) = Layout::survey(&areas, &Advice::new(), &mut FileFingerprints::default().files(&[]));
         assert_eq!((layout.plans.len(), layout.objects.len()), (3, 1));
         let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 3, "{told:?}");

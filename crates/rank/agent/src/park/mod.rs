@@ -184,7 +184,7 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
     // SAFETY: `on_park` is async-signal-safe and returns by rt_sigreturn.
     unsafe { set_disposition(PARK_SIGNAL, &ours) }.map_err(ParkError::Signal)?;
     let succession = Succession::offer();
-    parked.gather(limit)?;
+    parked.stop_all(limit)?;
     drop(succession);
     Ok(parked)
 }
@@ -201,7 +201,7 @@ impl Parked {
     }
 
     /// Signals threads until a listing shows none that has not parked.
-    fn gather(&mut self, limit: Duration) -> Result<(), ParkError> {
+    fn stop_all(&mut self, limit: Duration) -> Result<(), ParkError> {
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         loop {

@@ -10,9 +10,9 @@ mod peers;
 mod pinned;
 
 use super::*;
+use crate::memory::file_fingerprints::FileFingerprints;
 use crate::memory::layout::{Content, Layout, Plan};
 use crate::memory::maps;
-use crate::memory::samples::Samples;
 use arena::{Arena, Random};
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::{self, Region};
@@ -85,7 +85,7 @@ impl Bench {
     fn plans(&self, arenas: &[Arena]) -> Vec<Plan> {
         let areas: Vec<_> =
             maps::read().unwrap().into_iter().filter(|area| arenas.iter().any(|arena| arena.range().contains(&area.start))).collect();
-        let mut plans = Layout::plan(&areas, &maps::Advice::new(), &[], &mut Samples::default().files(&[])).unwrap().plans;
+        let mut plans = Layout::plan(&areas, &maps::Advice::new(), &[], &mut FileFingerprints::default().files(&[])).unwrap().plans;
         // Whether or not there are huge pages: which pages are protected must not matter.
         plans.iter_mut().for_each(|plan| plan.huge = self.images.is_multiple_of(2) || !(plan.mapping.start / PAGE).is_multiple_of(3));
         plans

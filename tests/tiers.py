@@ -82,7 +82,8 @@ def house_steps():
     tests = [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests/house", "--pattern", "*.py"]
     python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
     names = Step([python, "-m", "pyflakes", "tests", "benches", "fuzz/run.py"], check=True)
-    return [Step(["cargo", "xtask", "check"], check=True), names, Step(tests)]
+    dependencies = Step([sys.executable, "tests/dependencies.py"])
+    return [Step(["cargo", "xtask", "check"], check=True), names, dependencies, Step(tests)]
 
 
 def test_programs():
@@ -203,7 +204,7 @@ def demo_steps():
 TIERS = [
     Tier("format", "rustfmt", format_steps, 2),
     Tier("clippy", "clippy, warnings denied", clippy_steps, 20),
-    Tier("house", "house rules (cargo xtask check), pyflakes, tests of the tests", house_steps, 10),
+    Tier("house", "house rules (cargo xtask check), pyflakes, dependencies (cargo-deny), tests of the tests", house_steps, 10),
     Tier("unit", "unit, property and process tests beside the code, as an ordinary user", unit_steps, 40),
     Tier("loom", "the shared-memory rings, in every order two threads can run", loom_steps, 10),
     Tier("fuzz", "every fuzz target, briefly", fuzz_steps, 15),

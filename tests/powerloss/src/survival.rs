@@ -5,8 +5,8 @@
 //! stands there. A seed decides, so that a loss can be repeated.
 
 use crate::disk::{Body, Change, Disk, Edit};
-use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
@@ -26,14 +26,14 @@ enum Survival {
     Scattered,
 }
 
-fn draw_survival(draw: &mut StdRng) -> Survival {
+fn draw_survival(draw: &mut ChaCha8Rng) -> Survival {
     [Survival::Lost, Survival::Kept, Survival::Until, Survival::Scattered][draw.random_range(0..4)]
 }
 
 /// The disk after its power failed and came back.
 #[must_use]
 pub fn survive(disk: &Disk, seed: u64) -> Disk {
-    let mut draw = StdRng::seed_from_u64(seed);
+    let mut draw = ChaCha8Rng::seed_from_u64(seed);
     let mut left = disk.clone();
     let mut numbers: Vec<u64> = left.inodes.keys().copied().collect();
     // The map's own order differs from run to run.
@@ -57,7 +57,7 @@ pub fn survive(disk: &Disk, seed: u64) -> Disk {
     left
 }
 
-fn file(draw: &mut StdRng, durable: &mut Vec<u8>, pending: &[Change]) {
+fn file(draw: &mut ChaCha8Rng, durable: &mut Vec<u8>, pending: &[Change]) {
     let survival = draw_survival(draw);
     let until = draw.random_range(0..=pending.len());
     for (at, change) in pending.iter().enumerate() {
@@ -70,7 +70,7 @@ fn file(draw: &mut StdRng, durable: &mut Vec<u8>, pending: &[Change]) {
     }
 }
 
-fn scatter(draw: &mut StdRng, durable: &mut Vec<u8>, change: &Change) {
+fn scatter(draw: &mut ChaCha8Rng, durable: &mut Vec<u8>, change: &Change) {
     match change {
         Change::Length(_) => {
             if draw.random() {
@@ -91,7 +91,7 @@ fn scatter(draw: &mut StdRng, durable: &mut Vec<u8>, change: &Change) {
     }
 }
 
-fn directory(draw: &mut StdRng, durable: &mut BTreeMap<OsString, u64>, pending: &[Edit]) {
+fn directory(draw: &mut ChaCha8Rng, durable: &mut BTreeMap<OsString, u64>, pending: &[Edit]) {
     let survival = draw_survival(draw);
     let until = draw.random_range(0..=pending.len());
     for (at, edit) in pending.iter().enumerate() {

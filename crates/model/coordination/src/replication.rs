@@ -21,6 +21,7 @@ use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, Tier, TierSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Where a copy is: index of the tier, and the node if the tier is of one.
 pub type Site = (usize, Option<NodeIndex>);
@@ -515,12 +516,9 @@ impl Lane {
     }
 }
 
-/// A number that orders the nodes anew for each checkpoint, so that no node is always the last (splitmix64's mixing).
+/// A number that orders the nodes anew for each checkpoint, so that no node is always the last.
 fn drawn(seed: u64, number: u64, node: NodeIndex) -> u64 {
-    let mut mixed = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(node).wrapping_mul(0xd1b5_4a32_d192_ed03);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    xxh3_64_with_seed([number, u64::from(node)].map(u64::to_le_bytes).as_flattened(), seed)
 }
 
 #[cfg(test)]

@@ -4,24 +4,13 @@
 use mend_policy::chain::{Costs, plan};
 use mend_policy::restarts::{Restart, Restarts};
 use mend_policy::schedule::{CheckpointKind, Incremental, Interval, Rules, Schedule, Taken};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::cell::RefCell;
 
-/// splitmix64: the same numbers in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Time to the next failure.
-    fn failure(&mut self, mtbf_s: f64) -> f64 {
-        -mtbf_s * (1.0 - self.roll()).ln()
-    }
+/// Time to the next failure.
+fn failure(random: &mut ChaCha8Rng, mtbf_s: f64) -> f64 {
+    -mtbf_s * (1.0 - random.random::<f64>()).ln()
 }
 
 /// What happens to a job.
@@ -44,9 +33,9 @@ fn run(
     mut restarted: impl FnMut(u32),
 ) -> f64 {
     let Job { work_s, costs, restart_s, mtbf_s, seed } = *job;
-    let mut dice = Dice(seed);
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
     let (mut now, mut done, mut chain, mut any) = (0.0, 0.0, 0u32, false);
-    let mut fails = dice.failure(mtbf_s);
+    let mut fails = failure(&mut random, mtbf_s);
     while done < work_s {
         let (compute, builds) = next(now, chain);
         let compute = compute.min(work_s - done);
@@ -62,7 +51,7 @@ fn run(
         now = fails;
         loop {
             let restart = restart_s + costs.extra_recovery_s * f64::from(chain);
-            fails = now + dice.failure(mtbf_s);
+            fails = now + failure(&mut random, mtbf_s);
             now = fails.min(now + restart);
             if now < fails {
                 restarted(chain);

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("xtask: {error}");
+            eprintln!("{}", mend_report::failure("xtask", &error, ""));
             ExitCode::from(2)
         }
     }

@@ -205,16 +205,10 @@ pub struct Remove {
 }
 
 fn age(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time: write for example 7d, 12h, 30m or 90s");
-    let (number, unit) = text.split_at(text.len() - text.chars().next_back().filter(char::is_ascii).map_or(0, |_| 1));
-    let seconds = match unit {
-        "d" => 86_400,
-        "h" => 3_600,
-        "m" => 60,
-        "s" => 1,
-        _ => return Err(wrong()),
-    };
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).map(Duration::from_secs).ok_or_else(wrong)
+    let wrong = |why: String| format!("`{text}` is no time ({why}): write for example 7d, 12h, 30m or 90s");
+    let span: jiff::Span = text.parse().map_err(|error: jiff::Error| wrong(error.to_string()))?;
+    let length = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|error| wrong(error.to_string()))?;
+    Duration::try_from(length).map_err(|_| wrong("it is negative".into()))
 }
 
 /// `mend log`.
@@ -434,7 +428,8 @@ mod tests {
     fn ages() {
         assert_eq!(age("7d"), Ok(Duration::from_secs(7 * 86_400)));
         assert_eq!([age("12h"), age("30m"), age("0s")].map(|age| age.unwrap().as_secs()), [43_200, 1_800, 0]);
-        for wrong in ["", "7", "d", "-1d", "7 d", "1w", "7é", "99999999999999999999d"] {
+        assert_eq!(age("1w 2 days, 3h"), Ok(Duration::from_secs(9 * 86_400 + 3 * 3_600)));
+        for wrong in ["", "7", "d", "-1d", "1 month", "7é", "99999999999999999999d"] {
             assert!(age(wrong).is_err(), "{wrong}");
         }
     }

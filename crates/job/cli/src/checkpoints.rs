@@ -3,13 +3,14 @@
 use crate::arguments::Checkpoints;
 use crate::failure::Failure;
 use crate::{journal, report, verbs};
+use mend_controller::RunError;
 use mend_controller::image_file::key_of_setting;
 use mend_controller::manifest::{self, Manifest};
 use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
 use mend_controller::upkeep::remove_by_hand;
-use mend_controller::{RunError, error_with_causes};
 use mend_messages::control::{Answer, Ask};
 use mend_messages::files::KeptFile;
+use mend_report::with_causes;
 use mend_sealed::Key;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -88,8 +89,8 @@ fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
     let directory = record.checkpoints.join(number.to_string());
     let read = manifest::read_alone(&directory, key);
     let problem = match &read {
-        Ok(found) => manifest::check(&directory, found, key).err().map(|error| error_with_causes(&error)),
-        Err(error) => Some(error_with_causes(error)),
+        Ok(found) => manifest::check(&directory, found, key).err().map(|error| with_causes(&error)),
+        Err(error) => Some(with_causes(error)),
     };
     // A damaged one still says what it is, if its manifest is good.
     let found = read.as_ref().ok();
@@ -133,8 +134,7 @@ async fn remove(directory: &JobDirectory, record: &JobRecord, arguments: &Checkp
     match directory.lock(&record.id) {
         // Nobody else removes, or builds on, anything while the lock is held.
         Ok(_lock) => {
-            remove_by_hand(&record.checkpoints, &arguments.remove)
-                .map_err(|error| Failure::new(error_with_causes(&error), error.hint(), 1))?;
+            remove_by_hand(&record.checkpoints, &arguments.remove).map_err(|error| Failure::new(with_causes(&error), error.hint(), 1))?;
             journal::note_removed(directory, &arguments.remove);
         }
         Err(RecordError::Running { .. }) => {

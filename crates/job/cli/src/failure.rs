@@ -29,21 +29,12 @@ impl Failure {
     }
 
     fn of(error: &dyn Error, hint: String, code: i32) -> Self {
-        let mut what = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            what.push_str(&format!(": {error}"));
-            cause = error.source();
-        }
-        Self { what, hint, code }
+        Self { what: mend_report::with_causes(error), hint, code }
     }
 
     /// Prints it and returns the exit code.
     pub fn report(&self) -> i32 {
-        eprintln!("mend: {}", self.what);
-        if !self.hint.is_empty() {
-            eprintln!("  hint: {}", self.hint);
-        }
+        eprintln!("{}", mend_report::failure("mend", &self.what, &self.hint));
         self.code
     }
 }

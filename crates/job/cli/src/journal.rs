@@ -3,11 +3,11 @@
 use crate::arguments::Log;
 use crate::failure::Failure;
 use crate::report;
-use mend_controller::error_with_causes;
 use mend_controller::journal_file::{self, Journal, JournalError};
 use mend_controller::record::{self, JobDirectory};
 use mend_journal::event::{Asker, Event};
 use mend_journal::{Entry, State, text};
+use mend_report::with_causes;
 use serde::Serialize;
 use std::io::Write;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
 impl From<JournalError> for Failure {
     fn from(error: JournalError) -> Self {
-        Self::new(error_with_causes(&error), error.hint(), 69)
+        Self::new(with_causes(&error), error.hint(), 69)
     }
 }
 
@@ -34,7 +34,7 @@ fn shown(entry: &Entry) -> Shown<'_> {
 }
 
 fn line(entry: &Entry) -> String {
-    format!("{}.{:03}  {}", report::time(entry.at / 1_000_000), entry.at / 1000 % 1000, text::sentence(entry))
+    format!("{}  {}", report::precise_time(entry.at), text::sentence(entry))
 }
 
 /// A controller that was killed writes no end; the next one does. Until there is one, this stands for it.

@@ -14,19 +14,7 @@ pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
 
 /// Prints rows under a heading, columns aligned.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([heading[column].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
-    let line = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-        println!("{}", padded.collect::<Vec<_>>().join("  ").trim_end());
-    };
-    line(heading.to_vec());
-    for row in rows {
-        line(row.iter().map(String::as_str).collect());
-    }
+    println!("{}", mend_report::table(heading, rows));
 }
 
 /// How changed pages are noticed, for people.
@@ -36,15 +24,6 @@ pub fn tracking(tracking: &Tracking) -> &'static str {
         "soft-dirty" => "changes noticed by soft-dirty bits",
         "hash" => "changes noticed by page hashes",
         _ => "changes not noticed: every image is full",
-    }
-}
-
-/// A duration for people.
-pub fn duration(us: u64) -> String {
-    match us {
-        0..1_000 => format!("{us} µs"),
-        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{:.2} s", us as f64 / 1e6),
     }
 }
 
@@ -58,7 +37,7 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-pub use mend_journal::text::size;
+pub use mend_journal::text::{duration, size};
 
 /// The five phases on one line.
 pub fn phases(phases: &Phases) -> String {
@@ -72,19 +51,20 @@ pub fn phases(phases: &Phases) -> String {
     )
 }
 
-/// A point in time, UTC.
+/// A point in time, seconds since 1970, as UTC.
 pub fn time(seconds: u64) -> String {
-    // Days to a civil date: Howard Hinnant's algorithm (chrono-Compatible Low-Level Date Algorithms).
-    let (days, clock) = ((seconds / 86_400) as i64 + 719_468, seconds % 86_400);
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", clock / 3600, clock / 60 % 60, clock % 60)
+    instant(seconds.saturating_mul(1_000_000), "%F %T")
+}
+
+/// A point in time to the millisecond, microseconds since 1970, as UTC.
+pub fn precise_time(us: u64) -> String {
+    instant(us, "%F %T%.3f")
+}
+
+/// What no calendar has, since a file may hold any number, is a dash.
+fn instant(us: u64, format: &str) -> String {
+    let instant = i64::try_from(us).ok().and_then(|us| jiff::Timestamp::from_microsecond(us).ok());
+    instant.map_or_else(|| "-".into(), |instant| instant.strftime(format).to_string())
 }
 
 #[cfg(test)]
@@ -98,5 +78,7 @@ mod tests {
         assert_eq!((size(12), size(1536), size(3 << 30)), ("12 B".into(), "1.5 KiB".into(), "3.0 GiB".into()));
         assert_eq!(time(951_782_400), "2000-02-29 00:00:00");
         assert_eq!(time(1_795_172_645), "2026-11-20 11:04:05");
+        assert_eq!(precise_time(1_795_172_645_012_999), "2026-11-20 11:04:05.012");
+        assert_eq!(time(u64::MAX), "-");
     }
 }

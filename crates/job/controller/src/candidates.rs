@@ -10,8 +10,9 @@
 //! Invariants: newest first, each at most once; only what is wrong with a checkpoint itself leads to the next, never
 //! what is wrong with a node, a program or a file of the job.
 
-use crate::error::{RunError, with_causes};
+use crate::error::RunError;
 use crate::manifest::{self, Manifest, ManifestError, numbers};
+use mend_report::with_causes;
 use mend_sealed::{Key, SealError};
 use std::path::{Path, PathBuf};
 

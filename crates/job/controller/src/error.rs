@@ -160,18 +160,6 @@ pub enum RunError {
     },
 }
 
-/// An error with the whole chain of its causes, on one line.
-#[must_use]
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
-
 impl RunError {
     /// What a user can do about it; may be empty.
     #[must_use]

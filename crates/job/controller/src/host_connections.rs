@@ -4,9 +4,10 @@
 
 use crate::client;
 use crate::embedded::{self, Embedded};
-use crate::error::{RunError, with_causes};
+use crate::error::RunError;
 use crate::nodes::{ConnectedNode, connect_node, resolve};
 use mend_journal::Event;
+use mend_report::with_causes;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;

@@ -5,7 +5,6 @@
 
 use crate::image_file::{self, ImageFile, key_of_setting};
 use crate::manifest::{self, ManifestError};
-use crate::record::sync_directory;
 use mend_image::chain::{Chain, ChainError, Fault};
 use mend_image::merge::MergeError;
 use mend_image::record::End;
@@ -154,8 +153,7 @@ pub fn compact(files: &[PathBuf], target: &Path) -> Result<End, ImagesError> {
         MergeError::Write(WriteError::Write(source)) => written(source),
         MergeError::Write(error) => written(io::Error::other(error)),
     })?;
-    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::rename(&partial, target).and_then(|()| sync_directory(directory)).map_err(|error| {
+    mend_durable::rename(&partial, target).map_err(|error| {
         let _ = fs::remove_file(&partial);
         written(error)
     })?;

@@ -385,7 +385,7 @@ impl Keeper {
     }
 
     fn write_state(&self) -> io::Result<()> {
-        crate::record::write_durably(&self.directory.join(STATE_FILE), &serde_json::to_vec(&self.kept)?)
+        mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&self.kept)?)
     }
 }
 

@@ -12,12 +12,11 @@
 //! many ranks, what their state takes more); a journal that cannot be written never hurts the job: it is said once, and tried again.
 //! Faults assumed: SIGKILL and power failures at any moment; disks full or failing; readers that read at any moment.
 
-use crate::error::with_causes;
-use crate::record::sync_directory;
 use mend_journal::compact::compact;
 use mend_journal::event::Cause;
 use mend_journal::frame::{self, HeadError};
 use mend_journal::{Entry, Event, State};
+use mend_report::with_causes;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -159,7 +158,7 @@ impl Journal {
             self.length = frame::FILE_HEAD as u64;
         }
         file.sync_all().map_err(io)?;
-        sync_directory(&self.directory).map_err(io)?;
+        mend_durable::sync_directory(&self.directory).map_err(io)?;
         let state = State::of(&scan.entries);
         // By the entries themselves, whatever a summary says.
         self.seq = scan.entries.iter().map(|entry| entry.seq).max().unwrap_or(0).max(state.seq);
@@ -259,7 +258,7 @@ impl Journal {
         let mut bytes = frame::file_head().to_vec();
         kept.iter().filter_map(frame::encode).for_each(|frame| bytes.extend(frame));
         let io = |source| JournalError::Io { path: path.clone(), source };
-        crate::record::write_durably(&path, &bytes).map_err(io)?;
+        mend_durable::write(&path, &bytes).map_err(io)?;
         self.file = Some(OpenOptions::new().append(true).open(&path).map_err(io)?);
         self.length = bytes.len() as u64;
         // What a job's state takes more than this must not be written again and again.

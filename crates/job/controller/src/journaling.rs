@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here decides anything, or can fail.
 
-use crate::error::{RunError, with_causes};
+use crate::error::RunError;
 use crate::journal_file::Journal;
 use crate::record::JobRecord;
 use crate::texts::{Names, loss};
@@ -12,6 +12,7 @@ use mend_journal::Event;
 use mend_journal::event::{Cause, cut};
 use mend_messages::job::NodeIndex;
 use mend_policy::schedule::Interval;
+use mend_report::with_causes;
 use std::collections::BTreeMap;
 
 /// Settings of this environment that differ from their defaults.

@@ -35,5 +35,5 @@ mod texts;
 pub mod tiers;
 pub mod upkeep;
 
-pub use error::{RunError, with_causes as error_with_causes};
+pub use error::RunError;
 pub use start::{RestartSpec, RunSpec, restart, run};

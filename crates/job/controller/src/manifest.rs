@@ -2,7 +2,7 @@
 //! only when every byte in it was durable. `N.part` is one that was never finished and is never read.
 
 use crate::input::InputAt;
-use crate::record::{is_job_name, make_directories, sync_directory, write_durably};
+use crate::record::{is_job_name, make_directories};
 use crate::stream_digest::Mark;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
@@ -351,10 +351,10 @@ pub fn discard(part: &Path) {
 pub fn publish(part: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<PathBuf, ManifestError> {
     check_images(part, manifest)?;
     let failed = |source| ManifestError::Publish { path: part.to_owned(), source };
-    write_durably(&part.join("manifest.json"), &sealed(manifest, key).map_err(failed)?).map_err(failed)?;
+    mend_durable::write(&part.join("manifest.json"), &sealed(manifest, key).map_err(failed)?).map_err(failed)?;
     let place = part.with_file_name(manifest.number.to_string());
     fs::rename(part, &place).map_err(failed)?;
-    if let Err(error) = sync_directory(place.parent().unwrap_or(Path::new("/"))) {
+    if let Err(error) = mend_durable::sync_name(&place) {
         // What is reported as failed must not be found later: its images are about to go.
         let _ = fs::rename(&place, part);
         return Err(failed(error));
@@ -369,7 +369,7 @@ pub fn publish(part: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<Pa
 pub fn replace(place: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<(), ManifestError> {
     check_images(place, manifest)?;
     let failed = |source| ManifestError::Publish { path: place.to_owned(), source };
-    write_durably(&place.join("manifest.json"), &sealed(manifest, key).map_err(failed)?).map_err(failed)
+    mend_durable::write(&place.join("manifest.json"), &sealed(manifest, key).map_err(failed)?).map_err(failed)
 }
 
 fn sealed(manifest: &Manifest, key: Option<&Key>) -> io::Result<Vec<u8>> {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -164,20 +164,6 @@ pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Writes `bytes` to `path` so that it is there completely or not at all, also after a power failure.
-///
-/// # Errors
-/// Those of the file system.
-pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let partial = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&partial, path)?;
-    sync_directory(path.parent().unwrap_or(Path::new("/")))
-}
-
 /// Makes a directory for its owner alone, durable in the one above.
 ///
 /// # Errors
@@ -185,7 +171,7 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o700))?;
-    sync_directory(path.parent().unwrap_or(Path::new("/")))
+    mend_durable::sync_name(path)
 }
 
 /// Makes a directory with those above it that are missing, as [`make_directory`] does.
@@ -222,20 +208,11 @@ pub fn try_below(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(io::Error::other("nothing can be made in this file system")),
         made => made?,
     }
-    let tried =
-        write_durably(&part.join("manifest.json"), b"{}").and_then(|()| fs::rename(&part, &place)).and_then(|()| sync_directory(there));
+    let tried = mend_durable::write(&part.join("manifest.json"), b"{}").and_then(|()| mend_durable::rename(&part, &place));
     for left in [part, place] {
         let _ = fs::remove_dir_all(left);
     }
     tried
-}
-
-/// fsync of a directory: makes renames in it durable.
-///
-/// # Errors
-/// Those of the file system.
-pub fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }
 
 impl JobDirectory {
@@ -323,7 +300,7 @@ impl JobDirectory {
     /// # Errors
     /// [`RecordError::Io`].
     pub fn write_secret(&self, secret: &Secret) -> Result<(), RecordError> {
-        write_durably(&self.path.join("secret"), to_hex(&secret.0).as_bytes()).map_err(|e| self.io(e))
+        mend_durable::write(&self.path.join("secret"), to_hex(&secret.0).as_bytes()).map_err(|e| self.io(e))
     }
 
     /// The job's secret.
@@ -342,7 +319,7 @@ impl JobDirectory {
     /// [`RecordError::Io`].
     pub fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), RecordError> {
         let text = serde_json::to_vec_pretty(value).map_err(|e| self.io(e.into()))?;
-        write_durably(&self.path.join(name), &text).map_err(|e| self.io(e))
+        mend_durable::write(&self.path.join(name), &text).map_err(|e| self.io(e))
     }
 
     /// Reads a JSON file of the directory.

@@ -7,7 +7,7 @@
 //! ```
 //! Invariant: every effect that has an answer is answered, before anything else is told to the machine.
 
-use crate::error::{RunError, with_causes};
+use crate::error::RunError;
 use crate::input::{Input, InputAt};
 use crate::journal_file::Journal;
 use crate::journaling;
@@ -27,6 +27,7 @@ use mend_messages::control::{Answer, Ask};
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::{NodeIndex, Program, Rank};
 use mend_messages::tier::{TierOrder, TierSpec};
+use mend_report::with_causes;
 use mend_sealed::Key;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;

@@ -11,7 +11,7 @@
 //! Faults assumed: the controller is killed at any moment; the file was truncated or replaced since.
 
 use crate::manifest::Printed;
-use crate::record::{JobDirectory, write_durably};
+use crate::record::JobDirectory;
 use crate::stream_digest::{Mark, StreamDigest};
 use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
@@ -243,7 +243,7 @@ impl ShownLog {
         self.generation += 1;
         let streams = self.digests.iter().map(|((rank, stream), digest)| (*rank, *stream, digest.clone())).collect();
         let state = State { generation: self.generation, targets: self.targets.clone(), streams };
-        write_durably(&self.directory.join(STATE_FILE), &serde_json::to_vec(&state)?)?;
+        mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&state)?)?;
         let mut log = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
         log.set_len(0)?;
         self.length = 0;

@@ -3,7 +3,7 @@
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
-use crate::error::{RunError, with_causes};
+use crate::error::RunError;
 use crate::host_connections::{HostNeed, connect_hosts};
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{Input, Source, Wanted};
@@ -30,6 +30,7 @@ use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
 use mend_policy::restarts::{Restart, Restarts};
+use mend_report::with_causes;
 use mend_sealed::Key;
 use mend_settings::SettingError;
 use std::collections::BTreeMap;

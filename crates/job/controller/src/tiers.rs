@@ -1,6 +1,5 @@
 //! What is on record of a checkpoint's tiers.
 
-use crate::record::write_durably;
 use mend_kernel::untrusted::read_within;
 use mend_messages::tier::{Tier, TierSpec};
 use serde::{Deserialize, Serialize};
@@ -24,7 +23,7 @@ pub fn held(directory: &Path) -> Vec<String> {
 /// Puts that on record.
 pub(crate) fn record_held(directory: &Path, complete: Vec<String>) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(&Held { complete })?;
-    write_durably(&directory.join("tiers.json"), &text)
+    mend_durable::write(&directory.join("tiers.json"), &text)
 }
 
 /// True for the shared directory alone with all its checkpoints: then images lie beside the manifest, and that is all.

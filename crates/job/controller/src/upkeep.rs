@@ -13,11 +13,12 @@
 
 use crate::image_file::{self, ImageFile};
 use crate::manifest::{self, Manifest, ManifestError, merged_name};
-use crate::record::sync_directory;
 use mend_coordination::checkpoint::image_name;
+use mend_durable::sync_directory;
 use mend_image::chain::Chain;
 pub use mend_job::event::UpkeepDone as Done;
 use mend_policy::retention::{self, Bounds, KnownCheckpoint, Merge, Weighed};
+use mend_report::with_causes;
 use mend_sealed::Key;
 use std::fs;
 use std::io;
@@ -270,7 +271,7 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
     remove_superseded(directory, bounds, key, cancel, (step, removed), &mut told);
     let found = survey(directory, key);
     if let Some((number, error)) = found.unreadable.first() {
-        let why = crate::error::with_causes(error);
+        let why = with_causes(error);
         told(format!("no checkpoint is removed or merged, as checkpoint {number} may need any of them: {why}"));
     }
     let wanted = retention::merge(&found.known, !found.unreadable.is_empty(), bounds);
@@ -284,7 +285,7 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
             Err(MergeError::Cancelled) => {}
             Err(error) => {
                 done.damaged = matches!(error, MergeError::Chain { .. });
-                told(format!("older checkpoints were not merged: {}", crate::error::with_causes(&error)));
+                told(format!("older checkpoints were not merged: {}", with_causes(&error)));
             }
         }
     }

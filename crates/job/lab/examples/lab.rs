@@ -12,10 +12,7 @@ fn main() {
     let code = match mend_lab::run(Arguments::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error}");
-            if let Some(hint) = error.hint() {
-                eprintln!("hint: {hint}");
-            }
+            eprintln!("{}", mend_report::failure("lab", &mend_report::with_causes(&error), &error.hint().unwrap_or_default()));
             error.exit_code()
         }
     };

@@ -14,7 +14,7 @@ use crate::client::Lab;
 use crate::error::{LabError, doing};
 use crate::launch::{Fresh, UpOptions, up};
 use crate::plan::{Bandwidth, LabName};
-use crate::protocol::{LabStatus, NodeState, ready};
+use crate::protocol::{LabStatus, NodeState, NodeStatus, ready};
 
 const DEFAULT_NAME: &str = "lab";
 
@@ -223,8 +223,7 @@ fn list(name: Option<String>, json: bool) -> Result<i32, LabError> {
 
 fn table(lab: &LabStatus) -> String {
     let links = lab.bandwidth.map_or("unlimited".to_owned(), |rate| rate.to_string());
-    let mut text = format!("{}  holder {}  links {links}  shared {}\n", lab.name, lab.holder, lab.shared.display());
-    for node in &lab.nodes {
+    let row = |node: &NodeStatus| {
         let state = match node.state {
             NodeState::Up => "up",
             NodeState::Dead => "dead",
@@ -234,9 +233,10 @@ fn table(lab: &LabStatus) -> String {
             (true, NodeState::Up, false) => "mendd is dead",
             (true, NodeState::Dead, _) | (false, ..) => "-",
         };
-        text += &format!("  {:<8} {:<14} {state:<5} {daemon}\n", node.name, node.address.to_string());
-    }
-    text
+        vec![node.name.clone(), node.address.to_string(), state.into(), daemon.into()]
+    };
+    let nodes = mend_report::table(&["NODE", "ADDRESS", "STATE", "DAEMON"], &lab.nodes.iter().map(row).collect::<Vec<_>>());
+    format!("{}  holder {}  links {links}  shared {}\n{nodes}\n", lab.name, lab.holder, lab.shared.display())
 }
 
 /// Prints; a reader that has gone away (`mend lab ls | head -1`) is no error.

@@ -113,13 +113,7 @@ impl Refusals {
             return;
         }
         *self.counted() = Some(0);
-        let mut text = why.to_string();
-        let mut cause = why.source();
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        tracing::warn!(%peer, error = text, "a connection is refused; others within a minute are counted");
+        tracing::warn!(%peer, error = mend_report::with_causes(why), "a connection is refused; others within a minute are counted");
         let own = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(REPORT_INTERVAL).await;

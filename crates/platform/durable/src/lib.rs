@@ -1,0 +1,123 @@
+//! Files and directories that appear under their names only when they are whole and durable.
+//!
+//! ```text
+//! written under another name ── fsync ──► rename ──► fsync of the directory ──► there, also after a power failure
+//! ```
+//! Invariant: after an error the new name may be there, but what has it is whole. Faults assumed: the disk is full or fails at any step, the
+//! process is killed between two, the power fails.
+
+use rustix::fd::AsFd;
+use rustix::fs::{fsync, renameat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// What could not be done, where it matters which: its name for a sentence "… cannot be {0}".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotDurable {
+    /// The step.
+    pub step: &'static str,
+    /// What the kernel said.
+    pub errno: Errno,
+}
+
+impl From<NotDurable> for io::Error {
+    fn from(failed: NotDurable) -> Self {
+        failed.errno.into()
+    }
+}
+
+/// Gives a file in an open directory its name: it is durable when this returns. Allocates nothing for names below 256 bytes, so that a
+/// process may call it whose other threads are parked.
+///
+/// # Errors
+/// See [`NotDurable`].
+pub fn publish(directory: impl AsFd, file: impl AsFd, partial: &OsStr, name: &OsStr) -> Result<(), NotDurable> {
+    let failed = |step| move |errno| NotDurable { step, errno };
+    fsync(file).map_err(failed("made durable"))?;
+    renameat(&directory, partial, &directory, name).map_err(failed("renamed"))?;
+    fsync(&directory).map_err(failed("made durable in its directory"))
+}
+
+/// The directory that a path is in.
+fn above(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    }
+}
+
+/// fsync of a directory: makes names in it durable.
+///
+/// # Errors
+/// Those of the file system.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// fsync of the directory that a path is in.
+///
+/// # Errors
+/// Those of the file system.
+pub fn sync_name(path: &Path) -> io::Result<()> {
+    sync_directory(above(path))
+}
+
+/// Renames what is durable itself, within its directory: after this the new name is, too.
+///
+/// # Errors
+/// Those of the file system.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_name(to)
+}
+
+/// Writes a file that is there completely or not at all, for its owner alone whatever the umask. What was there is replaced.
+///
+/// # Errors
+/// Those of the file system.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    rename(&partial, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_its_owner_s_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        write(&path, b"a longer text").unwrap();
+        write(&path, b"short").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"short");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(write(&directory.path().join("absent/state.json"), b"x").is_err());
+    }
+
+    #[test]
+    fn what_failed_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = File::open(place.path()).unwrap();
+        let file = File::create(place.path().join("partial")).unwrap();
+        publish(&directory, &file, OsStr::new("partial"), OsStr::new("name")).unwrap();
+        assert!(place.path().join("name").exists() && !place.path().join("partial").exists());
+        let gone = publish(&directory, &file, OsStr::new("partial"), OsStr::new("name"));
+        assert_eq!(gone, Err(NotDurable { step: "renamed", errno: Errno::NOENT }));
+    }
+
+    #[test]
+    fn a_path_without_a_directory_is_in_the_working_directory() {
+        assert_eq!([above(Path::new("x")), above(Path::new("a/x")), above(Path::new("/x"))], [".", "a", "/"].map(Path::new));
+    }
+}

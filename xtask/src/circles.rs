@@ -67,7 +67,6 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
         &["track/blocks.rs", "track/hash.rs", "track/scan.rs", "track/protect.rs", "track/soft.rs"],
         "ways to notice changes, and the look that all of them share",
     ),
-    ("crates/rank/agent", &["agent_loop/bell.rs", "agent_loop/hand.rs"], "the hand opens the bell anew, and the bell asks the hand"),
     ("tests/simulation", &["check.rs", "daemon.rs", "scenario.rs", "journal.rs", "world.rs"], "parts of one world, as methods on it"),
 ];
 

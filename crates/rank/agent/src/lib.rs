@@ -1,7 +1,7 @@
 //! The agent inside a rank: parks threads, writes the image, rebuilds the process after a restore.
 //!
 //! One thread, started by the preloaded object's constructor, that talks with the node's daemon, and another that helps it in the
-//! program's descriptor table ([`agent_loop::hand`]).
+//! program's descriptor table ([`agent_loop::table_thread`]).
 //!
 //! | folder | holds |
 //! | --- | --- |

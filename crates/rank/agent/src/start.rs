@@ -1,9 +1,9 @@
 //! Whether there is an agent in this process, and its thread.
 
-use crate::agent_loop::bell::{Bell, announce_delay, announce_loss, announce_use};
-use crate::agent_loop::hand;
-use crate::agent_loop::place::Place;
+use crate::agent_loop::environment::AgentEnvironment;
 use crate::agent_loop::run;
+use crate::agent_loop::table_thread;
+use crate::agent_loop::wakeup::{WakeupSocket, announce_delay, announce_loss, announce_use, reconnect_if_asked};
 use crate::descriptors::attached::Attached;
 use crate::descriptors::table;
 use crate::network::Network;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-const STACK: usize = 512 << 10;
-const DRAIN_MS: u64 = 20_000;
+const STACK_BYTES: usize = 512 << 10;
+const DRAIN_LIMIT_MS: u64 = 20_000;
 
 struct Prepared {
     network: &'static dyn Network,
-    place: Place,
+    environment: AgentEnvironment,
 }
 
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
@@ -27,11 +27,11 @@ static STARTED: OnceLock<()> = OnceLock::new();
 /// Called by the constructor of the preloaded object. Does nothing outside a rank. In the rank's first process
 /// the agent starts now; in a descendant only when that uses the fabric.
 pub fn start(network: &'static dyn Network) {
-    let Some(place) = place() else { return };
-    let main_process = place.main_process;
+    let Some(environment) = environment() else { return };
+    let main_process = environment.main_process;
     rseq::find();
     origin::record();
-    let _ = PREPARED.set(Prepared { network, place });
+    let _ = PREPARED.set(Prepared { network, environment });
     network.on_use(|| {
         spawn_once();
         announce_use();
@@ -43,15 +43,15 @@ pub fn start(network: &'static dyn Network) {
     }
 }
 
-fn place() -> Option<Place> {
+fn environment() -> Option<AgentEnvironment> {
     let number = |name: &str| std::env::var(name).ok()?.trim().parse::<u32>().ok();
-    Some(Place {
+    Some(AgentEnvironment {
         rank: number("MEND_RANK")?,
         socket: std::env::var_os("MEND_SOCKET")?.into(),
         main_process: number("MEND_RANK_PID") == Some(std::process::id()),
         pmi: number("PMI_FD").and_then(|fd| i32::try_from(fd).ok()),
         tracking: std::env::var("MEND_TRACKING").unwrap_or_default(),
-        drain_limit: Duration::from_millis(number("MEND_DRAIN_TIMEOUT_MS").map_or(DRAIN_MS, u64::from)),
+        drain_limit: Duration::from_millis(number("MEND_DRAIN_TIMEOUT_MS").map_or(DRAIN_LIMIT_MS, u64::from)),
     })
 }
 
@@ -64,16 +64,16 @@ fn spawn_once() {
             // The program's threads may keep every processor busy; without short slices it only answers later.
             let _ = mend_kernel::slice::shorten();
             let apart = table::leave(&[]);
-            let bell = Bell::open();
-            let attached = PREPARED.get().map(|prepared| Attached::find(prepared.place.pmi)).unwrap_or_default();
+            let wakeup = WakeupSocket::open();
+            let attached = PREPARED.get().map(|prepared| Attached::find(prepared.environment.pmi)).unwrap_or_default();
             told.1.store(apart, Ordering::Relaxed);
             told.0.store(1, Ordering::Release);
             wake(&told.0);
             drop(told);
-            if let (Some(prepared), Ok(bell)) = (PREPARED.get(), bell) {
-                // Whatever ends the conversation ends only the conversation.
+            if let (Some(prepared), Ok(wakeup)) = (PREPARED.get(), wakeup) {
+                // Whatever ends the loop ends only the loop.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    run(prepared.network, prepared.place.clone(), bell, attached)
+                    run(prepared.network, prepared.environment.clone(), wakeup, attached)
                 }));
             }
         });
@@ -82,9 +82,9 @@ fn spawn_once() {
             wait(&ready.0, 0, None);
         }
         if ready.1.load(Ordering::Relaxed) {
-            spawn("mend-hand", 1 << (PARK_SIGNAL - 1), || {
+            spawn("mend-table", 1 << (PARK_SIGNAL - 1), || {
                 let _ = mend_kernel::slice::shorten();
-                hand::serve();
+                table_thread::serve(reconnect_if_asked);
             });
         }
     });
@@ -102,7 +102,7 @@ fn spawn(name: &str, taken: u64, life: impl FnOnce() + Send + 'static) -> bool {
     };
     // The new thread inherits it.
     mask(&raw const blocked, &raw mut before);
-    let spawned = std::thread::Builder::new().name(name.to_string()).stack_size(STACK).spawn(life);
+    let spawned = std::thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES).spawn(life);
     mask(&raw const before, core::ptr::null_mut());
     spawned.is_ok()
 }

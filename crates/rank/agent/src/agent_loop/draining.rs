@@ -1,7 +1,7 @@
 //! The agent and the channels of its fabric: suspends and lets go of peers, and tells the daemon of what goes slowly or broke.
 
 use super::{Agent, Stage, micros_since, refused};
-use crate::agent_loop::bell;
+use crate::agent_loop::wakeup;
 use crate::network::Network;
 use mend_messages::agent::{FromAgent, Reply};
 use mend_messages::job::Rank;
@@ -10,13 +10,13 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// How long a channel has been broken before the daemon hears of it: ranks that end at about the same time say nothing.
-const LOSS: Duration = Duration::from_secs(2);
+const LOSS_REPORT_DELAY: Duration = Duration::from_secs(2);
 /// A drain that takes longer is told of.
-const SLOW_DRAIN: Duration = Duration::from_secs(2);
+const SLOW_DRAIN_TIME: Duration = Duration::from_secs(2);
 
 impl Agent {
     pub(super) fn tell_losses(&mut self) -> io::Result<()> {
-        if bell::take_lost() {
+        if wakeup::take_lost() {
             self.loses = true;
             for (peer, why) in self.network.broken() {
                 self.link.send(&FromAgent::Report(Report::ChannelBroke { peer, why }))?;
@@ -25,7 +25,7 @@ impl Agent {
         if !self.loses || matches!(self.stage, Stage::Parked { .. }) {
             return Ok(());
         }
-        let (losses, left) = self.network.losses(LOSS);
+        let (losses, left) = self.network.losses(LOSS_REPORT_DELAY);
         self.loses = left;
         losses.into_iter().try_for_each(|(peer, why)| self.link.send(&FromAgent::MessagesLost { peer, why }))
     }
@@ -53,14 +53,14 @@ impl Agent {
             return refused("the rank is parked already");
         }
         let began = Instant::now();
-        let limit = self.place.drain_limit;
-        let mut drained = drain(&self.network, limit.min(SLOW_DRAIN));
-        if drained.is_err() && limit > SLOW_DRAIN && began.elapsed() >= SLOW_DRAIN {
+        let limit = self.environment.drain_limit;
+        let mut drained = drain(&self.network, limit.min(SLOW_DRAIN_TIME));
+        if drained.is_err() && limit > SLOW_DRAIN_TIME && began.elapsed() >= SLOW_DRAIN_TIME {
             let report = Report::DrainSlow { peers: self.network.draining(), waited_us: micros_since(began) };
             // What is wrong with the link shows at the next message.
             let _ = self.link.send(&FromAgent::Report(report));
             // It goes on with what has not drained.
-            drained = drain(&self.network, limit - SLOW_DRAIN);
+            drained = drain(&self.network, limit - SLOW_DRAIN_TIME);
         }
         match drained {
             Ok(()) => Reply::Suspended { us: micros_since(began) },

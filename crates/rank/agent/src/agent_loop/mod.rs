@@ -10,68 +10,52 @@
 //! last image; the agent says when it is done, and ends it when another image is asked for.
 
 mod background;
-pub(crate) mod bell;
 pub(crate) mod chain;
 mod draining;
-pub(crate) mod hand;
+pub(crate) mod environment;
+mod inspection;
 mod link;
-pub(crate) mod place;
+mod saving;
+pub(crate) mod table_thread;
+pub(crate) mod wakeup;
 
 use crate::capture::background_writer::{self, BackgroundWriter};
 use crate::capture::dirty_copies::DirtyCopyMemory;
-use crate::capture::inspect::{self, Surroundings, resident_bytes};
-use crate::capture::memory_headroom::{self, CopyBackoff};
+use crate::capture::memory_headroom::CopyBackoff;
 use crate::capture::quiesced_process::QuiescedProcess;
-use crate::capture::report::ReportPage;
-use crate::capture::save::{self, Outcome, Snapshot, save};
-use crate::capture::save_request::{CleanInspection, SaveRequest};
 use crate::capture::scratch::Scratch;
-use crate::capture::shared_copies::SharedCopyMemory;
-use crate::capture::target::Target;
 use crate::descriptors::attached::Attached;
 use crate::descriptors::kept_files::KeptFiles;
 use crate::descriptors::locks::Due;
-use crate::descriptors::node_files::CopyBuffer;
 use crate::descriptors::table;
-use crate::descriptors::transient;
-use crate::memory::address_space::AddressSpace;
 use crate::memory::file_fingerprints::FileFingerprints;
-use crate::memory::maps;
 use crate::network::{Frozen, Network};
 use crate::park::Parked;
-use crate::restore;
 use crate::track::Tracker;
-use bell::Bell;
-use chain::chain;
-use hand::ByHand;
+use environment::AgentEnvironment;
+use inspection::{INSPECTION_VALIDITY, Inspected};
 use link::Link;
-use mend_image::cpu::Cpu;
 use mend_kernel::table::LiftedLimit;
 use mend_messages::PROTOCOL;
-use mend_messages::agent::{FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, ToAgent, Welcome};
+use mend_messages::agent::{FromAgent, Hello, Reply, Request, ToAgent, Welcome};
 use mend_messages::job::JobMap;
 use mend_patience::next_look;
-use place::Place;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io;
 use std::time::{Duration, Instant};
+use table_thread::OnTableThread;
+use wakeup::WakeupSocket;
 
 /// How long what the fabric put off may wait for the program's next call.
-const PATIENCE: Duration = Duration::from_millis(1);
+const DELAYED_SEND_LIMIT: Duration = Duration::from_millis(1);
 /// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait. At first: see [`next_look`].
-const SERVICE: Duration = Duration::from_micros(100);
+const SERVICE_TIME: Duration = Duration::from_micros(100);
 /// The same the other way round, where peers have hardly anything to say.
 const SERVICE_PAUSE: Duration = Duration::from_millis(1);
 /// How long, after each [`SERVICE_PAUSE`], a rank that runs listens to its peers while one of them drains its channels.
-const KEEP_UP: Duration = Duration::from_micros(500);
-/// How long what an inspection found counts as found right before the threads were parked. A program seldom changes it, and if it does
-/// between an inspection and the save, it might as well have done so between a look and parking.
-const INSPECTION_VALIDITY: Duration = Duration::from_secs(1);
-/// How long the agent rests after an inspection: a few slices of the scheduler's, so that it gets a processor at once when it is asked
-/// to suspend.
-const REST: Duration = Duration::from_millis(8);
+const KEEP_UP_TIME: Duration = Duration::from_micros(500);
 /// How long a rank that has moved waits for the locks of its former self.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -85,30 +69,15 @@ enum Stage {
     },
 }
 
-/// See [`INSPECTION_VALIDITY`].
-struct Inspected {
-    at: Instant,
-    advice: maps::Advice,
-    cpu: Cpu,
-    /// If nothing stood in the way.
-    clear: Option<CleanInspection>,
-    /// Why there is no memory for a copy of the process, if so. `None`: not known.
-    fits: Option<Result<(), String>>,
-    /// See [`SharedCopyMemory`].
-    shared_copy_memory: Option<SharedCopyMemory>,
-    /// Where the background writer tells its progress.
-    report_page: Option<ReportPage>,
-}
-
 struct Agent {
-    network: ByHand,
-    place: Place,
+    network: OnTableThread,
+    environment: AgentEnvironment,
     scratch: Scratch,
     attached: Attached,
     tracker: Tracker,
     link: Link,
     /// `None` in a restored process until it goes on.
-    bell: Option<Bell>,
+    wakeup: Option<WakeupSocket>,
     /// In a restored process until it goes on: the program's numbers may all be in use, and the agent needs some.
     lifted: Option<LiftedLimit>,
     /// The fabric has listened, and the daemon been told where.
@@ -141,18 +110,23 @@ struct Agent {
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
-pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attached: Attached) -> io::Result<()> {
-    let link = Link::connect(&place.socket)?;
+pub(crate) fn run(
+    network: &'static dyn Network,
+    environment: AgentEnvironment,
+    wakeup: WakeupSocket,
+    attached: Attached,
+) -> io::Result<()> {
+    let link = Link::connect(&environment.socket)?;
     let scratch = Scratch::new()?;
-    let tracker = Tracker::new(&place.tracking);
+    let tracker = Tracker::new(&environment.tracking);
     let mut agent = Agent {
-        network: ByHand(network),
-        place,
+        network: OnTableThread(network),
+        environment,
         scratch,
         attached,
         tracker,
         link,
-        bell: Some(bell),
+        wakeup: Some(wakeup),
         lifted: None,
         up: false,
         identity: None,
@@ -173,12 +147,12 @@ pub(crate) fn run(network: &'static dyn Network, place: Place, bell: Bell, attac
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
-        rank: agent.place.rank,
+        rank: agent.environment.rank,
         pid: rustix::process::getpid().as_raw_nonzero().get() as u32,
-        main_process: agent.place.main_process,
+        main_process: agent.environment.main_process,
         executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
     }))?;
-    let ended = agent.converse();
+    let ended = agent.run_loop();
     if !matches!(agent.stage, Stage::Running) {
         // Whoever asked for silence is gone and can take it back no more. This rank may live on elsewhere already, so it must not
         // say another word: it stays as it is until its shepherd ends it, which a daemon's death or a discard brings about.
@@ -193,7 +167,7 @@ fn pause(least: Duration, since: Option<Instant>) -> Duration {
 }
 
 impl Agent {
-    fn converse(&mut self) -> io::Result<()> {
+    fn run_loop(&mut self) -> io::Result<()> {
         loop {
             self.await_message()?;
             match self.link.receive()? {
@@ -215,9 +189,9 @@ impl Agent {
     /// what the fabric put off, tells of an image that is complete.
     fn await_message(&mut self) -> io::Result<()> {
         loop {
-            // Only the hand can listen in the program's table; a program that was parked as it began to use the fabric waits for that.
-            let hand_is_parked = matches!(self.stage, Stage::Parked { .. }) && table::apart();
-            if !self.told_use && !hand_is_parked && self.identity.is_some() && bell::used() {
+            // Only the table thread can listen in the program's table; a program that was parked as it began to use the fabric waits for that.
+            let table_thread_is_parked = matches!(self.stage, Stage::Parked { .. }) && table::apart();
+            if !self.told_use && !table_thread_is_parked && self.identity.is_some() && wakeup::used() {
                 self.told_use = true;
                 self.link.send(&FromAgent::FabricInUse)?;
                 self.listen()?;
@@ -229,28 +203,28 @@ impl Agent {
                 Stage::Suspended => Some(pause(SERVICE_PAUSE, self.suspended_at)),
                 Stage::Running if self.lets_go.is_some() => Some(pause(SERVICE_PAUSE, self.lets_go)),
                 Stage::Running if joins => Some(Duration::ZERO),
-                Stage::Running if bell::delayed() => Some(PATIENCE),
+                Stage::Running if wakeup::delayed() => Some(DELAYED_SEND_LIMIT),
                 _ => (self.loses || self.background.is_some() || self.dirty_copy_memory.is_some() || self.inspected.is_some())
                     .then_some(background_writer::CHECK_INTERVAL),
             };
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
             let link = input(self.link.fd());
-            let bell = self.bell.as_ref().map_or_else(|| link.clone(), |bell| input(bell.as_fd()));
+            let wakeup = self.wakeup.as_ref().map_or_else(|| link.clone(), |wakeup| input(wakeup.as_fd()));
             let copy = self.background.as_ref().map(|background| input(background.ended()));
             let count = 2 + usize::from(copy.is_some());
-            let descriptors = &mut [link.clone(), bell, copy.unwrap_or(link)][..count];
+            let descriptors = &mut [link.clone(), wakeup, copy.unwrap_or(link)][..count];
             match poll(descriptors, timeout.as_ref()) {
                 Ok(0) => {
                     match self.stage {
                         // Its program may call nothing for long.
-                        Stage::Running if self.lets_go.is_some() => self.network.keep_up(KEEP_UP),
+                        Stage::Running if self.lets_go.is_some() => self.network.keep_up(KEEP_UP_TIME),
                         Stage::Running if joins => self.tracker.join_some(),
                         Stage::Running => {
-                            bell::take_delayed();
+                            wakeup::take_delayed();
                             self.network.catch_up();
                         }
-                        Stage::Suspended if self.network.in_use() => self.network.serve(pause(SERVICE, self.suspended_at)),
+                        Stage::Suspended if self.network.in_use() => self.network.serve(pause(SERVICE_TIME, self.suspended_at)),
                         Stage::Suspended | Stage::Parked { .. } => {}
                     }
                     self.check_background_writer()?;
@@ -258,10 +232,10 @@ impl Agent {
                     self.inspected.take_if(|found| found.at.elapsed() > INSPECTION_VALIDITY);
                 }
                 Ok(_) => {
-                    let (link, bell) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
+                    let (link, wakeup) = (!descriptors[0].revents().is_empty(), !descriptors[1].revents().is_empty());
                     self.check_background_writer()?;
-                    if let Some(bell) = self.bell.as_ref().filter(|_| bell) {
-                        bell.silence();
+                    if let Some(wakeup) = self.wakeup.as_ref().filter(|_| wakeup) {
+                        wakeup.drain();
                     }
                     if link {
                         return Ok(());
@@ -319,68 +293,13 @@ impl Agent {
         self.link.send(&FromAgent::Reply { seq, reply })
     }
 
-    fn inspect(&mut self, ahead: Option<ImageId>) -> Inspection {
-        self.inspected = None;
-        let still = (!matches!(self.stage, Stage::Parked { .. })).then(bell::Still::new);
-        let tracking = self.tracker.describe();
-        // Before the fabric is held: both take long, and the program's calls would wait.
-        let (advice, cpu) = (maps::advice(), Cpu::detect());
-        self.dirty_copy_memory = ahead.and_then(|base| self.make_ready(base, &advice));
-        // Held for an examination, so that no channel is opened between listing the fabric's descriptors and looking at all, and let go
-        // while transient descriptors are waited for.
-        let ((held, surroundings, descriptors), errors) = transient::examine_again(|errors| {
-            let (held, surroundings) = self.surroundings();
-            let descriptors = inspect::descriptors(&self.attached, &surroundings, errors);
-            (held, surroundings, descriptors)
-        });
-        let (found, loose) = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.fingerprints, self.network.in_use());
-        drop(held);
-        let clear = found.obstacles.is_empty() && !surroundings.provider_open;
-        let clear = clear.then(|| (descriptors.written_files(), CopyBuffer::new(loose)));
-        // Another copy gives its memory back before the next one is made.
-        let fits = self.background.is_none().then(|| self.fits());
-        let shared_copy_memory = SharedCopyMemory::new(advice.values().map(|advised| advised.shared).sum()).ok();
-        let report_page = ReportPage::new().ok();
-        drop(descriptors);
-        drop(still);
-        // Last, since all of that has taken memory.
-        let clear =
-            clear.map(|(written_files, copy_buffer)| CleanInspection { written_files, copy_buffer, space: AddressSpace::read().ok() });
-        // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
-        std::thread::sleep(REST);
-        self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, shared_copy_memory, report_page });
-        Inspection { tracking, ..found }
-    }
-
-    /// What of the process is not the program's, true as long as the fabric is held. A parked rank's is held already.
-    fn surroundings(&self) -> (Option<Box<dyn Frozen>>, Surroundings) {
-        let held = (!matches!(self.stage, Stage::Parked { .. })).then(|| self.network.freeze());
-        let (mut own, mut excluded) = (self.own_descriptors(), Vec::new());
-        own.extend(bell::cord());
-        if let Some(held) = &held {
-            held.own_descriptors(&mut |fd| own.push(fd));
-            held.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
-        }
-        excluded.extend(self.tracker.memory());
-        excluded.extend(self.background.iter().flat_map(|background| background.memory()));
-        let provider_open = held.as_ref().is_some_and(|held| held.provider_open());
-        let copy = self.background.as_ref().and_then(|background| background.outer());
-        (held, Surroundings { own, excluded, provider_open, copy, main_process: self.place.main_process })
-    }
-
-    /// Memory for copies of what changed since an image, if that is to be copied.
-    fn make_ready(&self, base: ImageId, advice: &maps::Advice) -> Option<DirtyCopyMemory> {
-        let changed = self.tracker.changed(base, &maps::read().ok()?)?;
-        DirtyCopyMemory::for_changes(changed, advice.values().map(|advised| advised.small).sum(), self.ranks_here)
-    }
-
     fn resume(&mut self, seq: u64) -> io::Result<()> {
         self.dirty_copy_memory = None;
         self.lets_go = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         let mut quiesced = match std::mem::replace(&mut self.stage, Stage::Running) {
             Stage::Parked { threads, mut fabric } => {
-                if self.bell.is_none() {
+                if self.wakeup.is_none() {
                     self.leave(&threads.parked)?;
                 }
                 if let (Some(fabric), None) = (&mut fabric, &self.held_map) {
@@ -422,8 +341,8 @@ impl Agent {
 
     fn descriptors(&self) -> Vec<i32> {
         let copy = self.background.iter().flat_map(|background| background.descriptors());
-        let bell = self.bell.iter().map(Bell::raw);
-        [self.link.raw()].into_iter().chain(bell).chain(self.tracker.descriptors()).chain(copy).collect()
+        let wakeup = self.wakeup.iter().map(WakeupSocket::raw);
+        [self.link.raw()].into_iter().chain(wakeup).chain(self.tracker.descriptors()).chain(copy).collect()
     }
 
     /// In a restored process that is about to go on, whose threads are parked: a table of the agent's own again.
@@ -432,141 +351,9 @@ impl Agent {
         if table::leave(&own) {
             parked.close(&own);
         }
-        self.bell = Some(Bell::open()?);
+        self.wakeup = Some(WakeupSocket::open()?);
         self.lifted = None;
         Ok(())
-    }
-
-    /// Whether there is memory for a copy of the process; why not.
-    fn fits(&self) -> Result<(), String> {
-        memory_headroom::shortage(resident_bytes(), self.ranks_here).map_or(Ok(()), Err)
-    }
-
-    /// What a save that shall not stop the program for long needs; or why it has to.
-    fn snapshot(
-        &mut self,
-        order: &SaveOrder,
-        fits: Option<Result<(), String>>,
-        (shared_copy_memory, report_page): (Option<SharedCopyMemory>, Option<ReportPage>),
-    ) -> Result<Option<Snapshot>, String> {
-        let dirty_copy_memory = self.dirty_copy_memory.take().filter(|_| order.base.is_some());
-        if order.mode == SaveMode::Stop {
-            return Ok(None);
-        }
-        let stopped = |why: &str| format!("the program stood still while the image was written: {why}");
-        match self.copy_backoff.advises_against().or_else(|| fits.unwrap_or_else(|| self.fits()).err()) {
-            Some(why) => Err(stopped(&why)),
-            None => match report_page.map_or_else(ReportPage::new, Ok) {
-                Ok(report_page) => Ok(Some(Snapshot { report_page, rate: order.rate, dirty_copy_memory, shared_copy_memory })),
-                Err(errno) => Err(stopped(&errno.to_string())),
-            },
-        }
-    }
-
-    /// `None` in a restored process.
-    fn save(&mut self, order: SaveOrder) -> io::Result<Option<Reply>> {
-        if !matches!(self.stage, Stage::Suspended) {
-            return Ok(Some(refused("a rank is saved only while it is suspended")));
-        }
-        if let Some(background) = &mut self.background {
-            match background.give_up("another image was asked for") {
-                Some(result) => self.tell_written(result)?,
-                None => return Ok(Some(refused("the process that wrote the last image hangs in its target"))),
-            }
-        }
-        let (advice, cpu, clear, fits, memory) = match self.inspected.take().filter(|found| found.at.elapsed() < INSPECTION_VALIDITY) {
-            Some(Inspected { advice, cpu, clear, fits, shared_copy_memory, report_page, .. }) => {
-                (Some(advice), Some(cpu), clear, fits, (shared_copy_memory, report_page))
-            }
-            None => (None, None, None, None, (None, None)),
-        };
-        let (snapshot, note) = match self.snapshot(&order, fits, memory) {
-            Ok(snapshot) => (snapshot, None),
-            Err(why) => (None, Some(why)),
-        };
-        let files_kept = order.files_kept;
-        let target = match (order.target, self.link.take_descriptor()) {
-            (SaveTarget::File(path), _) => Target::File(path),
-            (SaveTarget::Descriptor, Some(descriptor)) => Target::Stream(descriptor),
-            (SaveTarget::Descriptor, None) => return Ok(Some(refused("no descriptor came with the request"))),
-        };
-        let Some(identity) = self.identity.clone() else { return Ok(Some(refused("the daemon has not welcomed this agent"))) };
-        let still = bell::Still::new();
-        let prepared = self.tracker.prepare(order.base, order.track);
-        let advice = advice.unwrap_or_else(maps::advice);
-        let mut frozen = self.network.freeze();
-        frozen.close_provider();
-        let mut own_descriptors = self.own_descriptors();
-        frozen.own_descriptors(&mut |fd| own_descriptors.push(fd));
-        own_descriptors.extend(bell::cord());
-        if let (Target::Stream(stream), false) = (&target, table::apart()) {
-            own_descriptors.push(stream.as_raw_fd());
-        }
-        let (start, end) = self.scratch.range();
-        let mut excluded = vec![(start as u64, end as u64)];
-        frozen.excluded_memory(&mut |start, length| excluded.push((start as u64, (start + length) as u64)));
-        excluded.extend(self.tracker.memory());
-        excluded.extend(snapshot.iter().flat_map(Snapshot::memory));
-        excluded.sort_unstable();
-        let (scratch, attached, identity) = (&self.scratch, &self.attached, &identity);
-        let mut request = SaveRequest { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear, files_kept };
-        match save(&mut request, target, &mut self.fingerprints, &mut self.tracker, prepared, snapshot) {
-            Ok(Outcome::Saved(mut saved, quiesced, background)) => {
-                saved.note = save::joined(note, saved.note);
-                self.stage = Stage::Parked { threads: quiesced, fabric: Some(frozen) };
-                self.background = background;
-                if self.background.is_none() {
-                    self.copy_backoff.stood_still();
-                }
-                Ok(Some(Reply::Saved(*saved)))
-            }
-            Ok(Outcome::Restored(quiesced)) => {
-                table::join();
-                still.end();
-                let rings: Vec<_> = request.excluded.iter().filter(|(from, _)| *from != start as u64).copied().collect();
-                self.restored(quiesced, frozen, &rings).map(|()| None)
-            }
-            Err(error) => Ok(Some(Reply::Failed { error: chain(&error), hint: error.hint().to_string() })),
-        }
-    }
-
-    /// The process has just come back. Its other threads are parked, its descriptors are the restorer's.
-    fn restored(&mut self, quiesced: Box<QuiescedProcess>, frozen: Box<dyn Frozen>, rings: &[(u64, u64)]) -> io::Result<()> {
-        let began = Instant::now();
-        self.tracker.forget();
-        self.copy_backoff = CopyBackoff::default();
-        let handoff = match restore::handoff(&self.scratch) {
-            Ok(handoff) => handoff,
-            // Nothing is known about this process, not even how to speak to the daemon.
-            Err(_) => restore::end_process(),
-        };
-        // The streams have new identities.
-        self.attached = Attached::behind(handoff.attach.map(|fd| (fd >= 0).then_some(fd)));
-        if let Some(bell) = self.bell.take() {
-            bell.forget();
-        }
-        let result = restore::rebuild(&quiesced, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
-        self.lifted = Some(LiftedLimit::new());
-        self.link.adopt(handoff.agent_fd);
-        let result = result.and_then(|()| frozen.rebuild());
-        if let Err(error) = result {
-            self.link.send(&FromAgent::RestoreFailed { error })?;
-            // The daemon ends this process; its threads never run.
-            loop {
-                if self.link.receive().is_err() {
-                    restore::end_process();
-                }
-            }
-        }
-        for (start, end) in rings {
-            // SAFETY: memory of channels that the fabric has forgotten; nobody refers to it.
-            unsafe { mend_kernel::raw::syscall(libc::SYS_munmap, [*start as usize, (end - start) as usize, 0, 0, 0, 0]) };
-        }
-        self.stage = Stage::Parked { threads: quiesced, fabric: None };
-        self.held_map = None;
-        self.suspended_at = None;
-        let rebuild_us = micros_since(began);
-        self.link.send(&FromAgent::Restored { rank: self.place.rank, rebuild_us })
     }
 }
 

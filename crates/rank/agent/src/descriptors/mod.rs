@@ -263,7 +263,7 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
         FileType::Fifo | FileType::Socket if attached.role(identity).is_some() => {
             What::Attached(attached.role(identity).unwrap_or(Role::Stdin))
         }
-        FileType::Socket => match sockets::examine(borrowed, stat.st_ino, park::standing_still()) {
+        FileType::Socket => match sockets::examine(borrowed, stat.st_ino, park::threads_are_parked()) {
             Ok(socket) => What::Socket(socket),
             Err(Refusal::Outside(name)) => return unsupported(name, SOCKETS),
             Err(Refusal::Netlink) => return Err(DescriptorError::Netlink { fd }),

@@ -190,7 +190,7 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
 }
 
 /// Whether threads are parked, or about to be.
-pub(crate) fn standing_still() -> bool {
+pub(crate) fn threads_are_parked() -> bool {
     SLOTS.0.load(Ordering::Relaxed) != 0
 }
 

@@ -56,12 +56,12 @@ impl Agents {
         std::thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
                 let agents = agents.clone();
-                std::thread::spawn(move || agents.converse(socket));
+                std::thread::spawn(move || agents.serve(socket));
             }
         });
     }
 
-    fn converse(&self, mut socket: UnixStream) {
+    fn serve(&self, mut socket: UnixStream) {
         let Some(FromAgent::Hello(hello)) = receive(&mut socket) else { return };
         let rank = hello.rank;
         {

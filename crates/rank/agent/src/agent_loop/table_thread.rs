@@ -1,14 +1,13 @@
-//! The agent's hand: a thread that stays in the program's descriptor table and does there what the agent's thread, which has
-//! a table of its own ([`crate::descriptors::table`]), cannot: moving the fabric's packets while the program computes.
+//! The table thread: a thread in the program's descriptor table. It does there what the agent's thread cannot, which has
+//! a table of its own ([`crate::descriptors::table`]): it moves the fabric's packets while the program computes.
 //!
 //! ```text
-//! agent: run(work) ── CALLS+1 ──► hand: work, DONE+1 ──► agent goes on
-//! a thread of the program: news that cannot be told ── CALLS+1 ──► hand: bell::mend
+//! agent: run(work) ── CALL_COUNT+1 ──► table thread: work, DONE_COUNT+1 ──► agent goes on
+//! a thread of the program: cannot wake the agent ── CALL_COUNT+1 ──► table thread: reconnects the wakeup
 //! ```
-//! To the program's table it is a thread of the program's: parked, saved and restored like one, and idle then. Where the
-//! agent shares the program's table, as in a restored process until it goes on, the agent does all by itself.
+//! It is parked, saved and restored like a thread of the program, and is idle then. Where the
+//! agent shares the program's table, as in a restored process until it goes on, the agent does all of this itself.
 
-use crate::agent_loop::bell;
 use crate::descriptors::table;
 use crate::network::{Frozen, Network};
 use mend_kernel::threads::{wait, wake};
@@ -18,41 +17,41 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Work that waits for the hand: on the stack of the agent, who waits for it.
-struct Work<'a> {
+/// Work that waits for the table thread: on the stack of the agent, which waits for it.
+struct TableWork<'a> {
     call: &'a mut dyn FnMut(),
 }
 
-static WORK: AtomicPtr<Work<'static>> = AtomicPtr::new(std::ptr::null_mut());
-/// Calls for the hand.
-static CALLS: AtomicU32 = AtomicU32::new(0);
+static WORK: AtomicPtr<TableWork<'static>> = AtomicPtr::new(std::ptr::null_mut());
+/// Calls for the table thread.
+static CALL_COUNT: AtomicU32 = AtomicU32::new(0);
 /// Works done.
-static DONE: AtomicU32 = AtomicU32::new(0);
+static DONE_COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// The thread's whole life.
-pub(crate) fn serve() {
+/// The thread's whole life. `after_each` is what it does after each call, beside the agent's work.
+pub(crate) fn serve(after_each: fn()) {
     loop {
-        let calls = CALLS.load(Ordering::Acquire);
+        let calls = CALL_COUNT.load(Ordering::Acquire);
         let work = WORK.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !work.is_null() {
             // SAFETY: the agent waits until DONE says so, and its work lives as long.
             unsafe { ((*work).call)() };
-            DONE.fetch_add(1, Ordering::Release);
-            wake(&DONE);
+            DONE_COUNT.fetch_add(1, Ordering::Release);
+            wake(&DONE_COUNT);
         }
-        bell::mend_if_asked();
-        wait(&CALLS, calls, None);
+        after_each();
+        wait(&CALL_COUNT, calls, None);
     }
 }
 
-/// Wakes the hand.
+/// Wakes the table thread.
 pub(crate) fn call() {
-    CALLS.fetch_add(1, Ordering::Release);
-    wake(&CALLS);
+    CALL_COUNT.fetch_add(1, Ordering::Release);
+    wake(&CALL_COUNT);
 }
 
 /// Does something in the program's descriptor table. Called by the agent's thread alone, while no thread is parked that shares that
-/// table with the hand.
+/// table.
 pub(crate) fn run<T>(work: impl FnOnce() -> T) -> T {
     if !table::apart() {
         return work();
@@ -63,25 +62,25 @@ pub(crate) fn run<T>(work: impl FnOnce() -> T) -> T {
             result = Some(catch_unwind(AssertUnwindSafe(work)));
         }
     };
-    let done = DONE.load(Ordering::Acquire);
-    let mut order = Work { call: &mut call_it };
+    let done = DONE_COUNT.load(Ordering::Acquire);
+    let mut order = TableWork { call: &mut call_it };
     WORK.store((&raw mut order).cast(), Ordering::Release);
     call();
-    while DONE.load(Ordering::Acquire) == done {
-        wait(&DONE, done, None);
+    while DONE_COUNT.load(Ordering::Acquire) == done {
+        wait(&DONE_COUNT, done, None);
     }
     match result {
         Some(Ok(value)) => value,
         Some(Err(panic)) => resume_unwind(panic),
-        // The hand does what it is given before it says so.
-        None => unreachable!("the hand did nothing"),
+        // The table thread does what it is given before it says so.
+        None => unreachable!("the table thread did nothing"),
     }
 }
 
-/// The fabric, driven by the hand.
-pub(crate) struct ByHand(pub &'static dyn Network);
+/// The fabric, driven by the table thread.
+pub(crate) struct OnTableThread(pub &'static dyn Network);
 
-impl Network for ByHand {
+impl Network for OnTableThread {
     fn introduce(&self, identity: &Welcome) {
         self.0.introduce(identity);
     }
@@ -132,13 +131,13 @@ impl Network for ByHand {
     }
     fn freeze(&self) -> Box<dyn Frozen> {
         // A lock, and no descriptor.
-        Box::new(StillByHand(self.0.freeze()))
+        Box::new(FrozenOnTableThread(self.0.freeze()))
     }
 }
 
-struct StillByHand(Box<dyn Frozen>);
+struct FrozenOnTableThread(Box<dyn Frozen>);
 
-impl Frozen for StillByHand {
+impl Frozen for FrozenOnTableThread {
     fn excluded_memory(&self, each: &mut dyn FnMut(usize, usize)) {
         self.0.excluded_memory(each);
     }
@@ -152,7 +151,7 @@ impl Frozen for StillByHand {
         run(|| self.0.close_provider());
     }
     fn reopen(&mut self) {
-        // Changes memory alone, and the hand may be parked.
+        // Changes memory alone, and the table thread may be parked.
         self.0.reopen();
     }
     fn rebuild(self: Box<Self>) -> Result<(), String> {

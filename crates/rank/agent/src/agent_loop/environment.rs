@@ -1,12 +1,12 @@
-//! Where an agent finds itself.
+//! What the environment tells the agent.
 
 use mend_messages::job::Rank;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What the environment tells the agent.
+/// Set by the daemon for each rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct AgentEnvironment {
     pub socket: PathBuf,
     pub rank: Rank,
     pub main_process: bool,

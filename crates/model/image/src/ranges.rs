@@ -48,6 +48,31 @@ pub fn meet<'a>(one: &'a [Range], other: &'a [Range]) -> impl Iterator<Item = Ra
     })
 }
 
+/// What one settled list has and the other has not, ascending.
+pub fn without<'a>(one: &'a [Range], other: &'a [Range]) -> impl Iterator<Item = Range> + 'a {
+    let (mut a, mut b, mut from) = (0, 0, 0);
+    core::iter::from_fn(move || {
+        loop {
+            let (start, end) = *one.get(a)?;
+            let at = start.max(from);
+            if at >= end {
+                a += 1;
+                continue;
+            }
+            while other.get(b).is_some_and(|known| known.1 <= at) {
+                b += 1;
+            }
+            // The next that the other list has ends what is given out now.
+            let next = other.get(b).filter(|known| known.0 < end);
+            from = next.map_or(end, |known| known.1);
+            let until = next.map_or(end, |known| known.0);
+            if at < until {
+                return Some((at, until));
+            }
+        }
+    })
+}
+
 /// The parts of a settled list that lie in `range`, ascending.
 pub fn parts(ranges: &[Range], range: Range) -> impl Iterator<Item = Range> + Clone + '_ {
     let first = ranges.partition_point(|known| known.1 <= range.0);
@@ -89,6 +114,7 @@ mod tests {
                           start in 0u64..60, length in 0u64..30) {
             let (a, b) = (runs(&one), runs(&other));
             prop_assert_eq!(pages(meet(&a, &b)), one.intersection(&other).copied().collect::<Vec<_>>());
+            prop_assert_eq!(pages(without(&a, &b)), one.difference(&other).copied().collect::<Vec<_>>());
             prop_assert_eq!(pages(parts(&a, (start, start + length))), one.range(start..start + length).copied().collect::<Vec<_>>());
             prop_assert_eq!(super::length(&a), one.len() as u64);
             let mut shuffled: Vec<Range> = a.iter().rev().copied().collect();

@@ -1,6 +1,6 @@
 //! clone3(2), for threads.
 
-use crate::sys;
+use mend_restore::sys;
 
 pub const CLONE_VM: u64 = 0x100;
 pub const CLONE_FS: u64 = 0x200;

@@ -1,10 +1,12 @@
 //! A thread that helps for a while: its id is none that a thread of the image needs, and it is gone in the end.
 
-use crate::arena;
 use crate::clone::{self, CloneArguments};
-use crate::sys;
+use crate::zone;
 use core::sync::atomic::{AtomicU32, Ordering};
 use mend_image::record::Thread;
+use mend_restore::fill::Workers;
+use mend_restore::sys;
+use mend_restore::tables::Tables;
 
 const STACK: usize = 128 << 10;
 /// Ids that are tried.
@@ -25,7 +27,7 @@ impl<'a> Companion<'a> {
 
     /// Lets it begin; its id. `None` if there can be none.
     pub fn start(&self, threads: impl Iterator<Item = Thread> + Clone) -> Option<usize> {
-        let stack = arena::take(STACK);
+        let stack = zone::take(STACK);
         let mut tid = sys::process_id() as i32;
         for _ in 0..TRIES {
             tid = tid.wrapping_add(1);
@@ -67,15 +69,19 @@ unsafe extern "C" fn help(companion: *const Companion) -> ! {
     clone::end()
 }
 
-/// Does `work` on two threads, as number 0 and 1, if this process may use two processors.
-pub fn share(threads: impl Iterator<Item = Thread> + Clone, work: &(dyn Fn(usize) + Sync)) {
-    let second = || work(1);
-    let companion = Companion::new(&second);
-    let started = if processors() > 1 { companion.start(threads) } else { None };
-    // Without help it only takes longer.
-    work(0);
-    if let Some(tid) = started {
-        companion.finish(tid);
+/// A companion that fills memory beside the first thread, if this process may use two processors.
+pub struct Help(pub Tables<'static>);
+
+impl Workers for Help {
+    fn share(&self, work: &(dyn Fn(usize) + Sync)) {
+        let second = || work(1);
+        let companion = Companion::new(&second);
+        let started = if processors() > 1 { companion.start(self.0.threads()) } else { None };
+        // Without help it only takes longer.
+        work(0);
+        if let Some(tid) = started {
+            companion.finish(tid);
+        }
     }
 }
 

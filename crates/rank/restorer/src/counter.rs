@@ -4,7 +4,7 @@
 //! Other ranks share the namespace. While one restorer turns the counter, others wait (a lock on the namespace itself), and in the end
 //! it is where it was: what is counted up otherwise must not come near ids that belong to a rank.
 
-use crate::sys;
+use mend_restore::sys;
 
 const COUNTER: &[u8] = b"/proc/sys/kernel/ns_last_pid\0";
 const NAMESPACE: &[u8] = b"/proc/self/ns/pid\0";

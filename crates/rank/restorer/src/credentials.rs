@@ -5,7 +5,7 @@
 //! pointers), and whoever changes its own has others from then on, though they be equal. So the first thread joins a session keyring
 //! and gives capabilities up, and the others inherit what it has then.
 
-use crate::sys;
+use mend_restore::sys;
 
 const VERSION: u32 = 0x2008_0522; // _LINUX_CAPABILITY_VERSION_3
 const PR_CAP_AMBIENT: usize = 47;

@@ -1,10 +1,9 @@
 //! The descriptors that the shepherd gives: moved out of the way of the image's, everything else closed.
 
-use crate::report::{fail, set_control};
-use crate::sys;
-use core::format_args as text;
-use mend_image::launch::{Arguments, Failure, ImageFds};
+use crate::report::{or_fail, set_control};
+use mend_image::launch::{Arguments, ImageFds};
 use mend_image::link::MAX_CHAIN;
+use mend_restore::sys;
 
 /// Lets descriptors have as high numbers, and as much memory be pinned, as the process may at all.
 pub fn raise_limits() {
@@ -22,16 +21,6 @@ pub fn raise_limits() {
     }
 }
 
-/// A duplicate with a number above `top`.
-pub fn above(fd: usize, top: u32) -> usize {
-    const F_DUPFD_CLOEXEC: usize = 1030;
-    // SAFETY: plain numbers.
-    let made = unsafe { sys::call(sys::FCNTL, [fd, F_DUPFD_CLOEXEC, top as usize + 1, 0, 0, 0]) };
-    made.unwrap_or_else(|errno| {
-        fail(Failure::Launch, errno, text!("descriptor {fd} cannot be moved above {top}; the limit on open files is too low"))
-    })
-}
-
 /// Moves all inherited descriptors above `top` and closes the rest.
 pub fn move_above(arguments: Arguments, top: u32) -> Arguments {
     let [a0, a1, a2, a3] = arguments.attach;
@@ -39,7 +28,7 @@ pub fn move_above(arguments: Arguments, top: u32) -> Arguments {
     let mut after = [-1i32; 6 + MAX_CHAIN];
     for (old, new) in before.chain(arguments.images.all().iter().map(|fd| Some(*fd))).zip(&mut after) {
         let Some(old) = old else { continue };
-        *new = above(old as usize, top) as i32;
+        *new = or_fail(sys::duplicate_above(old as usize, top)) as i32;
     }
     set_control(after[0]);
     // Close the gaps between the kept ones.

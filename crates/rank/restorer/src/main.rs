@@ -14,7 +14,7 @@
 //! * Exit code 1 after `Failed`, or when B ends before the go byte; otherwise the process becomes the rank and its exit
 //!   code is the rank's.
 //!
-//! Order: read the tables and check everything that can be checked (processor, vdso, mapped files) while still whole;
+//! Order (what deals with the image is `mend-restore`'s): read the tables and check everything that can be checked (processor, vdso, mapped files) while still whole;
 //! leave the old address space; map; fill; protect; make threads; say `Ready`; wait; jump. The stream is untrusted:
 //! lengths, addresses and order are bounded, and a checksum is compared before anything of a record is relied on. (What a
 //! valid image makes the process do is, of course, up to the image; it is readable and writable by its owner alone.)
@@ -22,38 +22,37 @@
 #![no_std]
 #![no_main]
 
-mod arena;
 mod clone;
 mod companion;
 mod counter;
 mod credentials;
-mod fill;
-mod image;
 mod inherited;
-mod list;
-mod lock;
 mod memory;
 mod own;
 mod report;
-mod space;
-mod stream;
-mod sys;
 mod threads;
+mod zone;
 
-use crate::image::Tables;
+use crate::companion::Help;
 use crate::own::Space;
-use crate::report::{await_go, fail, status};
-use crate::space::Building;
-use crate::stream::{Record, Stream};
+use crate::report::{await_go, fail, or_fail, status};
+use crate::zone::ARENA;
 use core::format_args as text;
 use mend_image::Header;
 use mend_image::cpu::Cpu;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff, Kept, MAX_KEPT};
-use mend_image::launch::{Arguments, Failure, Mode, Role, Status};
-use mend_image::record::{Kind, MAX_PAGES, Process};
+use mend_image::launch::{Arguments, Failure, Mode, Status};
+use mend_image::record::{MAX_PAGES, Process};
+use mend_restore::fill::{Resources, fill};
+use mend_restore::space::Building;
+use mend_restore::stream::{Progress, Stream};
+use mend_restore::sys;
+use mend_restore::tables::Tables;
 use xxhash_rust::xxh3::xxh3_64;
 
 const STACK: usize = 256 << 10;
+
+static PROGRESS: Progress = Progress::new();
 
 #[repr(C, align(4096))]
 struct Stack(core::cell::UnsafeCell<[u8; STACK]>);
@@ -95,24 +94,26 @@ fn restore(arguments: Arguments) -> ! {
     let began = sys::now();
     report::set_control(arguments.control_fd);
     inherited::raise_limits();
-    let mut stream = Stream::open(arguments.images.all()[0], 0);
+    let mut stream = or_fail(Stream::open(arguments.images.all()[0], 0, &PROGRESS));
     let header = *stream.header();
     let arguments = inherited::move_above(arguments, header.top_descriptor);
     stream.renumber(arguments.images.all()[0]);
     let own = Space::read();
     check_machine(&header, &own);
 
-    let room = arena::take(MAX_PAGES as usize + 8);
-    let (tables, first) = read_tables(&mut stream, room);
-    let process = tables.check(&stream);
+    let room = zone::take(MAX_PAGES as usize + 8);
+    let unread = |role, bytes: &[u8]| status(&Status::Unread { role, bytes });
+    let (tables, first) = or_fail(Tables::read(&mut stream, &ARENA, room, unread));
+    let process = or_fail(tables.check(&stream));
     if !own.same_shape(tables.mappings()) {
         fail(Failure::Machine, 0, text!("this kernel places its vdso in another way than {}", header.kernel()));
     }
-    tables.check_files(&stream, room);
+    or_fail(tables.check_files(&stream, room));
 
     own.leave();
-    let mut building = Building::map(tables, arguments.mode, header.top_descriptor);
-    fill::fill(stream, first, &arguments.images.all()[1..], &mut building, tables.threads());
+    let mut building = or_fail(Building::map(tables, &ARENA, arguments.mode, header.top_descriptor));
+    let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &Help(tables) };
+    or_fail(fill(stream, first, &arguments.images.all()[1..], &mut building, resources));
     complete(arguments, &own, tables, process, &mut building, began)
 }
 
@@ -131,45 +132,21 @@ fn check_machine(header: &Header, own: &Space) {
     }
 }
 
-/// Reads everything before the pages, and the head that follows it.
-fn read_tables(stream: &mut Stream, room: &mut [u8]) -> (Tables, Record) {
-    let mut tables = Tables { strings: &[], objects: &[], mappings: &[], threads: &[], process: &[] };
-    loop {
-        let record = stream.next();
-        match record.kind {
-            Kind::Strings => tables.strings = record.table(),
-            Kind::Objects => tables.objects = record.table(),
-            Kind::Mappings => tables.mappings = record.table(),
-            Kind::Threads => tables.threads = record.table(),
-            Kind::Process => tables.process = record.table(),
-            Kind::Unread => {
-                let bytes = record.passing(room);
-                match Role::from_number(record.head.index) {
-                    Some(role) => status(&Status::Unread { role, bytes }),
-                    None => record.inconsistent(),
-                }
-            }
-            Kind::Summary => drop(record.table()),
-            Kind::Pages | Kind::Bytes | Kind::Kept | Kind::End => return (tables, record),
-        }
-    }
-}
-
 /// All memory is there: the rest of the process, and the jump.
-fn complete(arguments: Arguments, own: &Space, tables: Tables, process: Process, building: &mut Building, began: u64) -> ! {
+fn complete(arguments: Arguments, own: &Space, tables: Tables<'static>, process: Process, building: &mut Building, began: u64) -> ! {
     let mut kept = [Kept::default(); MAX_KEPT];
-    let kept_count = building.finish(&mut kept) as u32;
+    let kept_count = or_fail(building.finish(&mut kept)) as u32;
     own.place_kernel_group(tables.mappings());
     set_process(&process, &tables);
     threads::make(tables.threads(), process.capabilities);
     let Some(first) = tables.threads().next() else { fail(Failure::Image, 0, text!("the image has no thread")) };
-    let (restorer_start, restorer_end) = arena::range();
+    let (restorer_start, restorer_end) = zone::range();
     let us = (sys::now() - began) / 1000;
     let handoff = Handoff {
         magic: HANDOFF_MAGIC,
         restorer_start,
         restorer_end,
-        bytes: stream::bytes_read(),
+        bytes: PROGRESS.bytes_read(),
         us,
         mode: if arguments.mode == Mode::Restart { 0 } else { 1 },
         agent_fd: arguments.agent_fd,
@@ -180,7 +157,7 @@ fn complete(arguments: Arguments, own: &Space, tables: Tables, process: Process,
     };
     // SAFETY: `Tables::check` found the place within one mapping of the image, aligned; the agent keeps it writable.
     unsafe { (process.handoff as *mut Handoff).write(handoff) };
-    status(&Status::Ready { bytes: stream::bytes_read(), placed: fill::bytes_placed(), us });
+    status(&Status::Ready { bytes: PROGRESS.bytes_read(), placed: PROGRESS.bytes_placed(), us });
     await_go();
     for fd in arguments.images.all().iter().chain([&arguments.control_fd]) {
         // SAFETY: not used any more.

@@ -98,5 +98,5 @@ pub extern "C" fn rust_eh_personality() {}
 /// Named by precompiled code; nothing unwinds here.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Unwind_Resume() -> ! {
-    crate::sys::exit(1)
+    mend_restore::sys::exit(1)
 }

@@ -1,12 +1,12 @@
 //! The address space the restorer starts in: finding out about it, and leaving it.
 
-use crate::arena::{self, COPY, VDSO_WAITS};
 use crate::report::fail;
-use crate::sys;
+use crate::zone::{self, COPY, VDSO_WAITS};
 use core::format_args as text;
 use mend_image::ZONE;
 use mend_image::launch::Failure;
 use mend_image::record::{Mapping, mapping};
+use mend_restore::sys;
 
 const MOST: usize = 64;
 
@@ -30,7 +30,7 @@ pub struct Space {
 impl Space {
     /// Reads `/proc/self/maps`.
     pub fn read() -> Self {
-        let bytes = arena::take(64 << 10);
+        let bytes = zone::take(64 << 10);
         // SAFETY: a NUL-terminated path; flags O_RDONLY.
         let fd = unsafe { sys::call(sys::OPEN, [c"/proc/self/maps".as_ptr() as usize, 0, 0, 0, 0, 0]) };
         let fd = fd.unwrap_or_else(|errno| fail(Failure::Kernel, errno, text!("/proc/self/maps cannot be read; the restorer needs /proc")));

@@ -1,9 +1,10 @@
 //! Telling the shepherd how it went.
 
-use crate::sys;
 use core::fmt::{Arguments, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use mend_image::launch::{Failure, GO, Status};
+use mend_restore::RestoreError;
+use mend_restore::sys;
 
 static CONTROL: AtomicI32 = AtomicI32::new(2);
 
@@ -53,6 +54,11 @@ pub fn fail(failure: Failure, errno: i32, text: Arguments) -> ! {
     let _ = bytes.write_fmt(text);
     status(&Status::Failed { failure, errno, text: &bytes.bytes[..bytes.length] });
     sys::exit(1)
+}
+
+/// What came out of a step; ends if it failed.
+pub fn or_fail<T>(result: Result<T, RestoreError>) -> T {
+    result.unwrap_or_else(|error| fail(error.failure(), error.errno(), format_args!("{error}")))
 }
 
 /// Waits for the word to go.

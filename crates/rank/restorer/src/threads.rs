@@ -4,18 +4,18 @@
 //! If it cannot choose their ids then, a [`Companion`] that has kept its privileges turns the kernel's counter of ids for it, or makes
 //! the thread itself where that does not help: this thread has credentials of its own, then.
 
-use crate::arena;
 use crate::clone::{self, CLONE_SETTLS, CloneArguments, clone_thread};
 use crate::companion::Companion;
 use crate::counter::Counter;
 use crate::credentials;
 use crate::report::fail;
-use crate::sys;
+use crate::zone;
 use core::cell::Cell;
 use core::format_args as text;
 use core::sync::atomic::{AtomicU32, Ordering};
 use mend_image::launch::Failure;
 use mend_image::record::Thread;
+use mend_restore::sys;
 
 const STACK: usize = 4096;
 /// Attempts to be given an id by the counter: whoever else makes a process or thread in between gets it.
@@ -45,7 +45,7 @@ struct Making {
 
 impl Making {
     fn new(thread: Thread) -> Self {
-        Self { thread, stack: arena::take(STACK) }
+        Self { thread, stack: zone::take(STACK) }
     }
 
     /// Makes it with its id, or with the next that the kernel counts up to. Its id, or a negative error number.

@@ -1,14 +1,12 @@
 //! The image's address space: mapped, filled, given its final form.
 
-use crate::arena;
-use crate::image::{Tables, open_object};
-use crate::inherited;
-use crate::report::fail;
+use crate::arena::Arena;
+use crate::fill::Target;
 use crate::stream::Record;
-use crate::sys;
-use core::format_args as text;
+use crate::tables::{Tables, open_object};
+use crate::{RestoreError, sys};
 use mend_image::handoff::{Kept, MAX_KEPT};
-use mend_image::launch::{Failure, Mode};
+use mend_image::launch::Mode;
 use mend_image::ranges::Range;
 use mend_image::record::{Mapping, Object, mapping, object};
 
@@ -27,26 +25,30 @@ const ADVICE: [(u32, usize); 8] = [
 const ENOMEM: i32 = 12;
 
 /// While it is built.
-pub struct Building {
-    tables: Tables,
+pub struct Building<'a> {
+    tables: Tables<'a>,
     mode: Mode,
     /// Per mapping: 1 if it was made writable to be filled.
-    opened: &'static mut [u8],
+    opened: &'a mut [u8],
     /// Descriptors of memory objects, by object, plus one; 0: none.
-    memory: &'static mut [u8],
-    /// Descriptors that outlive the restorer must be above this: the program's own are made again below.
+    memory: &'a mut [u8],
+    /// Descriptors that outlive the restore must be above this: the program's own are made again below.
     top: u32,
 }
 
-impl Building {
-    /// Maps everything, empty. Descriptors of memory objects stay open.
-    pub fn map(tables: Tables, mode: Mode, top: u32) -> Self {
-        let opened = arena::take(tables.mappings().count());
-        let memory = arena::take(4 * tables.objects().count());
+impl<'a> Building<'a> {
+    /// Maps everything, empty; what is mapped already is never replaced. The tables have been checked. Descriptors of memory objects stay
+    /// open.
+    ///
+    /// # Errors
+    /// What the kernel refuses, or a file that is gone.
+    pub fn map(tables: Tables<'a>, arena: &'a Arena, mode: Mode, top: u32) -> Result<Self, RestoreError<'a>> {
+        let opened = arena.take(tables.mappings().count())?;
+        let memory = arena.take(4 * tables.objects().count())?;
         let building = Self { tables, mode, opened, memory, top };
         for (index, record) in tables.objects().enumerate() {
             if record.flags & object::FILE == 0 {
-                let fd = building.make_memory(&record);
+                let fd = building.make_memory(&record)?;
                 building.memory[4 * index..4 * index + 4].copy_from_slice(&(fd as u32 + 1).to_le_bytes());
             }
         }
@@ -54,14 +56,14 @@ impl Building {
         let mut last_file = None;
         for record in tables.mappings() {
             if record.flags & (mapping::VDSO | mapping::VVAR) == 0 {
-                building.map_one(&record, &mut last_file);
+                building.map_one(&record, &mut last_file)?;
             }
         }
         close_file(&mut last_file);
-        building
+        Ok(building)
     }
 
-    fn make_memory(&self, record: &Object) -> usize {
+    fn make_memory(&self, record: &Object) -> Result<usize, RestoreError<'static>> {
         let named = (record.flags & object::NAMED != 0).then(nameless_file).flatten();
         let name = self.tables.text(record.text, record.text_length).unwrap_or(b"\0");
         const MFD_CLOEXEC_AND_SEALABLE: usize = 3;
@@ -70,15 +72,13 @@ impl Building {
             || unsafe { sys::call(sys::MEMFD_CREATE, [name.as_ptr() as usize, MFD_CLOEXEC_AND_SEALABLE, 0, 0, 0, 0]) },
             Ok,
         );
-        let low = made.unwrap_or_else(|errno| fail(Failure::Kernel, errno, text!("shared memory cannot be made")));
-        let fd = inherited::above(low, self.top);
-        // SAFETY: our own descriptor, just duplicated.
-        let _ = unsafe { sys::call(sys::CLOSE, [low, 0, 0, 0, 0, 0]) };
+        let low = made.map_err(|errno| RestoreError::ObjectMake { errno })?;
+        let fd = sys::duplicate_above(low, self.top)?;
+        sys::close(low);
         // SAFETY: plain numbers.
-        if let Err(errno) = unsafe { sys::call(sys::FTRUNCATE, [fd, record.size as usize, 0, 0, 0, 0]) } {
-            fail(Failure::Kernel, errno, text!("shared memory of {} bytes cannot be made", record.size));
-        }
-        fd
+        unsafe { sys::call(sys::FTRUNCATE, [fd, record.size as usize, 0, 0, 0, 0]) }
+            .map_err(|errno| RestoreError::ObjectSize { size: record.size, errno })?;
+        Ok(fd)
     }
 
     fn memory_of(&self, object: usize) -> Option<usize> {
@@ -87,7 +87,7 @@ impl Building {
         fd.checked_sub(1).map(|fd| fd as usize)
     }
 
-    fn map_one(&self, record: &Mapping, last_file: &mut Option<(u32, usize)>) {
+    fn map_one(&self, record: &Mapping, last_file: &mut Option<(u32, usize)>) -> Result<(), RestoreError<'a>> {
         let shared = record.flags & mapping::SHARED != 0;
         let mut flags = sys::MAP_FIXED_NOREPLACE | if shared { sys::MAP_SHARED } else { sys::MAP_PRIVATE };
         if record.flags & mapping::RESERVED == 0 {
@@ -105,11 +105,11 @@ impl Building {
             let kept = self.tables.objects().nth(record.object as usize).is_some_and(|object| object.flags & object::KEEP != 0);
             if shared && kept && !writable {
                 // A mapping that could be made writable would keep the program's memory from being sealed again.
-                reader = Some(open_to_read(fd));
+                reader = Some(open_to_read(fd)?);
             }
             reader.unwrap_or(fd)
         } else {
-            self.file_of(record.object, last_file)
+            self.file_of(record.object, last_file)?
         };
         let length = (record.end - record.start) as usize;
         let arguments = [record.start as usize, length, record.protection as usize, flags, fd, record.offset as usize];
@@ -123,13 +123,14 @@ impl Building {
             mapped = unsafe { sys::call(sys::MMAP, arguments) };
         }
         if let Some(fd) = reader {
-            // SAFETY: our own descriptor; the mapping lives on.
-            let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+            // The mapping lives on.
+            sys::close(fd);
         }
+        let start = record.start;
         match mapped {
-            Ok(address) if address as u64 == record.start => {}
-            Ok(_) => fail(Failure::Kernel, 0, text!("{length} bytes at {:#x} cannot be mapped there", record.start)),
-            Err(errno) => fail(Failure::Kernel, errno, text!("{length} bytes at {:#x} cannot be mapped", record.start)),
+            Ok(address) if address as u64 == start => {}
+            Ok(_) => return Err(RestoreError::MapThere { length, start }),
+            Err(errno) => return Err(RestoreError::Map { length, start, errno }),
         }
         for (flag, advice) in ADVICE {
             if record.flags & flag != 0 {
@@ -137,80 +138,42 @@ impl Building {
                 let _ = unsafe { sys::call(sys::MADVISE, [record.start as usize, length, advice, 0, 0, 0]) };
             }
         }
+        Ok(())
     }
 
-    fn file_of(&self, index: u32, last_file: &mut Option<(u32, usize)>) -> usize {
+    fn file_of(&self, index: u32, last_file: &mut Option<(u32, usize)>) -> Result<usize, RestoreError<'a>> {
         if let Some((known, fd)) = last_file
             && *known == index
         {
-            return *fd;
+            return Ok(*fd);
         }
         close_file(last_file);
         let record = self.tables.objects().nth(index as usize);
         let path = record.and_then(|record| self.tables.text(record.text, record.text_length));
-        let (Some(record), Some(path)) = (record, path) else { fail(Failure::Image, 0, text!("a mapping names no object")) };
+        let (Some(record), Some(path)) = (record, path) else { return Err(RestoreError::NoObject) };
         let shown = core::str::from_utf8(path).unwrap_or("a file");
-        let fd = open_object(path, &record).unwrap_or_else(|errno| fail(Failure::File, errno, text!("{shown} cannot be opened")));
+        let fd = open_object(path, &record).map_err(|errno| RestoreError::FileGone { path: shown, errno })?;
         *last_file = Some((index, fd));
-        fd
+        Ok(fd)
     }
 
-    /// Makes ready for a record of pages. False if they have no place here: the file they belong to has them.
-    pub fn admits(&mut self, record: &Record) -> bool {
-        let head = &record.head;
-        let Some((index, mapped)) = self.tables.mapping_of(head.address, head.length) else { record.inconsistent() };
-        if mapped.flags & (mapping::VDSO | mapping::VVAR) != 0 {
-            record.inconsistent();
-        }
-        let file = mapped.object != mapping::NO_OBJECT && self.memory_of(mapped.object as usize).is_none();
-        if file && mapped.flags & mapping::SHARED != 0 && self.mode == Mode::Migrate {
-            // The file is as the others see it; what this process wrote is in it already.
-            return false;
-        }
-        self.open(index, &mapped);
-        true
-    }
-
-    /// Makes private memory ready to be filled. False if not all of it is private memory of the image.
-    pub fn open_private(&mut self, (start, end): Range) -> bool {
-        let mut at = start;
-        while at < end {
-            let Some((index, mapped)) = self.tables.mapping_of(at, 4096) else { return false };
-            if mapped.flags & (mapping::VDSO | mapping::VVAR | mapping::SHARED) != 0 {
-                return false;
-            }
-            self.open(index, &mapped);
-            at = mapped.end;
-        }
-        true
-    }
-
-    fn open(&mut self, index: usize, mapped: &Mapping) {
+    fn open(&mut self, index: usize, mapped: &Mapping) -> Result<(), RestoreError<'static>> {
         if mapped.protection as usize & sys::PROT_WRITE == 0 && self.opened[index] == 0 {
-            self.protect(mapped, sys::PROT_READ | sys::PROT_WRITE);
+            protect(mapped, sys::PROT_READ | sys::PROT_WRITE)?;
             self.opened[index] = 1;
         }
+        Ok(())
     }
 
-    /// The descriptor of the memory object that a record of bytes belongs to.
-    pub fn object_of(&self, record: &Record) -> usize {
-        self.memory_of(record.head.index as usize).unwrap_or_else(|| record.inconsistent())
-    }
-
-    fn protect(&self, record: &Mapping, protection: usize) {
-        // SAFETY: changes only the protection of a mapping of the image.
-        let result =
-            unsafe { sys::call(sys::MPROTECT, [record.start as usize, (record.end - record.start) as usize, protection, 0, 0, 0]) };
-        if let Err(errno) = result {
-            fail(Failure::Kernel, errno, text!("the protection of memory at {:#x} cannot be set", record.start));
-        }
-    }
-
-    /// Gives every mapping its final protection. Returns the memory objects that the agent needs a descriptor of; closes the others.
-    pub fn finish(&mut self, kept: &mut [Kept; MAX_KEPT]) -> usize {
+    /// Gives every mapping its final protection. Returns how many memory objects the agent needs a descriptor of, and names them in `kept`;
+    /// closes the others.
+    ///
+    /// # Errors
+    /// What the kernel refuses; [`RestoreError::ManyObjects`].
+    pub fn finish(&mut self, kept: &mut [Kept; MAX_KEPT]) -> Result<usize, RestoreError<'static>> {
         for (index, record) in self.tables.mappings().enumerate() {
             if self.opened[index] != 0 {
-                self.protect(&record, record.protection as usize);
+                protect(&record, record.protection as usize)?;
             }
             if record.flags & mapping::LOCKED != 0 {
                 let on_fault = usize::from(record.flags & mapping::LOCK_ON_FAULT != 0);
@@ -224,17 +187,60 @@ impl Building {
             let Some(fd) = self.memory_of(index) else { continue };
             if record.flags & object::KEEP != 0 {
                 if count == MAX_KEPT {
-                    fail(Failure::Image, 0, text!("the image has more than {MAX_KEPT} memory objects with descriptors"));
+                    return Err(RestoreError::ManyObjects);
                 }
                 kept[count] = Kept { object: index as u32, fd: fd as i32 };
                 count += 1;
             } else {
-                // SAFETY: our own descriptor; the mappings live on.
-                let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+                // The mappings live on.
+                sys::close(fd);
             }
         }
-        count
+        Ok(count)
     }
+}
+
+// SAFETY: what is admitted lies in mappings of the image, which `Building::map` made where nothing was, and nobody runs in them yet.
+unsafe impl Target for Building<'_> {
+    /// False if the file that the pages belong to has them.
+    fn admits(&mut self, record: &Record) -> Result<bool, RestoreError<'static>> {
+        let head = &record.head;
+        let (index, mapped) = self.tables.mapping_of(head.address, head.length).ok_or_else(|| record.inconsistent())?;
+        if mapped.flags & (mapping::VDSO | mapping::VVAR) != 0 {
+            return Err(record.inconsistent());
+        }
+        let file = mapped.object != mapping::NO_OBJECT && self.memory_of(mapped.object as usize).is_none();
+        if file && mapped.flags & mapping::SHARED != 0 && self.mode == Mode::Migrate {
+            // The file is as the others see it; what this process wrote is in it already.
+            return Ok(false);
+        }
+        self.open(index, &mapped)?;
+        Ok(true)
+    }
+
+    fn open_private(&mut self, (start, end): Range) -> Result<bool, RestoreError<'static>> {
+        let mut at = start;
+        while at < end {
+            let Some((index, mapped)) = self.tables.mapping_of(at, 4096) else { return Ok(false) };
+            if mapped.flags & (mapping::VDSO | mapping::VVAR | mapping::SHARED) != 0 {
+                return Ok(false);
+            }
+            self.open(index, &mapped)?;
+            at = mapped.end;
+        }
+        Ok(true)
+    }
+
+    fn object_of(&self, record: &Record) -> Result<Option<usize>, RestoreError<'static>> {
+        self.memory_of(record.head.index as usize).map(Some).ok_or_else(|| record.inconsistent())
+    }
+}
+
+fn protect(record: &Mapping, protection: usize) -> Result<(), RestoreError<'static>> {
+    // SAFETY: changes only the protection of a mapping of the image.
+    unsafe { sys::call(sys::MPROTECT, [record.start as usize, (record.end - record.start) as usize, protection, 0, 0, 0]) }
+        .map(drop)
+        .map_err(|errno| RestoreError::Protect { start: record.start, errno })
 }
 
 /// A file in `/dev/shm` that can be given a name there, if the rank may make one.
@@ -256,7 +262,7 @@ fn from_pool(record: &Mapping, flags: usize) -> Option<usize> {
 }
 
 /// Another descriptor of memory, through which it cannot be written.
-fn open_to_read(fd: usize) -> usize {
+fn open_to_read(fd: usize) -> Result<usize, RestoreError<'static>> {
     const O_CLOEXEC: usize = 0o2_000_000;
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
     let (mut digits, mut rest) = ([0u8; 10], fd);
@@ -270,13 +276,11 @@ fn open_to_read(fd: usize) -> usize {
         path[14 + index] = digits[count - 1 - index];
     }
     // SAFETY: a NUL-terminated path.
-    let opened = unsafe { sys::call(sys::OPEN, [path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) };
-    opened.unwrap_or_else(|errno| fail(Failure::Kernel, errno, text!("shared memory cannot be opened for reading")))
+    unsafe { sys::call(sys::OPEN, [path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) }.map_err(|errno| RestoreError::ObjectRead { errno })
 }
 
 fn close_file(last_file: &mut Option<(u32, usize)>) {
     if let Some((_, fd)) = last_file.take() {
-        // SAFETY: our own descriptor.
-        let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+        sys::close(fd);
     }
 }

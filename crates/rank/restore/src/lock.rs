@@ -1,4 +1,4 @@
-//! A lock for the few moments in which one of two threads takes the next record.
+//! A lock for the few moments in which one of two threads takes the next record, on a futex.
 
 use crate::sys;
 use core::cell::UnsafeCell;
@@ -14,8 +14,8 @@ pub struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `with` gives the value to one thread at a time. (The restorer's values have no ties to threads.)
-unsafe impl<T> Sync for Lock<T> {}
+// SAFETY: `with` gives the value to one thread at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
     pub fn new(value: T) -> Self {

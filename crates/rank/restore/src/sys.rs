@@ -1,5 +1,8 @@
 //! System calls, raw: there is no C library here.
 
+#![expect(missing_docs, reason = "the names and values of constants are the kernel's")]
+
+use crate::RestoreError;
 use core::arch::asm;
 
 pub const READ: usize = 0;
@@ -55,6 +58,9 @@ pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 
 /// A system call with its result as a `Result` of value and errno.
 ///
+/// # Errors
+/// The kernel's.
+///
 /// # Safety
 /// As the call demands of its arguments.
 pub unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, i32> {
@@ -78,7 +84,10 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, i32> {
     if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as usize) }
 }
 
-/// Anonymous memory at a fixed address in the restorer's zone.
+/// Anonymous memory at a fixed address at which nothing is mapped.
+///
+/// # Errors
+/// The kernel's.
 pub fn map_at(address: u64, length: usize) -> Result<(), i32> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     // SAFETY: a new mapping that replaces nothing.
@@ -86,6 +95,7 @@ pub fn map_at(address: u64, length: usize) -> Result<(), i32> {
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
+#[must_use]
 pub fn now() -> u64 {
     let mut time = [0u64; 2];
     // SAFETY: writes two words into `time`.
@@ -94,6 +104,7 @@ pub fn now() -> u64 {
 }
 
 /// Waits until something can be read, at most `milliseconds`. False if nothing came.
+#[must_use]
 pub fn readable(fd: i32, milliseconds: i32) -> bool {
     const POLLIN: u64 = 1;
     let mut wanted = fd as u32 as u64 | POLLIN << 32;
@@ -102,7 +113,25 @@ pub fn readable(fd: i32, milliseconds: i32) -> bool {
     ready != Ok(0)
 }
 
+/// A duplicate of a descriptor with a number above `top`.
+///
+/// # Errors
+/// [`RestoreError::Descriptors`].
+pub fn duplicate_above(fd: usize, top: u32) -> Result<usize, RestoreError<'static>> {
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    // SAFETY: plain numbers.
+    let made = unsafe { call(FCNTL, [fd, F_DUPFD_CLOEXEC, top as usize + 1, 0, 0, 0]) };
+    made.map_err(|errno| RestoreError::Descriptors { fd, top, errno })
+}
+
+/// Closes a descriptor of our own.
+pub fn close(fd: usize) {
+    // SAFETY: a plain number; callers give up what they opened.
+    let _ = unsafe { call(CLOSE, [fd, 0, 0, 0, 0, 0]) };
+}
+
 /// This process, as it sees itself.
+#[must_use]
 pub fn process_id() -> usize {
     // SAFETY: no arguments.
     unsafe { call(GETPID, [0; 6]) }.unwrap_or(0)
@@ -117,6 +146,9 @@ pub fn exit(code: usize) -> ! {
 }
 
 /// Writes all of `bytes`.
+///
+/// # Errors
+/// The kernel's.
 pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), i32> {
     while !bytes.is_empty() {
         // SAFETY: reads `bytes`.

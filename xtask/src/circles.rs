@@ -12,51 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// the list.
 const KNOWN: &[(&str, &[&str], &str)] = &[
     (
-        "crates/job/controller",
-        &[
-            "error.rs",
-            "input.rs",
-            "journal_file.rs",
-            "journaling.rs",
-            "manifest.rs",
-            "nodes.rs",
-            "output.rs",
-            "run.rs",
-            "shown_output.rs",
-            "texts.rs",
-            "upkeep.rs",
-        ],
-        "one error for all of a run, which names the errors of its parts, and what reaches the loop in the file of the loop",
-    ),
-    (
-        "crates/model/job",
-        &[
-            "ending.rs",
-            "event.rs",
-            "explain.rs",
-            "job.rs",
-            "journal.rs",
-            "losses.rs",
-            "notice.rs",
-            "operation.rs",
-            "periodic.rs",
-            "ranks.rs",
-            "recover.rs",
-            "requests.rs",
-            "space.rs",
-            "tiers.rs",
-        ],
-        "the job's one state has a field for each part, and the parts are methods on it",
-    ),
-    ("crates/job/lab", &["error.rs", "plan.rs"], "the error's text names the most nodes of a plan"),
-    ("crates/model/image", &["kept.rs", "record.rs"], "heads of records are decoded where kept pages are, whose bound is a record's"),
-    ("crates/model/journal", &["event.rs", "state.rs"], "the event that a compaction leaves holds the state of all before it"),
-    (
         "crates/node/daemon",
         &["sealing.rs", "sink.rs"],
         "the sealing names its file as the sink does; both are to be stages of one pipeline for bytes",
     ),
-    ("crates/platform/fabric-sys", &["info.rs", "objects.rs"], "libfabric's own structures point at each other"),
     (
         "crates/rank/agent",
         &["descriptors/reopen.rs", "descriptors/sockets.rs"],
@@ -67,7 +26,6 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
         &["track/blocks.rs", "track/hash.rs", "track/scan.rs", "track/protect.rs", "track/soft.rs"],
         "ways to notice changes, and the look that all of them share",
     ),
-    ("tests/simulation", &["check.rs", "daemon.rs", "scenario.rs", "journal.rs", "world.rs"], "parts of one world, as methods on it"),
 ];
 
 /// A module, by its names from the crate's root.

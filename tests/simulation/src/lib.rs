@@ -7,12 +7,10 @@
 //!
 //! A seed is the whole report of a defect: [`run`] with it does the same again.
 
-mod check;
-mod daemon;
+mod coming;
 mod disk;
-mod journal;
 mod node;
-mod scenario;
+mod story;
 mod world;
 
 use mend_job::safeguard::Safeguard;

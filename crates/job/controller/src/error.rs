@@ -146,7 +146,7 @@ pub enum RunError {
     },
     /// Standard input is not what it was to be.
     #[error(transparent)]
-    Input(InputError),
+    Input(#[from] InputError),
     /// The tiers cannot be used.
     #[error("the list of tiers cannot be used")]
     Tiers(#[from] mend_messages::tier::TierError),

@@ -1,7 +1,7 @@
 //! Standard input of rank 0: how much of it the rank was given, so that a restart goes on behind what its checkpoint has.
 //!
 //! ```text
-//! standard input ─ read one piece ─► Arrival::Stdin ─► Stdin to rank 0 ─► its pipe ─ StdinTaken ─► the next piece
+//! standard input ─ read one piece ─► the event loop ─► Stdin to rank 0 ─► its pipe ─ StdinTaken ─► the next piece
 //! checkpoint: StdinHeld ─► InputAt in the manifest         (what is in the pipe and not read is in the image)
 //! restart:    what an earlier life read behind InputAt and kept, then what comes
 //! ```
@@ -9,9 +9,7 @@
 //! new input: it follows what was read, also what was read after the checkpoint, which for this reason is kept in the job's directory
 //! unless it can be read again: [`MAX_KEPT_BYTES`] bytes of it.
 
-use crate::error::RunError;
 use crate::record::JobDirectory;
-use crate::run::Arrival;
 use crate::stream_digest::Mark;
 use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
 use serde::{Deserialize, Serialize};
@@ -310,12 +308,12 @@ impl Source {
         std::mem::take(&mut self.piece)
     }
 
-    /// Reads one piece each time it is asked for.
-    pub async fn read(mut self, events: mpsc::Sender<Arrival>, mut asked: mpsc::Receiver<()>) {
+    /// Reads one piece each time it is asked for. `wrap` makes an event of it.
+    pub async fn read<E>(mut self, events: mpsc::Sender<E>, wrap: impl Fn(Vec<u8>) -> E, mut asked: mpsc::Receiver<()>) {
         while asked.recv().await.is_some() {
             let bytes = self.next().await;
             let end = bytes.is_empty();
-            if events.send(Arrival::Stdin(bytes)).await.is_err() || end {
+            if events.send(wrap(bytes)).await.is_err() || end {
                 return;
             }
         }
@@ -386,11 +384,5 @@ impl Keeper {
 
     fn write_state(&self) -> io::Result<()> {
         mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&self.kept)?)
-    }
-}
-
-impl From<InputError> for RunError {
-    fn from(error: InputError) -> Self {
-        Self::Input(error)
     }
 }

@@ -250,7 +250,7 @@ async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Optio
     let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
     let input = Input::new(taken, source.is_some().then_some(more));
     if let Some(source) = source {
-        tokio::spawn(source.read(arrivals.clone(), asked));
+        tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked));
     }
     let local = embedded.is_some();
     let shell =

@@ -10,8 +10,10 @@ pub enum LabError {
     #[error("`{0}` cannot be the name of a lab")]
     BadName(String),
     /// Too few or too many nodes.
-    #[error("a lab has 1 to {max} nodes, not {asked}", max = crate::plan::MAX_NODES)]
+    #[error("a lab has 1 to {max} nodes, not {asked}")]
     BadNodeCount {
+        /// The most that there can be.
+        max: u32,
         /// What was asked for.
         asked: u32,
     },

@@ -155,7 +155,7 @@ pub(crate) struct LabPlan {
 /// `head` and `count` nodes.
 pub(crate) fn plan_nodes(count: u32) -> Result<Vec<PlannedNode>, LabError> {
     if !(1..=MAX_NODES).contains(&count) {
-        return Err(LabError::BadNodeCount { asked: count });
+        return Err(LabError::BadNodeCount { max: MAX_NODES, asked: count });
     }
     let head = PlannedNode { name: HEAD.to_owned(), address: Ipv4Addr::new(10, 77, 0, 254), port: "port0".to_owned() };
     let nodes = (1..=count).map(|number| PlannedNode {

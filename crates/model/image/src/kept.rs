@@ -8,15 +8,9 @@
 
 use crate::ImageError;
 use crate::fixed::Field;
-use crate::record::{MAX_PAGES, RecordHead};
 
 /// Bytes of one range.
 pub const RANGE: usize = 16;
-
-/// Whether a head can announce such a payload.
-pub(crate) fn fits(head: &RecordHead) -> bool {
-    head.length <= MAX_PAGES && head.length != 0 && head.length.is_multiple_of(RANGE as u64) && (head.address, head.index) == (0, 0)
-}
 
 /// Encodes a range; the first [`RANGE`] bytes of `bytes` are written.
 ///

@@ -100,6 +100,14 @@ impl RecordHead {
         bytes
     }
 
+    /// Whether it can announce ranges of kept pages.
+    fn announces_ranges(&self) -> bool {
+        self.length <= MAX_PAGES
+            && self.length != 0
+            && self.length.is_multiple_of(kept::RANGE as u64)
+            && (self.address, self.index) == (0, 0)
+    }
+
     /// Bytes from the head's end to the next head.
     #[must_use]
     pub fn padded_length(&self) -> u64 {
@@ -319,7 +327,7 @@ impl Ledger {
         let fits = match kind {
             Kind::Pages => head.length <= MAX_PAGES && head.length != 0 && head.length % 4096 == 0 && head.address % 4096 == 0,
             Kind::Bytes => head.length <= MAX_PAGES && head.length != 0,
-            Kind::Kept => self.incremental && kept::fits(&head),
+            Kind::Kept => self.incremental && head.announces_ranges(),
             Kind::Unread => head.length <= MAX_PAGES,
             Kind::End => head.length == End::SIZE as u64,
             _ => head.length <= MAX_TABLE,

@@ -3,8 +3,9 @@
 //! Faults assumed: any event may come late, twice or for something that is over; the machine drops what does not fit. Only whoever
 //! carries out effects is trusted: each effect that has an answer gets it, once, however long it takes.
 
-use crate::job::RankPhase;
 pub use crate::notice::Notice;
+pub use crate::roster::NodeLoss;
+use crate::roster::RankPhase;
 use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
 use mend_coordination::pmi::PmiServer;
 use mend_journal::event::{Cause, Code};
@@ -16,6 +17,7 @@ use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Destination, ImageRef};
 use mend_policy::restarts::Restarts;
 use mend_policy::retention::{Bounds, Weighed};
+use mend_policy::schedule::CheckpointKind;
 use serde::{Deserialize, Serialize};
 
 /// Names a verb that waits for an answer. Whoever brings it chooses the number, never the same twice.
@@ -28,15 +30,6 @@ pub enum Asker {
     Verb(VerbId),
     /// The schedule of periodic checkpoints.
     Schedule,
-}
-
-/// How a node was lost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NodeLoss {
-    /// Not a word for so many milliseconds.
-    Silent(u64),
-    /// Its connection broke, with this error.
-    Broken(String),
 }
 
 /// What a round of upkeep did.
@@ -225,6 +218,24 @@ pub struct Publication {
     pub durable_us: u64,
     /// Taken by the schedule.
     pub periodic: bool,
+}
+
+impl Publication {
+    /// Length of all images.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.images.iter().map(|image| image.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// How much of it is incremental.
+    #[must_use]
+    pub fn kind(&self) -> CheckpointKind {
+        match self.images.iter().filter(|image| image.base.is_none()).count() {
+            0 => CheckpointKind::Incremental,
+            full if full == self.images.len() => CheckpointKind::Full,
+            _ => CheckpointKind::Mixed,
+        }
+    }
 }
 
 /// Everything the machine wants done, in this order.

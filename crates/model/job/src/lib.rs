@@ -9,26 +9,25 @@
 //! back. The same code runs in the controller, which carries the effects out, and in a seeded simulator, where daemons, agents and
 //! disks fail as it likes.
 //!
-//! Reading order: [`event`] (all that goes in and out), [`setup`] (what a job begins with), [`job`] (a job's life), [`operation`] (a
-//! checkpoint, migration or inspection under way), `requests` (what agents were asked), [`periodic`] (checkpoints nobody asks for),
-//! `tiers` and `recover` (copies), `losses` (connections that break).
+//! Reading order: [`event`] (all that goes in and out), [`setup`] (what a job begins with), [`job`] (a job's life; in its folder what is
+//! done about checkpoints, migrations, tiers, restarts, losses). The state's parts are plain structs that know nothing of the job:
+//! [`roster`] (nodes and ranks), [`operation`] (what is under way), `questions` (what agents were asked), [`periodic`] (checkpoints
+//! nobody asks for), `tiering` and `search` (copies), `losses` (connections that break).
 
-mod ending;
 pub mod event;
-mod explain;
 pub mod job;
-mod journal;
 mod losses;
+mod noted;
 mod notice;
 pub mod operation;
 pub mod periodic;
-mod ranks;
-mod recover;
-mod requests;
+mod questions;
+pub mod roster;
 pub mod safeguard;
+mod search;
 pub mod setup;
 mod space;
-mod tiers;
+mod tiering;
 mod tokens;
 
 pub use job::Job;

@@ -1,29 +1,17 @@
-//! Checkpoints that nobody has to ask for, and what becomes of them: asks for one when it is due, says what it builds on,
-//! starts the upkeep of the directory after it.
+//! The state of checkpoints that nobody has to ask for: when the next one is due, what it builds on, what went wrong with the last one,
+//! and the upkeep of the directory.
 //!
-//! ```text
-//! time: due, all ranks run, nothing else under way or waiting ──► Ask::Checkpoint, like a verb's
-//! begin_checkpoint ──► choose_bases, one in each rank's order ──► published or failed
-//! published (whoever asked) ──► Schedule::taken ──► a round of upkeep ──► Event::Upkeep
-//! ```
-//! Invariants: a periodic checkpoint waits for everything else and makes nothing else wait that came before it; a base is
-//! named only if this machine had it published and it can still be restarted; one round of upkeep at a time; the user is told
-//! of a failure once, until a success follows, and not if the end of a rank or of the job is all there is to it.
+//! Invariants: a base is named only if the job had it published and it can still be restarted; one round of upkeep at a time.
 
-use crate::event::{Asker, Effect, FreeSpace, Notice, Outcome, Publication, UpkeepDone};
-use crate::job::{Job, RankPhase};
-use crate::safeguard::Safeguard;
+use crate::event::{FreeSpace, Publication, PublishedImage, UpkeepDone};
 use crate::setup::CheckpointPlan;
 use crate::space::{CheckpointSpace, SpaceVerdict};
-use mend_coordination::failure::{Failure, Trouble};
-use mend_journal::Event as Happened;
-use mend_journal::event::Asker as By;
+use mend_coordination::failure::Failure;
 use mend_messages::agent::ImageId;
-use mend_messages::control::Ask;
 use mend_messages::job::Rank;
 use mend_policy::restarts::Restarts;
 use mend_policy::retention::Weighed;
-use mend_policy::schedule::{CheckpointKind, Interval, Schedule, Taken};
+use mend_policy::schedule::{Interval, Schedule, Taken};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -126,131 +114,91 @@ impl Periodic {
     pub(crate) fn restarted(&mut self, restarts: &Restarts) {
         self.schedule.restarted(restarts);
     }
-}
 
-impl Publication {
-    /// Length of all images.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.images.iter().map(|image| image.bytes).fold(0, u64::saturating_add)
-    }
-
-    /// How much of it is incremental.
-    #[must_use]
-    pub fn kind(&self) -> CheckpointKind {
-        match self.images.iter().filter(|image| image.base.is_none()).count() {
-            0 => CheckpointKind::Incremental,
-            full if full == self.images.len() => CheckpointKind::Full,
-            _ => CheckpointKind::Mixed,
-        }
-    }
-}
-
-impl Job {
     /// When something is to be done for periodic checkpoints.
-    pub(crate) fn periodic_due(&self) -> Option<u64> {
-        if let Some((_, due)) = self.periodic.failed {
+    pub(crate) fn due(&self) -> Option<u64> {
+        if let Some((_, due)) = self.failed {
             return Some(due);
         }
-        let waits = self.periodic.asked || self.periodic.looking;
-        if waits { None } else { self.periodic.schedule.next_us().map(|due| due.max(self.periodic.look_again_us)) }
+        let waits = self.asked || self.looking;
+        if waits { None } else { self.schedule.next_us().map(|due| due.max(self.look_again_us)) }
     }
 
-    /// Asks for a checkpoint if one is due and nothing else goes on; tells what became of the last one.
-    pub(crate) fn periodic_tick(&mut self) {
-        if let Some((failure, _)) = self.periodic.failed.take_if(|(_, due)| *due <= self.now_us) {
-            self.tell_failure(failure);
-        }
-        if !self.checkpoint_is_due() || self.periodic.looking || self.now_us < self.periodic.look_again_us {
-            return;
-        }
-        // With tiers nobody knows how much of it comes here.
-        if self.tiers.is_some() {
-            self.ask_periodic();
-        } else {
-            self.periodic.looking = true;
-            self.effect(Effect::MeasureFreeSpace);
-        }
+    /// A failure that is to be told now.
+    pub(crate) fn take_failure(&mut self, now_us: u64) -> Option<Failure> {
+        self.failed.take_if(|(_, due)| *due <= now_us).map(|(failure, _)| failure)
     }
 
-    fn checkpoint_is_due(&self) -> bool {
-        !self.periodic.asked
-            && self.is_idle()
-            && self.periodic.schedule.due(self.now_us)
-            && self.ranks.iter().all(|rank| rank.phase == RankPhase::Running)
+    /// True if a checkpoint is due that was not asked for.
+    pub(crate) fn is_due(&self, now_us: u64) -> bool {
+        !self.asked && self.schedule.due(now_us)
     }
 
-    fn ask_periodic(&mut self) {
-        self.periodic.asked = true;
-        self.waiting.push_back((Ask::Checkpoint { mode: None }, Asker::Schedule, self.now_us));
+    /// True if it is time to look how much room there is.
+    pub(crate) fn may_look(&self, now_us: u64) -> bool {
+        !self.looking && now_us >= self.look_again_us
     }
 
-    /// Asks for the checkpoint that is due if there is enough space. What changes is told.
-    pub(crate) fn judge_free_space(&mut self, free: Option<FreeSpace>) {
-        if !std::mem::take(&mut self.periodic.looking) || !self.checkpoint_is_due() {
-            return;
+    /// Somebody looks how much room there is.
+    pub(crate) fn look(&mut self) {
+        self.looking = true;
+    }
+
+    /// It is known how much room there is. False if nobody wanted to know.
+    pub(crate) fn looked(&mut self) -> bool {
+        std::mem::take(&mut self.looking)
+    }
+
+    /// Whether there is room for the next one. A file system that does not say fails the checkpoint, if it is full.
+    pub(crate) fn weigh(&mut self, now_us: u64, room: Option<FreeSpace>) -> SpaceVerdict {
+        let Some(room) = room else { return SpaceVerdict::Enough };
+        let verdict = self.space.weigh(room.left, room.all, self.schedule.builds(), self.reserve);
+        if matches!(verdict, SpaceVerdict::Short | SpaceVerdict::NewlyShort(..)) {
+            self.look_again_us = now_us.saturating_add(SPACE_CHECK_INTERVAL_US);
         }
-        let incremental = self.periodic.schedule.builds();
-        let reserve = self.periodic.reserve;
-        // A file system that does not say fails the checkpoint, if it is full.
-        let verdict = free.map_or(SpaceVerdict::Enough, |free| self.periodic.space.weigh(free.left, free.all, incremental, reserve));
-        match verdict {
-            SpaceVerdict::Enough => return self.ask_periodic(),
-            SpaceVerdict::Again => {
-                self.tell(Notice::RoomAgain);
-                return self.ask_periodic();
-            }
-            SpaceVerdict::Short => {}
-            SpaceVerdict::NewlyShort(expected, reserve) => {
-                let left = free.map_or(0, |free| free.left);
-                self.tell(Notice::NoRoom { left, expected, reserve });
-            }
-        }
-        self.periodic.look_again_us = self.now_us.saturating_add(SPACE_CHECK_INTERVAL_US);
+        verdict
     }
 
-    /// What became of the checkpoint that the schedule asked for.
-    pub(crate) fn schedule_answered(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Progress => {}
-            Outcome::Failed(failure) => {
-                self.periodic.asked = false;
-                self.periodic.schedule.failed(self.now_us);
-                self.periodic.failed = Some((failure, self.now_us.saturating_add(FAILURE_NOTICE_DELAY_US)));
-            }
-            _ => self.periodic.asked = false,
+    /// One is asked for.
+    pub(crate) fn asked(&mut self) {
+        self.asked = true;
+    }
+
+    /// The one that was asked for came to this failure, or to none.
+    pub(crate) fn answered(&mut self, now_us: u64, failure: Option<Failure>) {
+        self.asked = false;
+        if let Some(failure) = failure {
+            self.schedule.failed(now_us);
+            self.failed = Some((failure, now_us.saturating_add(FAILURE_NOTICE_DELAY_US)));
         }
     }
 
-    fn tell_failure(&mut self, failure: Failure) {
-        // At the end of a job nobody waits for one more.
-        let ends = self.ending.is_some() || failure.is_an_end() || self.ranks.iter().any(|rank| matches!(rank.phase, RankPhase::Exited(_)));
-        if ends && self.keeps(Safeguard::EndsAreNoFailures) || self.periodic.told.contains(&failure) {
-            return;
+    /// Whether a failure was not told since the last one that succeeded; how long it is to the next try, seconds.
+    pub(crate) fn tell_once(&mut self, now_us: u64, failure: &Failure) -> Option<u64> {
+        if self.told.contains(failure) {
+            return None;
         }
-        self.periodic.told.push(failure.clone());
-        let next_s = self.periodic.schedule.next_us().map_or(0, |due| due.saturating_sub(self.now_us).div_ceil(1_000_000));
-        self.tell(Notice::PeriodicFailed { failure, next_s });
+        self.told.push(failure.clone());
+        Some(self.schedule.next_us().map_or(0, |due| due.saturating_sub(now_us).div_ceil(1_000_000)))
     }
 
     /// A checkpoint begins: the checkpoint it is to build on, and its images, one per rank.
     pub(crate) fn choose_bases(&self) -> (Option<u64>, Vec<ImageId>) {
-        match self.periodic.last.as_ref().filter(|_| self.periodic.schedule.builds()) {
+        match self.last.as_ref().filter(|_| self.schedule.builds()) {
             Some(last) => (Some(last.number), last.ids.clone()),
             None => (None, Vec::new()),
         }
     }
 
-    /// A checkpoint is published, whoever asked for it.
-    pub(crate) fn taken(&mut self, publication: &Publication) {
-        let now_us = self.now_us;
-        let before = self.periodic.last.as_ref();
-        let chain = |image: &crate::event::PublishedImage| {
+    /// A checkpoint is published, whoever asked for it. True if failures were told that it ends.
+    pub(crate) fn taken(&mut self, now_us: u64, publication: &Publication) -> bool {
+        let before = self.last.as_ref();
+        let chain = |image: &PublishedImage| {
             let below = before.filter(|last| Some(last.number) == image.base).and_then(|last| last.chains.get(image.rank as usize));
             image.base.map_or(0, |_| below.map_or(1, |below| below + 1))
         };
         let chains: Vec<u32> = publication.images.iter().map(chain).collect();
-        self.periodic.schedule.taken(&Taken {
+        self.schedule.taken(&Taken {
             begun_us: now_us.saturating_sub(publication.durable_us.max(publication.stopped_us)),
             ended_us: now_us,
             stopped_us: publication.stopped_us,
@@ -259,95 +207,70 @@ impl Job {
             kind: publication.kind(),
             chain: chains.iter().copied().max().unwrap_or(0),
         });
-        self.periodic.space.taken(publication.kind(), publication.bytes());
+        self.space.taken(publication.kind(), publication.bytes());
         let ids = publication.images.iter().map(|image| image.id).collect();
-        self.periodic.last = Some(Last { number: publication.number, ids, chains });
-        if publication.periodic {
-            self.periodic.failed = None;
-            let told = !self.periodic.told.is_empty() || !self.periodic.told_of_upkeep.is_empty();
-            self.periodic.told.clear();
-            self.periodic.told_of_upkeep.clear();
-            if told {
-                self.tell(Notice::PeriodicGoesOn { number: publication.number });
-            }
-            self.start_upkeep(true);
+        self.last = Some(Last { number: publication.number, ids, chains });
+        if !publication.periodic {
+            return false;
         }
+        self.failed = None;
+        let told = !self.told.is_empty() || !self.told_of_upkeep.is_empty();
+        self.told.clear();
+        self.told_of_upkeep.clear();
+        told
     }
 
-    /// Starts a round of upkeep, or has one follow that which is under way. Without `retention` only leftovers are removed.
-    pub(crate) fn start_upkeep(&mut self, retention: bool) {
-        if self.periodic.upkeep.is_some() {
-            self.periodic.upkeep_again |= retention;
-            return;
+    /// Whether a round of upkeep is under way.
+    pub(crate) fn keeps_up(&self) -> bool {
+        self.upkeep.is_some()
+    }
+
+    /// A round of upkeep begins, with what the one before it weighed; `None`: one is under way, and another follows if `retention` is
+    /// wanted.
+    pub(crate) fn begin_upkeep(&mut self, retention: bool) -> Option<Option<Weighed>> {
+        if self.upkeep.is_some() {
+            self.upkeep_again |= retention;
+            return None;
         }
-        // With tiers, each keeps what it was told to, and images may not be here to be merged.
-        let bounds = (retention && self.tiers.is_none()).then(|| self.plan.bounds());
-        self.periodic.upkeep = Some(false);
-        self.effect(Effect::StartUpkeep { bounds, weighed: self.periodic.weighed });
+        self.upkeep = Some(false);
+        Some(self.weighed)
+    }
+
+    /// A round of upkeep is to end soon, and to be repeated later. True if it was not told so before; `None`: there is none.
+    pub(crate) fn cut_upkeep(&mut self) -> Option<bool> {
+        let told = self.upkeep.as_mut()?;
+        let before = std::mem::replace(told, true);
+        self.upkeep_again = true;
+        Some(!before)
+    }
+
+    /// Whether a round is to follow, once.
+    pub(crate) fn take_upkeep_again(&mut self) -> bool {
+        std::mem::take(&mut self.upkeep_again)
     }
 
     /// A round of upkeep is over.
-    pub(crate) fn upkeep_done(&mut self, done: UpkeepDone) {
-        self.periodic.upkeep = None;
-        self.periodic.weighed = done.weighed;
-        self.note_removed(&done.removed, By::Schedule);
-        done.merged.into_iter().for_each(|checkpoint| self.record(Happened::CheckpointMerged { checkpoint }));
-        if let Some(failure) = done.failure
-            && self.ending.is_none()
-            && self.periodic.told_of_upkeep.insert(failure.clone())
-        {
-            self.tell(Notice::Upkeep(failure.clone()));
-            self.record(Happened::UpkeepFailed { error: failure });
-        }
+    pub(crate) fn upkept(&mut self, done: &UpkeepDone) {
+        self.upkeep = None;
+        self.weighed = done.weighed;
         if done.damaged {
-            self.periodic.last = None;
+            self.last = None;
         }
-        if let (Some((number, chains)), Some(last)) = (done.newest, &mut self.periodic.last)
-            && last.number == number
+        if let (Some((number, chains)), Some(last)) = (&done.newest, &mut self.last)
+            && last.number == *number
         {
-            self.periodic.schedule.merged(chains.iter().copied().max().unwrap_or(0));
-            last.chains = chains;
+            self.schedule.merged(chains.iter().copied().max().unwrap_or(0));
+            last.chains.clone_from(chains);
         }
-        self.effect(Effect::List);
-        let verb_removes = matches!(self.waiting.front(), Some((Ask::Remove { .. }, ..)));
-        if self.ending.is_none() && !verb_removes && std::mem::take(&mut self.periodic.upkeep_again) {
-            self.start_upkeep(true);
-        }
-        self.next_operation();
     }
 
-    /// True while checkpoints are being removed or merged; from now on that ends soon.
-    pub(crate) fn upkeep_in_the_way(&mut self) -> bool {
-        if !self.keeps(Safeguard::RemovalWaits) {
-            return false;
-        }
-        let Some(told) = &mut self.periodic.upkeep else { return false };
-        if !std::mem::replace(told, true) {
-            self.effect(Effect::CancelUpkeep);
-        }
-        self.periodic.upkeep_again = true;
-        true
+    /// Whether this failure of upkeep was not told since the last checkpoint that succeeded.
+    pub(crate) fn tell_of_upkeep_once(&mut self, failure: &str) -> bool {
+        self.told_of_upkeep.insert(failure.to_owned())
     }
 
-    /// Checkpoints that a user wanted gone are, all or none.
-    pub(crate) fn removed(&mut self, asker: Asker, result: Result<(), Trouble>) {
-        let Some((_, numbers)) = self.removing.take_if(|(its, _)| *its == asker) else { return };
-        let outcome = match result {
-            Ok(()) => {
-                self.note_removed(&numbers, By::User);
-                let gone: BTreeSet<u64> = numbers.into_iter().collect();
-                self.listed.retain(|number| !gone.contains(number));
-                if self.periodic.last.as_ref().is_some_and(|last| gone.contains(&last.number)) {
-                    self.periodic.last = None;
-                }
-                Outcome::Removed
-            }
-            Err(trouble) => Outcome::Failed(Failure::Storage(trouble)),
-        };
-        self.answer(asker, outcome);
-        if self.ending.is_none() && self.periodic.upkeep.is_none() && std::mem::take(&mut self.periodic.upkeep_again) {
-            self.start_upkeep(true);
-        }
-        self.next_operation();
+    /// Checkpoints are gone: none of them is built on.
+    pub(crate) fn removed(&mut self, gone: &BTreeSet<u64>) {
+        self.last.take_if(|last| gone.contains(&last.number));
     }
 }

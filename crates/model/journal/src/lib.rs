@@ -1,6 +1,6 @@
 //! The journal of a job: its events, their frames in a file, what they add up to, how they read in English.
 //!
-//! Reading order: [`event`] (what can happen), [`frame`] (how it stands in a file), [`state`] (what all events add up to),
+//! Reading order: [`event`] (what can happen), [`frame`] (how it stands in a file), [`state`] (what all events add up to) and [`sum`] (how they do),
 //! [`compact`] (how the file stays small), [`text`] (how events read).
 //!
 //! Invariants: events that this release does not know are kept and passed over, never a reason to refuse the journal; what
@@ -11,9 +11,11 @@
 
 pub mod compact;
 pub mod event;
+pub mod facts;
 pub mod frame;
 pub mod ranks;
 pub mod state;
+pub mod sum;
 pub mod text;
 
 pub use event::{Entry, Event};

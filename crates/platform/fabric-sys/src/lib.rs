@@ -8,7 +8,6 @@
 
 pub mod completion;
 pub mod constants;
-pub mod info;
 pub mod instance;
 pub mod library;
 pub mod objects;
@@ -17,7 +16,6 @@ pub mod transfer;
 
 pub use completion::*;
 pub use constants::*;
-pub use info::*;
 pub use instance::*;
 pub use library::*;
 pub use objects::*;

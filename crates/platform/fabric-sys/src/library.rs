@@ -3,8 +3,7 @@
 //! `libmend-fi.so` is loaded *by* libfabric and must not be linked to one: the functions are looked up in the library
 //! that is there already. What they return are the objects and operation tables of [`crate::objects`].
 
-use crate::info::{FiFabricAttr, FiInfo};
-use crate::objects::FidFabric;
+use crate::objects::{FiFabricAttr, FiInfo, FidFabric};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// The name under which every release of libfabric 1 and 2 is loaded.

@@ -1,8 +1,9 @@
 //! Who asks, and how it all ends: verbs come in, signals, the end.
 
+use super::{AGENTS_US, Job, OBEY_US};
 use crate::event::{Asker, Effect, End, JobPhase, Notice, Outcome, Status};
-use crate::job::{AGENTS_US, Job, OBEY_US, RankPhase};
 use crate::operation::Operation;
+use crate::roster::RankPhase;
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::Failure;
 use mend_journal::event::Code;
@@ -60,7 +61,7 @@ impl Job {
         for asker in std::mem::take(&mut self.asking_status) {
             self.answer(asker, ended());
         }
-        self.pending.clear();
+        self.questions.clear();
     }
 
     pub(crate) fn interrupt(&mut self, signal: i32) {
@@ -112,12 +113,12 @@ impl Job {
 
     /// All agents spoke, or will not.
     pub(crate) fn agents_spoke(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.agent)
+        self.roster.ranks.iter().all(|rank| rank.agent)
     }
 
     /// True if operations may begin, or if waiting for more agents is no use.
     pub(crate) fn agents_ready(&self, since_us: u64) -> bool {
-        let restoring = self.ranks.iter().any(|rank| matches!(rank.phase, RankPhase::Restoring(_)));
+        let restoring = self.roster.ranks.iter().any(|rank| matches!(rank.phase, RankPhase::Restoring(_)));
         !restoring && (self.agents_spoke() || self.now_us.saturating_sub(since_us) >= AGENTS_US)
     }
 
@@ -125,13 +126,13 @@ impl Job {
         let phase = match (&self.ending, &self.operation) {
             (Some(_), _) => JobPhase::Ending,
             (None, Some(operation)) => operation.phase(),
-            (None, None) if self.ranks.iter().any(|rank| rank.phase == RankPhase::Starting) => JobPhase::Starting,
+            (None, None) if self.roster.ranks.iter().any(|rank| rank.phase == RankPhase::Starting) => JobPhase::Starting,
             (None, None) => JobPhase::Running,
         };
         Status {
             phase,
             uptime_us: self.now_us.saturating_sub(self.begun_us),
-            ranks: self.ranks.iter().map(|rank| (rank.node, !rank.open, rank.phase)).collect(),
+            ranks: self.roster.ranks.iter().map(|rank| (rank.node, !rank.open, rank.phase)).collect(),
             last_checkpoint: self.listed.last().copied(),
             restart: self.restart,
             interval_s: self.periodic.interval_s(),

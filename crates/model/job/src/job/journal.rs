@@ -2,30 +2,19 @@
 //!
 //! Invariant: nothing here decides anything.
 
+use super::Job;
 use crate::event::{Asker, Effect, NodeLoss, Publication, Record};
-use crate::job::Job;
+use crate::noted;
 use crate::operation::Operation;
 use mend_coordination::failure::Failure;
 use mend_coordination::migration;
 use mend_journal::Event;
-use mend_journal::event::{Asker as By, Cause, Code, ImageFacts, Phase, cut};
+use mend_journal::event::{Asker as By, Cause, Code, ImageFacts, cut};
 use mend_journal::ranks::Ranks;
 use mend_messages::agent::{ImageId, Reply, SaveMode, Saved, Unasked, Unwritten, Written};
 use mend_messages::daemon::{ExitStatus, FromDaemon};
 use mend_messages::job::{NodeIndex, Rank};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// What the journal has to remember from one event to the next.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Noted {
-    /// The phase of the operation under way, and when it began.
-    phase: Option<(Phase, u64)>,
-    /// Images that are being written behind their ranks.
-    behind: BTreeMap<(Rank, ImageId), Saved>,
-    /// What is to blame for the failure of what is under way; the first that was found.
-    blamed: Option<Code>,
-}
 
 fn by(asker: Asker) -> By {
     if asker == Asker::Schedule { By::Schedule } else { By::User }
@@ -43,8 +32,7 @@ impl Job {
 
     /// Records what happened to a rank, where it is.
     pub(crate) fn record_rank(&mut self, rank: Rank, event: Event) {
-        let node = self.ranks.get(rank as usize).map(|state| state.node);
-        self.put(node, Some(rank), false, event);
+        self.put(self.node_of(rank), Some(rank), false, event);
     }
 
     /// Records what happened to a node.
@@ -62,22 +50,18 @@ impl Job {
         self.noted.blamed.get_or_insert(code);
     }
 
-    fn take_blame(&mut self) -> Code {
-        self.noted.blamed.take().unwrap_or(Code::Other)
-    }
-
     fn node_name(&self, node: Option<NodeIndex>) -> String {
-        node.and_then(|node| self.nodes.get(node as usize)).map(|node| node.setup.name.clone()).unwrap_or_default()
+        node.map(|node| self.roster.node_name(node).to_owned()).unwrap_or_default()
     }
 
     fn node_of(&self, rank: Rank) -> Option<NodeIndex> {
-        self.ranks.get(rank as usize).map(|state| state.node)
+        self.roster.node_of(rank)
     }
 
     /// Which ranks are where; durable before any of them is asked to start.
     pub(crate) fn note_places(&mut self) {
         let mut found: BTreeMap<String, Vec<(u32, u32)>> = BTreeMap::new();
-        for (rank, state) in (0..).zip(&self.ranks) {
+        for (rank, state) in (0..).zip(&self.roster.ranks) {
             found.entry(self.node_name(Some(state.node))).or_default().push((rank, rank));
         }
         let places = found.into_iter().map(|(node, ranks)| (node, Ranks::from(ranks))).collect();
@@ -160,15 +144,14 @@ impl Job {
     /// A checkpoint begins.
     pub(crate) fn note_checkpoint(&mut self, checkpoint: u64, mode: SaveMode, base: Option<u64>, asker: Asker) {
         let mode = if mode == SaveMode::Stop { "stop" } else { "copy-on-write" }.to_owned();
-        self.noted.blamed = None;
-        self.noted.phase = Some((Phase::Inspect, self.now_us));
+        self.noted.begin(self.now_us);
         self.record(Event::CheckpointAsked { checkpoint, by: by(asker), mode, base });
     }
 
     /// There will be no such checkpoint.
     pub(crate) fn note_checkpoint_failed(&mut self, checkpoint: u64, asker: Asker, failure: &Failure) {
         self.note_phase();
-        let (by, code, failure) = (by(asker), self.take_blame(), failure.clone());
+        let (by, code, failure) = (by(asker), self.noted.take_blame(), failure.clone());
         self.noted.behind.clear();
         self.effect(Effect::Record(Box::new(Record::CheckpointFailed { checkpoint, by, code, failure })));
     }
@@ -238,23 +221,9 @@ impl Job {
 
     /// What is under way may have come to its next phase.
     pub(crate) fn note_phase(&mut self) {
-        let of_checkpoint = |operation: &Operation| match operation {
-            Operation::Checkpoint { machine, number, .. } => Some((machine.phase().and_then(phase_of), Some(*number))),
-            _ => None,
-        };
-        let now = match &self.operation {
-            Some(Operation::Migration { machine, .. }) => (machine.phase().and_then(phase_of), None),
-            Some(operation @ Operation::Checkpoint { .. }) => of_checkpoint(operation).unwrap_or_default(),
-            _ => self.background.as_ref().and_then(of_checkpoint).unwrap_or_default(),
-        };
-        let now_us = self.now_us;
-        match self.noted.phase {
-            Some((phase, _)) if Some(phase) == now.0 => {}
-            Some((phase, since)) => {
-                self.noted.phase = now.0.map(|phase| (phase, now_us));
-                self.record(Event::PhaseDone { phase, us: now_us.saturating_sub(since), checkpoint: now.1 });
-            }
-            None => self.noted.phase = now.0.map(|phase| (phase, now_us)),
+        let (phase, checkpoint) = noted::phase(self.operation.as_ref(), self.background.as_ref());
+        if let Some((phase, us)) = self.noted.enter(phase, self.now_us) {
+            self.record(Event::PhaseDone { phase, us, checkpoint });
         }
     }
 
@@ -262,8 +231,7 @@ impl Job {
     pub(crate) fn note_migration(&mut self, rank: Rank, to: Option<NodeIndex>) {
         let node = self.node_of(rank);
         let (from, to) = (self.node_name(node), self.node_name(to));
-        self.noted.blamed = None;
-        self.noted.phase = Some((Phase::Inspect, self.now_us));
+        self.noted.begin(self.now_us);
         self.put(node, Some(rank), false, Event::MigrationAsked { by: By::User, from, to });
     }
 
@@ -275,8 +243,7 @@ impl Job {
 
     /// A migration is over.
     pub(crate) fn note_migrated(&mut self, rank: Rank, from: Option<NodeIndex>, result: Result<&migration::Outcome, &Failure>) {
-        if let Some((phase, since)) = self.noted.phase.take() {
-            let us = self.now_us.saturating_sub(since);
+        if let Some((phase, us)) = self.noted.enter(None, self.now_us) {
             self.record(Event::PhaseDone { phase, us, checkpoint: None });
         }
         match result {
@@ -285,7 +252,7 @@ impl Job {
                 self.record_rank(rank, Event::MigrationCommitted { from, to, bytes: done.bytes, stopped_us: done.stopped_us, phases });
             }
             Err(failure) => {
-                let (node, code, failure) = (self.node_of(rank), self.take_blame(), failure.clone());
+                let (node, code, failure) = (self.node_of(rank), self.noted.take_blame(), failure.clone());
                 self.effect(Effect::Record(Box::new(Record::MigrationUndone { node, rank, code, failure })));
             }
         }
@@ -297,20 +264,4 @@ impl Job {
             self.record(Event::CheckpointRemoved { checkpoints: checkpoints.to_vec(), by });
         }
     }
-}
-
-/// A phase by the name that the machines have for it.
-fn phase_of(name: &str) -> Option<Phase> {
-    Some(match name {
-        "inspect" => Phase::Inspect,
-        "suspend" => Phase::Suspend,
-        "save" => Phase::Save,
-        "keep" => Phase::Keep,
-        "resume" => Phase::Resume,
-        "write" => Phase::Write,
-        "move" => Phase::Move,
-        "connect" => Phase::Connect,
-        "undo" => Phase::Undo,
-        _ => return None,
-    })
 }

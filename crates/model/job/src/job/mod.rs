@@ -10,21 +10,35 @@
 //! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full; messages come late,
 //! twice or for something that is over.
 
+mod checkpoint;
+mod ending;
+mod explain;
+mod journal;
+mod losses;
+mod migration;
+mod operation;
+mod periodic;
+mod ranks;
+mod requests;
+mod restart;
+mod tiers;
+
 use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
-use crate::journal::Noted;
 use crate::losses::Losses;
+use crate::noted::Noted;
 use crate::operation::Operation;
 use crate::periodic::Periodic;
-use crate::recover::Searching;
-use crate::requests::PendingRequest;
+use crate::questions::Questions;
+use crate::roster::{RankPhase, RankState, Roster};
 use crate::safeguard::Safeguard;
-use crate::setup::{Adopted, CheckpointPlan, NodeSetup, Restoring, Saving, Setup};
-use crate::tiers::Tiering;
+use crate::search::{Holdings, Search};
+use crate::setup::{Adopted, CheckpointPlan, Restoring, Saving, Setup};
+use crate::tiering::Tiering;
 use crate::tokens::Tokens;
 use mend_coordination::pmi::PmiServer;
 use mend_messages::control::{Ask, Phases};
-use mend_messages::daemon::{ExitStatus, RestoreSource, ToDaemon};
-use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use mend_messages::daemon::{RestoreSource, ToDaemon};
+use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::restarts::Restarts;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -42,45 +56,6 @@ const REAP_US: u64 = 10 * SECOND_US;
 /// A verb that comes before all ranks' agents spoke waits this long for them.
 pub(crate) const AGENTS_US: u64 = 10 * SECOND_US;
 
-/// What a rank is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RankPhase {
-    /// Asked to start.
-    Starting,
-    /// Being rebuilt; true once complete.
-    Restoring(bool),
-    /// Runs.
-    Running,
-    /// Ended.
-    Exited(ExitStatus),
-}
-
-/// One rank.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankState {
-    /// Where it is.
-    pub node: NodeIndex,
-    /// Grows with every move.
-    pub generation: u64,
-    /// False while it moves.
-    pub open: bool,
-    /// Its fabric's listener.
-    pub address: Option<FabricAddress>,
-    /// What it does.
-    pub phase: RankPhase,
-    /// Its agent spoke, or will not.
-    pub agent: bool,
-}
-
-/// A node of the job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeState {
-    /// Who it is.
-    pub setup: NodeSetup,
-    /// False once it is lost or has ended.
-    pub alive: bool,
-}
-
 /// The job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -94,8 +69,7 @@ pub struct Job {
     /// Numbers of the checkpoints that there are, as far as is known.
     pub(crate) listed: BTreeSet<u64>,
     pub(crate) adopted: Vec<Adopted>,
-    pub(crate) nodes: Vec<NodeState>,
-    pub(crate) ranks: Vec<RankState>,
+    pub(crate) roster: Roster,
     pub(crate) pmi: PmiServer,
     pub(crate) noted: Noted,
     pub(crate) operation: Option<Operation>,
@@ -113,8 +87,7 @@ pub struct Job {
     /// Of the newest checkpoint that this machine had published, or 0. No number is given again: copies of what had it before may
     /// still be under way or be going.
     pub(crate) last_number: u64,
-    pub(crate) pending: BTreeMap<u64, PendingRequest>,
-    pub(crate) next_seq: u64,
+    pub(crate) questions: Questions,
     pub(crate) map_version: u64,
     /// When it is to be published.
     pub(crate) map_due_us: Option<u64>,
@@ -123,7 +96,7 @@ pub struct Job {
     pub(crate) restart: Option<Phases>,
     /// What a restart that is not complete reads.
     pub(crate) restoring: Option<Restoring>,
-    pub(crate) searching: Option<Searching>,
+    pub(crate) searching: Option<Search>,
     /// Nodes that are putting files back.
     pub(crate) putting: BTreeSet<NodeIndex>,
     pub(crate) tiers: Option<Tiering>,
@@ -148,7 +121,6 @@ impl Job {
     #[must_use]
     pub fn begin(setup: Setup, now_us: u64) -> (Self, Vec<Effect>) {
         let phase = if setup.restoring.is_some() { RankPhase::Restoring(false) } else { RankPhase::Starting };
-        let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
         let used = setup.places.iter().collect::<BTreeSet<_>>().len() as u32;
         let periodic = Periodic::new(&setup.plan, used, setup.tiers.is_none(), &setup.restarts, setup.reserve, now_us);
         let tiers = setup.tiers.as_ref().map(|tiers| Tiering::new(tiers, setup.nodes.len() as u32, setup.identity, setup.plan.keep));
@@ -160,8 +132,7 @@ impl Job {
             checkpoints: setup.checkpoints,
             listed: setup.listed.into_iter().collect(),
             adopted: setup.adopted,
-            nodes: setup.nodes.into_iter().map(|setup| NodeState { setup, alive: true }).collect(),
-            ranks: setup.places.iter().map(rank).collect(),
+            roster: Roster::new(setup.nodes, &setup.places, phase),
             pmi: setup.pmi,
             noted: Noted::default(),
             operation: None,
@@ -173,8 +144,7 @@ impl Job {
             periodic,
             plan: setup.plan,
             last_number: 0,
-            pending: BTreeMap::new(),
-            next_seq: 0,
+            questions: Questions::default(),
             map_version: 0,
             map_due_us: None,
             tidy_due_us: now_us.saturating_add(TIDY_US),
@@ -217,7 +187,7 @@ impl Job {
 
     /// Has files put back and then all ranks started or rebuilt. `holdings`: what the nodes have of older checkpoints; tasks are
     /// numbered from `first_task`.
-    pub(crate) fn order_ranks(&mut self, holdings: crate::recover::Holdings, first_task: u64) {
+    pub(crate) fn order_ranks(&mut self, holdings: Holdings, first_task: u64) {
         self.adopt(&holdings, first_task);
         if !self.put_files() {
             self.build_ranks();
@@ -227,7 +197,7 @@ impl Job {
     /// Has all ranks started or rebuilt.
     pub(crate) fn build_ranks(&mut self) {
         self.note_places();
-        for rank in 0..self.ranks.len() as Rank {
+        for rank in self.roster.rank_numbers() {
             let order = match &self.restoring {
                 None => ToDaemon::Start { rank, stdin: self.stdin && rank == 0 },
                 Some(restoring) => {
@@ -259,7 +229,7 @@ impl Job {
             return Vec::new();
         }
         match event {
-            Event::Daemon { node, message } if (node as usize) < self.nodes.len() => self.message(node, message),
+            Event::Daemon { node, message } if self.roster.node_numbers().contains(&node) => self.message(node, message),
             Event::Daemon { .. } => {}
             Event::NodeLost { node, how } => self.node_lost(node, how),
             Event::Ask { verb, ask } => self.asked(ask, Asker::Verb(verb)),
@@ -271,7 +241,7 @@ impl Job {
             Event::Removed { asker, result } => self.removed(asker, result),
             Event::Listed(numbers) => self.relisted(numbers),
             Event::Upkeep(done) => self.upkeep_done(done),
-            Event::FreeSpace(free) => self.judge_free_space(free),
+            Event::FreeSpace(room) => self.judge_free_space(room),
             Event::ManifestUnreadable { task, why } => self.manifest_unreadable(task, why),
             Event::Emptied { number, gone } => self.emptied(number, gone),
         }
@@ -302,7 +272,7 @@ impl Job {
         let tidy = self.tiers.is_some().then_some(self.tidy_due_us);
         let obey = self.interrupted.filter(|_| self.ending.is_none()).map(|(_, since)| since.saturating_add(OBEY_US));
         let reap = self.ending.as_ref().map(|(_, since)| since.saturating_add(REAP_US));
-        let all = [self.map_due_us, agents, tidy, obey, reap, self.answers_due(), self.losses_due(), self.periodic_due()];
+        let all = [self.map_due_us, agents, tidy, obey, reap, self.questions.due(), self.losses_due(), self.periodic.due()];
         // What is overdue waits for something else: it is looked at again when that came.
         all.into_iter().flatten().filter(|&due| due > self.now_us).min()
     }
@@ -331,11 +301,11 @@ impl Job {
 
     fn end_if_over(&mut self) {
         let Some((_, since)) = &self.ending else { return };
-        let reaped = self.nodes.iter().all(|node| !node.alive) || self.now_us.saturating_sub(*since) >= REAP_US;
+        let reaped = self.roster.alive().is_empty() || self.now_us.saturating_sub(*since) >= REAP_US;
         let busy = self.removing.is_some() || self.background.is_some() || !self.discarding.is_empty();
         if (reaped || !self.keeps(Safeguard::EndIsAwaited)) && !busy {
             self.over = true;
-            self.pending.clear();
+            self.questions.clear();
             self.effect(Effect::Over);
         }
     }
@@ -349,19 +319,19 @@ impl Job {
     }
 
     pub(crate) fn send(&mut self, node: NodeIndex, message: ToDaemon) {
-        if self.nodes.get(node as usize).is_some_and(|node| node.alive) {
+        if self.roster.is_alive(node) {
             self.effect(Effect::Send { node, message });
         }
     }
 
     pub(crate) fn send_to_rank(&mut self, rank: Rank, message: ToDaemon) {
-        if let Some(node) = self.ranks.get(rank as usize).map(|state| state.node) {
+        if let Some(node) = self.roster.node_of(rank) {
             self.send(node, message);
         }
     }
 
     pub(crate) fn send_to_all(&mut self, message: &ToDaemon) {
-        for node in 0..self.nodes.len() as NodeIndex {
+        for node in self.roster.node_numbers() {
             self.send(node, message.clone());
         }
     }
@@ -388,19 +358,19 @@ impl Job {
     #[must_use]
     pub fn open_matters(&self) -> (usize, usize) {
         let working = usize::from(self.operation.is_some()) + usize::from(self.background.is_some()) + usize::from(self.removing.is_some());
-        (self.pending.len(), self.waiting.len() + self.asking_status.len() + working)
+        (self.questions.len(), self.waiting.len() + self.asking_status.len() + working)
     }
 
     /// Nodes that are not lost.
     #[must_use]
     pub fn alive(&self) -> Vec<NodeIndex> {
-        (0..self.nodes.len() as NodeIndex).filter(|&node| self.nodes[node as usize].alive).collect()
+        self.roster.alive()
     }
 
     /// Where a rank is placed, and what it does.
     #[must_use]
     pub fn rank(&self, rank: Rank) -> Option<&RankState> {
-        self.ranks.get(rank as usize)
+        self.roster.ranks.get(rank as usize)
     }
 
     /// True unless the simulator took it out.

@@ -1,6 +1,7 @@
 //! What is drawn at the beginning of a world, and of each life of its job: verbs, faults, places.
 
-use crate::world::{Coming, HORIZON_US, NODE_TIMEOUT_US, SECOND_US, World};
+use super::World;
+use crate::coming::{Coming, Fault, HORIZON_US, NODE_TIMEOUT_US, SECOND_US};
 use mend_job::setup::{NodeSetup, Restoring, Saving, Setup};
 use mend_messages::agent::SaveMode;
 use mend_messages::control::Ask;
@@ -9,25 +10,6 @@ use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::restarts::Restart;
 use rand_chacha::rand_core::RngCore;
 use std::path::PathBuf;
-
-/// Something that goes wrong.
-#[derive(Clone, Debug)]
-pub enum Fault {
-    NodeDies(usize),
-    ConnectionBreaks(usize),
-    RankDies(Rank, ExitStatus),
-    /// Any process of the rank, also one that nobody counts on.
-    CopyDies(Rank),
-    Stuck(Rank, Option<u64>),
-    DiskFull(u64),
-    DiskEmpty,
-    ControllerDies,
-    Signal,
-    MessagesLost(Rank, Rank),
-    OldLoss(Rank, Rank),
-    NewestVanishes,
-    Unstuck(usize, Rank, u64),
-}
 
 impl World {
     fn rank(&mut self) -> Rank {

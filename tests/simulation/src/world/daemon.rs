@@ -1,12 +1,12 @@
 //! What happens: messages arrive, daemons obey, agents answer, faults strike.
 
+use super::World;
 use crate::Defect;
+use crate::coming::{Coming, Fault, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US};
 use crate::disk::place;
 use crate::node::{Node, Phase, Process};
-use crate::scenario::Fault;
-use crate::world::{Coming, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US, World};
 use mend_job::event::{Event, NodeLoss};
-use mend_job::job::RankPhase;
+use mend_job::roster::RankPhase;
 use mend_messages::agent::{
     ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, Unasked, Unwritten, Written,
 };

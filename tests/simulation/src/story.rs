@@ -2,7 +2,6 @@
 //!
 //! Invariants: a checkpoint or migration begins once and ends once; its decision is durable before anything that follows from it is done.
 
-use crate::world::World;
 use mend_job::event::{Publication, Record};
 use mend_journal::Event;
 use mend_messages::job::Rank;
@@ -76,15 +75,13 @@ impl Story {
         }
         Err(format!("it is over, and its records have no end of checkpoints {:?}, migrations {:?}", self.checkpoints, self.migrations))
     }
-}
 
-impl World {
-    /// It is told that there is too little room, or enough again.
-    pub(crate) fn told_of_free_space(&mut self, short: bool) -> Result<(), String> {
-        if std::mem::replace(&mut self.story.short, short) == short {
+    /// It is told that there is too little room, or enough again; `full`: there was too little.
+    pub fn told_of_free_space(&mut self, short: bool, full: bool) -> Result<(), String> {
+        if std::mem::replace(&mut self.short, short) == short {
             return Err("it is told twice how much room there is".into());
         }
-        if short && !self.failed_for_real {
+        if short && !full {
             return Err("it is told that there is no room, and there was".into());
         }
         Ok(())

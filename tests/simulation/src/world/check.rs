@@ -1,11 +1,12 @@
 //! What must be so, whatever happens.
 
+use super::World;
+use crate::coming::{Coming, SECOND_US};
 use crate::node::Phase;
-use crate::world::{Coming, SECOND_US, World};
 use mend_coordination::failure::Failure;
 use mend_job::Job;
 use mend_job::event::End;
-use mend_job::job::RankPhase;
+use mend_job::roster::RankPhase;
 use mend_messages::job::Rank;
 
 /// A failure that comes of what was asked, not of anything that is wrong.

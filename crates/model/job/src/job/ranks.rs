@@ -1,19 +1,21 @@
 //! What daemons say of their ranks, and what follows: who runs, where everybody is, what is printed and read, who is gone.
 
+use super::{Job, MAP_DELAY_US};
 use crate::event::{Effect, End, GoesOn, NodeLoss, Notice, StdinEffect};
-use crate::job::{Job, MAP_DELAY_US, RankPhase, RankState};
+use crate::roster::RankPhase;
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Gone, TargetTrouble, Trouble};
 use mend_coordination::pmi::{self, ClientState};
 use mend_messages::agent::Request;
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
-use mend_messages::job::{JobMap, MapEntry, NodeIndex, Rank};
+use mend_messages::job::{NodeIndex, Rank};
 
 impl Job {
     pub(crate) fn message(&mut self, node: NodeIndex, message: FromDaemon) {
         self.note_message(node, &message);
-        let at_home =
-            |rank: Rank, job: &Self| job.ranks.get(rank as usize).is_some_and(|state| state.node == node || !job.keeps(Safeguard::AtHome));
+        let at_home = |rank: Rank, job: &Self| {
+            job.roster.ranks.get(rank as usize).is_some_and(|state| state.node == node || !job.keeps(Safeguard::AtHome))
+        };
         match message {
             FromDaemon::Output { rank, stream, bytes } => {
                 self.effect(Effect::Print { rank, stream, bytes });
@@ -25,28 +27,28 @@ impl Job {
             FromDaemon::Agent { seq, rank, reply } => self.answered(seq, rank, reply),
             FromDaemon::Written { rank, id, result } if at_home(rank, self) => self.image_written(rank, id, result),
             FromDaemon::Started { rank } if at_home(rank, self) => {
-                if self.ranks[rank as usize].phase == RankPhase::Starting {
-                    self.ranks[rank as usize].phase = RankPhase::Running;
+                if self.roster.ranks[rank as usize].phase == RankPhase::Starting {
+                    self.roster.ranks[rank as usize].phase = RankPhase::Running;
                 }
             }
             FromDaemon::AgentUp { rank, .. } | FromDaemon::Agentless { rank } if at_home(rank, self) => {
-                self.ranks[rank as usize].agent = true;
+                self.roster.ranks[rank as usize].agent = true;
             }
             FromDaemon::FabricUp { rank, address } if at_home(rank, self) => {
-                self.ranks[rank as usize].address = Some(address);
+                self.roster.ranks[rank as usize].address = Some(address);
                 self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
                 self.restarted_if_complete();
-                if self.map_due_us.is_some() && self.ranks.iter().all(|rank| rank.address.is_some()) {
+                if self.map_due_us.is_some() && self.roster.ranks.iter().all(|rank| rank.address.is_some()) {
                     self.publish_map();
                 }
             }
             FromDaemon::FabricUp { rank, address } => self.target_fabric_up(node, rank, address),
             FromDaemon::Restored { rank, restart_us, .. } if at_home(rank, self) => {
-                if self.ranks[rank as usize].phase == RankPhase::Restoring(false) {
+                if self.roster.ranks[rank as usize].phase == RankPhase::Restoring(false) {
                     let phases = self.restart.get_or_insert_default();
                     phases.restart_us = phases.restart_us.max(restart_us);
-                    self.ranks[rank as usize].phase = RankPhase::Restoring(true);
-                    self.ranks[rank as usize].agent = true;
+                    self.roster.ranks[rank as usize].phase = RankPhase::Restoring(true);
+                    self.roster.ranks[rank as usize].agent = true;
                     self.restarted_if_complete();
                 }
             }
@@ -111,31 +113,24 @@ impl Job {
     pub(crate) fn publish_map(&mut self) {
         self.map_version += 1;
         self.map_due_us = None;
-        let entry = |(rank, state): (usize, &RankState)| MapEntry {
-            rank: rank as Rank,
-            node: state.node,
-            generation: state.generation,
-            open: state.open,
-            address: state.address.clone(),
-        };
-        let map = JobMap { version: self.map_version, entries: self.ranks.iter().enumerate().map(entry).collect() };
+        let map = self.roster.map(self.map_version);
         self.send_to_all(&ToDaemon::Map(map));
     }
 
     /// Lets the ranks of a restart run once all of them are complete.
     fn restarted_if_complete(&mut self) {
-        let complete = |rank: &RankState| rank.phase == RankPhase::Restoring(true) && rank.address.is_some();
+        let complete = |rank: &crate::roster::RankState| rank.phase == RankPhase::Restoring(true) && rank.address.is_some();
         let enough = match self.keeps(Safeguard::AllOrNone) {
-            true => self.ranks.iter().all(complete),
-            false => self.ranks.iter().any(complete),
+            true => self.roster.ranks.iter().all(complete),
+            false => self.roster.ranks.iter().any(complete),
         };
         if !enough || self.ending.is_some() {
             return;
         }
         self.publish_map();
         self.resumed_at_us = Some(self.now_us);
-        let ranks = self.ranks.len() as Rank;
-        for state in &mut self.ranks {
+        let ranks = self.roster.ranks.len() as Rank;
+        for state in &mut self.roster.ranks {
             state.phase = RankPhase::Running;
         }
         self.ask_agents(vec![(0..ranks).map(|rank| (rank, Request::Resume)).collect()]);
@@ -153,14 +148,14 @@ impl Job {
     }
 
     fn exited(&mut self, rank: Rank, status: ExitStatus) {
-        if matches!(self.ranks[rank as usize].phase, RankPhase::Exited(_)) {
+        if matches!(self.roster.ranks[rank as usize].phase, RankPhase::Exited(_)) {
             return;
         }
         self.note_exit(rank, status);
-        let was = std::mem::replace(&mut self.ranks[rank as usize].phase, RankPhase::Exited(status));
+        let was = std::mem::replace(&mut self.roster.ranks[rank as usize].phase, RankPhase::Exited(status));
         if let (RankPhase::Restoring(_), ExitStatus::Code(_)) = (was, status) {
             // It cannot have run: the others would wait for it for ever.
-            let node = self.ranks[rank as usize].node;
+            let node = self.roster.ranks[rank as usize].node;
             return self.end(End::NotRestored { rank, node, why: TargetTrouble::Ended, image: false });
         }
         self.operation_lost(rank, Gone::Ended);
@@ -171,7 +166,7 @@ impl Job {
         if code != 0 && self.exit_code == 0 {
             self.exit_code = code;
             if let (ExitStatus::Code(code), None, None) = (status, &self.ending, self.interrupted) {
-                let node = self.ranks[rank as usize].node;
+                let node = self.roster.ranks[rank as usize].node;
                 self.tell(Notice::RankExited { rank, node, code });
             }
         }
@@ -179,11 +174,11 @@ impl Job {
             return;
         }
         if let (ExitStatus::Signal(signal), None) = (status, self.interrupted) {
-            let (node, newest) = (self.ranks[rank as usize].node, self.newest_left());
+            let (node, newest) = (self.roster.ranks[rank as usize].node, self.newest_left());
             self.tell(Notice::RankKilled { rank, node, signal, newest });
         }
         let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.pmi.client(rank) == ClientState::Active);
-        if self.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_))) {
+        if self.roster.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_))) {
             let code = self.interrupted.map_or(self.exit_code, |(signal, _)| 128 + signal);
             self.end(End::Code(code));
         } else if fatal && self.interrupted.is_none() {
@@ -193,13 +188,12 @@ impl Job {
     }
 
     pub(crate) fn node_lost(&mut self, index: NodeIndex, how: NodeLoss) {
-        let Some(node) = self.nodes.get_mut(index as usize).filter(|node| node.alive) else { return };
+        let Some(node) = self.roster.nodes.get_mut(index as usize).filter(|node| node.alive) else { return };
         node.alive = false;
         if self.ending.is_some() {
             return;
         }
-        let here = |state: &RankState| state.node == index && !matches!(state.phase, RankPhase::Exited(_));
-        let lost: Vec<Rank> = (0..self.ranks.len() as Rank).filter(|&rank| here(&self.ranks[rank as usize])).collect();
+        let lost = self.roster.living_on(index);
         self.note_node_lost(index, &how, &lost);
         if self.keeps(Safeguard::LostTargetsAreTold) {
             self.target_lost(index);

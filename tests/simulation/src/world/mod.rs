@@ -1,17 +1,21 @@
 //! The world: time, what is on its way, who is there. What happens is drawn from the seed alone.
 
+mod check;
+mod daemon;
+mod scenario;
+
 use crate::Defect;
+use crate::coming::{Coming, HORIZON_US, MILLISECOND_US, SECOND_US};
 use crate::disk::Disk;
-use crate::journal::Story;
 use crate::node::Node;
-use crate::scenario::Fault;
+use crate::story::Story;
 use mend_job::Job;
-use mend_job::event::{Asker, Effect, Event, FreeSpace, NodeLoss, Notice, Outcome, Publication, UpkeepDone, VerbId};
+use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, UpkeepDone, VerbId};
 use mend_job::safeguard::Safeguard;
 use mend_job::setup::CheckpointPlan;
-use mend_messages::agent::{ImageId, Request, SaveMode};
+use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::control::Ask;
-use mend_messages::daemon::{FromDaemon, ToDaemon};
+use mend_messages::daemon::FromDaemon;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval};
@@ -19,14 +23,6 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Microseconds.
-pub const MILLISECOND_US: u64 = 1_000;
-/// Microseconds.
-pub const SECOND_US: u64 = 1_000_000;
-/// Silence after which a node counts as lost.
-pub const NODE_TIMEOUT_US: u64 = 10 * SECOND_US;
-/// Faults and verbs come before this.
-pub const HORIZON_US: u64 = 120 * SECOND_US;
 /// After the last of them the world comes to rest within this.
 const IDLE_TIME_US: u64 = 4 * 3600 * SECOND_US;
 
@@ -54,28 +50,6 @@ pub struct Summary {
     pub lives: u64,
     /// Faults that were injected.
     pub faults: u64,
-}
-
-/// Something that is on its way.
-#[derive(Clone, Debug)]
-pub enum Coming {
-    ToNode { life: u64, at: usize, message: ToDaemon },
-    ToJob { life: u64, at: usize, message: FromDaemon },
-    Lost { life: u64, at: usize, how: NodeLoss },
-    Closed { life: u64, at: usize },
-    Reaped { life: u64, at: usize, asked: bool },
-    Agent { at: usize, rank: Rank, attempt: u64, seq: u64, request: Request },
-    Streamed { at: usize, rank: Rank, attempt: u64, seq: u64, to: usize, token: [u8; 16], until: u64 },
-    NoTransfer { at: usize, rank: Rank, attempt: u64 },
-    Started { at: usize, rank: Rank, attempt: u64 },
-    Built { at: usize, rank: Rank, attempt: u64 },
-    FabricUp { at: usize, rank: Rank, attempt: u64 },
-    Behind { at: usize, rank: Rank, attempt: u64, number: u64, id: ImageId, base: Option<ImageId> },
-    Effect { life: u64, event: Box<Event> },
-    Upkeep { life: u64, bounds: Option<Bounds> },
-    Fault(Fault),
-    Verb(Ask),
-    Revive,
 }
 
 /// A verb that was asked.
@@ -313,12 +287,12 @@ impl World {
         Ok(true)
     }
 
-    /// Nothing is on its way but what the scenario has planned.
+    /// Nothing is on its way but what fate has in store.
     pub fn is_quiet(&self) -> bool {
-        let planned = |coming: &Coming| matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive);
+        let fate = |coming: &Coming| matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive);
         let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
-        idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(planned)
+        idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(fate)
     }
 
     /// Gives the machine an event and has its effects carried out.
@@ -375,8 +349,8 @@ impl World {
                 }
                 Effect::Over => self.over()?,
                 Effect::MeasureFreeSpace => {
-                    let free = self.free_space();
-                    self.later(Event::FreeSpace(free));
+                    let room = self.free_space();
+                    self.later(Event::FreeSpace(room));
                 }
                 Effect::Record(record) => self.story.take(&record)?,
                 Effect::Print { .. }
@@ -460,7 +434,7 @@ impl World {
             self.summary.migrations += 1;
         }
         match outcome {
-            Outcome::Failed(failure) if !self.disturbed && !crate::check::is_expected(&failure) => {
+            Outcome::Failed(failure) if !self.disturbed && !check::is_expected(&failure) => {
                 Err(format!("{:?} failed though nothing was wrong: {failure:?}", asked.ask))
             }
             _ => Ok(()),
@@ -472,8 +446,8 @@ impl World {
             Notice::PeriodicFailed { failure, .. } if failure.is_an_end() || !self.failed_for_real => {
                 Err(format!("the end of a rank is told as a failed checkpoint: {failure:?}"))
             }
-            Notice::NoRoom { .. } => self.told_of_free_space(true),
-            Notice::RoomAgain => self.told_of_free_space(false),
+            Notice::NoRoom { .. } => self.story.told_of_free_space(true, self.failed_for_real),
+            Notice::RoomAgain => self.story.told_of_free_space(false, self.failed_for_real),
             _ => Ok(()),
         }
     }

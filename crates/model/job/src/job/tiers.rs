@@ -8,102 +8,24 @@
 //! is in the checkpoint directory whichever tiers hold the images. With the default, the shared directory alone, nothing
 //! of this takes part.
 
+use super::Job;
 use crate::event::{Effect, Notice, Publication};
-use crate::job::Job;
 use crate::operation::Operation;
-use crate::setup::{SearchSetup, TierSetup};
+use crate::search::Holdings;
+use crate::setup::SearchSetup;
+use crate::tiering::{object_address, stores};
 use mend_coordination::checkpoint::image_name;
-use mend_coordination::replication::{Action, Published, Replication};
+use mend_coordination::replication::Action;
 use mend_journal::Event as Happened;
 use mend_journal::event::Asker;
 use mend_messages::agent::SaveOrder;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Destination, Holding, ImageLocation, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport, TierSpec};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use mend_messages::tier::{Destination, ImageLocation, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport};
 use std::path::PathBuf;
 
 /// Longest time the image of one rank may take to be written, microseconds.
 const MAX_SAVE_US: u64 = 3_600_000_000;
-/// Room that is asked for where nothing is known of a rank's size, bytes.
-const ASSUMED_IMAGE_BYTES: u64 = 64 << 20;
-
-/// The tiers of one job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tiering {
-    specs: Vec<TierSpec>,
-    rate: u64,
-    machine: Replication,
-    /// What each rank's image may take, as its agent said.
-    sizes: BTreeMap<Rank, u64>,
-    placed: BTreeMap<Rank, ImageLocation>,
-    /// Tasks that daemons work on, with the machine's own numbers.
-    tasks: BTreeMap<u64, u64>,
-    next_task: u64,
-    /// What the user was told once, and is not told again.
-    told: BTreeSet<(NodeIndex, NodeStore)>,
-    told_of_tiers: BTreeSet<(String, String)>,
-}
-
-/// Node stores of these tiers, each once, nearest first.
-fn stores<'a>(specs: impl IntoIterator<Item = &'a TierSpec>) -> Vec<NodeStore> {
-    let mut found: Vec<NodeStore> = Vec::new();
-    for store in specs.into_iter().filter_map(|spec| spec.tier.store()) {
-        if !found.contains(&store) {
-            found.push(store);
-        }
-    }
-    found
-}
-
-/// Address of one object of a checkpoint.
-pub(crate) fn object_address(base: &str, job: &str, number: u64, name: &str) -> String {
-    format!("{base}/{job}/{number}/{name}")
-}
-
-impl Tiering {
-    /// `keep`: periodic checkpoints in tiers that were told no number.
-    pub(crate) fn new(setup: &TierSetup, nodes: u32, identity: [u8; 16], keep: Option<u32>) -> Self {
-        let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
-        let machine = Replication::new(setup.specs.clone(), 0..nodes, keep, u64::from_le_bytes(*seed), setup.writers);
-        let (sizes, placed, tasks) = Default::default();
-        let (told, told_of_tiers) = Default::default();
-        Self { specs: setup.specs.clone(), rate: setup.rate, machine, sizes, placed, tasks, next_task: 0, told, told_of_tiers }
-    }
-
-    fn task(&mut self, of_machine: u64) -> u64 {
-        self.next_task += 1;
-        self.tasks.insert(self.next_task, of_machine);
-        self.next_task
-    }
-
-    /// Node stores in which a rank may save; none: it saves in the shared directory.
-    fn first_stores(&self) -> Vec<NodeStore> {
-        let before = self.specs.iter().take_while(|spec| spec.tier != Tier::Shared).filter(|spec| spec.tier != Tier::Partner);
-        before.filter_map(|spec| spec.tier.store()).collect()
-    }
-
-    fn index(&self, wanted: impl Fn(&Tier) -> bool) -> Option<usize> {
-        self.specs.iter().position(|spec| wanted(&spec.tier))
-    }
-
-    /// Where a store's or a file's copy counts: the tier's index, and the node.
-    fn site(&self, place: &ImageLocation, node: NodeIndex) -> Option<(usize, Option<NodeIndex>)> {
-        match place {
-            ImageLocation::NodeStore(NodeStore::Memory) => Some((self.index(|tier| *tier == Tier::Memory)?, Some(node))),
-            ImageLocation::NodeStore(NodeStore::Directory(path)) => {
-                Some((self.index(|tier| matches!(tier, Tier::Local(own) if own == path))?, Some(node)))
-            }
-            ImageLocation::File(_) => Some((self.index(|tier| *tier == Tier::Shared)?, None)),
-        }
-    }
-
-    /// Takes note of what an agent said a full image may take.
-    pub(crate) fn expect_size(&mut self, rank: Rank, bytes: u64) {
-        self.sizes.insert(rank, bytes);
-    }
-}
 
 impl Job {
     /// Tells every node which stores the job has, and those that a restart reads.
@@ -115,7 +37,7 @@ impl Job {
         }
         let rate = own.map(|tiering| tiering.rate).or(search.map(|search| search.rate)).unwrap_or(0);
         let stores = stores(own.into_iter().flat_map(|tiering| &tiering.specs).chain(read));
-        let no_partner = own.is_some_and(|tiering| tiering.index(|tier| *tier == Tier::Partner).is_some()) && self.nodes.len() < 2;
+        let no_partner = own.is_some_and(|tiering| tiering.index(|tier| *tier == Tier::Partner).is_some()) && self.roster.nodes.len() < 2;
         let keep = self.listed.iter().copied().collect();
         self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Open { stores, keep, rate })));
         if no_partner {
@@ -123,15 +45,10 @@ impl Job {
         }
     }
 
-    /// Saves a rank in a store, if it does not save in the shared directory. False: ask its agent as usual.
+    /// Saves a rank on a store, if it does not save in the shared directory. False: ask its agent as usual.
     pub(crate) fn save_in_node_store(&mut self, rank: Rank, number: u64, order: &SaveOrder) -> bool {
         let Some(tiering) = &mut self.tiers else { return false };
-        tiering.placed.remove(&rank);
-        let stores = tiering.first_stores();
-        if stores.is_empty() {
-            return false;
-        }
-        let needed = tiering.sizes.get(&rank).copied().unwrap_or(ASSUMED_IMAGE_BYTES);
+        let Some((stores, needed)) = tiering.save(rank) else { return false };
         let seq = self.new_seq(rank, MAX_SAVE_US);
         let order = TierOrder::Save { seq, rank, number, stores, needed, order: order.clone() };
         self.send_to_rank(rank, ToDaemon::Tier(Box::new(order)));
@@ -152,48 +69,18 @@ impl Job {
     /// The checkpoint is published: its copies follow.
     pub(crate) fn replicate(&mut self, publication: &Publication) {
         let Some(tiering) = &mut self.tiers else { return };
-        let placed = std::mem::take(&mut tiering.placed);
-        let number = publication.number;
-        let image = |image: &crate::event::PublishedImage| {
-            let place = placed.get(&image.rank).cloned().unwrap_or(ImageLocation::File(PathBuf::new()));
-            let site = tiering.site(&place, image.node);
-            let reference = ImageRef { number, rank: image.rank, bytes: image.bytes, checksum: image.checksum, id: image.id };
-            Published { image: reference, base: image.base, sites: site.into_iter().collect() }
-        };
-        let images = publication.images.iter().map(image).collect();
-        let actions = tiering.machine.published(number, publication.periodic, images);
+        let actions = tiering.published(publication);
         self.do_tiers(actions);
     }
 
     /// Checkpoints that were there before the job was restarted, with what the nodes have of them. Tasks are numbered from
     /// `first_task`.
-    pub(crate) fn adopt(&mut self, holdings: &BTreeMap<NodeIndex, Vec<Holding>>, first_task: u64) {
+    pub(crate) fn adopt(&mut self, holdings: &Holdings, first_task: u64) {
         let adopted = std::mem::take(&mut self.adopted);
         let Some(tiering) = &mut self.tiers else { return };
-        tiering.next_task = tiering.next_task.max(first_task);
-        for checkpoint in adopted {
-            let mut images = Vec::new();
-            for entry in checkpoint.images {
-                let mut sites = Vec::new();
-                for (&node, holdings) in holdings {
-                    for holding in holdings.iter().filter(|holding| holding.number == checkpoint.number) {
-                        if !holding.images.contains(&(entry.image.rank, entry.image.bytes)) {
-                            continue;
-                        }
-                        let own = self.nodes[node as usize].setup.name == entry.host;
-                        let partner = tiering.index(|tier| *tier == Tier::Partner).filter(|_| !own && holding.store == NodeStore::Memory);
-                        let site = partner.map(|tier| (tier, Some(node)));
-                        sites.extend(site.or_else(|| tiering.site(&ImageLocation::NodeStore(holding.store.clone()), node)));
-                    }
-                }
-                if entry.shared {
-                    sites.extend(tiering.site(&ImageLocation::File(PathBuf::new()), 0));
-                }
-                images.push(Published { image: entry.image, base: entry.base, sites });
-            }
-            tiering.machine.adopt(checkpoint.number, checkpoint.periodic, images);
-        }
-        for node in (0..self.nodes.len() as NodeIndex).filter(|&node| !self.nodes[node as usize].alive) {
+        let hosts: Vec<&str> = self.roster.node_numbers().map(|node| self.roster.node_name(node)).collect();
+        tiering.adopt(adopted, &hosts, holdings, first_task);
+        for node in self.roster.node_numbers().filter(|&node| !self.roster.is_alive(node)) {
             let actions = tiering.machine.lost(node);
             debug_assert!(actions.is_empty(), "nothing is copied yet");
         }
@@ -285,15 +172,13 @@ impl Job {
     }
 
     fn copy(&mut self, task: u64, image: ImageRef, node: NodeIndex, (from, to): (usize, usize), target: Option<NodeIndex>) {
-        let file = self.checkpoints.join(image.number.to_string()).join(image_name(image.rank));
+        let name = image_name(image.rank);
+        let file = self.checkpoints.join(image.number.to_string()).join(&name);
         let Some(tiering) = &mut self.tiers else { return };
         let task = tiering.task(task);
         let from = tiering.specs[from].tier.store().map_or_else(|| ImageLocation::File(file.clone()), ImageLocation::NodeStore);
-        let to = match &tiering.specs[to].tier {
-            Tier::Object(base) => Destination::Object(object_address(base, &self.id, image.number, &image_name(image.rank))),
-            tier => tier.store().map_or(Destination::File(file), Destination::NodeStore),
-        };
-        let partner = target.and_then(|target| self.nodes.get(target as usize)).map(|node| node.setup.address);
+        let to = tiering.destination(to, &self.id, image.number, &name, file);
+        let partner = target.and_then(|target| self.roster.nodes.get(target as usize)).map(|node| node.setup.address);
         if let (Some(address), Some(target)) = (partner, target) {
             let token = self.tokens.draw();
             self.order(target, TierOrder::Receive { task, image, store: NodeStore::Memory, token });
@@ -305,10 +190,7 @@ impl Job {
     fn store_manifest(&mut self, task: u64, number: u64, tier: usize, node: NodeIndex) {
         let Some(tiering) = &mut self.tiers else { return };
         let task = tiering.task(task);
-        let to = match &tiering.specs[tier].tier {
-            Tier::Object(base) => Destination::Object(object_address(base, &self.id, number, "manifest.json")),
-            spec => spec.store().map_or(Destination::File(PathBuf::new()), Destination::NodeStore),
-        };
+        let to = tiering.destination(tier, &self.id, number, "manifest.json", PathBuf::new());
         self.effect(Effect::StoreManifest { task, number, node, to });
     }
 

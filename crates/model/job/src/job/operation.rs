@@ -1,0 +1,131 @@
+//! Operations on a running job: begins them, one at a time, and gives each what agents answer and which ranks are gone.
+//!
+//! Invariants: one operation at a time, but for a checkpoint in the background, beside which ranks may be inspected; whoever asked is
+//! answered once.
+
+use super::Job;
+use crate::event::{Effect, Notice, Unexplained};
+use crate::operation::Operation;
+use crate::safeguard::Safeguard;
+use mend_coordination::failure::{Gone, Refusal};
+use mend_journal::event::Code;
+use mend_messages::agent::{Reply, Unasked};
+use mend_messages::control::Ask;
+use mend_messages::job::Rank;
+
+impl Job {
+    /// Begins the next waiting request if nothing is under way; the one after it, too, if that came to nothing.
+    pub(crate) fn next_operation(&mut self) {
+        while self.begin_next() {}
+    }
+
+    /// True if a request was taken from those that wait.
+    fn begin_next(&mut self) -> bool {
+        if self.ending.is_some() || (self.operation.is_some() && self.keeps(Safeguard::OneAtATime)) || self.removing.is_some() {
+            return false;
+        }
+        let Some((ask, _, since)) = self.waiting.front() else { return false };
+        let (explain, remove, since) = (matches!(ask, Ask::Explain), matches!(ask, Ask::Remove { .. }), *since);
+        if self.background.is_some() && !explain || remove && self.upkeep_in_the_way() {
+            return false;
+        }
+        if !self.agents_ready(since) {
+            return false;
+        }
+        let Some((ask, asker, _)) = self.waiting.pop_front() else { return false };
+        match ask {
+            Ask::Checkpoint { mode } => self.begin_checkpoint(mode, asker),
+            Ask::Migrate { rank, to } => self.begin_migration(rank, to.as_deref(), asker),
+            Ask::Explain => self.begin_explain(asker),
+            Ask::Remove { numbers } => {
+                self.removing = Some((asker, numbers.clone()));
+                self.effect(Effect::Remove { asker, numbers });
+            }
+            Ask::Status | Ask::Kill => {}
+        }
+        true
+    }
+
+    /// An agent answered (or its time ran out).
+    pub(crate) fn replied(&mut self, rank: Rank, reply: Reply) {
+        let now_us = self.now_us;
+        if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
+            tiers.expect_size(rank, found.image_bytes);
+        }
+        self.note_reply(rank, &reply);
+        if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background
+            && (reply == Reply::Synced || reply.is_failure())
+        {
+            let actions = machine.reply(now_us, rank, reply.clone());
+            self.do_checkpoint(actions);
+        }
+        match &mut self.operation {
+            Some(Operation::Checkpoint { machine, .. }) => {
+                let actions = machine.reply(now_us, rank, reply);
+                self.do_checkpoint(actions);
+            }
+            Some(Operation::Migration { machine, .. }) => {
+                let actions = machine.reply(now_us, rank, reply);
+                self.do_migration(actions);
+            }
+            Some(Operation::Explain { waiting, found, .. }) => {
+                if waiting.remove(&rank) {
+                    match reply {
+                        Reply::Inspected(inspection) => drop(found.insert(rank, Ok(inspection))),
+                        reply => match Refusal::of(reply) {
+                            Some(why) => drop(found.insert(rank, Err(Unexplained::Refused(why)))),
+                            None => drop(waiting.insert(rank)),
+                        },
+                    }
+                }
+                self.finish_explain();
+            }
+            // A restart's ranks go on.
+            Some(Operation::Preparing { .. } | Operation::Publishing { .. }) | None => match reply {
+                // It ended as soon as it went on.
+                Reply::Unasked(Unasked::Left) => {}
+                Reply::Resumed { .. } => {
+                    if let (Some(resumed), Some(phases)) = (self.resumed_at_us, &mut self.restart) {
+                        phases.reconnect_us = now_us.saturating_sub(resumed);
+                    }
+                }
+                reply => {
+                    if let Some(why) = Refusal::of(reply) {
+                        self.tell(Notice::GoesOnBadly { rank, why });
+                    }
+                }
+            },
+        }
+    }
+
+    /// A rank ended or is lost.
+    pub(crate) fn operation_lost(&mut self, rank: Rank, how: Gone) {
+        let now_us = self.now_us;
+        self.questions.forget_rank(rank);
+        self.blame(Code::RankEnded);
+        if !self.keeps(Safeguard::LostRanksAreTold) {
+            return;
+        }
+        if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background {
+            let actions = machine.lost(now_us, rank, how);
+            self.do_checkpoint(actions);
+        }
+        match &mut self.operation {
+            Some(Operation::Checkpoint { machine, .. }) => {
+                let actions = machine.lost(now_us, rank, how);
+                self.do_checkpoint(actions);
+            }
+            Some(Operation::Migration { machine, .. }) => {
+                let actions = machine.lost(now_us, rank, how);
+                self.do_migration(actions);
+            }
+            Some(Operation::Explain { waiting, found, .. }) => {
+                if waiting.remove(&rank) {
+                    found.insert(rank, Err(Unexplained::Gone(how)));
+                }
+                self.finish_explain();
+            }
+            Some(Operation::Preparing { .. } | Operation::Publishing { .. }) | None => {}
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A restart: images are looked for in tiers if the job has some, and files are put back, before any process is built.
+//!
+//! Invariants: ranks are built only when all images of all of them are there; each is checked on its way here, or, where it
+//! is here already, by the restorer; what was wrong with a copy is told.
+
+use super::Job;
+use crate::event::{End, Notice};
+use crate::search::Search;
+use crate::setup::SearchSetup;
+use crate::tiering::object_address;
+use mend_coordination::checkpoint::image_name;
+use mend_coordination::recovery::{Action, Source};
+use mend_messages::daemon::ToDaemon;
+use mend_messages::files::{KeptFile, PutOrder};
+use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::{ImageLocation, ImageOrigin, ImageRef, TierDone, TierOrder};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+impl Job {
+    /// Asks every node what it has. The task has the node's number.
+    pub(crate) fn begin_search(&mut self, setup: SearchSetup) {
+        for node in self.roster.node_numbers() {
+            self.order(node, TierOrder::Inventory { task: u64::from(node) });
+        }
+        let places = self.roster.ranks.iter().map(|rank| rank.node).collect();
+        self.searching = Some(Search::begin(setup, self.roster.nodes.len() as u32, places, self.now_us));
+    }
+
+    /// A node answered.
+    pub(crate) fn searched(&mut self, node: NodeIndex, task: u64, result: Result<TierDone, String>) {
+        let actions = self.searching.as_mut().map(|search| search.heard(node, task, result));
+        self.do_search(actions.unwrap_or_default());
+    }
+
+    /// A node on which no rank is to be is lost.
+    pub(crate) fn search_lost(&mut self, node: NodeIndex) {
+        let actions = self.searching.as_mut().map(|search| search.lost(node));
+        self.do_search(actions.unwrap_or_default());
+    }
+
+    fn do_search(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Fetch { task, image, node, source } => self.fetch(task, image, node, &source),
+                Action::Tell { image, node, source, why } => self.tell(Notice::BadCopy { image, node, source, why }),
+                Action::Ready(files) => self.found(files),
+                Action::Impossible(image) => self.end(End::NoGoodCopy(image)),
+            }
+        }
+    }
+
+    fn found(&mut self, files: BTreeMap<(u64, Rank), PathBuf>) {
+        let Some(search) = self.searching.take() else { return };
+        self.take_found(search.chains(&files), self.now_us.saturating_sub(search.begun_us));
+        let (holdings, first_task) = search.into_holdings();
+        self.order_ranks(holdings, first_task);
+    }
+
+    fn file(&self, image: &ImageRef) -> PathBuf {
+        self.checkpoints.join(image.number.to_string()).join(image_name(image.rank))
+    }
+
+    fn fetch(&mut self, task: u64, image: ImageRef, node: NodeIndex, source: &Source) {
+        let check = self.searching.as_ref().is_some_and(Search::checks_all);
+        let from = match source {
+            Source::OwnMemory | Source::OwnDirectory(_) => source.store().map(ImageOrigin::NodeStore),
+            Source::Memory(holder) | Source::Directory(holder, _) => {
+                let token = self.tokens.draw();
+                if let Some(store) = source.store() {
+                    let address = self.roster.nodes[node as usize].setup.address;
+                    self.order(*holder, TierOrder::Send { image, from: ImageLocation::NodeStore(store), address, token, hurry: true });
+                }
+                Some(ImageOrigin::Node { token })
+            }
+            Source::Shared => Some(ImageOrigin::File(self.file(&image))),
+            Source::Object(base) => Some(ImageOrigin::Object(object_address(base, &self.id, image.number, &image_name(image.rank)))),
+        };
+        if let Some(from) = from {
+            let order = TierOrder::Fetch { task, image, from, spare: self.file(&image), check };
+            self.order(node, order);
+        }
+    }
+
+    /// Has the files that programs had open put back, each by one node, before any rank is built. False if there are none.
+    pub(crate) fn put_files(&mut self) -> bool {
+        let Some(restoring) = &mut self.restoring else { return false };
+        let checkpoint = restoring.checkpoint.clone();
+        let mut orders: BTreeMap<NodeIndex, Vec<KeptFile>> = BTreeMap::new();
+        for file in std::mem::take(&mut restoring.files) {
+            if let Some(rank) = self.roster.ranks.get(file.rank as usize) {
+                orders.entry(rank.node).or_default().push(file);
+            }
+        }
+        self.putting = orders.keys().copied().collect();
+        for (node, files) in orders {
+            self.send(node, ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: checkpoint.clone(), files })));
+        }
+        !self.putting.is_empty()
+    }
+
+    /// A node put files back, or could not.
+    pub(crate) fn files_put(&mut self, node: NodeIndex, result: Result<Vec<String>, String>) {
+        if self.ending.is_some() || !self.putting.remove(&node) {
+            return;
+        }
+        match result {
+            Ok(warnings) => warnings.into_iter().for_each(|warning| self.tell(Notice::FilePut(warning))),
+            Err(error) => return self.end(End::FileNotPut { node, error }),
+        }
+        if self.putting.is_empty() {
+            self.build_ranks();
+        }
+    }
+}

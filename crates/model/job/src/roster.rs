@@ -1,0 +1,163 @@
+//! Who belongs to a job: its nodes and its ranks, where each rank is, and what is known of both.
+
+use crate::setup::NodeSetup;
+use mend_coordination::failure::Failure;
+use mend_coordination::placement::choose_target;
+use mend_messages::daemon::ExitStatus;
+use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Rank};
+use serde::{Deserialize, Serialize};
+
+/// How a node was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeLoss {
+    /// Not a word for so many milliseconds.
+    Silent(u64),
+    /// Its connection broke, with this error.
+    Broken(String),
+}
+
+/// What a rank is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RankPhase {
+    /// Asked to start.
+    Starting,
+    /// Being rebuilt; true once complete.
+    Restoring(bool),
+    /// Runs.
+    Running,
+    /// Ended.
+    Exited(ExitStatus),
+}
+
+/// One rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankState {
+    /// Where it is.
+    pub node: NodeIndex,
+    /// Grows with every move.
+    pub generation: u64,
+    /// False while it moves.
+    pub open: bool,
+    /// Its fabric's listener.
+    pub address: Option<FabricAddress>,
+    /// What it does.
+    pub phase: RankPhase,
+    /// Its agent spoke, or will not.
+    pub agent: bool,
+}
+
+impl RankState {
+    /// True once it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.phase, RankPhase::Exited(_))
+    }
+}
+
+/// A node of the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// Who it is.
+    pub setup: NodeSetup,
+    /// False once it is lost or has ended.
+    pub alive: bool,
+}
+
+/// All nodes and ranks of a job, by their numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Roster {
+    pub(crate) nodes: Vec<NodeState>,
+    pub(crate) ranks: Vec<RankState>,
+}
+
+impl Roster {
+    /// Ranks that are in this phase at these places.
+    pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase) -> Self {
+        let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
+        Self { nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true }).collect(), ranks: places.iter().map(rank).collect() }
+    }
+
+    /// All nodes, lost ones too.
+    pub(crate) fn node_numbers(&self) -> std::ops::Range<NodeIndex> {
+        0..self.nodes.len() as NodeIndex
+    }
+
+    /// All ranks, ended ones too.
+    pub(crate) fn rank_numbers(&self) -> std::ops::Range<Rank> {
+        0..self.ranks.len() as Rank
+    }
+
+    pub(crate) fn is_alive(&self, node: NodeIndex) -> bool {
+        self.nodes.get(node as usize).is_some_and(|node| node.alive)
+    }
+
+    /// Nodes that are not lost.
+    pub(crate) fn alive(&self) -> Vec<NodeIndex> {
+        self.node_numbers().filter(|&node| self.is_alive(node)).collect()
+    }
+
+    pub(crate) fn node_name(&self, node: NodeIndex) -> &str {
+        self.nodes.get(node as usize).map_or("", |node| &node.setup.name)
+    }
+
+    pub(crate) fn node_of(&self, rank: Rank) -> Option<NodeIndex> {
+        self.ranks.get(rank as usize).map(|state| state.node)
+    }
+
+    /// The generation of a rank that has not ended.
+    pub(crate) fn living(&self, rank: Rank) -> Option<u64> {
+        self.ranks.get(rank as usize).filter(|state| !state.has_ended()).map(|state| state.generation)
+    }
+
+    /// Ranks that have not ended.
+    pub(crate) fn all_living(&self) -> Vec<Rank> {
+        self.rank_numbers().filter(|&rank| self.living(rank).is_some()).collect()
+    }
+
+    /// The first rank that has ended.
+    pub(crate) fn first_ended(&self) -> Option<Rank> {
+        self.rank_numbers().find(|&rank| self.living(rank).is_none())
+    }
+
+    /// Ranks that live on a node.
+    pub(crate) fn living_on(&self, node: NodeIndex) -> Vec<Rank> {
+        self.all_living().into_iter().filter(|&rank| self.node_of(rank) == Some(node)).collect()
+    }
+
+    pub(crate) fn is_one_node(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.node == self.ranks[0].node)
+    }
+
+    /// Where a rank may move, if it may: to the node of this name, or to the emptiest.
+    pub(crate) fn move_target(&self, rank: Rank, to: Option<&str>) -> Result<NodeIndex, Failure> {
+        let Some(state) = self.ranks.get(rank as usize) else {
+            return Err(Failure::NoSuchRank { rank, size: self.ranks.len() as u32 });
+        };
+        if state.has_ended() {
+            return Err(Failure::MovesNoMore { rank });
+        }
+        match to {
+            Some(name) => match self.nodes.iter().position(|node| node.setup.name == name) {
+                None => Err(Failure::NoSuchNode { name: name.to_owned() }),
+                Some(node) if !self.nodes[node].alive => Err(Failure::NodeIsLost { node: node as NodeIndex }),
+                Some(node) if node as NodeIndex == state.node => Err(Failure::ThereAlready { rank, node: state.node }),
+                Some(node) => Ok(node as NodeIndex),
+            },
+            None => {
+                let places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
+                choose_target(&places, rank, &self.alive()).ok_or(Failure::NoOtherNode)
+            }
+        }
+    }
+
+    /// Where every rank is, for the agents.
+    pub(crate) fn map(&self, version: u64) -> JobMap {
+        let entry = |(rank, state): (usize, &RankState)| MapEntry {
+            rank: rank as Rank,
+            node: state.node,
+            generation: state.generation,
+            open: state.open,
+            address: state.address.clone(),
+        };
+        JobMap { version, entries: self.ranks.iter().enumerate().map(entry).collect() }
+    }
+}

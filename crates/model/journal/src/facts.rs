@@ -1,0 +1,211 @@
+//! What events say of a job, as data of their own: who asked, what is to blame, why it ended, what was written, how long it took.
+
+use mend_messages::control::Phases;
+use serde::{Deserialize, Serialize};
+
+/// Who asked for something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asker {
+    /// A command of the user's.
+    #[default]
+    User,
+    /// The job's schedule.
+    Schedule,
+    /// One of a later release.
+    #[serde(other)]
+    Other,
+}
+
+/// A step of a checkpoint, migration or restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Looking for obstacles.
+    Inspect,
+    /// Draining the channels.
+    Suspend,
+    /// Taking the images, or snapshots.
+    Save,
+    /// Keeping files that the program writes.
+    Keep,
+    /// Letting the ranks go on.
+    Resume,
+    /// Writing images behind the running ranks.
+    Write,
+    /// Moving a rank's image to another node.
+    Move,
+    /// Waiting for the moved rank's listeners.
+    Connect,
+    /// Going back to where the rank was.
+    Undo,
+    /// Reading the images into memory.
+    Read,
+    /// Reopening files and the rest.
+    Rebuild,
+    /// One of a later release.
+    #[serde(other)]
+    Other,
+}
+
+/// Why a checkpoint or migration failed, as a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// Something of a rank cannot be saved.
+    Obstacle,
+    /// A rank had ended, or ended meanwhile.
+    RankEnded,
+    /// A node was lost meanwhile.
+    NodeLost,
+    /// A rank's agent did not answer in time.
+    NoAnswer,
+    /// A rank's agent could not do what it was asked.
+    Agent,
+    /// An image was not written completely.
+    Image,
+    /// The directory of checkpoints cannot be used.
+    Directory,
+    /// The checkpoint could not be published.
+    Publish,
+    /// The target of a migration failed.
+    Target,
+    /// It was not possible from the beginning: no such rank, no such node.
+    Refused,
+    /// The job ended first.
+    JobEnded,
+    /// Something else; the text says what.
+    #[serde(other)]
+    Other,
+}
+
+/// Why a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
+pub enum Cause {
+    /// All ranks ended with 0.
+    Done,
+    /// A rank exited with another code.
+    RankExited {
+        /// Which; the first.
+        rank: u32,
+        /// Its exit code.
+        status: i32,
+        /// Where it was.
+        node: String,
+    },
+    /// A signal ended a rank.
+    RankSignal {
+        /// Which; the first.
+        rank: u32,
+        /// Number of the signal.
+        signal: i32,
+        /// Where it was.
+        node: String,
+    },
+    /// A rank called `MPI_Abort`.
+    Abort {
+        /// Which.
+        rank: u32,
+        /// With this code.
+        status: i32,
+    },
+    /// `mend kill`.
+    Killed,
+    /// A signal to `mend run` or `mend restart`.
+    Interrupted {
+        /// Number of the signal.
+        signal: i32,
+    },
+    /// A node with ranks on it was lost.
+    NodeLost {
+        /// Which.
+        node: String,
+        /// The ranks that were on it.
+        ranks: String,
+        /// How it showed.
+        why: String,
+    },
+    /// Messages between two ranks that both live were lost.
+    MessagesLost {
+        /// The ranks.
+        ranks: (u32, u32),
+        /// Where they were.
+        nodes: (String, String),
+        /// How it showed.
+        why: String,
+    },
+    /// A rank could not be started.
+    StartFailed {
+        /// Which.
+        rank: u32,
+        /// Where.
+        node: String,
+        /// Why.
+        error: String,
+    },
+    /// A rank could not be restored.
+    RestoreFailed {
+        /// Which.
+        rank: u32,
+        /// Where.
+        node: String,
+        /// Why.
+        error: String,
+        /// It is the image that cannot be used.
+        image: bool,
+    },
+    /// No checkpoint could be used.
+    NoCheckpoint {
+        /// What was wrong with the last one.
+        error: String,
+    },
+    /// A node did not answer, or refused the job.
+    Unreachable {
+        /// Why.
+        error: String,
+    },
+    /// The controller died: nobody wrote down how the job ended.
+    ControllerDied,
+    /// Something else.
+    Failed {
+        /// What.
+        error: String,
+    },
+    /// One of a later release.
+    #[serde(other)]
+    Other,
+}
+
+/// An image of one rank, as its checkpoint has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageFacts {
+    /// Bytes.
+    pub bytes: u64,
+    /// Pages that it stores.
+    pub pages: u64,
+    /// Microseconds from the snapshot, or from parking, until it was written.
+    pub us: u64,
+    /// It stores everything; else what changed since the image that it builds on.
+    pub full: bool,
+}
+
+/// Durations of the five phases, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "they are those of `mend_messages::control::Phases`, with names that files keep")]
+pub struct PhaseTimes {
+    pub suspend_us: u64,
+    pub write_us: u64,
+    pub transfer_us: u64,
+    pub restart_us: u64,
+    pub reconnect_us: u64,
+}
+
+impl From<Phases> for PhaseTimes {
+    fn from(phases: Phases) -> Self {
+        let Phases { suspend_us, write_us, transfer_us, restart_us, reconnect_us } = phases;
+        Self { suspend_us, write_us, transfer_us, restart_us, reconnect_us }
+    }
+}

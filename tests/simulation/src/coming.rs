@@ -1,0 +1,57 @@
+//! What is on its way in a world: messages, works under way, verbs, faults.
+
+use mend_job::event::{Event, NodeLoss};
+use mend_messages::agent::{ImageId, Request};
+use mend_messages::control::Ask;
+use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
+use mend_messages::job::Rank;
+use mend_policy::retention::Bounds;
+
+/// Microseconds.
+pub const MILLISECOND_US: u64 = 1_000;
+/// Microseconds.
+pub const SECOND_US: u64 = 1_000_000;
+/// Silence after which a node counts as lost.
+pub const NODE_TIMEOUT_US: u64 = 10 * SECOND_US;
+/// Faults and verbs come before this.
+pub const HORIZON_US: u64 = 120 * SECOND_US;
+/// Something that goes wrong.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    NodeDies(usize),
+    ConnectionBreaks(usize),
+    RankDies(Rank, ExitStatus),
+    /// Any process of the rank, also one that nobody counts on.
+    CopyDies(Rank),
+    Stuck(Rank, Option<u64>),
+    DiskFull(u64),
+    DiskEmpty,
+    ControllerDies,
+    Signal,
+    MessagesLost(Rank, Rank),
+    OldLoss(Rank, Rank),
+    NewestVanishes,
+    Unstuck(usize, Rank, u64),
+}
+
+/// Something that is on its way.
+#[derive(Clone, Debug)]
+pub enum Coming {
+    ToNode { life: u64, at: usize, message: ToDaemon },
+    ToJob { life: u64, at: usize, message: FromDaemon },
+    Lost { life: u64, at: usize, how: NodeLoss },
+    Closed { life: u64, at: usize },
+    Reaped { life: u64, at: usize, asked: bool },
+    Agent { at: usize, rank: Rank, attempt: u64, seq: u64, request: Request },
+    Streamed { at: usize, rank: Rank, attempt: u64, seq: u64, to: usize, token: [u8; 16], until: u64 },
+    NoTransfer { at: usize, rank: Rank, attempt: u64 },
+    Started { at: usize, rank: Rank, attempt: u64 },
+    Built { at: usize, rank: Rank, attempt: u64 },
+    FabricUp { at: usize, rank: Rank, attempt: u64 },
+    Behind { at: usize, rank: Rank, attempt: u64, number: u64, id: ImageId, base: Option<ImageId> },
+    Effect { life: u64, event: Box<Event> },
+    Upkeep { life: u64, bounds: Option<Bounds> },
+    Fault(Fault),
+    Verb(Ask),
+    Revive,
+}

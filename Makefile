@@ -38,14 +38,15 @@ test: setup build ## all tiers of tests; the last line sums them up
 lint: setup ## format, clippy and house rules only
 	@./tests/run.py format clippy house
 
-bench: setup build ## measure what SPECIFICATION.md promises
-	@./benches/one_node.py
-	@./benches/network.py
-	@./benches/images.py
-	@./benches/checkpoints.py
-	@./benches/restart.py
-	@./benches/tracking.py
-	@./benches/rivals.py
+bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs/results
+	@./benches/one_node.py --record
+	@./benches/network.py --record
+	@./benches/images.py --record
+	@./benches/checkpoints.py --record
+	@./benches/restart.py --record
+	@./benches/tracking.py --record
+	@./benches/rivals.py --record
+	@./benches/render.py
 
 soak: setup build ## all that is drawn by a seed, at length: messages, changes to memory, events, power failures, kill points, damages; about MINUTES (default 60; 0: all of it)
 	cargo build --release --locked --workspace --bin mend-powerloss

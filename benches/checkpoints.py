@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 
+import results
 from side_by_side import HERE, main, report, warm
 from cluster import Failed, Machine, compile_plain, find_lammps
 from processes import Kind, beyond, copies_with_dd, images, in_a_mount_namespace, kinds, noises, tmpfs
@@ -52,6 +53,7 @@ def full(runs, work):
                             shutil.rmtree(done["directory"])
             report(f"full, {kind.name}, to {where}", theirs, ours, "ms", "dd")
             if kind.mebibytes:
+                results.note(f"bytes beyond the pages that are not zero, {kind.name}", "%", [(done["bytes"] / (kind.mebibytes << 20) - 1) * 100])
                 over = f": noise and {(done['bytes'] / (kind.mebibytes << 20) - 1) * 100:.2f} %"
             print(f"  {done['bytes'] / 2**20:.1f} MiB{over}", flush=True)
 
@@ -73,7 +75,8 @@ def snapshot(runs, work):
                 last = {name[:-3]: f"{us / 1e3:.1f} ms" for name, us in done["phases"].items() if us}
                 shutil.rmtree(done["directory"])
                 idle()
-        report(f"stopped, {kind.name}", forks, stopped, "ms", "fork")
+        report(f"stopped, {kind.name}", forks, stopped, "ms", "a bare fork")
+        results.note(f"beyond 1.3 forks: {kind.name}", "ms", [ours - 1.3 * fork for ours, fork in zip(stopped, forks)])
         phases = ", ".join(f"{name} {time}" for name, time in last.items())
         print(f"  beyond 1.3 forks {beyond(stopped, forks):.2f} ms; the last: {phases}; durable after {statistics.median(durable):.0f} ms", flush=True)
 
@@ -94,7 +97,7 @@ def slowdown(runs, work):
                 shutil.rmtree(done["directory"])
                 before.append(1e6 / statistics.mean(rate for at, rate in pace if at < start - 0.1))
                 during.append(1e6 / statistics.mean(rate for at, rate in pace if start <= at < end))
-        report(f"changing a page, {kind.name}", before, during, "us", "alone")
+        report(f"changing a page, {kind.name}", before, during, "us", "before the checkpoint")
 
 
 def sparse(runs, work):
@@ -112,7 +115,7 @@ def sparse(runs, work):
               f"checkpoint {statistics.median(ours for ours, _ in taken[kind.name]):.1f} ms", flush=True)
     scans = [scan for _, scan in taken["mapped"]]
     ours = [mapped - nothing for (mapped, _), (nothing, _) in zip(taken["mapped"], taken["nothing"])]
-    report("64 GiB mapped, 256 MiB of zeros, beyond none", scans, ours, "ms", "scan")
+    report("64 GiB mapped, 256 MiB of zeros, beyond none", scans, ours, "ms", "a bare scan")
 
 
 def paces(job, published):
@@ -161,7 +164,9 @@ def lammps(runs, work):
                     shutil.rmtree(directory, ignore_errors=True)
     finally:
         shutil.rmtree(target, ignore_errors=True)
-    report(f"LAMMPS melt, 2 ranks, every {interval} s to tmpfs", loops["without"], loops["with"], "s", "none")
+    report(f"LAMMPS melt, 2 ranks, every {interval} s to tmpfs", loops["without"], loops["with"], "s", "no checkpoints")
+    results.note("cost of a checkpoint within the run", "ms", [lost * 1e3 for _, lost, _ in costs],
+                 remark=f"as many other steps: {statistics.median(rest for *_, rest in costs) * 1e3:.0f} ms")
     for count, lost, rest in costs:
         print(f"  within the run: {count} checkpoints, each cost {lost * 1e3:.0f} ms, {lost / interval * 100:.2f} % "
               f"(as many other steps: {rest * 1e3:.0f} ms)", flush=True)

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 
+import results
 from side_by_side import main, report
 from cluster import MEND, Lab, Machine, compile_mpi
 
@@ -65,7 +66,7 @@ def encrypted(runs, work):
                 shutil.rmtree(done["directory"])
         for name in names.values():
             machine.mend("kill", name)
-    report(f"checkpoint of {done['bytes'] / 2**20:.0f} MiB, encrypted", times["plain"], times["encrypted"], "ms", "plain")
+    report(f"checkpoint of {done['bytes'] / 2**20:.0f} MiB, encrypted", times["plain"], times["encrypted"], "ms", "a plain checkpoint")
 
 
 def drain(runs, work):
@@ -88,6 +89,7 @@ def drain(runs, work):
             phases = {phase[:-3]: [one["phases"][phase] for one in taken] for phase in taken[0]["phases"]}
             for phase, times in {**phases, "stopped": [one["stopped_us"] for one in taken]}.items():
                 if any(times):
+                    results.note(f"{phase}, {what}", "ms", [time / 1e3 for time in times])
                     print(f"  {phase:10} median {statistics.median(times) / 1e3:8.3f} ms ({min(times) / 1e3:.3f} to {max(times) / 1e3:.3f})", flush=True)
 
 
@@ -131,7 +133,7 @@ def migration(runs, work):
             lab.verb("migrate", name, "0", "--to", "node1")
         receiver.wait()
         lab.mend("kill", name)
-    report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "TCP")
+    report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "raw TCP")
 
 
 BENCHES = {"checkpoint": checkpoint, "encrypted": encrypted, "drain": drain, "migration": migration}

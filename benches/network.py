@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 
+import results
 from side_by_side import main, output, report
 from cluster import MEND, ROOT, Failed, Lab, compile_mpi, compile_plain, find_imb, find_lammps
 
@@ -65,6 +66,9 @@ def print_table(title, unit, table, floor=None):
     for size, (theirs, ours) in sorted(table.items()):
         ratios = sorted(mine / other for other, mine in zip(theirs, ours) if other)
         if ratios:
+            name = title.split(",")[0]
+            remark = f"a plain TCP connection {floor[size]:.2f} {unit}" if floor and size in floor else None
+            results.note(name, unit, ours, theirs, "libfabric's tcp", size=size, remark=remark)
             low = f"{floor[size]:8.2f}" if floor and size in floor else ""
             print(f"{size:9} {statistics.median(theirs):12.2f} {statistics.median(ours):12.2f} {statistics.median(ratios):7.3f} "
                   f"({ratios[0]:.3f} .. {ratios[-1]:.3f}) {low}", flush=True)
@@ -106,21 +110,21 @@ def uniband(lab, runs, _work):
 def rate(lab, runs, work):
     program = compile_mpi("message_rate.c", os.path.join(work, "message_rate"))
     theirs, ours = pairs(lab, 2, [program], runs, lambda text: float(re.search(r": (\d+) messages/s", text)[1]) / 1e3)
-    report("messages of 8 B, windows of 64", theirs, ours, "k/s", "tcp")
+    report("messages of 8 B, windows of 64", theirs, ours, "k/s", "libfabric's tcp")
 
 
 def crowded(lab, runs, _work):
     argv = [find_imb(), "-iter_policy", "off", "-iter", "200", "-npmin", "8", "-msglog", "3:3", "Allreduce"]
     theirs, ours = pairs(lab, 8, argv, runs, imb_rows)
     report("Allreduce 8 B, 8 ranks on 2 nodes, mean time", [float(rows[8][4]) for rows in theirs], [float(rows[8][4]) for rows in ours],
-           "us", "tcp")
+           "us", "libfabric's tcp")
 
 
 def lammps(lab, runs, _work):
     melt = os.path.join(ROOT, "tests", "demo", "in.melt")
     argv = [find_lammps(), "-in", melt, "-var", "x", "16", "-var", "y", "16", "-var", "z", "16", "-var", "steps", "600", "-log", "none"]
     read = lambda text: float(re.search(r"^Loop time of ([0-9.]+)", text, re.MULTILINE)[1])  # noqa: E731
-    report("LAMMPS melt, 2 ranks on 2 nodes, loop time", *pairs(lab, 2, argv, runs, read), "s", "tcp")
+    report("LAMMPS melt, 2 ranks on 2 nodes, loop time", *pairs(lab, 2, argv, runs, read), "s", "libfabric's tcp")
 
 
 BENCHES = {"pingpong": pingpong, "sendrecv": sendrecv, "uniband": uniband, "rate": rate, "crowded": crowded, "lammps": lammps}

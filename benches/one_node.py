@@ -31,6 +31,7 @@ import re
 import statistics
 import sys
 
+import results
 from side_by_side import HERE, MPIEXEC, main, output
 from cluster import MEND, Machine, compile_mpi, compile_plain, find_lammps, imb_programs, mpi_environment
 
@@ -83,8 +84,12 @@ def imb_tables(text):
     return tables
 
 
-def table(title, figures, others):
-    """Prints a line per benchmark and size."""
+# How results call what is measured beside.
+CALLED = {"stock": "stock MPICH", "messages": "stock MPICH of messages", "libfabric": "libfabric's shm"}
+
+
+def table(title, figures, others, prefix=""):
+    """Prints and notes a line per benchmark and size."""
     width = max(map(len, figures["mend"][0])) + 1
     print(f"\n{title}\n{'':>{width}}{'bytes':>9}" + "".join(f"{kind:>12}" for kind in [*others, "mend"]) + "".join(f"{'/ ' + kind:>13}" for kind in others))
     for name, sizes in figures["mend"][0].items():
@@ -92,6 +97,8 @@ def table(title, figures, others):
             column = {kind: [run[name][size] for run in runs] for kind, runs in figures.items()}
             ratios = [statistics.median(ours / theirs for ours, theirs in zip(column["mend"], column[kind])) for kind in others]
             times = [statistics.median(column[kind]) for kind in [*others, "mend"]]
+            for kind in others:
+                results.note(prefix + name, "us", column["mend"], column[kind], CALLED[kind], size=size)
             print(f"{name:>{width}}{size:>9}" + "".join(f"{time:>10.2f}us" for time in times) + "".join(f"{ratio:>13.3f}" for ratio in ratios), flush=True)
 
 
@@ -151,7 +158,7 @@ def crowded(runs, work):
         for other, iterations, sizes in plans:
             argv = imb(iterations, sizes, COLLECTIVES, "-npmin", str(ranks))
             figures = alternate([other, "mend"], ranks, argv, runs, work, imb_tables)
-            table(f"collective operations, {ranks} ranks on {os.cpu_count()} cores", figures, [other])
+            table(f"collective operations, {ranks} ranks on {os.cpu_count()} cores", figures, [other], f"{ranks} ranks, ")
 
 
 def named_lines(text):
@@ -176,13 +183,16 @@ def switches(runs, work):
             columns = [[statistics.median(float(run[at]) for run in line) for at in (2, 3, 4)] for line in lines]
             name, size = lines[0][0][:2]
             print(f"{name:>10}{size:>9}" + "".join(f"{time:>12.2f}us{count:>10.2f}{part:>8.2f}" for time, count, part in columns), flush=True)
+            theirs, ours = ([float(run[2]) for run in line] for line in lines)
+            results.note(f"{ranks} ranks, {name}", "us", ours, theirs, CALLED["libfabric"], size=int(size),
+                         remark="a processor changes hands {1:.2f} times in it, {2:.2f} of the processors' time is the kernel's".format(*columns[1]))
 
 
 def polls(runs, work):
     program = compile_mpi("mpi_polls.c", os.path.join(work, "mpi_polls"))
     for ranks in (2, 4):
         table(f"chunks of a computation, and a call after each, by length (3: about 1 us), {ranks} ranks; a probed message",
-              alternate([*OTHERS, "mend"], ranks, [program], runs, work, named_lines), OTHERS)
+              alternate([*OTHERS, "mend"], ranks, [program], runs, work, named_lines), OTHERS, f"{ranks} ranks, ")
 
 
 def lammps(runs, work):
@@ -195,8 +205,9 @@ def lammps(runs, work):
     }
     for name, argv in cases.items():
         figures = alternate(["stock", "mend"], 2, [find_lammps(), *argv, "-log", "none"], 3 * runs, work, read)
-        table(f"LAMMPS {name}, 2 ranks", figures, ["stock"])
+        table(f"LAMMPS {name}, 2 ranks", figures, ["stock"], f"{name}, ")
         stock, mend = (min(run["loop"][0] for run in figures[kind]) for kind in ("stock", "mend"))
+        results.note(f"{name}, fastest", "us", [mend], [stock], CALLED["stock"])
         print(f"{'fastest':>14}{stock:>12.2f}us{mend:>10.2f}us{mend / stock:>13.3f}", flush=True)
 
 
@@ -210,12 +221,18 @@ def floor(runs, work):
         ratio = statistics.median(mine / other for mine, other in zip(ours, theirs))
         print(f"{rows[0][0]:>9}{statistics.median(ours):>14.2f}us{statistics.median(theirs):>16.2f}us{ratio:>8.3f}"
               f"{statistics.median(apart):>12.2f}us", flush=True)
+        for how, times in (("/proc/PID/mem", ours), ("process_vm_readv", theirs), ("process_vm_readv, not alike", apart)):
+            results.note(f"reading, {how}", "us", times, size=int(rows[0][0]))
     program = compile_plain("exchange_floor.c", os.path.join(work, "exchange_floor"))
     plan = [str(number) for log in (14, 16, 18, 20) for number in (1 << log, max(4, (1 << 24) >> log))]
     tables = [[line.split() for line in output([program, *plan], None, work).splitlines()] for _ in range(runs)]
     print(f"\nfrom one process to another; each to the other at the same time\n{'bytes':>9}{'ring':>19}{'/proc/PID/mem':>19}{'process_vm_readv':>19}")
     for rows in zip(*tables):
-        times = [statistics.median(float(row[column]) for row in rows) for column in range(1, 7)]
+        columns = [[float(row[column]) for row in rows] for column in range(1, 7)]
+        times = [statistics.median(column) for column in columns]
+        ways = [f"{how}, {way}" for how in ("ring", "/proc/PID/mem", "process_vm_readv") for way in ("one way", "both ways")]
+        for way, column in zip(ways, columns):
+            results.note(way, "us", column, size=int(rows[0][0]))
         print(f"{rows[0][0]:>9}" + "".join(f"{time:>8.2f}{both:>9.2f}us" for time, both in zip(times[::2], times[1::2])), flush=True)
     program = compile_plain("line_floor.c", os.path.join(work, "line_floor"))
     ways = {}
@@ -225,6 +242,7 @@ def floor(runs, work):
             ways.setdefault(name, []).append(float(time))
     print("\n8 bytes from one processor to another, half a round trip")
     for name, times in ways.items():
+        results.note(f"8 bytes from one processor to another, {name}", "ns", times)
         print(f"{name:>14}{statistics.median(times):>10.1f}ns", flush=True)
 
 

@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 
+import results
 from side_by_side import main
 from cluster import Failed, Machine, NotHere, PATIENCE, compile_plain
 from processes import SIZES, in_a_mount_namespace, tmpfs
@@ -203,6 +204,8 @@ def bench(name, rival):
         except NotHere as why:
             print(f"{name:12} {why}", flush=True)
             return
+        for what, column in zip(("command for a checkpoint", "standing still", "restart until it computes"), zip(*rows)):
+            results.note(f"{name}: {what}", "ms", column)
         saved, stopped, restarted = (statistics.median(column) for column in zip(*rows))
         print(f"{name:12} {SIZES[-1]} MiB: checkpoint {saved:8.1f} ms, stopped {stopped:8.1f} ms, restart {restarted:8.1f} ms", flush=True)
     return measure
@@ -213,4 +216,4 @@ BENCHES = {name: bench(name, rival) for name, rival in (("mend", Mend), ("mend-b
 if __name__ == "__main__":
     if "-h" not in sys.argv and "--help" not in sys.argv:
         in_a_mount_namespace()
-    sys.exit(main(__doc__, BENCHES))
+    sys.exit(main(__doc__, BENCHES, together="rivals"))

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 
+import results
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(os.path.dirname(HERE), "tests", "lab")]
 from cluster import VENV, Failed  # noqa: E402
@@ -39,28 +41,36 @@ def warm(mebibytes):
 
 
 def report(what, theirs, ours, unit, of):
-    """Prints both sides' medians and the median of the pairs' ratios."""
+    """Prints and notes both sides' medians and the median of the pairs' ratios."""
+    results.note(what, unit, ours, theirs, of)
     a, b = statistics.median(theirs), statistics.median(ours)
     ratios = sorted(y / x for x, y in zip(theirs, ours))
     print(f"{what:44} {of:5} {a:10.3f} {unit:5} mend {b:10.3f} {unit:5} ratio {statistics.median(ratios):6.3f} "
           f"({ratios[0]:.3f} to {ratios[-1]:.3f}, {len(ratios)} pairs)", flush=True)
 
 
-def main(about, benches, within=contextlib.nullcontext):
+def main(about, benches, within=contextlib.nullcontext, together=None):
     """The command line of a script of benchmarks: those named, or all, each called as `bench(runs, work)`, or as
-    `bench(context, runs, work)` with what `within` gives."""
+    `bench(context, runs, work)` with what `within` gives. With --record each one's figures go to a file of their own, or all to `together`."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--record", action="store_true", help="also write the figures to docs/results/*.json (then run render.py)")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(benches))
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(benches)
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
+    names = arguments.names or list(benches)
     with within() as context:
-        for name in arguments.names or benches:
+        for name in names:
             work = tempfile.mkdtemp(prefix="mend-bench-")
             try:
                 benches[name](*([] if context is None else [context]), arguments.runs, work)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
+            if arguments.record and not together:
+                script = os.path.splitext(os.path.basename(sys.argv[0]))[0].replace("_", "-")
+                results.save(f"{script}-{name}", results.record(name))
+    if arguments.record and together:
+        results.save(together, results.record(" ".join(arguments.names)))
     return 0

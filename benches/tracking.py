@@ -12,10 +12,47 @@ MEND_BENCH_MIB sizes the noise (default 1024). Times are wall-clock; the machine
 """
 
 import os
+import re
 import subprocess
 import sys
 
+import results
 from side_by_side import HERE, main
+
+
+N = r" *(-?[\d.]+)"
+KIND = r"(huge|4k) pages +([\w-]+) +"
+FULL = re.compile(rf"{KIND}full{N} ms; nothing changed{N} ms .* a tenth changed{N} ms .*,{N} of full")
+PLAIN = re.compile(rf"{KIND}as many bytes written .*:{N} ms and{N} ms for a tenth of the pages,{N} of full")
+BEHIND = re.compile(rf"{KIND}behind the program: full written after{N} ms; a tenth changed{N} ms,{N} of full, stopped{N} ms")
+STEADY = re.compile(rf"(huge|4k) pages +first touch{N} ns a page, raw{N} ns: ratio{N}; after it, tracked / not: in order{N}, at random{N}")
+MEDIANS = "the median of all runs; the agent's test keeps no samples"
+
+
+def noted(lines):
+    """Notes what the agent's test printed."""
+    place = ""
+    for line in lines:
+        if line.endswith(":"):
+            place = line[:-1]
+        if match := FULL.match(line):
+            full, none, tenth, ratio = map(float, match.groups()[2:])
+            where = f"{match[1]} pages, {match[2]}, to {place}"
+            results.note(f"nothing changed, {where}", "ms", [none], remark=MEDIANS)
+            results.note(f"a tenth changed, {where}", "ms", [tenth], [full], "a full image", remark=MEDIANS, ratio=ratio)
+        elif match := PLAIN.match(line):
+            full, tenth, ratio = map(float, match.groups()[2:])
+            results.note(f"a plain write of a tenth, {match[1]} pages, to {place}", "ms", [tenth], [full], "a plain write of all", remark=MEDIANS, ratio=ratio)
+        elif match := BEHIND.match(line):
+            full, tenth, ratio, stopped = map(float, match.groups()[2:])
+            where = f"{match[1]} pages, {match[2]}, to {place}"
+            results.note(f"standing still for a copy-on-write image, a tenth of the pages, {where}", "ms", [stopped], remark=MEDIANS)
+            results.note(f"behind the program until written, {where}", "ms", [tenth], [full], "a full image", remark=MEDIANS, ratio=ratio)
+        elif match := STEADY.match(line):
+            ours, raw, ratio, order, random = map(float, match.groups()[1:])
+            results.note(f"first touch, {match[1]} pages", "ns", [ours], [raw], "a bare fault of write protection", remark=MEDIANS, ratio=ratio)
+            for how, pace in (("in order", order), ("at random", random)):
+                results.note(f"after it, {how}, {match[1]} pages", "times", [pace], [1.0], "an untracked process", remark=MEDIANS, ratio=pace)
 
 
 def agent(test):
@@ -25,6 +62,7 @@ def agent(test):
                    "--ignored", "--nocapture", "--exact", test]
         done = subprocess.run(command, cwd=os.path.dirname(HERE), env=environment, capture_output=True, text=True, check=False)
         print("\n".join(line for line in done.stdout.splitlines() if "pages" in line or line.endswith(":")), flush=True)
+        noted(done.stdout.splitlines())
         if done.returncode:
             sys.exit(done.stdout + done.stderr)
     return bench

@@ -53,7 +53,7 @@ pub struct Setting {
     pub kind: Kind,
     /// Used when it is not set; as text, empty for "derived, see meaning".
     pub default: &'static str,
-    /// One sentence for the user, with the unit.
+    /// For the user: one sentence with the unit, of at most 200 characters, then what else there is to know.
     pub meaning: &'static str,
 }
 
@@ -62,7 +62,7 @@ pub const PID_NAMESPACE: Setting = Setting {
     name: "MEND_PID_NAMESPACE",
     kind: Kind::Choice(&["node", "rank"]),
     default: "node",
-    meaning: "PID namespaces: the ranks of a job on a node share one and copy long messages once (node), or each has one of its own (rank).",
+    meaning: "Who shares a PID namespace: all ranks of a job on a node (node), or nobody (rank). Ranks that share one copy long messages once.",
 };
 /// Base directory of a user's secret and jobs.
 pub const HOME: Setting = Setting {
@@ -97,7 +97,7 @@ pub const NODE_TIMEOUT: Setting = Setting {
     name: "MEND_NODE_TIMEOUT_MS",
     kind: Kind::Number { min: 500, max: 600_000 },
     default: "10000",
-    meaning: "Milliseconds of silence after which a node counts as dead; only time in which the one that listens could run itself counts.",
+    meaning: "Milliseconds of silence after which a node counts as dead. Only time in which the listener itself could run counts.",
 };
 /// How long a node keeps a job without a word from its controller.
 pub const LEASE: Setting = Setting {
@@ -111,112 +111,112 @@ pub const DRAIN_TIMEOUT: Setting = Setting {
     name: "MEND_DRAIN_TIMEOUT_MS",
     kind: Kind::Number { min: 100, max: 600_000 },
     default: "20000",
-    meaning: "Milliseconds without any progress of a channel that drains after which a checkpoint or migration is given up and the job runs on.",
+    meaning: "Milliseconds without progress of a channel after which its drain, and with it the checkpoint or migration, is given up. The job runs on.",
 };
 /// How long a checkpoint stops a job.
 pub const CHECKPOINT_MODE: Setting = Setting {
     name: "MEND_CHECKPOINT_MODE",
     kind: Kind::Choice(&["copy-on-write", "stop"]),
     default: "copy-on-write",
-    meaning: "copy-on-write: ranks stand still for a snapshot of their memory, which is written behind them; a rank stands still until its image is written where memory is too short for that, or was when the kernel killed the writer of its last one, and the checkpoint says so. stop: all do.",
+    meaning: "How long ranks stand still for a checkpoint: for a snapshot of their memory (copy-on-write), or until their images are written (stop). A snapshot's image is written behind the running rank. A rank stands still until its image is written if memory is too short for a snapshot, or if the kernel killed the writer of its last image; the checkpoint says so.",
 };
 /// Bound of writing behind the program.
 pub const WRITE_RATE: Setting = Setting {
     name: "MEND_WRITE_RATE",
     kind: Kind::Number { min: 0, max: 1_000_000 },
     default: "0",
-    meaning: "MiB per second at which each rank's image is written behind the running program, at most; 0: as fast as the target takes it. Reckoned from when the writing began, so that what a slow target held up may be made good; when the bytes reach the disk is the kernel's affair, until all are made durable at the end. In any case the writer has nice value 10, SCHED_BATCH and the lowest best-effort I/O priority.",
+    meaning: "MiB per second at which each rank's image is written behind the running program, at most. 0: as fast as the target takes it. The rate counts from the start of the writing, so a writer catches up on what a slow target held up. The kernel decides when the bytes reach the disk; at the end all of them are made durable. The writer has nice value 10, SCHED_BATCH and the lowest best-effort I/O priority at any rate.",
 };
 /// What of a program's files goes into a checkpoint.
 pub const KEEP_FILES: Setting = Setting {
     name: "MEND_KEEP_FILES_MB",
     kind: Kind::Number { min: 0, max: 1_000_000 },
     default: "64",
-    meaning: "MiB up to which a file that a program has open for writing (but not only for appending) is copied into each checkpoint, while all ranks stand still. Where checkpoints lie on the same file system as the file, and that can clone files (XFS, btrfs), larger ones are kept, too. What is not kept is named when the checkpoint is taken.",
+    meaning: "MiB up to which a checkpoint copies a file that a program has open for writing. Files open for appending only are not copied. Ranks stand still for the copy. Larger files are kept too where the checkpoint lies on the same file system as the file and that can clone files (XFS, btrfs). A checkpoint names what it does not keep.",
 };
 /// When checkpoints are taken.
 pub const INTERVAL: Setting = Setting {
     name: "MEND_INTERVAL",
     kind: Kind::WordOrNumber { words: &["off", "auto"], min: 1, max: 10_000_000 },
     default: "off",
-    meaning: "Seconds from one checkpoint to the next; auto: as their measured cost and MEND_MTBF make it best; off: when somebody asks. --interval of mend run and mend restart.",
+    meaning: "Seconds from one checkpoint to the next. auto: the interval that costs least, by the measured cost of checkpoints and by MEND_MTBF. off: only when somebody asks. --interval of mend run and mend restart overrides it.",
 };
 /// Which checkpoints are full.
 pub const INCREMENTAL: Setting = Setting {
     name: "MEND_INCREMENTAL",
     kind: Kind::WordOrNumber { words: &["off", "auto"], min: 0, max: 31 },
     default: "auto",
-    meaning: "Incremental checkpoints between two full ones, at most; auto: as measured costs and MEND_MTBF make it best, where reading an incremental one at a restart is reckoned to take as long as its bytes take in writing a full one; off: none. A rank that moved or was restarted begins with a full image. --incremental of mend run and mend restart.",
+    meaning: "Incremental checkpoints between two full ones, at most. auto: the number that costs least, by measured costs and by MEND_MTBF. Until a restart has been measured, auto takes reading an image to be as fast as writing a full one. off: none. A rank that moved or was restarted begins with a full image. --incremental of mend run and mend restart overrides it.",
 };
 /// Which checkpoints are kept.
 pub const KEEP: Setting = Setting {
     name: "MEND_KEEP",
     kind: Kind::WordOrNumber { words: &["all"], min: 1, max: 1_000_000 },
     default: "2",
-    meaning: "Periodic checkpoints that are kept, of those that can be restarted, besides what they build on; those taken by mend checkpoint stay until they are removed by mend checkpoints --remove. --keep of mend run and mend restart.",
+    meaning: "Periodic checkpoints that are kept, of those that can be restarted. What they build on is kept too. Checkpoints taken by mend checkpoint stay until mend checkpoints --remove removes them. --keep of mend run and mend restart overrides it.",
 };
 /// When jobs that ended are removed.
 pub const EXPIRE: Setting = Setting {
     name: "MEND_EXPIRE",
     kind: Kind::WordOrNumber { words: &["never"], min: 1, max: 100_000 },
     default: "never",
-    meaning: "Days after which jobs that ended are removed, with their checkpoints, when another job starts with mend run; see mend rm.",
+    meaning: "Days after which jobs that ended are removed, with their checkpoints. They are removed when another job starts with mend run; see mend rm.",
 };
 /// What periodic checkpoints leave free.
 pub const DISK_RESERVE: Setting = Setting {
     name: "MEND_DISK_RESERVE",
     kind: Kind::Number { min: 0, max: 1 << 30 },
     default: "1024",
-    meaning: "MiB of the file system of the checkpoints that periodic ones leave free, or a 20th of it if that is less: with less room than that and the last checkpoint's size none is taken until there is more.",
+    meaning: "MiB of the checkpoints' file system that periodic checkpoints leave free, or a 20th of it if that is less. Periodic checkpoints pause while less than this and the size of the last checkpoint is free.",
 };
 /// How often nodes fail.
 pub const MTBF: Setting = Setting {
     name: "MEND_MTBF",
     kind: Kind::Number { min: 1, max: 100_000_000 },
     default: "43800",
-    meaning: "Hours after which one node fails, on average; a job fails as often as all its nodes together. For --interval auto and --incremental auto.",
+    meaning: "Hours after which one node fails, on average. A job fails as often as all its nodes together. --interval auto and --incremental auto use it.",
 };
 /// Room for chains.
 pub const SPACE_PERCENT: Setting = Setting {
     name: "MEND_SPACE_PERCENT",
     kind: Kind::WordOrNumber { words: &["off"], min: 110, max: 100_000 },
     default: "250",
-    meaning: "Space of the newest checkpoint and all that it builds on, in per cent of a full one, past which older ones are merged into a full one in the background; with tiers, past which a new chain is begun with a full one; off: never. It bounds chains, not all that is kept: checkpoints that MEND_KEEP counts and those that somebody asked for stay, with what they build on.",
+    meaning: "Space of the newest checkpoint and all that it builds on, at most, in per cent of a full one. Beyond it older checkpoints are merged into a full one in the background; with tiers a full checkpoint begins a new chain instead. off: no limit. It bounds chains only: the checkpoints that MEND_KEEP counts or that somebody asked for stay, with what they build on.",
 };
 /// Channels of the fabric, by preference.
 pub const CHANNELS: Setting = Setting {
     name: "MEND_CHANNELS",
     kind: Kind::List(&["shm", "tcp", "ofi"]),
     default: "shm,tcp",
-    meaning: "Channels between ranks, best first: shm within a node, tcp, ofi over the provider MEND_OFI_PROVIDER. A pair of ranks uses the first that can be had between them; tcp is the last resort even if it isn't named.",
+    meaning: "Channels between ranks, best first: shm within a node, tcp, ofi over the provider MEND_OFI_PROVIDER. A pair of ranks uses the first that both can have. tcp is the last resort even if it isn't named.",
 };
 /// What the `ofi` channel runs over.
 pub const OFI_PROVIDER: Setting = Setting {
     name: "MEND_OFI_PROVIDER",
     kind: Kind::Text,
     default: "tcp",
-    meaning: "libfabric provider of the ofi channel, as fi_info -l names it: tcp, verbs;ofi_rxm, cxi, efa, …; it must offer reliable datagram endpoints with RMA.",
+    meaning: "libfabric provider of the ofi channel, as fi_info -l names it: tcp, verbs;ofi_rxm, cxi, efa, … It must offer reliable datagram endpoints with RMA.",
 };
 /// Whose libfabric the `ofi` channel uses.
 pub const OFI_LIBFABRIC: Setting = Setting {
     name: "MEND_OFI_LIBFABRIC",
     kind: Kind::Choice(&["program", "own"]),
     default: "own",
-    meaning: "Whose libfabric the ofi channel uses: the program's, or one of its own that is unloaded before an image is taken, with the RDMA devices that a provider keeps open. With program no rank that has used RDMA verbs can be saved or moved.",
+    meaning: "Whose libfabric the ofi channel uses: the program's (program), or a copy of its own (own). Its own copy is unloaded before an image is taken, and with it the RDMA devices that a provider keeps open. With program, a rank that has used RDMA verbs can be neither saved nor moved.",
 };
 /// Where checkpoints are kept.
 pub const TIERS: Setting = Setting {
     name: "MEND_TIERS",
     kind: Kind::Text,
     default: "shared",
-    meaning: "Where checkpoints are kept, nearest first, separated by commas: memory (of the rank's node), partner (memory of another node), local:/DIRECTORY (of the rank's node), shared (the checkpoint directory), s3://BUCKET/PREFIX. Ranks write to the first and go on; the others get their copies behind. NAME@2 keeps two checkpoints there; default 1 in memory, 2 in a local directory, in the others what MEND_KEEP says.",
+    meaning: "Where checkpoints are kept, nearest first, separated by commas: memory, partner, local:/DIRECTORY, shared, s3://BUCKET/PREFIX. memory is that of the rank's node, partner that of another node, shared the checkpoint directory. Ranks write to the first and go on; the others get their copies later. NAME@2 keeps two checkpoints there. Without a number memory keeps 1, a local directory 2, the others what MEND_KEEP says.",
 };
 /// Copying behind the job.
 pub const TIER_RATE: Setting = Setting {
     name: "MEND_TIER_RATE_MIB",
     kind: Kind::Number { min: 0, max: 1 << 20 },
     default: "256",
-    meaning: "MiB per second that each node may copy from tier to tier while the job runs; 0: no bound.",
+    meaning: "MiB per second that each node may copy from tier to tier while the job runs. 0: no limit.",
 };
 /// Staggering.
 pub const TIER_WRITERS: Setting = Setting {
@@ -230,28 +230,28 @@ pub const TIER_HOURS: Setting = Setting {
     name: "MEND_TIER_HOURS",
     kind: Kind::Number { min: 1, max: 87_600 },
     default: "72",
-    meaning: "Hours after which a node removes images in its memory and local directories of a job that did not end well and was not restarted.",
+    meaning: "Hours after which a node removes the images of an ended job from its memory and local directories. Only a job that did not end well and was not restarted leaves any there.",
 };
 /// How changed pages are noticed.
 pub const TRACKING: Setting = Setting {
     name: "MEND_TRACKING",
     kind: Kind::Choice(&["auto", "write-protect", "soft-dirty", "hash", "off"]),
     default: "auto",
-    meaning: "How a rank notices which pages change between two images: write-protect (userfaultfd, Linux 6.7), soft-dirty (/proc/self/clear_refs; with a userfaultfd, Linux 5.7, where the kernel forgets what was moved), hash (of every page, any kernel), auto: the first of these that works, off: every image is full. `mend explain` says which is in use.",
+    meaning: "How a rank notices which pages change between two images: write-protect, soft-dirty, hash, off, or the first of these that works (auto). write-protect needs userfaultfd (Linux 6.7). soft-dirty needs /proc/self/clear_refs, and a userfaultfd (Linux 5.7) where the kernel forgets what was moved. hash takes hashes of every page, on any kernel. off: every image is full. `mend explain` says which is in use.",
 };
 /// What images are encrypted with.
 pub const ENCRYPTION_KEY: Setting = Setting {
     name: "MEND_ENCRYPTION_KEY",
     kind: Kind::Path,
     default: "",
-    meaning: "File with the key that checkpoints' images are encrypted with, 64 hexadecimal digits, mode 0600, the same on all nodes; default none: they are not encrypted.",
+    meaning: "File with the key that images are encrypted with: 64 hexadecimal digits, mode 0600, the same on all nodes. Without it images are not encrypted.",
 };
 /// Bound of the messages that wait for their receives.
 pub const UNEXPECTED: Setting = Setting {
     name: "MEND_UNEXPECTED_KIB",
     kind: Kind::Number { min: 64, max: 1 << 20 },
     default: "4096",
-    meaning: "KiB of messages that may wait in a rank for their receives, of each other rank; beyond that the sender keeps them until somebody waits for more. The same for all ranks of a job.",
+    meaning: "KiB of messages that may wait in a rank for their receives, of each other rank. Beyond that the sender keeps them until the receiver waits for more. All ranks of a job have the same value.",
 };
 /// Log filter.
 pub const LOG: Setting = Setting {
@@ -362,6 +362,14 @@ pub enum SettingError {
 }
 
 impl Setting {
+    /// The first sentence of the meaning, and the further ones.
+    fn sentences(&self) -> (&'static str, &'static str) {
+        match self.meaning.split_once(". ") {
+            Some((first, more)) => (&self.meaning[..=first.len()], more),
+            None => (self.meaning, ""),
+        }
+    }
+
     /// The value as text: the environment's, else the default.
     #[must_use]
     pub fn text(&self) -> String {
@@ -484,9 +492,10 @@ pub fn find_part(part: &str) -> Option<PathBuf> {
     [beside.join(part), beside.join("../lib/mend").join(part)].into_iter().find(|path| path.exists())
 }
 
-/// The reference of all settings, as a Markdown table.
+/// The reference of all settings, as Markdown: a table with the first sentence of each, below it the further ones.
 #[must_use]
 pub fn reference() -> String {
+    let mut further = String::new();
     let mut page = String::from("| variable | value | default | meaning |\n| --- | --- | --- | --- |\n");
     for setting in ALL {
         let kind = match setting.kind {
@@ -498,9 +507,13 @@ pub fn reference() -> String {
             Kind::Number { min, max } => format!("{min} to {max}"),
         };
         let default = if setting.default.is_empty() { "see meaning" } else { setting.default };
-        page.push_str(&format!("| `{}` | {kind} | {default} | {} |\n", setting.name, setting.meaning));
+        let (first, more) = setting.sentences();
+        page.push_str(&format!("| `{}` | {kind} | {default} | {first} |\n", setting.name));
+        if !more.is_empty() {
+            further.push_str(&format!("- `{}`: {more}\n", setting.name));
+        }
     }
-    page
+    format!("{page}\nMore about some of them:\n\n{further}")
 }
 
 #[cfg(test)]
@@ -556,7 +569,18 @@ mod tests {
     fn the_reference_names_every_setting_once() {
         let page = reference();
         for setting in ALL {
-            assert_eq!(page.matches(&format!("`{}`", setting.name)).count(), 1);
+            assert_eq!(page.matches(&format!("| `{}` |", setting.name)).count(), 1);
+        }
+    }
+
+    #[test]
+    fn the_reference_tells_the_whole_meaning_and_begins_with_a_short_sentence() {
+        let page = reference();
+        for setting in ALL {
+            let (first, more) = setting.sentences();
+            assert!(first.chars().count() <= 200, "{}: its first sentence is too long for a table", setting.name);
+            assert!(page.contains(first) && page.contains(more), "{}", setting.name);
+            assert_eq!(first.len() + more.len() + usize::from(!more.is_empty()), setting.meaning.len(), "{}", setting.name);
         }
     }
 }

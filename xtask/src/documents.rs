@@ -75,6 +75,40 @@ pub fn links(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Breac
         .collect()
 }
 
+/// Characters that a table's cell may have: what is longer is read more easily as text.
+const CELL: usize = 200;
+
+/// Cells of a Markdown file's tables that are too long. Code blocks are passed over.
+pub fn cells(file: &str, text: &str) -> Vec<Breach> {
+    if !file.ends_with(".md") {
+        return Vec::new();
+    }
+    let mut breaches = Vec::new();
+    let mut code = false;
+    for (number, line) in text.lines().enumerate() {
+        code ^= line.trim_start().starts_with("```");
+        if code || !line.starts_with('|') {
+            continue;
+        }
+        for cell in split_cells(line).filter(|cell| cell.chars().count() > CELL) {
+            let length = cell.chars().count();
+            breaches.push(Breach::new(format!("{file}:{}", number + 1), format!("has a cell of {length} characters, where {CELL} are allowed: say it as text")));
+        }
+    }
+    breaches
+}
+
+/// The cells of a table's line. An escaped bar parts nothing.
+fn split_cells(line: &str) -> impl Iterator<Item = &str> {
+    let mut start = 0;
+    let bars = line.match_indices('|').map(|(at, _)| at).filter(|&at| !line[..at].ends_with('\\'));
+    bars.chain([line.len()]).map(move |at| {
+        let cell = line[start..at].trim();
+        start = (at + 1).min(line.len());
+        cell
+    })
+}
+
 fn join(directory: &str, target: &str) -> String {
     if directory.is_empty() { target.to_owned() } else { format!("{directory}/{target}") }
 }
@@ -98,6 +132,16 @@ mod tests {
             named_paths("a.md", text, |path| path == "tests/run.py"),
             [Breach::new("a.md", "names docs/gone.md, which does not exist")]
         );
+    }
+
+    #[test]
+    fn long_cells_are_refused_where_a_table_has_them() {
+        let (short, long) = ("ä".repeat(200), "x".repeat(201));
+        let table = format!("| a | b |\n| --- | --- |\n| {short} | {long} |\n\n{long}\n```\n| {long} |\n```\n");
+        let breach = Breach::new("a.md:3", "has a cell of 201 characters, where 200 are allowed: say it as text");
+        assert_eq!(cells("a.md", &table), [breach]);
+        assert!(cells("a.rs", &table).is_empty());
+        assert_eq!(cells("a.md", &format!("| {short} \\| x |")).len(), 1);
     }
 
     #[test]

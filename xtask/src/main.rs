@@ -62,6 +62,7 @@ fn check() -> Result<ExitCode, String> {
         breaches.extend(names::machine_paths(file, &text));
         breaches.extend(source::check(file, &text));
         breaches.extend(documents::links(file, &text, |target| top.join(target).exists()));
+        breaches.extend(documents::cells(file, &text));
         breaches.extend(documents::named_paths(file, &text, |target| top.join(target).exists()));
         match file.as_str() {
             "README.md" => breaches.extend(documents::readme(&text)),

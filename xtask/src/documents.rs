@@ -42,6 +42,24 @@ pub fn readme(text: &str) -> Vec<Breach> {
         .collect()
 }
 
+/// Where decisions are recorded, and the list of them.
+pub const DECISIONS: &str = "docs/decisions/README.md";
+
+/// Records that the list of decisions lacks, and such that come in another order there than their numbers'.
+pub fn decisions(text: &str, files: &[String]) -> Vec<Breach> {
+    let records = files.iter().filter_map(|file| file.strip_prefix("docs/decisions/")).filter(|name| name.starts_with('0'));
+    let mut breaches = Vec::new();
+    let mut last = 0;
+    for name in records {
+        match text.find(&format!("({name})")) {
+            None => breaches.push(Breach::new(DECISIONS, format!("does not list {name}"))),
+            Some(at) if at < last => breaches.push(Breach::new(DECISIONS, format!("lists {name} after a later one"))),
+            Some(at) => last = at,
+        }
+    }
+    breaches
+}
+
 /// Directories by which a path of this project begins, in the code spans of a document.
 const OURS: [&str; 6] = ["benches/", "crates/", "docs/", "fuzz/", "tests/", "xtask/"];
 
@@ -132,6 +150,15 @@ mod tests {
             named_paths("a.md", text, |path| path == "tests/run.py"),
             [Breach::new("a.md", "names docs/gone.md, which does not exist")]
         );
+    }
+
+    #[test]
+    fn every_decision_is_listed_in_order() {
+        let files = ["README.md", "0001-a.md", "0002-b.md", "0003-c.md"].map(|name| format!("docs/decisions/{name}"));
+        assert!(decisions("[1](0001-a.md) [2](0002-b.md) [3](0003-c.md)", &files).is_empty());
+        let wrong = decisions("[2](0002-b.md) [1](0001-a.md)", &files);
+        let said = ["lists 0002-b.md after a later one", "does not list 0003-c.md"];
+        assert_eq!(wrong, said.map(|what| Breach::new(DECISIONS, what)));
     }
 
     #[test]

@@ -66,6 +66,7 @@ fn check() -> Result<ExitCode, String> {
         breaches.extend(documents::named_paths(file, &text, |target| top.join(target).exists()));
         match file.as_str() {
             "README.md" => breaches.extend(documents::readme(&text)),
+            documents::DECISIONS => breaches.extend(documents::decisions(&text, &files)),
             documents::SETTINGS => breaches.extend(documents::settings(&text)),
             _ => {}
         }

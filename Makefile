@@ -28,6 +28,7 @@ build: ## build Mend's parts into target/mend
 	@$(INSTALL) $(TARGET)/release/mend-object $(PARTS)/mend-object
 	@$(INSTALL) $(TARGET)/release/libmend_fi.so $(PARTS)/libmend-fi.so
 	@$(INSTALL) $(TARGET)/restorer/release/mend-restorer $(PARTS)/mend-restorer
+	@git -c safe.directory='*' describe --always --dirty=+ --abbrev=12 > $(PARTS)/built-from 2>/dev/null || rm -f $(PARTS)/built-from
 
 demo: setup build ## the main job end to end: a LAMMPS rank moves, a node dies, the result stays the same
 	@./tests/demo/demo.py

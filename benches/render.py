@@ -28,6 +28,8 @@ PAGES = {
 }
 # Longer texts are remarks below the table.
 CELL = 120
+# Per cent of time in which processes waited for a processor before a benchmark began, from which on its figures are said to be disturbed.
+BUSY = 5
 COLOURS = ("#1f6feb", "#c2410c", "#15803d", "#7e22ce", "#b45309", "#0e7490", "#be123c", "#4d7c0f", "#475569", "#a16207")
 
 
@@ -112,7 +114,9 @@ def origin_of(record):
     words = [f"Linux {record['kernel']}", record["date"]]
     if record.get("conditions"):
         words.append(record["conditions"])
-    words.append(f"commit `{record['commit']}`" if record["commit"] else record["source"])
+    if (record.get("pressure") or 0) >= BUSY:
+        words.append(f"disturbed: in {record['pressure']:.0f} % of the ten seconds before, some process waited for a processor")
+    words.append(f"built from commit `{record['commit']}`" if record["commit"] else record["source"])
     return f"{'; '.join(words)}. Command: `{record['command']}`."
 
 

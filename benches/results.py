@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -22,6 +21,19 @@ DIRECTORY = os.path.join(ROOT, "docs", "results")
 MEASURED = "measured"
 
 figures = []
+
+
+def pressure():
+    """Per cent of the last ten seconds in which some process waited for a processor; None where the kernel does not tell."""
+    try:
+        with open("/proc/pressure/cpu", encoding="ascii") as file:
+            return float(file.readline().split()[1].removeprefix("avg10="))
+    except OSError:
+        return None
+
+
+# Before the benchmarks began: other work on the machine makes times longer.
+PRESSURE = pressure()
 
 
 def rounded(number):
@@ -52,11 +64,6 @@ def note(what, unit, ours, theirs=None, against=None, size=None, remark=None, ra
     figures.append(figure)
 
 
-def git(*arguments):
-    done = subprocess.run(["git", "-c", "safe.directory=*", "-C", ROOT, *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
 def machine():
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         lines = dict(line.split(":", 1) for line in file.read().replace("\t", "").splitlines() if ":" in line)
@@ -65,9 +72,12 @@ def machine():
 
 
 def commit():
-    """The last commit that changed what Mend is built from; with a plus if there are changes since."""
-    built = ["--", "crates", "Cargo.toml", "Cargo.lock"]
-    return git("log", "-1", "--format=%h", "--abbrev=12", *built) + ("+" if git("status", "--porcelain", "--untracked-files=no", *built) else "") or None
+    """What `make build` says that it built from: a commit, with a plus if files differed from it; None if it could not tell."""
+    try:
+        with open(os.path.join(ROOT, "target", "mend", "built-from"), encoding="ascii") as file:
+            return file.read().strip() or None
+    except OSError:
+        return None
 
 
 def command(name):
@@ -79,7 +89,7 @@ def command(name):
 
 def record(name):
     """What was noted since the last time, as a record."""
-    taken = {"machine": machine(), "kernel": platform.release(), "date": datetime.date.today().isoformat(), "commit": commit(),
+    taken = {"machine": machine(), "kernel": platform.release(), "date": datetime.date.today().isoformat(), "pressure": PRESSURE, "commit": commit(),
              "command": command(name), "source": MEASURED, "figures": list(figures)}
     figures.clear()
     return taken

@@ -110,7 +110,10 @@ pub fn cells(file: &str, text: &str) -> Vec<Breach> {
         }
         for cell in split_cells(line).filter(|cell| cell.chars().count() > CELL) {
             let length = cell.chars().count();
-            breaches.push(Breach::new(format!("{file}:{}", number + 1), format!("has a cell of {length} characters, where {CELL} are allowed: say it as text")));
+            breaches.push(Breach::new(
+                format!("{file}:{}", number + 1),
+                format!("has a cell of {length} characters, where {CELL} are allowed: say it as text"),
+            ));
         }
     }
     breaches

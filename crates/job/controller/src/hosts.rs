@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// One host.
+/// A host and how many ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// Name or address.
@@ -23,21 +23,21 @@ pub enum HostsError {
     /// Twice the same.
     #[error("host {name} is named twice")]
     Twice {
-        /// Which.
+        /// The name that comes twice.
         name: String,
     },
     /// The host file cannot be read.
     #[error("cannot read the host file {}", path.display())]
     File {
-        /// Which.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: std::io::Error,
     },
     /// The host file names none.
     #[error("the host file {} names no host", path.display())]
     Empty {
-        /// Which.
+        /// The path that this is about.
         path: PathBuf,
     },
 }

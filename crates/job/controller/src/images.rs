@@ -23,9 +23,9 @@ pub enum ImagesError {
     /// A file cannot be opened.
     #[error("cannot read the image {}", path.display())]
     Open {
-        /// Which.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// The key cannot be used.
@@ -34,9 +34,9 @@ pub enum ImagesError {
     /// A file is no image, damaged, or does not fit.
     #[error("the image {} cannot be used", path.display())]
     Image {
-        /// Which.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: Fault,
     },
     /// What the image builds on cannot be found.
@@ -45,9 +45,9 @@ pub enum ImagesError {
     /// A compacted image cannot be written.
     #[error("cannot write the image {}", path.display())]
     Write {
-        /// Which.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
 }

@@ -55,7 +55,7 @@ pub enum InputError {
     /// It is not what was read before.
     #[error("standard input does not begin with the {bytes} bytes that were read before the checkpoint")]
     Another {
-        /// How many.
+        /// How many bytes it has.
         bytes: u64,
     },
     /// It cannot be read.

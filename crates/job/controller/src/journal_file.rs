@@ -37,17 +37,17 @@ pub enum JournalError {
     /// The file system refuses.
     #[error("cannot use {}", path.display())]
     Io {
-        /// Which file.
+        /// The file that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// Not a journal that this release reads.
     #[error("cannot read {}", path.display())]
     Head {
-        /// Which file.
+        /// The file that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: HeadError,
     },
 }

@@ -39,7 +39,7 @@ const MAX_MANIFEST_BYTES: u64 = 512 << 20;
 /// One rank's image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageEntry {
-    /// Which.
+    /// The rank that this is about.
     pub rank: Rank,
     /// Host the rank was on.
     pub host: String,
@@ -199,12 +199,12 @@ struct Sealed {
 /// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Not readable.
+    /// The manifest cannot be read.
     #[error("cannot read {}", path.display())]
     Io {
-        /// What.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// No checkpoint there.
@@ -216,7 +216,7 @@ pub enum ManifestError {
     /// Not what was written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
-        /// Which file.
+        /// The file that this is about.
         path: PathBuf,
         /// What is wrong.
         what: String,
@@ -224,21 +224,21 @@ pub enum ManifestError {
     /// The key that there is does not do, or none is there.
     #[error("{} cannot be used", path.display())]
     Sealed {
-        /// Which file.
+        /// The file that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: SealError,
     },
     /// Authenticated with another key, or not what was authenticated.
     #[error("{} was encrypted with another key, or was changed by somebody who does not have it", path.display())]
     Forged {
-        /// Which file.
+        /// The file that this is about.
         path: PathBuf,
     },
     /// Somebody else could have written anything into it.
     #[error("{} belongs to the user with the id {owner}, and you are {}", path.display(), rustix::process::geteuid().as_raw())]
     Owner {
-        /// Which file.
+        /// The file that this is about.
         path: PathBuf,
         /// Whose it is.
         owner: u32,
@@ -246,17 +246,17 @@ pub enum ManifestError {
     /// Written by another release.
     #[error("{} has format {format}, this release reads {OLDEST_FORMAT} to {FORMAT}", path.display())]
     Format {
-        /// Which file.
+        /// The file that this is about.
         path: PathBuf,
-        /// Its format.
+        /// The format that it says it has.
         format: u64,
     },
     /// An image is missing or torn.
     #[error("rank {rank}: image {} {what}", path.display())]
     Image {
-        /// Which rank.
+        /// The rank that this is about.
         rank: Rank,
-        /// Which file.
+        /// The file that this is about.
         path: PathBuf,
         /// What is wrong.
         what: String,
@@ -274,21 +274,21 @@ pub enum ManifestError {
     /// A checkpoint that this one builds on cannot be used.
     #[error("rank {rank}: its image in {} builds on checkpoint {base}, which cannot be used", path.display())]
     Base {
-        /// Which rank.
+        /// The rank that this is about.
         rank: Rank,
         /// The checkpoint that builds on it.
         path: PathBuf,
-        /// Its number.
+        /// The number of the checkpoint that it builds on.
         base: u64,
-        /// Why.
+        /// What went wrong.
         source: Box<ManifestError>,
     },
     /// Cannot be written.
     #[error("cannot publish the checkpoint in {}", path.display())]
     Publish {
-        /// Where.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
 }

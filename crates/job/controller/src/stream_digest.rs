@@ -82,7 +82,7 @@ impl StreamDigest {
         lines.chain([self.end]).filter(|mark| mark.at > from).collect()
     }
 
-    /// Goes on.
+    /// Adds the bytes that follow.
     pub fn add(&mut self, bytes: &[u8]) {
         let (apart, mut rest) = (bytes.len() / MAX_MARKS_PER_CALL, bytes);
         let mut last = self.end.at;

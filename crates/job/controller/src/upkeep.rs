@@ -32,7 +32,7 @@ pub enum RemoveError {
     /// No such checkpoint.
     #[error("there is no checkpoint {number}")]
     None {
-        /// As asked.
+        /// The number that was asked for.
         number: u64,
         /// Those there are.
         known: Vec<u64>,
@@ -40,7 +40,7 @@ pub enum RemoveError {
     /// Others need it.
     #[error("checkpoint {number} cannot be removed: {} on it", builders(by))]
     Needed {
-        /// As asked.
+        /// The number that was asked for.
         number: u64,
         /// Which build on it.
         by: Vec<u64>,
@@ -48,15 +48,15 @@ pub enum RemoveError {
     /// It is not known whether others need it.
     #[error("checkpoint {number} cannot be removed: another one cannot be read, and may build on it")]
     Unknown {
-        /// As asked.
+        /// The number that was asked for.
         number: u64,
     },
     /// The file system refuses.
     #[error("checkpoint {number} cannot be removed")]
     Io {
-        /// As asked.
+        /// The number that was asked for.
         number: u64,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
 }
@@ -95,9 +95,9 @@ pub enum MergeError {
     /// The chain cannot be used; a restart could not use it either.
     #[error("rank {rank}: the images of checkpoint {number} and those it builds on are damaged")]
     Chain {
-        /// Whose.
+        /// The rank that this is about.
         rank: u32,
-        /// Which.
+        /// The number of the checkpoint.
         number: u64,
         /// What is wrong.
         source: mend_image::chain::ChainError,
@@ -105,17 +105,17 @@ pub enum MergeError {
     /// The merged image cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Where.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: mend_image::write::WriteError,
     },
     /// A file cannot be used.
     #[error("cannot use {}", path.display())]
     Io {
-        /// Which.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// The checkpoint cannot be read or rewritten.

@@ -88,7 +88,7 @@ pub enum LabError {
     Exec {
         /// The program's name.
         program: String,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// The working directory does not exist in the node.
@@ -99,7 +99,7 @@ pub enum LabError {
     Enter {
         /// The node's name.
         node: String,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// `down` asked, but the lab is still there.

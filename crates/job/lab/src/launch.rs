@@ -28,7 +28,7 @@ use crate::protocol::{Detach, Failure, LabConnection, Progress};
 /// What lab to bring up.
 #[derive(Clone, Debug)]
 pub struct UpOptions {
-    /// Its name.
+    /// The name of the lab.
     pub name: LabName,
     /// How many nodes besides `head`: 1 to 64.
     pub nodes: u32,

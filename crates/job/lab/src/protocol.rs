@@ -114,7 +114,7 @@ pub(crate) enum Order {
 pub(crate) enum NodeSays {
     /// The last order (or the start) is done.
     Ready,
-    /// It failed.
+    /// The node could not do it.
     Failed(Failure),
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct Detach;
 /// A lab as `mend lab ls` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LabStatus {
-    /// Its name.
+    /// The name of the lab.
     pub name: String,
     /// Version of Mend that started it.
     pub mend: String,
@@ -167,7 +167,7 @@ pub struct LabStatus {
     pub nodes: Vec<NodeStatus>,
 }
 
-/// One node.
+/// What is known about a node of the lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// `head` or `nodeK`.

@@ -35,9 +35,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Action {
     /// Send this to the rank's agent.
     Ask {
-        /// Whose.
+        /// The rank that this is about.
         rank: Rank,
-        /// What.
+        /// The request to its agent.
         request: Request,
     },
     /// Have all of this asked as a batch, each step when the one before it is done.

@@ -18,7 +18,7 @@ pub const MAX_LINE: usize = 64 << 10;
 pub enum Effect {
     /// Write this line to the rank's PMI socket.
     Reply {
-        /// Receiver.
+        /// The rank that receives it.
         rank: Rank,
         /// Line with its newline.
         line: String,
@@ -32,12 +32,12 @@ pub enum Effect {
     },
     /// A rank wanted more processes (`MPI_Comm_spawn`) and was answered that there are none.
     SpawnRefused {
-        /// Who.
+        /// The rank that asked for it.
         rank: Rank,
     },
     /// A rank broke the protocol; it is not answered any more.
     Violation {
-        /// Who.
+        /// The rank that asked for it.
         rank: Rank,
         /// What it sent, shortened.
         text: String,
@@ -52,7 +52,7 @@ pub enum ClientState {
     Silent,
     /// Between init and finalize: its exit with an error ends the job.
     Active,
-    /// Finalized.
+    /// The rank has finalized.
     Finalized,
 }
 

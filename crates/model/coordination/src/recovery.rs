@@ -107,7 +107,7 @@ pub fn sources(survey: &CopyInventory, tiers: &[TierSpec], image: &ImageRef, nod
 /// An image that a node needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Which.
+    /// The image that this is about.
     pub image: ImageRef,
     /// Who needs it.
     pub node: NodeIndex,
@@ -122,11 +122,11 @@ pub enum Action {
     Fetch {
         /// To be named in [`Recovery::fetched`].
         task: u64,
-        /// What.
+        /// The image that this is about.
         image: ImageRef,
-        /// Who.
+        /// The node that fetches it.
         node: NodeIndex,
-        /// Where from.
+        /// The copy that it is fetched from.
         source: Source,
     },
     /// A copy was not good; say so.
@@ -135,7 +135,7 @@ pub enum Action {
         image: ImageRef,
         /// Who wanted it.
         node: NodeIndex,
-        /// Where.
+        /// The copy that this is about.
         source: Source,
         /// What is wrong.
         why: String,

@@ -29,7 +29,7 @@ pub type Site = (usize, Option<NodeIndex>);
 /// One image of a checkpoint that was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Which.
+    /// The image that this is about.
     pub image: ImageRef,
     /// The checkpoint whose image of the same rank it builds on.
     pub base: Option<u64>,
@@ -45,7 +45,7 @@ pub enum Action {
     Copy {
         /// To be named in [`Replication::finished`].
         task: u64,
-        /// What.
+        /// The image that this is about.
         image: ImageRef,
         /// Who does it.
         node: NodeIndex,
@@ -80,7 +80,7 @@ pub enum Action {
         number: u64,
         /// Index of the tier.
         tier: usize,
-        /// Why.
+        /// What went wrong.
         why: String,
     },
     /// Remove these ranks' images of a checkpoint.
@@ -91,7 +91,7 @@ pub enum Action {
         tier: usize,
         /// On which node, or any.
         node: NodeIndex,
-        /// Whose.
+        /// The ranks whose images go.
         ranks: Vec<Rank>,
     },
 }

@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub struct ChainError {
     /// Which image: 0 is the newest.
     pub member: usize,
-    /// Why.
+    /// What went wrong.
     pub source: Fault,
 }
 

@@ -26,7 +26,7 @@ pub struct Difference {
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// How.
+    /// How the two images differ there.
     pub how: How,
 }
 
@@ -36,7 +36,7 @@ pub struct Difference {
 pub struct DiffError {
     /// False: the first.
     pub second: bool,
-    /// Why.
+    /// What went wrong.
     pub source: ChainError,
 }
 

@@ -43,7 +43,7 @@ pub const HANDOFF_MAGIC: u64 = 0x6866_6f64_6e65_4d01;
 pub struct Kept {
     /// Index of the [`crate::record::Object`].
     pub object: u32,
-    /// Descriptor.
+    /// The number of the descriptor.
     pub fd: i32,
 }
 
@@ -69,7 +69,7 @@ pub struct Handoff {
     pub attach: [i32; 4],
     /// Entries used in `kept`.
     pub kept_count: u32,
-    /// Zero.
+    /// Always zero.
     pub reserved: u32,
     /// Memory objects with [`crate::record::object::KEEP`].
     pub kept: [Kept; MAX_KEPT],

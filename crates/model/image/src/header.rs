@@ -17,7 +17,7 @@ const PAGE_SIZE: u32 = 4096;
 fixed_record! {
     /// The header as it is in the stream. Times in nanoseconds.
     pub struct Header {
-        /// "MendImg\n".
+        /// The bytes by which every image begins: "MendImg\n".
         pub magic: [u8; 8],
         /// [`FORMAT`] of the writer.
         pub format: u32,

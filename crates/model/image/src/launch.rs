@@ -104,7 +104,7 @@ impl ImageFds {
         (count > 0).then_some(Self { fds, count })
     }
 
-    /// Newest first.
+    /// The descriptors of all images, newest first.
     #[must_use]
     pub fn all(&self) -> &[i32] {
         &self.fds[..self.count]
@@ -135,7 +135,7 @@ pub struct Arguments {
     pub agent_fd: i32,
     /// Descriptor per role, by role number; `None` if absent.
     pub attach: [Option<i32>; 4],
-    /// Why.
+    /// What the restorer is started for.
     pub mode: Mode,
 }
 
@@ -287,7 +287,7 @@ pub enum Status<'a> {
     },
     /// It cannot be restored.
     Failed {
-        /// Kind.
+        /// The kind of failure.
         failure: Failure,
         /// Errno of the failed system call, 0 if none was involved.
         errno: i32,

@@ -126,7 +126,7 @@ fixed_record! {
         pub text_length: u32,
         /// Mode bits of a file.
         pub mode: u32,
-        /// Bytes.
+        /// The length in bytes.
         pub size: u64,
         /// Modification time of a file, seconds.
         pub mtime: i64,
@@ -220,7 +220,7 @@ fixed_record! {
     pub struct Thread {
         /// Id as the process itself sees it.
         pub tid: u32,
-        /// Zero.
+        /// Always zero.
         pub reserved: u32,
         /// Address of its [`crate::handoff::Context`] in the restored memory.
         pub context: u64,

@@ -12,51 +12,51 @@ use serde::{Deserialize, Serialize};
 pub enum Notice {
     /// All ranks of a restart run again.
     Restored {
-        /// How many.
+        /// How many ranks there are.
         ranks: u32,
     },
     /// A rank called `MPI_Abort`.
     Aborted {
-        /// Which.
+        /// The rank that this is about.
         rank: Rank,
         /// With this code.
         code: i32,
     },
     /// A rank wanted more processes. Told once.
     SpawnRefused {
-        /// Which.
+        /// The rank that this is about.
         rank: Rank,
     },
     /// A rank's PMI client broke the protocol.
     PmiViolation {
-        /// Which.
+        /// The rank that this is about.
         rank: Rank,
         /// What it sent.
         text: String,
     },
     /// A rank was ended by a signal.
     RankKilled {
-        /// Which.
+        /// The rank that this is about.
         rank: Rank,
-        /// Where.
+        /// The node where it happened.
         node: NodeIndex,
-        /// By which.
+        /// The number of the signal that killed it.
         signal: i32,
         /// The newest checkpoint that can be restarted.
         newest: Option<u64>,
     },
     /// The first rank that did not exit well.
     RankExited {
-        /// Which.
+        /// The rank that this is about.
         rank: Rank,
-        /// Where.
+        /// The node where it happened.
         node: NodeIndex,
         /// With this code.
         code: i32,
     },
     /// A signal is passed on to the ranks.
     Interrupted {
-        /// Which.
+        /// The signal's number.
         signal: i32,
         /// The time ranks have to obey, seconds.
         obey_s: u64,
@@ -65,9 +65,9 @@ pub enum Notice {
     },
     /// A node without ranks is lost.
     SpareLost {
-        /// Which.
+        /// The node that this is about.
         node: NodeIndex,
-        /// How.
+        /// How it was lost.
         how: NodeLoss,
     },
     /// A file was put back, but for something.
@@ -76,21 +76,21 @@ pub enum Notice {
     Killed,
     /// A rank's agent failed while it went on after a restart.
     GoesOnBadly {
-        /// Which.
+        /// The rank that this is about.
         rank: Rank,
-        /// Why.
+        /// What went wrong.
         why: Refusal,
     },
     /// When periodic checkpoints are taken.
     Schedule {
-        /// Seconds.
+        /// The time from one checkpoint to the next, in seconds.
         interval_s: f64,
         /// As their cost makes it best, from then on.
         auto: bool,
     },
     /// A periodic checkpoint failed; told once for each reason.
     PeriodicFailed {
-        /// Why.
+        /// What went wrong.
         failure: Failure,
         /// Seconds to the next try.
         next_s: u64,
@@ -117,11 +117,11 @@ pub enum Notice {
     NoPartner,
     /// What a store would hold goes to the next tier.
     PassedOver {
-        /// Where.
+        /// The node where it happened.
         node: NodeIndex,
-        /// Which.
+        /// The store that this is about.
         store: NodeStore,
-        /// Why.
+        /// What went wrong.
         why: String,
     },
     /// A tier will not hold the whole checkpoint.
@@ -130,7 +130,7 @@ pub enum Notice {
         tier: String,
         /// Of the checkpoint.
         number: u64,
-        /// Why.
+        /// What went wrong.
         why: String,
     },
     /// A copy of an image is not good.

@@ -15,7 +15,7 @@ impl Ranks {
         self.0.is_empty()
     }
 
-    /// How many.
+    /// How many ranks there are.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
@@ -27,7 +27,7 @@ impl Ranks {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&rank))
     }
 
-    /// Adds one.
+    /// Adds a rank.
     pub fn insert(&mut self, rank: u32) {
         if !self.contains(rank) {
             self.0.push((rank, rank));

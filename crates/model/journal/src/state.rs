@@ -59,14 +59,14 @@ pub struct State {
 pub enum UnderWay {
     /// A checkpoint.
     Checkpoint {
-        /// Its number.
+        /// The number of the checkpoint.
         checkpoint: u64,
         /// It is being published: whether it is there, its directory tells.
         decided: bool,
     },
     /// A migration.
     Migration {
-        /// The rank.
+        /// The rank that moves.
         rank: u32,
         /// Where it comes from.
         from: String,
@@ -100,7 +100,7 @@ pub struct Facts {
     pub merged: bool,
 }
 
-/// Counts.
+/// How often things happened to a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs, reason = "they are named after what they count; times in microseconds")]
@@ -124,7 +124,7 @@ pub struct Tallies {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Failures {
-    /// How many.
+    /// How many there are.
     pub count: u64,
     /// When the first one was, microseconds since 1970.
     pub first: u64,
@@ -141,7 +141,7 @@ pub struct End {
     pub at: u64,
     /// Exit code of the command; `None` where nobody wrote it down.
     pub status: Option<i32>,
-    /// Why.
+    /// What went wrong.
     pub cause: Cause,
 }
 

@@ -30,7 +30,7 @@ pub enum FileUse {
     Read,
     /// For writing, always at its end (`O_APPEND`).
     Append,
-    /// For writing.
+    /// The file is open for writing.
     Write,
 }
 
@@ -40,7 +40,7 @@ pub type FileTime = (i64, u32);
 /// What the kernel tells of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileState {
-    /// Bytes.
+    /// The length in bytes.
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
@@ -83,7 +83,7 @@ pub struct KeptFile {
     pub key: String,
     /// A rank that has it open; set by the controller.
     pub rank: Rank,
-    /// Absolute.
+    /// The file's absolute path.
     pub path: String,
     /// How it is open.
     pub usage: FileUse,
@@ -135,7 +135,7 @@ pub fn merged(all: impl IntoIterator<Item = KeptFile>) -> Vec<KeptFile> {
 pub struct PutOrder {
     /// The checkpoint's directory.
     pub checkpoint: PathBuf,
-    /// Which.
+    /// The files that are put back.
     pub files: Vec<KeptFile>,
 }
 

@@ -10,7 +10,7 @@ pub enum Report {
     ChannelBroke {
         /// The other end.
         peer: Rank,
-        /// How.
+        /// How the channel broke.
         why: String,
     },
     /// The channels with these peers take long to drain.
@@ -29,7 +29,7 @@ pub enum Report {
     },
     /// The restored agent has reopened files and the rest.
     Rebuilt {
-        /// Microseconds.
+        /// The time it took, in microseconds.
         us: u64,
     },
     /// A process of the rank's, or one of Mend's that it needs, was ended by somebody else.

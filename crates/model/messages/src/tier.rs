@@ -40,9 +40,9 @@ pub enum Tier {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TierSpec {
-    /// Which.
+    /// The kind of tier.
     pub tier: Tier,
-    /// 0: all.
+    /// How many checkpoints it keeps; 0 stands for all.
     pub keep: u32,
 }
 
@@ -52,7 +52,7 @@ pub enum TierError {
     /// No such tier.
     #[error("`{0}` is not a tier")]
     Unknown(String),
-    /// Not absolute.
+    /// A directory is not an absolute path.
     #[error("`{0}` is not an absolute path")]
     Relative(String),
     /// Not a whole number above 0.
@@ -61,7 +61,7 @@ pub enum TierError {
     /// No bucket, or characters that a key cannot have.
     #[error("`{0}` names no bucket")]
     Bucket(String),
-    /// Twice.
+    /// A tier is named twice.
     #[error("`{0}` is named twice")]
     Twice(String),
     /// A partner's memory or object storage comes first.
@@ -241,13 +241,13 @@ pub enum ImageLocation {
 pub struct ImageRef {
     /// Number of the checkpoint.
     pub number: u64,
-    /// Whose image.
+    /// The rank that it is an image of.
     pub rank: Rank,
     /// Length, bytes.
     pub bytes: u64,
     /// The stream's own checksum.
     pub checksum: u64,
-    /// Its name.
+    /// The random name of the image.
     pub id: ImageId,
 }
 
@@ -256,7 +256,7 @@ pub struct ImageRef {
 pub enum Destination {
     /// A store of the same node.
     NodeStore(NodeStore),
-    /// This file.
+    /// A file of this path.
     File(PathBuf),
     /// This object, `s3://BUCKET/KEY`.
     Object(String),
@@ -267,7 +267,7 @@ pub enum Destination {
 pub enum ImageOrigin {
     /// Its own store.
     NodeStore(NodeStore),
-    /// A file.
+    /// A file of this path.
     File(PathBuf),
     /// Another node, which will present this token; it is put in the node's first store that has room.
     Node {
@@ -295,7 +295,7 @@ pub enum TierOrder {
     Save {
         /// As in `daemon::Question`.
         seq: u64,
-        /// Whose agent.
+        /// The rank whose agent is asked.
         rank: Rank,
         /// Number of the checkpoint.
         number: u64,
@@ -322,7 +322,7 @@ pub enum TierOrder {
     Copy {
         /// Number of the task.
         task: u64,
-        /// Which.
+        /// The image that this is about.
         image: ImageRef,
         /// Where it is.
         from: ImageLocation,
@@ -331,7 +331,7 @@ pub enum TierOrder {
     },
     /// Send an image that is here to another node.
     Send {
-        /// Which.
+        /// The image that this is about.
         image: ImageRef,
         /// Where it is.
         from: ImageLocation,
@@ -346,7 +346,7 @@ pub enum TierOrder {
     Receive {
         /// Number of the task.
         task: u64,
-        /// Which.
+        /// The image that this is about.
         image: ImageRef,
         /// Where it goes.
         store: NodeStore,
@@ -357,9 +357,9 @@ pub enum TierOrder {
     Fetch {
         /// Number of the task.
         task: u64,
-        /// Which.
+        /// The image that this is about.
         image: ImageRef,
-        /// Where from.
+        /// The place that it comes from.
         from: ImageOrigin,
         /// Where it is put if it comes from elsewhere and no store has room.
         spare: PathBuf,
@@ -373,7 +373,7 @@ pub enum TierOrder {
     },
     /// Stop copying for these checkpoints, and remove what there is of them.
     Remove {
-        /// Where.
+        /// The place that this is about.
         place: Destination,
         /// Number of the checkpoint.
         number: u64,
@@ -398,7 +398,7 @@ pub enum TierDone {
 /// Images of one checkpoint in one store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// Which store.
+    /// The store that it lies in.
     pub store: NodeStore,
     /// Number of the checkpoint.
     pub number: u64,
@@ -411,16 +411,16 @@ pub struct Holding {
 pub enum TierReport {
     /// Where a `Save` put the image; before the agent's answer.
     Placed {
-        /// Whose.
+        /// The rank that this is about.
         rank: Rank,
         /// Number of the checkpoint.
         number: u64,
-        /// Where.
+        /// The place that this is about.
         place: ImageLocation,
     },
     /// A store of this node cannot be used, or took no image: what would be there goes to the next tier.
     PassedOver {
-        /// Which.
+        /// The store that this is about.
         store: NodeStore,
         /// Why, for people.
         why: String,

@@ -57,9 +57,9 @@ pub enum Incremental {
 /// What the user wants, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// When.
+    /// When checkpoints are taken.
     pub interval: Interval,
-    /// What kind.
+    /// Which of them are incremental.
     pub incremental: Incremental,
     /// Mean time between failures of one node, seconds.
     pub node_mtbf_s: u64,

@@ -21,8 +21,8 @@ Examples:
   mend migrate lmp-3f2a 3 --to c                   move rank 3 to node c
   mend restart lmp-3f2a --hosts a,c                go on from its last checkpoint
 
-A job is named by its id or the beginning of it; where only one can be meant, by nothing.
-The nodes of --hosts run mendd (start it with `mendd`); see `mend settings` for variables."
+A job is named by its id or the beginning of its id. The name can be left out where only one job can be meant.
+Start `mendd` on the nodes of --hosts. `mend settings` lists environment variables."
 )]
 pub struct Arguments {
     /// What to do.
@@ -30,7 +30,7 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// The verbs.
+/// What `mend` can be told to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a program on some ranks.
@@ -74,19 +74,20 @@ Examples:
   mend run -n 4 --interval 600 --incremental 5 ./app   a checkpoint every 10 minutes, every sixth a full one
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
 
-The exit code is the program's (128 + signal if a signal ended it); 75 if a node, or a connection between two, was lost and a restart can go on.
-Which rank exited with a code other than 0 is said on standard error, also that a 75 was the program's own.")]
+The exit code is the program's (128 + signal if a signal ended it). It is 75 if a node, or a connection between two, was
+lost and a restart can go on. Standard error names the rank that exited with a code other than 0, and says if a 75 was
+the program's own.")]
 pub struct Run {
     /// Number of ranks (also -np)
     #[arg(short = 'n', long = "np", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub ranks: u32,
-    /// Hosts, NAME or NAME:RANKS with commas (also -host); default: this machine alone
+    /// Hosts with commas, each NAME or NAME:RANKS (also -host); default: this machine alone
     #[arg(long, alias = "host", value_name = "LIST")]
     pub hosts: Option<String>,
     /// File with one host per line, NAME or NAME:RANKS
     #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
-    /// Hosts that get no rank at first: targets of migrations; one that does not answer is left out
+    /// Hosts that get no rank at first, but can be targets of migrations. One that does not answer is left out
     #[arg(long, value_name = "LIST")]
     pub spares: Option<String>,
     /// Environment variable for the ranks (also -env NAME VALUE)
@@ -98,11 +99,11 @@ pub struct Run {
     /// Directory for checkpoints, shared by all hosts; default: the job's directory in MEND_HOME
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
-    /// Where checkpoints are kept, nearest first: memory, partner, local:/DIR, shared, s3://BUCKET/PREFIX, with commas;
-    /// NAME@2 keeps two there; default: MEND_TIERS
+    /// Where checkpoints are kept, nearest first, with commas: memory, partner, local:/DIR, shared, s3://BUCKET/PREFIX.
+    /// NAME@2 keeps two there. Default: MEND_TIERS
     #[arg(long, value_name = "LIST")]
     pub tiers: Option<String>,
-    /// File with a key that images are encrypted with, on all nodes, readable by you alone: 64 hexadecimal digits
+    /// File with the key that images are encrypted with: 64 hexadecimal digits, the same on all nodes, readable by you alone
     #[arg(long, value_name = "FILE")]
     pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken, and which are kept
@@ -119,13 +120,13 @@ pub struct Run {
 /// Periodic checkpoints, of `mend run` and `mend restart`.
 #[derive(Debug, Args)]
 pub struct Periodic {
-    /// Take checkpoints: every so many SECONDS, or as their cost and MEND_MTBF make it best (auto), or when asked (off)
+    /// How often checkpoints are taken: every SECONDS, as often as costs least (auto), or only when asked for (off)
     #[arg(long, value_name = "auto|SECONDS|off", env = mend_settings::INTERVAL.name, hide_env_values = true, value_parser = interval)]
     pub interval: Option<String>,
-    /// Incremental checkpoints between two full ones
+    /// How many incremental checkpoints come between two full ones, at most
     #[arg(long, value_name = "auto|N|off", env = mend_settings::INCREMENTAL.name, hide_env_values = true, value_parser = incremental)]
     pub incremental: Option<String>,
-    /// Periodic checkpoints to keep, besides what they build on
+    /// How many periodic checkpoints are kept. What they build on is kept too
     #[arg(long, value_name = "all|N", env = mend_settings::KEEP.name, hide_env_values = true, value_parser = keep)]
     pub keep: Option<String>,
 }
@@ -156,7 +157,7 @@ Examples:
   mend checkpoints                                 of the job that runs, or ended last
   mend checkpoints lmp-3f2a --remove 2,3           all of these or, if others build on one, none
 
-NEEDS are the checkpoints that one builds on: a restart reads them, too. They stay as long as it does.")]
+NEEDS lists the checkpoints that one builds on. A restart reads them, too. They stay as long as it does.")]
 pub struct Checkpoints {
     /// The job; default: the only one there is
     pub job: Option<String>,
@@ -187,8 +188,8 @@ Examples:
   mend rm --ended                                  all jobs that do not run
   mend rm --ended --older 7d                       those that ended at least 7 days ago; also 12h, 30m
 
-A job that runs is refused. MEND_EXPIRE does the same at each `mend run`. Copies of checkpoints in other tiers than the
-shared directory stay, and that is said.")]
+A job that runs is refused. MEND_EXPIRE removes old jobs at each `mend run`. Copies of checkpoints in other tiers than
+the shared directory stay; the answer says so.")]
 pub struct Remove {
     /// The jobs
     #[arg(required_unless_present = "ended", conflicts_with = "ended")]
@@ -216,15 +217,15 @@ fn age(text: &str) -> Result<Duration, String> {
 #[command(after_help = "\
 Examples:
   mend log                                         of the job that runs, or ended last
-  mend log lmp-3f2a --follow                       go on as it goes on, to the job's end
+  mend log lmp-3f2a --follow                       print new events as they happen, to the job's end
   mend log --json | jq '.[-1].data.cause'          why it ended
 
-Times are UTC. In JSON an event has its number (seq), time (at, microseconds since 1970), node and rank if it is about one, name (event),
-data and sentence (text); with --follow there is one event a line, else an array.")]
+Times are UTC. In JSON an event has a number (seq), a time (at, microseconds since 1970), a name (event), data and a
+sentence (text), and a node and a rank if it is about one. With --follow each event is a line; else all are an array.")]
 pub struct Log {
     /// The job; default: the only one there is
     pub job: Option<String>,
-    /// Go on as the job does, to its end
+    /// Print new events as they happen, to the job's end
     #[arg(short, long)]
     pub follow: bool,
     /// As JSON
@@ -245,7 +246,7 @@ pub struct Verb {
 /// How long a checkpoint stops the job.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Mode {
-    /// While a snapshot of its memory is taken; images are written behind the running job
+    /// While a snapshot of its memory is taken. Images are written while the job runs on
     CopyOnWrite,
     /// Until its images are written
     Stop,
@@ -267,11 +268,11 @@ pub struct TakeCheckpoint {
 /// What a restart takes its standard input for.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Input {
-    /// A file that begins with what was read goes on behind it; anything else is new input
+    /// A file that begins with what was read is read on from there; anything else is new input
     Auto,
-    /// It begins with what was read, which is skipped
+    /// Input that begins with what was read. That part is skipped
     Same,
-    /// It is new input
+    /// Input that follows what was read
     New,
 }
 
@@ -283,18 +284,19 @@ Examples:
   mend restart lmp-3f2a --checkpoint 2
   mend restart /data/ckpt/lmp-3f2a/2 --hosts a,c   a checkpoint's directory, on other hosts
 
-Ranks whose host is still there stay on it; the others go to the emptiest. Output that was printed before the job
-ended is not printed again, so that the outputs of run and restart can be put one after the other. Where it is not the
-same this time, that is said, and it is printed from the beginning of the line on.
+Ranks whose host is still there stay on it. The others go to the emptiest host.
 
-Standard input goes on where the checkpoint was taken. A file is read on from there (`mend restart JOB < FILE`), if it begins
-with what was read; --input same skips that in a pipe, too. What came through a pipe or was typed is kept with the job, up
-to 64 MiB: it is given again, and then what comes now. Once its end was read there is no more.")]
+Output that was printed before the job ended is not printed again. So the outputs of run and restart can be put one
+after the other. Where the output is not the same this time, mend says so and prints it from the beginning of that line.
+
+Standard input goes on where the checkpoint was taken. A file is read on from there (`mend restart JOB < FILE`), if it
+begins with what was read; --input same skips that part in a pipe, too. What came through a pipe or was typed is kept
+with the job, up to 64 MiB. It is given again, and then what comes now. Once the end of input was read there is no more.")]
 pub struct Restart {
     /// The job, or the directory of a checkpoint; default: the job that ended last
     #[arg(value_name = "JOB|IMAGE")]
     pub job: Option<String>,
-    /// Number of the checkpoint, taken or refused; default: the newest that is complete and undamaged
+    /// Number of the checkpoint. A damaged one is refused. Default: the newest that is complete and undamaged
     #[arg(long, value_name = "N")]
     pub checkpoint: Option<u64>,
     /// Other hosts than before, as in `mend run`; default: those of the job's last run that answer
@@ -303,23 +305,22 @@ pub struct Restart {
     /// File with one host per line
     #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
-    /// Hosts that get no rank at first, besides: targets of migrations
+    /// More hosts that get no rank at first, but can be targets of migrations
     #[arg(long, value_name = "LIST")]
     pub spares: Option<String>,
-    /// Other tiers for the checkpoints to come than before, as in `mend run`
+    /// Tiers for the checkpoints to come, as in `mend run`; default: those of before
     #[arg(long, value_name = "LIST")]
     pub tiers: Option<String>,
-    /// Print also what was printed between the checkpoint and the job's end
+    /// Print again what was printed between the checkpoint and the job's end
     #[arg(long)]
     pub repeat_output: bool,
-    /// What standard input is: the same as before from its beginning, new input that follows what was read, or, if a file, whichever it
-    /// turns out to be
+    /// What standard input is
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub input: Input,
-    /// Take a checkpoint that another user wrote: what is in it will run as you, and write the files that it names
+    /// Take a checkpoint that another user wrote. What is in it will run as you, and write the files that it names
     #[arg(long)]
     pub any_owner: bool,
-    /// File with the key that the checkpoint's images were encrypted with; later ones are, too
+    /// File with the key that the checkpoint's images were encrypted with. Later images are encrypted with it, too
     #[arg(long, value_name = "FILE")]
     pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken, and which are kept; default: as before
@@ -351,9 +352,9 @@ pub struct Migrate {
 /// `mend image`.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Show what an image holds: header, what builds on what, mappings.
+    /// Show what an image holds: its header, what it builds on, its mappings.
     Show(ImageFiles),
-    /// Read an image, with all that it builds on, or those of all ranks of a checkpoint, and compare every checksum.
+    /// Compare every checksum of an image and of all that it builds on, or of all images of a checkpoint.
     Verify(ImageFiles),
     /// Show which pages of two images differ. Exit code 1 if any do.
     Diff(Diff),
@@ -365,11 +366,11 @@ pub enum ImageCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  mend image show 3/rank-0.image                   of a checkpoint: what it builds on is found by itself
+  mend image show 3/rank-0.image                   an image of a checkpoint; mend finds what it builds on
   mend image verify 3                              a checkpoint's directory: all of its ranks
   mend image verify newest.image base.image        files elsewhere: the image, then what it builds on, newest first")]
 pub struct ImageFiles {
-    /// The image, then what it builds on, newest first; an image of a checkpoint may stand alone
+    /// The image, then what it builds on, newest first. For an image of a checkpoint mend finds the others
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// As JSON
@@ -401,10 +402,10 @@ pub struct Diff {
 Examples:
   mend image compact 3/rank-0.image --to rank-0.image")]
 pub struct Compact {
-    /// The image, then what it builds on, newest first; an image of a checkpoint may stand alone
+    /// The image, then what it builds on, newest first. For an image of a checkpoint mend finds the others
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Where the merged image goes; it appears there only when it is whole and durable
+    /// File for the merged image. It appears there only when it is whole and durable
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
     /// As JSON

@@ -29,7 +29,7 @@ pub enum LabCommand {
         /// Name of the lab
         #[arg(long, default_value = DEFAULT_NAME)]
         name: String,
-        /// What each node's link carries in each direction, as tc writes it (1gbit, 250mbit); default: no limit
+        /// Rate of each node's link in each direction, as tc writes it (1gbit, 250mbit); default: no limit
         #[arg(long)]
         bandwidth: Option<String>,
         /// Stay, and end the lab with Ctrl-C
@@ -68,12 +68,12 @@ pub enum LabCommand {
         /// `head`, `node1`, `node2`…
         node: String,
     },
-    /// End a lab and everything in it, with the checkpoints that lie in it: how many is said, and asked about at a terminal.
+    /// End a lab and everything in it, with the checkpoints that lie in it. At a terminal it asks first.
     Down {
         /// Name of the lab
         #[arg(long, env = "MEND_LAB", default_value = DEFAULT_NAME)]
         name: String,
-        /// Ask and say nothing
+        /// Neither ask about checkpoints nor name them
         #[arg(long)]
         force: bool,
     },

@@ -23,7 +23,7 @@ pub enum SoftDirtySupport {
     Nothing,
     /// What was written to, but of memory that was moved not always that it was.
     Writes,
-    /// Both.
+    /// The kernel tells of writes and of moves.
     WritesAndMoves,
 }
 

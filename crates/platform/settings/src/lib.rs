@@ -19,18 +19,18 @@ pub enum Kind {
     WordOrNumber {
         /// The words.
         words: &'static [&'static str],
-        /// Least.
+        /// The least number.
         min: u64,
-        /// Greatest.
+        /// The greatest number.
         max: u64,
     },
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number within bounds, both included.
     Number {
-        /// Least.
+        /// The least number.
         min: u64,
-        /// Greatest.
+        /// The greatest number.
         max: u64,
     },
 }
@@ -92,7 +92,7 @@ pub const PORT: Setting = Setting {
     default: "7117",
     meaning: "TCP port on which mendd listens and mend looks for it.",
 };
-/// Failure detection.
+/// After how much silence a node counts as dead.
 pub const NODE_TIMEOUT: Setting = Setting {
     name: "MEND_NODE_TIMEOUT_MS",
     kind: Kind::Number { min: 500, max: 600_000 },
@@ -218,7 +218,7 @@ pub const TIER_RATE: Setting = Setting {
     default: "256",
     meaning: "MiB per second that each node may copy from tier to tier while the job runs. 0: no limit.",
 };
-/// Staggering.
+/// How many nodes may copy at a time.
 pub const TIER_WRITERS: Setting = Setting {
     name: "MEND_TIER_WRITERS",
     kind: Kind::Number { min: 1, max: 1_000_000 },
@@ -253,7 +253,7 @@ pub const UNEXPECTED: Setting = Setting {
     default: "4096",
     meaning: "KiB of messages that may wait in a rank for their receives, of each other rank. Beyond that the sender keeps them until the receiver waits for more. All ranks of a job have the same value.",
 };
-/// Log filter.
+/// Which log lines are written.
 pub const LOG: Setting = Setting {
     name: "MEND_LOG",
     kind: Kind::Text,
@@ -304,9 +304,9 @@ pub enum SettingError {
         name: &'static str,
         /// What it holds.
         value: String,
-        /// Least.
+        /// The least number.
         min: u64,
-        /// Greatest.
+        /// The greatest number.
         max: u64,
     },
     /// Neither a word that it may be nor a number in range.
@@ -318,9 +318,9 @@ pub enum SettingError {
         value: String,
         /// What it may hold.
         words: String,
-        /// Least.
+        /// The least number.
         min: u64,
-        /// Greatest.
+        /// The greatest number.
         max: u64,
     },
     /// The same, of a value that was given in another way than by the variable.
@@ -328,9 +328,9 @@ pub enum SettingError {
     Given {
         /// What it may be.
         words: String,
-        /// Least.
+        /// The least number.
         min: u64,
-        /// Greatest.
+        /// The greatest number.
         max: u64,
     },
     /// A word that is none of those.

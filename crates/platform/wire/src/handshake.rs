@@ -27,7 +27,7 @@ pub enum HandshakeError {
     Connect {
         /// The peer.
         address: SocketAddr,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// The connection broke.

@@ -15,7 +15,7 @@ pub enum SecretError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// Others can read it.

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum Operation {
     /// A checkpoint whose directory is being made.
     Preparing {
-        /// Its number.
+        /// The number of the checkpoint.
         number: u64,
         /// How it is to be taken.
         mode: SaveMode,
@@ -26,18 +26,18 @@ pub enum Operation {
         bases: Vec<ImageId>,
         /// The checkpoint that has them.
         base: Option<u64>,
-        /// Who asked.
+        /// The one who asked for it.
         asker: Asker,
     },
     /// A coordinated checkpoint.
     Checkpoint {
-        /// Its steps.
+        /// The state machine that takes its steps.
         machine: Box<Checkpoint>,
-        /// Its number.
+        /// The number of the checkpoint.
         number: u64,
         /// PMI server at the snapshot.
         snapshot: Option<PmiServer>,
-        /// Who asked.
+        /// The one who asked for it.
         asker: Asker,
     },
     /// A checkpoint whose images are durable.
@@ -46,22 +46,22 @@ pub enum Operation {
         publication: Box<Publication>,
         /// What was done in another way than ordered.
         notes: Vec<(Rank, String)>,
-        /// Who asked.
+        /// The one who asked for it.
         asker: Asker,
     },
     /// A migration.
     Migration {
-        /// Its steps.
+        /// The state machine that takes its steps.
         machine: Migration,
-        /// Where from.
+        /// The place that it comes from.
         from: NodeIndex,
-        /// Where to.
+        /// The node that it moves to.
         target: NodeIndex,
         /// The restored rank's listener there.
         address: Option<FabricAddress>,
         /// True while something may exist on the target.
         begun: bool,
-        /// Who asked.
+        /// The one who asked for it.
         asker: Asker,
     },
     /// An inspection.
@@ -70,7 +70,7 @@ pub enum Operation {
         waiting: BTreeSet<Rank>,
         /// What was found.
         found: BTreeMap<Rank, Result<Inspection, Unexplained>>,
-        /// Who asked.
+        /// The one who asked for it.
         asker: Asker,
     },
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// A question that an agent has not answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Open {
-    /// Whose agent.
+    /// The rank whose agent is asked.
     rank: Rank,
     /// When it counts as failed.
     due: Due,
@@ -20,7 +20,7 @@ struct Open {
 /// When an answer counts as failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Due {
-    /// Then, microseconds.
+    /// At this time, in microseconds.
     At(u64),
     /// So long after this step of its batch is awaited; with the answer, if it came before.
     Later(usize, u64, Option<Reply>),

@@ -23,13 +23,13 @@ pub enum RankPhase {
     Starting,
     /// Being rebuilt; true once complete.
     Restoring(bool),
-    /// Runs.
+    /// It runs.
     Running,
-    /// Ended.
+    /// It has ended.
     Exited(ExitStatus),
 }
 
-/// One rank.
+/// What is known about a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankState {
     /// Where it is.

@@ -33,7 +33,7 @@ import sys
 
 import results
 from side_by_side import HERE, MPIEXEC, main, output
-from cluster import MEND, Machine, compile_mpi, compile_plain, find_lammps, imb_programs, mpi_environment
+from cluster import MEND, Failed, Machine, compile_mpi, compile_plain, find_lammps, imb_programs, mpi_environment
 
 COLLECTIVES = ["Allreduce", "Bcast", "Barrier", "Allgather", "Alltoall", "Reduce"]
 # Stock MPICH over libfabric's own provider for one node, with MPICH's shared memory out of the way, as Mend has it.
@@ -75,6 +75,8 @@ def imb_tables(text):
             # The mean over the ranks where there is one; Uniband gives megabytes per second.
             time = next((at for at, word in enumerate(columns) if word.startswith(("t_avg", "t[usec]", "Mbytes/sec"))), None)
             rate, sized = columns[time].startswith("Mbytes"), "#bytes" in line
+        elif "time-out.;" in words:
+            raise Failed(f"IMB gave up on {name}, which takes too long: is the machine busy?")
         elif words and words[0].isdigit() and name:
             size = int(words[0]) if sized else 0
             value = float(words[time + sized])

@@ -60,7 +60,7 @@ pub enum AgentEvent {
     },
     /// The connection ended.
     Gone {
-        /// Which.
+        /// The id that this is about.
         id: AgentId,
     },
 }

@@ -12,7 +12,7 @@ pub const PMI_FD: i32 = 3;
 /// What is particular to one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct RankIdentity<'a> {
-    /// Which rank.
+    /// The rank that this is about.
     pub rank: Rank,
     /// Of how many.
     pub size: u32,

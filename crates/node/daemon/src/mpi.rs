@@ -26,13 +26,13 @@ pub enum MpiError {
     /// Another network layer.
     #[error("the program's MPI library {} does not use libfabric", library.display())]
     NoFabric {
-        /// Which library.
+        /// The library that this is about.
         library: PathBuf,
     },
     /// It would use libfabric, which is not there.
     #[error("the program's MPI library {} needs {needed}, which is not on this node", library.display())]
     FabricMissing {
-        /// Which library.
+        /// The library that this is about.
         library: PathBuf,
         /// The library it names.
         needed: String,

@@ -22,9 +22,9 @@ pub enum ProgramError {
     /// The working directory.
     #[error("the working directory {} is not there", path.display())]
     WorkingDirectory {
-        /// Where.
+        /// The path that this is about.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// Nowhere in `PATH`.
@@ -36,19 +36,19 @@ pub enum ProgramError {
     /// A path that does not exist.
     #[error("{}: no such file", path.display())]
     NoFile {
-        /// Where.
+        /// The path that this is about.
         path: PathBuf,
     },
     /// A directory.
     #[error("{} is a directory", path.display())]
     Directory {
-        /// Where.
+        /// The path that this is about.
         path: PathBuf,
     },
     /// No execute permission.
     #[error("{} is not executable", path.display())]
     NotExecutable {
-        /// Where.
+        /// The path that this is about.
         path: PathBuf,
     },
     /// A script whose interpreter does not exist.
@@ -65,7 +65,7 @@ pub enum ProgramError {
     /// A part of Mend is missing.
     #[error("{part} is not installed beside mendd")]
     Incomplete {
-        /// Which.
+        /// The part of Mend that is missing.
         part: &'static str,
     },
     /// The loader cannot be told the library's path.

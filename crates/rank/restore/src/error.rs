@@ -25,7 +25,7 @@ pub enum RestoreError<'a> {
     /// The stream is shorter than its records say.
     #[error("{member}the stream ends {at} bytes from its start")]
     Ended {
-        /// Which image.
+        /// The image that this is about.
         member: Member,
         /// Bytes that came.
         at: u64,
@@ -41,17 +41,17 @@ pub enum RestoreError<'a> {
     /// The kernel does not read any further.
     #[error("{member}reading the stream failed {at} bytes from its start")]
     Unreadable {
-        /// Which image.
+        /// The image that this is about.
         member: Member,
         /// Bytes that came.
         at: u64,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// A stream is no usable image.
     #[error("{member}{error}")]
     Image {
-        /// Which image.
+        /// The image that this is about.
         member: Member,
         /// What is wrong with it.
         error: ImageError,
@@ -75,7 +75,7 @@ pub enum RestoreError<'a> {
     FileAbsent {
         /// Its path.
         path: &'a str,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// fstat(2) failed.
@@ -83,7 +83,7 @@ pub enum RestoreError<'a> {
     FileUnknown {
         /// Its path.
         path: &'a str,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// A mapped file has another size.
@@ -107,7 +107,7 @@ pub enum RestoreError<'a> {
     FileGone {
         /// Its path.
         path: &'a str,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// The limit on open files is too low.
@@ -117,7 +117,7 @@ pub enum RestoreError<'a> {
         fd: usize,
         /// What its new number must be above.
         top: u32,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// No memory for what is read.
@@ -125,13 +125,13 @@ pub enum RestoreError<'a> {
     Tables {
         /// Bytes asked for.
         length: usize,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// No memory object.
     #[error("shared memory cannot be made")]
     ObjectMake {
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// A memory object cannot be as large as it was.
@@ -139,45 +139,45 @@ pub enum RestoreError<'a> {
     ObjectSize {
         /// Bytes that it had.
         size: u64,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// A memory object refuses its content.
     #[error("shared memory cannot be filled")]
     ObjectFill {
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// A memory object has no descriptor that only reads.
     #[error("shared memory cannot be opened for reading")]
     ObjectRead {
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// The kernel maps nothing there.
     #[error("{length} bytes at {start:#x} cannot be mapped")]
     Map {
-        /// Bytes.
+        /// The length in bytes.
         length: usize,
-        /// Where.
+        /// The first address.
         start: u64,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
     /// The kernel maps it somewhere else.
     #[error("{length} bytes at {start:#x} cannot be mapped there")]
     MapThere {
-        /// Bytes.
+        /// The length in bytes.
         length: usize,
-        /// Where.
+        /// The first address.
         start: u64,
     },
     /// mprotect(2) failed.
     #[error("the protection of memory at {start:#x} cannot be set")]
     Protect {
-        /// Where.
+        /// The first address.
         start: u64,
-        /// Why.
+        /// The error's number.
         errno: i32,
     },
 }

@@ -27,7 +27,7 @@ const MEMORY_SHARE_DIVISOR: u64 = 8;
 /// One store of one job.
 #[derive(Debug)]
 pub struct OpenNodeStore {
-    /// Which.
+    /// The store that this is about.
     pub store: NodeStore,
     directory: PathBuf,
     _lock: File,

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 pub struct Segment {
     /// First byte.
     pub base: *mut u8,
-    /// Bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
@@ -269,7 +269,7 @@ impl Payload {
         Self { parts: [Segment::of(bytes), Segment::EMPTY] }
     }
 
-    /// Bytes.
+    /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.parts[0].len + self.parts[1].len

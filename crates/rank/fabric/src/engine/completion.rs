@@ -39,9 +39,9 @@ pub struct Queue {
 /// A counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Successes.
+    /// How many operations succeeded.
     pub value: u64,
-    /// Errors.
+    /// How many operations failed.
     pub errors: u64,
     /// What of both a program was told last.
     told: (u64, u64),

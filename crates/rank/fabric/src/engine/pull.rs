@@ -22,7 +22,7 @@ use mend_messages::job::Rank;
 pub struct Piece {
     /// Where it is; what that means is the channel's affair.
     pub address: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub length: u64,
     /// What the peer's channel wants to see; 0 if nothing.
     pub key: u64,

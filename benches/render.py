@@ -116,7 +116,8 @@ def origin_of(record):
         words.append(record["conditions"])
     if (record.get("pressure") or 0) >= BUSY:
         words.append(f"disturbed: in {record['pressure']:.0f} % of the ten seconds before, some process waited for a processor")
-    words.append(f"built from commit `{record['commit']}`" if record["commit"] else record["source"])
+    words += [f"built from commit `{record['commit']}`"] if record["commit"] else []
+    words += [record["source"]] if record["source"] != MEASURED else []
     return f"{'; '.join(words)}. Command: `{record['command']}`."
 
 

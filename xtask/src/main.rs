@@ -4,6 +4,7 @@
 //! does the reading. `cargo xtask settings` writes the reference of all settings, which `check` compares.
 
 mod circles;
+mod comments;
 mod documents;
 mod layers;
 mod names;
@@ -61,6 +62,7 @@ fn check() -> Result<ExitCode, String> {
         let Ok(text) = std::fs::read_to_string(top.join(file)) else { continue };
         breaches.extend(names::machine_paths(file, &text));
         breaches.extend(source::check(file, &text));
+        breaches.extend(comments::one_word(file, &text));
         breaches.extend(documents::links(file, &text, |target| top.join(target).exists()));
         breaches.extend(documents::cells(file, &text));
         breaches.extend(documents::named_paths(file, &text, |target| top.join(target).exists()));

@@ -21,7 +21,7 @@ pub const ROOT: u64 = 1;
 pub enum Change {
     /// Bytes from an offset; what lies between them and the end of the file is zero.
     Write {
-        /// Offset.
+        /// Where in the file it is written.
         at: u64,
         /// What was written.
         bytes: Vec<u8>,

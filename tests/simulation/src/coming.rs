@@ -7,9 +7,9 @@ use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::job::Rank;
 use mend_policy::retention::Bounds;
 
-/// Microseconds.
+/// A millisecond in microseconds.
 pub const MILLISECOND_US: u64 = 1_000;
-/// Microseconds.
+/// A second in microseconds.
 pub const SECOND_US: u64 = 1_000_000;
 /// Silence after which a node counts as lost.
 pub const NODE_TIMEOUT_US: u64 = 10 * SECOND_US;

@@ -59,7 +59,7 @@ impl<'a> Outlet<'a> {
         !self.socket
     }
 
-    /// Bytes.
+    /// How many bytes were sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }

@@ -28,7 +28,7 @@ enum Stage {
     Hello(Prepared),
     /// An `ofi` channel is accepted, the receiver's contact is still to come.
     Contact(OfiOpening),
-    /// Opened.
+    /// The channel is open.
     Done,
 }
 

@@ -65,7 +65,7 @@ impl Sought for Posted {
 /// A message that waits: whole, or announced by its RTS.
 #[derive(Clone, Debug)]
 pub struct Unexpected {
-    /// Sender.
+    /// The rank that sent it.
     pub source: Source,
     /// The packet's header.
     pub header: Header,

@@ -186,7 +186,7 @@ pub struct Engine {
     pub endpoints: Vec<Option<Endpoint>>,
     /// Completion queues.
     pub queues: Slab<Queue>,
-    /// Counters.
+    /// The counters that the library made.
     pub counters: Slab<Counter>,
     /// What may wait of each peer.
     pub flow: Flow,

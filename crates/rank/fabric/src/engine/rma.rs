@@ -31,7 +31,7 @@ pub struct Region {
 pub struct Grant {
     /// First address, in the peer.
     pub base: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub length: u64,
     /// `FI_REMOTE_READ`, `FI_REMOTE_WRITE`.
     pub access: u64,

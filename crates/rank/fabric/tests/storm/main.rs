@@ -30,7 +30,7 @@ const PATIENCE: u64 = 60_000;
 /// What makes a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Processes.
+    /// How many processes take part.
     pub ranks: u32,
     /// What decides everything but the order in which things happen.
     pub seed: u64,

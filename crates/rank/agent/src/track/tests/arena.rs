@@ -27,7 +27,7 @@ const MADV_COLLAPSE: i32 = 25;
 const MADV_GUARD_INSTALL: i32 = 102;
 const MREMAP_DONTUNMAP: i32 = 4;
 
-/// SplitMix64.
+/// A generator of random numbers, SplitMix64.
 pub struct Random(u64);
 
 impl Random {

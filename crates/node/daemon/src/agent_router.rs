@@ -10,7 +10,6 @@
 //! The answer to a save comes after all earlier output. Faults assumed: agents say anything; what does not fit is dropped and logged.
 
 use crate::agents::{AgentEvent, AgentId, AgentLink};
-use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
 use crate::program::Agentless;
 use crate::rank::{Command, Milestone, RankEvent};
@@ -23,6 +22,7 @@ use mend_messages::agent::{
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::report::Report;
+use mend_report::with_causes;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -292,7 +292,7 @@ impl AgentRouter {
         }
         match ready {
             Ok(ready) => self.ask(seq, rank, Request::Save(ready.order), (ready.file, ready.sink), ranks),
-            Err(error) => self.fail(seq, rank, chain(&error), error.hint()),
+            Err(error) => self.fail(seq, rank, with_causes(&error), error.hint()),
         }
     }
 

@@ -41,8 +41,7 @@ impl AtomicFile {
     /// Makes it durable and gives it its name. Its length, bytes.
     pub fn publish(self) -> io::Result<u64> {
         self.file.sync_all()?;
-        fs::rename(&self.path, &self.place)?;
-        File::open(self.place.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+        mend_durable::rename(&self.path, &self.place)?;
         Ok(self.file.metadata()?.len())
     }
 }

@@ -6,7 +6,6 @@ use crate::supervisor::SpawnError;
 use crate::supervisor::order::{Launch, Step};
 use mend_messages::daemon::ExitStatus;
 use rustix::io::Errno;
-use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -67,18 +66,6 @@ fn ending(status: ExitStatus) -> String {
         ExitStatus::Code(code) => format!("exited with {code}"),
         ExitStatus::Signal(signal) => format!("was killed by signal {signal}"),
     }
-}
-
-/// An error and its causes in one line.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        cause = source.source();
-    }
-    text
 }
 
 impl RankFailure {
@@ -148,11 +135,5 @@ mod tests {
         assert_eq!(launch_failure(Step::Execute, Errno::NOENT).code(), 127);
         assert_eq!(launch_failure(Step::Execute, Errno::NOEXEC).code(), 126);
         assert_eq!(launch_failure(Step::WorkingDirectory, Errno::NOENT).code(), 1);
-    }
-
-    #[test]
-    fn a_chain_names_every_cause_once() {
-        let text = chain(&launch_failure(Step::Execute, Errno::ACCESS));
-        assert_eq!(text, "cannot execute /x: Permission denied (os error 13)");
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::agent_router::{AgentRouter, LocalRank, LocalRanks, SaveStep};
 use crate::agents::{AgentEvent, AgentSocket};
-use crate::failure::{RankFailure, chain};
+use crate::failure::RankFailure;
 use crate::launch_environment::shares_pid_namespace;
 use crate::node::Node;
 use crate::outbox::{Ordered, Outbox, Urgent, queues};
@@ -31,6 +31,7 @@ use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon
 use mend_messages::job::Rank;
 use mend_messages::tier::{ImageOrigin, TierOrder};
 use mend_patience::Patience;
+use mend_report::with_causes;
 use mend_sealed::Key;
 use mend_wire::{Connection, ReceiveError};
 use std::collections::HashMap;
@@ -86,7 +87,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let key = match introduction.encryption_key.as_deref().map(Key::load).transpose() {
         Ok(key) => key,
         Err(error) => {
-            let _ = sender.send(&FromDaemon::Refused { error: format!("{} ({})", chain(&error), error.hint()) }).await;
+            let _ = sender.send(&FromDaemon::Refused { error: format!("{} ({})", with_causes(&error), error.hint()) }).await;
             return;
         }
     };
@@ -111,7 +112,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
                     }
                 }
                 Err(ReceiveError::Closed) => return,
-                Err(error) => return tracing::warn!(error = chain(&error), "a controller's connection is closed"),
+                Err(error) => return tracing::warn!(error = with_causes(&error), "a controller's connection is closed"),
             }
         }
     });
@@ -279,13 +280,13 @@ impl Job {
                     known: self.known.clone(),
                 };
                 if let Err(failure) = self.admit(rank, stdin, RankOrigin::Start(Box::new(beginning))) {
-                    let (error, hint, code) = (chain(&failure), failure.hint(), failure.code());
+                    let (error, hint, code) = (with_causes(&failure), failure.hint(), failure.code());
                     self.urgent.send(FromDaemon::StartFailed { rank, error, hint, code });
                 }
             }
             ToDaemon::Restore { rank, source, image, stdin } => {
                 if let Err(failure) = self.restore(rank, source, image, stdin) {
-                    let (error, hint) = (chain(&failure), failure.hint());
+                    let (error, hint) = (with_causes(&failure), failure.hint());
                     self.urgent.send(FromDaemon::RestoreFailed { rank, error, hint, image: failure.blames_image() });
                 }
             }
@@ -299,7 +300,7 @@ impl Job {
             ToDaemon::PutFiles(order) => {
                 let (urgent, key) = (self.urgent.clone(), self.key.as_ref().map(files_key));
                 tokio::task::spawn_blocking(move || {
-                    urgent.send(FromDaemon::FilesPut(put_files(&order, key).map_err(|error| chain(&error))))
+                    urgent.send(FromDaemon::FilesPut(put_files(&order, key).map_err(|error| with_causes(&error))))
                 });
             }
             ToDaemon::Discard { rank } => {

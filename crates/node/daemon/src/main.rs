@@ -125,11 +125,7 @@ fn main() -> ExitCode {
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mendd: {}", failure::chain(&error));
-            let hint = error.hint();
-            if !hint.is_empty() {
-                eprintln!("  hint: {hint}");
-            }
+            eprintln!("{}", mend_report::failure("mendd", &mend_report::with_causes(&error), &error.hint()));
             ExitCode::FAILURE
         }
     }

@@ -13,7 +13,7 @@ use mend_kernel::untrusted::open_within;
 use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, PutOrder};
 use mend_sealed::{Key, Opener};
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, Uid, fchmod, fchown, futimens};
-use std::fs::{File, Metadata, OpenOptions, create_dir_all, remove_file, rename, symlink_metadata};
+use std::fs::{File, Metadata, OpenOptions, create_dir_all, remove_file, symlink_metadata};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -175,12 +175,11 @@ fn replaced(path: &Path, state: &FileState, kept: &Content, opened: &File) -> io
     let random: [u8; 8] = mend_wire::random_bytes();
     let temporary = above.join(format!(".mend-{:016x}", u64::from_ne_bytes(random)));
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let done = kept.write(opened, &file).and_then(|()| finish(&file, state)).and_then(|()| rename(&temporary, path));
+    let done = kept.write(opened, &file).and_then(|()| finish(&file, state)).and_then(|()| mend_durable::rename(&temporary, path));
     if done.is_err() {
         let _ = remove_file(&temporary);
     }
-    done?;
-    File::open(above)?.sync_all()
+    done
 }
 
 /// Owner, mode and time, and all of it durable.

@@ -10,7 +10,7 @@
 //! the queue before its exit. Faults assumed: the supervisor, the restorer or the rank is killed at any moment.
 
 use crate::channels::{OurEnds, open_channels};
-use crate::failure::{RankFailure, chain};
+use crate::failure::RankFailure;
 use crate::input::{Feed, UnwrittenInput};
 use crate::outbox::{Ordered, Urgent};
 use crate::output::Pump;
@@ -24,6 +24,7 @@ use mend_image::launch::Role;
 use mend_messages::daemon::{ExitStatus, FromDaemon, Stream};
 use mend_messages::job::Rank;
 use mend_messages::report::Report;
+use mend_report::with_causes;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -141,7 +142,7 @@ pub async fn run_rank(mut context: RankContext, origin: RankOrigin) {
 }
 
 fn report_failure(context: &RankContext, restoring: bool, failure: &RankFailure) {
-    let (rank, error, hint, code) = (context.rank, chain(failure), failure.hint(), failure.code());
+    let (rank, error, hint, code) = (context.rank, with_causes(failure), failure.hint(), failure.code());
     tracing::info!(rank, error, "no process for a rank");
     context.urgent.send(match restoring {
         true => FromDaemon::RestoreFailed { rank, error, hint, image: failure.blames_image() },

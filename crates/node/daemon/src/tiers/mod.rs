@@ -9,7 +9,6 @@ pub mod copy;
 mod node_store;
 mod object;
 
-use crate::failure::chain;
 use crate::outbox::Urgent;
 use crate::transfer::{self, ExpectedTransfer, Token};
 use copy::{CopyError, Expected, Pace};
@@ -18,6 +17,7 @@ use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
 use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport};
+use mend_report::with_causes;
 use mend_sealed::Key;
 use node_store::OpenNodeStore;
 use std::collections::HashMap;
@@ -187,7 +187,7 @@ impl Tiers {
             // Opened also when there is nothing to send: the receiver sees it end and need not wait.
             let opened = transfer::open(address, job.identity, &job.secret, token, patience).await;
             let pour = move || {
-                let mut stream = File::from(opened.map_err(|error| chain(&error))?);
+                let mut stream = File::from(opened.map_err(|error| with_causes(&error))?);
                 let source = source.map_err(|error| error.to_string())?;
                 copy::pour(&source, &mut stream, &pace).map_err(|error| error.to_string())
             };
@@ -362,7 +362,7 @@ async fn take(
     let taken = transfer::take(arrival, patience).await;
     work(humble, move || {
         let place = place.map_err(|error| error.to_string())?;
-        let stream = File::from(taken.map_err(|error| chain(&error))?);
+        let stream = File::from(taken.map_err(|error| with_causes(&error))?);
         let mut bounded = stream.take(expected.image.bytes + 1);
         copy::into_file(&mut bounded, &expected, &pace, &place).map_err(|error| error.to_string())?;
         Ok(place)

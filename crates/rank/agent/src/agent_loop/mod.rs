@@ -10,7 +10,6 @@
 //! last image; the agent says when it is done, and ends it when another image is asked for.
 
 mod background;
-pub(crate) mod chain;
 mod draining;
 pub(crate) mod environment;
 mod inspection;

@@ -2,7 +2,6 @@
 
 use super::inspection::{INSPECTION_VALIDITY, Inspected};
 use super::{Agent, Stage, micros_since, refused};
-use crate::agent_loop::chain::chain;
 use crate::agent_loop::wakeup;
 use crate::capture::memory_headroom::CopyBackoff;
 use crate::capture::quiesced_process::QuiescedProcess;
@@ -18,6 +17,7 @@ use crate::network::{Frozen, Network};
 use crate::restore;
 use mend_kernel::table::LiftedLimit;
 use mend_messages::agent::{FromAgent, Reply, SaveMode, SaveOrder, SaveTarget};
+use mend_report::with_causes;
 use rustix::fd::AsRawFd;
 use std::io;
 use std::time::Instant;
@@ -107,7 +107,7 @@ impl Agent {
                 let rings: Vec<_> = request.excluded.iter().filter(|(from, _)| *from != start as u64).copied().collect();
                 self.restored(quiesced, frozen, &rings).map(|()| None)
             }
-            Err(error) => Ok(Some(Reply::Failed { error: chain(&error), hint: error.hint().to_string() })),
+            Err(error) => Ok(Some(Reply::Failed { error: with_causes(&error), hint: error.hint().to_string() })),
         }
     }
 
@@ -126,7 +126,7 @@ impl Agent {
         if let Some(wakeup) = self.wakeup.take() {
             wakeup.forget();
         }
-        let result = restore::rebuild(&quiesced, &handoff).map_err(|error| chain(&error)).map(|locks| self.locks = locks);
+        let result = restore::rebuild(&quiesced, &handoff).map_err(|error| with_causes(&error)).map(|locks| self.locks = locks);
         self.lifted = Some(LiftedLimit::new());
         self.link.adopt(handoff.agent_fd);
         let result = result.and_then(|()| frozen.rebuild());

@@ -1,6 +1,5 @@
 //! What stands in the way of saving this process: looks, touches nothing.
 
-use crate::agent_loop::chain::chain;
 use crate::descriptors::attached::Attached;
 use crate::descriptors::node_files::NodeFiles;
 use crate::descriptors::{DescriptorError, Descriptors, examine_all};
@@ -12,6 +11,7 @@ use crate::memory::maps::{Advice, Area};
 use crate::process::origin;
 use crate::process::{tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
+use mend_report::with_causes;
 
 /// What of the process is not the program's.
 pub(crate) struct Surroundings {
@@ -57,7 +57,7 @@ pub(crate) fn inspect(
         );
     }
     for error in errors {
-        add(chain(error), error.hint());
+        add(with_causes(error), error.hint());
     }
     match maps::read() {
         Ok(areas) => {
@@ -66,12 +66,12 @@ pub(crate) fn inspect(
             }
             match NodeFiles::look(descriptors, &areas) {
                 Ok(bytes) => loose = bytes,
-                Err(error) => add(chain(&error), error.hint()),
+                Err(error) => add(with_causes(&error), error.hint()),
             }
             if !provider_open {
                 let locked = descriptors.locked_files();
                 for error in Layout::obstacles(&areas, advice, &mut fingerprints.files(&locked)) {
-                    add(chain(&error), error.hint());
+                    add(with_causes(&error), error.hint());
                 }
                 fingerprints.tidy();
             }

@@ -2,7 +2,7 @@
 
 use crate::descriptors::table::aside;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, open, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, open, openat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -95,13 +95,9 @@ impl OpenTarget {
                 return result.map_err(|errno| Unfinished { what: "made durable", errno });
             }
         };
-        let result = fsync(file)
-            .map_err(|errno| ("made durable", errno))
-            .and_then(|()| renameat(directory, temporary, directory, name).map_err(|errno| ("renamed", errno)))
-            .and_then(|()| fsync(directory).map_err(|errno| ("made durable in its directory", errno)));
-        result.map_err(|(what, errno)| {
+        mend_durable::publish(directory, file, temporary, name).map_err(|failed| {
             self.discard();
-            Unfinished { what, errno }
+            Unfinished { what: failed.step, errno: failed.errno }
         })
     }
 

@@ -13,9 +13,11 @@ use super::*;
 use crate::memory::file_fingerprints::FileFingerprints;
 use crate::memory::layout::{Content, Layout, Plan};
 use crate::memory::maps;
-use arena::{Arena, Random};
+use arena::Arena;
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::{self, Region};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt;
@@ -252,19 +254,19 @@ fn run(method: &str) {
 /// One sequence: a full image, then incremental ones, with operations between.
 fn sequence(bench: &mut Bench, seed: u64) -> usize {
     SEED.store(seed, Ordering::Relaxed);
-    let mut random = Random::new(seed);
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut arenas: Vec<Arena> = (0..THREADS).map(|number| Arena::new(seed ^ (number as u64) << 56)).collect();
     let mut kept = 0;
-    for step in 0..1 + random.below(6) {
-        let operations = 1 + random.below(12);
+    for step in 0..1 + random.random_range(0..6) {
+        let operations = 1 + random.random_range(0..12);
         std::thread::scope(|scope| {
             for arena in &mut arenas {
                 scope.spawn(move || (0..operations).for_each(|_| arena.operate()));
             }
         });
-        let full = step == 0 || random.below(8) == 0;
+        let full = step == 0 || random.random_range(0..8) == 0;
         let plans = bench.plans(&arenas);
-        if !full && random.below(4) == 0 {
+        if !full && random.random_range(0..4) == 0 {
             // One that leaves the tracking as it is.
             kept += bench.image(&arenas, &plans, false, false);
         }

@@ -3,6 +3,8 @@
 use mend_messages::agent::{FromAgent, Reply, Request, ToAgent, Welcome};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Secret};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::linux::net::SocketAddrExt;
@@ -135,14 +137,8 @@ impl Agents {
 
     /// Disturbs the ranks until `over`; returns how many suspends and moves there were.
     pub fn shake(&self, mean: Duration, seed: u64, over: &AtomicBool) -> (u32, u32) {
-        let (mut random, mut suspends, mut moves) = (seed.max(1), 0, 0);
-        let mut draw = |below: u64| {
-            // xorshift64
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % below
-        };
+        let (mut random, mut suspends, mut moves) = (ChaCha8Rng::seed_from_u64(seed), 0, 0);
+        let mut draw = |below: u64| random.random_range(0..below);
         while !over.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_micros(draw(2 * mean.as_micros().max(1) as u64)));
             if !self.ready() {

@@ -12,6 +12,8 @@ use crate::engine::completion::Queue;
 use crate::engine::{Binding, Message, Receive};
 use mend_fabric_sys::Library;
 use mend_messages::job::{MapEntry, Secret};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::ffi::CString;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -25,7 +27,7 @@ pub(super) struct World {
     pub nodes: Vec<Node>,
     pub entries: Vec<MapEntry>,
     version: u64,
-    random: u64,
+    random: ChaCha8Rng,
 }
 
 pub(super) fn identity(rank: u32, size: u32, node: u32) -> Identity {
@@ -58,7 +60,7 @@ impl World {
     fn over(nodes: &[u32], wishes: Wishes, seed: u64) -> Self {
         raise_limit_on_files();
         let size = nodes.len() as u32;
-        let mut world = Self { nodes: Vec::new(), entries: Vec::new(), version: 0, random: seed };
+        let mut world = Self { nodes: Vec::new(), entries: Vec::new(), version: 0, random: ChaCha8Rng::seed_from_u64(seed) };
         for (rank, node) in nodes.iter().enumerate() {
             let (mut engine, mut links) = (Engine::default(), Links::default());
             let wish = wishes[rank.min(wishes.len() - 1)];
@@ -89,10 +91,7 @@ impl World {
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % below
+        self.random.random_range(0..below)
     }
 
     pub fn progress(&mut self) {

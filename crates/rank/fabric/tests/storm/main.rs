@@ -15,6 +15,8 @@
 mod endpoint;
 mod rank;
 
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -44,22 +46,18 @@ pub struct Settings {
 /// Every pair of these has another choice; some pairs have no ring though they share a node.
 const MIXED: &[&str] = &["shm,ofi", "ofi", "ofi,shm", "shm,tcp"];
 
-/// xorshift64, well mixed at the start.
-pub struct Draw(u64);
+/// A sequence of its own for each seed.
+pub struct Draw(ChaCha8Rng);
 
 impl Draw {
-    /// A sequence of its own for each seed.
+    /// The seed's sequence, from its beginning.
     pub fn new(seed: u64) -> Self {
-        let mixed = (seed ^ seed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        Self((mixed ^ mixed >> 27).max(1))
+        Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
     /// The next number, less than `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
+        self.0.random_range(0..bound)
     }
 }
 

@@ -4,6 +4,8 @@
 
 use io_uring::{IoUring, opcode, types};
 use mend_kernel::{pagemap, userfault};
+use rand::{Rng, RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, open};
 use std::fs::File;
@@ -27,30 +29,9 @@ const MADV_COLLAPSE: i32 = 25;
 const MADV_GUARD_INSTALL: i32 = 102;
 const MREMAP_DONTUNMAP: i32 = 4;
 
-/// A generator of random numbers, SplitMix64.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
 pub struct Arena {
     base: u64,
-    random: Random,
+    random: ChaCha8Rng,
     file: File,
     direct: OwnedFd,
     /// Where the machine allows it.
@@ -110,10 +91,10 @@ impl Arena {
         // A daemon removes from there what begins as its own files do.
         let path = PathBuf::from(format!("/dev/shm/tracking-arena-{}-{number}", std::process::id()));
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-        let mut random = Random::new(seed);
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
         ftruncate(&file, FILE_PAGES * PAGE).unwrap();
         for page in (0..FILE_PAGES).step_by(8) {
-            file.write_all_at(&random.next().to_ne_bytes(), page * PAGE).unwrap();
+            file.write_all_at(&random.next_u64().to_ne_bytes(), page * PAGE).unwrap();
         }
         let direct = open_direct().0;
         let base = BASE + number % 64 * STRIDE;
@@ -140,12 +121,12 @@ impl Arena {
     }
 
     fn span(&mut self) -> Range<u64> {
-        let length = match self.random.below(5) {
+        let length = match self.random.random_range(0..5) {
             // What the kernel may treat as one.
             4 => 512,
-            choice => 1 + self.random.below([1, 4, 32, 512][choice as usize]),
+            choice => 1 + self.random.random_range(0..[1, 4, 32, 512][choice as usize]),
         };
-        let start = if length > 256 { self.random.below(2) * 512 } else { self.random.below(PAGES) };
+        let start = if length > 256 { self.random.random_range(0..2) * 512 } else { self.random.random_range(0..PAGES) };
         start..(start + length).min(PAGES)
     }
 
@@ -175,7 +156,7 @@ impl Arena {
     /// Plain stores, one per page.
     fn store(&mut self, span: Range<u64>) {
         for page in span.filter(|page| self.writable[*page as usize]).collect::<Vec<_>>() {
-            let (offset, value) = (self.random.below(PAGE / 8) * 8, self.random.next());
+            let (offset, value) = (self.random.random_range(0..PAGE / 8) * 8, self.random.next_u64());
             // Now and then a page becomes zero again.
             let whole = value.is_multiple_of(16);
             let place = (self.base + page * PAGE) as *mut u8;
@@ -191,8 +172,8 @@ impl Arena {
         let span = self.span();
         let (address, length) = (self.at(span.start), Self::bytes(&span));
         // No page behind the file's end: a store to one ends the process.
-        let from = self.random.below(PAGES - (span.end - span.start) + 1);
-        match self.random.below(31) {
+        let from = self.random.random_range(0..PAGES - (span.end - span.start) + 1);
+        match self.random.random_range(0..31) {
             0..6 => self.store(span),
             29 => self.read_by_ring(&span, false),
             30 => self.read_by_ring(&span, true),
@@ -202,17 +183,18 @@ impl Arena {
             9 => {
                 // Goes through protection.
                 let memory = File::options().write(true).open("/proc/self/mem").unwrap();
-                let _ = memory.write_at(&self.random.next().to_ne_bytes(), self.base + span.start * PAGE + self.random.0 % 4000);
+                let _ = memory
+                    .write_at(&self.random.next_u64().to_ne_bytes(), self.base + span.start * PAGE + self.random.random_range(0..4000));
             }
             10 | 11 => drop(self.advise(&span, libc::MADV_DONTNEED)),
             12 => drop(self.advise(&span, libc::MADV_FREE)),
             13 => drop(self.advise(&span, libc::MADV_FREE) && self.advise(&span, libc::MADV_PAGEOUT)),
             14 => {
-                let advice = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE, MADV_COLLAPSE][self.random.below(3) as usize];
+                let advice = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE, MADV_COLLAPSE][self.random.random_range(0..3) as usize];
                 self.advise(&(span.start / 512 * 512..span.start / 512 * 512 + 512), advice);
             }
             15 => {
-                let advice = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE][self.random.below(2) as usize];
+                let advice = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE][self.random.random_range(0..2) as usize];
                 self.advise(&span, advice);
             }
             16 => self.map(span, true, None),
@@ -247,14 +229,14 @@ impl Arena {
     /// By the kernel, from a file.
     fn read(&mut self, span: &Range<u64>, direct: bool) {
         let fd = if direct { self.direct.as_raw_fd() } else { self.file.as_raw_fd() };
-        let from = self.random.below(PAGES) * PAGE;
+        let from = self.random.random_range(0..PAGES) * PAGE;
         // SAFETY: writes to this arena's own addresses, or refuses.
         unsafe { libc::pread(fd, self.at(span.start), Self::bytes(span), from as i64) };
     }
 
     /// By the kernel too, asynchronously, into memory that was not pinned for it before.
     fn read_by_ring(&mut self, span: &Range<u64>, direct: bool) {
-        let from = self.random.below(PAGES) * PAGE;
+        let from = self.random.random_range(0..PAGES) * PAGE;
         let (to, length) = (self.at(span.start).cast(), Self::bytes(span) as u32);
         let Some(ring) = &mut self.ring else { return };
         let fd = if direct { self.direct.as_raw_fd() } else { self.file.as_raw_fd() };
@@ -268,7 +250,7 @@ impl Arena {
     }
 
     fn write_from_outside(&mut self, span: &Range<u64>) {
-        let content = vec![self.random.next(); Self::bytes(span) / 8];
+        let content = vec![self.random.next_u64(); Self::bytes(span) / 8];
         let local = libc::iovec { iov_base: content.as_ptr() as *mut _, iov_len: Self::bytes(span) };
         let remote = libc::iovec { iov_base: self.at(span.start), iov_len: Self::bytes(span) };
         // SAFETY: reads `content`, writes to this arena's own addresses.
@@ -276,7 +258,7 @@ impl Arena {
     }
 
     fn protect(&mut self, span: Range<u64>) {
-        let protection = [libc::PROT_NONE, libc::PROT_READ, READ_WRITE][self.random.below(3) as usize];
+        let protection = [libc::PROT_NONE, libc::PROT_READ, READ_WRITE][self.random.random_range(0..3) as usize];
         // SAFETY: this arena's own addresses; `writable` says what may be stored to.
         unsafe { libc::mprotect(self.at(span.start), Self::bytes(&span), protection) };
         if protection != READ_WRITE {
@@ -287,11 +269,11 @@ impl Arena {
     /// `mremap` to another place, with or without leaving an empty mapping behind.
     fn move_away(&mut self, span: Range<u64>) {
         let length = span.end - span.start;
-        let to = if length == 512 { 512 - span.start } else { self.random.below(PAGES - length + 1) };
+        let to = if length == 512 { 512 - span.start } else { self.random.random_range(0..PAGES - length + 1) };
         if to < span.end && span.start < to + length {
             return;
         }
-        let stay = self.random.below(2) == 0;
+        let stay = self.random.random_range(0..2) == 0;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | if stay { MREMAP_DONTUNMAP } else { 0 };
         // SAFETY: both within this arena, not overlapping.
         let moved = unsafe { libc::mremap(self.at(span.start), Self::bytes(&span), Self::bytes(&span), flags, self.at(to)) };
@@ -308,7 +290,7 @@ impl Arena {
     }
 
     fn grow_or_shrink(&mut self, span: Range<u64>) {
-        let more = 1 + self.random.below(16);
+        let more = 1 + self.random.random_range(0..16);
         if span.end + more > PAGES {
             return;
         }
@@ -324,7 +306,7 @@ impl Arena {
         let writable = self.writable[span.end as usize - 1];
         self.set(behind.clone(), writable);
         self.store(behind.clone());
-        if self.random.below(2) == 0 {
+        if self.random.random_range(0..2) == 0 {
             // SAFETY: as above.
             unsafe { libc::mremap(self.at(span.start), Self::bytes(&longer), Self::bytes(&span), 0) };
             self.map(behind, true, None);
@@ -351,14 +333,14 @@ impl Arena {
     /// Under private mappings of it.
     fn change_file(&mut self, span: &Range<u64>) {
         let (offset, length) = (span.start * PAGE, Self::bytes(span) as u64);
-        match self.random.below(3) {
+        match self.random.random_range(0..3) {
             0 => drop(fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length)),
             1 => {
                 // Takes private copies of pages behind the new end away, too.
                 ftruncate(&self.file, offset).unwrap();
                 ftruncate(&self.file, FILE_PAGES * PAGE).unwrap();
             }
-            _ => self.file.write_all_at(&self.random.next().to_ne_bytes(), offset).unwrap(),
+            _ => self.file.write_all_at(&self.random.next_u64().to_ne_bytes(), offset).unwrap(),
         }
     }
 

@@ -441,7 +441,7 @@ class Checkpoint(OnMachine):
         self.machine.verb("checkpoint", name)
         job.let_go()
         job.finish(137)
-        self.assertRegex(job.stderr(), rf"was ended by signal 9\nmend: hint: `mend restart {name}` continues the job from checkpoint 1\n")
+        self.assertRegex(job.stderr(), rf"was ended by signal 9\n  hint: `mend restart {name}` continues the job from checkpoint 1\n")
 
     def test_memory_that_two_ranks_share_is_refused_by_name(self):
         """Restarted, each would have a copy of its own."""

@@ -323,16 +323,16 @@ impl Source {
 fn tell(so_far: u64, quiet: bool) {
     match kind() {
         Kind::Null => {
-            eprintln!("mend: standard input is empty: rank 0 reads its end behind the {so_far} bytes that were read before");
-            eprintln!("  hint: if it came from a file, `mend restart JOB < FILE`");
+            let what = format!("standard input is empty: rank 0 reads its end behind the {so_far} bytes that were read before");
+            eprintln!("{}", mend_report::failure("mend", &what, "if it came from a file, `mend restart JOB < FILE`"));
         }
         _ if quiet => {}
         Kind::Regular => {
             eprintln!("mend: standard input does not begin with what was read before: it is new input, behind those {so_far} bytes");
         }
         Kind::Other => {
-            eprintln!("mend: what comes on standard input is new input, behind the {so_far} bytes that were read before");
-            eprintln!("  hint: `mend restart --input same` if it begins with them again");
+            let what = format!("what comes on standard input is new input, behind the {so_far} bytes that were read before");
+            eprintln!("{}", mend_report::failure("mend", &what, "`mend restart --input same` if it begins with them again"));
         }
     }
 }

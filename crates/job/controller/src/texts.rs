@@ -46,6 +46,10 @@ fn gone(how: Gone) -> &'static str {
     }
 }
 
+fn say(what: &str, hint: &str) {
+    eprintln!("{}", mend_report::failure("mend", what, hint));
+}
+
 /// What and a way out.
 fn refusal(why: &Refusal) -> (String, String) {
     let (error, hint) = match why {
@@ -192,6 +196,11 @@ impl Names {
         }
     }
 
+    /// What to do about a job that was ended.
+    fn way_on(&self, newest: Option<u64>) -> String {
+        newest.map_or_else(String::new, |number| format!("`mend restart {}` continues the job from checkpoint {number}", self.job))
+    }
+
     /// Says it on standard error, or in the log.
     pub fn tell(&self, notice: &Notice, alive: &[NodeIndex]) {
         match notice {
@@ -204,17 +213,13 @@ impl Names {
             Notice::Schedule { interval_s, auto: false } => eprintln!("mend: a checkpoint every {interval_s:.0} s"),
             Notice::Aborted { rank, code } => eprintln!("mend: rank {rank} called MPI_Abort with code {code}"),
             Notice::SpawnRefused { rank } => {
-                eprintln!(
-                    "mend: rank {rank} asked for more processes (MPI_Comm_spawn): refused, a job keeps the ranks it was started with"
-                );
-                eprintln!("  hint: start all of them at once, `mend run -n N`");
+                let what =
+                    format!("rank {rank} asked for more processes (MPI_Comm_spawn): refused, a job keeps the ranks it was started with");
+                say(&what, "start all of them at once, `mend run -n N`");
             }
             Notice::PmiViolation { rank, text } => tracing::warn!(rank, text, "not a PMI-1 request"),
             Notice::RankKilled { rank, node, signal, newest } => {
-                eprintln!("mend: rank {rank} on {} was ended by signal {signal}", self.node(*node));
-                if let Some(number) = newest {
-                    eprintln!("mend: hint: `mend restart {}` continues the job from checkpoint {number}", self.job);
-                }
+                say(&format!("rank {rank} on {} was ended by signal {signal}", self.node(*node)), &self.way_on(*newest));
             }
             Notice::RankExited { rank, node, code } => {
                 let own = if *code == NODE_LOST { "; the code is the program's own, no node was lost" } else { "" };
@@ -222,12 +227,10 @@ impl Names {
             }
             Notice::Interrupted { .. } if self.quiet => {}
             Notice::Interrupted { signal, obey_s, newest } => {
-                eprintln!(
-                    "mend: signal {signal} is passed on to the ranks; those that do not end within {obey_s} s, or at another signal, are killed"
+                let what = format!(
+                    "signal {signal} is passed on to the ranks; those that do not end within {obey_s} s, or at another signal, are killed"
                 );
-                if let Some(number) = newest {
-                    eprintln!("mend: hint: `mend restart {}` continues the job from checkpoint {number}", self.job);
-                }
+                say(&what, &self.way_on(*newest));
             }
             Notice::SpareLost { node, how } => eprintln!("mend: node {} is lost ({}); no rank was on it", self.node(*node), loss(how)),
             Notice::FilePut(warning) => eprintln!("mend: {warning}"),
@@ -235,10 +238,7 @@ impl Names {
             Notice::GoesOnBadly { rank, why } => tracing::warn!(rank, error = refusal(why).0, "an agent reports a failure"),
             Notice::PeriodicFailed { failure, next_s } => {
                 let (error, hint) = self.failure(failure, alive);
-                eprintln!("mend: a periodic checkpoint failed: {error}");
-                if !hint.is_empty() {
-                    eprintln!("mend: hint: {hint}");
-                }
+                say(&format!("a periodic checkpoint failed: {error}"), &hint);
                 eprintln!("mend: the job runs on; the next try comes in {next_s} s, then ever later, and is told of if it succeeds");
             }
             Notice::PeriodicGoesOn { number } => eprintln!("mend: checkpoint {number} succeeded; periodic checkpoints go on"),
@@ -246,16 +246,14 @@ impl Names {
                 eprintln!("mend: there is room again in {}; periodic checkpoints go on", self.checkpoints.display());
             }
             Notice::NoRoom { left, expected, reserve } => {
-                eprintln!(
-                    "mend: no periodic checkpoints for now: {} has {} MiB left, the next one takes about {} MiB, and {} MiB stay free",
+                let what = format!(
+                    "no periodic checkpoints for now: {} has {} MiB left, the next one takes about {} MiB, and {} MiB stay free",
                     self.checkpoints.display(),
                     left >> 20,
                     expected >> 20,
                     reserve >> 20
                 );
-                eprintln!(
-                    "  hint: `mend rm --ended` removes jobs that ended, --keep keeps fewer checkpoints; they go on when there is room"
-                );
+                say(&what, "`mend rm --ended` removes jobs that ended, --keep keeps fewer checkpoints; they go on when there is room");
             }
             Notice::Upkeep(failure) => eprintln!("mend: {failure}"),
             Notice::NoPartner => eprintln!("mend: the job has one node: nothing is kept in a partner's memory"),

@@ -11,7 +11,7 @@ use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, Put
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::report::Report;
-use mend_messages::tier::{Destination, Holding, ImageRef, ImageOrigin, ImageLocation, NodeStore, TierDone, TierOrder, TierReport};
+use mend_messages::tier::{Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -232,7 +232,12 @@ fn tier_orders() -> Vec<TierOrder> {
         TierOrder::Open { stores: vec![NodeStore::Memory, store()], keep: vec![6, 7], rate: 1 << 28 },
         TierOrder::Save { seq: 9, rank: 1, number: 7, stores: vec![NodeStore::Memory], needed: 1 << 20, order: order() },
         TierOrder::Manifest { task: 1, number: 7, to: Destination::Object(object()), text: b"{}".to_vec() },
-        TierOrder::Copy { task: 2, image: image(), from: ImageLocation::NodeStore(NodeStore::Memory), to: Destination::File("/srv/7/rank-1.image".into()) },
+        TierOrder::Copy {
+            task: 2,
+            image: image(),
+            from: ImageLocation::NodeStore(NodeStore::Memory),
+            to: Destination::File("/srv/7/rank-1.image".into()),
+        },
         TierOrder::Send {
             image: image(),
             from: ImageLocation::File("/srv/7/rank-1.image".into()),

@@ -1,7 +1,7 @@
 //! When a waiting rank stops polling.
 //!
 //! MPI libraries poll for ever. A rank that waits polls for a while, because an answer that is nearly here is fastest
-//! met awake; then it sleeps until its doorbell rings. With more ranks than processors the rank it waits for may be
+//! met awake; then it sleeps until it is woken. With more ranks than processors the rank it waits for may be
 //! the one it keeps from running, so it gives way almost at once.
 //!
 //! A program that does something between its polls (`MPI_Test` now and then in a computation) is not waiting, and must not be held

@@ -1,8 +1,8 @@
-//! What a sleeping rank is woken by: the doorbell of its node's ranks, its listeners, its sockets.
+//! What wakes a sleeping rank: a wakeup from a rank of its node, its listeners, its sockets.
 //!
-//! The doorbell is a pair of sockets, of which ranks of the same node get one end, to send a byte to when this rank has said
-//! (in a ring) that it sleeps. A number that their program has put a file under takes no such call. Everything is in one epoll set; a thread sleeps in `poll` on that set, without any lock, and looks at the
-//! events only afterwards with the lock held. A thread that was saved between the two polls a descriptor that
+//! Wakeups go over a pair of sockets. Ranks of the same node get one end, and send a byte to it when this rank has said
+//! (in a ring) that it sleeps. Should their program have put a file under that number, the call fails. Everything is in one epoll set; a
+//! thread sleeps in `poll` on that set, without any lock, and reads the events only afterwards with the lock held. A thread that was saved between the two polls a descriptor that
 //! may be another one after the restore; poll changes nothing, so that is harmless.
 
 use crate::channel::ChannelError;
@@ -21,14 +21,14 @@ use std::time::Duration;
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// The doorbell.
-    Bell,
+    /// A wakeup.
+    Wakeup,
     /// The TCP listener.
     Tcp,
     /// The unix listener.
     Unix,
-    /// A stranger's connection.
-    Stranger(u32),
+    /// The connection of a pending handshake.
+    Handshake(u32),
     /// An inbound channel.
     Inbound(u32),
     /// The outbound channel (or opening) to a rank.
@@ -40,10 +40,10 @@ pub enum Token {
 impl Token {
     fn encode(self) -> u64 {
         let (kind, number) = match self {
-            Self::Bell => (0, 0),
+            Self::Wakeup => (0, 0),
             Self::Tcp => (1, 0),
             Self::Unix => (2, 0),
-            Self::Stranger(number) => (3, number),
+            Self::Handshake(number) => (3, number),
             Self::Inbound(number) => (4, number),
             Self::Outbound(number) => (5, number),
             Self::Port => (6, 0),
@@ -54,10 +54,10 @@ impl Token {
     fn decode(data: u64) -> Option<Self> {
         let number = data as u32;
         Some(match data >> 32 {
-            0 => Self::Bell,
+            0 => Self::Wakeup,
             1 => Self::Tcp,
             2 => Self::Unix,
-            3 => Self::Stranger(number),
+            3 => Self::Handshake(number),
             4 => Self::Inbound(number),
             5 => Self::Outbound(number),
             6 => Self::Port,
@@ -79,9 +79,9 @@ pub enum Interest {
 #[derive(Debug)]
 pub struct Watch {
     set: Placed,
-    /// Where peers ring, and where that is heard.
-    bell: Placed,
-    ear: Placed,
+    /// Where peers send wakeups, and where those arrive.
+    wakeup: Placed,
+    wakeup_receiver: Placed,
     tcp: Placed,
     unix: Placed,
     told: Cell<bool>,
@@ -110,29 +110,29 @@ impl Watch {
         let unix = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::bind(&unix, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         rustix::net::listen(&unix, BACKLOG)?;
-        let (bell, ear) = doorbell()?;
+        let (wakeup, wakeup_receiver) = wakeup_pair()?;
         let (set, tcp, unix) = (epoll::create(CreateFlags::CLOEXEC)?.into(), tcp.into(), unix.into());
-        let watch = Self { set, bell, ear, tcp, unix, told: Cell::new(false), tcp_address, unix_name: name };
-        watch.add(watch.ear.as_fd(), Token::Bell, Interest::Level)?;
+        let watch = Self { set, wakeup, wakeup_receiver, tcp, unix, told: Cell::new(false), tcp_address, unix_name: name };
+        watch.add(watch.wakeup_receiver.as_fd(), Token::Wakeup, Interest::Level)?;
         watch.add(watch.tcp.as_fd(), Token::Tcp, Interest::Edge)?;
         watch.add(watch.unix.as_fd(), Token::Unix, Interest::Edge)?;
         Ok(watch)
     }
 
-    /// The doorbell, to pass to peers.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// Where peers send wakeups, to pass to them.
+    pub fn wakeup(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 
     /// Wakes whoever sleeps in this process.
-    pub fn ring(&self) {
-        ring_at(self.bell.as_fd());
+    pub fn wake(&self) {
+        wake_at(self.wakeup.as_fd());
     }
 
-    /// Silences the doorbell.
-    pub fn silence(&self) {
-        // As many rings as the kernel keeps of a pair at most.
-        let _ = rustix::net::recv(&self.ear, &mut [0u8; 1024], RecvFlags::DONTWAIT);
+    /// Takes the wakeups that have come.
+    pub fn drain_wakeups(&self) {
+        // As many wakeups as the kernel keeps of a pair at most.
+        let _ = rustix::net::recv(&self.wakeup_receiver, &mut [0u8; 1024], RecvFlags::DONTWAIT);
     }
 
     /// Watches a socket.
@@ -189,31 +189,31 @@ impl Watch {
 
     /// All descriptors.
     pub fn descriptors(&self, f: &mut dyn FnMut(i32)) {
-        for fd in [&self.set, &self.bell, &self.ear, &self.tcp, &self.unix] {
+        for fd in [&self.set, &self.wakeup, &self.wakeup_receiver, &self.tcp, &self.unix] {
             f(fd.as_raw_fd());
         }
     }
 
     /// Forgets the descriptors without closing them.
     pub fn forget(self) {
-        [self.set, self.bell, self.ear, self.tcp, self.unix].into_iter().for_each(Placed::forget);
+        [self.set, self.wakeup, self.wakeup_receiver, self.tcp, self.unix].into_iter().for_each(Placed::forget);
     }
 }
 
-/// Both ends of a doorbell: where to ring, where to listen.
+/// Both ends of a pair for wakeups: where to send, where to receive.
 ///
 /// # Errors
 /// The system refused.
-pub fn doorbell() -> Result<(Placed, Placed), ChannelError> {
+pub fn wakeup_pair() -> Result<(Placed, Placed), ChannelError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (bell, ear) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    Ok((bell.into(), ear.into()))
+    let (wakeup, wakeup_receiver) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok((wakeup.into(), wakeup_receiver.into()))
 }
 
-/// Rings a doorbell.
-pub fn ring_at(bell: BorrowedFd<'_>) {
-    // One that takes no more has rung.
-    let _ = rustix::net::send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+/// Sends a wakeup.
+pub fn wake_at(wakeup: BorrowedFd<'_>) {
+    // One that takes no more wakes the rank all the same.
+    let _ = rustix::net::send(wakeup, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 fn flags(interest: Interest) -> EventFlags {

@@ -129,9 +129,9 @@ fn a_silent_connection_goes_with_the_port(own: bool, provider: &str, _: usize) {
     let before = open();
     let port = port(own, provider);
     let opened = open();
-    let strangers: Vec<_> = (0..3).map(|_| TcpStream::connect(address(&port)).unwrap()).collect();
+    let silent: Vec<_> = (0..3).map(|_| TcpStream::connect(address(&port)).unwrap()).collect();
     // Both ends of each.
-    let all = opened.len() + 2 * strangers.len();
+    let all = opened.len() + 2 * silent.len();
     assert!(
         (0..POLLS).any(|_| {
             lock(&port).poll();
@@ -141,7 +141,7 @@ fn a_silent_connection_goes_with_the_port(own: bool, provider: &str, _: usize) {
         "{provider}: it has accepted nothing"
     );
     drop(port);
-    drop(strangers);
+    drop(silent);
     assert_eq!(open(), before, "{provider}");
 }
 

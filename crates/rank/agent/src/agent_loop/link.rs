@@ -46,7 +46,7 @@ impl Link {
     pub fn adopt(&mut self, inherited: i32) {
         // SAFETY: the restorer handed this descriptor over, nobody else owns it.
         let inherited = unsafe { OwnedFd::from_raw_fd(inherited) };
-        // Not open in this process; closing the numbers could hit a stranger.
+        // Not open in this process; closing the numbers could hit one of the program's.
         std::mem::forget(std::mem::replace(&mut self.socket, inherited));
         self.descriptors.drain(..).for_each(std::mem::forget);
     }

@@ -16,7 +16,7 @@
 //! or version leads to places in that process's own memory alone.
 
 use crate::engine::buffers::{MAX_SEGMENTS, Segment};
-use crate::engine::{Grant, Place, Reached};
+use crate::engine::{Grant, Reached, RegionAccess};
 use mend_kernel::namespaces::peer_of;
 use rustix::fd::BorrowedFd;
 use rustix::process::Pid;
@@ -98,11 +98,11 @@ impl Target {
     ///
     /// # Safety
     /// `local` is lent by the application for this.
-    pub unsafe fn access(&mut self, place: &Place, local: &[Segment], word: impl Fn() -> u64) -> Reached {
+    pub unsafe fn access(&mut self, wanted: &RegionAccess, local: &[Segment], word: impl Fn() -> u64) -> Reached {
         let Some(process) = self.process else { return Reached::Not };
         let barred = !self.look(word());
         let length = local.iter().map(|segment| segment.len).sum();
-        let granted = self.keys.get(&place.key).and_then(Option::as_ref).and_then(|grant| grant.place(place, length));
+        let granted = self.keys.get(&wanted.key).and_then(Option::as_ref).and_then(|grant| grant.locate(wanted, length));
         let Some(base) = granted.filter(|_| local.len() <= MAX_SEGMENTS) else { return Reached::Not };
         if barred {
             return Reached::Later;
@@ -116,7 +116,7 @@ impl Target {
         let (process, count) = (process.as_raw_nonzero().get(), local.len() as libc::c_ulong);
         // SAFETY: the kernel touches what the caller vouches for, and checks the rest.
         let moved = unsafe {
-            match place.write {
+            match wanted.write {
                 true => libc::process_vm_writev(process, list.as_ptr(), count, &raw const remote, 1, 0),
                 false => libc::process_vm_readv(process, list.as_ptr(), count, &raw const remote, 1, 0),
             }
@@ -132,7 +132,7 @@ impl Target {
         // saved when this rank has let go of the channel.
         fence(Ordering::SeqCst);
         self.look(word());
-        if usize::try_from(moved) == Ok(length) && self.granted(place.key) { Reached::Done } else { Reached::Not }
+        if usize::try_from(moved) == Ok(length) && self.granted(wanted.key) { Reached::Done } else { Reached::Not }
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
         let (one, other) = local.split_at_mut(cut);
         let segments = [Segment { base: one.as_mut_ptr(), len: one.len() }, Segment { base: other.as_mut_ptr(), len: other.len() }];
         // SAFETY: both are this test's.
-        unsafe { target.access(&Place { write, key: KEY, address }, &segments, word) }
+        unsafe { target.access(&RegionAccess { write, key: KEY, address }, &segments, word) }
     }
 
     fn done(target: &mut Target, write: bool, address: u64, local: &mut [u8], word: impl Fn() -> u64) -> bool {

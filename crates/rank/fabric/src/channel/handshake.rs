@@ -18,7 +18,7 @@ pub const ACCEPT: [u8; ACCEPT_LENGTH] = *b"MENDgo\0\0";
 /// Instead of ACCEPT: a channel over another medium may be accepted.
 pub const REFUSE: [u8; ACCEPT_LENGTH] = *b"MENDno\0\0";
 const HELLO_MAGIC: [u8; 8] = *b"MENDrank";
-/// Most descriptors one side passes: a ring, a doorbell, its memory.
+/// Most descriptors one side passes: a ring, a wakeup socket, its memory.
 const MAX_DESCRIPTORS: usize = 3;
 /// Most bytes that a peer may have sent ahead of what was read; the whole handshake is shorter.
 const MAX_INPUT: usize = 512;
@@ -30,7 +30,7 @@ const _: () = assert!(MAX_INPUT >= 4 * CONTACT_LENGTH);
 pub enum Medium {
     /// The connection of the handshake itself.
     Tcp = 0,
-    /// A ring in shared memory; it and a doorbell come with the HELLO.
+    /// A ring in shared memory; it and a wakeup socket come with the HELLO.
     Shm = 1,
     /// Messages over a core provider of libfabric; a contact follows the HELLO and the ACCEPT.
     Ofi = 2,

@@ -22,13 +22,13 @@ pub mod memory;
 pub mod ofi;
 pub mod opening;
 mod pace;
+pub mod pending_handshake;
 #[cfg(not(fuzzing))]
 mod ring;
 #[cfg(fuzzing)]
 #[allow(missing_docs, reason = "for the fuzz target only")]
 pub mod ring;
 pub mod shm;
-pub mod stranger;
 pub mod tcp;
 
 pub use handshake::{Hello, Medium};
@@ -36,7 +36,7 @@ pub use handshake::{Hello, Medium};
 use crate::engine::buffers::{Payload, Segment};
 use crate::engine::packet::Header;
 use crate::engine::pull::{Offer, Piece};
-use crate::engine::{Grant, Place, Reached};
+use crate::engine::{Grant, Reached, RegionAccess};
 use rustix::fd::BorrowedFd;
 
 /// Why a channel cannot go on.
@@ -124,10 +124,10 @@ pub trait Outgoing: Send {
     /// About to sleep while packets wait: ask for a wake-up when there is room. True if there is room already.
     fn arm(&mut self) -> bool;
     /// Tells a sleeping receiver that there is something, if it asked.
-    fn ring(&mut self);
+    fn wake(&mut self);
     /// The socket to watch.
     fn socket(&self) -> BorrowedFd<'_>;
-    /// True if a full channel is announced by the socket (as writable), not by the doorbell.
+    /// True if a full channel is announced by the socket (as writable), not by the wakeup socket.
     fn full_by_socket(&self) -> bool;
     /// True if it may stay open, drained, while its rank is suspended. Else it is closed then.
     fn keeps(&self) -> bool {
@@ -152,7 +152,7 @@ pub trait Direct {
     /// True if it has granted this region, as far as is known.
     fn granted(&self, key: u64) -> bool;
     /// Reads or writes all of `local`, memory lent by the application.
-    fn access(&mut self, place: &Place, local: &[Segment]) -> Reached;
+    fn access(&mut self, wanted: &RegionAccess, local: &[Segment]) -> Reached;
 }
 
 /// What a receiving end does with what arrives.

@@ -104,7 +104,7 @@ impl Opening {
     ///
     /// # Errors
     /// The peer refused or is gone.
-    pub fn advance(mut self: Box<Self>, secret: &Secret, bell: BorrowedFd<'_>) -> Result<Step, ChannelError> {
+    pub fn advance(mut self: Box<Self>, secret: &Secret, wakeup: BorrowedFd<'_>) -> Result<Step, ChannelError> {
         self.wire.flush()?;
         self.wire.fill()?;
         loop {
@@ -119,7 +119,7 @@ impl Opening {
                     let Some(proof) = self.wire.take::<PROOF_LENGTH>() else { break };
                     verify(secret, Side::Acceptor, &self.ours, theirs, &proof)
                         .map_err(|error| ChannelError::Protocol(error.to_string()))?;
-                    let prepared = self.introduce(bell)?;
+                    let prepared = self.introduce(wakeup)?;
                     self.stage = Stage::Hello(prepared);
                 }
                 Stage::Hello(_) => {
@@ -146,14 +146,14 @@ impl Opening {
     }
 
     /// Says who opens what kind of channel.
-    fn introduce(&mut self, bell: BorrowedFd<'_>) -> Result<Prepared, ChannelError> {
+    fn introduce(&mut self, wakeup: BorrowedFd<'_>) -> Result<Prepared, ChannelError> {
         match (self.hello.medium, &self.port) {
             (Medium::Shm, _) => {
                 let (ring, memory) = Ring::create()?;
                 allow_readers();
                 let own = open_own_memory();
                 self.hello.readable = own.is_some();
-                let mut descriptors = vec![memory.as_fd(), bell];
+                let mut descriptors = vec![memory.as_fd(), wakeup];
                 descriptors.extend(own.as_ref().map(AsFd::as_fd));
                 self.wire.write_with(&self.hello.encode(), &descriptors)?;
                 Ok(Prepared::Shm(ring))
@@ -172,11 +172,11 @@ impl Opening {
     }
 
     fn finish(mut self: Box<Self>, prepared: Prepared) -> Result<Box<dyn Outgoing>, ChannelError> {
-        let (bell, readable) = (self.wire.take_descriptor(), self.hello.readable);
+        let (wakeup, readable) = (self.wire.take_descriptor(), self.hello.readable);
         let socket = self.into_socket()?;
-        match (prepared, bell) {
-            (Prepared::Shm(ring), Some(bell)) => Ok(Box::new(ShmOutgoing::new(ring, socket, bell, readable))),
-            (Prepared::Shm(_), None) => Err(ChannelError::Protocol("no doorbell".into())),
+        match (prepared, wakeup) {
+            (Prepared::Shm(ring), Some(wakeup)) => Ok(Box::new(ShmOutgoing::new(ring, socket, wakeup, readable))),
+            (Prepared::Shm(_), None) => Err(ChannelError::Protocol("no wakeup socket".into())),
             _ => Ok(Box::new(TcpOutgoing::new(socket))),
         }
     }

@@ -3,8 +3,8 @@
 //! ```text
 //! 0      magic, capacity                        written by the creator, once
 //! 128    tail: bytes read (u64)                 written by the receiver
-//! 192    reader sleeps (u32)                    set by the receiver, cleared by whoever rings
-//! 256    writer waits for room (u32)            set by the sender, cleared by whoever rings
+//! 192    reader sleeps (u32)                    set by the receiver, cleared by whoever wakes it
+//! 256    writer waits for room (u32)            set by the sender, cleared by whoever wakes it
 //! 320    of which version grants must be (u64)  written by the receiver, see the module `direct`
 //! 512    data, CAPACITY bytes; records are multiples of 64 bytes: header, payload (which may wrap), padding; of a short
 //!        message's header only what is not known anyway, so that it shares its line with up to 32 bytes; a long payload

@@ -1,4 +1,4 @@
-//! Channels between ranks of one node: a ring in shared memory, sockets as doorbells, and for long messages
+//! Channels between ranks of one node: a ring in shared memory, wakeup sockets, and for long messages
 //! the sender's memory. One-sided operations go to the receiver's memory ([`super::direct`]).
 //!
 //! A receiver that can name the sender's process, as the two are in one PID namespace and the kernel allows it, reads with
@@ -19,8 +19,8 @@ use crate::counter::cycles;
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::{HEADER, Header, Kind, MAX_STREAMED, flag};
 use crate::engine::pull::{Offer, Piece};
-use crate::engine::{EAGER_LIMIT, Grant, Place, Reached};
-use crate::watch::ring_at;
+use crate::engine::{EAGER_LIMIT, Grant, Reached, RegionAccess};
+use crate::watch::wake_at;
 use mend_kernel::table::Placed;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::cell::Cell;
@@ -45,7 +45,7 @@ const _: () = assert!(SHORT <= EAGER_LIMIT && EAGER_LIMIT <= MAX_STREAMED);
 pub struct ShmOutgoing {
     writer: Writer,
     socket: Placed,
-    bell: Placed,
+    wakeup: Placed,
     acks: AckReader,
     /// The receiver has this process's memory.
     readable: bool,
@@ -61,15 +61,15 @@ pub struct ShmOutgoing {
 }
 
 impl ShmOutgoing {
-    /// A channel whose peer has accepted; `bell` is the peer's doorbell; `readable` if it was given our memory.
-    pub fn new(ring: Ring, socket: Placed, bell: Placed, readable: bool) -> Self {
+    /// A channel whose peer has accepted; `wakeup` is the peer's wakeup socket; `readable` if it was given our memory.
+    pub fn new(ring: Ring, socket: Placed, wakeup: Placed, readable: bool) -> Self {
         let target = Target::new(socket.as_fd());
         let eager = if readable && !memory::prospect_by(target.is_named()).slow { SHORT } else { EAGER_LIMIT };
         Self {
             writer: Writer::new(ring),
             target,
             socket,
-            bell,
+            wakeup,
             acks: AckReader::default(),
             readable,
             eager,
@@ -82,7 +82,7 @@ impl ShmOutgoing {
     fn write(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         let written = self.writer.write(header, payload)?;
         if written && self.writer.reader_asleep() {
-            ring_at(self.bell.as_fd());
+            wake_at(self.wakeup.as_fd());
         }
         Ok(written)
     }
@@ -115,7 +115,7 @@ impl Outgoing for ShmOutgoing {
 
     fn lent(&mut self) {
         if std::mem::take(&mut self.unheard) && self.writer.reader_asleep() {
-            ring_at(self.bell.as_fd());
+            wake_at(self.wakeup.as_fd());
         }
     }
 
@@ -168,8 +168,8 @@ impl Outgoing for ShmOutgoing {
         self.writer.wait_for_room()
     }
 
-    fn ring(&mut self) {
-        ring_at(self.bell.as_fd());
+    fn wake(&mut self) {
+        wake_at(self.wakeup.as_fd());
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -182,7 +182,7 @@ impl Outgoing for ShmOutgoing {
 
     fn descriptors(&self, f: &mut dyn FnMut(i32)) {
         f(self.socket.as_raw_fd());
-        f(self.bell.as_raw_fd());
+        f(self.wakeup.as_raw_fd());
     }
 
     fn mapping(&self) -> Option<(usize, usize)> {
@@ -192,7 +192,7 @@ impl Outgoing for ShmOutgoing {
     fn forget(self: Box<Self>) {
         std::mem::forget(self.writer.into_ring());
         self.socket.forget();
-        self.bell.forget();
+        self.wakeup.forget();
     }
 }
 
@@ -209,10 +209,10 @@ impl Direct for ShmOutgoing {
         self.target.granted(key)
     }
 
-    fn access(&mut self, place: &Place, local: &[Segment]) -> Reached {
+    fn access(&mut self, wanted: &RegionAccess, local: &[Segment]) -> Reached {
         let writer = &self.writer;
         // SAFETY: by the links' promise.
-        unsafe { self.target.access(place, local, || writer.grants()) }
+        unsafe { self.target.access(wanted, local, || writer.grants()) }
     }
 }
 
@@ -221,7 +221,7 @@ impl Direct for ShmOutgoing {
 pub struct ShmIncoming {
     reader: Reader,
     socket: Placed,
-    bell: Placed,
+    wakeup: Placed,
     /// The sender's memory.
     memory: Option<Memory>,
     /// A packet that comes in parts.
@@ -233,13 +233,13 @@ pub struct ShmIncoming {
 }
 
 impl ShmIncoming {
-    /// A channel that was admitted; `bell` is the sender's doorbell, `memory` its memory, if it was given.
-    pub fn new(ring: Ring, socket: Placed, bell: Placed, memory: Option<Placed>) -> Self {
+    /// A channel that was admitted; `wakeup` is the sender's wakeup socket, `memory` its memory, if it was given.
+    pub fn new(ring: Ring, socket: Placed, wakeup: Placed, memory: Option<Placed>) -> Self {
         Self {
             reader: Reader::new(ring),
             memory: memory.map(|file| Memory::new(file, &socket)),
             socket,
-            bell,
+            wakeup,
             partial: Vec::new(),
             ended: false,
             waited: Cell::new(true),
@@ -316,7 +316,7 @@ impl Incoming for ShmIncoming {
         }
         if packets > 0 {
             if self.reader.writer_waits() {
-                ring_at(self.bell.as_fd());
+                wake_at(self.wakeup.as_fd());
             }
         } else if self.ended {
             return Err(ChannelError::Closed);
@@ -347,7 +347,7 @@ impl Incoming for ShmIncoming {
 
     fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError> {
         write_ack(self.socket.as_fd(), marker)?;
-        ring_at(self.bell.as_fd());
+        wake_at(self.wakeup.as_fd());
         Ok(())
     }
 
@@ -381,7 +381,7 @@ impl Incoming for ShmIncoming {
 
     fn descriptors(&self, f: &mut dyn FnMut(i32)) {
         f(self.socket.as_raw_fd());
-        f(self.bell.as_raw_fd());
+        f(self.wakeup.as_raw_fd());
         if let Some(memory) = &self.memory {
             f(memory.descriptor());
         }
@@ -394,7 +394,7 @@ impl Incoming for ShmIncoming {
     fn forget(self: Box<Self>) {
         std::mem::forget(self.reader.into_ring());
         self.socket.forget();
-        self.bell.forget();
+        self.wakeup.forget();
         if let Some(memory) = self.memory {
             memory.forget();
         }
@@ -405,15 +405,15 @@ impl Incoming for ShmIncoming {
 mod tests {
     use super::*;
     use crate::channel::Sink;
-    use crate::watch::doorbell;
+    use crate::watch::wakeup_pair;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (ShmOutgoing, ShmIncoming) {
         let (ring, file) = Ring::create().unwrap();
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        let bell = || doorbell().unwrap().0;
+        let wakeup = || wakeup_pair().unwrap().0;
         let (one, other) = (Placed::from(one), Placed::from(other));
-        (ShmOutgoing::new(ring, one, bell(), false), ShmIncoming::new(Ring::open(&file).unwrap(), other, bell(), None))
+        (ShmOutgoing::new(ring, one, wakeup(), false), ShmIncoming::new(Ring::open(&file).unwrap(), other, wakeup(), None))
     }
 
     fn eager(tag: u64, length: usize) -> (Header, Vec<u8>) {

@@ -234,7 +234,7 @@ impl Outgoing for TcpOutgoing {
         false
     }
 
-    fn ring(&mut self) {}
+    fn wake(&mut self) {}
 
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

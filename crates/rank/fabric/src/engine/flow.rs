@@ -9,10 +9,10 @@
 //! So what waits here of one peer is at most the limit, in bytes of messages. Nobody ever waits for a TAKEN: a message that
 //! may not go at once is announced in its turn, so the receiver may ask for the last one first (MPI's matching allows it), and
 //! its data stays with its sender, in the sender's memory if the application has its buffer back already. What announcements
-//! take, and messages of at most [`FREE`] bytes, which take no more than these, is bounded by [`super::withhold`].
+//! take, and messages of at most [`FREE`] bytes, which take no more than these, is bounded by [`super::back_pressure`].
 //!
 //! What is on its way is bounded, too, in number of messages: queues and sockets hold many short ones, each of which takes far
-//! more memory where it waits. A sender asks (by a WITHHELD) before it must hear an answer to go on, so it seldom has to wait.
+//! more memory where it waits. A sender asks (by a HELD) before it must hear an answer to go on, so it seldom has to wait.
 //!
 //! Counts go on for ever and are part of the engine, so a checkpoint or a move changes nothing: packets of both directions
 //! are delivered or in a queue that is saved.

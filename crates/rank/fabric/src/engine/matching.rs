@@ -7,7 +7,7 @@
 //!
 //! A receiver may ask for the last message first, so to stop reading from a peer because nobody has asked for its messages yet
 //! would hang correct programs, and so would making the sender wait. How much data waits here is bounded all the same: a
-//! peer that has sent too much of it announces the rest ([`super::flow`]), and keeps further messages ([`super::withhold`]).
+//! peer that has sent too much of it announces the rest ([`super::flow`]), and keeps further messages ([`super::back_pressure`]).
 
 use crate::engine::buffers::Buffers;
 use crate::engine::ordered::{Ordered, Sought};
@@ -92,7 +92,7 @@ impl Sought for Unexpected {
 
 /// Where in a [`Matcher`] a posted receive is; valid until the matcher changes.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct PostedIndex {
     line: Option<usize>,
     index: usize,
 }
@@ -114,7 +114,7 @@ pub struct Matcher {
     unexpected: Vec<Waiting>,
     waiting: usize,
     /// Ranks that keep messages for this space, and an endpoint of each.
-    withholding: Vec<Source>,
+    holding: Vec<Source>,
     clock: i64,
     /// Times before all others.
     before: i64,
@@ -148,17 +148,17 @@ impl Matcher {
     /// The receive that a message of this source and tag belongs to.
     #[must_use]
     #[inline]
-    pub fn find_posted(&mut self, source: Source, tag: u64) -> Option<Place> {
+    pub fn find_posted(&mut self, source: Source, tag: u64) -> Option<PostedIndex> {
         let rank = source.0 as usize;
         // The usual case: what comes is what was asked for next.
         if self.wild.is_empty() && self.directed.get(rank).and_then(Ordered::front).is_some_and(|posted| posted.matches(source, tag)) {
-            return Some(Place { line: Some(rank), index: 0 });
+            return Some(PostedIndex { line: Some(rank), index: 0 });
         }
         let first = |line: &mut Ordered<Posted>| line.find(tag, 0, |posted| posted.matches(source, tag));
         match (self.directed.get_mut(rank).and_then(first), first(&mut self.wild)) {
-            (Some((one, index)), Some((other, _))) if one < other => Some(Place { line: Some(rank), index }),
-            (_, Some((_, index))) => Some(Place { line: None, index }),
-            (Some((_, index)), None) => Some(Place { line: Some(rank), index }),
+            (Some((one, index)), Some((other, _))) if one < other => Some(PostedIndex { line: Some(rank), index }),
+            (_, Some((_, index))) => Some(PostedIndex { line: None, index }),
+            (Some((_, index)), None) => Some(PostedIndex { line: Some(rank), index }),
             (None, None) => None,
         }
     }
@@ -166,22 +166,22 @@ impl Matcher {
     /// The receive at a place.
     #[must_use]
     #[inline]
-    pub fn posted(&self, place: Place) -> Option<&Posted> {
-        let queue = match place.line {
+    pub fn posted(&self, at: PostedIndex) -> Option<&Posted> {
+        let queue = match at.line {
             Some(line) => self.directed.get(line)?,
             None => &self.wild,
         };
-        queue.get(place.index)
+        queue.get(at.index)
     }
 
     /// Takes the receive at a place out.
     #[inline]
-    pub fn remove(&mut self, place: Place) -> Option<Posted> {
-        let queue = match place.line {
+    pub fn remove(&mut self, at: PostedIndex) -> Option<Posted> {
+        let queue = match at.line {
             Some(line) => self.directed.get_mut(line)?,
             None => &mut self.wild,
         };
-        let posted = queue.remove(place.index);
+        let posted = queue.remove(at.index);
         self.posted -= usize::from(posted.is_some());
         posted
     }
@@ -288,14 +288,14 @@ impl Matcher {
     /// True if the source of the message kept last is to keep further ones, and does not know yet.
     pub fn overflows(&mut self, source: Source, limit: u64) -> bool {
         let over = self.cost(source.0) > limit && !self.wants(source.0);
-        over && self.withheld_by(source)
+        over && self.held_by(source)
     }
 
     /// A rank keeps messages for this space. False: that was known.
-    pub fn withheld_by(&mut self, source: Source) -> bool {
-        let known = self.withholding.iter().any(|(rank, _)| *rank == source.0);
+    pub fn held_by(&mut self, source: Source) -> bool {
+        let known = self.holding.iter().any(|(rank, _)| *rank == source.0);
         if !known {
-            self.withholding.push(source);
+            self.holding.push(source);
         }
         !known
     }
@@ -303,15 +303,15 @@ impl Matcher {
     /// True if any rank keeps messages for this space.
     #[must_use]
     #[inline]
-    pub fn is_withheld_from(&self) -> bool {
-        !self.withholding.is_empty()
+    pub fn has_holding_peers(&self) -> bool {
+        !self.holding.is_empty()
     }
 
     /// Those of them that are to go on, by `which`; they keep nothing from now on.
     pub fn released(&mut self, which: impl Fn(&Self, u32) -> bool) -> Vec<Source> {
-        let withholding = std::mem::take(&mut self.withholding);
-        let (released, kept) = withholding.into_iter().partition(|(rank, _)| which(self, *rank));
-        self.withholding = kept;
+        let holding = std::mem::take(&mut self.holding);
+        let (released, kept) = holding.into_iter().partition(|(rank, _)| which(self, *rank));
+        self.holding = kept;
         released
     }
 }
@@ -388,7 +388,7 @@ mod tests {
                     }
                     Step::Arrive { rank, tag } => {
                         let expected = receives.iter().position(|(_, s, t, ignore)| (t ^ tag) & !ignore == 0 && s.is_none_or(|s| s == rank));
-                        let got = matcher.find_posted((rank, 0), tag).and_then(|place| matcher.remove(place)).map(|p| p.context);
+                        let got = matcher.find_posted((rank, 0), tag).and_then(|at| matcher.remove(at)).map(|p| p.context);
                         prop_assert_eq!(got, expected.map(|at| receives.remove(at).0));
                         if got.is_none() {
                             matcher.keep(message(rank, tag, number as u64));
@@ -433,11 +433,11 @@ mod tests {
             }
             matcher.post(posted(source, 0, u64::MAX, usize::MAX));
             for tag in (0..count).rev() {
-                let place = matcher.find_posted((0, 0), tag).unwrap();
-                assert_eq!(matcher.remove(place).map(|posted| posted.context), Some(tag as usize));
+                let at = matcher.find_posted((0, 0), tag).unwrap();
+                assert_eq!(matcher.remove(at).map(|posted| posted.context), Some(tag as usize));
             }
-            let place = matcher.find_posted((0, 0), 5).unwrap();
-            assert_eq!(matcher.remove(place).map(|posted| posted.context), Some(usize::MAX));
+            let at = matcher.find_posted((0, 0), 5).unwrap();
+            assert_eq!(matcher.remove(at).map(|posted| posted.context), Some(usize::MAX));
             assert!(looks(&matcher) < 10 * count as usize, "{} looks", looks(&matcher));
         }
     }
@@ -464,8 +464,8 @@ mod tests {
         for number in 0..3000 {
             (0..4).for_each(|at| matcher.post(posted(Some(0), 10 + at, 0, 2)));
             for at in [2, 3, 1, 0] {
-                let place = matcher.find_posted((0, 0), 10 + at).unwrap();
-                matcher.remove(place).unwrap();
+                let at = matcher.find_posted((0, 0), 10 + at).unwrap();
+                matcher.remove(at).unwrap();
             }
             assert!(matcher.directed[0].places() < 100, "round {number}");
         }

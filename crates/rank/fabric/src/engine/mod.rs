@@ -7,6 +7,7 @@
 //! Faults assumed: a peer may send anything (lengths, numbers and keys are checked; a packet that cannot be obeyed is
 //! a [`Fault`], upon which its channel is closed). Packets of one peer arrive in order, each once.
 
+pub mod back_pressure;
 pub mod buffers;
 pub mod completion;
 pub mod flow;
@@ -20,12 +21,12 @@ mod send;
 pub mod slab;
 #[cfg(test)]
 mod tests;
-pub mod withhold;
 
 pub use receive::Receive;
-pub use rma::{Begun, Grant, Place, Reached, Region, Transfer};
+pub use rma::{Begun, Grant, Reached, Region, RegionAccess, Transfer};
 pub use send::{EAGER_LIMIT, INJECT_LIMIT, Message};
 
+use back_pressure::HeldMessages;
 use buffers::{Buffers, Payload, Segment};
 use completion::{Completion, Counter, Queue};
 use flow::Flow;
@@ -36,7 +37,6 @@ use pull::{Offer, Pull};
 use send::Sending;
 use slab::Slab;
 use std::collections::HashMap;
-use withhold::Withheld;
 
 /// A long transfer that the links cut into packets as the channel has room.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ pub trait Outlet {
     /// The peer has no more use for the offer of this ticket.
     fn retract(&mut self, peer: Rank, ticket: u64);
     /// Reads or writes a peer's memory at once, without its taking part.
-    fn access(&mut self, _peer: Rank, _place: &Place, _local: &[Segment]) -> Reached {
+    fn access(&mut self, _peer: Rank, _wanted: &RegionAccess, _local: &[Segment]) -> Reached {
         Reached::Not
     }
     /// True if this peer is to be asked for a grant of the region, in the packet that is posted next.
@@ -190,7 +190,7 @@ pub struct Engine {
     pub counters: Slab<Counter>,
     /// What may wait of each peer.
     pub flow: Flow,
-    pub(crate) withheld: Withheld,
+    pub(crate) held_messages: HeldMessages,
     pub(crate) operations: Slab<Operation>,
     pub(crate) multi: Slab<receive::MultiBuffer>,
     pub(crate) regions: HashMap<u64, Region>,
@@ -223,7 +223,7 @@ impl Engine {
                 _ => {}
             }
         }
-        self.withheld.forget(|id| self.operations.get(id).is_some());
+        self.held_messages.forget(|id| self.operations.get(id).is_some());
         for tagged in [false, true] {
             self.missed(out, number, tagged, None);
         }
@@ -253,16 +253,16 @@ impl Engine {
             Kind::Read => self.asked(out, peer, header),
             Kind::Taken if self.flow.release(peer, header.length) => Ok(()),
             Kind::Taken => Err(Fault::Excess),
-            Kind::Withhold => {
-                self.withhold(peer, header);
+            Kind::Hold => {
+                self.on_hold(peer, header);
                 Ok(())
             }
             Kind::Release => {
                 self.release(out, peer, header);
                 Ok(())
             }
-            Kind::Withheld => {
-                self.withheld(out, peer, header);
+            Kind::Held => {
+                self.on_held(out, peer, header);
                 Ok(())
             }
             Kind::Grant => {

@@ -7,7 +7,7 @@
 //! ```text
 //! message ≤ eager limit        EAGER ──►                        (◄── ACK if delivery-complete was asked)
 //!                                                               (◄── TAKEN now and then, see [`super::flow`])
-//!                                                               (◄── WITHHOLD, RELEASE; WITHHELD ──►, see [`super::withhold`])
+//!                                                               (◄── HOLD, RELEASE; HELD ──►, see [`super::back_pressure`])
 //! longer message               RTS ──►  ◄── CTS  DATA… ──►      (◄── ACK)
 //!   that the receiver reads    RTS ──►                         ◄── ACK
 //! RMA write                    WRITE… ──►  ◄── ACK              (◄── GRANT before it, if that was asked for)
@@ -49,11 +49,11 @@ pub enum Kind {
     /// `length` bytes of the messages that came at once were taken, ever.
     Taken = 9,
     /// Messages to endpoint `from` are to stay with the packet's receiver, if of the same [`flag::TAGGED`].
-    Withhold = 10,
+    Hold = 10,
     /// Some of them may leave.
     Release = 11,
     /// More of them are here.
-    Withheld = 12,
+    Held = 12,
     /// The packet's receiver may access the region `tag` by itself: `length` bytes from `address` on, in the ways `aux`, while the
     /// version is `id`.
     Grant = 13,
@@ -127,9 +127,9 @@ impl Header {
             7 => Kind::Read,
             8 => Kind::Marker,
             9 => Kind::Taken,
-            10 => Kind::Withhold,
+            10 => Kind::Hold,
             11 => Kind::Release,
-            12 => Kind::Withheld,
+            12 => Kind::Held,
             13 => Kind::Grant,
             _ => return None,
         })

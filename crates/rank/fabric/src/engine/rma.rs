@@ -47,17 +47,17 @@ impl Grant {
 
     /// Where `length` bytes are in the peer, if they may be accessed so.
     #[must_use]
-    pub fn place(&self, place: &Place, length: usize) -> Option<u64> {
-        let right = if place.write { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
-        let end = place.address.checked_add(length as u64)?;
+    pub fn locate(&self, wanted: &RegionAccess, length: usize) -> Option<u64> {
+        let right = if wanted.write { FI_REMOTE_WRITE } else { FI_REMOTE_READ };
+        let end = wanted.address.checked_add(length as u64)?;
         self.base.checked_add(end)?;
-        (self.access & right != 0 && end <= self.length).then(|| self.base + place.address)
+        (self.access & right != 0 && end <= self.length).then(|| self.base + wanted.address)
     }
 }
 
 /// What is accessed, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct RegionAccess {
     /// To write, else to read.
     pub write: bool,
     /// Key of the region.
@@ -261,11 +261,11 @@ impl Engine {
         }
         let part = DIRECT.min(whole - transfer.done);
         let Some(address) = transfer.address.checked_add(transfer.done as u64) else { return Ok(None) };
-        let place = Place { write: kind == Kind::Write, key: transfer.key, address };
+        let wanted = RegionAccess { write: kind == Kind::Write, key: transfer.key, address };
         let reached = if part == whole {
-            out.access(peer, &place, transfer.segments)
+            out.access(peer, &wanted, transfer.segments)
         } else {
-            out.access(peer, &place, slice(transfer.segments, transfer.done, part).segments())
+            out.access(peer, &wanted, slice(transfer.segments, transfer.done, part).segments())
         };
         match reached {
             Reached::Done => Ok(Some(transfer.done + part)),

@@ -86,8 +86,8 @@ impl Engine {
         }
         let copied = message.inject || message.flags & FI_INJECT != 0;
         let short = length <= if copied { INJECT_LIMIT } else { out.eager_limit(message.to.0).min(MAX_PAYLOAD) };
-        let held = self.withheld.concerns(message.to, message.tag.is_some());
-        let too_much = if held { self.withheld.is_full(message.to, message.tag.is_some()) } else { self.flow.is_ahead(message.to.0) };
+        let held = self.held_messages.concerns(message.to, message.tag.is_some());
+        let too_much = if held { self.held_messages.is_full(message.to, message.tag.is_some()) } else { self.flow.is_ahead(message.to.0) };
         if too_much {
             return Err(FI_EAGAIN);
         }
@@ -213,7 +213,7 @@ impl Engine {
         out.post(sending.peer, &header, &[body][..usize::from(body.len > 0)]);
     }
 
-    /// A message that was withheld leaves; about how many bytes it takes with its receiver if it has to wait there.
+    /// A message that was held back leaves; about how many bytes it takes with its receiver if it has to wait there.
     pub(super) fn let_go(&mut self, out: &mut impl Outlet, id: u64) -> u64 {
         let Some(Operation::Send(sending)) = self.operations.get_mut(id) else { return 0 };
         let (peer, length) = (sending.peer, sending.length);

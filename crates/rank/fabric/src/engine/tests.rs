@@ -168,7 +168,7 @@ fn pattern(number: usize, length: usize) -> Vec<u8> {
 }
 
 #[derive(Clone, Debug)]
-struct Plan {
+struct MessagePlan {
     lengths: Vec<usize>,
     tags: Vec<u64>,
     acknowledged: Vec<bool>,
@@ -179,7 +179,7 @@ struct Plan {
     fates: Option<u64>,
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn plan() -> impl Strategy<Value = MessagePlan> {
     let length = prop_oneof![Just(0usize), 1usize..200, EAGER_LIMIT - 2..EAGER_LIMIT + 3, 20_000usize..200_000];
     (1usize..12).prop_flat_map(move |count| {
         (
@@ -190,7 +190,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             prop::collection::vec(1usize..MAX_PAYLOAD, 1..5),
             prop::option::of(any::<u64>()),
         )
-            .prop_map(|(lengths, tags, acknowledged, schedule, chunks, fates)| Plan {
+            .prop_map(|(lengths, tags, acknowledged, schedule, chunks, fates)| MessagePlan {
                 lengths,
                 tags,
                 acknowledged,

@@ -55,7 +55,7 @@ impl Links {
     pub(crate) fn begin_suspend(&mut self) {
         self.suspended = true;
         self.show();
-        self.strangers.clear();
+        self.pending_handshakes.clear();
         for rank in 0..self.peers.len() {
             self.begin_drain(rank);
         }
@@ -92,8 +92,8 @@ impl Links {
             let outcome =
                 if *sent { channel.flush().map(drop) } else { channel.send(&header, &[] as &[Segment]).map(|taken| *sent = taken) };
             if *sent {
-                // The receiver may be asleep or computing: its doorbell also wakes its agent.
-                channel.ring();
+                // The receiver may be asleep or computing: the wakeup also reaches its agent.
+                channel.wake();
             }
             if let Err(error) = outcome {
                 self.lose(rank as Rank, &error);
@@ -134,7 +134,7 @@ impl Links {
         self.reopen();
         self.accept();
         if let Some(watch) = &self.watch {
-            watch.ring();
+            watch.wake();
         }
     }
 
@@ -182,7 +182,7 @@ impl Links {
             }
         }
         self.inbound.iter().flatten().for_each(|inbound| inbound.channel.descriptors(f));
-        self.strangers.iter().flatten().for_each(|stranger| stranger.descriptors(f));
+        self.pending_handshakes.iter().flatten().for_each(|pending| pending.descriptors(f));
     }
 
     /// In a restored process: every channel, listener and descriptor of the old life is forgotten, untouched. What
@@ -208,7 +208,7 @@ impl Links {
         self.forget_pulls();
         crate::channel::memory::look_again();
         self.inbound.drain(..).flatten().for_each(|inbound| inbound.channel.forget());
-        self.strangers.drain(..).flatten().for_each(|stranger| stranger.forget());
+        self.pending_handshakes.drain(..).flatten().for_each(|pending| pending.forget());
         if let Some(watch) = self.watch.take() {
             watch.forget();
         }

@@ -7,7 +7,7 @@
 use super::Links;
 use crate::channel::Direct;
 use crate::engine::buffers::Segment;
-use crate::engine::{Place, Reached};
+use crate::engine::{Reached, RegionAccess};
 use crate::peer::Outbound;
 use mend_messages::job::Rank;
 
@@ -22,13 +22,13 @@ impl Links {
     }
 
     /// Reads or writes a peer's memory. What only this rank's suspension keeps it from has to wait.
-    pub(super) fn reach(&mut self, rank: Rank, place: &Place, local: &[Segment]) -> Reached {
+    pub(super) fn reach(&mut self, rank: Rank, wanted: &RegionAccess, local: &[Segment]) -> Reached {
         if let Some(direct) = self.direct(rank) {
-            return direct.access(place, local);
+            return direct.access(wanted, local);
         }
         let peer = self.peers.get_mut(rank as usize).filter(|peer| self.suspended && !peer.held);
         let channel = peer.and_then(|peer| peer.outbound.channel());
-        let granted = channel.and_then(|channel| channel.direct()).is_some_and(|direct| direct.granted(place.key));
+        let granted = channel.and_then(|channel| channel.direct()).is_some_and(|direct| direct.granted(wanted.key));
         if granted { Reached::Later } else { Reached::Not }
     }
 

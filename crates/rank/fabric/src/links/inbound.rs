@@ -2,7 +2,7 @@
 
 use super::Links;
 use super::pulling::Pulling;
-use crate::channel::stranger::Stranger;
+use crate::channel::pending_handshake::PendingHandshake;
 use crate::channel::{ChannelError, Hello, Incoming, Sink};
 use crate::engine::Engine;
 use crate::engine::buffers::{Payload, Segment};
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 /// Bytes received from one channel before the next has its turn.
 const BUDGET: usize = 256 * 1024;
 /// Connections that may be in their handshake at a time, beyond one per rank.
-const MAX_STRANGERS: usize = 64;
+const MAX_PENDING_HANDSHAKES: usize = 64;
 /// Channels announced by sockets that keep their buffers after something came.
 const WARM: usize = 16;
 /// Most rounds in which sockets are polled between two looks at all of them.
 pub(super) const MAX_DIRECT: u32 = 7;
-/// Time a stranger has to show that it belongs to the job.
-const STRANGER_TIME: Duration = Duration::from_secs(10);
+/// Time a peer has to show that it belongs to the job.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// Time between two reports of refused connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -45,7 +45,7 @@ pub struct Inbound {
     pub pulls: VecDeque<Pulling>,
 }
 
-/// Connections of strangers that were refused: anybody can make many, so they are told of once a minute, with a count.
+/// Handshakes that failed: anybody can cause many, so they are reported once a minute, with a count.
 #[derive(Debug, Default)]
 pub struct Refused {
     told: Option<Instant>,
@@ -218,23 +218,23 @@ impl Links {
         let mut moved = false;
         self.crowd = false;
         while !self.suspended {
-            if self.strangers.iter().flatten().count() >= MAX_STRANGERS + self.peers.len() && !self.displace() {
+            if self.pending_handshakes.iter().flatten().count() >= MAX_PENDING_HANDSHAKES + self.peers.len() && !self.displace() {
                 // The listeners announce a connection once: those that wait are looked at when one of these is through.
                 self.crowd = true;
                 break;
             }
             let Some(watch) = &self.watch else { break };
             let Some(socket) = watch.accept() else { break };
-            let Ok(stranger) = Stranger::new(socket) else { break };
-            let number = self.strangers.iter().position(Option::is_none).unwrap_or(self.strangers.len());
-            if watch.add(stranger.socket(), Token::Stranger(number as u32), Interest::Edge).is_err() {
+            let Ok(pending) = PendingHandshake::new(socket) else { break };
+            let number = self.pending_handshakes.iter().position(Option::is_none).unwrap_or(self.pending_handshakes.len());
+            if watch.add(pending.socket(), Token::Handshake(number as u32), Interest::Edge).is_err() {
                 continue;
             }
-            if number == self.strangers.len() {
-                self.strangers.push(None);
+            if number == self.pending_handshakes.len() {
+                self.pending_handshakes.push(None);
             }
-            self.strangers[number] = Some(Box::new(stranger));
-            self.greet(number as u32);
+            self.pending_handshakes[number] = Some(Box::new(pending));
+            self.advance_handshake(number as u32);
             moved = true;
         }
         moved
@@ -243,31 +243,32 @@ impl Links {
     /// Ends the oldest connection that has shown nothing yet, of where most of these come from: whoever floods takes places of
     /// his own, and keeps nobody out. False if all have proven themselves.
     fn displace(&mut self) -> bool {
-        let unproven =
-            || self.strangers.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.as_ref()?))).filter(|(_, one)| !one.proven());
+        let unproven = || {
+            self.pending_handshakes.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.as_ref()?))).filter(|(_, one)| !one.proven())
+        };
         let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
-        for (_, stranger) in unproven() {
-            *counts.entry(stranger.origin).or_default() += 1;
+        for (_, pending) in unproven() {
+            *counts.entry(pending.origin).or_default() += 1;
         }
         let Some((crowded, _)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return false };
-        let oldest = unproven().filter(|(_, stranger)| stranger.origin == crowded).min_by_key(|(_, stranger)| stranger.since);
+        let oldest = unproven().filter(|(_, pending)| pending.origin == crowded).min_by_key(|(_, pending)| pending.since);
         let Some(at) = oldest.map(|(at, _)| at) else { return false };
-        self.strangers[at] = None;
+        self.pending_handshakes[at] = None;
         true
     }
 
-    /// Goes on with a stranger's handshake.
-    pub(super) fn greet(&mut self, number: u32) -> bool {
+    /// Goes on with a pending handshake.
+    pub(super) fn advance_handshake(&mut self, number: u32) -> bool {
         let Some(identity) = &self.identity else { return false };
-        let Some(Some(stranger)) = self.strangers.get_mut(number as usize) else { return false };
-        let hello = match stranger.advance(&identity.secret) {
+        let Some(Some(pending)) = self.pending_handshakes.get_mut(number as usize) else { return false };
+        let hello = match pending.advance(&identity.secret) {
             Ok(None) => return true,
             Ok(Some(hello)) => hello,
             Err(error) => {
                 if let ChannelError::Protocol(what) = error {
                     self.refused.tell(identity.rank, &what);
                 }
-                self.strangers[number as usize] = None;
+                self.pending_handshakes[number as usize] = None;
                 return true;
             }
         };
@@ -277,17 +278,17 @@ impl Links {
             .filter(|_| hello.job == identity.job && hello.to == identity.rank && hello.from != identity.rank)
         else {
             report::fault(Some(identity.rank), format_args!("a connection of rank {} for rank {} is refused", hello.from, hello.to));
-            self.strangers[number as usize] = None;
+            self.pending_handshakes[number as usize] = None;
             return true;
         };
         if peer.ended.is_some_and(|generation| hello.generation <= generation) {
             report::fault(Some(identity.rank), format_args!("rank {} reconnects, but messages of it may be lost", hello.from));
-            self.strangers[number as usize] = None;
+            self.pending_handshakes[number as usize] = None;
             return true;
         }
         if (hello.generation, hello.number) <= peer.admitted {
             // Begun before the one that was admitted and given up since; its end is still on its way.
-            self.strangers[number as usize] = None;
+            self.pending_handshakes[number as usize] = None;
             return true;
         }
         if let Some(old) = peer.inbound {
@@ -308,11 +309,11 @@ impl Links {
 
     fn admit(&mut self, number: u32, hello: Hello) {
         let Hello { from: rank, generation, .. } = hello;
-        let Some(stranger) = self.strangers.get_mut(number as usize).and_then(Option::take) else { return };
-        let port = if stranger.wants_port() { self.port() } else { None };
+        let Some(pending) = self.pending_handshakes.get_mut(number as usize).and_then(Option::take) else { return };
+        let port = if pending.wants_port() { self.port() } else { None };
         let Some(watch) = &self.watch else { return };
         let at = self.inbound.iter().position(Option::is_none).unwrap_or(self.inbound.len());
-        let admitted = stranger.admit(watch.bell(), port.as_ref()).and_then(|channel| {
+        let admitted = pending.admit(watch.wakeup(), port.as_ref()).and_then(|channel| {
             watch.hand_over(channel.socket(), Token::Inbound(at as u32), Interest::Level)?;
             Ok(channel)
         });
@@ -349,14 +350,14 @@ impl Links {
         }
     }
 
-    /// Strangers that wait for an older channel to end, or that take too long.
+    /// Handshakes that wait for an older channel to end, or that take too long.
     pub(super) fn review_strangers(&mut self) {
-        for number in 0..self.strangers.len() {
-            let Some(stranger) = &self.strangers[number] else { continue };
-            if stranger.since.elapsed() > STRANGER_TIME {
-                self.strangers[number] = None;
+        for number in 0..self.pending_handshakes.len() {
+            let Some(pending) = &self.pending_handshakes[number] else { continue };
+            if pending.since.elapsed() > HANDSHAKE_LIMIT {
+                self.pending_handshakes[number] = None;
             } else {
-                self.greet(number as u32);
+                self.advance_handshake(number as u32);
             }
         }
         if self.crowd {

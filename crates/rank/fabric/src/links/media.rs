@@ -190,7 +190,7 @@ impl Links {
                 self.drop_inbound(number as u32, *inbound);
             }
         }
-        self.strangers.clear();
+        self.pending_handshakes.clear();
         for peer in &mut self.peers {
             let gone = match &peer.outbound {
                 Outbound::Opening(_) => true,

@@ -22,7 +22,7 @@ pub use drain::DrainError;
 pub use inbound::Inbound;
 
 use crate::channel::opening::nonce;
-use crate::channel::stranger::Stranger;
+use crate::channel::pending_handshake::PendingHandshake;
 use crate::engine::Engine;
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::Header;
@@ -51,7 +51,7 @@ const POLL_EVERY_MIXED: u32 = 4;
 /// round. Few, so that a program seldom depends on the nudge; a call more or less does not matter to a long burst.
 const BURST: u32 = 4;
 /// Packets to a peer between two rounds after which the application is told to try again: it makes a round then, and hears what
-/// the peer has to say, that it holds too much already (see [`crate::engine::withhold`]) among it.
+/// the peer has to say, that it holds too much already (see [`crate::engine::back_pressure`]) among it.
 const LONG_BURST: u32 = 1024;
 
 /// See the module.
@@ -75,7 +75,7 @@ pub struct Links {
     /// Inbound channels that are not kept while suspended: those over the port.
     without_keeping: usize,
     media: media::Media,
-    strangers: Vec<Option<Box<Stranger>>>,
+    pending_handshakes: Vec<Option<Box<PendingHandshake>>>,
     refused: inbound::Refused,
     loopback: VecDeque<(Header, Vec<u8>)>,
     finished: Vec<u64>,
@@ -101,7 +101,7 @@ pub struct Links {
     markers: u64,
     /// Openings begun, ever: later ones take precedence.
     openings: u64,
-    /// Connections wait at the listeners because too many strangers are in their handshake.
+    /// Connections wait at the listeners because too many handshakes are pending.
     crowd: bool,
     rounds: u32,
     /// Look at the sockets in the next round.
@@ -192,7 +192,7 @@ impl Links {
         }
         self.urgent = true;
         if let Some(watch) = &self.watch {
-            watch.ring();
+            watch.wake();
         }
     }
 
@@ -324,13 +324,13 @@ impl Links {
         let mut moved = false;
         for token in tokens.drain(..) {
             match token {
-                Token::Bell => {
+                Token::Wakeup => {
                     if let Some(watch) = &self.watch {
-                        watch.silence();
+                        watch.drain_wakeups();
                     }
                 }
                 Token::Tcp | Token::Unix => moved |= self.accept(),
-                Token::Stranger(number) => moved |= self.greet(number),
+                Token::Handshake(number) => moved |= self.advance_handshake(number),
                 Token::Inbound(number) => moved |= self.inbound_event(engine, number),
                 Token::Outbound(rank) => moved |= self.outbound_event(rank),
                 // It is polled in every round.
@@ -390,9 +390,9 @@ impl Links {
     }
 
     /// Wakes whoever sleeps in this process.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         if let Some(watch) = &self.watch {
-            watch.ring();
+            watch.wake();
         }
     }
 

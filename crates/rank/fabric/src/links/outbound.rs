@@ -178,7 +178,7 @@ impl Links {
         };
         let Outbound::Opening(opening) = std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN) else { return false };
         let late = opening.since.elapsed() > OPENING_TIME;
-        let (outbound, moved) = match opening.advance(&identity.secret, watch.bell()) {
+        let (outbound, moved) = match opening.advance(&identity.secret, watch.wakeup()) {
             Ok(Step::Open(channel)) => {
                 peer.used = false;
                 (Outbound::Open(channel), true)

@@ -4,7 +4,7 @@ use super::{BURST, LONG_BURST, Links, QUEUE_LIMIT};
 use crate::engine::buffers::{Segment, gather};
 use crate::engine::packet::Header;
 use crate::engine::pull::{Offer, Pull};
-use crate::engine::{EAGER_LIMIT, Grant, Outlet, Place, Reached, Stream};
+use crate::engine::{EAGER_LIMIT, Grant, Outlet, Reached, RegionAccess, Stream};
 use crate::peer::{Outbound, Peer};
 use mend_messages::job::Rank;
 
@@ -146,8 +146,8 @@ impl Outlet for Links {
         }
     }
 
-    fn access(&mut self, rank: Rank, place: &Place, local: &[Segment]) -> Reached {
-        let reached = self.reach(rank, place, local);
+    fn access(&mut self, rank: Rank, wanted: &RegionAccess, local: &[Segment]) -> Reached {
+        let reached = self.reach(rank, wanted, local);
         #[cfg(test)]
         {
             self.accesses += usize::from(reached == Reached::Done);

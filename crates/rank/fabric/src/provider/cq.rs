@@ -208,7 +208,7 @@ unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
         let cq = unsafe { &*cq.cast::<CompletionQueue>() };
         let mut state = fabric().lock();
         state.engine.queues.get_mut(cq.number).ok_or(FI_EINVAL)?.signalled = true;
-        state.links.ring();
+        state.links.wake();
         Ok(())
     })
 }

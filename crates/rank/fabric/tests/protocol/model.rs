@@ -102,8 +102,8 @@ impl Job {
         }
     }
 
-    /// `Links::greet`, once the stranger has said HELLO.
-    fn greet(&self, world: &mut World, number: usize) -> bool {
+    /// `Links::advance_handshake`, once the peer has said HELLO.
+    fn advance_handshake(&self, world: &mut World, number: usize) -> bool {
         let channel = world.channel(number).clone();
         let (at, from) = (channel.to, channel.from);
         let refuse = |world: &mut World| world.channel(number).receiver = false;
@@ -445,7 +445,7 @@ impl Model for Job {
             }
             Step::Open(at, of) => self.open(&mut world, at, of),
             Step::Greet(number) => {
-                if !self.greet(&mut world, number) {
+                if !self.advance_handshake(&mut world, number) {
                     return None;
                 }
             }
@@ -557,7 +557,7 @@ impl Model for Job {
             Property::always("what can go no further is finished", |job: &Job, world: &World| {
                 let mut steps = Vec::new();
                 job.actions(world, &mut steps);
-                // A stranger that waits for the old channel is tried again and again; that alone is no progress.
+                // A handshake that waits for the old channel is tried again and again; that alone is no progress.
                 let moves = steps.into_iter().any(|step| job.next_state(world, step).is_some());
                 moves || world.wrong.is_some() || (world.phase == Phase::Idle && world.everything_arrived(job))
             }),

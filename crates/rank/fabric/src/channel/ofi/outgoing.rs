@@ -221,7 +221,7 @@ impl Outgoing for OfiOutgoing {
         self.broken.is() || port.fault(self.line.number).is_some() || (self.unsent() && port.lines.has_credit(self.line.number))
     }
 
-    fn ring(&mut self) {}
+    fn wake(&mut self) {}
 
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -95,23 +95,23 @@ impl Ring {
 
 /// An event descriptor: counts, and lets whoever waits through when it is not zero.
 #[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
+struct Wakeup {
+    woken: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
+impl Wakeup {
+    fn set(&self) {
+        *self.woken.lock().unwrap() = true;
         self.changed.notify_one();
     }
 
     fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.changed.wait(rung).unwrap();
+        let mut woken = self.woken.lock().unwrap();
+        while !*woken {
+            woken = self.changed.wait(woken).unwrap();
         }
-        *rung = false;
+        *woken = false;
     }
 }
 
@@ -128,10 +128,10 @@ fn header(number: usize, length: usize) -> Header {
 }
 
 /// Writes like `ShmOutgoing::send`; false: no room.
-fn send(writer: &mut Writer, bell: &Bell, number: usize, length: usize) -> bool {
+fn send(writer: &mut Writer, wakeup: &Wakeup, number: usize, length: usize) -> bool {
     let written = lend(writer, number, length);
     if written {
-        wake(writer, bell);
+        wake(writer, wakeup);
     }
     written
 }
@@ -142,14 +142,14 @@ fn lend(writer: &mut Writer, number: usize, length: usize) -> bool {
 }
 
 /// Like `ShmOutgoing::lent`.
-fn wake(writer: &Writer, bell: &Bell) {
+fn wake(writer: &Writer, wakeup: &Wakeup) {
     if writer.reader_asleep() {
-        bell.ring();
+        wakeup.set();
     }
 }
 
 /// Reads what is there like `ShmIncoming::receive`.
-fn receive(reader: &mut Reader, bell: &Bell, got: &mut Vec<usize>) {
+fn receive(reader: &mut Reader, wakeup: &Wakeup, got: &mut Vec<usize>) {
     let before = got.len();
     while let Some((header, payload)) = reader.peek().unwrap() {
         let number = header.id as usize;
@@ -158,7 +158,7 @@ fn receive(reader: &mut Reader, bell: &Bell, got: &mut Vec<usize>) {
         got.push(number);
     }
     if got.len() > before && reader.writer_waits() {
-        bell.ring();
+        wakeup.set();
     }
 }
 
@@ -178,19 +178,19 @@ fn exchange(lengths: &'static [usize], switches: Option<usize>) {
 }
 
 /// The same; what the sender does is given. Its bells: the reader's and its own.
-fn exchange_by(lengths: &'static [usize], switches: Option<usize>, give: fn(&[usize], &mut Writer, &Bell, &Bell)) {
+fn exchange_by(lengths: &'static [usize], switches: Option<usize>, give: fn(&[usize], &mut Writer, &Wakeup, &Wakeup)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = switches;
     model.check(move || {
         let (one, other) = Ring::pair();
         let (mut writer, mut reader) = (Writer::new(one), Reader::new(other));
-        let bells = Arc::new((Bell::default(), Bell::default()));
-        let theirs = bells.clone();
+        let wakeups = Arc::new((Wakeup::default(), Wakeup::default()));
+        let theirs = wakeups.clone();
         let sender = loom::thread::spawn(move || {
             let (readers, writers) = &*theirs;
             give(lengths, &mut writer, readers, writers);
         });
-        let (readers, writers) = &*bells;
+        let (readers, writers) = &*wakeups;
         let mut got = Vec::new();
         while got.len() < lengths.len() {
             receive(&mut reader, writers, &mut got);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::channel::opening::{Opening, Step};
-use crate::channel::stranger::Stranger;
+use crate::channel::pending_handshake::PendingHandshake;
 use crate::channel::{Hello, Outgoing};
 use crate::engine::packet::{HEADER, Kind};
 use mend_fabric_sys::FI_EAGAIN;
@@ -59,10 +59,10 @@ impl World {
         let medium = if shared { Medium::Shm } else { Medium::Tcp };
         let hello = Hello { job: [1; 16], from: 0, to: 1, generation, medium, readable: false, number };
         let mut opening = Box::new(Opening::start(self.entries[1].address.as_ref().unwrap(), hello, None).unwrap());
-        let (bell, _ear) = crate::watch::doorbell().unwrap();
+        let (wakeup, _receiver) = crate::watch::wakeup_pair().unwrap();
         for _ in 0..20_000 {
             self.progress();
-            opening = match opening.advance(&Secret([2; 32]), bell.as_fd()) {
+            opening = match opening.advance(&Secret([2; 32]), wakeup.as_fd()) {
                 Ok(Step::Open(channel)) => return Some(channel),
                 Ok(Step::Waiting(opening)) => opening,
                 Err(_) => return None,
@@ -151,7 +151,7 @@ fn silent_connections_do_not_keep_others_out() {
     let mut memory = [0; 8];
     world.post(1, 0, &mut memory);
     world.settle("a message", |world| world.received(1) == 1);
-    let waiting = world.nodes[1].links.strangers.iter().flatten().count();
+    let waiting = world.nodes[1].links.pending_handshakes.iter().flatten().count();
     assert!((60..=66).contains(&waiting), "{waiting} places are taken");
     drop(silent);
 }
@@ -355,11 +355,11 @@ fn a_half_open_connection_costs_a_place_only_for_its_time() {
     let mut world = World::new(&[0, 0], 1);
     // A greeting, and then nothing: the peer's machine has died.
     (&ours).write_all(&Greeting::new(Purpose::Fabric, [3; 32]).encode()).unwrap();
-    let mut stranger = Stranger::new(theirs.into()).unwrap();
-    stranger.since = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
-    world.nodes[1].links.strangers.push(Some(Box::new(stranger)));
+    let mut pending = PendingHandshake::new(theirs.into()).unwrap();
+    pending.since = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+    world.nodes[1].links.pending_handshakes.push(Some(Box::new(pending)));
     world.exchange(0, 1);
-    world.settle("its place is free", |world| world.nodes[1].links.strangers.iter().all(Option::is_none));
+    world.settle("its place is free", |world| world.nodes[1].links.pending_handshakes.iter().all(Option::is_none));
     drop(ours);
 }
 

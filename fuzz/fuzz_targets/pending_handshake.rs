@@ -4,7 +4,7 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use mend_fabric::channel::stranger::Stranger;
+use mend_fabric::channel::pending_handshake::PendingHandshake;
 use mend_messages::auth::{GREETING_LENGTH, Greeting, Purpose, Side, prove};
 use mend_messages::job::Secret;
 use std::io::{Read, Write};
@@ -25,13 +25,13 @@ fuzz_target!(|input: Input| {
     let secret = Secret([4; 32]);
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
     ours.set_nonblocking(true).expect("a socket");
-    let mut stranger = Stranger::new(theirs.into()).expect("random numbers");
+    let mut pending = PendingHandshake::new(theirs.into()).expect("random numbers");
     let greeting = Greeting::new(Purpose::Fabric, [1; 32]);
     let mut known = None;
     let mut say = |ours: &mut UnixStream, bytes: &[u8]| -> bool {
         for piece in bytes.chunks(usize::from(input.cut) + 1) {
             ours.write_all(piece).expect("a handshake fits");
-            match stranger.advance(&secret) {
+            match pending.advance(&secret) {
                 Ok(Some(hello)) => known = Some(hello),
                 Ok(None) => {}
                 Err(_) => return false,
@@ -61,8 +61,8 @@ fuzz_target!(|input: Input| {
     assert!(honest || (input.greeting.is_none() && input.proof.is_none()), "let in without the secret");
     assert!(!input.wrong_secret, "let in with the wrong secret");
     assert!(input.true_hello || input.hello.starts_with(b"MENDrank"));
-    let (bell, _ear) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+    let (wakeup, _receiver) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     // A shared channel needs a ring, which did not come; one over a port needs the port.
-    let admitted = stranger.admit(std::os::fd::AsFd::as_fd(&bell), None);
+    let admitted = pending.admit(std::os::fd::AsFd::as_fd(&wakeup), None);
     assert_eq!(admitted.is_ok(), hello.medium == mend_fabric::channel::Medium::Tcp);
 });

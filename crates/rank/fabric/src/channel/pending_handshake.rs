@@ -1,4 +1,4 @@
-//! The receiver's side of opening a channel: a connection whose peer has not yet shown that it belongs to the job.
+//! A pending handshake, the receiver's side of opening a channel: a connection whose peer has not yet shown that it belongs to the job.
 
 use super::handshake::{ACCEPT, HELLO_LENGTH, Hello, Medium, REFUSE, Wire};
 use super::memory::allow_readers;
@@ -33,7 +33,7 @@ enum Stage {
 
 /// A connection that is not yet a channel.
 #[derive(Debug)]
-pub struct Stranger {
+pub struct PendingHandshake {
     wire: Wire,
     stage: Stage,
     ours: Greeting,
@@ -43,7 +43,7 @@ pub struct Stranger {
     pub since: Instant,
 }
 
-impl Stranger {
+impl PendingHandshake {
     /// A connection just accepted.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Stranger {
     ///
     /// # Errors
     /// What came with the HELLO is unusable, or the peer is gone.
-    pub fn admit(self, bell: BorrowedFd<'_>, port: Option<&SharedPort>) -> Result<Box<dyn Incoming>, ChannelError> {
+    pub fn admit(self, wakeup: BorrowedFd<'_>, port: Option<&SharedPort>) -> Result<Box<dyn Incoming>, ChannelError> {
         let Stage::Known(hello, contact) = self.stage else { return Err(ChannelError::Protocol("not yet known".into())) };
         let mut wire = self.wire;
         if hello.medium == Medium::Tcp {
@@ -140,11 +140,11 @@ impl Stranger {
             None
         };
         let (Some(theirs), Some(memory)) = (wire.take_descriptor(), wire.take_descriptor()) else {
-            return Err(ChannelError::Protocol("no ring or no doorbell".into()));
+            return Err(ChannelError::Protocol("no ring or no wakeup socket".into()));
         };
         let ring = Ring::open(&memory)?;
         allow_readers();
-        wire.write_with(&ACCEPT, &[bell])?;
+        wire.write_with(&ACCEPT, &[wakeup])?;
         Ok(Box::new(ShmIncoming::new(ring, wire.into_parts().0, theirs, readable)))
     }
 

@@ -60,7 +60,7 @@ fn spawn_once() {
         let ready = Arc::new((AtomicU32::new(0), AtomicBool::new(false)));
         let told = ready.clone();
         // Without the thread the program runs unprotected; the daemon sees that no agent speaks.
-        let agent = spawn("mend-agent", NOTHING, move || {
+        let agent = spawn("mend-agent", NO_SIGNALS, move || {
             // The program's threads may keep every processor busy; without short slices it only answers later.
             let _ = mend_kernel::slice::shorten();
             let apart = table::leave(&[]);
@@ -91,7 +91,7 @@ fn spawn_once() {
 }
 
 /// Signals that a thread of Mend's takes. The program's are for the program's threads.
-const NOTHING: u64 = 0;
+const NO_SIGNALS: u64 = 0;
 
 /// Starts a thread that takes these signals alone. False if there can be none.
 fn spawn(name: &str, taken: u64, life: impl FnOnce() + Send + 'static) -> bool {

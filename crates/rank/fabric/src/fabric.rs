@@ -8,7 +8,7 @@ use crate::counter::cycles;
 use crate::engine::Engine;
 use crate::engine::slab::Slab;
 use crate::identity::Identity;
-use crate::idle::{HALFWAY, Idle, LOOKS, NAP, Rest, gave_way};
+use crate::idle::{HALFWAY_CYCLES, Idle, NAP, POLLS_PER_COUNTER, Rest, gave_way};
 use crate::links::{DrainError, Links};
 use crate::lock::{Gate, Guard};
 use crate::overdue::Overdue;
@@ -56,7 +56,7 @@ pub(crate) struct State {
 }
 
 /// One-sided operations that need no packets between two rounds: a program may do nothing else, and others wait for this rank.
-const UNSERVED: u32 = 16;
+const MAX_UNSERVED_OPERATIONS: u32 = 16;
 
 impl State {
     /// One round of progress.
@@ -74,7 +74,7 @@ impl State {
     pub fn serve_others(&mut self) {
         self.idle.busy();
         self.unserved += 1;
-        if self.unserved >= UNSERVED {
+        if self.unserved >= MAX_UNSERVED_OPERATIONS {
             self.unserved = 0;
             self.progress();
         }
@@ -100,7 +100,7 @@ impl State {
 
     fn look_on(&mut self, gate: &Gate<Self>, began: u64) -> bool {
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS_PER_COUNTER {
                 if !self.links.quiet() && self.progress() {
                     self.idle.lingered(began, cycles());
                     return true;
@@ -284,7 +284,7 @@ impl Fabric {
             let began = cycles();
             while (state.progress() || state.look_on(&self.state, cycles()))
                 && state.engine.leaves_halfway(queue)
-                && cycles().wrapping_sub(began) < HALFWAY
+                && cycles().wrapping_sub(began) < HALFWAY_CYCLES
                 && !self.state.wanted()
             {}
         }

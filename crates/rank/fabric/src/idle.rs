@@ -16,30 +16,30 @@ use std::time::{Duration, Instant};
 
 /// Polling time before sleeping, with a processor for each rank: being woken costs tens of microseconds on a virtual
 /// machine, so a rank that is not in anybody's way sleeps only when it will wait long.
-const SPIN: Duration = Duration::from_millis(1);
+const SPIN_TIME: Duration = Duration::from_millis(1);
 /// Polling time before empty polls give the processor away now and then: something else may be waiting for it (two ranks
 /// that were started on one, a daemon), and after as long as this the system call is not noticed.
-const KEEP: Duration = Duration::from_micros(20);
+const KEEP_TIME: Duration = Duration::from_micros(20);
 /// The same when ranks share processors; before it, empty polls give the processor away.
-const SPIN_CROWDED: Duration = Duration::from_micros(30);
+const CROWDED_SPIN_TIME: Duration = Duration::from_micros(30);
 /// Empty polls between two looks at the clock.
-const POLLS: u32 = 16;
+const POLLS_PER_CLOCK: u32 = 16;
 /// The same when ranks share processors.
-const POLLS_CROWDED: u32 = 4;
+const CROWDED_POLLS_PER_CLOCK: u32 = 4;
 /// How long a rank lingers, and the longest absence after which it does: 1 to 2 µs, in cycles of the time stamp counter.
-const LINGER: u64 = 4096;
+const LINGER_CYCLES: u64 = 4096;
 /// How often a rank lingers since something happened last without having given way in between: the first poll of a wait does, and
 /// others are no waits, or tight loops that gain nothing by it.
-const LINGERS: u32 = 2;
+const MIN_LINGERS: u32 = 2;
 /// A program that is away for as long as this between two polls, and does not give way, does something else: 0.2 to 0.5 µs, in
 /// cycles. The ways of MPI libraries from a poll to the next take a fifth of it.
-const AWAY: u64 = 1024;
+const AWAY_CYCLES: u64 = 1024;
 /// How long a rank that has sent a long message goes on receiving another before it hears of it: 0.2 to 0.5 ms, in cycles.
-pub const HALFWAY: u64 = 1 << 20;
+pub const HALFWAY_CYCLES: u64 = 1 << 20;
 /// Looks between two at the counter.
-pub const LOOKS: u32 = 16;
+pub const POLLS_PER_COUNTER: u32 = 16;
 /// A gap between two looks longer than this is computing.
-const GAP: Duration = Duration::from_micros(400);
+const MAX_POLL_GAP: Duration = Duration::from_micros(400);
 /// Longest sleep: a bound on what an unforeseen lost wake-up costs, and the pace of other progress in the MPI library.
 pub const NAP: Duration = Duration::from_millis(1);
 
@@ -92,7 +92,7 @@ impl Idle {
     #[inline]
     pub fn comes_back(&mut self, now: u64, gave_way: bool) {
         self.gives_way |= gave_way;
-        self.away += u32::from(!gave_way && now.wrapping_sub(self.left) >= AWAY);
+        self.away += u32::from(!gave_way && now.wrapping_sub(self.left) >= AWAY_CYCLES);
     }
 
     /// True if a rank that is here at `now` and finds nothing does nothing but wait, and is in nobody's way; `gave_way` in between.
@@ -100,7 +100,7 @@ impl Idle {
     pub fn lingers(&mut self, now: u64, gave_way: bool) -> bool {
         // In a restored process the counter may be behind; then this is long once.
         let absence = now.wrapping_sub(self.left);
-        if self.crowded || absence >= LINGER || !gave_way && self.lingered == LINGERS {
+        if self.crowded || absence >= LINGER_CYCLES || !gave_way && self.lingered == MIN_LINGERS {
             return false;
         }
         self.lingered += u32::from(!gave_way);
@@ -117,7 +117,7 @@ impl Idle {
     #[inline]
     pub fn lingered(&mut self, began: u64, now: u64) -> bool {
         self.left = now;
-        now.wrapping_sub(began) >= LINGER
+        now.wrapping_sub(began) >= LINGER_CYCLES
     }
 
     /// The program does something that nobody is waited for: the next look is not that of a rank that waits.
@@ -143,7 +143,7 @@ impl Idle {
     #[inline]
     pub fn empty_poll(&mut self) -> Rest {
         self.empty += 1;
-        let every = if self.crowded { POLLS_CROWDED } else { POLLS };
+        let every = if self.crowded { CROWDED_POLLS_PER_CLOCK } else { POLLS_PER_CLOCK };
         if self.empty < every {
             return Rest::Poll;
         }
@@ -159,7 +159,7 @@ impl Idle {
 
     fn judge(&mut self, now: Instant) -> Rest {
         // A restored process may find an earlier clock: differences saturate at zero.
-        let computed = self.last.is_none_or(|last| now.saturating_duration_since(last) > GAP);
+        let computed = self.last.is_none_or(|last| now.saturating_duration_since(last) > MAX_POLL_GAP);
         self.last = Some(now);
         let since = match self.since {
             Some(since) if !computed || self.crowded => since,
@@ -168,11 +168,11 @@ impl Idle {
                 now
             }
         };
-        let spin = if self.crowded { SPIN_CROWDED } else { SPIN };
+        let spin = if self.crowded { CROWDED_SPIN_TIME } else { SPIN_TIME };
         let waited = now.saturating_duration_since(since);
         if waited >= spin {
             Rest::Sleep
-        } else if self.crowded || waited >= KEEP {
+        } else if self.crowded || waited >= KEEP_TIME {
             Rest::Yield
         } else {
             Rest::Poll
@@ -205,14 +205,14 @@ mod tests {
     #[test]
     fn who_was_here_a_moment_ago_lingers() {
         let mut idle = Idle::default();
-        let long = 10 * LINGER;
+        let long = 10 * LINGER_CYCLES;
         assert!(!idle.lingers(long, true) && idle.lingered(0, long));
         assert!(idle.lingers(long + 1, true) && !idle.lingered(long + 1, long + 2));
         // What it found at once does not keep it from lingering the next time.
-        idle.here(long + LINGER);
-        assert!(idle.lingers(long + 2 * LINGER - 1, true));
+        idle.here(long + LINGER_CYCLES);
+        assert!(idle.lingers(long + 2 * LINGER_CYCLES - 1, true));
         idle.here(long + 2);
-        assert!(!idle.lingers(long + 2 + LINGER, true));
+        assert!(!idle.lingers(long + 2 + LINGER_CYCLES, true));
         assert!(!idle.lingers(1, true), "the counter of another machine");
         assert!(!Idle { crowded: true, ..Idle::default() }.lingers(1, true));
     }
@@ -221,7 +221,7 @@ mod tests {
     fn who_polls_and_never_gives_way_soon_lingers_no_more() {
         let mut idle = Idle::default();
         for _ in 0..3 {
-            assert_eq!((0..10).filter(|_| idle.lingers(1, false)).count(), LINGERS as usize);
+            assert_eq!((0..10).filter(|_| idle.lingers(1, false)).count(), MIN_LINGERS as usize);
             assert!((0..10).all(|_| idle.lingers(1, true)));
             idle.busy();
             idle.here(0);
@@ -247,10 +247,10 @@ mod tests {
     #[test]
     fn who_does_something_between_polls_is_not_held_up() {
         for crowded in [false, true] {
-            assert_eq!(told(crowded, true, false, AWAY), []);
-            assert!(told(crowded, true, false, AWAY / 2).contains(&Rest::Sleep), "it does nothing but poll");
-            assert!(told(crowded, false, true, 100 * AWAY).contains(&Rest::Sleep), "it lets others run");
-            let unsure = told(crowded, false, false, AWAY);
+            assert_eq!(told(crowded, true, false, AWAY_CYCLES), []);
+            assert!(told(crowded, true, false, AWAY_CYCLES / 2).contains(&Rest::Sleep), "it does nothing but poll");
+            assert!(told(crowded, false, true, 100 * AWAY_CYCLES).contains(&Rest::Sleep), "it lets others run");
+            let unsure = told(crowded, false, false, AWAY_CYCLES);
             assert!(!unsure.contains(&Rest::Sleep) && unsure.contains(&Rest::Yield) == crowded, "{unsure:?}");
         }
     }

@@ -5,7 +5,7 @@ use mend_patience::Patience;
 use std::time::Duration;
 
 /// Longest time between two looks that is held against a peer. Whoever drains looks every millisecond, if it gets a processor.
-const PAUSE: Duration = Duration::from_millis(20);
+const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A peer that is waited for.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Overdue {
                     wait.patience.renew();
                 }
                 Some(wait) => late.extend(wait.patience.is_over().then_some(rank)),
-                None => self.waits.push(Wait { rank, taken: now, patience: Patience::with_pause(self.limit, PAUSE) }),
+                None => self.waits.push(Wait { rank, taken: now, patience: Patience::with_pause(self.limit, MAX_COUNTED_PAUSE) }),
             }
         }
         late

@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 
 /// Pieces sent with one call, at most what a call takes (`IOV_MAX`).
-pub(crate) const MOST: usize = 512;
+pub(crate) const MAX_PIECES: usize = 512;
 
 /// Bytes that are enough for one call, where it takes pages one by one: few enough to stay in the processor's cache between
 /// checksum and copy.
-const LITTLE: usize = 256 << 10;
+const SMALL_CALL_BYTES: usize = 256 << 10;
 /// The same where the pages that come with one call are kept together, as file systems of disks do.
-pub(crate) const MUCH: usize = 1 << 20;
+pub(crate) const LARGE_CALL_BYTES: usize = 1 << 20;
 
 /// Address and length of bytes that stay as they are until they are sent.
 pub(crate) type Piece = (usize, usize);
@@ -24,7 +24,7 @@ pub(crate) type Piece = (usize, usize);
 pub(crate) struct Outlet<'a> {
     out: BorrowedFd<'a>,
     socket: bool,
-    enough: usize,
+    call_bytes: usize,
     sent: u64,
     /// Up to here the disk has been told to write.
     settling: u64,
@@ -40,8 +40,8 @@ impl<'a> Outlet<'a> {
             let _ = rustix::net::sockopt::set_tcp_congestion(out, "cubic");
         }
         let disk = !socket && rustix::fs::fstatfs(out).is_ok_and(|system| system.f_type != libc::TMPFS_MAGIC);
-        let enough = if disk { MUCH } else { LITTLE };
-        Self { out, socket, enough, sent: 0, settling: 0, failed: None }
+        let call_bytes = if disk { LARGE_CALL_BYTES } else { SMALL_CALL_BYTES };
+        Self { out, socket, call_bytes, sent: 0, settling: 0, failed: None }
     }
 
     /// The same, through another descriptor of the same file.
@@ -49,9 +49,9 @@ impl<'a> Outlet<'a> {
         Outlet { out, ..self }
     }
 
-    /// Bytes with which a call is worth while, at most [`MUCH`].
-    pub fn enough(&self) -> usize {
-        self.enough
+    /// Bytes with which a call is worth while, at most [`LARGE_CALL_BYTES`].
+    pub fn call_bytes(&self) -> usize {
+        self.call_bytes
     }
 
     /// Not a socket.
@@ -89,7 +89,7 @@ impl<'a> Outlet<'a> {
     /// # Safety
     /// The pieces are memory that nobody writes to meanwhile.
     pub unsafe fn send_pieces(&mut self, pieces: &[Piece]) -> Result<(), WriteError> {
-        let mut slices = [IoSlice::new(&[]); MOST];
+        let mut slices = [IoSlice::new(&[]); MAX_PIECES];
         for (slice, (address, length)) in slices.iter_mut().zip(pieces) {
             // SAFETY: the caller's word.
             *slice = IoSlice::new(unsafe { core::slice::from_raw_parts(*address as *const u8, *length) });
@@ -126,10 +126,10 @@ impl<'a> Outlet<'a> {
 
     /// Lets the disk begin with what is written while the rest is, early and then in large pieces: the end then waits for little.
     fn settle(&mut self) {
-        const PIECES: (u64, u64) = (1 << 20, 8 << 20);
+        const FLUSH_BYTES: (u64, u64) = (1 << 20, 8 << 20);
         const SYNC_FILE_RANGE_WRITE: usize = 2;
         let (from, to) = (self.settling, self.sent);
-        if self.socket || to - from < from.clamp(PIECES.0, PIECES.1) {
+        if self.socket || to - from < from.clamp(FLUSH_BYTES.0, FLUSH_BYTES.1) {
             return;
         }
         self.settling = to;

@@ -1,22 +1,27 @@
 //! Memory of the agent that is not saved: the writers' stacks, their buffers, and the place where the restorer leaves its
 //! [`Handoff`]. It is mapped again in a restored process, empty.
 
-use crate::capture::sender::BATCHES;
+use crate::capture::sender::BATCH_COUNT;
 use crate::capture::stream::Batch;
 use mend_image::handoff::Handoff;
 use mend_image::record::MAX_PAGES;
 use mend_kernel::pagemap::Region;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-const HANDOFF: usize = 16 << 10;
-const STACK: usize = 256 << 10;
-const BOUNCE: usize = MAX_PAGES as usize;
-const REGIONS: usize = 4096;
-const RESIDENCY: usize = 64 << 10;
-const BATCH: usize = size_of::<Batch>().next_multiple_of(4096);
-const TOTAL: usize = HANDOFF + 2 * STACK + BOUNCE + RESIDENCY + BATCHES * BATCH + (REGIONS * size_of::<Region>()).next_multiple_of(4096);
+const HANDOFF_BYTES: usize = 16 << 10;
+const STACK_BYTES: usize = 256 << 10;
+const BOUNCE_BYTES: usize = MAX_PAGES as usize;
+const REGION_COUNT: usize = 4096;
+const RESIDENCY_BYTES: usize = 64 << 10;
+const BATCH_BYTES: usize = size_of::<Batch>().next_multiple_of(4096);
+const TOTAL_BYTES: usize = HANDOFF_BYTES
+    + 2 * STACK_BYTES
+    + BOUNCE_BYTES
+    + RESIDENCY_BYTES
+    + BATCH_COUNT * BATCH_BYTES
+    + (REGION_COUNT * size_of::<Region>()).next_multiple_of(4096);
 
-const _: () = assert!(size_of::<Handoff>() <= HANDOFF);
+const _: () = assert!(size_of::<Handoff>() <= HANDOFF_BYTES);
 
 /// The mapping. Lives as long as the process.
 pub(crate) struct Scratch {
@@ -32,7 +37,7 @@ pub(crate) struct Buffers {
     /// One byte per page, for `mincore`.
     pub residency: &'static mut [u8],
     /// Records that wait to be sent.
-    pub batches: [&'static mut Batch; BATCHES],
+    pub batches: [&'static mut Batch; BATCH_COUNT],
 }
 
 impl Scratch {
@@ -42,13 +47,13 @@ impl Scratch {
     /// `ENOMEM`.
     pub fn new() -> Result<Self, rustix::io::Errno> {
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), TOTAL, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
+        let base = unsafe { mmap_anonymous(core::ptr::null_mut(), TOTAL_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
         Ok(Self { base: base as usize })
     }
 
     /// Address range, not to be saved.
     pub fn range(&self) -> (usize, usize) {
-        (self.base, self.base + TOTAL)
+        (self.base, self.base + TOTAL_BYTES)
     }
 
     /// Where the restorer writes its hand-over.
@@ -58,29 +63,29 @@ impl Scratch {
 
     /// End of the writer's stack.
     pub fn stack_top(&self) -> usize {
-        self.base + HANDOFF + STACK
+        self.base + HANDOFF_BYTES + STACK_BYTES
     }
 
     /// End of the stack of a writer that shares this memory. See [`crate::capture::dirty_copies`].
     pub fn other_stack_top(&self) -> usize {
-        self.stack_top() + STACK
+        self.stack_top() + STACK_BYTES
     }
 
     /// # Safety
     /// No other result of this function may be in use.
     pub unsafe fn buffers(&self) -> Buffers {
-        let bounce = self.base + HANDOFF + 2 * STACK;
-        let residency = bounce + BOUNCE;
-        let batch = residency + RESIDENCY;
-        let regions = batch + BATCHES * BATCH;
+        let bounce = self.base + HANDOFF_BYTES + 2 * STACK_BYTES;
+        let residency = bounce + BOUNCE_BYTES;
+        let batch = residency + RESIDENCY_BYTES;
+        let regions = batch + BATCH_COUNT * BATCH_BYTES;
         // SAFETY: disjoint parts of a mapping that is never unmapped; any bytes are valid for these types; the caller
         // answers for there being no second borrow.
         unsafe {
             Buffers {
-                bounce: core::slice::from_raw_parts_mut(bounce as *mut u8, BOUNCE),
-                regions: core::slice::from_raw_parts_mut(regions as *mut Region, REGIONS),
-                residency: core::slice::from_raw_parts_mut(residency as *mut u8, RESIDENCY),
-                batches: core::array::from_fn(|index| &mut *((batch + index * BATCH) as *mut Batch)),
+                bounce: core::slice::from_raw_parts_mut(bounce as *mut u8, BOUNCE_BYTES),
+                regions: core::slice::from_raw_parts_mut(regions as *mut Region, REGION_COUNT),
+                residency: core::slice::from_raw_parts_mut(residency as *mut u8, RESIDENCY_BYTES),
+                batches: core::array::from_fn(|index| &mut *((batch + index * BATCH_BYTES) as *mut Batch)),
             }
         }
     }

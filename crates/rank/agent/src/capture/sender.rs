@@ -22,17 +22,17 @@ use mend_kernel::threads::{wait_across, wake_across};
 use std::time::Duration;
 
 /// Batches, one of which is filled while the others wait or are sent.
-pub(crate) const BATCHES: usize = 4;
+pub(crate) const BATCH_COUNT: usize = 4;
 
 /// How often it is looked whether the sender is still there.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Memory that both use. The counters wrap.
 struct Exchange<'a> {
     handed: Counter,
     sent: Counter,
-    /// Batch `n` at `n % BATCHES`.
-    batches: [UnsafeCell<*const [Piece]>; BATCHES],
+    /// Batch `n` at `n % BATCH_COUNT`.
+    batches: [UnsafeCell<*const [Piece]>; BATCH_COUNT],
     outlet: UnsafeCell<Outlet<'a>>,
     failed: AtomicBool,
     original: i32,
@@ -55,7 +55,7 @@ pub(crate) struct Sender<'a> {
 }
 
 /// Handed over last.
-const NOTHING: *const [Piece] = core::ptr::slice_from_raw_parts(core::ptr::null(), 0);
+const END_OF_BATCHES: *const [Piece] = core::ptr::slice_from_raw_parts(core::ptr::null(), 0);
 
 /// Whether this thread may use so many processors: two processes on one are no faster.
 pub(crate) fn may_use(processors: u64) -> bool {
@@ -72,7 +72,7 @@ impl<'a> Sender<'a> {
         let exchange = place as *mut Exchange<'a>;
         // SAFETY: no arguments.
         let original = unsafe { syscall(libc::SYS_getpid, [0; 6]) } as i32;
-        let batches = [const { UnsafeCell::new(NOTHING) }; BATCHES];
+        let batches = [const { UnsafeCell::new(END_OF_BATCHES) }; BATCH_COUNT];
         let new =
             Exchange { handed: Counter::new(), sent: Counter::new(), batches, outlet: (*outlet).into(), failed: false.into(), original };
         // SAFETY: the caller's word.
@@ -82,20 +82,20 @@ impl<'a> Sender<'a> {
         Some(Self { exchange, handed: 0, copy, ended: false })
     }
 
-    /// Has a batch sent after those before, and waits until the memory of the oldest of [`BATCHES`] is free. False: something has
+    /// Has a batch sent after those before, and waits until the memory of the oldest of [`BATCH_COUNT`] is free. False: something has
     /// failed, [`Sender::finish`] tells.
     ///
     /// # Safety
     /// The pieces, and the memory that they name, stay as they are until then, or until [`Sender::finish`] returns.
     pub unsafe fn hand_over(&mut self, batch: &[Piece]) -> bool {
         self.push(batch);
-        self.await_waiting(BATCHES as u32).is_ok() && !self.exchange().failed.load(Ordering::Relaxed)
+        self.await_waiting(BATCH_COUNT as u32).is_ok() && !self.exchange().failed.load(Ordering::Relaxed)
     }
 
     fn push(&mut self, batch: *const [Piece]) {
         let exchange = self.exchange();
-        // SAFETY: fewer than `BATCHES` wait, so this place is the writer's until the counter says otherwise.
-        unsafe { *exchange.batches[self.handed as usize % BATCHES].get() = batch };
+        // SAFETY: fewer than `BATCH_COUNT` wait, so this place is the writer's until the counter says otherwise.
+        unsafe { *exchange.batches[self.handed as usize % BATCH_COUNT].get() = batch };
         self.handed = self.handed.wrapping_add(1);
         exchange.handed.raise(self.handed);
     }
@@ -111,7 +111,7 @@ impl<'a> Sender<'a> {
             if self.ended {
                 return Err(WriteError::Sender);
             }
-            sent.await_other_than(now, Some(LOOK), || self.ended = self.copy.reap().is_some());
+            sent.await_other_than(now, Some(CHECK_INTERVAL), || self.ended = self.copy.reap().is_some());
         }
     }
 
@@ -133,8 +133,8 @@ impl<'a> Sender<'a> {
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
         // Whatever it is sending is sent first: it uses memory that would be used again.
-        if self.await_waiting(BATCHES as u32).is_ok() {
-            self.push(NOTHING);
+        if self.await_waiting(BATCH_COUNT as u32).is_ok() {
+            self.push(END_OF_BATCHES);
         }
         if !self.ended {
             let _ = self.copy.await_end();
@@ -154,16 +154,16 @@ impl Counter {
         }
     }
 
-    /// Waits until it is another one, or calls `look` after `timeout`.
-    fn await_other_than(&self, value: u32, timeout: Option<Duration>, mut look: impl FnMut()) {
+    /// Waits until it is another one, or calls `on_timeout` after `timeout`.
+    fn await_other_than(&self, value: u32, timeout: Option<Duration>, mut on_timeout: impl FnMut()) {
         // A batch takes some ten microseconds; to be woken takes as long.
-        const SPINS: u32 = 400;
-        const YIELDS: u32 = 200;
-        for turn in 0..SPINS + YIELDS {
+        const MAX_SPINS: u32 = 400;
+        const MAX_YIELDS: u32 = 200;
+        for turn in 0..MAX_SPINS + MAX_YIELDS {
             if self.value.load(Ordering::Acquire) != value {
                 return;
             }
-            if turn < SPINS {
+            if turn < MAX_SPINS {
                 core::hint::spin_loop();
             } else {
                 rustix::thread::sched_yield();
@@ -172,7 +172,7 @@ impl Counter {
         self.asleep.store(true, Ordering::SeqCst);
         if self.value.load(Ordering::SeqCst) == value {
             wait_across(&self.value, value, timeout);
-            look();
+            on_timeout();
         }
     }
 }
@@ -190,7 +190,7 @@ unsafe extern "C" fn send(exchange: *mut c_void) -> ! {
                 exchange.handed.await_other_than(number, None, || ());
             }
             // SAFETY: handed over: it is this process's until it says that it is sent, as is the outlet.
-            let (batch, outlet) = unsafe { (&**exchange.batches[number as usize % BATCHES].get(), &mut *exchange.outlet.get()) };
+            let (batch, outlet) = unsafe { (&**exchange.batches[number as usize % BATCH_COUNT].get(), &mut *exchange.outlet.get()) };
             if batch.is_empty() {
                 return;
             }
@@ -283,8 +283,8 @@ mod tests {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut outlet = Outlet::new(full.as_fd());
         let mut sender = start(&outlet);
-        let tried = (0..2 * BATCHES).take_while(|_| hand_over(&mut sender, b"x")).count();
-        assert!(tried <= BATCHES);
+        let tried = (0..2 * BATCH_COUNT).take_while(|_| hand_over(&mut sender, b"x")).count();
+        assert!(tried <= BATCH_COUNT);
         assert_eq!(sender.finish(&mut outlet), Err(WriteError::Out(Errno::NOSPC)));
         drop(sender);
         assert_eq!(outlet.sent(), 0);

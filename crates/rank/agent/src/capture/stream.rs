@@ -2,8 +2,8 @@
 //!
 //! Like the writer it works for: its state is on the writer's stack and in scratch memory, it allocates nothing.
 
-use crate::capture::outlet::{self, MOST, Outlet, Piece};
-use crate::capture::sender::{self, BATCHES, Sender};
+use crate::capture::outlet::{self, MAX_PIECES, Outlet, Piece};
+use crate::capture::sender::{self, BATCH_COUNT, Sender};
 use crate::capture::write_error::WriteError;
 use mend_image::HEADER_SIZE;
 use mend_image::record::{End, HEAD_SIZE, Kind, Ledger, RecordHead};
@@ -13,19 +13,19 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Payloads up to this length are gathered, not sent from where they are: the kernel is slower with many short pieces than
 /// a copy takes.
-const SHORT: usize = 32 << 10;
+const MAX_COPIED_BYTES: usize = 32 << 10;
 /// Bytes after which it is worth while to have others sent by a process beside this one.
-const BEGUN: u64 = 1 << 20;
+const MIN_SENDER_BYTES: u64 = 1 << 20;
 const PAGE: usize = 4096;
-const ROOM: usize = outlet::MUCH + SHORT + 2 * PAGE;
+const BATCH_BYTES: usize = outlet::LARGE_CALL_BYTES + MAX_COPIED_BYTES + 2 * PAGE;
 
 /// Records that wait for the call that sends them. Any bytes, zeros above all, are valid.
 #[repr(C, align(4096))]
 pub(crate) struct Batch {
     /// Heads and short payloads.
-    gathered: [u8; ROOM],
-    /// Addresses and lengths, within `gathered` and of long payloads.
-    pieces: [Piece; MOST],
+    copied: [u8; BATCH_BYTES],
+    /// Addresses and lengths, within `copied` and of long payloads.
+    pieces: [Piece; MAX_PIECES],
 }
 
 /// A stream being sent.
@@ -35,9 +35,9 @@ pub(crate) struct Stream<'a> {
     offered: Option<usize>,
     sender: Option<Sender<'a>>,
     ledger: Ledger,
-    batches: [&'static mut Batch; BATCHES],
+    batches: [&'static mut Batch; BATCH_COUNT],
     /// Which of them is being filled.
-    turn: usize,
+    current: usize,
     /// What waits: pieces, their bytes, and up to where room is taken.
     waiting: Waiting,
 }
@@ -51,19 +51,19 @@ struct Waiting {
 
 impl<'a> Stream<'a> {
     /// Sends the header.
-    pub fn begin(out: BorrowedFd<'a>, header: &[u8; HEADER_SIZE], batches: [&'static mut Batch; BATCHES]) -> Result<Self, WriteError> {
+    pub fn begin(out: BorrowedFd<'a>, header: &[u8; HEADER_SIZE], batches: [&'static mut Batch; BATCH_COUNT]) -> Result<Self, WriteError> {
         let mut outlet = Outlet::new(out);
         outlet.send(&mut [IoSlice::new(header)])?;
         let (ledger, waiting) = (Ledger::new(header), Waiting::default());
-        Ok(Self { outlet, offered: None, sender: None, ledger, batches, turn: 0, waiting })
+        Ok(Self { outlet, offered: None, sender: None, ledger, batches, current: 0, waiting })
     }
 
     /// The same stream, out through another descriptor of the same file.
     pub fn through<'b>(mut self, out: BorrowedFd<'b>) -> Stream<'b> {
         // The outlet remembers it if this fails.
         let _ = self.finish();
-        let Self { outlet, ledger, batches, turn, waiting, .. } = self;
-        Stream { outlet: outlet.through(out), offered: None, sender: None, ledger, batches, turn, waiting }
+        let Self { outlet, ledger, batches, current, waiting, .. } = self;
+        Stream { outlet: outlet.through(out), offered: None, sender: None, ledger, batches, current, waiting }
     }
 
     /// Where a sender can have its stack, if there is much to send and it goes to a file: the receiver of a socket is the slower side.
@@ -96,45 +96,45 @@ impl<'a> Stream<'a> {
             // Pages of the file that are filled from one page of memory each are filled fastest.
             self.waiting.filled = self.ledger.bytes() as usize % PAGE;
         }
-        if pages.len() <= SHORT {
-            self.gather(address, pages)?;
+        if pages.len() <= MAX_COPIED_BYTES {
+            self.copy_pages(address, pages)?;
         } else {
             let (_, raw) = self.admit(Kind::Pages, 0, address, pages)?;
-            let at = self.take_room(HEAD_SIZE);
-            self.batches[self.turn].gathered[at..at + HEAD_SIZE].copy_from_slice(&raw);
+            let at = self.take_space(HEAD_SIZE);
+            self.batches[self.current].copied[at..at + HEAD_SIZE].copy_from_slice(&raw);
             self.piece(pages.as_ptr() as usize, pages.len());
         }
         let Waiting { pieces, bytes, .. } = self.waiting;
-        if pieces + 2 > MOST || bytes >= self.outlet.enough() { self.flush() } else { Ok(0) }
+        if pieces + 2 > MAX_PIECES || bytes >= self.outlet.call_bytes() { self.flush() } else { Ok(0) }
     }
 
     /// Copies first and reads the copy for its checksum: memory that is in no cache is copied faster than it is read.
-    fn gather(&mut self, address: u64, pages: &[u8]) -> Result<(), WriteError> {
-        let at = self.take_room(HEAD_SIZE + pages.len());
+    fn copy_pages(&mut self, address: u64, pages: &[u8]) -> Result<(), WriteError> {
+        let at = self.take_space(HEAD_SIZE + pages.len());
         let payload = at + HEAD_SIZE..at + HEAD_SIZE + pages.len();
-        self.batches[self.turn].gathered[payload.clone()].copy_from_slice(pages);
-        let head = RecordHead::new(Kind::Pages, 0, address, pages.len() as u64, xxh3_64(&self.batches[self.turn].gathered[payload]));
+        self.batches[self.current].copied[payload.clone()].copy_from_slice(pages);
+        let head = RecordHead::new(Kind::Pages, 0, address, pages.len() as u64, xxh3_64(&self.batches[self.current].copied[payload]));
         let raw = head.to_bytes();
-        self.batches[self.turn].gathered[at..at + HEAD_SIZE].copy_from_slice(&raw);
+        self.batches[self.current].copied[at..at + HEAD_SIZE].copy_from_slice(&raw);
         self.ledger.admit(&raw).map(drop).map_err(|_| WriteError::Format)
     }
 
-    /// Where `gathered` has room for what comes next, which then waits. There is enough: while a call is not due, less than
-    /// [`Outlet::enough`] waits.
-    fn take_room(&mut self, length: usize) -> usize {
+    /// Where `copied` has room for what comes next, which then waits. There is enough: while a call is not due, less than
+    /// [`Outlet::call_bytes`] waits.
+    fn take_space(&mut self, length: usize) -> usize {
         let at = self.waiting.filled;
         self.waiting.filled += length;
-        self.piece(self.batches[self.turn].gathered[at..at + length].as_ptr() as usize, length);
+        self.piece(self.batches[self.current].copied[at..at + length].as_ptr() as usize, length);
         at
     }
 
     fn piece(&mut self, address: usize, length: usize) {
         let Waiting { pieces, bytes, .. } = &mut self.waiting;
         *bytes += length;
-        match self.batches[self.turn].pieces[..*pieces].last_mut() {
+        match self.batches[self.current].pieces[..*pieces].last_mut() {
             Some((start, so_far)) if *start + *so_far == address => *so_far += length,
             _ => {
-                self.batches[self.turn].pieces[*pieces] = (address, length);
+                self.batches[self.current].pieces[*pieces] = (address, length);
                 *pieces += 1;
             }
         }
@@ -146,20 +146,20 @@ impl<'a> Stream<'a> {
         if count == 0 {
             return Ok(0);
         }
-        if self.outlet.sent() >= BEGUN
+        if self.outlet.sent() >= MIN_SENDER_BYTES
             && let Some(stack) = self.offered.take()
         {
             // SAFETY: whoever offered it has promised that.
             self.sender = unsafe { Sender::start(&self.outlet, stack) };
         }
-        let pieces = &self.batches[self.turn].pieces[..count];
+        let pieces = &self.batches[self.current].pieces[..count];
         match &mut self.sender {
             Some(sender) => {
-                // SAFETY: parts of `gathered`, which is filled again when it is free, or what `pages` was given and stays as it was.
+                // SAFETY: parts of `copied`, which is filled again when it is free, or what `pages` was given and stays as it was.
                 if !unsafe { sender.hand_over(pieces) } {
                     sender.finish(&mut self.outlet)?;
                 }
-                self.turn = (self.turn + 1) % BATCHES;
+                self.current = (self.current + 1) % BATCH_COUNT;
             }
             // SAFETY: as above.
             None => unsafe { self.outlet.send_pieces(pieces)? },

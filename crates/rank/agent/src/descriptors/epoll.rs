@@ -22,7 +22,7 @@ use std::time::Duration;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// What an entry keeps when it is disarmed: the way it tells.
-const WAYS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32;
+const KEPT_FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
@@ -51,7 +51,7 @@ impl Target {
 
     /// It has told its one event.
     fn disarmed(&self) -> bool {
-        self.events & ONCE != 0 && self.events & !WAYS == 0
+        self.events & ONCE != 0 && self.events & !KEPT_FLAGS == 0
     }
 }
 

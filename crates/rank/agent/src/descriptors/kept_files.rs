@@ -29,12 +29,12 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Bytes moved at a time, and what direct I/O wants them aligned to.
-const PIECE: usize = 1 << 20;
-const ALIGNMENT: usize = 4096;
+const COPY_BYTES: usize = 1 << 20;
+const ALIGNMENT_BYTES: usize = 4096;
 /// Most files of one rank that are only read and told of.
-const MOST_READ: usize = 1000;
+const MAX_READ_FILES: usize = 1000;
 /// Seconds after a change that another one may bear the same time.
-const TICK: i64 = 2;
+const MAX_CLOCK_TICK_S: i64 = 2;
 
 /// What this rank kept.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ impl KeptFiles {
         let mut read = 0;
         for file in open_files(descriptors) {
             read += usize::from(file.usage == FileUse::Read);
-            if file.usage == FileUse::Read && read > MOST_READ {
+            if file.usage == FileUse::Read && read > MAX_READ_FILES {
                 continue;
             }
             let state = file.state();
@@ -215,7 +215,7 @@ impl OpenFile<'_> {
         const TMPFS: u64 = 0x0102_1994;
         const RAMFS: u64 = 0x8584_58f6;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
-        ![TMPFS, RAMFS].contains(&self.magic()) && self.stat.st_ctime > 0 && self.stat.st_ctime + TICK <= now
+        ![TMPFS, RAMFS].contains(&self.magic()) && self.stat.st_ctime > 0 && self.stat.st_ctime + MAX_CLOCK_TICK_S <= now
     }
 
     /// To be read at offsets. With POSIX locks on the file, and a table that is the program's, only a descriptor of the program's will
@@ -335,9 +335,9 @@ fn fill(target: OwnedFd, reader: &Reader, size: u64, order: &KeepOrder) -> Resul
 
 /// Reads `size` bytes from the beginning, piece by piece; their checksum.
 fn read_all(reader: &Reader, size: u64, mut each: impl FnMut(&[u8], u64) -> io::Result<()>) -> io::Result<u64> {
-    let mut room = vec![0u8; PIECE + ALIGNMENT];
-    let begin = room.as_ptr().align_offset(ALIGNMENT);
-    let room = &mut room[begin..begin + PIECE];
+    let mut room = vec![0u8; COPY_BYTES + ALIGNMENT_BYTES];
+    let begin = room.as_ptr().align_offset(ALIGNMENT_BYTES);
+    let room = &mut room[begin..begin + COPY_BYTES];
     let (mut at, mut sum) = (0, Xxh3::new());
     while at < size {
         let got = match pread(reader.as_fd(), &mut *room, at) {

@@ -43,7 +43,7 @@ use table::{Taken, take};
 use watches::Watch;
 
 /// Largest unlinked file that is saved, bytes.
-const UNLINKED_LIMIT: u64 = 256 << 20;
+const MAX_UNLINKED_BYTES: u64 = 256 << 20;
 
 /// What is behind a descriptor.
 #[derive(Clone, Debug, PartialEq)]
@@ -295,7 +295,7 @@ fn look(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Resu
             seals: 0,
             object: None,
         },
-        FileType::RegularFile if stat.st_nlink == 0 && stat.st_size as u64 <= UNLINKED_LIMIT => What::Memory {
+        FileType::RegularFile if stat.st_nlink == 0 && stat.st_size as u64 <= MAX_UNLINKED_BYTES => What::Memory {
             // Nobody can open it by name any more: its content in memory serves as well.
             identity: map_identity(identity),
             name: "unlinked".to_string(),

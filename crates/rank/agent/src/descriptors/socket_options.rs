@@ -7,7 +7,7 @@ use mend_kernel::raw::{check, syscall};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
-const LONGEST: usize = 16;
+const MAX_OPTION_BYTES: usize = 16;
 const UDP: i32 = libc::IPPROTO_UDP;
 const TCP: i32 = libc::IPPROTO_TCP;
 const IP: i32 = libc::IPPROTO_IP;
@@ -45,7 +45,7 @@ const BUFFERS: [i32; 2] = [libc::SO_SNDBUF, libc::SO_RCVBUF];
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Options {
     /// Level, number, size, value.
-    values: Vec<(i32, i32, usize, [u8; LONGEST])>,
+    values: Vec<(i32, i32, usize, [u8; MAX_OPTION_BYTES])>,
     buffers: [i32; 2],
 }
 
@@ -58,7 +58,7 @@ impl Options {
     pub fn read(fd: BorrowedFd) -> Self {
         let mut options = Self::default();
         for (level, number, size) in each() {
-            let mut value = [0; LONGEST];
+            let mut value = [0; MAX_OPTION_BYTES];
             if get_raw(fd, level, number, &mut value[..size]).is_ok() {
                 options.values.push((level, number, size, value));
             }
@@ -76,7 +76,7 @@ impl Options {
             if (*level, *number) == (SOCKET, BUFFER_LOCK) {
                 self.apply_buffers(fd);
             }
-            let mut now = [0; LONGEST];
+            let mut now = [0; MAX_OPTION_BYTES];
             if get_raw(fd, *level, *number, &mut now[..*size]).is_ok() && now != *wanted {
                 let _ = set(fd, *level, *number, &wanted[..*size]);
             }

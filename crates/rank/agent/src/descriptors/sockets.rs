@@ -14,7 +14,7 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 
 /// Room for a message; grows if one is longer.
-const ROOM: usize = 256 << 10;
+const MESSAGE_BYTES: usize = 256 << 10;
 
 /// A socket that can be made again.
 #[derive(Clone, Debug, PartialEq)]
@@ -182,7 +182,7 @@ fn parse(answer: &[u8], inode: u64) -> Option<Told> {
 fn arrived(fd: BorrowedFd, stream: bool) -> Result<Vec<Vec<u8>>, Refusal> {
     let before: i32 = get(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF)?;
     let waiting = rustix::io::ioctl_fionread(fd)? as usize;
-    let mut room = vec![0; if stream { waiting.max(1) } else { ROOM }];
+    let mut room = vec![0; if stream { waiting.max(1) } else { MESSAGE_BYTES }];
     let result = loop {
         // Each look goes on behind the one before.
         set(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &0i32.to_ne_bytes())?;

@@ -10,11 +10,11 @@ use rustix::fs::{AtFlags, CWD, statat};
 use std::collections::{HashSet, VecDeque};
 
 /// Directory entries looked at before the search is given up.
-const SEARCHED: usize = 50_000;
+const MAX_SEARCHED_ENTRIES: usize = 50_000;
 /// Directories below a starting point.
-const DEPTH: usize = 3;
+const MAX_SEARCH_DEPTH: usize = 3;
 /// Numbers of watches grow by one with each that is made, and must come out as they were.
-const HIGHEST: i32 = 100_000;
+const MAX_WATCH_NUMBER: i32 = 100_000;
 
 /// One watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) fn find(info: &str, open_files: &[String]) -> Result<Vec<Watch>, &'st
     let mut watches = Vec::new();
     for line in info.lines().filter(|line| line.starts_with("inotify ")) {
         let (number, device, inode, mask) = parse(line).ok_or("inotify watch of an unknown form")?;
-        if number > HIGHEST {
+        if number > MAX_WATCH_NUMBER {
             return Err("inotify descriptor that has made very many watches");
         }
         let path = search(device, inode, open_files).ok_or("inotify watch of a file that cannot be found by its path")?;
@@ -59,7 +59,7 @@ fn search(device: u64, inode: u64, open_files: &[String]) -> Option<String> {
         return Some(path.clone());
     }
     let mut seen: HashSet<(u64, u64)> = HashSet::new();
-    let mut queue: VecDeque<(String, usize)> = starts.into_iter().map(|path| (path, DEPTH)).collect();
+    let mut queue: VecDeque<(String, usize)> = starts.into_iter().map(|path| (path, MAX_SEARCH_DEPTH)).collect();
     let mut looked = 0;
     while let Some((directory, depth)) = queue.pop_front() {
         let Ok(stat) = statat(CWD, directory.as_str(), AtFlags::empty()) else { continue };
@@ -75,7 +75,7 @@ fn search(device: u64, inode: u64, open_files: &[String]) -> Option<String> {
                 queue.push_back((path, depth - 1));
             }
             looked += 1;
-            if looked > SEARCHED {
+            if looked > MAX_SEARCHED_ENTRIES {
                 return None;
             }
         }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 /// All of the process, as ranges. None where the kernel cannot tell them.
 pub(crate) fn find(pagemap: i32, scratch: &Scratch) -> Result<Vec<(u64, u64)>, WriteError> {
-    const TOP: u64 = 0x7fff_ffff_f000;
+    const END_OF_USER_ADDRESSES: u64 = 0x7fff_ffff_f000;
     let mut guards = Vec::new();
     if pagemap::probe(pagemap) != pagemap::Method::Scan {
         return Ok(guards);
@@ -17,9 +17,9 @@ pub(crate) fn find(pagemap: i32, scratch: &Scratch) -> Result<Vec<(u64, u64)>, W
     // SAFETY: the writer has not begun; its buffers are borrowed nowhere else.
     let regions = unsafe { scratch.buffers() }.regions;
     let mut at = 0;
-    while at < TOP {
-        let (count, next) =
-            pagemap::guards(pagemap, at, TOP, regions).map_err(|errno| WriteError::Pagemap(Errno::from_raw_os_error(errno)))?;
+    while at < END_OF_USER_ADDRESSES {
+        let (count, next) = pagemap::guards(pagemap, at, END_OF_USER_ADDRESSES, regions)
+            .map_err(|errno| WriteError::Pagemap(Errno::from_raw_os_error(errno)))?;
         guards.extend(regions[..count].iter().map(|region| (region.start, region.end)));
         at = next.max(at + PAGE);
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io;
 
 /// Most bytes of a memfd's name, as memfd_create(2) has it.
-const MEMFD_NAME: usize = 249;
+const MAX_MEMFD_NAME_BYTES: usize = 249;
 
 /// Which pages of a mapping the image holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl Layout {
             object.size = object.size.max(size);
             return *index;
         }
-        let (text, text_length) = self.text(cut(name, MEMFD_NAME));
+        let (text, text_length) = self.text(cut(name, MAX_MEMFD_NAME_BYTES));
         let object = Object { flags: 0, text, text_length, mode: 0, size, mtime: 0, mtime_ns: 0, sample: 0 };
         let index = self.add(object);
         self.by_identity.insert(identity, index);

@@ -1,6 +1,6 @@
 //! Lines of a file in `/proc`, read without allocating.
 
-use crate::memory::maps::SMAPS_PIECE;
+use crate::memory::maps::SMAPS_READ_BYTES;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -28,7 +28,7 @@ impl<'a> Lines<'a> {
             self.buffer.copy_within(self.at..self.filled, 0);
             (self.filled, self.at) = (self.filled - self.at, 0);
             let free = &mut self.buffer[self.filled..];
-            let piece = free.len().min(SMAPS_PIECE);
+            let piece = free.len().min(SMAPS_READ_BYTES);
             match rustix::io::read(self.file, &mut free[..piece]) {
                 Ok(0) if self.filled == 0 => return Ok(None),
                 Ok(0) => return Err(Errno::IO),

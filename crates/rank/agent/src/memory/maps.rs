@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 
 /// Bytes that are less than `smaps` says of any area.
-pub(crate) const SMAPS_PIECE: usize = 512;
+pub(crate) const SMAPS_READ_BYTES: usize = 512;
 
 /// Where named shared memory lives (shm_overview(7)).
 pub(crate) const NODE_MEMORY: &str = "/dev/shm/";
@@ -61,11 +61,11 @@ pub(crate) fn read() -> io::Result<Vec<Area>> {
 /// The text of `/proc/self/maps`. The kernel looks for the place where the last piece ended and gives a page at most, so small pieces
 /// take longer.
 pub(crate) fn text() -> io::Result<Vec<u8>> {
-    const PIECE: usize = 16 << 10;
+    const READ_BYTES: usize = 16 << 10;
     let mut file = File::open("/proc/self/maps")?;
-    let (mut text, mut length) = (Vec::with_capacity(4 * PIECE), 0);
+    let (mut text, mut length) = (Vec::with_capacity(4 * READ_BYTES), 0);
     loop {
-        text.resize(length + PIECE, 0);
+        text.resize(length + READ_BYTES, 0);
         match file.read(&mut text[length..]) {
             Ok(0) => break,
             Ok(count) => length += count,
@@ -155,7 +155,7 @@ pub(crate) fn advice() -> Advice {
 /// buffer in the middle of one and walk through all the pages of that once more (`seq_read_iter`).
 fn smaps() -> io::Result<Vec<u8>> {
     let mut file = File::open("/proc/self/smaps")?;
-    let (mut text, mut piece) = (Vec::new(), [0; SMAPS_PIECE]);
+    let (mut text, mut piece) = (Vec::new(), [0; SMAPS_READ_BYTES]);
     loop {
         match file.read(&mut piece) {
             Ok(0) => return Ok(text),

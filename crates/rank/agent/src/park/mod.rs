@@ -41,16 +41,16 @@ const LEFT: u32 = 4;
 const GONE: u32 = 5;
 
 /// Longest time between two looks at a thread that is waited for.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often the agent gives its processor to a thread that is about to sleep, before it sleeps itself.
-const YIELDS: u32 = 8;
+const MAX_YIELDS: u32 = 8;
 
 /// Threads stay in their handlers while this holds the value they were sent with.
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 /// Address range of the slots in use.
 static SLOTS: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
 /// The handler that was installed before ours, for signals that aren't ours.
-static BEFORE: AtomicUsize = AtomicUsize::new(0);
+static PREVIOUS_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 /// One thread's place.
 #[derive(Default)]
@@ -176,7 +176,7 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
     SLOTS.1.store(range.end as usize, Ordering::Relaxed);
     let handler = on_park as *const () as usize;
     if before.handler != handler {
-        BEFORE.store(if before.handler > 1 { before.handler } else { 0 }, Ordering::Relaxed);
+        PREVIOUS_HANDLER.store(if before.handler > 1 { before.handler } else { 0 }, Ordering::Relaxed);
     }
     // On the alternate stack if there is one: a runtime with small stacks demands it. All signals wait meanwhile.
     let flags = libc::SA_SIGINFO as u64 | libc::SA_RESTART as u64 | libc::SA_ONSTACK as u64 | SA_RESTORER;
@@ -299,7 +299,7 @@ impl Parked {
     fn await_parked(&self, limit: Duration) -> Result<(), ParkError> {
         for slot in &self.slots[..self.used] {
             // Each thread that has parked is progress.
-            let mut patience = Patience::with_pause(limit, LOOK);
+            let mut patience = Patience::with_pause(limit, CHECK_INTERVAL);
             while slot.state.load(Ordering::Acquire) == SIGNALLED {
                 let task = Task { outer: slot.outer };
                 if !task.identify().is_some_and(|(tid, running)| running && tid == slot.tid) {
@@ -307,7 +307,7 @@ impl Parked {
                 } else if patience.is_over() {
                     return Err(ParkError::Stuck { tid: slot.tid, name: task.name(), seconds: limit.as_secs() });
                 } else {
-                    wait(&slot.state, SIGNALLED, Some(LOOK));
+                    wait(&slot.state, SIGNALLED, Some(CHECK_INTERVAL));
                 }
             }
         }
@@ -327,14 +327,14 @@ impl Parked {
             let asleep = || task.blocked_call().is_some_and(|call| call[..2] == [libc::SYS_futex as u64, place]);
             let there = || task.identify().is_some_and(|(tid, running)| running && tid == slot.tid);
             let mut looks = 0;
-            let mut patience = Patience::with_pause(limit, LOOK);
+            let mut patience = Patience::with_pause(limit, CHECK_INTERVAL);
             while !asleep() && there() {
                 if patience.is_over() {
                     return Err(ParkError::Stuck { tid: slot.tid, name: task.name(), seconds: limit.as_secs() });
                 }
                 // The processor may be what it waits for, most likely this one. A sleep takes longer than that.
                 looks += 1;
-                if looks < YIELDS { rustix::thread::sched_yield() } else { std::thread::sleep(Duration::from_micros(50)) }
+                if looks < MAX_YIELDS { rustix::thread::sched_yield() } else { std::thread::sleep(Duration::from_micros(50)) }
             }
         }
         Ok(())
@@ -368,14 +368,14 @@ impl Parked {
     /// In a restored process: waits until all threads have left the restorer's code.
     pub fn await_arrival(&self, limit: Duration) -> Result<(), i32> {
         for slot in self.threads() {
-            let mut patience = Patience::with_pause(limit, LOOK);
+            let mut patience = Patience::with_pause(limit, CHECK_INTERVAL);
             while slot.state.load(Ordering::Acquire) != ARRIVED {
                 if patience.is_over() {
                     return Err(slot.tid);
                 }
                 let state = slot.state.load(Ordering::Acquire);
                 if state != ARRIVED {
-                    wait(&slot.state, state, Some(LOOK));
+                    wait(&slot.state, state, Some(CHECK_INTERVAL));
                 }
             }
         }
@@ -428,7 +428,7 @@ extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame: *mut c_voi
     let (code, address) = unsafe { ((*info).si_code, (*info).si_value().sival_ptr as usize) };
     let known = SLOTS.0.load(Ordering::Relaxed)..SLOTS.1.load(Ordering::Relaxed);
     if code != -1 || !known.contains(&address) || (address - known.start) % size_of::<Slot>() != 0 {
-        let before = BEFORE.load(Ordering::Relaxed);
+        let before = PREVIOUS_HANDLER.load(Ordering::Relaxed);
         if before != 0 {
             // SAFETY: the handler that was installed for this signal before ours; glibc's takes these three arguments.
             let before: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) = unsafe { core::mem::transmute(before) };

@@ -12,7 +12,7 @@ use mend_kernel::threads::PARK_SIGNAL;
 pub(crate) type Info = [u32; 32];
 
 /// More than this, and something else is wrong.
-const MOST: usize = 4096;
+const MAX_SIGNALS: usize = 4096;
 
 /// All pending signals of a process.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ impl Pending {
             // The kernel hands out those of the thread first.
             while let Some(info) = next(parked, slot, |(own, _)| own) {
                 pending.private.push((slot.tid, info));
-                complete &= pending.private.len() < MOST;
+                complete &= pending.private.len() < MAX_SIGNALS;
                 if !complete {
                     break;
                 }
@@ -42,7 +42,7 @@ impl Pending {
         if let Some(first) = parked.threads().find(|slot| slot.tid == process) {
             while let Some(info) = next(parked, first, |(_, shared)| shared).filter(|_| complete) {
                 pending.shared.push(info);
-                complete &= pending.shared.len() < MOST;
+                complete &= pending.shared.len() < MAX_SIGNALS;
             }
         }
         pending.send(parked);

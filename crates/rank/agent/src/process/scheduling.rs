@@ -6,18 +6,18 @@
 use mend_kernel::raw::{check, syscall};
 
 /// Words of a set of processors.
-const WORDS: usize = 128;
+const CPU_SET_WORDS: usize = 128;
 /// Bytes of `struct sched_attr`: size, policy, flags, nice, priority, …
-const ATTRIBUTES: usize = 56;
+const ATTRIBUTE_BYTES: usize = 56;
 /// Up to and with the priority.
-const COMPARED: usize = 24;
+const COMPARED_BYTES: usize = 24;
 
 /// One thread's.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scheduling {
     thread: i32,
-    processors: Option<Box<[u64; WORDS]>>,
-    attributes: Option<[u8; ATTRIBUTES]>,
+    processors: Option<Box<[u64; CPU_SET_WORDS]>>,
+    attributes: Option<[u8; ATTRIBUTE_BYTES]>,
     io_priority: Option<i32>,
 }
 
@@ -42,20 +42,20 @@ pub(crate) fn read(threads: impl Iterator<Item = i32>) -> Vec<Scheduling> {
     threads.map(own).filter(differs).collect()
 }
 
-fn compared(attributes: [u8; ATTRIBUTES]) -> [u8; COMPARED] {
-    let mut part = [0; COMPARED];
-    part.copy_from_slice(&attributes[..COMPARED]);
+fn compared(attributes: [u8; ATTRIBUTE_BYTES]) -> [u8; COMPARED_BYTES] {
+    let mut part = [0; COMPARED_BYTES];
+    part.copy_from_slice(&attributes[..COMPARED_BYTES]);
     part
 }
 
 fn look(thread: i32) -> Scheduling {
-    let (mut processors, mut attributes) = (Box::new([0u64; WORDS]), [0u8; ATTRIBUTES]);
+    let (mut processors, mut attributes) = (Box::new([0u64; CPU_SET_WORDS]), [0u8; ATTRIBUTE_BYTES]);
     let id = thread as usize;
     // SAFETY: each call writes at most as many bytes as it is told.
     let (set, attribute, priority) = unsafe {
         (
-            check(syscall(libc::SYS_sched_getaffinity, [id, WORDS * 8, processors.as_mut_ptr() as usize, 0, 0, 0])),
-            check(syscall(libc::SYS_sched_getattr, [id, attributes.as_mut_ptr() as usize, ATTRIBUTES, 0, 0, 0])),
+            check(syscall(libc::SYS_sched_getaffinity, [id, CPU_SET_WORDS * 8, processors.as_mut_ptr() as usize, 0, 0, 0])),
+            check(syscall(libc::SYS_sched_getattr, [id, attributes.as_mut_ptr() as usize, ATTRIBUTE_BYTES, 0, 0, 0])),
             // IOPRIO_WHO_PROCESS
             check(syscall(libc::SYS_ioprio_get, [1, id, 0, 0, 0, 0])),
         )
@@ -63,7 +63,7 @@ fn look(thread: i32) -> Scheduling {
     const SCHED_DEADLINE: u8 = 6;
     if attributes[4] != SCHED_DEADLINE {
         // Length of a time slice, which the kernel may choose.
-        attributes[COMPARED..].fill(0);
+        attributes[COMPARED_BYTES..].fill(0);
     }
     Scheduling {
         thread,
@@ -80,7 +80,7 @@ pub(crate) fn restore(all: &[Scheduling]) {
         // SAFETY: the calls read as many bytes as they are told.
         unsafe {
             if let Some(processors) = processors {
-                syscall(libc::SYS_sched_setaffinity, [id, WORDS * 8, processors.as_ptr() as usize, 0, 0, 0]);
+                syscall(libc::SYS_sched_setaffinity, [id, CPU_SET_WORDS * 8, processors.as_ptr() as usize, 0, 0, 0]);
             }
             if let Some(attributes) = attributes {
                 syscall(libc::SYS_sched_setattr, [id, attributes.as_ptr() as usize, 0, 0, 0, 0]);

@@ -10,7 +10,7 @@ use mend_kernel::threads::{Disposition, disposition, set_disposition};
 use std::io;
 
 /// Resources of getrlimit(2).
-const LIMITS: usize = 16;
+const RESOURCE_COUNT: usize = 16;
 
 /// As it was when the threads were parked.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct State {
     pub directory: String,
     umask: u32,
     /// Soft and hard.
-    limits: [(u64, u64); LIMITS],
+    limits: [(u64, u64); RESOURCE_COUNT],
     /// By signal number - 1.
     dispositions: [Disposition; 64],
     /// Interval and value of the three interval timers: seconds, microseconds.
@@ -56,7 +56,7 @@ impl State {
             executable: link("/proc/self/exe")?,
             directory: link("/proc/self/cwd")?,
             umask,
-            limits: [(0, 0); LIMITS],
+            limits: [(0, 0); RESOURCE_COUNT],
             dispositions: [Disposition::default(); 64],
             timers: [[0; 4]; 3],
             posix_timers: timers::read(parked).ok_or_else(|| io::Error::other("/proc/self/timers has an unknown form"))?,

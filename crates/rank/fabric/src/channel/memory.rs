@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes per read by descriptor.
 pub const READ: usize = 256 * 1024;
 /// By process: each call begins with a look at the process and its rights. It takes half a millisecond.
-const LONG_READ: usize = 4 << 20;
+const LONG_READ_BYTES: usize = 4 << 20;
 /// If reading takes so many times longer than copying, the ring is likely to be the faster way for all messages.
-const SLOW: u64 = 3;
+const SLOW_FACTOR: u64 = 3;
 /// Bytes that are copied and read to compare.
-const SAMPLE: usize = 64 * 1024;
+const SAMPLE_BYTES: usize = 64 * 1024;
 /// How often: interruptions make single times too long.
-const SAMPLES: usize = 5;
+const SAMPLE_COUNT: usize = 5;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
@@ -55,7 +55,7 @@ impl Memory {
 
     /// Bytes per call that are worth it.
     pub fn at_once(&self) -> usize {
-        if self.process.is_some() { LONG_READ } else { READ }
+        if self.process.is_some() { LONG_READ_BYTES } else { READ }
     }
 
     /// The descriptor's number.
@@ -148,18 +148,18 @@ pub fn prospect_by(by_process: bool) -> Prospect {
 
 /// Reads and copies a little of this process's memory: takes some 50 µs.
 fn compare(memory: &mut Memory) -> Option<Prospect> {
-    let (source, mut target) = (vec![1u8; SAMPLE], vec![0u8; SAMPLE]);
+    let (source, mut target) = (vec![1u8; SAMPLE_BYTES], vec![0u8; SAMPLE_BYTES]);
     let (mut copied, mut read) = (u64::MAX, u64::MAX);
-    for _ in 0..SAMPLES {
+    for _ in 0..SAMPLE_COUNT {
         let began = cycles();
         black_box(&mut target).copy_from_slice(black_box(&source));
         copied = copied.min(cycles().saturating_sub(began));
         let began = cycles();
         // SAFETY: the target is as long as the sample.
-        unsafe { memory.read(source.as_ptr() as u64, target.as_mut_ptr(), SAMPLE) }.ok()?;
+        unsafe { memory.read(source.as_ptr() as u64, target.as_mut_ptr(), SAMPLE_BYTES) }.ok()?;
         read = read.min(cycles().saturating_sub(began));
     }
-    Some(Prospect { read: read * 1024 / SAMPLE as u64, slow: read > copied.saturating_mul(SLOW) })
+    Some(Prospect { read: read * 1024 / SAMPLE_BYTES as u64, slow: read > copied.saturating_mul(SLOW_FACTOR) })
 }
 
 #[cfg(all(test, not(loom)))]

@@ -10,21 +10,21 @@
 use std::collections::VecDeque;
 
 /// Bytes up to which messages are judged together, by class; longer ones are the last class.
-const CLASSES: [usize; 4] = [32 << 10, 128 << 10, 512 << 10, 2 << 20];
+const CLASS_BYTES: [usize; 4] = [32 << 10, 128 << 10, 512 << 10, 2 << 20];
 /// Messages under way that are remembered.
-const RECENT: usize = 16;
+const RECENT_MESSAGES: usize = 16;
 /// Times after which a way counts as known.
-const FIRST: u32 = 8;
-/// Times after which a way is given up that took [`FAR`] as long as the other each time.
-const GLANCE: u32 = 2;
+const MIN_SAMPLES: u32 = 8;
+/// Times after which a way is given up that took [`GIVE_UP_HALVES`] as long as the other each time.
+const GIVE_UP_SAMPLES: u32 = 2;
 /// Halves of the better way's time.
-const FAR: u64 = 3;
+const GIVE_UP_HALVES: u64 = 3;
 /// One of so many messages comes the other way, at most, while that is not known or no worse.
-const TRIED: u64 = 16;
+const TRIAL_MESSAGES: u64 = 16;
 /// At least, however much worse it is.
-const SELDOM: u64 = 4096;
+const MAX_TRIAL_MESSAGES: u64 = 4096;
 /// What tries cost together: one of so many parts of the time.
-const PRICE: u64 = 256;
+const TRIAL_TIME_PARTS: u64 = 256;
 
 /// What is typical of a cost that is sometimes much higher, because somebody interrupted: close to the median.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +38,7 @@ impl Typical {
     /// The least of the first: some of them touch memory that was never touched before. Then up or down by a sixteenth.
     fn note(&mut self, cost: u64) {
         let cost = cost.max(1);
-        if self.seen < FIRST {
+        if self.seen < MIN_SAMPLES {
             self.value = if self.seen == 0 { cost } else { self.value.min(cost) };
             self.seen += 1;
             return;
@@ -52,17 +52,17 @@ impl Typical {
     }
 
     fn known(&self) -> Option<u64> {
-        (self.seen >= FIRST).then_some(self.value)
+        (self.seen >= MIN_SAMPLES).then_some(self.value)
     }
 
     /// The same, sooner if it is far above the `other` way's.
     fn known_beside(&self, other: u64) -> Option<u64> {
-        (self.seen >= if far(self.value, other) { GLANCE } else { FIRST }).then_some(self.value)
+        (self.seen >= if far(self.value, other) { GIVE_UP_SAMPLES } else { MIN_SAMPLES }).then_some(self.value)
     }
 }
 
 fn far(worse: u64, better: u64) -> bool {
-    worse.saturating_mul(2) >= better.saturating_mul(FAR)
+    worse.saturating_mul(2) >= better.saturating_mul(GIVE_UP_HALVES)
 }
 
 fn per_kib(length: usize, cycles: u64) -> u64 {
@@ -89,7 +89,7 @@ pub struct Prospect {
 /// The receiver's choice. Times are cycles of the time stamp counter.
 #[derive(Debug, Default)]
 pub struct Pace {
-    ways: [Ways; CLASSES.len() + 1],
+    ways: [Ways; CLASS_BYTES.len() + 1],
     /// Messages that were decided upon last, and their classes.
     recent: VecDeque<(u64, usize)>,
     /// The latest message that comes through the ring, until it is there.
@@ -102,10 +102,10 @@ pub struct Pace {
 impl Pace {
     /// True if the message of this number and length had better come through the ring.
     pub fn rings(&mut self, number: u64, length: usize, prospect: Prospect, now: u64) -> bool {
-        let class = CLASSES.iter().position(|longest| length < *longest).unwrap_or(CLASSES.len());
+        let class = CLASS_BYTES.iter().position(|longest| length < *longest).unwrap_or(CLASS_BYTES.len());
         let hopeless = self.ways[..class].iter().rev().find_map(|shorter| shorter.ring_is_far(prospect)).unwrap_or(false);
         let rings = self.ways[class].choose(prospect, hopeless);
-        if self.recent.len() == RECENT {
+        if self.recent.len() == RECENT_MESSAGES {
             self.recent.pop_front();
         }
         self.recent.push_back((number, class));
@@ -162,12 +162,12 @@ impl Ways {
         let read = self.reads(prospect);
         let (rings, every) = match (self.ring.known_beside(read), read) {
             (None, _) if prospect.slow => return true,
-            (None, _) if hopeless => (false, PRICE),
-            (None, _) => (false, TRIED),
+            (None, _) if hopeless => (false, TRIAL_TIME_PARTS),
+            (None, _) => (false, TRIAL_MESSAGES),
             (Some(ring), read) => {
                 let (better, worse) = (ring.min(read).max(1), ring.max(read));
-                let every = PRICE.saturating_mul(worse - better) / better;
-                (ring <= read, every.clamp(TRIED, SELDOM))
+                let every = TRIAL_TIME_PARTS.saturating_mul(worse - better) / better;
+                (ring <= read, every.clamp(TRIAL_MESSAGES, MAX_TRIAL_MESSAGES))
             }
         };
         self.turn = self.turn.wrapping_add(1);
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn where_reading_is_slow_the_ring_is_used_from_the_first_and_nearly_always() {
         let mut near = Node::new(SLOW, 25, 120);
-        assert_eq!(near.rings(u64::from(FIRST), LENGTH), u64::from(FIRST));
+        assert_eq!(near.rings(u64::from(MIN_SAMPLES), LENGTH), u64::from(MIN_SAMPLES));
         assert!(near.rings(1000, LENGTH) > 990);
     }
 
@@ -239,9 +239,9 @@ mod tests {
     #[test]
     fn what_is_far_worse_is_seen_at_a_glance_and_not_tried_on_longer_messages() {
         let mut node = Node::new(FAST, 250, 100);
-        assert!(node.rings(5 * TRIED, 16 << 10) <= u64::from(GLANCE));
-        assert!(node.rings(2 * TRIED, 64 << 10) <= 1);
-        assert!(node.rings(2 * TRIED, 300 << 10) <= 1);
+        assert!(node.rings(5 * TRIAL_MESSAGES, 16 << 10) <= u64::from(GIVE_UP_SAMPLES));
+        assert!(node.rings(2 * TRIAL_MESSAGES, 64 << 10) <= 1);
+        assert!(node.rings(2 * TRIAL_MESSAGES, 300 << 10) <= 1);
         // But what has become better is noticed.
         node.ring = 30;
         node.rings(20_000, 16 << 10);

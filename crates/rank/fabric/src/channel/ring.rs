@@ -67,14 +67,14 @@ const WAITS: usize = 256;
 const GRANTS: usize = 320;
 
 /// Payload from which it begins with a line: copies are faster then.
-const LONG: usize = 1024;
+const MIN_ALIGNED_BYTES: usize = 1024;
 
 /// What stands in place of [`Header::padding`] in the ring: the header's first word is not 0.
 const WRITTEN: u16 = 1;
 /// Bytes of a header that its first word holds.
-const WORD: usize = size_of::<u64>();
+const WORD_BYTES: usize = size_of::<u64>();
 /// Most bytes in a ring in which there is still room for any record.
-const AMPLE: u64 = (CAPACITY - LINE) as u64 - record(HEADER, MAX_RECORD);
+const AMPLE_BYTES: u64 = (CAPACITY - LINE) as u64 - record(HEADER, MAX_RECORD);
 
 const _: () = assert!(CAPACITY.is_multiple_of(LINE) && HEADER <= LINE && MAX_RECORD + 2 * LINE <= CAPACITY);
 const _: () = assert!(offset_of!(Header, padding) == 6);
@@ -183,7 +183,7 @@ impl Drop for Ring {
 #[inline]
 fn header_length(header: &Header, payload: usize) -> usize {
     match header.is_brief() {
-        _ if payload >= LONG => LINE,
+        _ if payload >= MIN_ALIGNED_BYTES => LINE,
         true => BRIEF,
         false => HEADER,
     }
@@ -265,11 +265,11 @@ impl Writer {
         // SAFETY: `start` is 64-aligned and HEADER ≤ 64 ≤ what is left before the end (capacity is a multiple of 64),
         // and the positions say that the reader looks at nothing of [head, head + size) but the first word.
         unsafe {
-            let (from, to) = (header.as_bytes().as_ptr().add(WORD), self.ring.base.add(start + WORD));
+            let (from, to) = (header.as_bytes().as_ptr().add(WORD_BYTES), self.ring.base.add(start + WORD_BYTES));
             if fixed == BRIEF {
-                std::ptr::copy_nonoverlapping(from, to, BRIEF - WORD);
+                std::ptr::copy_nonoverlapping(from, to, BRIEF - WORD_BYTES);
             } else {
-                std::ptr::copy_nonoverlapping(from, to, HEADER - WORD);
+                std::ptr::copy_nonoverlapping(from, to, HEADER - WORD_BYTES);
             }
         }
         self.ring.note_written(self.head, size as usize);
@@ -357,9 +357,11 @@ impl Reader {
         self.ring.note_read(self.tail, HEADER);
         let start = self.ring.place(self.tail);
         let mut bytes = [0; HEADER];
-        bytes[..WORD].copy_from_slice(&word.to_le_bytes());
+        bytes[..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
         // SAFETY: the tail is a multiple of 64, so a header at its place lies inside the data area.
-        unsafe { std::ptr::copy_nonoverlapping(self.ring.base.add(start + WORD), bytes[WORD..].as_mut_ptr(), HEADER - WORD) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.ring.base.add(start + WORD_BYTES), bytes[WORD_BYTES..].as_mut_ptr(), HEADER - WORD_BYTES)
+        };
         let mut header = Header::from_bytes(&bytes);
         if std::mem::take(&mut header.padding) != WRITTEN {
             return Err(ChannelError::Protocol("no record where one begins in a ring".into()));
@@ -391,11 +393,11 @@ impl Reader {
         self.ring.word64(TAIL).store(self.tail, Ordering::Release);
     }
 
-    /// True once if the writer waits for room. It can do so only if more than [`AMPLE`] bytes are there by its latest look at
+    /// True once if the writer waits for room. It can do so only if more than [`AMPLE_BYTES`] bytes are there by its latest look at
     /// the tail; when they have been read, it is looked at.
     #[inline]
     pub fn writer_waits(&mut self) -> bool {
-        if self.unseen <= AMPLE {
+        if self.unseen <= AMPLE_BYTES {
             return false;
         }
         self.unseen = 0;

@@ -11,11 +11,11 @@
 //! - Acknowledging: Linux answers every second small segment with an empty one, and if they are less than
 //!   536 bytes together it does so inside the receiver's `recv`, before the message is seen (a microsecond and a half).
 //!   More than that it acknowledges on arrival, beside the receiver. So packets that leave alone are padded to
-//!   [`ALONE`] bytes.
+//!   [`MIN_LONE_BYTES`] bytes.
 //!
-//! Memory: per channel that received lately one stage of [`STAGE`] bytes, per channel that is in the middle of a message
+//! Memory: per channel that received lately one stage of [`STAGE_BYTES`] bytes, per channel that is in the middle of a message
 //! nobody waits for that message (at most [`MAX_STREAMED`]), per channel with a burst or a torn packet the bytes of
-//! these (at most [`GATHER`] or [`MAX_STREAMED`]). A channel at rest has none of it.
+//! these (at most [`MAX_BURST_BYTES`] or [`MAX_STREAMED`]). A channel at rest has none of it.
 //!
 //! Peers are not trusted: lengths are checked before anything depends on them.
 
@@ -29,19 +29,19 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use std::collections::VecDeque;
 
 /// Bytes read at a time while no packet is under way.
-const STAGE: usize = 8 * 1024;
+const STAGE_BYTES: usize = 8 * 1024;
 /// Part of the stage for what follows a packet that is received in place: the next header and a small packet or two.
-const TAIL: usize = 1024;
+const STAGE_TAIL_BYTES: usize = 1024;
 /// Most bytes of a burst that wait for each other.
-const GATHER: usize = 16 * 1024;
+const MAX_BURST_BYTES: usize = 16 * 1024;
 /// Packets up to this size are copied into one piece to be sent, which is cheaper than a list of two.
-const SMALL: usize = 512;
+const MAX_COPIED_BYTES: usize = 512;
 
 /// Least size of a packet that leaves alone: two are more than the 536 bytes of the module's head.
-pub const ALONE: usize = 272;
+pub const MIN_LONE_BYTES: usize = 272;
 /// Payload of a packet of a long transfer.
-const CHUNK: usize = 256 * 1024;
-const _: () = assert!(ALONE <= HEADER + SMALL && ALONE <= STAGE && CHUNK <= MAX_STREAMED);
+const CHUNK_BYTES: usize = 256 * 1024;
+const _: () = assert!(MIN_LONE_BYTES <= HEADER + MAX_COPIED_BYTES && MIN_LONE_BYTES <= STAGE_BYTES && CHUNK_BYTES <= MAX_STREAMED);
 
 /// Settings of both ends, before or after connecting. The congestion control of a machine may be tuned for wide-area
 /// links; cubic is better between nodes and is allowed to everybody where it is loaded at all.
@@ -108,17 +108,17 @@ impl TcpOutgoing {
             return Ok(false);
         }
         let length: usize = payload.iter().map(|segment| segment.len).sum();
-        if length <= SMALL {
-            let mut packet = [0; HEADER + SMALL];
+        if length <= MAX_COPIED_BYTES {
+            let mut packet = [0; HEADER + MAX_COPIED_BYTES];
             let mut end = HEADER;
             for segment in payload {
                 packet[end..end + segment.len].copy_from_slice(lent(segment));
                 end += segment.len;
             }
             let mut header = *header;
-            header.padding = ALONE.saturating_sub(end) as u16;
+            header.padding = MIN_LONE_BYTES.saturating_sub(end) as u16;
             packet[..HEADER].copy_from_slice(header.as_bytes());
-            let packet = &packet[..end.max(ALONE)];
+            let packet = &packet[..end.max(MIN_LONE_BYTES)];
             let Some(sent) = self.write(&[IoSlice::new(packet)])? else { return Ok(false) };
             self.rest.extend_from_slice(&packet[sent..]);
             return Ok(true);
@@ -161,7 +161,7 @@ impl Outgoing for TcpOutgoing {
     fn defer(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         let length: usize = payload.iter().map(|segment| segment.len).sum();
         let waiting = self.rest.len() - self.sent;
-        if !self.lent.is_empty() || waiting + HEADER + length > GATHER {
+        if !self.lent.is_empty() || waiting + HEADER + length > MAX_BURST_BYTES {
             return self.send(header, payload);
         }
         self.rest.extend_from_slice(header.as_bytes());
@@ -194,7 +194,7 @@ impl Outgoing for TcpOutgoing {
             self.skip(sent - own);
         }
         self.sent = 0;
-        if self.rest.capacity() > GATHER {
+        if self.rest.capacity() > MAX_BURST_BYTES {
             self.rest = Vec::new();
         } else {
             self.rest.clear();
@@ -207,7 +207,7 @@ impl Outgoing for TcpOutgoing {
     }
 
     fn chunk(&self) -> usize {
-        CHUNK
+        CHUNK_BYTES
     }
 
     fn lend_limit(&self) -> usize {
@@ -259,7 +259,7 @@ impl Outgoing for TcpOutgoing {
 
 /// A packet whose payload has come in part.
 #[derive(Debug)]
-enum Part {
+enum PartialPacket {
     /// Data or a write, which may be delivered in parts: the header of what is still to come.
     Pieces(Header),
     /// Anything else: it is put together here.
@@ -274,7 +274,7 @@ pub struct TcpIncoming {
     stage: Vec<u8>,
     start: usize,
     end: usize,
-    part: Option<Part>,
+    part: Option<PartialPacket>,
     ended: bool,
 }
 
@@ -302,7 +302,7 @@ impl TcpIncoming {
         let header = Header::from_bytes(bytes);
         let length = header.payload as usize;
         let limit = if in_parts(&header) || header.kind == Kind::Eager as u8 { MAX_STREAMED } else { MAX_PAYLOAD };
-        if length > limit || header.padding > 0 && HEADER + length + usize::from(header.padding) > ALONE {
+        if length > limit || header.padding > 0 && HEADER + length + usize::from(header.padding) > MIN_LONE_BYTES {
             return Err(ChannelError::Protocol("impossible length in a stream".into()));
         }
         Ok(Some(header))
@@ -325,9 +325,9 @@ impl TcpIncoming {
             }
             self.start = body;
             self.part = Some(if sink.place(&mut header).is_some() || in_parts(&header) {
-                Part::Pieces(header)
+                PartialPacket::Pieces(header)
             } else {
-                Part::Whole { header, body: vec![0; length], have: 0 }
+                PartialPacket::Whole { header, body: vec![0; length], have: 0 }
             });
             return Ok(Some(HEADER));
         };
@@ -335,7 +335,7 @@ impl TcpIncoming {
             return Ok(None);
         }
         match part {
-            Part::Pieces(header) => {
+            PartialPacket::Pieces(header) => {
                 let size = have.min(header.payload as usize);
                 let piece = cut(header, size);
                 if header.payload == 0 {
@@ -345,7 +345,7 @@ impl TcpIncoming {
                 sink.packet(&piece, Payload::one(&self.stage[self.start - size..self.start]))?;
                 Ok(Some(size))
             }
-            Part::Whole { body, have: got, .. } => {
+            PartialPacket::Whole { body, have: got, .. } => {
                 let size = have.min(body.len() - *got);
                 body[*got..*got + size].copy_from_slice(&self.stage[self.start..self.start + size]);
                 *got += size;
@@ -358,9 +358,9 @@ impl TcpIncoming {
 
     /// Delivers the packet that was put together, if it is complete.
     fn complete(&mut self, sink: Deliver<'_>) -> Result<(), ChannelError> {
-        if let Some(Part::Whole { body, have, .. }) = &self.part
+        if let Some(PartialPacket::Whole { body, have, .. }) = &self.part
             && *have == body.len()
-            && let Some(Part::Whole { header, body, .. }) = self.part.take()
+            && let Some(PartialPacket::Whole { header, body, .. }) = self.part.take()
         {
             sink.packet(&header, Payload::one(&body))?;
         }
@@ -371,15 +371,15 @@ impl TcpIncoming {
     /// be delivered now. Returns the bytes, and whether the socket may have more.
     fn read(&mut self, sink: Deliver<'_>) -> Result<(usize, bool), ChannelError> {
         if self.stage.is_empty() {
-            self.stage.resize(STAGE, 0);
+            self.stage.resize(STAGE_BYTES, 0);
         }
         self.stage.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
         let (target, header) = match &mut self.part {
             None => (Segment::EMPTY, None),
-            Some(Part::Whole { body, have, .. }) => (Segment { base: body[*have..].as_mut_ptr(), len: body.len() - *have }, None),
-            Some(Part::Pieces(header)) => (sink.place(header).unwrap_or(Segment::EMPTY), Some(header)),
+            Some(PartialPacket::Whole { body, have, .. }) => (Segment { base: body[*have..].as_mut_ptr(), len: body.len() - *have }, None),
+            Some(PartialPacket::Pieces(header)) => (sink.place(header).unwrap_or(Segment::EMPTY), Some(header)),
         };
         let room = &mut self.stage[self.end..];
         let asked;
@@ -387,7 +387,7 @@ impl TcpIncoming {
             asked = room.len();
             receive(|| rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT).map(|(read, _)| read))
         } else {
-            let tail = room.len().min(TAIL);
+            let tail = room.len().min(STAGE_TAIL_BYTES);
             asked = target.len + tail;
             // SAFETY: memory of `body`, or lent by the application and valid until the next call of the sink; nobody else
             // in this process touches it meanwhile.
@@ -413,7 +413,7 @@ impl TcpIncoming {
                 }
                 sink.packet(&piece, Payload { parts: [Segment { base: target.base, len: placed }, Segment::EMPTY] })?;
             }
-        } else if let Some(Part::Whole { have, .. }) = &mut self.part {
+        } else if let Some(PartialPacket::Whole { have, .. }) = &mut self.part {
             *have += placed;
             self.complete(sink)?;
         }

@@ -34,7 +34,7 @@
 //!
 //! Faults assumed: a peer may say any of the three at any time. A sender that ignores HOLD is not stopped.
 
-use super::matching::{Matcher, RECORD};
+use super::matching::{Matcher, RECORD_BYTES};
 use super::packet::{Header, Kind, flag};
 use super::{Engine, Outlet};
 use mend_messages::job::Rank;
@@ -131,7 +131,7 @@ impl Engine {
         let half = self.flow.limit() / LIMIT_PARTS / 2;
         let queue = self.held_messages.spaces.entry((to.0, to.1, tagged)).or_default();
         queue.operations.push_back(operation);
-        queue.budget = queue.budget.saturating_sub(RECORD + bytes as u64);
+        queue.budget = queue.budget.saturating_sub(RECORD_BYTES + bytes as u64);
         // In good time, so that nobody has to wait who sends no faster than the answer comes.
         if queue.budget <= half && !std::mem::replace(&mut queue.asked, true) {
             self.ask(out, from, to, tagged);

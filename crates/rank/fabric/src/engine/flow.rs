@@ -9,7 +9,7 @@
 //! So what waits here of one peer is at most the limit, in bytes of messages. Nobody ever waits for a TAKEN: a message that
 //! may not go at once is announced in its turn, so the receiver may ask for the last one first (MPI's matching allows it), and
 //! its data stays with its sender, in the sender's memory if the application has its buffer back already. What announcements
-//! take, and messages of at most [`FREE`] bytes, which take no more than these, is bounded by [`super::back_pressure`].
+//! take, and messages of at most [`UNCOUNTED_BYTES`] bytes, which take no more than these, is bounded by [`super::back_pressure`].
 //!
 //! What is on its way is bounded, too, in number of messages: queues and sockets hold many short ones, each of which takes far
 //! more memory where it waits. A sender asks (by a HELD) before it must hear an answer to go on, so it seldom has to wait.
@@ -20,15 +20,15 @@
 //! Faults assumed: a peer may say anything in a TAKEN; a number that was not sent or goes back is refused. A peer that does not
 //! keep to the limit is not stopped: ranks of a job run the same release with the same settings.
 
-use super::matching::RECORD;
+use super::matching::RECORD_BYTES;
 use mend_messages::job::Rank;
 
 /// Longest message that is not counted, bytes.
-pub const FREE: usize = 64;
+pub const UNCOUNTED_BYTES: usize = 64;
 /// Limit until it is set, bytes.
-const LIMIT: u64 = 4 << 20;
+const DEFAULT_LIMIT_BYTES: u64 = 4 << 20;
 /// Part of the limit that is taken before the sender hears of it.
-const SHARE: u64 = 4;
+const LIMIT_PARTS: u64 = 4;
 
 /// What was counted between this process and one peer, in bytes; everything only grows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +58,7 @@ pub struct Flow {
 
 impl Default for Flow {
     fn default() -> Self {
-        Self { limit: LIMIT, accounts: Vec::new() }
+        Self { limit: DEFAULT_LIMIT_BYTES, accounts: Vec::new() }
     }
 }
 
@@ -85,7 +85,7 @@ impl Flow {
     /// True if a message of this length may go at once; it is counted then.
     #[inline]
     pub fn admit(&mut self, peer: Rank, length: usize) -> bool {
-        if length <= FREE {
+        if length <= UNCOUNTED_BYTES {
             return true;
         }
         let limit = self.limit;
@@ -100,10 +100,10 @@ impl Flow {
     /// A message that came at once has left: it met its receive or was dropped. What the peer should be told now, if anything.
     #[inline]
     pub fn take(&mut self, peer: Rank, length: u64) -> Option<u64> {
-        if length <= FREE as u64 {
+        if length <= UNCOUNTED_BYTES as u64 {
             return None;
         }
-        let share = self.limit / SHARE;
+        let share = self.limit / LIMIT_PARTS;
         let account = self.account(peer);
         account.taken += length;
         (account.taken - account.told >= share).then(|| {
@@ -114,7 +114,7 @@ impl Flow {
 
     /// Messages to one peer whose arrival nobody has told of yet: with their records these take as much as may wait.
     fn most_on_way(&self) -> u64 {
-        (self.limit / RECORD).max(1)
+        (self.limit / RECORD_BYTES).max(1)
     }
 
     /// True if so many messages are on their way that the peer must answer before the next.
@@ -128,7 +128,7 @@ impl Flow {
     /// A message leaves. True: it is time to ask.
     #[inline]
     pub fn leaves(&mut self, peer: Rank) -> bool {
-        let share = self.most_on_way() / SHARE;
+        let share = self.most_on_way() / LIMIT_PARTS;
         let account = self.account(peer);
         account.left += 1;
         account.asked.is_none() && account.left - account.arrived > share

@@ -14,7 +14,7 @@ use crate::engine::ordered::{Ordered, Sought};
 use crate::engine::packet::Header;
 
 /// What a message that waits takes besides its payload, about, bytes.
-pub const RECORD: u64 = 160;
+pub const RECORD_BYTES: u64 = 160;
 
 /// A rank and one of its endpoints.
 pub type Source = (u32, u16);
@@ -76,7 +76,7 @@ pub struct Unexpected {
 impl Unexpected {
     /// Bytes that it takes, about.
     fn cost(&self) -> u64 {
-        RECORD + self.body.len() as u64
+        RECORD_BYTES + self.body.len() as u64
     }
 }
 

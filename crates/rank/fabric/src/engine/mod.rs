@@ -397,7 +397,7 @@ impl Engine {
     /// Bytes of messages that wait here and are counted.
     fn waiting_data(&self) -> u64 {
         let open = self.endpoints.iter().flatten();
-        let counted = |message: &Unexpected| if message.body.len() > flow::FREE { message.body.len() as u64 } else { 0 };
+        let counted = |message: &Unexpected| if message.body.len() > flow::UNCOUNTED_BYTES { message.body.len() as u64 } else { 0 };
         open.flat_map(|endpoint| endpoint.tagged.waiting().chain(endpoint.plain.waiting()).map(counted)).sum()
     }
 }

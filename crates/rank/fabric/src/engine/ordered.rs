@@ -10,11 +10,11 @@
 use std::collections::{HashMap, VecDeque};
 
 /// Entries to look through before an index is made.
-const FEW: usize = if cfg!(test) { 2 } else { 32 };
+const MIN_INDEXED_ENTRIES: usize = if cfg!(test) { 2 } else { 32 };
 /// Masks of searches for which there may be an index at a time.
-const MASKS: usize = 8;
+const MAX_MASKS: usize = 8;
 /// Entries that are gone before an index is made anew, or the places of them taken out, besides as many as there are.
-const GONE: usize = if cfg!(test) { 4 } else { 1024 };
+const MIN_GONE_ENTRIES: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// What an entry is found by.
 pub trait Sought {
@@ -115,7 +115,7 @@ impl<T: Sought> Ordered<T> {
     /// the entry, or by `ignore` if entries do not say.
     #[inline]
     pub fn find(&mut self, tag: u64, ignore: u64, fits: impl Fn(&T) -> bool) -> Option<(i64, usize)> {
-        let few = self.entries.len().min(FEW);
+        let few = self.entries.len().min(MIN_INDEXED_ENTRIES);
         let found = self.look_through(0, few, &fits);
         if found.is_some() || few == self.entries.len() { found } else { self.find_beyond(tag, ignore, &fits) }
     }
@@ -124,8 +124,8 @@ impl<T: Sought> Ordered<T> {
     fn find_beyond(&mut self, tag: u64, ignore: u64, fits: &impl Fn(&T) -> bool) -> Option<(i64, usize)> {
         let own = self.front()?.ignored().is_some();
         if self.indices.is_empty() || !own && !self.indices.iter().any(|index| index.ignore == ignore) {
-            if self.indices.len() == MASKS {
-                return self.look_through(FEW, self.entries.len(), fits);
+            if self.indices.len() == MAX_MASKS {
+                return self.look_through(MIN_INDEXED_ENTRIES, self.entries.len(), fits);
             }
             self.make(ignore, own);
         }
@@ -208,11 +208,11 @@ impl<T: Sought> Ordered<T> {
             self.holes -= 1;
         }
         let there = self.entries.len() - self.holes;
-        if self.holes > there + GONE {
+        if self.holes > there + MIN_GONE_ENTRIES {
             self.entries.retain(|(_, entry)| entry.is_some());
             self.holes = 0;
         }
-        if there == 0 || self.gone > there + GONE {
+        if there == 0 || self.gone > there + MIN_GONE_ENTRIES {
             self.indices.clear();
         }
         Some(taken)

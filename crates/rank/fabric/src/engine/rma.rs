@@ -89,7 +89,7 @@ pub enum Begun {
 }
 
 /// Bytes accessed directly in one go: less than half a millisecond.
-const DIRECT: usize = 1 << 20;
+const DIRECT_BYTES: usize = 1 << 20;
 
 /// An RMA operation to start.
 #[derive(Clone, Copy, Debug)]
@@ -259,7 +259,7 @@ impl Engine {
         if transfer.data.is_some() || whole == 0 || self.waiting.contains_key(&peer) {
             return Ok(None);
         }
-        let part = DIRECT.min(whole - transfer.done);
+        let part = DIRECT_BYTES.min(whole - transfer.done);
         let Some(address) = transfer.address.checked_add(transfer.done as u64) else { return Ok(None) };
         let wanted = RegionAccess { write: kind == Kind::Write, key: transfer.key, address };
         let reached = if part == whole {

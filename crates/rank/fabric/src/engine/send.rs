@@ -2,7 +2,7 @@
 
 use super::buffers::{Buffers, MAX_SEGMENTS, Segment, gather};
 use super::completion::Completion;
-use super::matching::RECORD;
+use super::matching::RECORD_BYTES;
 use super::packet::{Header, Kind, MAX_PAYLOAD, flag};
 use super::{Class, Engine, Fault, Operation, Outlet, Stream};
 use mend_fabric_sys::{
@@ -220,7 +220,7 @@ impl Engine {
         self.flow.leaves(peer);
         if length > EAGER_LIMIT || !self.flow.admit(peer, length) {
             self.announce(out, id);
-            return RECORD;
+            return RECORD_BYTES;
         }
         let Some(buffers) = sending.buffers.take() else { return 0 };
         let mut header = sending.header;
@@ -231,7 +231,7 @@ impl Engine {
         if !awaits_ack {
             self.finish_send(out, id, 0);
         }
-        RECORD + length as u64
+        RECORD_BYTES + length as u64
     }
 
     /// CTS: the receiver has a buffer.

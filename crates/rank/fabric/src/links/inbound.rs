@@ -15,11 +15,11 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Bytes received from one channel before the next has its turn.
-const BUDGET: usize = 256 * 1024;
+const TURN_BYTES: usize = 256 * 1024;
 /// Connections that may be in their handshake at a time, beyond one per rank.
 const MAX_PENDING_HANDSHAKES: usize = 64;
 /// Channels announced by sockets that keep their buffers after something came.
-const WARM: usize = 16;
+const MAX_WARM_CHANNELS: usize = 16;
 /// Most rounds in which sockets are polled between two looks at all of them.
 pub(super) const MAX_DIRECT: u32 = 7;
 /// Time a peer has to show that it belongs to the job.
@@ -103,7 +103,7 @@ impl Links {
         let Some(mut inbound) = self.inbound.get_mut(number as usize).and_then(Option::take) else { return false };
         let Inbound { channel, rank, drained, marker, pull_kind, .. } = &mut *inbound;
         let (rank, pull_kind) = (*rank, *pull_kind);
-        let outcome = channel.receive(BUDGET, &mut Delivery { links: self, engine, rank, pull_kind, drained, marker });
+        let outcome = channel.receive(TURN_BYTES, &mut Delivery { links: self, engine, rank, pull_kind, drained, marker });
         match outcome {
             Ok(packets) => {
                 if inbound.marker.is_some() {
@@ -205,7 +205,7 @@ impl Links {
         }
         self.warm.retain(|other| *other != number);
         self.warm.push_back(number);
-        if self.warm.len() > WARM
+        if self.warm.len() > MAX_WARM_CHANNELS
             && let Some(cold) = self.warm.pop_front()
             && let Some(Some(inbound)) = self.inbound.get_mut(cold as usize)
         {

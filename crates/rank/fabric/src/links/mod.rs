@@ -36,23 +36,23 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 
 /// Bytes that may wait for one peer before the application is told to try again.
-const QUEUE_LIMIT: usize = 4 << 20;
+const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// Packets of this rank to itself that may wait before its streams pause.
-const LOOPBACK_LIMIT: usize = 16;
+const MAX_LOOPBACK_PACKETS: usize = 16;
 /// Payload of a packet of a stream to itself, bytes.
-const LOOPBACK_CHUNK: usize = 64 * 1024;
+const LOOPBACK_CHUNK_BYTES: usize = 64 * 1024;
 /// Polls between two looks at the sockets when all open channels are rings.
-const LOOK_EVERY: u32 = 256;
+const POLLS_PER_SOCKET_CHECK: u32 = 256;
 /// The same when rings and sockets are mixed.
-const LOOK_EVERY_MIXED: u32 = 8;
+const MIXED_POLLS_PER_SOCKET_CHECK: u32 = 8;
 /// Rounds between two polls of the latest sockets when rings and sockets are mixed.
 const POLL_EVERY_MIXED: u32 = 4;
 /// Packets to a peer between two rounds that leave at once each; more are a burst and wait for each other, until the next
 /// round. Few, so that a program seldom depends on the nudge; a call more or less does not matter to a long burst.
-const BURST: u32 = 4;
+const BURST_PACKETS: u32 = 4;
 /// Packets to a peer between two rounds after which the application is told to try again: it makes a round then, and hears what
 /// the peer has to say, that it holds too much already (see [`crate::engine::back_pressure`]) among it.
-const LONG_BURST: u32 = 1024;
+const LONG_BURST_PACKETS: u32 = 1024;
 
 /// See the module.
 #[derive(Default)]
@@ -222,9 +222,9 @@ impl Links {
         }
         self.rounds = self.rounds.wrapping_add(1);
         let every = match (self.polled.is_empty(), self.by_socket) {
-            (true, 0) | (false, 0) => LOOK_EVERY,
+            (true, 0) | (false, 0) => POLLS_PER_SOCKET_CHECK,
             (true, _) => 1 + self.direct,
-            (false, _) => LOOK_EVERY_MIXED,
+            (false, _) => MIXED_POLLS_PER_SOCKET_CHECK,
         };
         if self.direct > 0 && (self.polled.is_empty() || self.rounds.is_multiple_of(POLL_EVERY_MIXED)) {
             moved |= self.poll_sockets(engine);

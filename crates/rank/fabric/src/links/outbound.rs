@@ -1,6 +1,6 @@
 //! Opening channels and sending what waits.
 
-use super::{LOOPBACK_CHUNK, LOOPBACK_LIMIT, Links};
+use super::{LOOPBACK_CHUNK_BYTES, Links, MAX_LOOPBACK_PACKETS};
 use crate::channel::opening::{Opening, Step};
 use crate::channel::{ChannelError, Hello, Medium, Outgoing};
 use crate::engine::Stream;
@@ -17,7 +17,7 @@ const MAX_BACKOFF: Duration = Duration::from_millis(500);
 /// An opening that takes longer is given up and begun again.
 const OPENING_TIME: Duration = Duration::from_secs(10);
 /// Bytes that one stream sends before the next has its turn.
-const TURN: usize = 256 * 1024;
+const TURN_BYTES: usize = 256 * 1024;
 
 impl Links {
     pub(super) fn list(&mut self, rank: Rank) {
@@ -103,7 +103,7 @@ impl Links {
                 Ok(sent) => {
                     moved |= sent > 0;
                     peer.used |= sent > 0;
-                    if channel.unsent() || sent < TURN && stream.offset < stream.length {
+                    if channel.unsent() || sent < TURN_BYTES && stream.offset < stream.length {
                         break Ok(());
                     }
                     if stream.offset < stream.length {
@@ -125,10 +125,10 @@ impl Links {
         let Some(me) = self.rank() else { return false };
         let Some(peer) = self.peers.get_mut(me as usize) else { return false };
         let mut moved = false;
-        while self.loopback.len() < LOOPBACK_LIMIT
+        while self.loopback.len() < MAX_LOOPBACK_PACKETS
             && let Some(stream) = peer.streams.front_mut()
         {
-            let (header, size) = next_packet(stream, LOOPBACK_CHUNK);
+            let (header, size) = next_packet(stream, LOOPBACK_CHUNK_BYTES);
             let payload = gather(stream.buffers.slice(stream.offset, size).segments());
             stream.offset += size;
             self.loopback.push_back((header, payload));
@@ -274,7 +274,7 @@ fn next_packet(stream: &Stream, chunk: usize) -> (Header, usize) {
 /// refer to the last of them.
 fn send_stream(channel: &mut dyn Outgoing, stream: &mut Stream) -> Result<usize, ChannelError> {
     let mut total = 0;
-    while stream.offset < stream.length && total < TURN && !channel.unsent() {
+    while stream.offset < stream.length && total < TURN_BYTES && !channel.unsent() {
         let (header, size) = next_packet(stream, channel.chunk());
         let taken = match &stream.buffers {
             Buffers::One(whole) => channel.lend(&header, &[Segment { base: whole.base.wrapping_add(stream.offset), len: size }])?,

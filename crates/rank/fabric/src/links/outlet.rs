@@ -1,6 +1,6 @@
 //! What the engine asks of the links: to send, to offer memory, to reach a peer's.
 
-use super::{BURST, LONG_BURST, Links, QUEUE_LIMIT};
+use super::{BURST_PACKETS, LONG_BURST_PACKETS, Links, MAX_QUEUED_BYTES};
 use crate::engine::buffers::{Segment, gather};
 use crate::engine::packet::Header;
 use crate::engine::pull::{Offer, Pull};
@@ -10,8 +10,8 @@ use mend_messages::job::Rank;
 
 impl Outlet for Links {
     fn has_room(&self, peer: Rank) -> bool {
-        let endless = |peer: &Peer| peer.burst.1 >= LONG_BURST && peer.burst.0 == self.rounds;
-        self.peers.get(peer as usize).is_none_or(|peer| peer.queued < QUEUE_LIMIT && !endless(peer))
+        let endless = |peer: &Peer| peer.burst.1 >= LONG_BURST_PACKETS && peer.burst.0 == self.rounds;
+        self.peers.get(peer as usize).is_none_or(|peer| peer.queued < MAX_QUEUED_BYTES && !endless(peer))
     }
 
     fn flows(&self, peer: Rank) -> bool {
@@ -35,7 +35,7 @@ impl Outlet for Links {
             Outbound::Open(channel) if peer.queue.is_empty() && !peer.held => {
                 peer.burst = if peer.burst.0 == self.rounds { (self.rounds, peer.burst.1 + 1) } else { (self.rounds, 1) };
                 // Without somebody who would see to it, nothing may wait for a round.
-                let burst = !self.in_round && peer.burst.1 > BURST && self.nudge.is_some();
+                let burst = !self.in_round && peer.burst.1 > BURST_PACKETS && self.nudge.is_some();
                 let taken = if self.in_round || burst { channel.defer(header, payload) } else { channel.send(header, payload) };
                 match taken {
                     Ok(true) => {

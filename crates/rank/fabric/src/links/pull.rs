@@ -16,7 +16,7 @@ use crate::report;
 use mend_messages::job::Rank;
 
 /// Bytes read from one peer before others have their turn.
-const BUDGET: usize = 512 * 1024;
+const TURN_BYTES: usize = 512 * 1024;
 
 impl Inbound {
     /// True if this message had better come in packets.
@@ -92,7 +92,7 @@ impl Links {
 
     fn pull_from(&mut self, engine: &mut Engine, number: u32) -> bool {
         let Some(mut inbound) = self.inbound.get_mut(number as usize).and_then(Option::take) else { return false };
-        let mut budget = BUDGET;
+        let mut budget = TURN_BYTES;
         let mut moved = false;
         if let Some(puller) = inbound.channel.puller() {
             while let Some((token, outcome)) = puller.completed() {
@@ -108,7 +108,7 @@ impl Links {
                 }
             }
         }
-        moved |= budget < BUDGET;
+        moved |= budget < TURN_BYTES;
         let mut at = 0;
         while let Some(pulling) = inbound.pulls.get(at) {
             let Some(complete) = pulling.outcome() else {

@@ -341,7 +341,7 @@ fn a_burst_waits_only_if_somebody_will_see_to_it() {
         world.progress();
     }
     let mut burst = |world: &mut World| {
-        for _ in 0..2 * BURST {
+        for _ in 0..2 * BURST_PACKETS {
             packet.tag += 1;
             world.nodes[0].links.post(1, &packet, &[]);
         }
@@ -360,14 +360,14 @@ fn a_burst_waits_only_if_somebody_will_see_to_it() {
     for _ in 0..1000 {
         world.progress();
     }
-    for _ in 0..=4 * BURST {
+    for _ in 0..=4 * BURST_PACKETS {
         let mut memory = [0u8; 8];
         let buffers = Buffers::One(Segment { base: memory.as_mut_ptr(), len: 8 });
         let node = &mut world.nodes[1];
         node.engine.receive(&mut node.links, 0, Receive { tag: None, source: None, buffers, context: 0, flags: 0 }).unwrap();
     }
     let node = &mut world.nodes[1];
-    assert_eq!(node.engine.queues.get_mut(node.queue).unwrap().entries.len(), 4 * BURST as usize + 1);
+    assert_eq!(node.engine.queues.get_mut(node.queue).unwrap().entries.len(), 4 * BURST_PACKETS as usize + 1);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
 /// Rounds of progress in one look, while something moves.
-const ROUNDS: u32 = 32;
+const MAX_ROUNDS: u32 = 32;
 
 #[repr(C)]
 pub struct Counter {
@@ -65,7 +65,7 @@ fn look(number: u64) -> Count {
         return tell(&mut state);
     }
     // What moves may be parts of a long transfer: it goes on faster without a way back to the MPI library after each.
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         if !fabric.progress(&mut state) {
             match fabric.rest(state) {
                 Some(rested) => {

@@ -18,7 +18,7 @@ pub struct CompletionQueue {
 }
 
 /// Rounds of progress in one call, while something moves.
-const ROUNDS: u32 = 32;
+const MAX_ROUNDS: u32 = 32;
 
 static FID_OPS: FiOps = fid_operations(close);
 
@@ -143,7 +143,7 @@ unsafe fn read_into(cq: *mut FidCq, buffer: *mut c_void, count: usize, sources: 
                 return got;
             }
             rounds += 1;
-            if rounds == ROUNDS {
+            if rounds == MAX_ROUNDS {
                 return -FI_EAGAIN as isize;
             }
         }

@@ -27,8 +27,8 @@ const OP_FLAGS: u64 = FI_COMPLETION
 const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 const MAX_MESSAGE: usize = isize::MAX as usize;
 /// Nominal depth of the queues; they grow as needed.
-const DEPTH: usize = 64 * 1024;
-const MANY: usize = 32 * 1024;
+const QUEUE_DEPTH: usize = 64 * 1024;
+const MAX_OBJECTS: usize = 32 * 1024;
 
 pub unsafe extern "C" fn getinfo(
     _version: u32,
@@ -79,7 +79,7 @@ unsafe fn acceptable(hints: &FiInfo) -> bool {
                 && tx.inject_size <= INJECT_LIMIT
                 && tx.iov_limit <= MAX_SEGMENTS
                 && tx.rma_iov_limit <= 1
-                && tx.size <= DEPTH
+                && tx.size <= QUEUE_DEPTH
         })
         && rx.is_none_or(|rx| {
             rx.caps & !(PRIMARY | SECONDARY) == 0
@@ -87,7 +87,7 @@ unsafe fn acceptable(hints: &FiInfo) -> bool {
                 && rx.msg_order & !FI_ORDER_SAS == 0
                 && rx.comp_order == 0
                 && rx.iov_limit <= MAX_SEGMENTS
-                && rx.size <= DEPTH
+                && rx.size <= QUEUE_DEPTH
         })
         && ep.is_none_or(|ep| {
             matches!(ep.r#type, FI_EP_UNSPEC | FI_EP_RDM)
@@ -152,13 +152,13 @@ unsafe fn describe(hints: Option<&FiInfo>) -> *mut FiInfo {
     t.op_flags = want_tx.map_or(0, |want| want.op_flags);
     t.msg_order = FI_ORDER_SAS;
     t.inject_size = INJECT_LIMIT;
-    t.size = DEPTH;
+    t.size = QUEUE_DEPTH;
     t.iov_limit = MAX_SEGMENTS;
     t.rma_iov_limit = 1;
     r.caps = caps;
     r.op_flags = want_rx.map_or(0, |want| want.op_flags);
     r.msg_order = FI_ORDER_SAS;
-    r.size = DEPTH;
+    r.size = QUEUE_DEPTH;
     r.iov_limit = MAX_SEGMENTS;
     e.r#type = FI_EP_RDM;
     e.protocol = FI_PROV_SPECIFIC;
@@ -175,15 +175,15 @@ unsafe fn describe(hints: Option<&FiInfo>) -> *mut FiInfo {
     d.av_type = given(want_domain.map(|want| want.av_type), FI_AV_TABLE);
     d.mr_key_size = 8;
     d.cq_data_size = 8;
-    d.cq_cnt = MANY;
-    d.ep_cnt = MANY;
-    d.tx_ctx_cnt = MANY;
-    d.rx_ctx_cnt = MANY;
+    d.cq_cnt = MAX_OBJECTS;
+    d.ep_cnt = MAX_OBJECTS;
+    d.tx_ctx_cnt = MAX_OBJECTS;
+    d.rx_ctx_cnt = MAX_OBJECTS;
     d.max_ep_tx_ctx = 1;
     d.max_ep_rx_ctx = 1;
-    d.cntr_cnt = MANY;
+    d.cntr_cnt = MAX_OBJECTS;
     d.mr_iov_limit = 1;
-    d.mr_cnt = MANY;
+    d.mr_cnt = MAX_OBJECTS;
     d.caps = DOMAIN_CAPS;
     d.max_cntr_value = u64::MAX;
     d.max_err_cntr_value = u64::MAX;

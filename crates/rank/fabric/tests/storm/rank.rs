@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Messages a sender may be ahead of its receiver's count.
 const WINDOW: u64 = 512;
 /// Receives posted at a time per source.
-const BURST: u64 = 32;
+const BURST_PACKETS: u64 = 32;
 /// Longest message, bytes: several packets of every channel.
 const LONGEST: usize = 200_000;
 /// Bytes of each rank's and thread's place in everybody's exposed memory.
@@ -183,7 +183,7 @@ impl<'a> Worker<'a> {
     fn post(&mut self, from: u32) {
         let (seed, thread, me, count) = (self.settings.seed, self.thread, self.me, self.settings.messages);
         let line = &mut self.lines[from as usize];
-        while line.posted.len() < BURST as usize && line.next[0] < count {
+        while line.posted.len() < BURST_PACKETS as usize && line.next[0] < count {
             let number = line.next[0];
             line.next[0] += 1;
             let (kind, words) = message(seed, thread, from, me, number);
@@ -194,7 +194,7 @@ impl<'a> Worker<'a> {
                 self.endpoint.receive(bytes_mut(memory), Some(from), tag(thread, DIRECTED), 0, own);
             }
         }
-        while self.wild.len() < BURST as usize && self.wild_left > 0 {
+        while self.wild.len() < BURST_PACKETS as usize && self.wild_left > 0 {
             self.wild_left -= 1;
             let number = self.wild_first + self.wild.len();
             self.wild.push_back((vec![0; 2100], None));

@@ -5,7 +5,7 @@ use super::super::ChannelError;
 use std::time::{Duration, Instant};
 
 /// By then a peer that has ended has closed its connection, and one whose node is silent counts as dead (`MEND_NODE_TIMEOUT_MS`).
-const GRACE: Duration = Duration::from_secs(15);
+const GRACE_TIME: Duration = Duration::from_secs(15);
 
 /// What broke one end of a channel, and since when.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl Broken {
     /// That.
     pub fn look(&self) -> Result<(), ChannelError> {
         match &self.0 {
-            Some((since, error)) if since.elapsed() > GRACE => Err(error.clone()),
+            Some((since, error)) if since.elapsed() > GRACE_TIME => Err(error.clone()),
             _ => Ok(()),
         }
     }
@@ -55,7 +55,7 @@ mod tests {
         assert!(broken.bear(ChannelError::Provider("second".into())).is_ok());
         assert!(broken.is() && broken.look().is_ok());
         let Some((since, _)) = &mut broken.0 else { panic!("it is broken") };
-        *since -= GRACE;
+        *since -= GRACE_TIME;
         assert!(matches!(broken.look(), Err(ChannelError::Provider(what)) if what == "first"));
     }
 }

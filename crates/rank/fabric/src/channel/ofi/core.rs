@@ -54,7 +54,7 @@ pub enum CoreError {
         provider: String,
     },
     /// It would end this process for want of memory that it may lock.
-    #[error("provider {provider:?} locks {} MiB of memory, and this rank may lock {} KiB", locked::NEEDED >> 20, bytes >> 10)]
+    #[error("provider {provider:?} locks {} MiB of memory, and this rank may lock {} KiB", locked::MIN_LOCKABLE_BYTES >> 20, bytes >> 10)]
     Locked {
         /// The provider.
         provider: String,

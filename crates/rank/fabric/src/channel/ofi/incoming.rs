@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How long messages may be under way still when the sender's connection has ended without a marker: they take
 /// another path than the connection's end.
-const AFTERGLOW: Duration = Duration::from_secs(1);
+const LATE_MESSAGE_TIME: Duration = Duration::from_secs(1);
 
 /// The receiving end of a channel that is about to be accepted.
 pub struct OfiAdmission {
@@ -113,7 +113,7 @@ impl Incoming for OfiIncoming {
             bytes += len + 64;
         }
         if bytes == 0 {
-            if self.ended.is_some_and(|since| self.drained || since.elapsed() > AFTERGLOW) {
+            if self.ended.is_some_and(|since| self.drained || since.elapsed() > LATE_MESSAGE_TIME) {
                 return Err(ChannelError::Closed);
             }
             let fault = lock(&self.line.port).fault(self.line.number);

@@ -8,7 +8,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use std::fs;
 
 /// Bytes below which a provider that locks memory is not used: what was seen, and half as much for what the program sends.
-pub const NEEDED: u64 = 128 << 20;
+pub const MIN_LOCKABLE_BYTES: u64 = 128 << 20;
 /// Providers whose devices the kernel accounts locked memory for.
 const LOCKING: [&str; 1] = ["verbs"];
 /// `/proc/self/uid_map` where no other user namespace lies above: there `CAP_IPC_LOCK` counts (capable(9)).
@@ -21,7 +21,7 @@ pub fn too_few(provider: &str) -> Option<u64> {
 
 fn judge(provider: &str, privileged: bool, limit: Option<u64>) -> Option<u64> {
     let locks = provider.split(';').any(|layer| LOCKING.contains(&layer));
-    limit.filter(|bytes| locks && !privileged && *bytes < NEEDED)
+    limit.filter(|bytes| locks && !privileged && *bytes < MIN_LOCKABLE_BYTES)
 }
 
 /// The limit, as high as this process may have it; `None` if there is none.
@@ -50,8 +50,8 @@ mod tests {
 
     #[test]
     fn a_provider_that_locks_memory_needs_a_limit_that_allows_it() {
-        assert_eq!(judge(LAYERED, false, Some(NEEDED - 1)), Some(NEEDED - 1));
-        assert_eq!(judge(LAYERED, false, Some(NEEDED)), None);
+        assert_eq!(judge(LAYERED, false, Some(MIN_LOCKABLE_BYTES - 1)), Some(MIN_LOCKABLE_BYTES - 1));
+        assert_eq!(judge(LAYERED, false, Some(MIN_LOCKABLE_BYTES)), None);
         assert_eq!(judge(LAYERED, false, None), None);
         assert_eq!(judge(LAYERED, true, Some(0)), None);
         assert_eq!(judge("tcp;ofi_rxm", false, Some(0)), None);

@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes per read.
-const READ: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 /// Reads under way per channel.
-const DEPTH: usize = 8;
+const MAX_READS: usize = 8;
 /// Reads of a peer that is gone end with an error; a provider that has none to tell after this time is closed.
-const END_TIME: Duration = Duration::from_secs(5);
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Tickets of all channels of this process: one of another channel must not be mistaken.
 static TICKETS: AtomicU64 = AtomicU64::new(1);
@@ -82,7 +82,7 @@ impl Port {
     /// Starts a read into lent memory. False: too much is under way.
     fn read(&mut self, line: u64, to: u64, token: u64, remote: Piece, local: Segment) -> Result<bool, NotPulled> {
         let Some(open) = self.lines.get(line) else { return Err(NotPulled) };
-        if open.reads >= DEPTH {
+        if open.reads >= MAX_READS {
             return Ok(false);
         }
         let registration = if self.core.needs_descriptors() { Some(self.register(&local, FI_READ).ok_or(NotPulled)?) } else { None };
@@ -135,7 +135,7 @@ impl Port {
             if line.reads == 0 {
                 return;
             }
-            if began.elapsed() > END_TIME || self.fault.is_some() {
+            if began.elapsed() > END_LIMIT || self.fault.is_some() {
                 // Memory comes before channels: with the endpoint everything of this port ends.
                 self.core.close_endpoint();
                 self.fault = Some(ChannelError::Provider("reads did not end".into()));
@@ -155,7 +155,7 @@ impl Puller for OfiIncoming {
     }
 
     fn chunk(&self) -> usize {
-        READ
+        READ_BYTES
     }
 
     fn read(&mut self, token: u64, remote: Piece, local: Segment) -> Result<Pulled, NotPulled> {

@@ -99,7 +99,7 @@ fn a_long_message_is_received_where_it_belongs_and_the_next_one_whole() {
     }
     assert!(landing.memory == body);
     assert_eq!(landing.whole, [b"end"]);
-    assert!(landing.copied <= STAGE && landing.placed + landing.copied == body.len());
+    assert!(landing.copied <= STAGE_BYTES && landing.placed + landing.copied == body.len());
     incoming.relax();
     assert_eq!(incoming.stage.capacity(), 0);
 }
@@ -148,10 +148,10 @@ fn deferred_packets_leave_together_and_before_later_ones() {
     assert!(landing.whole.iter().enumerate().all(|(number, body)| *body == [number as u8]));
     assert_eq!(landing.whole.len(), 11);
     // More than a burst may hold does not wait.
-    for _ in 0..GATHER / 1000 + 1 {
+    for _ in 0..MAX_BURST_BYTES / 1000 + 1 {
         assert!(out.defer(&message(1000), &[Segment::of(&[0; 1000])]).unwrap());
     }
-    assert!(out.rest.len() < GATHER);
+    assert!(out.rest.len() < MAX_BURST_BYTES);
 }
 
 /// What comes of bytes that a hostile peer sends before it closes.
@@ -180,11 +180,11 @@ fn lies_about_lengths_end_the_channel() {
     assert!(refused(lie(Kind::Eager, MAX_STREAMED + 1, 0)));
     assert!(refused(lie(Kind::Data, MAX_STREAMED + 1, 0)));
     assert!(refused(lie(Kind::Write, u32::MAX as usize, 0)));
-    assert!(refused(lie(Kind::Eager, 10, ALONE)));
+    assert!(refused(lie(Kind::Eager, 10, MIN_LONE_BYTES)));
     assert!(refused(lie(Kind::Eager, 0, u16::MAX as usize)));
     // Cut off: in a payload, in padding, in a header.
     assert!(refused(lie(Kind::Data, 2000, 0)));
     assert!(refused(lie(Kind::Rts, 2000, 0)));
     assert!(refused(outcome(&message(0).as_bytes()[..HEADER - 1])));
-    assert!(matches!(lie(Kind::Eager, 0, ALONE - HEADER), Err(ChannelError::Closed)));
+    assert!(matches!(lie(Kind::Eager, 0, MIN_LONE_BYTES - HEADER), Err(ChannelError::Closed)));
 }

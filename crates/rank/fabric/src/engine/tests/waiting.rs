@@ -1,7 +1,7 @@
 //! Floods of messages that nobody receives.
 
 use super::*;
-use crate::engine::matching::RECORD;
+use crate::engine::matching::RECORD_BYTES;
 
 impl Pair {
     /// What waits at `side`, bytes with each message's record, by kind: plain, tagged.
@@ -75,7 +75,7 @@ proptest! {
             pair.settle();
             if number < late {
                 for cost in pair.waiting(1) {
-                    prop_assert!(cost <= limit + RECORD + EAGER_LIMIT as u64, "{cost} bytes wait");
+                    prop_assert!(cost <= limit + RECORD_BYTES + EAGER_LIMIT as u64, "{cost} bytes wait");
                 }
             }
         }
@@ -166,7 +166,7 @@ fn what_is_on_its_way_is_bounded() {
         assert!((1..=100).contains(&flood(&mut pair)));
         // It has asked; when that has arrived, and not before, further ones may follow.
         while pair.step(0, false) {
-            assert!(pair.waiting(1).iter().sum::<u64>() < 2 * (LIMIT + RECORD) + INJECT_LIMIT as u64);
+            assert!(pair.waiting(1).iter().sum::<u64>() < 2 * (LIMIT + RECORD_BYTES) + INJECT_LIMIT as u64);
         }
         pair.settle();
         assert!(flood(&mut pair) > 0);

@@ -1,8 +1,9 @@
 //! Taking an image: [`inspect`] tells what stands in the way, [`save`] takes it, [`image_tables`] holds what is not memory, [`writer`] decides which
 //! pages go into the [`stream`], and that goes to a [`target`].
 //!
-//! The threads stand still for all of it, or for as long as it takes to copy the process ([`background_writer`], [`shared_copies`]) or what
-//! changed ([`dirty_copies`]).
+//! There are three [`strategy`] modules for how long the threads stand still: for all of it, or for as long as it takes to copy the
+//! process or what changed ([`dirty_copies`]), and what a copy of the process would share ([`shared_copies`]). Then a
+//! [`background_writer`] writes the rest.
 
 pub(crate) mod background_writer;
 pub(crate) mod dirty_copies;
@@ -18,6 +19,7 @@ pub(crate) mod save_request;
 pub(crate) mod scratch;
 mod sender;
 pub(crate) mod shared_copies;
+mod strategy;
 mod stream;
 pub(crate) mod target;
 pub(crate) mod write_error;

@@ -7,7 +7,7 @@
 //! From the last look at the address space until the stream is complete nothing is allocated or freed: the tables must
 //! describe exactly the memory that is written.
 
-use crate::capture::background_writer::{self, BackgroundPlan, BackgroundWriter, Done};
+use crate::capture::background_writer::BackgroundWriter;
 use crate::capture::dirty_copies::DirtyCopyMemory;
 use crate::capture::image_tables::{ImageTables, ProcFiles, build_until_stable};
 use crate::capture::inspect::{process_obstacles, shared_with_others};
@@ -17,6 +17,7 @@ use crate::capture::save_error::SaveError;
 use crate::capture::save_request::{CleanInspection, SaveRequest};
 use crate::capture::scratch::Buffers;
 use crate::capture::shared_copies::SharedCopyMemory;
+use crate::capture::strategy::{self, BackgroundPlan, Done};
 use crate::capture::target::Target;
 use crate::capture::write_error::WriteError;
 use crate::capture::write_job::WriteJob;
@@ -170,9 +171,9 @@ pub(crate) fn save(
     };
     let elapsed = || writing.elapsed().as_micros() as u64;
     let (end, scanned, refused) = match result {
-        Ok((Done::Snapshot(copy, shares), scanned)) => {
+        Ok((Done::Snapshot { copy, shares_memory }, scanned)) => {
             let new = |Snapshot { report_page, dirty_copy_memory, shared_copy_memory, .. }| {
-                BackgroundWriter::new(saved.id, copy, report_page, target, dirty_copy_memory.filter(|_| shares), shared_copy_memory)
+                BackgroundWriter::new(saved.id, copy, report_page, target, dirty_copy_memory.filter(|_| shares_memory), shared_copy_memory)
             };
             let background = snapshot.map(new).map(Box::new);
             settle(&scanned);
@@ -257,10 +258,10 @@ unsafe extern "C" fn write_on_scratch(call: *mut c_void) -> usize {
         Some(buffers) => {
             let write = || {
                 let mut running = call.job.begin_scan(buffers.regions, call.plan.is_some());
-                let done = background_writer::write(call.job, buffers, running.as_mut(), call.plan, call.stack)?;
+                let done = strategy::write(call.job, buffers, running.as_mut(), call.plan, call.stack)?;
                 // No copy could be made that would do what was left to it.
                 let scanned =
-                    running.as_ref().map(RunningScan::result).filter(|scanned| matches!(done, Done::Snapshot(..)) || scanned.complete());
+                    running.as_ref().map(RunningScan::result).filter(|scanned| matches!(done, Done::Snapshot { .. }) || scanned.complete());
                 Ok((done, scanned.unwrap_or_default()))
             };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).unwrap_or(Err(WriteError::Format))

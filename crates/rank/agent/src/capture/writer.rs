@@ -1,5 +1,5 @@
 //! Decides what goes into the stream: the pages themselves, without a copy where that is safe. Either all of it while the threads are
-//! parked, or what a copy of the process would not hold while they are, and the rest in that copy (see [`crate::capture::background_writer`]).
+//! parked, or what a copy of the process would not hold while they are, and the rest in that copy (see [`crate::capture::strategy`]).
 //!
 //! Everything here runs on the scratch stack with its state there, allocates nothing and calls nothing of the C
 //! library: each byte that it changed would be a byte of the image that changed between checksum and write. Pages that
@@ -147,7 +147,7 @@ impl Detached {
     }
 }
 
-impl<P: Progress> Writer<'_, P> {
+impl<'a, P: Progress> Writer<'a, P> {
     /// Has what follows sent by a process beside this one, on the stack that ends at `stack`, if it is much.
     ///
     /// # Safety
@@ -217,6 +217,11 @@ impl<P: Progress> Writer<'_, P> {
         let sent = self.stream.flush()?;
         self.progress.wrote(sent);
         Ok(())
+    }
+
+    /// What it writes.
+    pub fn job(&self) -> &'a WriteJob<'a> {
+        self.job
     }
 
     /// Populated pages of all mappings that are tracked, if it is known what changed.

@@ -18,11 +18,6 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
     ),
     (
         "crates/rank/agent",
-        &["descriptors/reopen.rs", "descriptors/sockets.rs"],
-        "the error of opening sockets again is in the file that opens all descriptors again",
-    ),
-    (
-        "crates/rank/agent",
         &["track/blocks.rs", "track/hash.rs", "track/scan.rs", "track/protect.rs", "track/soft.rs"],
         "ways to notice changes, and the look that all of them share",
     ),

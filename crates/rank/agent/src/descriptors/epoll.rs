@@ -9,7 +9,7 @@
 //! target hang up or fail later, that is told, as the kernel adds both to all that is added.
 
 use super::{Descriptors, What};
-use crate::descriptors::reopen::ReopenError;
+use crate::descriptors::reopen_error::ReopenError;
 use crate::descriptors::table::take;
 use crate::park::Parked;
 use mend_kernel::raw::{check, syscall};

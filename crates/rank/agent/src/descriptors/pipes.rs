@@ -3,10 +3,12 @@
 //! A pipe may be opened more than once, by `/proc/self/fd` or `/dev/fd`: its content is saved once, and each description
 //! comes back as one of its own, with flags of its own.
 
-use super::{DescriptorError, Descriptors, Open, What, nobody_else};
+use super::{DescriptorError, Descriptors, Open, What};
 use crate::descriptors::attached;
-use crate::descriptors::reopen::ReopenError;
+use crate::descriptors::reopen_error::ReopenError;
+use crate::descriptors::table::take;
 use mend_image::launch::Role;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -129,4 +131,12 @@ fn fill(writer: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Whether all other ends of a pipe are closed, whoever had them.
+fn nobody_else(fd: i32) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let Ok(taken) = take(fd) else { return false };
+    let wanted = &mut [PollFd::new(&taken, PollFlags::empty())];
+    poll(wanted, Some(&now)).is_ok() && wanted[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }

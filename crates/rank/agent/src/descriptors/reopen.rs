@@ -3,6 +3,7 @@
 //! The restorer left nothing open but what it hands over, all above the numbers the program used. Each open file
 //! description is made once and duplicated to its numbers; epolls come last, their targets exist by then.
 
+use crate::descriptors::reopen_error::ReopenError;
 use crate::descriptors::sockets::{self, Socket};
 use crate::descriptors::watches;
 use crate::descriptors::{Descriptor, Descriptors, MadePipes, Open, PathKind, What, restore_epolls};
@@ -14,19 +15,6 @@ use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, ftruncate, open, seek};
 use rustix::io::Errno;
-
-/// Why a descriptor cannot come back. The process cannot run without it.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReopenError {
-    #[error("{path} cannot be opened again: {errno}")]
-    Open { path: String, errno: Errno },
-    #[error("{path} is no longer a {kind}")]
-    Kind { path: String, kind: &'static str },
-    #[error("{path} has {now} bytes, fewer than the {then} when the image was taken")]
-    Short { path: String, now: u64, then: u64 },
-    #[error("descriptor {fd} ({what}) cannot be made again: {errno}")]
-    Make { fd: i32, what: &'static str, errno: Errno },
-}
 
 /// What the restorer handed over.
 pub(crate) struct Inherited<'a> {

@@ -3,7 +3,7 @@
 //! Who a unix socket's peer is, is told by the kernel's socket diagnostics (sock_diag(7)), which any user may ask.
 //! What has arrived is peeked at and stays where it is. A restored pair is made anew, filled, and shut down as it was.
 
-use crate::descriptors::reopen::ReopenError;
+use crate::descriptors::reopen_error::ReopenError;
 use crate::descriptors::socket_options::{self, Options, get, set};
 use mend_kernel::raw::{check, syscall};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

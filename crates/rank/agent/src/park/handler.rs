@@ -1,0 +1,157 @@
+//! The handler of the parking signal, in which a thread waits while it is parked. It allocates nothing, takes no lock and leaves `errno` alone.
+
+use super::context::{RESTORED, capture};
+use super::succession::succeed;
+use super::{ARRIVED, EPOCH, LEFT, PARKED, PREVIOUS_HANDLER, SLOTS, Slot, deadlines};
+use core::sync::atomic::Ordering;
+use mend_kernel::raw::syscall;
+use mend_kernel::threads::{Registration, segment_base, wait, wake};
+use mend_kernel::tiles;
+use std::ffi::c_void;
+
+/// Returns from a signal handler, as the C library's restorer does.
+#[unsafe(naked)]
+pub(super) extern "C" fn return_from_signal() {
+    core::arch::naked_asm!("mov eax, 15", "syscall")
+}
+
+pub(super) extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame: *mut c_void) {
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_value().sival_ptr as usize) };
+    let known = SLOTS.0.load(Ordering::Relaxed)..SLOTS.1.load(Ordering::Relaxed);
+    if code != -1 || !known.contains(&address) || (address - known.start) % size_of::<Slot>() != 0 {
+        let before = PREVIOUS_HANDLER.load(Ordering::Relaxed);
+        if before != 0 {
+            // SAFETY: the handler that was installed for this signal before ours; glibc's takes these three arguments.
+            let before: extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) = unsafe { core::mem::transmute(before) };
+            before(signal, info, frame);
+        }
+        return;
+    }
+    let slot = address as *mut Slot;
+    // SAFETY: the slot belongs to this thread alone until its state says PARKED; the agent only reads it after that.
+    unsafe {
+        (*slot).interrupted.store(deadlines::monotonic(), Ordering::Relaxed);
+        (*slot).segments = (segment_base(false), segment_base(true));
+        (*slot).registration = Registration::of_this_thread(crate::process::rseq::area((*slot).segments.0));
+        succeed();
+        if capture(&raw mut (*slot).context, 0, wait_in_handler, slot.cast()) == RESTORED {
+            if tiles::used(frame.cast()) {
+                tiles::make_used();
+            }
+            (*slot).lost = (*slot).registration.restore().err();
+            (*slot).state.store(ARRIVED, Ordering::Release);
+            wake(&(*slot).state);
+            wait_for_epoch(&*slot);
+        }
+        call_again(&*slot, frame.cast());
+        (*slot).state.store(LEFT, Ordering::Release);
+        // The slot may be freed from here on; waking its address is harmless.
+        wake(&(*slot).state);
+    }
+}
+
+/// Runs inside the capture: everything up to here is in the image.
+unsafe extern "C" fn wait_in_handler(slot: *mut c_void) -> usize {
+    // SAFETY: `on_park` passes its slot.
+    let slot = unsafe { &*slot.cast::<Slot>() };
+    slot.state.store(PARKED, Ordering::Release);
+    wake(&slot.state);
+    wait_for_epoch(slot);
+    0
+}
+
+fn wait_for_epoch(slot: &Slot) {
+    while EPOCH.load(Ordering::Acquire) == slot.epoch {
+        slot.request.run(slot.tid);
+        wait(&EPOCH, slot.epoch, None);
+    }
+}
+
+/// Makes the interrupted call again if the program would otherwise see an `EINTR` that no handler of its own explains.
+///
+/// # Safety
+/// `frame` is this handler's own signal frame.
+unsafe fn call_again(slot: &Slot, frame: *mut libc::ucontext_t) {
+    // SAFETY: per contract.
+    let (registers, mask) = unsafe { (&mut (*frame).uc_mcontext.gregs, *(&raw const (*frame).uc_sigmask).cast::<u64>()) };
+    let register = |index: i32| registers[index as usize] as u64;
+    if register(libc::REG_RAX) as i64 != -i64::from(libc::EINTR) {
+        return;
+    }
+    let next = register(libc::REG_RIP);
+    let as_seen = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9, libc::REG_RSP, libc::REG_RIP];
+    let mut began = 0;
+    let number = match &slot.blocked {
+        Some(call) if as_seen.iter().zip(&call[1..]).all(|(index, value)| register(*index) == *value) => {
+            began = slot.began.load(Ordering::Relaxed);
+            call[0] as i64
+        }
+        // SAFETY: the thread was about to execute at `next`; code right before it is mapped, as no function starts a page with 7 bytes cut.
+        _ => match unsafe { number_before(next) } {
+            Some(number) => number,
+            None => return,
+        },
+    };
+    // A signal that is due now would have ended the call with EINTR anyway: its handler runs next.
+    let mut pending = 0u64;
+    // SAFETY: the kernel writes 8 bytes into `pending`.
+    unsafe { syscall(libc::SYS_rt_sigpending, [(&raw mut pending) as usize, 8, 0, 0, 0, 0]) };
+    if pending & !mask != 0 || !restartable(number) {
+        return;
+    }
+    // SAFETY: the frame holds the registers of the call that was interrupted.
+    unsafe { deadlines::shorten(number, registers, began, slot.interrupted.load(Ordering::Relaxed)) };
+    registers[libc::REG_RAX as usize] = number;
+    registers[libc::REG_RIP as usize] = (next - 2) as i64;
+}
+
+/// The call's number if the instructions before `next` are `mov eax, number; syscall`.
+///
+/// # Safety
+/// The thread executed the `syscall` instruction that ends at `next`.
+unsafe fn number_before(next: u64) -> Option<i64> {
+    if next & 0xfff < 7 {
+        return None;
+    }
+    // SAFETY: same page as `next - 1`, which was executed; execute-only memory is not used by C libraries on x86-64.
+    let code = unsafe { (next as *const [u8; 7]).sub(1).read_unaligned() };
+    match code {
+        [0xb8, a, b, c, d, 0x0f, 0x05] => Some(i64::from(u32::from_le_bytes([a, b, c, d]))),
+        _ => None,
+    }
+}
+
+/// Calls that end with `EINTR` after any handler, whatever `SA_RESTART` says (signal(7)), and can simply be made again.
+fn restartable(number: i64) -> bool {
+    const FUTEX_WAIT: i64 = 455;
+    matches!(
+        number,
+        libc::SYS_poll
+            | libc::SYS_ppoll
+            | libc::SYS_select
+            | libc::SYS_pselect6
+            | libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_nanosleep
+            | libc::SYS_clock_nanosleep
+            | libc::SYS_futex
+            | libc::SYS_futex_waitv
+            | FUTEX_WAIT
+            | libc::SYS_rt_sigtimedwait
+            | libc::SYS_rt_sigsuspend
+            | libc::SYS_pause
+            | libc::SYS_semop
+            | libc::SYS_semtimedop
+            | libc::SYS_msgrcv
+            | libc::SYS_msgsnd
+            | libc::SYS_io_getevents
+            | libc::SYS_read
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_accept
+            | libc::SYS_accept4
+    )
+}

@@ -9,8 +9,9 @@
 //!
 //! Source: Documentation/admin-guide/mm/transhuge.rst; madvise(2), `MADV_COLLAPSE` (Linux 6.1).
 
+use super::entries::{Entry, Sink};
 use super::page_list::LentPages;
-use super::scan::{Entry, Run, Sink};
+use super::regions::Run;
 use crate::memory::pages::PAGE;
 use mend_kernel::userfault::release;
 

@@ -4,8 +4,9 @@
 //! purpose harms its own images alone. Pages without a hash (swapped out, unreadable, or written to by the kernel when it
 //! likes) count as changed, and so do zero pages, which cost nothing to store.
 
+use super::entries::Sink;
 use super::page_list::{LentPages, Words};
-use super::scan::{ScanContext, Sink, each_populated};
+use super::regions::{ScanContext, each_populated};
 use crate::memory::layout::{Content, Plan};
 use crate::memory::pages::{PAGE, is_zero};
 use xxhash_rust::xxh3::xxh3_128;

@@ -12,9 +12,11 @@
 //! doubt counts as changed. A restored process begins untracked.
 
 mod blocks;
+mod entries;
 mod hash;
 mod page_list;
 mod protect;
+mod regions;
 mod scan;
 mod soft;
 #[cfg(test)]
@@ -23,15 +25,17 @@ mod tests;
 use crate::descriptors::table::aside;
 use crate::memory::maps::Area;
 use blocks::Split;
+pub(crate) use entries::{Entry, within};
 use hash::Hashed;
 use mend_kernel::memory::number;
 use mend_kernel::soft_dirty::{self, SoftDirtySupport};
 use mend_kernel::{pagemap, userfault};
 use mend_messages::agent::{ImageId, Tracking};
 use page_list::PageList;
+pub(crate) use regions::ScanContext;
 use rustix::fd::{AsRawFd, OwnedFd};
 use scan::Mechanism;
-pub(crate) use scan::{DirtyScan, Entry, NewHashes, RunningScan, ScanContext, ScanResult, tracked, within};
+pub(crate) use scan::{DirtyScan, NewHashes, RunningScan, ScanResult, tracked};
 use std::fs::File;
 use std::mem;
 

@@ -10,7 +10,8 @@
 //! `MADV_GUARD_INSTALL` on such a mark never returns (seen on Linux 6.18). Hashes serve for those.
 
 use super::blocks::Blocks;
-use super::scan::{ScanContext, Sink, each_page_run, each_populated, each_region};
+use super::entries::Sink;
+use super::regions::{ScanContext, each_page_run, each_populated, each_region};
 use crate::memory::layout::Plan;
 use crate::memory::pages::PAGE;
 use mend_image::record::Mapping;

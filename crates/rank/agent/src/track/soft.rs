@@ -4,7 +4,8 @@
 //! observation (moved, new, mapped anew, or under somebody else's) counts as changed as a whole. It serves for anonymous memory
 //! alone, hashes for private mappings of files.
 
-use super::scan::{ScanContext, Sink, each_populated, each_region};
+use super::entries::Sink;
+use super::regions::{ScanContext, each_populated, each_region};
 use crate::memory::layout::{Content, Plan};
 use crate::memory::pages::{PAGE, is_zero};
 use mend_kernel::pagemap::{populated, soft_dirty};

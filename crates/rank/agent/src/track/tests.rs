@@ -155,7 +155,7 @@ impl Bench {
 
     fn store_everything(&self, plans: &[Plan], image: &mut Chain) {
         let mut regions = vec![Region::default(); 64];
-        let mut context = scan::ScanContext {
+        let mut context = regions::ScanContext {
             pagemap: self.pagemap.as_raw_fd(),
             method: self.pagemap_method,
             regions: &mut regions,
@@ -163,13 +163,13 @@ impl Bench {
             arm: false,
         };
         for plan in plans.iter().filter(|plan| tracked(plan)) {
-            let store = |_: &mut scan::ScanContext, region: Region| {
+            let store = |_: &mut regions::ScanContext, region: Region| {
                 for page in (region.start..region.end).step_by(PAGE as usize) {
                     let content = self.page(page).filter(|content| plan.content == Content::Changed || *content != self.zero);
                     content.map(|content| image.insert(page, content));
                 }
             };
-            scan::each_populated(plan, &mut context, store).unwrap();
+            regions::each_populated(plan, &mut context, store).unwrap();
         }
     }
 

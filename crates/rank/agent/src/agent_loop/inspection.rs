@@ -47,7 +47,7 @@ impl Agent {
         // Before the fabric is held: both take long, and the program's calls would wait.
         let (advice, cpu) = (maps::advice(), Cpu::detect());
         self.dirty_copy_memory = ahead.and_then(|base| self.prepare_dirty_copies(base, &advice));
-        // Held for an examination, so that no channel is opened between listing the fabric's descriptors and looking at all, and let go
+        // Held for an examination, so that no channel is opened between listing the fabric's descriptors and examining all, and let go
         // while transient descriptors are waited for.
         let ((held, surroundings, descriptors), errors) = transient::examine_again(|errors| {
             let (held, surroundings) = self.surroundings();

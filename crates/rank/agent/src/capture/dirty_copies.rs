@@ -16,7 +16,7 @@ use crate::capture::memory_headroom;
 use crate::capture::sender;
 use crate::capture::write_error::WriteError;
 use crate::capture::write_job::{MemoryPart, WriteJob};
-use crate::memory::layout::{Content, Plan};
+use crate::memory::layout::{Content, MappingPlan};
 use crate::memory::pages::PAGE;
 use crate::track::{Entry, within};
 use core::arch::x86_64::{__m128i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128};
@@ -235,7 +235,14 @@ impl Half {
     }
 
     /// False if it does not fit. `next` is the page after it, for its memory to be asked for.
-    fn add(&mut self, job: &WriteJob, plan: &Plan, (start, end): (u64, u64), absent: bool, next: Option<u64>) -> Result<bool, WriteError> {
+    fn add(
+        &mut self,
+        job: &WriteJob,
+        plan: &MappingPlan,
+        (start, end): (u64, u64),
+        absent: bool,
+        next: Option<u64>,
+    ) -> Result<bool, WriteError> {
         let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
         let zeros = if plan.content == Content::Changed { ZEROS } else { 0 };
         if readable && !absent && plan.content != Content::Fleeting {
@@ -369,7 +376,7 @@ mod tests {
         (stack, end)
     }
 
-    fn job<'a>(memory: &'a File, plans: &'a [Plan]) -> WriteJob<'a> {
+    fn job<'a>(memory: &'a File, plans: &'a [MappingPlan]) -> WriteJob<'a> {
         let tables = [Kind::Strings, Kind::Objects, Kind::Mappings, Kind::Threads, Kind::Process].map(|kind| (kind, &[][..]));
         let (out, pagemap, memory) = (memory.as_fd(), memory.as_fd(), memory.as_fd());
         let (method, header) = (Method::Entries, [0; HEADER_SIZE]);
@@ -420,7 +427,7 @@ mod tests {
                 at = end;
             }
             let place = |start, end| Mapping { start, end, offset: 0, protection: 3, flags: 0, object: mapping::NO_OBJECT, page_shift: 0 };
-            let plan = |start, end, content| Plan { mapping: place(start, end), content, huge: false };
+            let plan = |start, end, content| MappingPlan { mapping: place(start, end), content, huge: false };
             let plans = [plan(base, middle, Content::Populated), plan(middle, at, Content::Changed)];
             let memory = File::open("/proc/self/mem").unwrap();
             let job = job(&memory, &plans);

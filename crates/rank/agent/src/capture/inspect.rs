@@ -37,7 +37,8 @@ pub(crate) fn descriptors(attached: &Attached, surroundings: &Surroundings, erro
     found
 }
 
-/// Looks at all else, and tells what was found of the `descriptors`, and how many bytes of files are to be copied. It may change a moment later; a save looks again.
+/// Examines all else, and tells what was found of the `descriptors`, and how many bytes of files are to be copied. That may change a
+/// moment later, so a save examines everything again.
 pub(crate) fn inspect(
     surroundings: &Surroundings,
     descriptors: &Descriptors,

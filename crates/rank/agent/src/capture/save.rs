@@ -4,7 +4,7 @@
 //! save ─ freeze allocator ─ park ─ build tables ─ capture ┬─ write, or write a part and copy the process ── Saved, threads still parked
 //!                                                         └ (later, elsewhere: loaded by the restorer) ── Restored
 //! ```
-//! From the last look at the address space until the stream is complete nothing is allocated or freed: the tables must
+//! From the last reading of the address space until the stream is complete nothing is allocated or freed: the tables must
 //! describe exactly the memory that is written.
 
 use crate::capture::background_writer::BackgroundWriter;

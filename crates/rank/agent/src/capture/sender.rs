@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Batches, one of which is filled while the others wait or are sent.
 pub(crate) const BATCH_COUNT: usize = 4;
 
-/// How often it is looked whether the sender is still there.
+/// How often the writer checks whether the sender is still there.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Memory that both use. The counters wrap.

@@ -1,7 +1,7 @@
 //! What the writer is to write, and where: complete before it starts.
 
 use crate::capture::write_error::WriteError;
-use crate::memory::layout::{Content, Plan};
+use crate::memory::layout::{Content, MappingPlan};
 use crate::memory::pages::PAGE;
 use crate::track::{DirtyScan, RunningScan, ScanContext};
 use mend_image::record::{Kind, mapping};
@@ -22,7 +22,7 @@ pub(crate) struct WriteJob<'a> {
     pub tables: [(Kind, &'a [u8]); 5],
     pub unread: &'a [(launch::Role, Vec<u8>)],
     pub summary: &'a [u8],
-    pub plans: &'a [Plan],
+    pub plans: &'a [MappingPlan],
     /// Pages (addresses, ascending) that the kernel may write to.
     pub volatile: &'a [u64],
     /// Memory objects whose bytes are read from a descriptor instead of a mapping: object, descriptor, size.
@@ -75,7 +75,7 @@ pub(crate) enum MemoryPart {
 
 impl MemoryPart {
     /// Where the pages of a mapping belong. A pool of huge pages may have none left for a copy, which would die of it.
-    pub fn of(plan: &Plan) -> MemoryPart {
+    pub fn of(plan: &MappingPlan) -> MemoryPart {
         const LACKING: u32 = mapping::SHARED | mapping::NO_FORK | mapping::WIPE_ON_FORK | mapping::POOL;
         match plan.content {
             Content::Populated | Content::Fleeting | Content::Changed if plan.mapping.flags & LACKING == 0 => MemoryPart::Private,

@@ -11,7 +11,7 @@ use crate::capture::shared_copies::SharedCopies;
 use crate::capture::stream::Stream;
 use crate::capture::write_error::WriteError;
 use crate::capture::write_job::{MemoryPart, WriteJob};
-use crate::memory::layout::{Content, Plan};
+use crate::memory::layout::{Content, MappingPlan};
 use crate::memory::pages::{PAGE, is_zero, nonzero, prefetch};
 use crate::track::{Entry, RunningScan, tracked, within};
 use mend_image::fixed::Fixed;
@@ -229,7 +229,7 @@ impl<'a, P: Progress> Writer<'a, P> {
         self.changes
     }
 
-    fn mapping(&mut self, plan: &Plan) -> Result<(), WriteError> {
+    fn mapping(&mut self, plan: &MappingPlan) -> Result<(), WriteError> {
         let Mapping { start, end, .. } = plan.mapping;
         match plan.content {
             Content::Nothing => return Ok(()),
@@ -270,10 +270,10 @@ impl<'a, P: Progress> Writer<'a, P> {
     }
 
     /// Stores what changed of some populated pages of a mapping.
-    fn changed(&mut self, plan: &Plan, entries: &[Entry]) -> Result<(), WriteError> {
+    fn changed(&mut self, plan: &MappingPlan, entries: &[Entry]) -> Result<(), WriteError> {
         let mut changed = entries.iter().filter(|entry| entry.changed()).peekable();
         while let Some(entry) = changed.next() {
-            // Scattered pages are in no cache, and each is looked at for zeros before it is copied.
+            // Scattered pages are in no cache, and each is searched for zeros before it is copied.
             if let Some(next) = changed.peek().filter(|next| !next.absent()) {
                 prefetch(next.range().0);
             }
@@ -283,7 +283,7 @@ impl<'a, P: Progress> Writer<'a, P> {
     }
 
     /// Stores all populated pages of a part of a mapping.
-    fn populated(&mut self, plan: &Plan, start: u64, end: u64) -> Result<(), WriteError> {
+    fn populated(&mut self, plan: &MappingPlan, start: u64, end: u64) -> Result<(), WriteError> {
         let own_only = plan.content == Content::Changed;
         let mut at = start;
         while at < end {
@@ -300,7 +300,7 @@ impl<'a, P: Progress> Writer<'a, P> {
     }
 
     /// Stores populated pages of a mapping.
-    fn region(&mut self, plan: &Plan, (start, end): (u64, u64), absent: bool) -> Result<(), WriteError> {
+    fn region(&mut self, plan: &MappingPlan, (start, end): (u64, u64), absent: bool) -> Result<(), WriteError> {
         let Mapping { protection, flags, .. } = plan.mapping;
         let readable = protection & libc::PROT_READ as u32 != 0;
         let own_only = plan.content == Content::Changed;

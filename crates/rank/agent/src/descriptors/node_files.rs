@@ -364,9 +364,9 @@ impl Entry {
         let link = |to: &Path| linkat(CWD, &own, CWD, to, AtFlags::SYMLINK_FOLLOW);
         match link(&self.path) {
             Err(Errno::EXIST) => {
-                let draft = self.path.with_file_name(format!(".mend-{}", rustix::process::getpid().as_raw_nonzero()));
-                link(&draft)?;
-                rename(&draft, &self.path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+                let temporary = self.path.with_file_name(format!(".mend-{}", rustix::process::getpid().as_raw_nonzero()));
+                link(&temporary)?;
+                rename(&temporary, &self.path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
             }
             other => other,
         }

@@ -49,7 +49,7 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// Looks at a socket. Whether a peer is in the rank, the caller finds out. All that has arrived is looked at only while
+/// Examines a socket. Whether a peer is in the rank, the caller finds out. What has arrived is read only while
 /// the program stands `still`: it could notice.
 pub(crate) fn examine(fd: BorrowedFd, inode: u64, still: bool) -> Result<Socket, Refusal> {
     let number = |name| Ok::<i32, Refusal>(get(fd, libc::SOL_SOCKET, name)?);
@@ -184,7 +184,7 @@ fn arrived(fd: BorrowedFd, stream: bool) -> Result<Vec<Vec<u8>>, Refusal> {
     let waiting = rustix::io::ioctl_fionread(fd)? as usize;
     let mut room = vec![0; if stream { waiting.max(1) } else { MESSAGE_BYTES }];
     let result = loop {
-        // Each look goes on behind the one before.
+        // Each peek goes on behind the one before.
         set(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &0i32.to_ne_bytes())?;
         match peek_all(fd, stream, &mut room) {
             Ok(Peeked::Needs(longer)) => room.resize(longer, 0),

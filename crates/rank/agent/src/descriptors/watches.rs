@@ -9,7 +9,7 @@ use crate::process::tasks::entries_in;
 use rustix::fs::{AtFlags, CWD, statat};
 use std::collections::{HashSet, VecDeque};
 
-/// Directory entries looked at before the search is given up.
+/// Directory entries read before the search is given up.
 const MAX_SEARCHED_ENTRIES: usize = 50_000;
 /// Directories below a starting point.
 const MAX_SEARCH_DEPTH: usize = 3;
@@ -60,7 +60,7 @@ fn search(device: u64, inode: u64, open_files: &[String]) -> Option<String> {
     }
     let mut seen: HashSet<(u64, u64)> = HashSet::new();
     let mut queue: VecDeque<(String, usize)> = starts.into_iter().map(|path| (path, MAX_SEARCH_DEPTH)).collect();
-    let mut looked = 0;
+    let mut searched = 0;
     while let Some((directory, depth)) = queue.pop_front() {
         let Ok(stat) = statat(CWD, directory.as_str(), AtFlags::empty()) else { continue };
         if stat.st_dev != device || !seen.insert((stat.st_dev, stat.st_ino)) {
@@ -74,8 +74,8 @@ fn search(device: u64, inode: u64, open_files: &[String]) -> Option<String> {
             if entry.directory && depth > 0 {
                 queue.push_back((path, depth - 1));
             }
-            looked += 1;
-            if looked > MAX_SEARCHED_ENTRIES {
+            searched += 1;
+            if searched > MAX_SEARCHED_ENTRIES {
                 return None;
             }
         }

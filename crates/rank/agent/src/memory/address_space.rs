@@ -43,7 +43,7 @@ impl AddressSpace {
     }
 
     /// Whether the process has the same mappings still, as its open `/proc/self/maps` tells. Allocates nothing. What other processes may
-    /// change at any time, names of files, is not looked at where mappings can be asked for without.
+    /// change at any time, names of files, is not compared where mappings can be asked for without.
     pub fn unchanged(&self, maps: BorrowedFd) -> io::Result<bool> {
         let mut at = 0;
         for area in self.areas.iter().filter(|area| area.name != "[vsyscall]") {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_space_lasts_until_a_mapping_changes() {
-        // Other tests map what they like meanwhile, so a child whose threads are no more is looked at.
+        // Other tests map what they like meanwhile, so a child whose threads are no more is examined.
         let none = core::ptr::null_mut();
         // SAFETY: a new mapping at an address of the kernel's choice.
         let page = unsafe { mmap_anonymous(none, 3 * PAGE as usize, ProtFlags::READ, MapFlags::PRIVATE) }.unwrap();

@@ -28,7 +28,7 @@ pub(crate) enum Content {
 
 /// One mapping and what is stored of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct MappingPlan {
     pub mapping: Mapping,
     pub content: Content,
     /// May be in huge pages.
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
 /// Mappings, the objects they refer to, and the texts of those.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
-    pub plans: Vec<Plan>,
+    pub plans: Vec<MappingPlan>,
     pub objects: Vec<Object>,
     pub strings: Vec<u8>,
     by_path: HashMap<String, u32>,
@@ -81,7 +81,7 @@ impl Layout {
         Self::survey(areas, advice, files).1
     }
 
-    /// Plans what can be planned. Each file is looked at once, however often it is mapped.
+    /// Plans what can be planned. Each file is examined once, however often it is mapped.
     fn survey(areas: &[Area], advice: &Advice, files: &mut DescribedFiles) -> (Self, Vec<LayoutError>) {
         let mut layout = Layout::default();
         let mut errors: Vec<LayoutError> = Vec::new();
@@ -102,7 +102,7 @@ impl Layout {
         }
         let whole = excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
         let template = if whole {
-            Plan { mapping: self.record(area, 0), content: Content::Nothing, huge: false }
+            MappingPlan { mapping: self.record(area, 0), content: Content::Nothing, huge: false }
         } else {
             self.classify(area, advice, files)?
         };
@@ -112,21 +112,21 @@ impl Layout {
             let (start, end) = ((*start).max(area.start), (*end).min(area.end));
             self.push(&template, area, at, start);
             let empty = Mapping { flags: 0, object: mapping::NO_OBJECT, offset: 0, ..template.mapping };
-            self.push(&Plan { mapping: empty, content: Content::Nothing, huge: false }, area, start, end);
+            self.push(&MappingPlan { mapping: empty, content: Content::Nothing, huge: false }, area, start, end);
             at = end;
         }
         self.push(&template, area, at, area.end);
         Ok(())
     }
 
-    fn push(&mut self, template: &Plan, area: &Area, start: u64, end: u64) {
+    fn push(&mut self, template: &MappingPlan, area: &Area, start: u64, end: u64) {
         if start < end {
             let offset = if template.mapping.object == mapping::NO_OBJECT { 0 } else { area.offset + (start - area.start) };
-            self.plans.push(Plan { mapping: Mapping { start, end, offset, ..template.mapping }, ..*template });
+            self.plans.push(MappingPlan { mapping: Mapping { start, end, offset, ..template.mapping }, ..*template });
         }
     }
 
-    fn classify(&mut self, area: &Area, advice: &Advice, files: &mut DescribedFiles) -> Result<Plan, LayoutError> {
+    fn classify(&mut self, area: &Area, advice: &Advice, files: &mut DescribedFiles) -> Result<MappingPlan, LayoutError> {
         let advised = area.advised(advice);
         let mut record = self.record(area, advised.flags | if area.shared { mapping::SHARED } else { 0 });
         if area.name == "[stack]" {
@@ -160,7 +160,7 @@ impl Layout {
                 (true, false) => Content::Nothing,
             }
         };
-        Ok(Plan { mapping: record, content, huge: advised.huge })
+        Ok(MappingPlan { mapping: record, content, huge: advised.huge })
     }
 
     fn record(&self, area: &Area, flags: u32) -> Mapping {

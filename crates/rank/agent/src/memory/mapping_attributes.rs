@@ -1,7 +1,7 @@
 //! What a program may have said of a mapping beside its protection and the advice that `smaps` shows: where its memory comes from
 //! (mbind(2)), a name (`PR_SET_VMA_ANON_NAME`), that it stays as it is (mseal(2)).
 
-use crate::memory::layout::Plan;
+use crate::memory::layout::MappingPlan;
 use crate::memory::maps::Area;
 use mend_image::record::mapping;
 use mend_kernel::raw::{check, syscall};
@@ -36,7 +36,7 @@ pub(crate) fn policies(areas: &[Area]) -> Vec<Policy> {
 }
 
 /// Brings back all of it. Afterwards nothing may be done to a mapping that is sealed.
-pub(crate) fn restore(policies: &[Policy], areas: &[Area], plans: &[Plan]) -> Result<(), MappingError> {
+pub(crate) fn restore(policies: &[Policy], areas: &[Area], plans: &[MappingPlan]) -> Result<(), MappingError> {
     for Policy { start, end, policy } in policies {
         policy.set_for(*start, *end).map_err(|errno| MappingError::Policy(*start, Errno::from_raw_os_error(errno)))?;
     }

@@ -187,7 +187,7 @@ impl Parked {
         slot.request.signal.store(signal, Ordering::Relaxed);
         slot.request.state.store(wanted, Ordering::Release);
         while slot.request.state.load(Ordering::Acquire) == wanted {
-            // It may have looked just before the order and wait only now.
+            // It may have checked just before the request and wait only now.
             wake(&EPOCH);
             wait(&slot.request.state, wanted, Some(Duration::from_millis(2)));
         }
@@ -211,7 +211,7 @@ impl Parked {
         let mut blocked = task.blocked_call();
         let asleep = blocked.as_ref().and_then(|call| deadlines::asleep(task, call));
         if asleep.is_some() && task.blocked_call() != blocked {
-            // It has moved on while it was looked at.
+            // It has moved on while it was examined.
             blocked = None;
         }
         *slot = Slot {
@@ -268,15 +268,15 @@ impl Parked {
             let task = Task { outer: slot.outer };
             let asleep = || task.blocked_call().is_some_and(|call| call[..2] == [libc::SYS_futex as u64, place]);
             let there = || task.identify().is_some_and(|(tid, running)| running && tid == slot.tid);
-            let mut looks = 0;
+            let mut checks = 0;
             let mut patience = Patience::with_pause(limit, CHECK_INTERVAL);
             while !asleep() && there() {
                 if patience.is_over() {
                     return Err(ParkError::Stuck { tid: slot.tid, name: task.name(), seconds: limit.as_secs() });
                 }
                 // The processor may be what it waits for, most likely this one. A sleep takes longer than that.
-                looks += 1;
-                if looks < MAX_YIELDS { rustix::thread::sched_yield() } else { std::thread::sleep(Duration::from_micros(50)) }
+                checks += 1;
+                if checks < MAX_YIELDS { rustix::thread::sched_yield() } else { std::thread::sleep(Duration::from_micros(50)) }
             }
         }
         Ok(())

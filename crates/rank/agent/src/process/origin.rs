@@ -9,7 +9,7 @@ use mend_kernel::raw::syscall;
 use mend_kernel::threads;
 use std::sync::{Mutex, PoisonError};
 
-/// What is looked at in `/proc/self/ns`: name and for people.
+/// What is compared in `/proc/self/ns`: the name there, and one for people.
 const NAMESPACES: [(&str, &str); 10] = [
     ("cgroup", "cgroup"),
     ("ipc", "IPC"),

@@ -7,7 +7,7 @@
 use super::entries::Sink;
 use super::page_list::{LentPages, Words};
 use super::regions::{ScanContext, each_populated};
-use crate::memory::layout::{Content, Plan};
+use crate::memory::layout::{Content, MappingPlan};
 use crate::memory::pages::{PAGE, is_zero};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -61,7 +61,7 @@ impl Hashing {
 }
 
 /// Scans one mapping.
-pub(super) fn scan(plan: &Plan, hashing: &mut Hashing, context: &mut ScanContext, sink: &mut Sink) -> Result<(), i32> {
+pub(super) fn scan(plan: &MappingPlan, hashing: &mut Hashing, context: &mut ScanContext, sink: &mut Sink) -> Result<(), i32> {
     let readable = plan.mapping.protection & libc::PROT_READ as u32 != 0;
     let stable = readable && plan.content != Content::Fleeting;
     each_populated(plan, context, |context, region| {

@@ -12,14 +12,20 @@
 use super::blocks::Blocks;
 use super::entries::Sink;
 use super::regions::{ScanContext, each_page_run, each_populated, each_region};
-use crate::memory::layout::Plan;
+use crate::memory::layout::MappingPlan;
 use crate::memory::pages::PAGE;
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::{Method, Region, observed, populated, written};
 use mend_kernel::userfault::register;
 
 /// Begins with a mapping. False: it is done with; else [`tell`] says the rest, part by part.
-pub(super) fn begin(userfault: i32, plan: &Plan, context: &mut ScanContext, sink: &mut Sink, blocks: &mut Blocks) -> Result<bool, i32> {
+pub(super) fn begin(
+    userfault: i32,
+    plan: &MappingPlan,
+    context: &mut ScanContext,
+    sink: &mut Sink,
+    blocks: &mut Blocks,
+) -> Result<bool, i32> {
     let Mapping { start, end, .. } = plan.mapping;
     // To register again what is ours does no harm, and what is somebody else's is refused.
     if observed(context.pagemap, start) {
@@ -36,7 +42,7 @@ pub(super) fn begin(userfault: i32, plan: &Plan, context: &mut ScanContext, sink
 }
 
 /// Everything counts as changed. Says whether there is anything.
-fn all(plan: &Plan, context: &mut ScanContext, sink: &mut Sink) -> Result<bool, i32> {
+fn all(plan: &MappingPlan, context: &mut ScanContext, sink: &mut Sink) -> Result<bool, i32> {
     let mut any = false;
     each_populated(plan, context, |_, region| {
         any = true;
@@ -47,7 +53,13 @@ fn all(plan: &Plan, context: &mut ScanContext, sink: &mut Sink) -> Result<bool, 
 
 /// What the kernel noticed in a part of a mapping, which does not end within a block of a huge page but with the mapping; protects it
 /// if that is wanted.
-pub(super) fn tell(plan: &Plan, part: (u64, u64), context: &mut ScanContext, sink: &mut Sink, blocks: &mut Blocks) -> Result<(), i32> {
+pub(super) fn tell(
+    plan: &MappingPlan,
+    part: (u64, u64),
+    context: &mut ScanContext,
+    sink: &mut Sink,
+    blocks: &mut Blocks,
+) -> Result<(), i32> {
     let select = plan.huge && context.arm;
     let protect = context.arm && !select;
     blocks.begin();

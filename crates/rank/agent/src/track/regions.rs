@@ -1,6 +1,6 @@
 //! Populated regions of a mapping, as the kernel tells of them.
 
-use crate::memory::layout::{Content, Plan};
+use crate::memory::layout::{Content, MappingPlan};
 use crate::memory::pages::PAGE;
 use mend_kernel::pagemap::{self, Method, Region, populated};
 
@@ -15,7 +15,7 @@ pub(crate) struct ScanContext<'a> {
 }
 
 /// Calls with each populated region that is the process's own.
-pub(super) fn each_populated(plan: &Plan, context: &mut ScanContext, each: impl FnMut(&mut ScanContext, Region)) -> Result<(), i32> {
+pub(super) fn each_populated(plan: &MappingPlan, context: &mut ScanContext, each: impl FnMut(&mut ScanContext, Region)) -> Result<(), i32> {
     let own_only = plan.content == Content::Changed;
     let find = |context: &mut ScanContext, start, end| populated(context.pagemap, context.method, start, end, own_only, context.regions);
     each_region((plan.mapping.start, plan.mapping.end), context, find, each)

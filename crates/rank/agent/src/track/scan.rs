@@ -12,12 +12,12 @@ use super::hash::{self, Hashed, Hashing};
 use super::page_list::LentPages;
 use super::regions::ScanContext;
 use super::{protect, soft};
-use crate::memory::layout::{Content, Plan};
+use crate::memory::layout::{Content, MappingPlan};
 use mend_image::record::{Mapping, mapping};
 use mend_kernel::pagemap::{Method, Region};
 
 /// Whether a mapping is scanned for changes: private memory, but for pools of huge pages and deleted files.
-pub(crate) fn tracked(plan: &Plan) -> bool {
+pub(crate) fn tracked(plan: &MappingPlan) -> bool {
     let content = matches!(plan.content, Content::Populated | Content::Fleeting | Content::Changed);
     content && plan.mapping.flags & (mapping::SHARED | mapping::POOL) == 0
 }
@@ -131,18 +131,18 @@ impl RunningScan {
     }
 
     /// Scans what is left.
-    pub fn complete(&mut self, plans: &[Plan], context: &mut ScanContext) {
+    pub fn complete(&mut self, plans: &[MappingPlan], context: &mut ScanContext) {
         while self.step(plans, context) {}
     }
 
     /// Scans on until it is beyond an address. Returns up to where; `None`: it has failed before it came there.
-    pub fn beyond(&mut self, address: u64, plans: &[Plan], context: &mut ScanContext) -> Option<u64> {
+    pub fn beyond(&mut self, address: u64, plans: &[MappingPlan], context: &mut ScanContext) -> Option<u64> {
         while self.reached <= address && self.step(plans, context) {}
         Some(self.reached).filter(|reached| *reached > address)
     }
 
     /// Scans the next part. False: nothing is left, or it has failed.
-    fn step(&mut self, plans: &[Plan], context: &mut ScanContext) -> bool {
+    fn step(&mut self, plans: &[MappingPlan], context: &mut ScanContext) -> bool {
         if self.result.is_err() || self.reached == END_OF_ADDRESSES {
             return false;
         }
@@ -172,7 +172,7 @@ impl RunningScan {
     }
 
     /// Scans the next part of a mapping. Returns where to go on in it.
-    fn part(&mut self, plan: &Plan, context: &mut ScanContext) -> Result<Option<u64>, i32> {
+    fn part(&mut self, plan: &MappingPlan, context: &mut ScanContext) -> Result<Option<u64>, i32> {
         let Self { sink, hashing, blocks, .. } = self;
         match self.scan.mechanism {
             Mechanism::Protect(number) if !self.scan.hashed(plan) => {
@@ -217,7 +217,7 @@ impl RunningScan {
 impl DirtyScan {
     /// Whether changes of a mapping that is tracked are noticed by hashes: under a file's private mapping write protection is not safe,
     /// and a witness not to be had (see there).
-    fn hashed(&self, plan: &Plan) -> bool {
+    fn hashed(&self, plan: &MappingPlan) -> bool {
         match self.mechanism {
             Mechanism::Hash => true,
             Mechanism::Protect(_) | Mechanism::SoftDirty(_, Some(_)) => plan.content == Content::Changed,
@@ -231,14 +231,14 @@ impl DirtyScan {
     }
 
     /// In a copy of the process: makes the hashes that were left to it, and says time and again that it lives.
-    pub fn make_hashes(&self, plans: &[Plan], context: &mut ScanContext, mut lives: impl FnMut()) -> Result<NewHashes, i32> {
+    pub fn make_hashes(&self, plans: &[MappingPlan], context: &mut ScanContext, mut lives: impl FnMut()) -> Result<NewHashes, i32> {
         const HASH_PART_BYTES: usize = 1 << 30;
         let (mut hashing, mut sink) = (Hashing::new(self.before, self.after), Sink::none());
         for plan in plans.iter().filter(|plan| tracked(plan) && self.hashed(plan)) {
             let Mapping { start, end, .. } = plan.mapping;
             for at in (start..end).step_by(HASH_PART_BYTES) {
                 let piece = Mapping { start: at, end: end.min(at + HASH_PART_BYTES as u64), ..plan.mapping };
-                hash::scan(&Plan { mapping: piece, ..*plan }, &mut hashing, context, &mut sink)?;
+                hash::scan(&MappingPlan { mapping: piece, ..*plan }, &mut hashing, context, &mut sink)?;
                 lives();
             }
         }
@@ -252,7 +252,7 @@ impl DirtyScan {
 
     /// Scans everything at once. A failure makes everything count as changed and ends the tracking: it is in the result.
     #[cfg(test)]
-    pub fn take(&self, pagemap: i32, method: Method, plans: &[Plan], volatile: &[u64], regions: &mut [Region]) -> ScanResult {
+    pub fn take(&self, pagemap: i32, method: Method, plans: &[MappingPlan], volatile: &[u64], regions: &mut [Region]) -> ScanResult {
         let mut running = RunningScan::new(*self);
         running.complete(plans, &mut self.context(pagemap, method, volatile, regions));
         running.result()

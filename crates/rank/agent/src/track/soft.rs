@@ -6,13 +6,13 @@
 
 use super::entries::Sink;
 use super::regions::{ScanContext, each_populated, each_region};
-use crate::memory::layout::{Content, Plan};
+use crate::memory::layout::{Content, MappingPlan};
 use crate::memory::pages::{PAGE, is_zero};
 use mend_kernel::pagemap::{populated, soft_dirty};
 use mend_kernel::userfault::{observed, register};
 
 /// Scans one mapping.
-pub(super) fn scan(witness: Option<i32>, plan: &Plan, context: &mut ScanContext, sink: &mut Sink) -> Result<(), i32> {
+pub(super) fn scan(witness: Option<i32>, plan: &MappingPlan, context: &mut ScanContext, sink: &mut Sink) -> Result<(), i32> {
     let stayed = match witness {
         Some(witness) => stayed(witness, plan, context)?,
         None => true,
@@ -38,7 +38,7 @@ pub(super) fn scan(witness: Option<i32>, plan: &Plan, context: &mut ScanContext,
 }
 
 /// Whether a mapping has been under our observation since the last scan. It is taken under observation if that is wanted.
-fn stayed(witness: i32, plan: &Plan, context: &mut ScanContext) -> Result<bool, i32> {
+fn stayed(witness: i32, plan: &MappingPlan, context: &mut ScanContext) -> Result<bool, i32> {
     let (start, end) = (plan.mapping.start, plan.mapping.end);
     let (count, _) = populated(context.pagemap, context.method, start, end, false, &mut context.regions[..1])?;
     if count == 0 {

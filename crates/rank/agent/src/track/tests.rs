@@ -11,7 +11,7 @@ mod pinned;
 
 use super::*;
 use crate::memory::file_fingerprints::FileFingerprints;
-use crate::memory::layout::{Content, Layout, Plan};
+use crate::memory::layout::{Content, Layout, MappingPlan};
 use crate::memory::maps;
 use arena::Arena;
 use mend_image::record::Mapping;
@@ -74,7 +74,7 @@ impl Bench {
     }
 
     /// What a mapping made anew would show.
-    fn fresh(&self, arenas: &[Arena], plan: &Plan, address: u64) -> Option<u64> {
+    fn fresh(&self, arenas: &[Arena], plan: &MappingPlan, address: u64) -> Option<u64> {
         if plan.content != Content::Changed {
             return Some(self.zero);
         }
@@ -84,7 +84,7 @@ impl Bench {
         (got > 0).then(|| xxh3_64(&content))
     }
 
-    fn plans(&self, arenas: &[Arena]) -> Vec<Plan> {
+    fn plans(&self, arenas: &[Arena]) -> Vec<MappingPlan> {
         let areas: Vec<_> =
             maps::read().unwrap().into_iter().filter(|area| arenas.iter().any(|arena| arena.range().contains(&area.start))).collect();
         let mut plans = Layout::plan(&areas, &maps::Advice::new(), &[], &mut FileFingerprints::default().files(&[])).unwrap().plans;
@@ -94,7 +94,7 @@ impl Bench {
     }
 
     /// Takes an image as a save does. Returns how many pages it left to its base.
-    fn image(&mut self, arenas: &[Arena], plans: &[Plan], full: bool, track: bool) -> usize {
+    fn image(&mut self, arenas: &[Arena], plans: &[MappingPlan], full: bool, track: bool) -> usize {
         let base = self.tracker.since.map(|(id, _)| id).filter(|_| !full);
         let mut prepared = self.tracker.prepare(base, track);
         prepared.on_quiesced();
@@ -153,7 +153,7 @@ impl Bench {
         kept
     }
 
-    fn store_everything(&self, plans: &[Plan], image: &mut Chain) {
+    fn store_everything(&self, plans: &[MappingPlan], image: &mut Chain) {
         let mut regions = vec![Region::default(); 64];
         let mut context = regions::ScanContext {
             pagemap: self.pagemap.as_raw_fd(),
@@ -174,7 +174,7 @@ impl Bench {
     }
 
     /// What a restart would make of it is what is in memory.
-    fn compare(&self, arenas: &[Arena], plans: &[Plan], image: &Chain) {
+    fn compare(&self, arenas: &[Arena], plans: &[MappingPlan], image: &Chain) {
         for plan in plans.iter().filter(|plan| tracked(plan)) {
             let mut content = vec![0; (plan.mapping.end - plan.mapping.start) as usize];
             let whole = self.memory.read_exact_at(&mut content, plan.mapping.start).is_ok();
@@ -190,7 +190,7 @@ impl Bench {
 }
 
 /// What a writer is told that asks while it writes.
-fn told_in_turn(running: &mut RunningScan, plans: &[Plan], context: &mut ScanContext) -> Vec<Entry> {
+fn told_in_turn(running: &mut RunningScan, plans: &[MappingPlan], context: &mut ScanContext) -> Vec<Entry> {
     let mut told = Vec::new();
     for plan in plans.iter().filter(|plan| tracked(plan)) {
         let Mapping { start: mut at, end, .. } = plan.mapping;

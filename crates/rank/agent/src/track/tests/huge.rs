@@ -9,7 +9,7 @@ const BLOCKS: usize = 4;
 /// Whole blocks of memory that may be in huge pages.
 struct Memory {
     base: *mut u8,
-    plan: Plan,
+    plan: MappingPlan,
 }
 
 impl Memory {
@@ -26,7 +26,7 @@ impl Memory {
         let end = start + (BLOCKS * HUGE_PAGE_BYTES) as u64;
         let mapping =
             Mapping { start, end, offset: 0, protection, flags: 0, object: mend_image::record::mapping::NO_OBJECT, page_shift: 0 };
-        Self { base: start as *mut u8, plan: Plan { mapping, content: Content::Populated, huge: true } }
+        Self { base: start as *mut u8, plan: MappingPlan { mapping, content: Content::Populated, huge: true } }
     }
 
     /// Writes to every n-th page of a block.

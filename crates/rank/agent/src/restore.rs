@@ -3,8 +3,9 @@
 use crate::capture::quiesced_process::QuiescedProcess;
 use crate::capture::scratch::Scratch;
 use crate::descriptors::file_attributes::FileError;
+use crate::descriptors::inherited::Inherited;
 use crate::descriptors::locks::Due;
-use crate::descriptors::reopen::{Inherited, reopen};
+use crate::descriptors::reopen::reopen;
 use crate::descriptors::reopen_error::ReopenError;
 use crate::memory::guards;
 use crate::memory::mapping_attributes::{self, MappingError};

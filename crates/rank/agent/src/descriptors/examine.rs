@@ -6,7 +6,10 @@ use super::locks::{self, Kind};
 use super::sharing::Known;
 use super::sockets::{self, Refusal, Socket};
 use super::table::take;
-use super::{Descriptor, DescriptorError, Descriptors, Open, PathKind, What, map_identity, pipes, unopenable, unreachable, watches};
+use super::{
+    Descriptor, DescriptorError, Descriptors, Open, PathKind, What, eventfd, fdinfo, map_identity, paths, pipes, signalfd, timerfd,
+    unopenable, unreachable, watches,
+};
 use crate::memory::maps::{JVM_COUNTERS, NODE_MEMORY};
 use crate::park::{self, Parked};
 use crate::process::tasks::numbers_in;
@@ -123,7 +126,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
     let control = |command: i32| check(unsafe { syscall(libc::SYS_fcntl, [borrowed.as_raw_fd() as usize, command as usize, 0, 0, 0, 0]) });
     let flags = control(libc::F_GETFL).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))? as i32;
     // The flag is the number's, and this may be a duplicate.
-    let shown = info_field(&info, "flags:").and_then(|text| i32::from_str_radix(text, 8).ok()).unwrap_or(0);
+    let shown = fdinfo::field(&info, "flags:").and_then(|text| i32::from_str_radix(text, 8).ok()).unwrap_or(0);
     let close_on_exec = shown & libc::O_CLOEXEC != 0;
     let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
     let identity = (stat.st_dev, stat.st_ino);
@@ -133,7 +136,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
     }
     let what = match FileType::from_raw_mode(stat.st_mode) {
         _ if flags & libc::O_PATH != 0 && !link.ends_with(" (deleted)") => {
-            What::Path { path: own_proc(link.clone()), kind: PathKind::Place, size: 0 }
+            What::Path { path: paths::lasting(link.clone()), kind: PathKind::Place, size: 0 }
         }
         FileType::Fifo | FileType::Socket if attached.role(identity).is_some() => {
             What::Attached(attached.role(identity).unwrap_or(Role::Stdin))
@@ -181,9 +184,9 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
         FileType::RegularFile if stat.st_nlink == 0 || link.ends_with(" (deleted)") => {
             return unsupported(format!("deleted file {link}"), "keep large files that are open until they are closed");
         }
-        FileType::RegularFile => What::Path { path: own_proc(link.clone()), kind: PathKind::File, size: stat.st_size as u64 },
-        FileType::Directory => What::Path { path: own_proc(link.clone()), kind: PathKind::Directory, size: 0 },
-        FileType::CharacterDevice if harmless(&link) => What::Path { path: link.clone(), kind: PathKind::Device, size: 0 },
+        FileType::RegularFile => What::Path { path: paths::lasting(link.clone()), kind: PathKind::File, size: stat.st_size as u64 },
+        FileType::Directory => What::Path { path: paths::lasting(link.clone()), kind: PathKind::Directory, size: 0 },
+        FileType::CharacterDevice if paths::is_harmless(&link) => What::Path { path: link.clone(), kind: PathKind::Device, size: 0 },
         FileType::CharacterDevice | FileType::BlockDevice => {
             // Also after a library closed all that it had there (librdmacm).
             let hint = match link.starts_with("/dev/infiniband/") {
@@ -200,7 +203,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
             None => return unsupported(link, "this kind of descriptor cannot be saved yet"),
         },
     };
-    let offset = info_field(&info, "pos:").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let offset = fdinfo::field(&info, "pos:").and_then(|text| text.parse().ok()).unwrap_or(0);
     let locks = match locks::parse(&info) {
         Ok(locks) => locks,
         Err(what) => return unsupported(format!("{what} {link}"), "let the program give it up before a checkpoint"),
@@ -225,58 +228,16 @@ fn told(fd: BorrowedFd) -> Option<([i32; 2], i32)> {
     (known.is_ok() && (owner[1] != 0 || signal != 0)).then_some((owner, signal))
 }
 
-/// Files of this process in `/proc` by a name that stays true: the number there may be another in the next process.
-fn own_proc(path: String) -> String {
-    let own = rustix::fs::readlink("/proc/self", Vec::new()).ok().and_then(|link| link.into_string().ok());
-    match own.and_then(|own| path.strip_prefix(&format!("/proc/{own}/")).map(|rest| format!("/proc/self/{rest}"))) {
-        Some(path) => path,
-        None => path,
-    }
-}
-
-fn harmless(path: &str) -> bool {
-    const DEVICES: [&str; 8] =
-        ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console", "/dev/ptmx"];
-    DEVICES[..7].contains(&path) || path.starts_with("/dev/pts/")
-}
-
-fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
 /// Kernel objects without a path that can be made anew.
 fn anonymous(link: &str, info: &str) -> Option<What> {
     match link {
-        "anon_inode:[eventfd]" => Some(What::Event {
-            count: u64::from_str_radix(info_field(info, "eventfd-count:")?, 16).ok()?,
-            semaphore: info_field(info, "eventfd-semaphore:").is_some_and(|text| text != "0"),
-        }),
-        "anon_inode:[timerfd]" => timer(info),
+        "anon_inode:[eventfd]" => eventfd::parse(info),
+        "anon_inode:[timerfd]" => timerfd::parse(info),
         "anon_inode:inotify" => Some(What::Inotify { watches: Vec::new() }),
-        "anon_inode:[signalfd]" => Some(What::Signals { mask: u64::from_str_radix(info_field(info, "sigmask:")?, 16).ok()? }),
+        "anon_inode:[signalfd]" => signalfd::parse(info),
         "anon_inode:[eventpoll]" => Some(What::Epoll { targets: info.lines().filter_map(Target::parse).collect() }),
         _ => None,
     }
-}
-
-fn timer(info: &str) -> Option<What> {
-    let clock: i32 = info_field(info, "clockid:")?.parse().ok()?;
-    let mut value = pair(info_field(info, "it_value:")?)?;
-    // The time of day goes on while a process rests in its image.
-    let absolute = clock == libc::CLOCK_REALTIME && info_field(info, "settime flags:")?.ends_with(['1', '3']) && value != (0, 0);
-    if absolute {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let nanoseconds = now.tv_nsec as u64 + value.1;
-        value = (now.tv_sec as u64 + value.0 + nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
-    }
-    let (interval, ticks) = (pair(info_field(info, "it_interval:")?)?, info_field(info, "ticks:")?.parse().ok()?);
-    Some(What::Timer { clock, value, interval, ticks, absolute })
-}
-
-/// "(1, 500)"
-fn pair(text: &str) -> Option<(u64, u64)> {
-    let (seconds, nanoseconds) = text.trim_matches(['(', ')']).split_once(", ")?;
-    Some((seconds.parse().ok()?, nanoseconds.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -286,7 +247,6 @@ mod tests {
 
     #[test]
     fn lines_of_fdinfo() {
-        assert_eq!(pair("(3, 999)"), Some((3, 999)));
         let info = "pos:\t0\nflags:\t02\neventfd-count:               2a\neventfd-id: 3\neventfd-semaphore: 1\n";
         assert_eq!(anonymous("anon_inode:[eventfd]", info), Some(What::Event { count: 42, semaphore: true }));
         assert_eq!(anonymous("anon_inode:[io_uring]", info), None);

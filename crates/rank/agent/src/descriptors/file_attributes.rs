@@ -1,7 +1,7 @@
 //! What belongs to an open file beside content, offset and flags: mode, owner, times and seals of files that come back as memory, how
 //! long what is written is likely to live, how an epoll polls.
 
-use crate::descriptors::reopen::Inherited;
+use crate::descriptors::inherited::Inherited;
 use crate::descriptors::table::take;
 use crate::descriptors::{Descriptors, What};
 use mend_kernel::raw::{check, syscall};

@@ -5,19 +5,27 @@
 //! `explain` and refuses a save.
 
 pub(crate) mod attached;
+mod calls;
 mod epoll;
+mod eventfd;
 mod examine;
+mod fdinfo;
 pub(crate) mod file_attributes;
+pub(crate) mod inherited;
 pub(crate) mod kept_files;
 pub(crate) mod locks;
+mod memory_files;
 pub(crate) mod node_files;
+mod paths;
 mod pipes;
 pub(crate) mod reopen;
 pub(crate) mod reopen_error;
 mod sharing;
+mod signalfd;
 mod socket_options;
 mod sockets;
 pub(crate) mod table;
+mod timerfd;
 pub(crate) mod transient;
 mod unopenable;
 pub(crate) mod unreachable;

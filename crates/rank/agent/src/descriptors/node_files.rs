@@ -5,7 +5,7 @@
 //! Which rank of a node made a file nobody knows: each has all of them in its image, and of two of one name the newer stays.
 //! Where ranks share the node's `/dev/shm`, its files are left alone.
 
-use crate::descriptors::reopen::Inherited;
+use crate::descriptors::inherited::Inherited;
 use crate::descriptors::{Descriptors, What, map_identity};
 use crate::memory::layout::Layout;
 use crate::memory::maps::{Area, NODE_MEMORY};

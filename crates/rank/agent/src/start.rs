@@ -1,4 +1,4 @@
-//! Whether there is an agent in this process, and its thread.
+//! Starts the agent in a process that is a rank, with its threads.
 
 use crate::agent_loop::environment::AgentEnvironment;
 use crate::agent_loop::run;

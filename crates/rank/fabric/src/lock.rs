@@ -1,7 +1,7 @@
-//! The one lock of the fabric: a futex mutex with a front door for the agent.
+//! The one lock of the fabric: a futex mutex that the agent can reserve.
 //!
 //! Application threads poll, so they would take the lock again before a woken agent runs. The agent therefore
-//! reserves the lock first: while a reservation stands, application threads wait at the gate, and the agent gets in
+//! reserves the lock first: while a reservation stands, application threads wait, and the agent gets the lock
 //! as soon as the current holder leaves. Nobody sleeps in the kernel while holding the lock.
 //!
 //! All waits are on words of this process's own memory and re-check them, so a thread that is saved in the middle

@@ -3,7 +3,7 @@
 //! Reads take descriptors that come with a message
 //! (SCM_RIGHTS). Nothing here uses the C library's malloc.
 
-use crate::descriptors::table::aside;
+use crate::descriptors::table::move_high;
 use mend_messages::agent::{FromAgent, ToAgent};
 use mend_messages::frame;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -30,7 +30,7 @@ impl Link {
             None => SocketAddr::from_pathname(path)?,
         };
         let stream = UnixStream::connect_addr(&address)?;
-        Ok(Self { socket: aside(stream.into())?, descriptors: VecDeque::new() })
+        Ok(Self { socket: move_high(stream.into())?, descriptors: VecDeque::new() })
     }
 
     /// The socket's number.
@@ -89,7 +89,7 @@ impl Link {
                     for message in ancillary.drain() {
                         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                             for descriptor in descriptors {
-                                self.descriptors.push_back(aside(descriptor)?);
+                                self.descriptors.push_back(move_high(descriptor)?);
                             }
                         }
                     }

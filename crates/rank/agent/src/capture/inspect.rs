@@ -1,4 +1,4 @@
-//! What stands in the way of saving this process: looks, touches nothing.
+//! Inspects the process: what stands in the way of saving it. Changes nothing.
 
 use crate::descriptors::attached::Attached;
 use crate::descriptors::node_files::NodeFiles;

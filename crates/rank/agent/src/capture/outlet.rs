@@ -1,4 +1,4 @@
-//! The end of a stream: a file or a socket that takes bytes.
+//! Where a stream goes: a file or a socket that takes bytes.
 
 use crate::capture::write_error::{STALL_LIMIT, WriteError};
 use mend_kernel::raw::syscall;

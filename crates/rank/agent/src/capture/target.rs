@@ -1,6 +1,6 @@
 //! Where an image goes: a connected stream, or a file that exists under its name only when it is whole and durable.
 
-use crate::descriptors::table::aside;
+use crate::descriptors::table::move_high;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fsync, open, openat, unlinkat};
 use rustix::io::Errno;
@@ -49,14 +49,14 @@ impl Target {
             move |errno| TargetError::File { path, what, errno }
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = open(parent, flags, Mode::empty()).and_then(aside).map_err(failed("created"))?;
+        let directory = open(parent, flags, Mode::empty()).and_then(move_high).map_err(failed("created"))?;
         let mut temporary = OsString::from(".");
         temporary.push(&name);
         temporary.push(".partial");
         // What a killed rank left behind under this name is worthless.
         let _ = unlinkat(&directory, &temporary, AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(&directory, &temporary, flags, Mode::RUSR | Mode::WUSR).and_then(aside).map_err(failed("created"))?;
+        let file = openat(&directory, &temporary, flags, Mode::RUSR | Mode::WUSR).and_then(move_high).map_err(failed("created"))?;
         // The umask is the program's, and may deny its owner what the restart needs.
         fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(failed("created"))?;
         Ok(OpenTarget::File { path, directory, file, temporary, name })

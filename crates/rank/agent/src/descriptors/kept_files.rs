@@ -8,7 +8,7 @@
 //! assumed: the directory is not there on this node, disks are full, files are anybody's; then the file is named as not kept.
 
 use crate::descriptors::locks::Kind;
-use crate::descriptors::table::{Taken, apart, aside, take};
+use crate::descriptors::table::{Taken, apart, move_high, take};
 use crate::descriptors::{Descriptors, PathKind, What};
 use mend_messages::agent::Reply;
 use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, KeepOrder, Keeping, KeptFile};
@@ -226,7 +226,7 @@ impl OpenFile<'_> {
             return theirs("the program has a POSIX lock on it and did not open it for reading".into());
         }
         let path = format!("/proc/thread-self/fd/{}", self.fd().as_raw_fd());
-        match open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).and_then(aside) {
+        match open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).and_then(move_high) {
             Ok(own) => Ok(Reader::Own(own)),
             Err(errno) => theirs(format!("it cannot be read: {errno}")),
         }
@@ -249,7 +249,7 @@ impl AsFd for Reader<'_> {
 
 /// Out of the way of the program's numbers.
 fn high(low: Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
-    low.and_then(aside)
+    low.and_then(move_high)
 }
 
 /// Where a checkpoint keeps files.

@@ -41,7 +41,7 @@ pub(crate) fn apart() -> bool {
 }
 
 /// Moves a descriptor of the agent's out of the program's way, where the two share a table.
-pub(crate) fn aside(made: OwnedFd) -> Result<OwnedFd, Errno> {
+pub(crate) fn move_high(made: OwnedFd) -> Result<OwnedFd, Errno> {
     if apart() { Ok(made) } else { rustix::io::fcntl_dupfd_cloexec(&made, FIRST_DESCRIPTOR) }
 }
 

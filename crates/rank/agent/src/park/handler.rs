@@ -1,7 +1,7 @@
 //! The handler of the parking signal, in which a thread waits while it is parked. It allocates nothing, takes no lock and leaves `errno` alone.
 
 use super::context::{RESTORED, capture};
-use super::succession::succeed;
+use super::processor_handover::hand_over;
 use super::{ARRIVED, EPOCH, LEFT, PARKED, PREVIOUS_HANDLER, SLOTS, Slot, deadlines};
 use core::sync::atomic::Ordering;
 use mend_kernel::raw::syscall;
@@ -34,7 +34,7 @@ pub(super) extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame:
         (*slot).interrupted.store(deadlines::monotonic(), Ordering::Relaxed);
         (*slot).segments = (segment_base(false), segment_base(true));
         (*slot).registration = Registration::of_this_thread(crate::process::rseq::area((*slot).segments.0));
-        succeed();
+        hand_over();
         if capture(&raw mut (*slot).context, 0, wait_in_handler, slot.cast()) == RESTORED {
             if tiles::used(frame.cast()) {
                 tiles::make_used();

@@ -17,7 +17,7 @@ pub(crate) mod context;
 mod deadlines;
 mod handler;
 pub(crate) mod pending;
-mod succession;
+mod processor_handover;
 mod thread_request;
 
 use crate::process::tasks::{self, Task};
@@ -28,8 +28,8 @@ use mend_image::handoff::Context;
 use mend_kernel::threads::{Disposition, PARK_SIGNAL, Registration, SA_RESTORER, disposition, queue, set_disposition, wait, wake};
 use mend_patience::Patience;
 use pending::Info;
+use processor_handover::ProcessorHandover;
 use std::time::Duration;
-use succession::Succession;
 use thread_request::{CALL, SEND_PROCESS, SEND_THREAD, TAKE, ThreadRequest};
 
 const SIGNALLED: u32 = 1;
@@ -125,9 +125,9 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
     let ours = Disposition { handler, flags, restorer: return_from_signal as *const () as usize, mask: u64::MAX };
     // SAFETY: `on_park` is async-signal-safe and returns by rt_sigreturn.
     unsafe { set_disposition(PARK_SIGNAL, &ours) }.map_err(ParkError::Signal)?;
-    let succession = Succession::offer();
+    let handover = ProcessorHandover::offer();
     parked.stop_all(limit)?;
-    drop(succession);
+    drop(handover);
     Ok(parked)
 }
 

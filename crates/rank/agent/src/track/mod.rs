@@ -22,7 +22,7 @@ mod soft;
 #[cfg(test)]
 mod tests;
 
-use crate::descriptors::table::aside;
+use crate::descriptors::table::move_high;
 use crate::memory::maps::Area;
 use blocks::Split;
 pub(crate) use entries::{Entry, within};
@@ -344,7 +344,7 @@ impl Prepared {
 }
 
 fn open(method: Method) -> Result<Active, String> {
-    let high = |fd: OwnedFd| aside(fd).map_err(|errno| errno.to_string());
+    let high = |fd: OwnedFd| move_high(fd).map_err(|errno| errno.to_string());
     let kernel = |errno| std::io::Error::from_raw_os_error(errno).to_string();
     let file = |path: &str, write: bool| {
         let file = File::options().read(!write).write(write).open(path);

@@ -1,4 +1,4 @@
-//! The receiving end.
+//! The receiving end of an `ofi` channel.
 
 use super::super::{ChannelError, Deliver, Incoming, Puller, write_ack};
 use super::assembly::Assembly;

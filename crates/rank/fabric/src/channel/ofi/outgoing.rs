@@ -1,4 +1,4 @@
-//! The sending end.
+//! The sending end of an `ofi` channel.
 
 use super::super::{AckReader, ChannelError, Outgoing};
 use super::broken::Broken;

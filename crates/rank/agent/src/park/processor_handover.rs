@@ -1,4 +1,4 @@
-//! The agent goes on where a thread of the program has just stopped.
+//! Handing over a processor: the agent goes on where a thread of the program has just stopped.
 //!
 //! The agent sleeps while the program runs, so the processor where it ran last is somebody else's by now: the agents of two ranks
 //! may wake up on the same one and share it for milliseconds, while those that the threads have left stand idle. So the first
@@ -17,34 +17,34 @@ use mend_kernel::threads::{Processors, processor, processors, set_processors};
 const NOBODY: i32 = 0;
 const TAKING: i32 = -1;
 
-/// Whose turn is next.
-static HEIR: AtomicI32 = AtomicI32::new(NOBODY);
+/// The thread that the next processor is handed over to.
+static CANDIDATE: AtomicI32 = AtomicI32::new(NOBODY);
 
 /// An offer. Dropping it lets the agent run wherever it might before.
-pub(crate) struct Succession {
+pub(crate) struct ProcessorHandover {
     agent: i32,
     before: Option<Processors>,
 }
 
-impl Succession {
+impl ProcessorHandover {
     /// Called by the agent, before it asks the first thread to park.
     pub fn offer() -> Self {
         let agent = rustix::thread::gettid().as_raw_nonzero().get();
         let before = processors(agent).ok();
         if before.is_some() {
-            HEIR.store(agent, Ordering::Release);
+            CANDIDATE.store(agent, Ordering::Release);
         }
         Self { agent, before }
     }
 }
 
-impl Drop for Succession {
+impl Drop for ProcessorHandover {
     fn drop(&mut self) {
         let Some(before) = &self.before else { return };
-        if HEIR.compare_exchange(self.agent, NOBODY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if CANDIDATE.compare_exchange(self.agent, NOBODY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return;
         }
-        while HEIR.load(Ordering::Acquire) != NOBODY {
+        while CANDIDATE.load(Ordering::Acquire) != NOBODY {
             rustix::thread::sched_yield();
         }
         // Refused only if none of them is there any more; then it stays where it is.
@@ -52,12 +52,12 @@ impl Drop for Succession {
     }
 }
 
-/// Called by a thread that parks. Async-signal-safe.
-pub(crate) fn succeed() {
-    let agent = HEIR.load(Ordering::Acquire);
-    if agent > NOBODY && HEIR.compare_exchange(agent, TAKING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+/// Gives the agent the processor of the calling thread, which parks. Async-signal-safe.
+pub(crate) fn hand_over() {
+    let agent = CANDIDATE.load(Ordering::Acquire);
+    if agent > NOBODY && CANDIDATE.compare_exchange(agent, TAKING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
         // The thread may have a processor that is not the agent's to have: it stays where it is.
         let _ = processor().and_then(|here| set_processors(agent, &Processors::only(here)?).ok());
-        HEIR.store(NOBODY, Ordering::Release);
+        CANDIDATE.store(NOBODY, Ordering::Release);
     }
 }

@@ -1,5 +1,6 @@
 """A job's lease on its nodes: a controller that stands still for less is nothing; after its end no rank writes another byte."""
 
+import concurrent.futures
 import json
 import os
 import signal
@@ -51,6 +52,50 @@ class Leases(InDirectory):
         job.finish()
         self.assertEqual(job.stdout(), expected)
         self.assertNotIn("is lost", job.stderr())
+
+    def break_connections(self):
+        """Resets all connections of the controller to node2's daemon. Returns how many there were."""
+        head = self.lab.on("node2", "getent", "hosts", "head").stdout.split()[0]
+        chosen = f"sport = :7117 and dst {head}"
+        closed = self.lab.on("node2", "ss", "--kill", "--no-header", "--tcp", "--numeric", "state", "established", chosen)
+        self.assertEqual(closed.returncode, 0, closed.stderr)
+        return len(closed.stdout.splitlines())
+
+    def test_connections_that_break_again_and_again_are_nothing(self):
+        """Whatever was under way, either way: output, orders of a checkpoint and a migration. The journal says that they broke."""
+        program = compile_mpi("mpi_iters.c", os.path.join(self.work, "iters"))
+        argv = [program, "-i", "60", "-w", "200", "-m", "8", "-p", "2000", "-u", "go"]
+        expected = self.lab.undisturbed("-n", "2", "--hosts", "node1", "--", *argv)
+        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--", *argv)
+        name = self.lab.running(job)
+        broken = 0
+        verbs = (["checkpoint", name], ["migrate", name, "1", "--to", "node1"], ["migrate", name, "1", "--to", "node2"])
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            for verb in verbs * 3:
+                asked = pool.submit(self.lab.verb, *verb)
+                for _ in range(4):
+                    broken += self.break_connections()
+                asked.result()
+        if not broken:
+            self.skipTest("this kernel closes no connections for others (CONFIG_INET_DIAG_DESTROY)")
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), expected)
+        self.assertIn("was opened again; nothing was lost", self.lab.mend("log", name).stdout)
+
+    def test_a_link_that_is_cut_for_less_than_the_lease_is_nothing(self):
+        program = compile_mpi("mpi_iters.c", os.path.join(self.work, "iters"))
+        argv = [program, "-i", "60", "-w", "200", "-m", "8", "-u", "go"]
+        expected = self.lab.undisturbed("-n", "2", "--hosts", "node1", "--", *argv)
+        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--", *argv)
+        name = self.lab.running(job)
+        cut = "ip link set dev eth0 down; sleep 4; ip link set dev eth0 up"
+        for _ in range(2):
+            self.assertEqual(self.lab.on("node2", "sh", "-c", cut).returncode, 0)
+            self.lab.verb("checkpoint", name)
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), expected)
 
     def test_no_byte_is_written_after_a_lease_whatever_stood_still(self):
         """Everything on the node is stopped, what holds the lease included, and goes on when it has ended."""

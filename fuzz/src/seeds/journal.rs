@@ -18,6 +18,7 @@ fn entries() -> Vec<Entry> {
             release: text("0.1.0"),
             interval: text("a checkpoint every 60 s"),
         },
+        Event::NodeReconnected { why: text("the connection broke") },
         Event::NodeReached { address: text("10.0.0.7:7117") },
         Event::Placed { places: [(text("a"), (0..2).collect())].into() },
         Event::RankStarted,

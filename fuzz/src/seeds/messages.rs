@@ -6,7 +6,7 @@ use mend_messages::agent::{
     Unwritten, Welcome, Written,
 };
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, Phases, RankStatus};
-use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Question, RestoreSource, Stream, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Question, RestoreSource, Resumption, Stream, ToDaemon};
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, PutOrder};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
@@ -281,6 +281,8 @@ fn to_daemon() -> Vec<ToDaemon> {
         program,
         encryption_key: Some("/srv/users/key".into()),
         node_timeout_ms: 10_000,
+        epoch: 1_764_021_600_000_000,
+        session: [5; 16],
         lease_ms: 20_000,
     };
     let files = RestoreSource::Files(vec!["/srv/7/rank-1.image".into(), "/srv/6/rank-1.image".into()]);
@@ -301,7 +303,8 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Discard { rank: 1 },
     ]);
     all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));
-    all.extend([ToDaemon::Signal(-15), ToDaemon::End, ToDaemon::Ping]);
+    let resumption = Resumption { identity: [8; 16], epoch: 1_764_021_600_000_000, session: [5; 16], delivered: 300 };
+    all.extend([ToDaemon::Signal(-15), ToDaemon::End, ToDaemon::Ping, ToDaemon::Resume(resumption)]);
     all
 }
 
@@ -340,6 +343,7 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::StdinLeft { rank: 0, bytes: b"a line\n".to_vec() },
     ]);
     all.extend(reports().into_iter().map(|report| FromDaemon::Report { rank: 1, report }));
+    all.extend([FromDaemon::Resumed { delivered: 299 }, FromDaemon::Left]);
     all
 }
 

@@ -19,6 +19,7 @@ pub mod hosts;
 pub mod image_file;
 pub mod images;
 pub mod input;
+mod job_link;
 pub mod journal_file;
 mod journaling;
 pub mod manifest;

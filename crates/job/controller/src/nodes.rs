@@ -1,29 +1,15 @@
-//! Connections to the daemons: one reader and one writer task per node, so that a slow terminal or a busy event loop
-//! never looks like a dead node. The writer pings every second; the reader counts silence only while it waits,
-//! and of that only the time in which this process could run.
+//! The job's nodes, and how their daemons are reached. What passes between them and the controller is carried by a task per node
+//! (`job_link.rs`).
 
 use crate::error::RunError;
-use mend_job::event::NodeLoss;
+use crate::job_link::{JobLink, NodeEvent};
 use mend_messages::auth::Purpose;
-use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
+use mend_messages::daemon::{JobIntroduction, ToDaemon};
 use mend_messages::job::{NodeIndex, Secret};
-use mend_patience::patiently;
-use mend_wire::{Connection, connect};
+use mend_wire::{Connection, Link, connect};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
-
-const PING_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What a node's tasks report.
-#[derive(Debug)]
-pub enum NodeEvent {
-    /// A message.
-    Message(FromDaemon),
-    /// No more will come.
-    Lost(NodeLoss),
-}
 
 /// A node of the job.
 #[derive(Debug)]
@@ -81,6 +67,7 @@ pub struct ConnectedNode {
     /// Its daemon.
     pub address: SocketAddr,
     connection: Connection,
+    secret: Secret,
 }
 
 /// Connects to one daemon.
@@ -89,54 +76,34 @@ pub struct ConnectedNode {
 /// [`RunError::Node`].
 pub async fn connect_node(name: String, address: SocketAddr, secret: &Secret) -> Result<ConnectedNode, RunError> {
     match connect(address, Purpose::Job, secret).await {
-        Ok(connection) => Ok(ConnectedNode { name, address, connection }),
+        Ok(connection) => Ok(ConnectedNode { name, address, connection, secret: secret.clone() }),
         Err(source) => Err(RunError::Node { host: name, source }),
     }
 }
 
-/// Starts the tasks of a connection to the node with this index, and introduces the job. `wrap` makes an event of
-/// what the node says.
+/// Starts the task of a node with this index, and introduces the job. `wrap` makes an event of what the node says.
 pub fn attach<E: Send + 'static>(
     reached: ConnectedNode,
     index: NodeIndex,
     introduction: JobIntroduction,
     events: mpsc::Sender<E>,
-    wrap: impl Fn(NodeIndex, NodeEvent) -> E + Send + 'static,
+    wrap: impl Fn(NodeIndex, NodeEvent) -> E + Send + Sync + 'static,
 ) -> Node {
-    let ConnectedNode { name, address, connection } = reached;
-    let node_timeout = Duration::from_millis(introduction.node_timeout_ms);
-    let first = ToDaemon::Introduce(Box::new(introduction));
-    let (sender, mut outgoing) = mpsc::unbounded_channel::<ToDaemon>();
-    let Connection { sender: mut to, receiver: mut from } = connection;
+    let ConnectedNode { name, address, connection, secret } = reached;
+    let (sender, outgoing) = mpsc::unbounded_channel::<ToDaemon>();
+    let job = JobLink {
+        address,
+        secret,
+        silence: Duration::from_millis(introduction.node_timeout_ms),
+        identity: introduction.identity,
+        epoch: introduction.epoch,
+        session: introduction.session,
+        link: Link::default(),
+    };
     tokio::spawn(async move {
-        if to.send(&first).await.is_err() {
-            return;
-        }
-        let mut ping = interval(PING_INTERVAL);
-        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let message = tokio::select! {
-                message = outgoing.recv() => match message { Some(message) => message, None => return },
-                _ = ping.tick() => ToDaemon::Ping,
-            };
-            if to.send(&message).await.is_err() {
-                return;
-            }
-        }
-    });
-    tokio::spawn(async move {
-        loop {
-            let event = match patiently(node_timeout, from.receive::<FromDaemon>()).await {
-                Ok(Ok(FromDaemon::Pong)) => continue,
-                Ok(Ok(message)) => NodeEvent::Message(message),
-                Ok(Err(error)) => NodeEvent::Lost(NodeLoss::Broken(error.to_string())),
-                Err(_) => NodeEvent::Lost(NodeLoss::Silent(node_timeout.as_millis() as u64)),
-            };
-            let last = matches!(event, NodeEvent::Lost(_));
-            if events.send(wrap(index, event)).await.is_err() || last {
-                return;
-            }
-        }
+        let tell = |event| async { events.send(wrap(index, event)).await.is_ok() };
+        let how = job.carry(connection, introduction, outgoing, &tell).await;
+        tell(NodeEvent::Lost(how)).await;
     });
     Node { name, address, sender }
 }

@@ -38,6 +38,9 @@ pub struct JobRecord {
     pub controller_pid: u32,
     /// Start (or restart), seconds since 1970.
     pub started: u64,
+    /// Which start of the job this is: higher than that of all before, on any host ([`JobDirectory::next_epoch`]).
+    #[serde(default)]
+    pub epoch: u64,
     /// End, seconds since 1970, and how; `None` while it runs or if the controller was killed.
     pub ended: Option<(u64, String)>,
     /// Where its checkpoints are.
@@ -253,6 +256,14 @@ impl JobDirectory {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(RecordError::Io { path, source: error }),
             _ => Ok(Self { path }),
         }
+    }
+
+    /// The epoch of the start that begins now: the time in microseconds, so that it is the latest even where the record of the earlier
+    /// ones is gone; or one more than the last one, should that clock be behind.
+    #[must_use]
+    pub fn next_epoch(&self) -> u64 {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        self.record().map_or(time, |record| time.max(record.epoch + 1))
     }
 
     /// Where it is.

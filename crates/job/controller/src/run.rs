@@ -9,10 +9,11 @@
 
 use crate::error::RunError;
 use crate::input::{Input, InputAt};
+use crate::job_link::NodeEvent;
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
-use crate::nodes::{Node, NodeEvent};
+use crate::nodes::Node;
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::texts::Names;
@@ -23,6 +24,8 @@ use mend_coordination::failure::Trouble;
 use mend_job::Job;
 use mend_job::event::{Effect, Event, FreeSpace, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
 use mend_job::setup::Setup;
+use mend_journal::Event as Happened;
+use mend_journal::event::cut;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::{NodeIndex, Program, Rank};
@@ -153,6 +156,11 @@ impl Running {
     fn event(&mut self, arrival: Arrival) -> Option<Event> {
         Some(match arrival {
             Arrival::Node(node, NodeEvent::Message(message)) => Event::Daemon { node, message },
+            Arrival::Node(node, NodeEvent::Reconnected(why)) => {
+                let name = self.shell.record.hosts.get(node as usize).cloned();
+                self.shell.journal.record_of(name.as_deref(), None, Happened::NodeReconnected { why: cut(why) });
+                return None;
+            }
             Arrival::Node(node, NodeEvent::Lost(how)) => Event::NodeLost { node, how },
             Arrival::Ask(ask, answers) => {
                 self.next_verb += 1;

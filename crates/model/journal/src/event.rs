@@ -82,6 +82,8 @@ pub enum Event {
     ControllerDied,
     /// A node takes part.
     NodeReached { address: String },
+    /// The connection to a node's daemon broke and was opened again within the job's lease.
+    NodeReconnected { why: String },
     /// A host that was named does not answer, and the job does without.
     NodeLeftOut { error: String },
     /// A node is lost.

@@ -149,6 +149,7 @@ pub fn sentence(entry: &Entry) -> String {
         Event::PassedOver { checkpoint, error } => format!("checkpoint {checkpoint} is passed over: {error}"),
         Event::RestartFailed { cause: why } => format!("the restart failed: {}", cause(why)),
         Event::ControllerDied => "the controller before this one died without a word".into(),
+        Event::NodeReconnected { why } => format!("the connection to node {node} broke ({why}) and was opened again; nothing was lost"),
         Event::NodeReached { address } => format!("node {node} ({address}) takes part"),
         Event::NodeLeftOut { error } => format!("left out: {error}"),
         Event::NodeLost { why, ranks } if ranks.is_empty() => format!("node {node} is lost ({why}); no rank was on it"),

@@ -1,8 +1,12 @@
-//! Controller ⇄ daemon, over one authenticated connection per job and node.
+//! Controller ⇄ daemon, over one authenticated connection per job and node at a time.
 //!
-//! The job has a lease on the node, which each word of the controller renews; when it ends, or the connection does, the job's ranks
-//! end there. Both sides send [`ToDaemon::Ping`]/[`FromDaemon::Pong`] traffic at least every second; silence of a daemon for longer than
-//! the `node_timeout` setting means that it is dead.
+//! The job has a lease on the node, which each message of the controller renews; when it ends, the job's ranks end there. Both sides send
+//! [`ToDaemon::Ping`]/[`FromDaemon::Pong`] traffic at least every second; silence of a daemon for longer than the `node_timeout` setting
+//! means that it is dead.
+//!
+//! The first message of each side is sent as it is: `Introduce` and `Ready` for a job that begins, `Resume` and `Resumed` for one whose
+//! connection broke, `Refused` for either. All that follows is numbered ([`crate::delivery`]), so that it is delivered once and in order,
+//! however often the connection breaks.
 //!
 //! A restore (restart or migration target) is two steps, so that a failed one hurts nobody: `Restore` builds the
 //! process with its threads parked and answers `Restored` or `RestoreFailed`; `Ask` with `Resume` lets it run, `Discard` kills it.
@@ -27,6 +31,10 @@ pub struct JobIntroduction {
     pub secret: Secret,
     /// Number of ranks.
     pub size: u32,
+    /// Which start of the job this is. A later start or restart has a higher number; the daemon ends what an earlier one left.
+    pub epoch: u64,
+    /// Random; who resumes a connection of this start must name it.
+    pub session: [u8; 16],
     /// Index of this node in the job.
     pub node: NodeIndex,
     /// Program, environment and working directory.
@@ -37,6 +45,19 @@ pub struct JobIntroduction {
     pub node_timeout_ms: u64,
     /// Milliseconds without a word from the controller after which the job's ranks end here.
     pub lease_ms: u64,
+}
+
+/// Goes on with a job after its connection broke; first message on the new connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumption {
+    /// As in [`JobIntroduction`].
+    pub identity: [u8; 16],
+    /// As in [`JobIntroduction`].
+    pub epoch: u64,
+    /// As in [`JobIntroduction`].
+    pub session: [u8; 16],
+    /// The last message that came from the daemon.
+    pub delivered: u64,
 }
 
 /// Where an image comes from.
@@ -74,7 +95,7 @@ pub struct Question {
 /// Everything a controller says to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToDaemon {
-    /// First message.
+    /// First message of a job. → `Ready` or `Refused`
     Introduce(Box<JobIntroduction>),
     /// Start this rank. → `Started` or `StartFailed`
     Start {
@@ -141,10 +162,12 @@ pub enum ToDaemon {
     Tier(Box<TierOrder>),
     /// Send a signal to all ranks of the job on this node.
     Signal(i32),
-    /// SIGKILL all ranks of the job on this node and forget it. The daemon closes the connection when all are reaped.
+    /// SIGKILL all ranks of the job on this node and forget it. → `Left` when all are reaped
     End,
     /// Proof of life. → `Pong`
     Ping,
+    /// First message on a connection that goes on with a job. → `Resumed` or `Refused`
+    Resume(Resumption),
 }
 
 /// How a rank ended.
@@ -321,4 +344,11 @@ pub enum FromDaemon {
         /// What was noticed.
         report: Report,
     },
+    /// Answer to `Resume`.
+    Resumed {
+        /// The last message that came from the controller.
+        delivered: u64,
+    },
+    /// Answer to `End`, and the daemon's last message: no process of the job is here any more.
+    Left,
 }

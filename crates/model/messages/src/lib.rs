@@ -10,6 +10,7 @@ pub mod agent;
 pub mod auth;
 pub mod control;
 pub mod daemon;
+pub mod delivery;
 pub mod files;
 pub mod frame;
 pub mod job;
@@ -18,7 +19,7 @@ pub mod tier;
 
 /// Version of all messages in this crate, one more with every change of any of them: frames do not describe themselves. A peer
 /// with another number is refused by the handshake.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 
 /// The program's release, shown to people; compatibility is decided by [`PROTOCOL`] alone.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -188,6 +188,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mend_wire::Source;
     use rustix::pipe::{PipeFlags, pipe_with};
 
     fn feed() -> (Feed, OwnedFd) {
@@ -248,12 +249,12 @@ mod tests {
             tokio::task::yield_now().await;
         }
         feed.hold().await.unwrap();
-        assert_eq!(outbox.next().await, Some(FromDaemon::StdinHeld { rank: 3, again: 904, begun: 0 }));
+        assert_eq!(outbox.next(true).await, Some(FromDaemon::StdinHeld { rank: 3, again: 904, begun: 0 }));
         assert_eq!(read_all(&reader).await.len(), 4096);
         feed.release();
-        assert_eq!(outbox.next().await, Some(FromDaemon::StdinTaken { rank: 3 }));
+        assert_eq!(outbox.next(true).await, Some(FromDaemon::StdinTaken { rank: 3 }));
         feed.hold().await.unwrap();
-        assert_eq!(outbox.next().await, Some(FromDaemon::StdinHeld { rank: 3, again: 0, begun: 0 }));
+        assert_eq!(outbox.next(true).await, Some(FromDaemon::StdinHeld { rank: 3, again: 0, begun: 0 }));
         assert_eq!(read_all(&reader).await, [vec![1; 904], vec![2; 100]].concat());
     }
 

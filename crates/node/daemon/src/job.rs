@@ -1,20 +1,22 @@
 //! One job on this node: the controller's connection, the ranks here, and what passes between them.
 //!
 //! ```text
-//! Introduce → Ready ─► serving ─── End ──► ending: ranks killed and reaped, output sent ─► closed
-//!                         └─ connection lost, silence, nonsense ─► lost: ranks killed and reaped
+//! Introduce → Ready ─► serving ─── End ──► ending: ranks killed and reaped, output sent, Left ─► closed
+//!                         └─ lease over, a later start, nonsense ─► lost: ranks killed and reaped
 //! ```
-//! Invariants: when the connection ends, or the controller is silent for as long as the job's lease, no process of the job is left here;
-//! where the ranks share a PID namespace the kernel sees to that itself, also if this daemon stands still. The loop never
-//! waits for the controller or a rank, so neither can keep it from the other.
+//! A connection that breaks changes nothing, as long as the controller comes back within the lease (`job_link.rs`).
+//! Invariants: when the controller was silent for as long as the job's lease, no process of the job is left here; where the ranks share a
+//! PID namespace the kernel sees to that itself, also if this daemon stands still. Two starts of a job are never here at once: the later one
+//! waits until the earlier one has left. The loop never waits for the controller or a rank, so neither can keep it from the other.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
 use crate::agent_router::{AgentRouter, LocalRank, LocalRanks, SaveStep};
 use crate::agents::{AgentEvent, AgentSocket};
 use crate::failure::RankFailure;
+use crate::job_link::{LinkState, carry};
 use crate::launch_environment::shares_pid_namespace;
-use crate::node::Node;
-use crate::outbox::{Ordered, Outbox, Urgent, queues};
+use crate::node::{JobQueues, Node, Present};
+use crate::outbox::{Ordered, Urgent, queues};
 use crate::privileges::Isolation;
 use crate::program::ExaminedPrograms;
 use crate::put_files::put_files;
@@ -33,12 +35,12 @@ use mend_messages::tier::{ImageOrigin, TierOrder};
 use mend_patience::Patience;
 use mend_report::with_causes;
 use mend_sealed::Key;
-use mend_wire::{Connection, ReceiveError};
+use mend_wire::Connection;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument;
@@ -54,11 +56,22 @@ const RENEWALS_PER_LEASE: u32 = 20;
 /// The kernel's own deadline comes this much later than the daemon's end of the lease, which is kinder: output is sent.
 const KERNEL_DEADLINE_DELAY: Duration = Duration::from_secs(1);
 
-/// Serves one authenticated job connection to its end.
+/// How long the lease goes on after the controller's process closed the connection, at most: it has ended, or is back at once.
+const CLOSED_LEASE: Duration = Duration::from_secs(2);
+
+/// Serves one authenticated job connection: to the job's end, or by handing it to the job that it goes on with.
 pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let Connection { sender, mut receiver } = connection;
     let introduction = match timeout(INTRODUCTION_TIMEOUT, receiver.receive::<ToDaemon>()).await {
         Ok(Ok(ToDaemon::Introduce(introduction))) => *introduction,
+        Ok(Ok(ToDaemon::Resume(resumption))) => {
+            if let Err(mut refused) = node.resume(&resumption, Connection { sender, receiver }).await {
+                tracing::info!("a controller wants to go on with a job that is not here");
+                let error = "the job's ranks on this node have ended".to_owned();
+                let _ = refused.sender.send(&FromDaemon::Refused { error }).await;
+            }
+            return;
+        }
         Ok(Ok(_)) => return tracing::warn!("a controller did not introduce its job"),
         Ok(Err(error)) => return tracing::info!(%error, "a job connection ended before its introduction"),
         Err(_) => return tracing::warn!("a controller did not introduce its job in time"),
@@ -69,25 +82,36 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
 }
 
 async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connection: Connection, ip: IpAddr) {
-    let Connection { mut sender, mut receiver } = connection;
+    let mut connection = connection;
     let (transfers, arrivals) = mpsc::channel(16);
-    // A controller that was killed may have left ranks here that are just being ended; its successor waits for that.
+    let (resumptions, resumed) = mpsc::channel(1);
+    let superseded = Arc::new(Notify::new());
+    let waiting = JobQueues { transfers, resumptions, superseded: superseded.clone() };
+    // A controller that was killed may have left ranks here; its successor waits until they have ended.
     let refusal = Instant::now() + LEAVING_TIME;
-    let mut registered = node.register(introduction.identity, introduction.secret.clone(), transfers.clone());
-    while registered.is_none() && Instant::now() < refusal {
+    let mut registered = node.register(&introduction, waiting.clone());
+    while matches!(registered, Err(Present::Leaving)) && Instant::now() < refusal {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        registered = node.register(introduction.identity, introduction.secret.clone(), transfers.clone());
+        registered = node.register(&introduction, waiting.clone());
     }
-    let Some(_registered) = registered else {
-        let error = format!("job {} is on this node already", introduction.id);
-        // A controller that does not listen learns it from the closed connection.
-        let _ = sender.send(&FromDaemon::Refused { error }).await;
-        return;
+    let _registered = match registered {
+        Ok(registered) => registered,
+        Err(present) => {
+            let error = match present {
+                Present::Leaving => format!("ranks of an earlier start of job {} do not end on this node", introduction.id),
+                Present::Here { epoch } if epoch == introduction.epoch => format!("job {} is on this node already", introduction.id),
+                Present::Here { .. } => format!("a later start of job {} is on this node", introduction.id),
+            };
+            // A controller that does not listen learns it from the closed connection.
+            let _ = connection.sender.send(&FromDaemon::Refused { error }).await;
+            return;
+        }
     };
+    drop(waiting);
     let key = match introduction.encryption_key.as_deref().map(Key::load).transpose() {
         Ok(key) => key,
         Err(error) => {
-            let _ = sender.send(&FromDaemon::Refused { error: format!("{} ({})", with_causes(&error), error.hint()) }).await;
+            let _ = connection.sender.send(&FromDaemon::Refused { error: format!("{} ({})", with_causes(&error), error.hint()) }).await;
             return;
         }
     };
@@ -96,26 +120,15 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         Ok(opened) => opened,
         Err(error) => {
             let error = format!("no socket for the job's agents: {error}");
-            let _ = sender.send(&FromDaemon::Refused { error }).await;
+            let _ = connection.sender.send(&FromDaemon::Refused { error }).await;
             return;
         }
     };
-    urgent.send(FromDaemon::Ready { name: node.name.clone() });
-    let sending = tokio::spawn(send_all(sender, outbox).in_current_span());
+    // If this does not arrive, the controller gives this node up.
+    let _ = connection.sender.send(&FromDaemon::Ready { name: node.name.clone() }).await;
     let (heard, commands) = mpsc::channel(16);
-    let receiving = tokio::spawn(async move {
-        loop {
-            match receiver.receive::<ToDaemon>().await {
-                Ok(message) => {
-                    if heard.send(message).await.is_err() {
-                        return;
-                    }
-                }
-                Err(ReceiveError::Closed) => return,
-                Err(error) => return tracing::warn!(error = with_causes(&error), "a controller's connection is closed"),
-            }
-        }
-    });
+    let (connected, states) = mpsc::unbounded_channel();
+    let carrying = tokio::spawn(carry(connection, outbox, heard, resumed, connected).in_current_span());
     tracing::info!(job = introduction.id, size = introduction.size, "serving a job");
     let (rank_event_sender, rank_events) = mpsc::unbounded_channel();
     let (save_steps, saves) = mpsc::unbounded_channel();
@@ -150,38 +163,31 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         rank_event_sender,
         patience,
     };
-    let end = job.run(Incoming { commands, agents, arrivals, rank_events, saves }).await;
-    leave(job, end, sending).await;
-    receiving.abort();
+    let end = job.run(Incoming { commands, agents, arrivals, rank_events, saves, states, superseded }).await;
+    leave(job, end, carrying).await;
 }
 
 /// Ends the job's processes, and the connection when the last output is sent.
-async fn leave(mut job: Job, end: End, mut sending: JoinHandle<()>) {
+async fn leave(mut job: Job, end: End, mut carrying: JoinHandle<()>) {
     let (id, patience) = (job.introduction.id.clone(), job.patience);
     let drained = match end {
         End::Asked => timeout(patience, job.release()).await.is_ok(),
-        End::Lost => false,
+        End::Lost | End::Superseded => false,
     };
     if !drained {
         // Nobody takes the output any more; without the queue's receiver no rank's task waits for it.
-        sending.abort();
+        carrying.abort();
         job.release().await;
     }
+    // Behind the last output.
+    let _ = timeout(patience, job.ordered.send(FromDaemon::Left)).await;
     // With the last sender the queue ends, and with the queue the connection.
     drop(job);
-    if drained && timeout(patience, &mut sending).await.is_err() {
-        sending.abort();
+    if drained && timeout(patience, &mut carrying).await.is_err() {
+        carrying.abort();
         tracing::warn!(job = id, "the controller did not take the last output");
     }
     tracing::info!(job = id, ?end, "a job has left");
-}
-
-async fn send_all(mut sender: mend_wire::Sender, mut outbox: Outbox) {
-    while let Some(message) = outbox.next().await {
-        if let Err(error) = sender.send(&message).await {
-            return tracing::info!(%error, "cannot reach a controller");
-        }
-    }
 }
 
 /// Why a job leaves.
@@ -191,6 +197,8 @@ enum End {
     Asked,
     /// The controller is dead, silent or unintelligible.
     Lost,
+    /// A later start of the job has come.
+    Superseded,
 }
 
 struct Incoming {
@@ -199,6 +207,8 @@ struct Incoming {
     arrivals: mpsc::Receiver<Admitted>,
     rank_events: mpsc::UnboundedReceiver<RankEvent>,
     saves: mpsc::UnboundedReceiver<SaveStep>,
+    states: mpsc::UnboundedReceiver<LinkState>,
+    superseded: Arc<Notify>,
 }
 
 struct Job {
@@ -229,9 +239,11 @@ struct Job {
 impl Job {
     async fn run(&mut self, mut incoming: Incoming) -> End {
         let mut silence = Patience::new(self.lease);
+        let pause = silence.pause();
         let mut renewed = Instant::now();
-        let mut tick = interval(silence.pause());
+        let mut tick = interval(pause);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let namespace = self.namespace.clone();
         loop {
             tokio::select! {
                 // RankEvent of a rank are sent before its agent's words that depend on them, and must be heard before them.
@@ -254,6 +266,18 @@ impl Job {
                 Some(step) = incoming.saves.recv() => self.agent_router.save_came_further(step, &self.ranks),
                 Some(Admitted { token, connection, .. }) = incoming.arrivals.recv() => {
                     self.rendezvous.arrived(token, connection, Instant::now());
+                }
+                () = incoming.superseded.notified() => return End::Superseded,
+                () = namespace.ended() => {
+                    tracing::warn!(job = self.introduction.id, "the ranks' PID namespace has ended, as it does when the job's lease is over");
+                    return End::Lost;
+                }
+                Some(state) = incoming.states.recv() => {
+                    let lease = match state {
+                        LinkState::Closed => self.lease.min(CLOSED_LEASE),
+                        LinkState::Connected => self.lease,
+                    };
+                    silence = Patience::with_pause(lease, pause);
                 }
                 _ = tick.tick() => {
                     self.rendezvous.tidy(Instant::now());
@@ -314,7 +338,9 @@ impl Job {
             ToDaemon::Ask(steps) => self.agent_router.questions(steps, &self.ranks),
             ToDaemon::SaveTo { seq, rank, address, token } => self.agent_router.save_to(seq, rank, address, token, &self.ranks),
             ToDaemon::Tier(order) => self.tier(*order),
-            ToDaemon::Introduce(_) => tracing::warn!(job = self.introduction.id, "a controller introduced its job twice"),
+            ToDaemon::Introduce(_) | ToDaemon::Resume(_) => {
+                tracing::warn!(job = self.introduction.id, "a controller introduced its job twice")
+            }
             // Handled by the loop.
             ToDaemon::End => {}
         }

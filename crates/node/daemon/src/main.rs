@@ -12,6 +12,7 @@ mod clock;
 mod failure;
 mod input;
 mod job;
+mod job_link;
 mod launch_environment;
 mod listen;
 mod mpi;

@@ -1,13 +1,16 @@
 //! What all jobs on this node share.
 
+use crate::job_link::Resumed;
 use crate::privileges::Isolation;
 use crate::transfer::Admitted;
+use mend_messages::daemon::{JobIntroduction, Resumption};
 use mend_messages::job::Secret;
+use mend_wire::Connection;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 /// This node.
 #[derive(Debug)]
@@ -29,14 +32,39 @@ pub struct Node {
     /// `mend-restorer`, if it was found.
     pub restorer: Option<PathBuf>,
     /// Jobs that are here, by identity.
-    pub jobs: Mutex<HashMap<[u8; 16], TransferQueue>>,
+    pub jobs: Mutex<HashMap<[u8; 16], RegisteredJob>>,
 }
 
-/// How transfers find their job.
+/// How connections find their job.
 #[derive(Debug)]
-pub struct TransferQueue {
+pub struct RegisteredJob {
     secret: Secret,
-    transfers: mpsc::Sender<Admitted>,
+    epoch: u64,
+    session: [u8; 16],
+    queues: JobQueues,
+}
+
+/// Where a job waits for what concerns it and comes by the daemon's port.
+#[derive(Clone, Debug)]
+pub struct JobQueues {
+    /// Images on their way between nodes.
+    pub transfers: mpsc::Sender<Admitted>,
+    /// Its controller, after a connection broke.
+    pub resumptions: mpsc::Sender<Resumed>,
+    /// A later start of the job has come: this one has to leave.
+    pub superseded: Arc<Notify>,
+}
+
+/// Why a job cannot be put on the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// An earlier start of it is here, and was told to leave.
+    Leaving,
+    /// This start, or a later one, is here.
+    Here {
+        /// The epoch of that.
+        epoch: u64,
+    },
 }
 
 /// A job's presence; dropping it takes the job off the list.
@@ -47,19 +75,37 @@ pub struct JobRegistration {
 }
 
 impl Node {
-    fn jobs(&self) -> MutexGuard<'_, HashMap<[u8; 16], TransferQueue>> {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<[u8; 16], RegisteredJob>> {
         // The map is only ever changed by whole entries, so a panic elsewhere leaves it sound.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a job on the list; `None` if it is there already.
-    pub fn register(self: &Arc<Self>, identity: [u8; 16], secret: Secret, transfers: mpsc::Sender<Admitted>) -> Option<JobRegistration> {
+    /// Puts a job on the list. An earlier start of it that is still here is told to leave.
+    ///
+    /// # Errors
+    /// [`Present`].
+    pub fn register(self: &Arc<Self>, job: &JobIntroduction, queues: JobQueues) -> Result<JobRegistration, Present> {
         let mut jobs = self.jobs();
-        if jobs.contains_key(&identity) {
-            return None;
+        if let Some(present) = jobs.get(&job.identity) {
+            if present.epoch >= job.epoch {
+                return Err(Present::Here { epoch: present.epoch });
+            }
+            present.queues.superseded.notify_one();
+            return Err(Present::Leaving);
         }
-        jobs.insert(identity, TransferQueue { secret, transfers });
-        Some(JobRegistration { node: self.clone(), identity })
+        jobs.insert(job.identity, RegisteredJob { secret: job.secret.clone(), epoch: job.epoch, session: job.session, queues });
+        Ok(JobRegistration { node: self.clone(), identity: job.identity })
+    }
+
+    /// Hands a controller that has come back to its job. The connection is returned if that job is not here, or not this start of it.
+    pub async fn resume(&self, resumption: &Resumption, connection: Connection) -> Result<(), Connection> {
+        let queue = {
+            let jobs = self.jobs();
+            let job = jobs.get(&resumption.identity).filter(|job| (job.epoch, job.session) == (resumption.epoch, resumption.session));
+            job.map(|job| job.queues.resumptions.clone())
+        };
+        let Some(queue) = queue else { return Err(connection) };
+        queue.send(Resumed { connection, delivered: resumption.delivered }).await.map_err(|refused| refused.0.connection)
     }
 
     /// The secret of a job that is here.
@@ -69,7 +115,7 @@ impl Node {
 
     /// Hands a transfer to its job; closes it if the job has left.
     pub async fn deliver(&self, admitted: Admitted) {
-        let transfers = self.jobs().get(&admitted.job).map(|job| job.transfers.clone());
+        let transfers = self.jobs().get(&admitted.job).map(|job| job.queues.transfers.clone());
         if let Some(transfers) = transfers {
             // A job that is leaving drops it, which closes it.
             let _ = transfers.send(admitted).await;

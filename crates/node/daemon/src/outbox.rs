@@ -6,6 +6,7 @@
 //! Urgent messages overtake ordered ones, never each other.
 
 use mend_messages::daemon::FromDaemon;
+use mend_wire::Source;
 use std::io;
 use tokio::sync::mpsc;
 
@@ -25,13 +26,14 @@ pub struct Urgent(mpsc::UnboundedSender<FromDaemon>);
 pub struct Outbox {
     ordered: mpsc::Receiver<FromDaemon>,
     urgent: mpsc::UnboundedReceiver<FromDaemon>,
+    ended: bool,
 }
 
 /// A new pair of queues.
 pub fn queues() -> (Urgent, Ordered, Outbox) {
     let (ordered_sender, ordered) = mpsc::channel(ORDERED_LENGTH);
     let (urgent_sender, urgent) = mpsc::unbounded_channel();
-    (Urgent(urgent_sender), Ordered(ordered_sender), Outbox { ordered, urgent })
+    (Urgent(urgent_sender), Ordered(ordered_sender), Outbox { ordered, urgent, ended: false })
 }
 
 impl Ordered {
@@ -52,14 +54,32 @@ impl Urgent {
 }
 
 impl Outbox {
-    /// The next message; `None` when all senders are gone and everything was taken. Cancel safe.
-    pub async fn next(&mut self) -> Option<FromDaemon> {
-        tokio::select! {
+    /// True when all senders are gone and everything was taken.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+}
+
+impl Source for Outbox {
+    type Message = FromDaemon;
+
+    /// Output waits while there is no room.
+    async fn next(&mut self, room: bool) -> Option<FromDaemon> {
+        let message = tokio::select! {
             biased;
             Some(message) = self.urgent.recv() => Some(message),
-            Some(message) = self.ordered.recv() => Some(message),
+            Some(message) = self.ordered.recv(), if room => Some(message),
             else => None,
+        };
+        if message.is_some() {
+            return message;
         }
+        if !room {
+            // Without room, the ordered queue was not looked at: the link asks again when there is some.
+            return std::future::pending().await;
+        }
+        self.ended = true;
+        None
     }
 }
 
@@ -78,7 +98,7 @@ mod tests {
         urgent.send(FromDaemon::Pong);
         drop((urgent, ordered));
         let mut came = Vec::new();
-        while let Some(message) = outbox.next().await {
+        while let Some(message) = outbox.next(true).await {
             came.push(message);
         }
         assert_eq!(came, [FromDaemon::Pong, output, exited]);

@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use crate::outbox::queues;
     use mend_messages::daemon::Stream;
+    use mend_wire::Source;
     use rustix::pipe::{PipeFlags, pipe_with};
 
     fn pump() -> (Pump, OwnedFd, crate::outbox::Outbox) {
@@ -150,7 +151,7 @@ mod tests {
         let (pump, writer, mut outbox) = pump();
         rustix::io::write(&writer, b"before").unwrap();
         pump.flushed().await.unwrap();
-        assert_eq!(text(outbox.next().await), b"before");
+        assert_eq!(text(outbox.next(true).await), b"before");
     }
 
     #[tokio::test]
@@ -159,7 +160,7 @@ mod tests {
         rustix::io::write(&writer, b"last").unwrap();
         pump.finish();
         pump.ended().await;
-        assert_eq!(text(outbox.next().await), b"last");
+        assert_eq!(text(outbox.next(true).await), b"last");
     }
 
     #[tokio::test]

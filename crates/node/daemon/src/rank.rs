@@ -25,6 +25,7 @@ use mend_messages::daemon::{ExitStatus, FromDaemon, Stream};
 use mend_messages::job::Rank;
 use mend_messages::report::Report;
 use mend_report::with_causes;
+use rustix::process::Signal;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -433,6 +434,10 @@ impl RankTask {
             let _ = timeout(DESCENDANT_OUTPUT_TIME, pipes.ended()).await;
         }
         self.end().await;
+        if status == ExitStatus::Signal(Signal::KILL.as_raw()) && context.namespace.has_ended() {
+            // It did not end by itself: all ranks of the node are gone, and the job is told so.
+            return;
+        }
         // Fails only if the controller is gone.
         let _ = context.ordered.send(FromDaemon::Exited { rank: context.rank, status }).await;
     }

@@ -6,6 +6,7 @@
 
 mod connection;
 mod handshake;
+mod link;
 mod pending;
 pub mod secret;
 pub mod session;
@@ -13,6 +14,7 @@ mod stream;
 
 pub use connection::{Connection, ReceiveError, Receiver, SendError, Sender};
 pub use handshake::{Greeted, HANDSHAKE_TIMEOUT, HandshakeError, accept, connect, connect_locally};
+pub use link::{Link, LinkEnd, Source};
 pub use pending::{HandshakeSlot, MAX_PENDING, MAX_PENDING_OF_PEER, PendingHandshakes, Refusals};
 pub use stream::{Peer, Stream};
 

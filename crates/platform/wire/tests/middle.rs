@@ -37,6 +37,8 @@ fn introduction() -> ToDaemon {
             env: vec![("TOKEN".into(), "value-to-be-hidden".into())],
             cwd: "/tmp".into(),
         },
+        epoch: 1,
+        session: [3; 16],
         node_timeout_ms: 5000,
         lease_ms: 10_000,
     }))

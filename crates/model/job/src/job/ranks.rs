@@ -75,6 +75,8 @@ impl Job {
             FromDaemon::MessagesLost { rank, peer, why } if at_home(rank, self) => self.messages_lost(rank, peer, why),
             FromDaemon::Tier(report) => self.tier_report(node, report),
             FromDaemon::Ready { .. }
+            | FromDaemon::Resumed { .. }
+            | FromDaemon::Left
             | FromDaemon::Pong
             | FromDaemon::Report { .. }
             | FromDaemon::FabricInUse { .. }

@@ -25,7 +25,7 @@ use mend_kernel::deadline::Deadline;
 use mend_kernel::namespaces::{fork_and_run, unshare};
 use mend_kernel::signal_queue::SignalQueue;
 use mend_patience::while_active;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
@@ -36,7 +36,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::Child;
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 
 /// Ids from here on were drawn: those of ranks' first processes and of their reapers are lower, and what the kernel counts up
 /// in a namespace of a rank's own hardly ever comes so far.
@@ -54,6 +54,7 @@ const SWEEP_REQUEST: u32 = 0;
 pub struct SharedNamespace {
     made: OnceCell<Option<Made>>,
     lease: Duration,
+    end_seen: Notify,
 }
 
 #[derive(Debug)]
@@ -66,7 +67,7 @@ struct Made {
 impl SharedNamespace {
     /// One whose processes end when it was not [renewed](SharedNamespace::renew) for so long.
     pub fn new(lease: Duration) -> Self {
-        Self { made: OnceCell::new(), lease }
+        Self { made: OnceCell::new(), lease, end_seen: Notify::new() }
     }
 
     /// To enter it (setns(2)). `None` if there can be none here, for a reason that is logged.
@@ -84,6 +85,23 @@ impl SharedNamespace {
             }
         });
         made.await.as_ref()?.descriptor.try_clone().ok()
+    }
+
+    /// True if it was made and its keeper is gone, so that the kernel kills what is in it: the lease was over, or somebody killed the keeper.
+    /// Whoever waits for [`ended`](SharedNamespace::ended) then learns it.
+    pub fn has_ended(&self) -> bool {
+        let Some(Some(made)) = self.made.get() else { return false };
+        let mut ready = [PollFd::new(&made.control, PollFlags::empty())];
+        let gone = poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents().contains(PollFlags::HUP);
+        if gone {
+            self.end_seen.notify_one();
+        }
+        gone
+    }
+
+    /// Waits until somebody has seen that it [has ended](SharedNamespace::has_ended).
+    pub async fn ended(&self) {
+        self.end_seen.notified().await;
     }
 
     /// Ends what was left by ranks whose reapers are gone. To be called when one has ended.

@@ -1,6 +1,6 @@
 //! The router between controller and agents. The agents here are played by this very test binary, run as a rank.
 
-use crate::controller::{Controller, Daemon, for_each_isolated_user, for_each_user, keep_alive};
+use crate::controller::{Controller, Daemon, for_each_isolated_user, for_each_user};
 use mend_image::{Header, put_text};
 use mend_messages::PROTOCOL;
 use mend_messages::agent::{
@@ -145,10 +145,7 @@ async fn performance(daemon: &Daemon, act: &str) -> Controller {
     let program = std::env::current_exe().unwrap();
     let mut introduction = daemon.introduction(&[program.to_str().unwrap(), "--exact", "agents::act", "--nocapture"], 2);
     introduction.program.env.push((ACT.into(), act.into()));
-    let connection = mend_wire::connect(daemon.address, mend_messages::auth::Purpose::Job, &daemon.secret).await.unwrap();
-    let mut job = Controller { connection, introduction };
-    job.introduce().await;
-    job.next().await;
+    let mut job = daemon.introduced(introduction).await;
     job.start(0, false).await;
     job
 }
@@ -396,23 +393,13 @@ fn a_source_that_stalls_ends_the_restore() {
         let target = Daemon::start_with_restorer(user, "#!/bin/sh\ncat <&5 >/dev/null\n");
         let mut sender = performance(&source, "stalling").await;
         until_fabric(&mut sender, true).await;
-        let connection = mend_wire::connect(target.address, mend_messages::auth::Purpose::Job, &target.secret).await.unwrap();
-        let mut receiver = Controller { connection, introduction: sender.introduction.clone() };
-        receiver.introduction.node_timeout_ms = 1000;
-        receiver.introduce().await;
-        receiver.next().await;
+        let mut introduction = sender.introduction.clone();
+        introduction.node_timeout_ms = 1000;
+        let mut receiver = target.introduced(introduction).await;
         let token = [9; 16];
         receiver.send(ToDaemon::Restore { rank: 0, source: RestoreSource::Transfer { token }, image: None, stdin: false }).await;
-        let mend_wire::Connection { sender: pings, receiver: mut answers } = receiver.connection;
-        keep_alive(pings);
         sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token }).await;
-        loop {
-            match answers.receive().await.unwrap() {
-                FromDaemon::Pong => {}
-                FromDaemon::RestoreFailed { rank: 0, .. } => break,
-                other => panic!("{other:?}"),
-            }
-        }
+        assert!(matches!(receiver.next().await, FromDaemon::RestoreFailed { rank: 0, .. }));
     });
 }
 
@@ -422,10 +409,7 @@ fn a_save_into_a_transfer_reaches_the_restore_that_waits_for_it() {
         let (source, target) = (Daemon::start(user), Daemon::start_with_restorer(user, "#!/bin/sh\nexit 1\n"));
         let mut sender = performance(&source, "dutiful").await;
         until_fabric(&mut sender, true).await;
-        let connection = mend_wire::connect(target.address, mend_messages::auth::Purpose::Job, &target.secret).await.unwrap();
-        let mut receiver = Controller { connection, introduction: sender.introduction.clone() };
-        receiver.introduce().await;
-        receiver.next().await;
+        let mut receiver = target.introduced(sender.introduction.clone()).await;
         let token = [9; 16];
         receiver.send(ToDaemon::Restore { rank: 0, source: RestoreSource::Transfer { token }, image: None, stdin: false }).await;
         sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token }).await;

@@ -1,7 +1,8 @@
 //! The stage: a daemon with a home of its own, and a controller that speaks with it.
 
 use mend_messages::auth::Purpose;
-use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Stream, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Resumption, Stream, ToDaemon};
+use mend_messages::delivery::{Delivered, Segment, SendWindow};
 use mend_messages::job::{Program, Rank, Secret};
 use mend_wire::{Connection, connect, random_bytes};
 use std::io::{BufRead, BufReader};
@@ -124,11 +125,32 @@ impl Daemon {
 
     /// A connected controller of this job.
     pub async fn introduced(&self, introduction: JobIntroduction) -> Controller {
-        let connection = connect(self.address, Purpose::Job, &self.secret).await.unwrap();
-        let mut controller = Controller { connection, introduction };
-        controller.introduce().await;
-        assert_eq!(controller.next().await, FromDaemon::Ready { name: "here".into() });
+        let mut controller = self.unanswered(introduction).await;
+        assert_eq!(controller.answer().await, Some(FromDaemon::Ready { name: "here".into() }));
         controller
+    }
+
+    /// A controller that has introduced this job, and has not read the answer.
+    pub async fn unanswered(&self, introduction: JobIntroduction) -> Controller {
+        let connection = connect(self.address, Purpose::Job, &self.secret).await.unwrap();
+        let mut controller = Controller { connection, introduction, sent: SendWindow::default(), delivered: Delivered::default() };
+        let introduction = ToDaemon::Introduce(Box::new(controller.introduction.clone()));
+        controller.connection.sender.send(&introduction).await.unwrap();
+        controller
+    }
+
+    /// The daemon's answer to a controller that comes back, on a new connection.
+    pub async fn resume(&self, controller: &mut Controller) -> Option<FromDaemon> {
+        controller.connection = connect(self.address, Purpose::Job, &self.secret).await.unwrap();
+        let JobIntroduction { identity, epoch, session, .. } = controller.introduction;
+        let resumption = Resumption { identity, epoch, session, delivered: controller.delivered.last() };
+        controller.connection.sender.send(&ToDaemon::Resume(resumption)).await.unwrap();
+        let answer = controller.answer().await;
+        if let Some(FromDaemon::Resumed { delivered }) = answer {
+            controller.sent.resume(delivered).unwrap();
+            controller.flush().await;
+        }
+        answer
     }
 
     pub fn introduction(&self, argv: &[&str], size: u32) -> JobIntroduction {
@@ -138,6 +160,8 @@ impl Daemon {
             secret: Secret(random_bytes()),
             size,
             encryption_key: None,
+            epoch: 1,
+            session: random_bytes(),
             node: 3,
             program: Program {
                 argv: argv.iter().map(|&word| word.to_owned()).collect(),
@@ -175,16 +199,28 @@ impl Drop for Daemon {
 pub struct Controller {
     pub connection: Connection,
     pub introduction: JobIntroduction,
+    /// What the daemon has not acknowledged.
+    pub sent: SendWindow<ToDaemon>,
+    /// What came from the daemon.
+    pub delivered: Delivered,
 }
 
 impl Controller {
-    pub async fn introduce(&mut self) {
-        let introduction = ToDaemon::Introduce(Box::new(self.introduction.clone()));
-        self.send(introduction).await;
+    pub async fn send(&mut self, message: ToDaemon) {
+        self.sent.push(message);
+        self.flush().await;
     }
 
-    pub async fn send(&mut self, message: ToDaemon) {
-        self.connection.sender.send(&message).await.unwrap();
+    async fn flush(&mut self) {
+        while let Some(message) = self.sent.next_unsent() {
+            let segment = Segment { acknowledged: self.delivered.last(), message: Some(message) };
+            self.connection.sender.send(&segment).await.unwrap();
+        }
+    }
+
+    /// The first message on a connection.
+    pub async fn answer(&mut self) -> Option<FromDaemon> {
+        timeout(PATIENCE, self.connection.receiver.receive()).await.expect("the daemon is silent").ok()
     }
 
     pub async fn start(&mut self, rank: Rank, stdin: bool) {
@@ -195,9 +231,25 @@ impl Controller {
         self.try_next().await.expect("the daemon hung up")
     }
 
-    /// `None` at the end of the connection.
+    /// `None` at the end of the connection, or when the daemon has left the job. Every message is acknowledged at once.
     pub async fn try_next(&mut self) -> Option<FromDaemon> {
-        timeout(PATIENCE, self.connection.receiver.receive()).await.expect("the daemon is silent").ok()
+        loop {
+            let receiving = self.connection.receiver.receive::<Segment<FromDaemon>>();
+            let segment = timeout(PATIENCE, receiving).await.expect("the daemon is silent").ok()?;
+            self.sent.acknowledge(segment.acknowledged).unwrap();
+            let Some((number, message)) = segment.message else { continue };
+            if !self.delivered.is_next(number).unwrap() {
+                continue;
+            }
+            self.delivered.advance();
+            let acknowledgement = Segment { acknowledged: self.delivered.last(), message: None::<(u64, ToDaemon)> };
+            // The daemon may have closed behind its last message.
+            let _ = self.connection.sender.send(&acknowledgement).await;
+            if message == FromDaemon::Left {
+                return None;
+            }
+            return Some(message);
+        }
     }
 
     /// Everything up to and including the exit of `rank`.
@@ -228,7 +280,7 @@ impl Controller {
         while !line.ends_with(b"\n") {
             match self.next().await {
                 FromDaemon::Output { rank: from, stream: Stream::Stdout, bytes } if from == rank => line.extend(bytes),
-                FromDaemon::Started { .. } => {}
+                FromDaemon::Started { .. } | FromDaemon::StdinTaken { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -273,13 +325,4 @@ pub async fn until_no_process_with(marker: &str) {
 /// An argument that no other process has.
 pub fn marker() -> String {
     format!("mark-{}", mend_wire::secret::to_hex(&random_bytes::<8>()))
-}
-
-/// Tells the daemon every now and then that the controller is alive.
-pub fn keep_alive(mut sender: mend_wire::Sender) {
-    tokio::spawn(async move {
-        while sender.send(&ToDaemon::Ping).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(50)).await
-        }
-    });
 }

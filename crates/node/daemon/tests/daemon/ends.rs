@@ -48,9 +48,7 @@ fn a_silent_controller_ends_its_ranks() {
         let mark = marker();
         let mut introduction = daemon.introduction(&["sh", "-c", "sleep 1000; true", &mark], 1);
         introduction.lease_ms = 500;
-        let connection = mend_wire::connect(daemon.address, mend_messages::auth::Purpose::Job, &daemon.secret).await.unwrap();
-        let mut job = crate::controller::Controller { connection, introduction };
-        job.introduce().await;
+        let mut job = daemon.introduced(introduction).await;
         job.start(0, false).await;
         while job.try_next().await.is_some() {}
         until_no_process_with(&mark).await;

@@ -1,6 +1,6 @@
 //! Who is let in.
 
-use crate::controller::{Controller, Daemon, for_each_user};
+use crate::controller::{Daemon, for_each_user};
 use mend_messages::auth::{AuthError, GREETING_LENGTH, Greeting, Purpose};
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::job::Secret;
@@ -26,10 +26,7 @@ fn unproven_peers_are_turned_away_and_do_no_harm() {
         for _ in 0..400 {
             silent.push(TcpStream::connect(daemon.address).await.unwrap());
         }
-        let connection = connect(daemon.address, Purpose::Job, &daemon.secret).await.unwrap();
-        let mut job = Controller { connection, introduction: daemon.introduction(&["true"], 1) };
-        job.introduce().await;
-        assert!(matches!(job.next().await, FromDaemon::Ready { .. }));
+        let mut job = daemon.introduced(daemon.introduction(&["true"], 1)).await;
         job.start(0, false).await;
         assert_eq!(job.until_exit(0).await.status, Some(ExitStatus::Code(0)));
         drop(silent);
@@ -77,10 +74,8 @@ fn two_jobs_run_at_once_and_one_identity_only_once() {
         first.send(ToDaemon::Stdin { rank: 0, bytes: b"a\n".to_vec() }).await;
         assert_eq!(first.until_exit(0).await.out(), "first a");
         assert_eq!(second.until_exit(0).await.out(), "second b");
-        let connection = connect(daemon.address, Purpose::Job, &daemon.secret).await.unwrap();
-        let mut twin = Controller { connection, introduction: first.introduction.clone() };
-        twin.introduce().await;
-        assert!(matches!(twin.next().await, FromDaemon::Refused { .. }));
+        let mut twin = daemon.unanswered(first.introduction.clone()).await;
+        assert!(matches!(twin.answer().await, Some(FromDaemon::Refused { .. })));
     });
 }
 

@@ -2,6 +2,7 @@
 //! setpriv(1), as an ordinary user. Needs `sh`, `cc` and `setpriv`, as the rest of the build does.
 
 mod agents;
+mod breaks;
 mod controller;
 mod ends;
 mod handshakes;

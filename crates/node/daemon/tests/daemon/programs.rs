@@ -124,10 +124,7 @@ fn the_library_is_preloaded_ahead_of_the_user_s() {
         let mut job = daemon.job(&["true"], 1).await;
         job.send(ToDaemon::End).await;
         while job.try_next().await.is_some() {}
-        let connection = mend_wire::connect(daemon.address, mend_messages::auth::Purpose::Job, &daemon.secret).await.unwrap();
-        let mut job = crate::controller::Controller { connection, introduction };
-        job.introduce().await;
-        job.next().await;
+        let mut job = daemon.introduced(introduction).await;
         job.start(0, false).await;
         let here = daemon.directory.path().display();
         assert_eq!(job.until_exit(0).await.out(), format!("{here}/libmend-fi.so:libm.so.6\nmend:{here}"));
@@ -163,10 +160,7 @@ fn what_cannot_be_started_is_refused_by_name() {
         }
         let mut introduction = daemon.introduction(&["true"], 1);
         introduction.program.cwd = "/no/such/directory".into();
-        let connection = mend_wire::connect(daemon.address, mend_messages::auth::Purpose::Job, &daemon.secret).await.unwrap();
-        let mut job = crate::controller::Controller { connection, introduction };
-        job.introduce().await;
-        job.next().await;
+        let mut job = daemon.introduced(introduction).await;
         job.start(0, false).await;
         match job.next().await {
             FromDaemon::StartFailed { error, .. } => assert!(error.contains("working directory /no/such/directory"), "{error}"),

@@ -1,0 +1,102 @@
+//! A job's messages to and from its controller, over as many connections as it takes.
+//!
+//! ```text
+//! connected ── breaks ──► waiting ── the controller resumes ──► connected
+//!     │                      └─ the job leaves ──► ended
+//!     ├─ the job has left, the controller has its last message ──► ended
+//!     └─ nonsense ──► ended
+//! ```
+//! How long it may wait is the job's lease, which `job.rs` judges. A connection that the controller's process closed, as it does when it
+//! ends, is told, so that the lease can be shortened.
+//! Invariants: messages are delivered once and in order ([`Link`]). Faults assumed: the connection breaks; the controller comes back on a new one
+//! before this side knows that the old one is broken.
+
+use crate::outbox::Outbox;
+use mend_messages::daemon::{FromDaemon, ToDaemon};
+use mend_wire::{Connection, Link, LinkEnd};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// How long a controller may take to read the answer to its resumption.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// A controller that has come back, with proof that it is the job's.
+#[derive(Debug)]
+pub struct Resumed {
+    /// Its new connection.
+    pub connection: Connection,
+    /// The last message that it has of ours.
+    pub delivered: u64,
+}
+
+/// What the job is told of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// The controller closed it.
+    Closed,
+    /// It is there again.
+    Connected,
+}
+
+/// Carries messages until the job leaves, or its controller says what cannot be.
+pub async fn carry(
+    first: Connection,
+    mut outbox: Outbox,
+    commands: mpsc::Sender<ToDaemon>,
+    mut resumptions: mpsc::Receiver<Resumed>,
+    states: mpsc::UnboundedSender<LinkState>,
+) {
+    let link = Link::default();
+    let mut connection = first;
+    loop {
+        let commands_here = commands.clone();
+        let deliver = move |message| {
+            let commands = commands_here.clone();
+            async move {
+                // A job that is leaving takes no commands, but still has things to say.
+                let _ = commands.send(message).await;
+                true
+            }
+        };
+        let end = tokio::select! {
+            end = link.run(connection, None, &mut outbox, deliver) => end,
+            Some(resumed) = resumptions.recv() => {
+                tracing::info!("the controller comes by another connection");
+                match answered(&link, resumed).await {
+                    Some(next) => connection = next,
+                    None => return,
+                }
+                continue;
+            }
+        };
+        match end {
+            LinkEnd::Finished | LinkEnd::Unwanted | LinkEnd::Silent(_) => return,
+            LinkEnd::Closed if outbox.has_ended() => return,
+            LinkEnd::Closed => {
+                tracing::info!("the controller closed its connection");
+                let _ = states.send(LinkState::Closed);
+            }
+            LinkEnd::Broken(why) => tracing::info!(why, "the connection to the controller broke"),
+            LinkEnd::Nonsense(why) => return tracing::warn!(why, "a controller's connection is closed"),
+        }
+        let Some(resumed) = resumptions.recv().await else { return };
+        match answered(&link, resumed).await {
+            Some(next) => connection = next,
+            None => return,
+        }
+        let _ = states.send(LinkState::Connected);
+    }
+}
+
+/// Tells a controller that came back what this side has. `None` if it cannot be the same one.
+async fn answered(link: &Link<FromDaemon>, resumed: Resumed) -> Option<Connection> {
+    let Resumed { mut connection, delivered } = resumed;
+    if let Err(error) = link.resume(delivered) {
+        tracing::warn!(%error, "a controller that came back is not the one that left");
+        return None;
+    }
+    // If this does not arrive, neither does what follows, and the controller comes again.
+    let _ = timeout(ANSWER_TIME, connection.sender.send(&FromDaemon::Resumed { delivered: link.delivered() })).await;
+    Some(connection)
+}

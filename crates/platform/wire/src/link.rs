@@ -1,0 +1,202 @@
+//! A job's messages over connections that may break: numbered, acknowledged, sent again ([`mend_messages::delivery`] is the protocol).
+//!
+//! A [`Link`] is one end. It outlives its connections: [`Link::run`] serves one until it ends, and the next call goes on where that was.
+//! Invariants: a message counts as delivered when `deliver` has taken it; none is delivered twice or out of order. Faults assumed: the
+//! connection breaks at any byte; the peer is silent, or says what cannot be.
+
+use crate::connection::{Connection, ReceiveError, Receiver, SendError, Sender};
+use mend_messages::delivery::{Delivered, Segment, SendWindow, SequenceError};
+use mend_patience::patiently;
+use serde::{Serialize, de::DeserializeOwned};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The receiver acknowledges after so many messages, without waiting for one of its own to go along with.
+const MESSAGES_PER_ACKNOWLEDGEMENT: u64 = 16;
+
+/// Messages that may wait for their acknowledgement before [`Source::next`] is told that there is no room.
+const WINDOW_MESSAGES: usize = 64;
+
+/// Where a link's outgoing messages come from.
+pub trait Source {
+    /// What is sent.
+    type Message;
+
+    /// The next message; `None` when there will be none. Cancel safe. `room`: false while many messages wait for the peer; those that
+    /// must not pile up then stay where they are.
+    fn next(&mut self, room: bool) -> impl Future<Output = Option<Self::Message>> + Send;
+}
+
+/// Why [`Link::run`] has returned.
+#[derive(Debug)]
+pub enum LinkEnd {
+    /// The source ended, and the peer has everything.
+    Finished,
+    /// Who takes this side's messages wants no more.
+    Unwanted,
+    /// The peer's process closed the connection, as it does when it ends.
+    Closed,
+    /// The connection broke.
+    Broken(String),
+    /// Nothing came for so long.
+    Silent(Duration),
+    /// The peer says what cannot be. No other connection makes that good.
+    Nonsense(String),
+}
+
+/// One end of a link; `Out` is what it sends.
+#[derive(Debug)]
+pub struct Link<Out> {
+    state: Mutex<State<Out>>,
+    /// The peer has acknowledged something.
+    progress: Notify,
+    /// The peer is owed an acknowledgement.
+    owed: Notify,
+}
+
+#[derive(Debug)]
+struct State<Out> {
+    window: SendWindow<Arc<Out>>,
+    delivered: Delivered,
+    /// The last message that the peer was told of.
+    acknowledged: u64,
+}
+
+impl<Out> Default for Link<Out> {
+    fn default() -> Self {
+        let state = State { window: SendWindow::default(), delivered: Delivered::default(), acknowledged: 0 };
+        Self { state: Mutex::new(state), progress: Notify::new(), owed: Notify::new() }
+    }
+}
+
+impl<Out: Serialize + Send + Sync> Link<Out> {
+    fn state(&self) -> MutexGuard<'_, State<Out>> {
+        // Every change is whole before anything can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of the last message that was delivered on this side: the peer sends what follows it.
+    pub fn delivered(&self) -> u64 {
+        self.state().delivered.last()
+    }
+
+    /// Prepares for another connection, to a peer that has had all messages up to `through`.
+    ///
+    /// # Errors
+    /// [`SequenceError`] if it cannot be the same peer.
+    pub fn resume(&self, through: u64) -> Result<(), SequenceError> {
+        self.state().window.resume(through)
+    }
+
+    /// Serves one connection until it ends. `deliver` takes the peer's messages, one at a time, and answers whether it wants more;
+    /// `silence`: how long the peer may be silent, if that is judged here.
+    pub async fn run<In, S, F>(
+        &self,
+        connection: Connection,
+        silence: Option<Duration>,
+        source: &mut S,
+        mut deliver: impl FnMut(In) -> F + Send,
+    ) -> LinkEnd
+    where
+        In: DeserializeOwned + Send,
+        S: Source<Message = Out> + Send,
+        F: Future<Output = bool> + Send,
+    {
+        let Connection { sender, receiver } = connection;
+        tokio::select! {
+            end = self.receive(receiver, silence, &mut deliver) => end,
+            end = self.send(sender, source) => end,
+        }
+    }
+
+    async fn receive<In, F>(&self, mut receiver: Receiver, silence: Option<Duration>, deliver: &mut impl FnMut(In) -> F) -> LinkEnd
+    where
+        In: DeserializeOwned,
+        F: Future<Output = bool>,
+    {
+        loop {
+            let received = match silence {
+                None => receiver.receive::<Segment<In>>().await,
+                Some(limit) => match patiently(limit, receiver.receive::<Segment<In>>()).await {
+                    Ok(received) => received,
+                    Err(_) => return LinkEnd::Silent(limit),
+                },
+            };
+            let segment = match received {
+                Ok(segment) => segment,
+                Err(ReceiveError::Closed) => return LinkEnd::Closed,
+                Err(ReceiveError::Broken(error)) => return LinkEnd::Broken(error.to_string()),
+                Err(error @ (ReceiveError::Session(_) | ReceiveError::Frame(_))) => return LinkEnd::Nonsense(error.to_string()),
+            };
+            let acknowledged = self.state().window.acknowledge(segment.acknowledged);
+            if let Err(error) = acknowledged {
+                return LinkEnd::Nonsense(error.to_string());
+            }
+            self.progress.notify_one();
+            let Some((number, message)) = segment.message else { continue };
+            let next = self.state().delivered.is_next(number);
+            match next {
+                Err(error) => return LinkEnd::Nonsense(error.to_string()),
+                Ok(false) => continue,
+                Ok(true) => {}
+            }
+            if !deliver(message).await {
+                return LinkEnd::Unwanted;
+            }
+            let owed = {
+                let mut state = self.state();
+                state.delivered.advance();
+                state.delivered.last() - state.acknowledged
+            };
+            if owed >= MESSAGES_PER_ACKNOWLEDGEMENT {
+                self.owed.notify_one();
+            }
+        }
+    }
+
+    async fn send<S: Source<Message = Out>>(&self, mut sender: Sender, source: &mut S) -> LinkEnd {
+        let mut more = true;
+        loop {
+            let (unsent, waiting) = {
+                let mut state = self.state();
+                (state.window.next_unsent(), state.window.len())
+            };
+            let segment = match &unsent {
+                Some((number, message)) => Some(self.segment(Some((*number, &**message)))),
+                None if !more && waiting == 0 => {
+                    // What the peer said last, it must not keep for want of an answer.
+                    let _ = sender.send(&self.segment(None)).await;
+                    return LinkEnd::Finished;
+                }
+                None => {
+                    tokio::select! {
+                        biased;
+                        () = self.owed.notified() => Some(self.segment(None)),
+                        message = source.next(waiting < WINDOW_MESSAGES), if more => {
+                            match message {
+                                Some(message) => self.state().window.push(Arc::new(message)),
+                                None => more = false,
+                            }
+                            None
+                        }
+                        () = self.progress.notified() => None,
+                    }
+                }
+            };
+            let Some(segment) = segment else { continue };
+            match sender.send(&segment).await {
+                Ok(()) => {}
+                Err(SendError::Gone(error)) => return LinkEnd::Broken(error.to_string()),
+                Err(error) => return LinkEnd::Nonsense(error.to_string()),
+            }
+        }
+    }
+
+    /// A segment that acknowledges what has been delivered.
+    fn segment<'a>(&self, message: Option<(u64, &'a Out)>) -> Segment<&'a Out> {
+        let mut state = self.state();
+        state.acknowledged = state.delivered.last();
+        Segment { acknowledged: state.acknowledged, message }
+    }
+}

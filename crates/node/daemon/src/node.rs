@@ -1,8 +1,8 @@
 //! What all jobs on this node share.
 
 use crate::privileges::Isolation;
-use crate::transfer::Admitted;
 use mend_messages::job::Secret;
+use mend_transfer::peer::Admitted;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;

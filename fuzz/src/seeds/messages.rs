@@ -11,7 +11,8 @@ use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, Put
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::report::Report;
-use mend_messages::tier::{Destination, Holding, ImageRef, ImageOrigin, ImageLocation, NodeStore, TierDone, TierOrder, TierReport};
+use mend_messages::tier::{Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport};
+use mend_messages::transfer::{Answer as TransferAnswer, Offer};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -163,7 +164,7 @@ fn from_agent() -> Vec<FromAgent> {
 }
 
 fn to_agent() -> Vec<ToAgent> {
-    let welcome = Welcome { job: [5; 16], secret: Secret([6; 32]), rank: 1, size: 2, node: 0, ip: address().ip() };
+    let welcome = Welcome { job: [5; 16], secret: Secret([6; 32]), rank: 1, size: 2, node: 0, ip: address().ip(), encrypt_data: true };
     let mut all = vec![ToAgent::Welcome(welcome), ToAgent::Map(map())];
     all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToAgent::Request { seq, request }));
     all
@@ -232,7 +233,12 @@ fn tier_orders() -> Vec<TierOrder> {
         TierOrder::Open { stores: vec![NodeStore::Memory, store()], keep: vec![6, 7], rate: 1 << 28 },
         TierOrder::Save { seq: 9, rank: 1, number: 7, stores: vec![NodeStore::Memory], needed: 1 << 20, order: order() },
         TierOrder::Manifest { task: 1, number: 7, to: Destination::Object(object()), text: b"{}".to_vec() },
-        TierOrder::Copy { task: 2, image: image(), from: ImageLocation::NodeStore(NodeStore::Memory), to: Destination::File("/srv/7/rank-1.image".into()) },
+        TierOrder::Copy {
+            task: 2,
+            image: image(),
+            from: ImageLocation::NodeStore(NodeStore::Memory),
+            to: Destination::File("/srv/7/rank-1.image".into()),
+        },
         TierOrder::Send {
             image: image(),
             from: ImageLocation::File("/srv/7/rank-1.image".into()),
@@ -275,6 +281,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         node: 0,
         program,
         encryption_key: Some("/srv/users/key".into()),
+        encrypt_data: true,
         node_timeout_ms: 10_000,
         lease_ms: 20_000,
     };
@@ -298,6 +305,17 @@ fn to_daemon() -> Vec<ToDaemon> {
     all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));
     all.extend([ToDaemon::Signal(-15), ToDaemon::End, ToDaemon::Ping]);
     all
+}
+
+/// Not an enumeration, so that there are no variants.
+fn offers() -> Vec<Seed> {
+    let offer = |(name, nonce): (&str, Option<[u8; 32]>)| {
+        let offer = Offer { token: [3; 16], nonce };
+        let framed = frame::encode(&offer).expect("a short message");
+        assert_eq!(frame::decode::<Offer>(&framed[4..]).as_ref(), Ok(&offer));
+        Seed { name: format!("offer-{name}"), bytes: [&[6], &framed[4..]].concat() }
+    };
+    [("plain", None), ("encrypted", Some([4; 32]))].map(offer).into()
 }
 
 fn from_daemon() -> Vec<FromDaemon> {
@@ -347,6 +365,8 @@ fn a_message_of_each_kind_is_accepted() {
         of_kind(3, "answer", &answer()),
         of_kind(4, "from-daemon", &from_daemon()),
         of_kind(5, "to-daemon", &to_daemon()),
+        offers(),
+        of_kind(7, "transfer-answer", &[TransferAnswer::Wanted { nonce: Some([5; 32]) }, TransferAnswer::OtherEncryption]),
     ];
     keep("frame", &seeds.into_iter().flatten().collect::<Vec<_>>());
 }

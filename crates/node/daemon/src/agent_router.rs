@@ -252,10 +252,11 @@ impl AgentRouter {
     /// A save into a transfer: opens it, then asks.
     pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &LocalRanks) {
         self.batch.drop_rest();
-        let (job, patience) = (self.job.clone(), self.patience);
+        let (job, patience, progress) = (self.job.clone(), self.patience, self.sinks.progress());
         let opening = async move {
-            let socket = peer::open(address, job.identity, &job.secret, token, patience).await?;
-            Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(socket), sink: None })
+            let image = peer::open(address, &job, token, patience).await?;
+            let file = image.into_descriptor(progress).map_err(TransferError::Socket)?;
+            Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(file), sink: None })
         };
         self.ready_save(seq, rank, ranks, opening);
     }
@@ -463,6 +464,7 @@ impl AgentRouter {
             size: self.job.size,
             node: self.job.node,
             ip: self.ip,
+            encrypt_data: self.job.encrypt_data,
         };
         link.send(&ToAgent::Welcome(welcome), None);
         if let Some(map) = &self.map {

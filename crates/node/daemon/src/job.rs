@@ -256,8 +256,8 @@ impl Job {
                 }
                 Some(event) = incoming.agents.recv() => self.agent_router.heard(event, &mut self.ranks),
                 Some(step) = incoming.saves.recv() => self.agent_router.save_came_further(step, &self.ranks),
-                Some(Admitted { token, connection, .. }) = incoming.arrivals.recv() => {
-                    self.rendezvous.arrived(token, connection, Instant::now());
+                Some(Admitted { token, image, .. }) = incoming.arrivals.recv() => {
+                    self.rendezvous.arrived(token, image, Instant::now());
                 }
                 _ = tick.tick() => {
                     self.rendezvous.tidy(Instant::now());
@@ -372,7 +372,9 @@ impl Job {
             job: self.introduction.identity,
             source: match source {
                 RestoreSource::Files(chain) => Source::Files(chain),
-                RestoreSource::Transfer { token } => Source::Transfer(self.rendezvous.expect(token, Instant::now())),
+                RestoreSource::Transfer { token } => {
+                    Source::Transfer(self.rendezvous.expect(token, Instant::now()), self.introduction.clone())
+                }
             },
             image,
             key: self.key.clone(),

@@ -13,10 +13,11 @@ use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HE
 use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
 use mend_messages::agent::ImageId;
+use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
 use mend_sealed::{Key, SealError};
 use mend_transfer::TransferError;
-use mend_transfer::peer::{ExpectedTransfer, receive_header};
+use mend_transfer::peer::{BegunImage, ExpectedTransfer, receive_header};
 use mend_transfer::process_stream::{self, Opened, StreamFault};
 use mend_transfer::progress::Progress;
 use std::fs::File;
@@ -193,7 +194,7 @@ pub enum Source {
     /// The image and those it builds on, newest first.
     Files(Vec<PathBuf>),
     /// A transfer that another daemon opens.
-    Transfer(ExpectedTransfer),
+    Transfer(ExpectedTransfer, Arc<JobIntroduction>),
 }
 
 /// A restore that was asked for.
@@ -240,14 +241,15 @@ impl Restoration {
                 for path in chain {
                     let Opened { image, header, stream_fault } = open_image(&path, self.key.clone(), self.progress.clone()).await?;
                     let from = path.display().to_string();
-                    stream_faults.extend(stream_fault.map(|stream_fault| (from.clone(), stream_fault)));
+                    stream_faults.extend(stream_fault.map(|stream_fault| (Some(from.clone()), stream_fault)));
                     found.push((from, image, header));
                 }
                 (found, Mode::Restart)
             }
-            Source::Transfer(arrival) => {
-                let (image, bytes) = receive_header(arrival, self.patience).await?;
-                (vec![("from the other node".to_owned(), image, bytes)], Mode::Migrate)
+            Source::Transfer(arrival, job) => {
+                let BegunImage { image, header, fault } = receive_header(arrival, &job, self.patience, self.progress.clone()).await?;
+                stream_faults.extend(fault.map(|fault| (None, fault)));
+                (vec![("from the other node".to_owned(), image, header)], Mode::Migrate)
             }
         };
         let (mut froms, mut images, mut headers) = (Vec::new(), Vec::new(), Vec::new());
@@ -358,8 +360,8 @@ pub struct Building {
     given: Option<RestorerDescriptors>,
     roles: Vec<Role>,
     control: UnixStream,
-    /// What may go wrong with streams out of encrypted files, with their names.
-    stream_faults: Vec<(String, StreamFault)>,
+    /// What may go wrong with streams out of encrypted files, with their names, or from another node.
+    stream_faults: Vec<(Option<String>, StreamFault)>,
 }
 
 /// What a restorer says while it works.
@@ -415,7 +417,7 @@ impl Building {
 #[derive(Debug)]
 pub struct RestorerMessages {
     stream: tokio::net::UnixStream,
-    stream_faults: Vec<(String, StreamFault)>,
+    stream_faults: Vec<(Option<String>, StreamFault)>,
 }
 
 impl RestorerMessages {
@@ -433,8 +435,10 @@ impl RestorerMessages {
                 // To the restorer a file that does not open any further is one that ends.
                 let stream_fault =
                     self.stream_faults.iter().find_map(|(from, stream_fault)| Some((from.clone(), stream_fault.get()?.clone())));
-                if let Some((from, why)) = stream_fault {
-                    return Err(RestoreError::Unsealable { from, why });
+                match stream_fault {
+                    Some((Some(from), why)) => return Err(RestoreError::Unsealable { from, why }),
+                    Some((None, why)) => return Err(TransferError::Altered(why).into()),
+                    None => {}
                 }
                 Err(RestoreError::Refused { failure, text: String::from_utf8_lossy(text).into_owned(), errno })
             }

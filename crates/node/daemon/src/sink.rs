@@ -50,6 +50,11 @@ impl Sinks {
         Self { key, progress, hidden: Mutex::default() }
     }
 
+    /// Where what passes through this daemon on its way counts.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
+    }
+
     /// The request with what copies of the program's files are encrypted with, if images are: ranks never see the key itself.
     pub fn filled_in(&self, request: Request) -> Request {
         match request {

@@ -83,6 +83,15 @@ pub enum TransferError {
         /// Where to.
         address: SocketAddr,
     },
+    /// The two daemons were told different things.
+    #[error("MEND_ENCRYPT_DATA is not the same at the node at {address} as here, though the job is the same")]
+    OtherEncryption {
+        /// The other one.
+        address: SocketAddr,
+    },
+    /// What came of an encrypted image is not what was sent, or stopped coming.
+    #[error("the image cannot be used: {0}")]
+    Altered(String),
     /// The other node did not connect.
     #[error("the other node did not open the transfer within {} s", RENDEZVOUS_TIMEOUT.as_secs())]
     NoSource,
@@ -110,6 +119,10 @@ impl TransferError {
         match self {
             Self::Handshake { source, .. } => source.hint(),
             Self::Unwanted { .. } | Self::NoSource => "check that the nodes reach each other on mendd's port; look at both daemons' logs",
+            Self::OtherEncryption { .. } => "one controller tells all nodes of a job: this is a fault in Mend",
+            Self::Altered(_) => {
+                "the source rank goes on where it was; look at what lies between the nodes: it stalls, or changes what passes"
+            }
             Self::Stalled(_) | Self::Closed | Self::Socket(_) => "the source rank goes on where it was; check the network and try again",
             _ => "",
         }

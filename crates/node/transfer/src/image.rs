@@ -9,12 +9,11 @@ use crate::TransferError;
 use crate::atomic_file::AtomicFile;
 use crate::object::{ObjectSource, ObjectTarget};
 use crate::pace::Pace;
-use crate::pipeline::{Nowhere, Source, Stage, Stream, Target, run};
+use crate::pipeline::{Nowhere, Source, Stage, Target, run};
 use crate::progress::Progress;
 use crate::stage::{Expected, ImageCheck, Length, Paced};
 use mend_kernel::untrusted::open_regular;
 use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -82,9 +81,9 @@ impl Mover {
     ///
     /// # Errors
     /// Those of reading and writing.
-    pub fn pour(&self, path: &Path, to: impl Write) -> Result<(), TransferError> {
+    pub fn pour(&self, path: &Path, to: impl Target) -> Result<(), TransferError> {
         let stages: Vec<Box<dyn Stage + '_>> = vec![Box::new(Paced(&self.pace))];
-        run(&mut open(path)?, stages, Stream::new(to, "the other node"), &self.progress).map(drop)
+        run(&mut open(path)?, stages, to, &self.progress).map(drop)
     }
 }
 

@@ -23,6 +23,7 @@ pub mod node_store;
 pub mod object;
 pub mod pace;
 pub mod peer;
+pub mod peer_image;
 pub mod pipeline;
 pub mod process_stream;
 pub mod progress;

@@ -7,31 +7,36 @@
 //!   ── identity of the job, in the clear ────────────►   not a job here: closed
 //!   ── Noise, with the job's secret ─────────────────►   wrong: closed
 //!   ◄───────────────── Noise, with the job's secret ──
-//!   ── token, sealed ────────────────────────────────►   no restore waits for it: closed
-//!   ◄─────────────────────────────── TAKEN_ANSWER, sealed ──    a restore waits
+//!   ── Offer: token, nonce A; sealed ────────────────►   no restore waits for it: closed
+//!   ◄──────────────── Answer: wanted, nonce B; sealed ──   a restore waits
 //!   ══ the image, written by the rank's agent itself ═►  read by the restorer itself
 //! ```
-//! The handshake and what is agreed on are sealed (`mend_wire::session`); the image itself is not.
-//! Invariants: neither daemon reads or writes a byte of the image, so its size is no concern of theirs; nothing of the
+//! The handshake and what is agreed on are sealed (`mend_wire::session`). The image is in the clear unless the job encrypts its data: then
+//! there are nonces, and a thread of each daemon passes the image on ([`crate::peer_image`]).
+//! Invariants: without encryption neither daemon reads or writes a byte of the image, so its size is no concern of theirs; nothing of the
 //! rank is saved before the target has shown that it waits. Faults assumed: unproven peers; either side stalls or dies:
 //! both ends have time limits in the kernel (`TCP_USER_TIMEOUT`, `SO_RCVTIMEO`) that outlive the handing on.
 
 use crate::TransferError;
+use crate::peer_image::{IncomingImage, OutgoingImage};
+use crate::process_stream::{StreamFault, stream_out};
+use crate::progress::Progress;
 use mend_image::HEADER_SIZE;
 use mend_messages::auth::{AuthError, Purpose};
+use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Secret;
+use mend_messages::transfer::{Answer, Offer};
 use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, SendError};
 use rustix::net::sockopt::{self, Timeout};
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-
-const TAKEN_ANSWER: u8 = b'T';
 
 /// How long a transfer and the restore that expects it wait for each other.
 pub(crate) const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(20);
@@ -43,18 +48,38 @@ const PEEK_INTERVAL: Duration = Duration::from_millis(1);
 pub type Token = [u8; 16];
 
 /// How a restore waits for its transfer.
-pub type ExpectedTransfer = oneshot::Receiver<Connection>;
+pub type ExpectedTransfer = oneshot::Receiver<OfferedImage>;
 
-/// Opens a transfer and returns its socket, blocking, for the agent.
-pub async fn open(address: SocketAddr, job: [u8; 16], secret: &Secret, token: Token, patience: Duration) -> Result<OwnedFd, TransferError> {
-    let mut connection = timeout(HANDSHAKE_TIMEOUT, introduce(address, job, secret))
+/// The connection on which an image is offered.
+#[derive(Debug)]
+pub struct OfferedImage {
+    /// What follows the answer is the image.
+    pub connection: Connection,
+    /// See [`Offer::nonce`].
+    pub nonce: Option<[u8; 32]>,
+}
+
+/// Opens a transfer.
+///
+/// # Errors
+/// Why there is none.
+pub async fn open(address: SocketAddr, job: &JobIntroduction, token: Token, patience: Duration) -> Result<OutgoingImage, TransferError> {
+    let mut connection = timeout(HANDSHAKE_TIMEOUT, introduce(address, job.identity, &job.secret))
         .await
         .unwrap_or(Err(HandshakeError::TimedOut))
         .map_err(|source| TransferError::Handshake { address, source })?;
-    connection.sender.send(&token).await.map_err(gone)?;
-    match timeout(RENDEZVOUS_TIMEOUT, connection.receiver.receive::<u8>()).await {
-        Ok(Ok(TAKEN_ANSWER)) => blocking(connection, patience),
-        _ => Err(TransferError::Unwanted { address }),
+    let nonce = job.encrypt_data.then(mend_wire::random_bytes);
+    connection.sender.send(&Offer { token, nonce }).await.map_err(gone)?;
+    let theirs = match timeout(RENDEZVOUS_TIMEOUT, connection.receiver.receive::<Answer>()).await {
+        Ok(Ok(Answer::Wanted { nonce })) => nonce,
+        Ok(Ok(Answer::OtherEncryption)) => return Err(TransferError::OtherEncryption { address }),
+        _ => return Err(TransferError::Unwanted { address }),
+    };
+    let socket = blocking(connection, patience)?;
+    match (nonce, theirs) {
+        (None, None) => Ok(OutgoingImage::plain(socket)),
+        (Some(ours), Some(theirs)) => Ok(OutgoingImage::encrypted(socket, &job.secret, [&ours, &theirs])),
+        _ => Err(TransferError::OtherEncryption { address }),
     }
 }
 
@@ -74,12 +99,12 @@ fn bare(connection: Connection) -> Result<TcpStream, TransferError> {
     connection.into_tcp().ok_or_else(|| TransferError::Socket(io::Error::other("the other node did not wait for the answer")))
 }
 
-/// Hands a tokio socket on to a process that does plain blocking I/O.
-fn blocking(connection: Connection, patience: Duration) -> Result<OwnedFd, TransferError> {
+/// The same for whoever does plain blocking I/O.
+fn blocking(connection: Connection, patience: Duration) -> Result<std::net::TcpStream, TransferError> {
     plain(bare(connection)?, patience).map_err(TransferError::Socket)
 }
 
-fn plain(stream: TcpStream, patience: Duration) -> io::Result<OwnedFd> {
+fn plain(stream: TcpStream, patience: Duration) -> io::Result<std::net::TcpStream> {
     let socket = stream.into_std()?;
     socket.set_nonblocking(false)?;
     // Measured: bbr, the default of some kernels, moves less than half as much between nodes. Where cubic is not
@@ -87,17 +112,18 @@ fn plain(stream: TcpStream, patience: Duration) -> io::Result<OwnedFd> {
     let _ = sockopt::set_tcp_congestion(&socket, "cubic");
     sockopt::set_tcp_user_timeout(&socket, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
     sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
-/// The acceptor's part after the greetings, up to the token. `secret_of` looks a job up.
+/// The acceptor's part after the greetings, up to the offer. `secret_of` looks a job up.
 pub async fn admit(mut greeted: Greeted, secret_of: impl Fn(&[u8; 16]) -> Option<Secret>) -> Result<Admitted, HandshakeError> {
     let job = greeted.hear().await?;
     // An unproven peer must not learn which jobs there are: an unknown one fails as a wrong secret does.
     let secret = secret_of(&job).ok_or(AuthError::WrongSecret)?;
     let mut connection = greeted.prove_as_acceptor(&secret, &job).await?;
-    let token = connection.receiver.receive::<Token>().await.map_err(|error| HandshakeError::Broken(io::Error::other(error)))?;
-    Ok(Admitted { job, token, connection })
+    let received = connection.receiver.receive::<Offer>().await;
+    let Offer { token, nonce } = received.map_err(|error| HandshakeError::Broken(io::Error::other(error)))?;
+    Ok(Admitted { job, token, image: OfferedImage { connection, nonce } })
 }
 
 /// A transfer whose source has proven that it belongs to the job.
@@ -107,33 +133,86 @@ pub struct Admitted {
     pub job: [u8; 16],
     /// Which transfer.
     pub token: Token,
-    /// What follows is the image.
-    pub connection: Connection,
+    /// What comes of it.
+    pub image: OfferedImage,
 }
 
+/// Both nonces.
+type Nonces = [[u8; 32]; 2];
+
 /// Waits for the transfer and tells its source that it is wanted.
-async fn meet(arrival: ExpectedTransfer) -> Result<Connection, TransferError> {
-    let mut connection = match timeout(RENDEZVOUS_TIMEOUT, arrival).await {
-        Ok(Ok(connection)) => connection,
+async fn meet(arrival: ExpectedTransfer, job: &JobIntroduction) -> Result<(Connection, Option<Nonces>), TransferError> {
+    let OfferedImage { mut connection, nonce: theirs } = match timeout(RENDEZVOUS_TIMEOUT, arrival).await {
+        Ok(Ok(image)) => image,
         _ => return Err(TransferError::NoSource),
     };
-    connection.sender.send(&TAKEN_ANSWER).await.map_err(gone)?;
-    Ok(connection)
+    let agreed = theirs.is_some() == job.encrypt_data;
+    let ours = theirs.map(|_| mend_wire::random_bytes());
+    let answer = if agreed { Answer::Wanted { nonce: ours } } else { Answer::OtherEncryption };
+    connection.sender.send(&answer).await.map_err(gone)?;
+    if !agreed {
+        let address = connection.peer_address().map_err(TransferError::Socket)?;
+        return Err(TransferError::OtherEncryption { address });
+    }
+    Ok((connection, theirs.zip(ours).map(|(theirs, ours)| [theirs, ours])))
 }
 
 /// Waits for the transfer and takes it, blocking, for a thread that keeps the image.
-pub async fn take(arrival: ExpectedTransfer, patience: Duration) -> Result<OwnedFd, TransferError> {
-    blocking(meet(arrival).await?, patience)
+pub async fn take(arrival: ExpectedTransfer, job: &JobIntroduction, patience: Duration) -> Result<IncomingImage, TransferError> {
+    let (connection, nonces) = meet(arrival, job).await?;
+    let socket = blocking(connection, patience)?;
+    match nonces {
+        None => IncomingImage::plain(socket).map_err(TransferError::Socket),
+        Some([theirs, ours]) => IncomingImage::encrypted(socket, &job.secret, [&theirs, &ours]).map_err(TransferError::Socket),
+    }
+}
+
+/// An image that has begun to come.
+#[derive(Debug)]
+pub struct BegunImage {
+    /// Gives all of it, the header first.
+    pub image: OwnedFd,
+    /// What it begins with.
+    pub header: Vec<u8>,
+    /// What goes wrong with it later, if it comes through this process.
+    pub fault: Option<StreamFault>,
 }
 
 /// Waits for the transfer, tells its source that it is wanted, and looks at the image's header without taking it.
-pub async fn receive_header(arrival: ExpectedTransfer, patience: Duration) -> Result<(OwnedFd, Vec<u8>), TransferError> {
-    let stream = bare(meet(arrival).await?)?;
-    let header = match timeout(patience, peek_header(&stream)).await {
-        Ok(header) => header?,
-        Err(_) => return Err(TransferError::Stalled(patience)),
+pub async fn receive_header(
+    arrival: ExpectedTransfer,
+    job: &JobIntroduction,
+    patience: Duration,
+    progress: Arc<Progress>,
+) -> Result<BegunImage, TransferError> {
+    let (connection, nonces) = meet(arrival, job).await?;
+    let Some([theirs, ours]) = nonces else {
+        let stream = bare(connection)?;
+        let header = match timeout(patience, peek_header(&stream)).await {
+            Ok(header) => header?,
+            Err(_) => return Err(TransferError::Stalled(patience)),
+        };
+        return Ok(BegunImage { image: plain(stream, patience).map_err(TransferError::Socket)?.into(), header, fault: None });
     };
-    Ok((plain(stream, patience).map_err(TransferError::Socket)?, header))
+    let socket = blocking(connection, patience)?;
+    let mut incoming = IncomingImage::encrypted(socket, &job.secret, [&theirs, &ours]).map_err(TransferError::Socket)?;
+    let begin = move || {
+        let mut header = Vec::with_capacity(HEADER_SIZE);
+        match (&mut incoming).take(HEADER_SIZE as u64).read_to_end(&mut header) {
+            Ok(0) => Err(TransferError::Closed),
+            Ok(_) => {
+                let (image, fault) = stream_out(incoming, header.clone(), progress).map_err(TransferError::Socket)?;
+                Ok(BegunImage { image, header, fault: Some(fault) })
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(TransferError::Stalled(patience)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(TransferError::Altered(error.to_string())),
+            Err(error) => Err(TransferError::Socket(error)),
+        }
+    };
+    match tokio::task::spawn_blocking(begin).await {
+        Ok(begun) => begun,
+        Err(error) => Err(TransferError::Socket(io::Error::other(error))),
+    }
 }
 
 async fn peek_header(stream: &TcpStream) -> Result<Vec<u8>, TransferError> {
@@ -166,8 +245,8 @@ fn at_end(stream: &TcpStream) -> bool {
 #[derive(Debug, Default)]
 pub struct Rendezvous {
     /// A restore that has given up stays for a while, so that its source is turned away at once.
-    restores: HashMap<Token, (oneshot::Sender<Connection>, Instant)>,
-    sources: HashMap<Token, (Connection, Instant)>,
+    restores: HashMap<Token, (oneshot::Sender<OfferedImage>, Instant)>,
+    sources: HashMap<Token, (OfferedImage, Instant)>,
 }
 
 impl Rendezvous {
@@ -176,17 +255,17 @@ impl Rendezvous {
         let (sender, arrival) = oneshot::channel();
         match self.sources.remove(&token) {
             // The receiver is in our hands, so this reaches it.
-            Some((connection, _)) => drop(sender.send(connection)),
+            Some((image, _)) => drop(sender.send(image)),
             None => drop(self.restores.insert(token, (sender, now))),
         }
         arrival
     }
 
     /// A source came. One whose restore has given up is closed.
-    pub fn arrived(&mut self, token: Token, connection: Connection, now: Instant) {
+    pub fn arrived(&mut self, token: Token, image: OfferedImage, now: Instant) {
         match self.restores.remove(&token) {
-            Some((restore, _)) => drop(restore.send(connection)),
-            None => drop(self.sources.insert(token, (connection, now))),
+            Some((restore, _)) => drop(restore.send(image)),
+            None => drop(self.sources.insert(token, (image, now))),
         }
     }
 
@@ -199,82 +278,4 @@ impl Rendezvous {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::io::AsyncWriteExt;
-    use tokio::net::TcpListener;
-
-    const JOB: [u8; 16] = [7; 16];
-    const TOKEN: Token = [9; 16];
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    async fn admit_one(listener: &TcpListener, secret: Secret) -> Result<Admitted, HandshakeError> {
-        let (stream, _) = listener.accept().await.unwrap();
-        let greeted = Greeted::accepted(stream, &[Purpose::Job, Purpose::Transfer]).await?;
-        admit(greeted, |job| (*job == JOB).then(|| secret.clone())).await
-    }
-
-    #[tokio::test]
-    async fn the_header_is_seen_and_still_there_afterwards() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut image = vec![5; HEADER_SIZE];
-        image.extend_from_slice(b"pages");
-        let sent = image.clone();
-        let source = tokio::spawn(async move {
-            let socket = open(address, JOB, &Secret([1; 32]), TOKEN, PATIENCE).await.unwrap();
-            let mut socket = std::fs::File::from(socket);
-            // In two pieces: the header must be waited for.
-            tokio::task::spawn_blocking(move || std::io::Write::write_all(&mut socket, &sent[..100]).map(|()| (socket, sent)))
-                .await
-                .unwrap()
-                .and_then(|(mut socket, sent)| std::io::Write::write_all(&mut socket, &sent[100..]))
-                .unwrap();
-        });
-        let admitted = admit_one(&listener, Secret([1; 32])).await.unwrap();
-        assert_eq!((admitted.job, admitted.token), (JOB, TOKEN));
-        let mut place = Rendezvous::default();
-        place.arrived(TOKEN, admitted.connection, Instant::now());
-        let (socket, header) = receive_header(place.expect(TOKEN, Instant::now()), PATIENCE).await.unwrap();
-        assert_eq!(header, image[..HEADER_SIZE]);
-        source.await.unwrap();
-        let mut read = Vec::new();
-        std::io::Read::read_to_end(&mut std::fs::File::from(socket), &mut read).unwrap();
-        assert_eq!(read, image);
-    }
-
-    #[tokio::test]
-    async fn a_source_whose_restore_gave_up_is_closed() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let opening = tokio::spawn(async move { open(address, JOB, &Secret([1; 32]), TOKEN, PATIENCE).await });
-        let admitted = admit_one(&listener, Secret([1; 32])).await.unwrap();
-        let (mut place, now) = (Rendezvous::default(), Instant::now());
-        drop(place.expect(TOKEN, now));
-        place.tidy(now);
-        place.arrived(TOKEN, admitted.connection, now);
-        assert!(matches!(opening.await.unwrap(), Err(TransferError::Unwanted { .. })));
-    }
-
-    #[tokio::test]
-    async fn unknown_jobs_and_wrong_secrets_look_the_same() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        for (job, secret) in [([8; 16], 1), (JOB, 2)] {
-            let opening = async { open(address, job, &Secret([1; 32]), TOKEN, PATIENCE).await };
-            let (opened, admitted) = tokio::join!(opening, admit_one(&listener, Secret([secret; 32])));
-            assert!(matches!(opened, Err(TransferError::Handshake { source: HandshakeError::Rejected, .. })));
-            assert!(admitted.is_err());
-        }
-    }
-
-    #[tokio::test]
-    async fn a_stream_that_ends_within_the_header_is_reported_with_what_came() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut source = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (target, _) = listener.accept().await.unwrap();
-        source.write_all(&[1, 2, 3]).await.unwrap();
-        drop(source);
-        assert_eq!(peek_header(&target).await.unwrap(), [1, 2, 3]);
-    }
-}
+mod tests;

@@ -37,6 +37,7 @@ fn introduction() -> ToDaemon {
             env: vec![("TOKEN".into(), "value-to-be-hidden".into())],
             cwd: "/tmp".into(),
         },
+        encrypt_data: false,
         node_timeout_ms: 5000,
         lease_ms: 10_000,
     }))

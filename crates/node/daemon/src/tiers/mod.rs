@@ -204,9 +204,9 @@ impl Tiers {
         let (source, job, patience) = (self.locate(&image, from), self.job.clone(), self.patience);
         self.work.spawn(async move {
             // Opened also when there is nothing to send: the receiver sees it end and need not wait.
-            let opened = peer::open(address, job.identity, &job.secret, token, patience).await;
+            let opened = peer::open(address, &job, token, patience).await;
             let pour = move || {
-                let stream = File::from(opened.map_err(|error| chain(&error))?);
+                let stream = opened.map_err(|error| chain(&error))?;
                 let source = source.map_err(|error| error.to_string())?;
                 mover.pour(&source, stream).map_err(|error| chain(&error))
             };
@@ -227,8 +227,9 @@ impl Tiers {
             Ok(open.image(image.number, image.rank))
         });
         let (expected, mover, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
+        let job = self.job.clone();
         self.work.spawn(async move {
-            let result = take(arrival, patience, place, expected, mover, true).await.map(|_| TierDone::Stored);
+            let result = take((arrival, job), patience, place, expected, mover, true).await.map(|_| TierDone::Stored);
             urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
         });
     }
@@ -254,9 +255,10 @@ impl Tiers {
             }
             ImageOrigin::Node { .. } => {
                 let (place, patience, urgent) = (self.place_for(&image, spare), self.patience, self.urgent.clone());
+                let job = self.job.clone();
                 self.work.spawn(async move {
                     let result = match arrival {
-                        Some(arrival) => take(arrival, patience, Ok(place), expected, mover, false).await.map(TierDone::Image),
+                        Some(arrival) => take((arrival, job), patience, Ok(place), expected, mover, false).await.map(TierDone::Image),
                         None => Err("no transfer was announced".into()),
                     };
                     urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
@@ -371,17 +373,17 @@ impl Tiers {
 
 /// Takes an image that another node sends, even if it cannot be kept: so the other node is turned away at once. The file.
 async fn take(
-    arrival: ExpectedTransfer,
+    (arrival, job): (ExpectedTransfer, Arc<JobIntroduction>),
     patience: Duration,
     place: std::io::Result<PathBuf>,
     expected: Expected,
     mover: Mover,
     humble: bool,
 ) -> Result<PathBuf, String> {
-    let taken = peer::take(arrival, patience).await;
+    let taken = peer::take(arrival, &job, patience).await;
     work(humble, move || {
         let place = place.map_err(|error| error.to_string())?;
-        let mut stream = File::from(taken.map_err(|error| chain(&error))?);
+        let mut stream = taken.map_err(|error| chain(&error))?;
         mover.into_file(&mut stream, &expected, &place).map_err(|error| chain(&error))?;
         Ok(place)
     })

@@ -1,12 +1,14 @@
 //! Images that are good, and others.
 
 use super::*;
+use crate::pipeline::Stream;
 use mend_image::record::Kind;
 use mend_image::write::StreamWriter;
 use mend_messages::agent::ImageId;
 use mend_messages::tier::ImageRef;
 use mend_sealed::Key;
 use std::io::Cursor;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// An error with all its causes.
@@ -98,10 +100,10 @@ fn only_the_image_that_was_meant_gets_its_name() {
     assert!(matches!(measure(path, &longer), Err(TransferError::Torn { .. })));
     assert!(matches!(measure(Path::new("/nowhere"), &wanted), Err(TransferError::Source(_))));
     let mut poured = Vec::new();
-    mover.pour(path, &mut poured).unwrap();
+    mover.pour(path, Stream::new(&mut poured, "the other node")).unwrap();
     assert_eq!(poured, bytes);
     mover.cancel();
-    assert!(matches!(mover.pour(path, &mut poured), Err(TransferError::Cancelled)));
+    assert!(matches!(mover.pour(path, Stream::new(&mut poured, "the other node")), Err(TransferError::Cancelled)));
 }
 
 #[test]

@@ -225,7 +225,8 @@ impl Links {
             }
             let Some(watch) = &self.watch else { break };
             let Some(socket) = watch.accept() else { break };
-            let Ok(stranger) = Stranger::new(socket) else { break };
+            let encrypted = self.identity.as_ref().is_some_and(|identity| identity.encrypted);
+            let Ok(stranger) = Stranger::new(socket, encrypted) else { break };
             let number = self.strangers.iter().position(Option::is_none).unwrap_or(self.strangers.len());
             if watch.add(stranger.socket(), Token::Stranger(number as u32), Interest::Edge).is_err() {
                 continue;
@@ -345,7 +346,7 @@ impl Links {
                 report::fault(self.rank(), format_args!("a channel of rank {rank} is refused: {what}"))
             }
             // The peer has given its opening up, perhaps because it is being suspended; it will try again.
-            Err(ChannelError::Closed | ChannelError::Refused | ChannelError::Io(_)) => {}
+            Err(ChannelError::Closed | ChannelError::Refused | ChannelError::Io(_) | ChannelError::Cipher(_)) => {}
         }
     }
 

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mend_messages::{agent, control, daemon, frame};
+use mend_messages::{agent, control, daemon, frame, transfer};
 use serde::{Serialize, de::DeserializeOwned};
 
 fn round_trip<M: Serialize + DeserializeOwned + std::fmt::Debug>(body: &[u8]) {
@@ -18,12 +18,14 @@ fn round_trip<M: Serialize + DeserializeOwned + std::fmt::Debug>(body: &[u8]) {
 fuzz_target!(|data: &[u8]| {
     // The first byte chooses the kind, so that the fuzzer needs no luck to reach each.
     let Some((kind, body)) = data.split_first() else { return };
-    match kind % 6 {
+    match kind % 8 {
         0 => round_trip::<agent::FromAgent>(body),
         1 => round_trip::<agent::ToAgent>(body),
         2 => round_trip::<control::Ask>(body),
         3 => round_trip::<control::Answer>(body),
         4 => round_trip::<daemon::FromDaemon>(body),
-        _ => round_trip::<daemon::ToDaemon>(body),
+        5 => round_trip::<daemon::ToDaemon>(body),
+        6 => round_trip::<transfer::Offer>(body),
+        _ => round_trip::<transfer::Answer>(body),
     }
 });

@@ -25,7 +25,7 @@ fuzz_target!(|input: Input| {
     let secret = Secret([4; 32]);
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
     ours.set_nonblocking(true).expect("a socket");
-    let mut pending = PendingHandshake::new(theirs.into()).expect("random numbers");
+    let mut pending = PendingHandshake::new(theirs.into(), false).expect("random numbers");
     let greeting = Greeting::new(Purpose::Fabric, [1; 32]);
     let mut known = None;
     let mut say = |ours: &mut UnixStream, bytes: &[u8]| -> bool {

@@ -5,6 +5,7 @@ pub mod chains;
 pub mod images;
 pub mod input;
 pub mod ofi;
+pub mod records;
 pub mod sealed;
 #[cfg(test)]
 mod seeds;

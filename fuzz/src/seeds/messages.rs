@@ -12,6 +12,7 @@ use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::report::Report;
 use mend_messages::tier::{Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport};
+use mend_messages::transfer::{Answer as TransferAnswer, Offer};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -163,7 +164,7 @@ fn from_agent() -> Vec<FromAgent> {
 }
 
 fn to_agent() -> Vec<ToAgent> {
-    let welcome = Welcome { job: [5; 16], secret: Secret([6; 32]), rank: 1, size: 2, node: 0, ip: address().ip() };
+    let welcome = Welcome { job: [5; 16], secret: Secret([6; 32]), rank: 1, size: 2, node: 0, ip: address().ip(), encrypt_data: true };
     let mut all = vec![ToAgent::Welcome(welcome), ToAgent::Map(map())];
     all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToAgent::Request { seq, request }));
     all
@@ -280,6 +281,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         node: 0,
         program,
         encryption_key: Some("/srv/users/key".into()),
+        encrypt_data: true,
         node_timeout_ms: 10_000,
         epoch: 1_764_021_600_000_000,
         session: [5; 16],
@@ -306,6 +308,17 @@ fn to_daemon() -> Vec<ToDaemon> {
     let resumption = Resumption { identity: [8; 16], epoch: 1_764_021_600_000_000, session: [5; 16], delivered: 300 };
     all.extend([ToDaemon::Signal(-15), ToDaemon::End, ToDaemon::Ping, ToDaemon::Resume(resumption)]);
     all
+}
+
+/// Not an enumeration, so that there are no variants.
+fn offers() -> Vec<Seed> {
+    let offer = |(name, nonce): (&str, Option<[u8; 32]>)| {
+        let offer = Offer { token: [3; 16], nonce };
+        let framed = frame::encode(&offer).expect("a short message");
+        assert_eq!(frame::decode::<Offer>(&framed[4..]).as_ref(), Ok(&offer));
+        Seed { name: format!("offer-{name}"), bytes: [&[6], &framed[4..]].concat() }
+    };
+    [("plain", None), ("encrypted", Some([4; 32]))].map(offer).into()
 }
 
 fn from_daemon() -> Vec<FromDaemon> {
@@ -356,6 +369,8 @@ fn a_message_of_each_kind_is_accepted() {
         of_kind(3, "answer", &answer()),
         of_kind(4, "from-daemon", &from_daemon()),
         of_kind(5, "to-daemon", &to_daemon()),
+        offers(),
+        of_kind(7, "transfer-answer", &[TransferAnswer::Wanted { nonce: Some([5; 32]) }, TransferAnswer::OtherEncryption]),
     ];
     keep("frame", &seeds.into_iter().flatten().collect::<Vec<_>>());
 }

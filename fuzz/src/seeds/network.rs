@@ -1,8 +1,9 @@
-//! Peers: greetings with their proofs, the ends of channels over core providers.
+//! Peers: greetings with their proofs, encrypted streams, the ends of channels over core providers.
 
 use super::{keep, seed};
 use crate::input::Input;
 use crate::ofi::{Act, Peer, Told};
+use crate::records::{self, Change, Records};
 use arbitrary::{Arbitrary, Unstructured};
 use mend_fabric::channel::ofi::CREDITS;
 use mend_fabric::channel::ofi::contact::Contact;
@@ -57,6 +58,34 @@ fn frames_of_a_control_connection() {
         seed("another-first-message", [&[1][..], &[5; 48], &[0; 6]].concat()),
     ];
     keep("session", &seeds);
+}
+
+#[test]
+fn encrypted_streams_arrive_as_they_were_sent_or_not() {
+    let stream = |changes| Records { lengths: vec![100, 0, 3000], changes, read: 77 };
+    // The records are 120, 20, 3020 and 20 bytes long.
+    let cases = [
+        ("a-flip", Change::Flip { at: 500, mask: 4 }),
+        ("a-flip-in-a-head", Change::Flip { at: 120, mask: 1 }),
+        ("an-end-brought-forward", Change::Flip { at: 123, mask: 0x80 }),
+        ("a-cut-between-records", Change::Cut { at: 140 }),
+        ("without-its-last", Change::Cut { at: 3160 }),
+        ("more-within", Change::Insert { at: 140, bytes: vec![0; 20] }),
+        ("exchanged", Change::Swap { one: 0, other: 2 }),
+        ("repeated", Change::Repeat { record: 1 }),
+        ("left-out", Change::LeaveOut { record: 1 }),
+        ("sent-back", Change::Reflected { record: 0 }),
+        ("too-long", Change::Head { record: 2, value: 66_561 }),
+    ];
+    let changed = cases.into_iter().map(|(name, change)| (name, stream(vec![change])));
+    let seeds = [("plain", stream(vec![]))].into_iter().chain(changed).map(|(name, input)| {
+        let built = records::build(&input);
+        assert_eq!(built.bytes.starts_with(&built.honest), input.changes.is_empty(), "{name}");
+        let bytes = input.to_bytes();
+        assert_eq!(Records::arbitrary_take_rest(Unstructured::new(&bytes)).as_ref(), Ok(&input), "{name}");
+        seed(name, bytes)
+    });
+    keep("records", &seeds.collect::<Vec<_>>());
 }
 
 #[test]

@@ -150,6 +150,14 @@ pub enum RunError {
     /// The tiers cannot be used.
     #[error("the list of tiers cannot be used")]
     Tiers(#[from] mend_messages::tier::TierError),
+    /// A channel was asked for that does not encrypt.
+    #[error(
+        "MEND_ENCRYPT_DATA=on and MEND_CHANNELS={channels} exclude each other: messages over a libfabric provider (ofi) are not encrypted"
+    )]
+    Unencryptable {
+        /// The channels.
+        channels: String,
+    },
     /// A daemon refuses the job.
     #[error("node {host} refuses the job: {error}")]
     Refused {
@@ -182,6 +190,9 @@ impl RunError {
             Self::Manifest(error) => error.hint(),
             Self::Hosts(error) => error.hint().to_owned(),
             Self::Tiers(error) => error.hint().to_owned(),
+            Self::Unencryptable { .. } => {
+                "leave ofi out of MEND_CHANNELS, or set MEND_ENCRYPT_DATA=off if nobody else reads that network".into()
+            }
             Self::Input(_) => "give the job the same input, or say that it is another one with --input new".into(),
             Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
         }
@@ -207,6 +218,7 @@ impl RunError {
             | Self::Placement(_)
             | Self::Key(_)
             | Self::Tiers(_)
+            | Self::Unencryptable { .. }
             | Self::CheckpointDirectory { .. }
             | Self::Input(_) => 64,
             Self::Interrupted { signal } => 128 + signal,

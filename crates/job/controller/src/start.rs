@@ -163,6 +163,10 @@ async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Optio
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     mend_settings::PID_NAMESPACE.choice()?;
+    let encrypt_data = mend_settings::ENCRYPT_DATA.choice()? == "on";
+    if encrypt_data {
+        check_encryptable(&program.env)?;
+    }
     let reserve = mend_settings::DISK_RESERVE.number()? << 20;
     let (saving, drain_timeout) = (saving()?, mend_settings::DRAIN_TIMEOUT.milliseconds()?);
     let tier_setup = match is_plain(&tiers) {
@@ -221,6 +225,7 @@ async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Optio
             node: index as NodeIndex,
             program: program.clone(),
             encryption_key: beginning.encryption_key.clone(),
+            encrypt_data,
             node_timeout_ms: node_timeout.as_millis() as u64,
             lease_ms: lease.as_millis() as u64,
         };
@@ -264,6 +269,15 @@ async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Optio
         embedded.stop().await;
     }
     result
+}
+
+/// Ranks read their channels from their own environment, which may be of another day.
+fn check_encryptable(environment: &[(String, String)]) -> Result<(), RunError> {
+    let channels = environment.iter().find(|(name, _)| name == mend_settings::CHANNELS.name).map(|(_, value)| value);
+    match channels.filter(|channels| channels.split(',').any(|word| word.trim() == "ofi")) {
+        Some(channels) => Err(RunError::Unencryptable { channels: channels.clone() }),
+        None => Ok(()),
+    }
 }
 
 fn watch_signals(events: &mpsc::Sender<Arrival>) {

@@ -56,6 +56,8 @@ pub struct Welcome {
     pub node: NodeIndex,
     /// Address on which the fabric listens for ranks of other nodes.
     pub ip: IpAddr,
+    /// Whether what goes to ranks of other nodes is encrypted.
+    pub encrypt_data: bool,
 }
 
 /// One thing that stands in the way of saving a rank.

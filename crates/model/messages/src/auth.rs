@@ -33,6 +33,17 @@ pub enum Purpose {
     Transfer = 3,
     /// Rank to rank: packets.
     Fabric = 4,
+    /// Rank to rank, in a job whose bulk data is encrypted: what follows the handshake over a network is (`mend_cipher`).
+    EncryptedFabric = 5,
+}
+
+impl Purpose {
+    /// What ranks of a job connect for. Both ends have it from the controller, and prove it with the secret: nobody on the way can
+    /// talk one of them out of the encryption.
+    #[must_use]
+    pub fn of_ranks(encrypted: bool) -> Self {
+        if encrypted { Self::EncryptedFabric } else { Self::Fabric }
+    }
 }
 
 /// First bytes on any connection, in both directions.
@@ -68,9 +79,19 @@ pub enum AuthError {
         /// Ours.
         ours: u32,
     },
+    /// One side encrypts bulk data, the other does not.
+    #[error("MEND_ENCRYPT_DATA is {} at the peer and {} here: it must be the same in all of a job", on_or_off(*.theirs), on_or_off(!.theirs))]
+    OtherEncryption {
+        /// Whether the peer does.
+        theirs: bool,
+    },
     /// The proof does not fit.
     #[error("the peer does not hold the same secret")]
     WrongSecret,
+}
+
+fn on_or_off(encrypted: bool) -> &'static str {
+    if encrypted { "on" } else { "off" }
 }
 
 impl Greeting {
@@ -100,7 +121,7 @@ impl Greeting {
     /// Decodes a peer's greeting and checks that it fits `ours`.
     ///
     /// # Errors
-    /// [`AuthError::NotMend`], [`AuthError::OtherVersion`], [`AuthError::OtherPurpose`].
+    /// [`AuthError::NotMend`], [`AuthError::OtherVersion`], [`AuthError::OtherPurpose`], [`AuthError::OtherEncryption`].
     pub fn decode(bytes: &[u8; GREETING_LENGTH], ours: &Greeting) -> Result<Self, AuthError> {
         if bytes[..8] != MAGIC {
             return Err(AuthError::NotMend);
@@ -111,6 +132,10 @@ impl Greeting {
         let theirs = Self { protocol: word(8), purpose: word(12), nonce };
         if theirs.protocol != ours.protocol {
             return Err(AuthError::OtherVersion { theirs: theirs.protocol, ours: ours.protocol });
+        }
+        let ranks = [Purpose::Fabric as u32, Purpose::EncryptedFabric as u32];
+        if theirs.purpose != ours.purpose && ranks.contains(&theirs.purpose) && ranks.contains(&ours.purpose) {
+            return Err(AuthError::OtherEncryption { theirs: theirs.purpose == Purpose::EncryptedFabric as u32 });
         }
         if theirs.purpose != ours.purpose {
             return Err(AuthError::OtherPurpose { theirs: theirs.purpose, ours: ours.purpose });
@@ -189,5 +214,16 @@ mod tests {
         assert_eq!(Greeting::decode(&bytes, &ours), Err(AuthError::OtherVersion { theirs: 99, ours: crate::PROTOCOL }));
         bytes[0] = b'G';
         assert_eq!(Greeting::decode(&bytes, &ours), Err(AuthError::NotMend));
+    }
+
+    #[test]
+    fn ranks_that_do_not_agree_on_encryption_say_so() {
+        let [plain, encrypted] = [false, true].map(|encrypted| Greeting::new(Purpose::of_ranks(encrypted), [1; 32]));
+        let judged = |theirs: &Greeting, ours: &Greeting| Greeting::decode(&theirs.encode(), ours);
+        assert_eq!(judged(&encrypted, &encrypted), Ok(encrypted));
+        assert_eq!(judged(&encrypted, &plain), Err(AuthError::OtherEncryption { theirs: true }));
+        let refused = judged(&plain, &encrypted).unwrap_err();
+        assert_eq!(refused.to_string(), "MEND_ENCRYPT_DATA is off at the peer and on here: it must be the same in all of a job");
+        assert!(matches!(judged(&Greeting::new(Purpose::Job, [1; 32]), &encrypted), Err(AuthError::OtherPurpose { .. })));
     }
 }

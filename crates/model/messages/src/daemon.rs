@@ -41,6 +41,8 @@ pub struct JobIntroduction {
     pub program: Program,
     /// File on this node with the key that images are encrypted with; `None`: they are not. The key itself is never sent.
     pub encryption_key: Option<PathBuf>,
+    /// Whether bulk data is encrypted on its way to other nodes.
+    pub encrypt_data: bool,
     /// Milliseconds that other nodes may be silent before they count as dead.
     pub node_timeout_ms: u64,
     /// Milliseconds without a word from the controller after which the job's ranks end here.

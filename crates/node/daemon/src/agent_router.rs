@@ -14,7 +14,6 @@ use crate::outbox::{Ordered, Urgent};
 use crate::program::Agentless;
 use crate::rank::{Command, Milestone, RankEvent};
 use crate::sink::{Sink, Sinks};
-use crate::transfer::{self, Token, TransferError};
 use mend_coordination::batch::Batch;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
@@ -23,6 +22,8 @@ use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::report::Report;
 use mend_report::with_causes;
+use mend_transfer::TransferError;
+use mend_transfer::peer::{self, Token};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -251,10 +252,11 @@ impl AgentRouter {
     /// A save into a transfer: opens it, then asks.
     pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &LocalRanks) {
         self.batch.drop_rest();
-        let (job, patience) = (self.job.clone(), self.patience);
+        let (job, patience, progress) = (self.job.clone(), self.patience, self.sinks.progress());
         let opening = async move {
-            let socket = transfer::open(address, job.identity, &job.secret, token, patience).await?;
-            Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(socket), sink: None })
+            let image = peer::open(address, &job, token, patience).await?;
+            let file = image.into_descriptor(progress).map_err(TransferError::Socket)?;
+            Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(file), sink: None })
         };
         self.ready_save(seq, rank, ranks, opening);
     }
@@ -462,6 +464,7 @@ impl AgentRouter {
             size: self.job.size,
             node: self.job.node,
             ip: self.ip,
+            encrypt_data: self.job.encrypt_data,
         };
         link.send(&ToAgent::Welcome(welcome), None);
         if let Some(map) = &self.map {

@@ -1,27 +1,31 @@
 //! Building a rank from an image: what is checked before, what the restorer is given, what it says.
 //!
-//! The image's bytes never pass through the daemon, unless it is encrypted ([`crate::sealing`]): it looks at the header (peeking at a socket, so that the restorer
+//! The image's bytes never pass through the daemon, unless it is encrypted ([`mend_transfer::process_stream`]): it looks at the header (peeking at a socket, so that the restorer
 //! still finds it there) and hands the descriptor on.
 //! Faults assumed: the image is foreign, torn or of another machine; its source stalls or dies; the restorer fails.
 
 use crate::clock;
 use crate::privileges::Isolation;
-use crate::sealing::{self, Opened, StreamFault};
 use crate::supervisor::namespace::FIRST_DRAWN_PID;
 use crate::supervisor::order::Launch;
-use crate::transfer::{ExpectedTransfer, TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
 use mend_messages::agent::ImageId;
+use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
 use mend_sealed::{Key, SealError};
+use mend_transfer::TransferError;
+use mend_transfer::peer::{BegunImage, ExpectedTransfer, receive_header};
+use mend_transfer::process_stream::{self, Opened, StreamFault};
+use mend_transfer::progress::Progress;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
@@ -190,7 +194,7 @@ pub enum Source {
     /// The image and those it builds on, newest first.
     Files(Vec<PathBuf>),
     /// A transfer that another daemon opens.
-    Transfer(ExpectedTransfer),
+    Transfer(ExpectedTransfer, Arc<JobIntroduction>),
 }
 
 /// A restore that was asked for.
@@ -208,6 +212,8 @@ pub struct Restoration {
     pub image: Option<ImageId>,
     /// What opens it, if it is encrypted.
     pub key: Option<Key>,
+    /// Where what is opened for the restorer counts.
+    pub progress: Arc<Progress>,
     /// The end of its agent's socket that the process gets.
     pub agent: OwnedFd,
     /// What this node can do.
@@ -233,16 +239,17 @@ impl Restoration {
             Source::Files(chain) => {
                 let mut found = Vec::new();
                 for path in chain {
-                    let Opened { image, header, stream_fault } = open_image(&path, self.key.clone()).await?;
+                    let Opened { image, header, stream_fault } = open_image(&path, self.key.clone(), self.progress.clone()).await?;
                     let from = path.display().to_string();
-                    stream_faults.extend(stream_fault.map(|stream_fault| (from.clone(), stream_fault)));
+                    stream_faults.extend(stream_fault.map(|stream_fault| (Some(from.clone()), stream_fault)));
                     found.push((from, image, header));
                 }
                 (found, Mode::Restart)
             }
-            Source::Transfer(arrival) => {
-                let (image, bytes) = receive_header(arrival, self.patience).await?;
-                (vec![("from the other node".to_owned(), image, bytes)], Mode::Migrate)
+            Source::Transfer(arrival, job) => {
+                let BegunImage { image, header, fault } = receive_header(arrival, &job, self.patience, self.progress.clone()).await?;
+                stream_faults.extend(fault.map(|fault| (None, fault)));
+                (vec![("from the other node".to_owned(), image, header)], Mode::Migrate)
             }
         };
         let (mut froms, mut images, mut headers) = (Vec::new(), Vec::new(), Vec::new());
@@ -295,10 +302,10 @@ impl Restoration {
     }
 }
 
-async fn open_image(path: &Path, key: Option<Key>) -> Result<Opened, RestoreError> {
+async fn open_image(path: &Path, key: Option<Key>, progress: Arc<Progress>) -> Result<Opened, RestoreError> {
     let owned = path.to_owned();
     // File systems may be slow: not in the thread that serves everybody.
-    let opened = match tokio::task::spawn_blocking(move || sealing::open(&owned, key.as_ref())).await {
+    let opened = match tokio::task::spawn_blocking(move || process_stream::open(&owned, key.as_ref(), progress)).await {
         Ok(opened) => opened,
         Err(_) => Err(io::ErrorKind::Other.into()),
     };
@@ -353,8 +360,8 @@ pub struct Building {
     given: Option<RestorerDescriptors>,
     roles: Vec<Role>,
     control: UnixStream,
-    /// What may go wrong with streams out of encrypted files, with their names.
-    stream_faults: Vec<(String, StreamFault)>,
+    /// What may go wrong with streams out of encrypted files, with their names, or from another node.
+    stream_faults: Vec<(Option<String>, StreamFault)>,
 }
 
 /// What a restorer says while it works.
@@ -410,7 +417,7 @@ impl Building {
 #[derive(Debug)]
 pub struct RestorerMessages {
     stream: tokio::net::UnixStream,
-    stream_faults: Vec<(String, StreamFault)>,
+    stream_faults: Vec<(Option<String>, StreamFault)>,
 }
 
 impl RestorerMessages {
@@ -428,8 +435,10 @@ impl RestorerMessages {
                 // To the restorer a file that does not open any further is one that ends.
                 let stream_fault =
                     self.stream_faults.iter().find_map(|(from, stream_fault)| Some((from.clone(), stream_fault.get()?.clone())));
-                if let Some((from, why)) = stream_fault {
-                    return Err(RestoreError::Unsealable { from, why });
+                match stream_fault {
+                    Some((Some(from), why)) => return Err(RestoreError::Unsealable { from, why }),
+                    Some((None, why)) => return Err(TransferError::Altered(why).into()),
+                    None => {}
                 }
                 Err(RestoreError::Refused { failure, text: String::from_utf8_lossy(text).into_owned(), errno })
             }

@@ -246,6 +246,13 @@ pub const ENCRYPTION_KEY: Setting = Setting {
     default: "",
     meaning: "File with the key that images are encrypted with: 64 hexadecimal digits, mode 0600, the same on all nodes. Without it images are not encrypted.",
 };
+/// Bulk data between nodes.
+pub const ENCRYPT_DATA: Setting = Setting {
+    name: "MEND_ENCRYPT_DATA",
+    kind: Kind::Choice(&["off", "on"]),
+    default: "off",
+    meaning: "on: bulk data is encrypted and authenticated on its way between nodes: messages between ranks, images of ranks that move, images that are copied to another node's memory or directories. `mend run` or `mend restart` decides it for all of the job. It costs bandwidth, and MEND_CHANNELS must not name ofi. off: both ends prove the job's secret, then the data passes in the clear. Commands, output and input are always encrypted.",
+};
 /// Bound of the messages that wait for their receives.
 pub const UNEXPECTED: Setting = Setting {
     name: "MEND_UNEXPECTED_KIB",
@@ -291,6 +298,7 @@ pub const ALL: &[Setting] = &[
     TRACKING,
     UNEXPECTED,
     ENCRYPTION_KEY,
+    ENCRYPT_DATA,
     LOG,
 ];
 

@@ -89,6 +89,17 @@ impl Connection {
         }
     }
 
+    /// Address of the other side.
+    ///
+    /// # Errors
+    /// If the socket is gone; within the machine there is none.
+    pub fn peer_address(&self) -> io::Result<SocketAddr> {
+        match &self.sender.stream {
+            WriteHalf::Tcp(stream) => stream.peer_addr(),
+            WriteHalf::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// The TCP stream beneath, for what both sides have agreed to send without frames. `None` if there is none, or if the peer
     /// did not wait for the agreement.
     #[must_use]

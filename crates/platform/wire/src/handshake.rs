@@ -57,7 +57,7 @@ impl HandshakeError {
                 "give every node the same secret file ($MEND_HOME/secret, or MEND_SECRET_FILE)"
             }
             Self::Auth(AuthError::OtherVersion { .. }) => "install the same release of Mend on every node and restart mendd",
-            Self::Auth(AuthError::NotMend | AuthError::OtherPurpose { .. }) => {
+            Self::Auth(AuthError::NotMend | AuthError::OtherPurpose { .. } | AuthError::OtherEncryption { .. }) => {
                 "another program listens on that port; give mendd and mend the same MEND_PORT"
             }
             Self::Broken(_) | Self::Displaced => "look at mendd's log on that node",

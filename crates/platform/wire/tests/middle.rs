@@ -39,6 +39,7 @@ fn introduction() -> ToDaemon {
         },
         epoch: 1,
         session: [3; 16],
+        encrypt_data: false,
         node_timeout_ms: 5000,
         lease_ms: 10_000,
     }))

@@ -18,4 +18,6 @@ pub struct Identity {
     pub node: NodeIndex,
     /// Address of the TCP listener.
     pub ip: IpAddr,
+    /// Whether what goes to other nodes is encrypted.
+    pub encrypted: bool,
 }

@@ -24,6 +24,7 @@ fn identity_of(welcome: &Welcome) -> Identity {
         size: welcome.size,
         node: welcome.node,
         ip: welcome.ip,
+        encrypted: welcome.encrypt_data,
     }
 }
 

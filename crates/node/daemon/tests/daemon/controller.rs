@@ -168,6 +168,7 @@ impl Daemon {
                 env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
                 cwd: self.directory.path().to_owned(),
             },
+            encrypt_data: false,
             node_timeout_ms: 600_000,
             lease_ms: 600_000,
         }

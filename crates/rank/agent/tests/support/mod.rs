@@ -177,7 +177,8 @@ pub fn read_message(stream: &mut UnixStream) -> std::io::Result<FromAgent> {
 }
 
 fn welcome() -> ToAgent {
-    ToAgent::Welcome(Welcome { job: [7; 16], secret: Secret([9; 32]), rank: 0, size: 1, node: 0, ip: std::net::Ipv4Addr::LOCALHOST.into() })
+    let ip = std::net::Ipv4Addr::LOCALHOST.into();
+    ToAgent::Welcome(Welcome { job: [7; 16], secret: Secret([9; 32]), rank: 0, size: 1, node: 0, ip, encrypt_data: false })
 }
 
 /// How a restore went wrong.

@@ -75,6 +75,7 @@ impl Agents {
                 size: self.size,
                 node: job.entries[rank as usize].node,
                 ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                encrypt_data: false,
             };
             send(&mut socket, &ToAgent::Welcome(welcome));
             job.sockets[rank as usize] = socket.try_clone().ok();

@@ -51,6 +51,9 @@ pub enum ChannelError {
     /// The peer cannot have a channel over this medium.
     #[error("refused by the peer")]
     Refused,
+    /// What came over an encrypted channel is not what the peer sent.
+    #[error("{0}")]
+    Cipher(#[from] mend_cipher::CipherError),
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
@@ -313,15 +316,18 @@ impl AckReader {
             }
             if self.have == ACK_LENGTH {
                 self.have = 0;
-                if self.bytes[..8] != ACK_MAGIC {
-                    return Err(ChannelError::Protocol("not an acknowledgement".into()));
-                }
-                let mut number = [0; 8];
-                number.copy_from_slice(&self.bytes[8..]);
-                return Ok(Some(u64::from_le_bytes(number)));
+                return decode_ack(&self.bytes).map(Some);
             }
         }
     }
+}
+
+fn decode_ack(bytes: &[u8]) -> Result<u64, ChannelError> {
+    match bytes.split_first_chunk() {
+        Some((&ACK_MAGIC, number)) => number.try_into().map(u64::from_le_bytes).ok(),
+        _ => None,
+    }
+    .ok_or_else(|| ChannelError::Protocol("not an acknowledgement".into()))
 }
 
 /// Sends an acknowledgement; 16 bytes on a socket that carries nothing else always fit its buffer.

@@ -9,6 +9,7 @@ use super::ofi::contact::{CONTACT_LENGTH, Contact};
 use super::ofi::port::SharedPort;
 use super::ring::Ring;
 use super::shm::ShmOutgoing;
+use super::tcp::encrypted::{EncryptedOutgoing, Keys};
 use super::tcp::{TcpOutgoing, tune};
 use super::{ChannelError, Outgoing};
 use mend_kernel::table::Placed;
@@ -34,6 +35,7 @@ enum Stage {
 
 enum Prepared {
     Tcp,
+    Encrypted(Box<Keys>),
     /// The receiver has mapped it by now.
     Shm(Ring),
     Ofi(OfiOpening),
@@ -45,6 +47,7 @@ pub struct Opening {
     stage: Stage,
     ours: Greeting,
     hello: Hello,
+    encrypted: bool,
     port: Option<SharedPort>,
     /// When it began.
     pub since: Instant,
@@ -89,15 +92,16 @@ fn connect(address: &FabricAddress, shared: bool) -> Result<Placed, ChannelError
 }
 
 impl Opening {
-    /// Starts to open a channel to the rank at `address`; over `port`, if that is what the HELLO says.
+    /// Starts to open a channel to the rank at `address`; over `port`, if that is what the HELLO says. `encrypted`: what leaves
+    /// this node over it is.
     ///
     /// # Errors
     /// The connection cannot be started.
-    pub fn start(address: &FabricAddress, hello: Hello, port: Option<SharedPort>) -> Result<Self, ChannelError> {
-        let ours = Greeting::new(Purpose::Fabric, nonce()?);
+    pub fn start(address: &FabricAddress, hello: Hello, encrypted: bool, port: Option<SharedPort>) -> Result<Self, ChannelError> {
+        let ours = Greeting::new(Purpose::of_ranks(encrypted), nonce()?);
         let mut wire = Wire::new(connect(address, hello.medium == Medium::Shm)?);
         wire.write(&ours.encode())?;
-        Ok(Self { wire, stage: Stage::Greeting, ours, hello, port, since: Instant::now() })
+        Ok(Self { wire, stage: Stage::Greeting, ours, hello, encrypted, port, since: Instant::now() })
     }
 
     /// Goes on as far as the peer's answers allow.
@@ -119,7 +123,8 @@ impl Opening {
                     let Some(proof) = self.wire.take::<PROOF_LENGTH>() else { break };
                     verify(secret, Side::Acceptor, &self.ours, theirs, &proof)
                         .map_err(|error| ChannelError::Protocol(error.to_string()))?;
-                    let prepared = self.introduce(wakeup)?;
+                    let theirs = *theirs;
+                    let prepared = self.introduce(secret, &theirs, wakeup)?;
                     self.stage = Stage::Hello(prepared);
                 }
                 Stage::Hello(_) => {
@@ -146,7 +151,7 @@ impl Opening {
     }
 
     /// Says who opens what kind of channel.
-    fn introduce(&mut self, wakeup: BorrowedFd<'_>) -> Result<Prepared, ChannelError> {
+    fn introduce(&mut self, secret: &Secret, theirs: &Greeting, wakeup: BorrowedFd<'_>) -> Result<Prepared, ChannelError> {
         match (self.hello.medium, &self.port) {
             (Medium::Shm, _) => {
                 let (ring, memory) = Ring::create()?;
@@ -165,8 +170,14 @@ impl Opening {
             }
             (Medium::Ofi, None) => Err(ChannelError::Refused),
             (Medium::Tcp, _) => {
-                self.wire.write(&self.hello.encode())?;
-                Ok(Prepared::Tcp)
+                let hello = self.hello.encode();
+                self.wire.write(&hello)?;
+                if !self.encrypted {
+                    return Ok(Prepared::Tcp);
+                }
+                // Somebody on the way who changes the HELLO has other keys than ours at the other end.
+                let keys = mend_cipher::initiator(secret, [&self.ours.nonce, &theirs.nonce], &hello);
+                Ok(Prepared::Encrypted(Box::new(keys)))
             }
         }
     }
@@ -177,6 +188,7 @@ impl Opening {
         match (prepared, wakeup) {
             (Prepared::Shm(ring), Some(wakeup)) => Ok(Box::new(ShmOutgoing::new(ring, socket, wakeup, readable))),
             (Prepared::Shm(_), None) => Err(ChannelError::Protocol("no wakeup socket".into())),
+            (Prepared::Encrypted(keys), _) => Ok(Box::new(EncryptedOutgoing::new(socket, *keys))),
             _ => Ok(Box::new(TcpOutgoing::new(socket))),
         }
     }

@@ -9,6 +9,7 @@ use super::opening::nonce;
 use super::ring::Ring;
 use super::shm::ShmIncoming;
 use super::tcp::TcpIncoming;
+use super::tcp::encrypted::{EncryptedSource, Keys};
 use super::{ChannelError, Incoming};
 use mend_kernel::table::Placed;
 use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};
@@ -24,11 +25,19 @@ enum Stage {
     /// Greetings exchanged.
     Proof(Greeting),
     /// They hold the secret.
-    Hello,
+    Hello(Greeting),
     /// They want an `ofi` channel and still have to say where they are.
     Contact(Hello),
     /// They said who they are; waits for the links to agree.
-    Known(Hello, Option<Contact>),
+    Known(Hello, Means),
+}
+
+/// What a channel takes besides the HELLO.
+#[derive(Debug)]
+enum Means {
+    Nothing,
+    Contact(Contact),
+    Keys(Box<Keys>),
 }
 
 /// A connection that is not yet a channel.
@@ -37,6 +46,7 @@ pub struct PendingHandshake {
     wire: Wire,
     stage: Stage,
     ours: Greeting,
+    encrypted: bool,
     /// Where it comes from; `None` within this node.
     pub origin: Option<IpAddr>,
     /// When it was accepted.
@@ -44,15 +54,15 @@ pub struct PendingHandshake {
 }
 
 impl PendingHandshake {
-    /// A connection just accepted.
+    /// A connection just accepted. `encrypted`: what comes over it from another node is.
     ///
     /// # Errors
     /// No random numbers.
-    pub fn new(socket: Placed) -> Result<Self, ChannelError> {
-        let ours = Greeting::new(Purpose::Fabric, nonce()?);
+    pub fn new(socket: Placed, encrypted: bool) -> Result<Self, ChannelError> {
+        let ours = Greeting::new(Purpose::of_ranks(encrypted), nonce()?);
         let origin = rustix::net::getpeername(&socket).ok().and_then(|peer| SocketAddr::try_from(peer?).ok());
         let origin = origin.map(|peer| peer.ip().to_canonical());
-        Ok(Self { wire: Wire::new(socket), stage: Stage::Greeting, ours, origin, since: Instant::now() })
+        Ok(Self { wire: Wire::new(socket), stage: Stage::Greeting, ours, encrypted, origin, since: Instant::now() })
     }
 
     /// True once it has shown that it holds the secret.
@@ -82,33 +92,41 @@ impl PendingHandshake {
                         .map_err(|error| ChannelError::Protocol(error.to_string()))?;
                     let answer = prove(secret, Side::Acceptor, theirs, &self.ours);
                     self.wire.write(&answer)?;
-                    self.stage = Stage::Hello;
+                    self.stage = Stage::Hello(*theirs);
                 }
-                Stage::Hello => {
+                Stage::Hello(theirs) => {
+                    let theirs = *theirs;
                     let Some(bytes) = self.wire.take::<HELLO_LENGTH>() else { return Ok(None) };
                     let hello = Hello::decode(&bytes)?;
-                    self.stage = if hello.medium == Medium::Ofi { Stage::Contact(hello) } else { self.known(hello, None)? };
+                    self.stage = match hello.medium {
+                        Medium::Ofi => Stage::Contact(hello),
+                        Medium::Tcp if self.encrypted => {
+                            let keys = mend_cipher::acceptor(secret, [&theirs.nonce, &self.ours.nonce], &bytes);
+                            self.known(hello, Means::Keys(Box::new(keys)))?
+                        }
+                        Medium::Tcp | Medium::Shm => self.known(hello, Means::Nothing)?,
+                    };
                 }
                 Stage::Contact(hello) => {
                     let hello = *hello;
                     let Some(bytes) = self.wire.take::<CONTACT_LENGTH>() else { return Ok(None) };
-                    self.stage = self.known(hello, Some(Contact::decode(&bytes)?))?;
+                    self.stage = self.known(hello, Means::Contact(Contact::decode(&bytes)?))?;
                 }
                 Stage::Known(hello, _) => return Ok(Some(*hello)),
             }
         }
     }
 
-    fn known(&self, hello: Hello, contact: Option<Contact>) -> Result<Stage, ChannelError> {
+    fn known(&self, hello: Hello, means: Means) -> Result<Stage, ChannelError> {
         if self.wire.has_more() {
             return Err(ChannelError::Protocol("packets before ACCEPT".into()));
         }
-        Ok(Stage::Known(hello, contact))
+        Ok(Stage::Known(hello, means))
     }
 
-    /// True if it wants an `ofi` channel.
+    /// True if it wants an `ofi` channel and may have one: what goes over a core provider is not encrypted.
     pub fn wants_port(&self) -> bool {
-        matches!(self.stage, Stage::Known(Hello { medium: Medium::Ofi, .. }, _))
+        !self.encrypted && matches!(self.stage, Stage::Known(Hello { medium: Medium::Ofi, .. }, _))
     }
 
     /// Accepts: from here on packets flow. An `ofi` channel is refused if there is no port.
@@ -116,13 +134,17 @@ impl PendingHandshake {
     /// # Errors
     /// What came with the HELLO is unusable, or the peer is gone.
     pub fn admit(self, wakeup: BorrowedFd<'_>, port: Option<&SharedPort>) -> Result<Box<dyn Incoming>, ChannelError> {
-        let Stage::Known(hello, contact) = self.stage else { return Err(ChannelError::Protocol("not yet known".into())) };
+        let Stage::Known(hello, means) = self.stage else { return Err(ChannelError::Protocol("not yet known".into())) };
         let mut wire = self.wire;
+        if let Means::Keys(keys) = means {
+            wire.write(&ACCEPT)?;
+            return Ok(Box::new(TcpIncoming::new(EncryptedSource::new(wire.into_parts().0, *keys))));
+        }
         if hello.medium == Medium::Tcp {
             wire.write(&ACCEPT)?;
             return Ok(Box::new(TcpIncoming::new(wire.into_parts().0)));
         }
-        if let Some(theirs) = contact {
+        if let Means::Contact(theirs) = means {
             let admission = port.ok_or(ChannelError::Refused).and_then(|port| OfiAdmission::begin(port, &theirs));
             let admission = match admission {
                 Ok(admission) => admission,

@@ -18,6 +18,11 @@
 //! these (at most [`MAX_BURST_BYTES`] or [`MAX_STREAMED`]). A channel at rest has none of it.
 //!
 //! Peers are not trusted: lengths are checked before anything depends on them.
+//!
+//! In a job that encrypts its bulk data, [`encrypted`] takes the place of the sockets' calls: the sending end is one of its own, the
+//! receiving end reads from there.
+
+pub mod encrypted;
 
 use super::{AckReader, ChannelError, Deliver, Incoming, Outgoing, write_ack};
 use crate::engine::buffers::{MAX_SEGMENTS, Payload, Segment};
@@ -79,27 +84,35 @@ pub struct TcpOutgoing {
     acks: AckReader,
 }
 
+/// Bytes that the socket took, `None` for none.
+fn write(socket: &Placed, parts: &[IoSlice<'_>]) -> Result<Option<usize>, ChannelError> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        let outcome = match parts {
+            [one] => rustix::net::send(socket, one, flags),
+            many => rustix::net::sendmsg(socket, many, &mut SendAncillaryBuffer::default(), flags),
+        };
+        match outcome {
+            Ok(sent) => return Ok(Some(sent)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(gone(error)),
+        }
+    }
+}
+
+/// Bytes that the peer's kernel has not confirmed; it confirms only as many as its process leaves room for.
+fn unconfirmed(socket: &Placed) -> u64 {
+    let mut waiting: libc::c_int = 0;
+    // SAFETY: the ioctl writes one int.
+    unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut waiting) };
+    waiting as u64
+}
+
 impl TcpOutgoing {
     /// A channel whose peer has accepted.
     pub fn new(socket: Placed) -> Self {
         Self { socket, rest: Vec::new(), sent: 0, lent: VecDeque::new(), acks: AckReader::default() }
-    }
-
-    /// Bytes that the socket took, `None` for none.
-    fn write(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, ChannelError> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        loop {
-            let outcome = match parts {
-                [one] => rustix::net::send(&self.socket, one, flags),
-                many => rustix::net::sendmsg(&self.socket, many, &mut SendAncillaryBuffer::default(), flags),
-            };
-            match outcome {
-                Ok(sent) => return Ok(Some(sent)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(error) => return Err(gone(error)),
-            }
-        }
     }
 
     /// Sends a packet after what is left of others. What the socket does not take stays lent.
@@ -119,7 +132,7 @@ impl TcpOutgoing {
             header.padding = MIN_LONE_BYTES.saturating_sub(end) as u16;
             packet[..HEADER].copy_from_slice(header.as_bytes());
             let packet = &packet[..end.max(MIN_LONE_BYTES)];
-            let Some(sent) = self.write(&[IoSlice::new(packet)])? else { return Ok(false) };
+            let Some(sent) = write(&self.socket, &[IoSlice::new(packet)])? else { return Ok(false) };
             self.rest.extend_from_slice(&packet[sent..]);
             return Ok(true);
         }
@@ -128,7 +141,7 @@ impl TcpOutgoing {
         for (part, segment) in parts[1..].iter_mut().zip(payload) {
             *part = IoSlice::new(lent(segment));
         }
-        let Some(sent) = self.write(&parts[..=payload.len()])? else { return Ok(false) };
+        let Some(sent) = write(&self.socket, &parts[..=payload.len()])? else { return Ok(false) };
         if sent < HEADER + length {
             self.rest.extend_from_slice(&header.as_bytes()[sent.min(HEADER)..]);
             self.lent.extend(payload);
@@ -188,7 +201,7 @@ impl Outgoing for TcpOutgoing {
                 parts[count] = IoSlice::new(bytes);
                 count += 1;
             }
-            let Some(sent) = self.write(&parts[..count])? else { return Ok(false) };
+            let Some(sent) = write(&self.socket, &parts[..count])? else { return Ok(false) };
             let own = sent.min(own.len());
             self.sent += own;
             self.skip(sent - own);
@@ -222,12 +235,8 @@ impl Outgoing for TcpOutgoing {
         self.acks.read(self.socket.as_fd())
     }
 
-    /// Bytes that the peer's kernel has not confirmed; it confirms only as many as its process leaves room for.
     fn taken(&mut self) -> u64 {
-        let mut waiting: libc::c_int = 0;
-        // SAFETY: the ioctl writes one int.
-        unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut waiting) };
-        waiting as u64
+        unconfirmed(&self.socket)
     }
 
     fn arm(&mut self) -> bool {
@@ -266,10 +275,64 @@ enum PartialPacket {
     Whole { header: Header, body: Vec<u8>, have: usize },
 }
 
+/// Where the bytes of a stream come from, and where its acknowledgements go.
+pub trait Source: Send {
+    /// Fills `target` and then the beginning of `rest` with what is there. The bytes, 0 for the end, `None` for nothing.
+    ///
+    /// # Errors
+    /// The stream is broken.
+    fn read(&mut self, target: &mut [u8], rest: &mut [u8]) -> Result<Option<usize>, ChannelError>;
+    /// True if something may be here that the socket does not announce.
+    fn holds(&self) -> bool;
+    /// Nothing is expected soon: gives up buffers that are empty.
+    fn relax(&mut self);
+    /// Sends an acknowledgement.
+    ///
+    /// # Errors
+    /// The stream is broken.
+    fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError>;
+    /// The socket.
+    fn socket(&self) -> &Placed;
+    /// The socket alone.
+    fn into_socket(self) -> Placed;
+}
+
+impl Source for Placed {
+    #[inline]
+    fn read(&mut self, target: &mut [u8], rest: &mut [u8]) -> Result<Option<usize>, ChannelError> {
+        if target.is_empty() {
+            return receive(|| rustix::net::recv(&*self, &mut *rest, RecvFlags::DONTWAIT).map(|(read, _)| read));
+        }
+        let mut parts = [IoSliceMut::new(target), IoSliceMut::new(rest)];
+        receive(|| {
+            let got = rustix::net::recvmsg(&*self, &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT)?;
+            Ok(got.bytes)
+        })
+    }
+
+    fn holds(&self) -> bool {
+        false
+    }
+
+    fn relax(&mut self) {}
+
+    fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError> {
+        write_ack(self.as_fd(), marker)
+    }
+
+    fn socket(&self) -> &Placed {
+        self
+    }
+
+    fn into_socket(self) -> Placed {
+        self
+    }
+}
+
 /// Receiving end.
 #[derive(Debug)]
-pub struct TcpIncoming {
-    socket: Placed,
+pub struct TcpIncoming<S = Placed> {
+    source: S,
     /// Bytes that were read and not delivered are `stage[start..end]`. Empty while the channel rests.
     stage: Vec<u8>,
     start: usize,
@@ -290,10 +353,10 @@ fn cut(header: &mut Header, size: usize) -> Header {
     piece
 }
 
-impl TcpIncoming {
+impl<S: Source> TcpIncoming<S> {
     /// A channel that was admitted.
-    pub fn new(socket: Placed) -> Self {
-        Self { socket, stage: Vec::new(), start: 0, end: 0, part: None, ended: false }
+    pub fn new(source: S) -> Self {
+        Self { source, stage: Vec::new(), start: 0, end: 0, part: None, ended: false }
     }
 
     /// The header in the stage, if it is there, with a length that a peer may say.
@@ -385,18 +448,14 @@ impl TcpIncoming {
         let asked;
         let outcome = if target.len == 0 {
             asked = room.len();
-            receive(|| rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT).map(|(read, _)| read))
+            self.source.read(&mut [], room)
         } else {
             let tail = room.len().min(STAGE_TAIL_BYTES);
             asked = target.len + tail;
             // SAFETY: memory of `body`, or lent by the application and valid until the next call of the sink; nobody else
             // in this process touches it meanwhile.
             let target = unsafe { std::slice::from_raw_parts_mut(target.base, target.len) };
-            let mut parts = [IoSliceMut::new(target), IoSliceMut::new(&mut room[..tail])];
-            receive(|| {
-                rustix::net::recvmsg(&self.socket, &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT)
-                    .map(|got| got.bytes)
-            })
+            self.source.read(target, &mut room[..tail])
         };
         let Some(read) = outcome? else { return Ok((0, false)) };
         if read == 0 {
@@ -439,7 +498,7 @@ fn receive(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<Option<usiz
     }
 }
 
-impl Incoming for TcpIncoming {
+impl<S: Source> Incoming for TcpIncoming<S> {
     fn receive(&mut self, budget: usize, sink: Deliver<'_>) -> Result<usize, ChannelError> {
         let (mut parts, mut bytes, mut more) = (0, 0, true);
         while bytes < budget {
@@ -471,7 +530,7 @@ impl Incoming for TcpIncoming {
     }
 
     fn acknowledge(&mut self, marker: u64) -> Result<(), ChannelError> {
-        write_ack(self.socket.as_fd(), marker)
+        self.source.acknowledge(marker)
     }
 
     fn polled(&self) -> bool {
@@ -479,12 +538,13 @@ impl Incoming for TcpIncoming {
     }
 
     fn arm(&mut self) -> bool {
-        match (&self.part, self.header()) {
+        let staged = match (&self.part, self.header()) {
             (Some(_), _) => self.end > self.start,
             (None, Ok(Some(header))) => self.end - self.start >= HEADER + header.payload as usize + usize::from(header.padding),
             (None, Ok(None)) => false,
             (None, Err(_)) => true,
-        }
+        };
+        staged || self.source.holds()
     }
 
     fn disarm(&mut self) {}
@@ -493,14 +553,15 @@ impl Incoming for TcpIncoming {
         if self.start == self.end {
             (self.stage, self.start, self.end) = (Vec::new(), 0, 0);
         }
+        self.source.relax();
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.source.socket().as_fd()
     }
 
     fn descriptors(&self, f: &mut dyn FnMut(i32)) {
-        f(self.socket.as_raw_fd());
+        f(self.source.socket().as_raw_fd());
     }
 
     fn mapping(&self) -> Option<(usize, usize)> {
@@ -508,7 +569,7 @@ impl Incoming for TcpIncoming {
     }
 
     fn forget(self: Box<Self>) {
-        self.socket.forget();
+        self.source.into_socket().forget();
     }
 }
 

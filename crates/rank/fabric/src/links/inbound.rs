@@ -225,7 +225,8 @@ impl Links {
             }
             let Some(watch) = &self.watch else { break };
             let Some(socket) = watch.accept() else { break };
-            let Ok(pending) = PendingHandshake::new(socket) else { break };
+            let encrypted = self.identity.as_ref().is_some_and(|identity| identity.encrypted);
+            let Ok(pending) = PendingHandshake::new(socket, encrypted) else { break };
             let number = self.pending_handshakes.iter().position(Option::is_none).unwrap_or(self.pending_handshakes.len());
             if watch.add(pending.socket(), Token::Handshake(number as u32), Interest::Edge).is_err() {
                 continue;
@@ -346,7 +347,7 @@ impl Links {
                 report::fault(self.rank(), format_args!("a channel of rank {rank} is refused: {what}"))
             }
             // The peer has given its opening up, perhaps because it is being suspended; it will try again.
-            Err(ChannelError::Closed | ChannelError::Refused | ChannelError::Io(_)) => {}
+            Err(ChannelError::Closed | ChannelError::Refused | ChannelError::Io(_) | ChannelError::Cipher(_)) => {}
         }
     }
 

@@ -58,7 +58,9 @@ impl Links {
             let node = |rank: Rank| self.peers.get(rank as usize).and_then(|peer| peer.entry.as_ref()).map(|entry| entry.node);
             node(rank).is_some() && node(rank) == self.identity.as_ref().map(|identity| identity.node)
         };
-        let refused = self.peers.get(rank as usize).is_some_and(|peer| peer.refused == Some(peer.generation));
+        // What goes over a core provider cannot be encrypted. The controller refuses such a job; a rank's environment may say otherwise.
+        let refused = self.identity.as_ref().is_some_and(|identity| identity.encrypted)
+            || self.peers.get(rank as usize).is_some_and(|peer| peer.refused == Some(peer.generation));
         for at in 0..self.media.order.as_ref().map_or(0, Vec::len) {
             match self.media.order.as_ref().map(|order| order[at]) {
                 Some(Medium::Shm) if near => return Medium::Shm,

@@ -159,7 +159,7 @@ impl Links {
         let Some(address) = peer.entry.as_ref().and_then(|entry| entry.address.as_ref()) else { return };
         let (generation, number) = (self.generation, self.openings);
         let hello = Hello { job: identity.job, from: identity.rank, to: rank, generation, number, medium, readable: false };
-        let started = Opening::start(address, hello, port).and_then(|opening| {
+        let started = Opening::start(address, hello, identity.encrypted, port).and_then(|opening| {
             if let Some(watch) = &self.watch {
                 watch.add(opening.socket(), Token::Outbound(rank), Interest::Edge)?;
             }

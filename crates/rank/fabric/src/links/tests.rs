@@ -1,6 +1,7 @@
 //! Several ranks in one process, over real sockets and rings: traffic goes on through suspends, moves and restores.
 
 mod direct;
+mod encrypted;
 mod hostile;
 mod memory;
 
@@ -28,10 +29,11 @@ pub(super) struct World {
     pub entries: Vec<MapEntry>,
     version: u64,
     random: ChaCha8Rng,
+    encrypted: bool,
 }
 
 pub(super) fn identity(rank: u32, size: u32, node: u32) -> Identity {
-    Identity { job: [1; 16], secret: Secret([2; 32]), rank, size, node, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) }
+    Identity { job: [1; 16], secret: Secret([2; 32]), rank, size, node, ip: IpAddr::V4(Ipv4Addr::LOCALHOST), encrypted: false }
 }
 
 /// Loads the libfabric that `make setup` installs, as an MPI library does; the port takes one of the same file, but with `MEND_OFI_LIBFABRIC=program`.
@@ -58,9 +60,13 @@ impl World {
     }
 
     fn over(nodes: &[u32], wishes: Wishes, seed: u64) -> Self {
+        Self::made(nodes, wishes, seed, false)
+    }
+
+    fn made(nodes: &[u32], wishes: Wishes, seed: u64, encrypted: bool) -> Self {
         raise_limit_on_files();
         let size = nodes.len() as u32;
-        let mut world = Self { nodes: Vec::new(), entries: Vec::new(), version: 0, random: ChaCha8Rng::seed_from_u64(seed) };
+        let mut world = Self { nodes: Vec::new(), entries: Vec::new(), version: 0, random: ChaCha8Rng::seed_from_u64(seed), encrypted };
         for (rank, node) in nodes.iter().enumerate() {
             let (mut engine, mut links) = (Engine::default(), Links::default());
             let wish = wishes[rank.min(wishes.len() - 1)];
@@ -75,7 +81,7 @@ impl World {
             let endpoint = engine.endpoint(0).unwrap();
             endpoint.tx = Some(Binding { queue, selective: true });
             endpoint.rx = Some(Binding { queue, selective: false });
-            let address = links.listen(identity(rank as u32, size, *node)).unwrap();
+            let address = links.listen(Identity { encrypted, ..identity(rank as u32, size, *node) }).unwrap();
             world.entries.push(MapEntry { rank: rank as u32, node: *node, generation: 1, open: true, address: Some(address) });
             world.nodes.push(Node { engine, links, queue });
         }
@@ -166,7 +172,8 @@ impl World {
             let size = self.nodes.len() as u32;
             self.nodes[rank].links.close_port();
             self.nodes[rank].links.forget();
-            self.entries[rank].address = Some(self.nodes[rank].links.listen(identity(rank as u32, size, node)).unwrap());
+            self.entries[rank].address =
+                Some(self.nodes[rank].links.listen(Identity { encrypted: self.encrypted, ..identity(rank as u32, size, node) }).unwrap());
         }
         self.publish();
         self.nodes.iter_mut().for_each(|node| node.links.resume());
@@ -176,9 +183,12 @@ impl World {
 /// Random traffic between all ranks with random disturbances; every message must arrive once, whole and in order.
 /// Returns how many ends of channels over ports there were at most.
 fn run(nodes: &[u32], wishes: Wishes, seed: u64, rounds: usize) -> usize {
-    let mut world = World::over(nodes, wishes, seed);
+    disturb(World::over(nodes, wishes, seed), seed, rounds)
+}
+
+fn disturb(mut world: World, seed: u64, rounds: usize) -> usize {
     let mut over_ports = 0;
-    let size = nodes.len();
+    let size = world.nodes.len();
     // A rank that believes its node crowded reads long messages, on every machine; others do what is faster there.
     world.nodes.iter_mut().enumerate().for_each(|(rank, node)| node.links.crowded = (seed + rank as u64).is_multiple_of(2));
     let mut sent = vec![vec![0u64; size]; size];

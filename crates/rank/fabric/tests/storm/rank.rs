@@ -336,7 +336,7 @@ impl<'a> Worker<'a> {
 
 fn identity(settings: &Settings, rank: u32, node: u32) -> Identity {
     let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    Identity { job: [5; 16], secret: Secret([6; 32]), rank, size: settings.ranks, node, ip }
+    Identity { job: [5; 16], secret: Secret([6; 32]), rank, size: settings.ranks, node, ip, encrypted: false }
 }
 
 fn parse_map(line: &str) -> Option<JobMap> {

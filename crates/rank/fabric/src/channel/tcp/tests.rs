@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 #[test]
 fn packets_survive_partial_writes_and_a_marker_is_acknowledged() {
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    let (mut out, mut incoming) = (TcpOutgoing::new(a.into()), TcpIncoming::new(b.into()));
+    let (mut out, mut incoming) = (TcpOutgoing::new(a.into()), TcpIncoming::new(Placed::from(b)));
     let bodies: Vec<Vec<u8>> = (0..40usize).map(|n| vec![n as u8; n * 1600 % MAX_PAYLOAD]).collect();
     let (mut next, mut got) = (0, Vec::new());
     while got.len() < bodies.len() {
@@ -42,7 +42,7 @@ fn pair() -> (TcpOutgoing, TcpIncoming, rustix::fd::OwnedFd) {
     (TcpOutgoing::new(a.into()), TcpIncoming::new(b.into()), raw)
 }
 
-fn message(payload: usize) -> Header {
+pub(super) fn message(payload: usize) -> Header {
     let mut header = Header::new(Kind::Eager);
     header.payload = payload as u32;
     header.length = payload as u64;
@@ -51,11 +51,11 @@ fn message(payload: usize) -> Header {
 
 /// Puts data where it belongs, as the engine does; counts what came.
 #[derive(Default)]
-struct Landing {
-    memory: Vec<u8>,
-    placed: usize,
-    copied: usize,
-    whole: Vec<Vec<u8>>,
+pub(super) struct Landing {
+    pub memory: Vec<u8>,
+    pub placed: usize,
+    pub copied: usize,
+    pub whole: Vec<Vec<u8>>,
 }
 
 impl Sink for Landing {

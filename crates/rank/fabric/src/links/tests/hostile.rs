@@ -58,7 +58,7 @@ impl World {
     fn intrude(&mut self, number: u64, generation: u64, shared: bool) -> Option<Box<dyn Outgoing>> {
         let medium = if shared { Medium::Shm } else { Medium::Tcp };
         let hello = Hello { job: [1; 16], from: 0, to: 1, generation, medium, readable: false, number };
-        let mut opening = Box::new(Opening::start(self.entries[1].address.as_ref().unwrap(), hello, None).unwrap());
+        let mut opening = Box::new(Opening::start(self.entries[1].address.as_ref().unwrap(), hello, false, None).unwrap());
         let (wakeup, _receiver) = crate::watch::wakeup_pair().unwrap();
         for _ in 0..20_000 {
             self.progress();
@@ -355,7 +355,7 @@ fn a_half_open_connection_costs_a_place_only_for_its_time() {
     let mut world = World::new(&[0, 0], 1);
     // A greeting, and then nothing: the peer's machine has died.
     (&ours).write_all(&Greeting::new(Purpose::Fabric, [3; 32]).encode()).unwrap();
-    let mut pending = PendingHandshake::new(theirs.into()).unwrap();
+    let mut pending = PendingHandshake::new(theirs.into(), false).unwrap();
     pending.since = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
     world.nodes[1].links.pending_handshakes.push(Some(Box::new(pending)));
     world.exchange(0, 1);

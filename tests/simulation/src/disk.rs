@@ -31,6 +31,8 @@ struct Checkpoint {
 pub struct Disk {
     published: BTreeMap<u64, Checkpoint>,
     parts: BTreeMap<u64, BTreeMap<Rank, Image>>,
+    /// Images that became bad, which only those see who read them.
+    rotten: BTreeSet<(u64, Rank)>,
     /// Nothing can be written.
     pub full: bool,
 }
@@ -69,6 +71,34 @@ impl Disk {
         whole
     }
 
+    /// An image of a published checkpoint that is in this directory.
+    pub fn image(&self, number: u64, rank: Rank) -> Option<&Image> {
+        self.published.get(&number)?.images.get(&rank)
+    }
+
+    /// A copy of an image of a published checkpoint is put here.
+    pub fn add(&mut self, number: u64, rank: Rank, image: Image) -> bool {
+        let Some(checkpoint) = self.published.get_mut(&number).filter(|_| !self.full) else { return false };
+        checkpoint.images.insert(rank, image);
+        true
+    }
+
+    /// Removes images, and leaves what says that they were there.
+    pub fn remove_images(&mut self, number: u64, ranks: &[Rank]) {
+        if let Some(checkpoint) = self.published.get_mut(&number) {
+            checkpoint.images.retain(|rank, _| !ranks.contains(rank));
+        }
+    }
+
+    /// Removes a checkpoint of which no image is here. False if there is one.
+    pub fn remove_if_empty(&mut self, number: u64) -> bool {
+        let empty = self.published.get(&number).is_none_or(|checkpoint| checkpoint.images.is_empty());
+        if empty {
+            self.published.remove(&number);
+        }
+        empty
+    }
+
     /// Publishes. What the manifest says of an image is not compared with the image: that the job does so is to be found out.
     pub fn publish(&mut self, publication: &Publication) -> bool {
         let orphan = |image: &Image, base: Option<u64>| image.base.is_some() != base.is_some();
@@ -77,6 +107,7 @@ impl Disk {
             return false;
         }
         let images = self.parts.remove(&publication.number).unwrap_or_default();
+        self.rotten.retain(|(number, _)| *number != publication.number);
         self.published.insert(publication.number, Checkpoint { publication: publication.clone(), images });
         true
     }
@@ -84,6 +115,28 @@ impl Disk {
     /// Removes what there is of an unfinished one.
     pub fn discard(&mut self, number: u64) {
         self.parts.remove(&number);
+    }
+
+    /// An image becomes bad.
+    pub fn rot(&mut self, number: u64, rank: Rank) {
+        self.rotten.insert((number, rank));
+    }
+
+    /// Whether a file has become bad.
+    pub fn is_rotten(&self, path: &Path) -> bool {
+        place(path).is_some_and(|place| self.rotten.contains(&place))
+    }
+
+    /// Whether a restart from a checkpoint finds all of it good.
+    pub fn is_sound(&self, number: u64) -> bool {
+        let sound = |(rank, chain): (usize, &Vec<u64>)| chain.iter().all(|&number| !self.rotten.contains(&(number, rank as Rank)));
+        self.chains(number).is_some_and(|chains| chains.iter().enumerate().all(sound))
+    }
+
+    /// A user removes all.
+    pub fn clear(&mut self) {
+        self.published.clear();
+        self.rotten.clear();
     }
 
     /// A user removes a checkpoint behind the job's back.

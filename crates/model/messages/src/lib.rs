@@ -14,6 +14,7 @@ pub mod delivery;
 pub mod files;
 pub mod frame;
 pub mod job;
+mod kinds;
 pub mod report;
 pub mod tier;
 pub mod transfer;

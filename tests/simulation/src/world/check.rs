@@ -5,7 +5,7 @@ use crate::coming::{Coming, SECOND_US};
 use crate::node::Phase;
 use mend_coordination::failure::Failure;
 use mend_job::Job;
-use mend_job::event::End;
+use mend_job::event::{End, GoesOn};
 use mend_job::roster::RankPhase;
 use mend_messages::job::Rank;
 
@@ -27,6 +27,7 @@ impl World {
             }
         }
         if let Some(newest) = self.disk.numbers().last()
+            && self.tiers.is_empty()
             && !self.disk.is_restorable(*newest)
         {
             return Err(format!("the newest checkpoint, {newest}, cannot be restarted"));
@@ -56,6 +57,8 @@ impl World {
         for rank in 0..self.size {
             self.look_at_rank(job, rank)?;
         }
+        self.look_at_stores()?;
+        self.look_at_input()?;
         self.check_verbs()
     }
 
@@ -103,13 +106,22 @@ impl World {
         if !self.disk.unfinished().is_empty() {
             return Err(format!("it is over, and what was written of checkpoints {:?} is left behind", self.disk.unfinished()));
         }
+        if let Some(End::NoGoodCopy(image)) = job.end_reason() {
+            return self.check_no_copy(image);
+        }
+        if let Some(End::NodeLost { goes_on: GoesOn::From(number), .. }) = job.end_reason() {
+            self.check_left(*number)?;
+        }
+        if let Some(End::Code(0)) = job.end_reason() {
+            self.check_closed()?;
+        }
         let reason = |what: &str| self.reasons.contains(what);
         let good = match job.end_reason() {
             None => false,
             Some(End::Code(_)) => reason("a rank ended") || reason("killed") || reason("a signal"),
             Some(End::NotStarted { .. } | End::NotRestored { image: false, .. }) => reason("a rank did not come to be"),
-            // Nothing damages an image here.
-            Some(End::NotRestored { .. } | End::NoGoodCopy(_) | End::FileNotPut { .. } | End::Refused { .. }) => false,
+            Some(End::NotRestored { .. }) => reason("an image is bad"),
+            Some(End::NoGoodCopy(_) | End::FileNotPut { .. } | End::Refused { .. }) => false,
             Some(End::NodeLost { .. }) => reason("a node was lost"),
             Some(End::MessagesLost { ranks, .. }) => {
                 let node = |rank: Rank| job.rank(rank).map_or(0, |state| state.node);

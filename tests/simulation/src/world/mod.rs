@@ -1,8 +1,12 @@
 //! The world: time, what is on its way, who is there. What happens is drawn from the seed alone.
 
+mod begin;
 mod check;
 mod daemon;
+mod faults;
+mod input;
 mod scenario;
+mod tiers;
 
 use crate::Defect;
 use crate::coming::{Coming, HORIZON_US, MILLISECOND_US, SECOND_US};
@@ -10,13 +14,15 @@ use crate::disk::Disk;
 use crate::node::Node;
 use crate::story::Story;
 use mend_job::Job;
-use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, UpkeepDone, VerbId};
+use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, Record, UpkeepDone, VerbId};
+use mend_job::gathering::LastRun;
 use mend_job::safeguard::Safeguard;
 use mend_job::setup::CheckpointPlan;
 use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::control::Ask;
 use mend_messages::daemon::FromDaemon;
 use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::TierSpec;
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval};
 use rand_chacha::ChaCha8Rng;
@@ -74,6 +80,11 @@ pub struct World {
     pub size: u32,
     /// Node of each of the job's node indices.
     pub hosts: Vec<usize>,
+    /// Where the job ran last, as its record says.
+    pub last: Option<LastRun>,
+    /// The hosts of each checkpoint's job, and of its ranks.
+    pub manifests: BTreeMap<u64, (Vec<String>, Vec<String>)>,
+    choice: Option<begin::Choice>,
     pub nodes: Vec<Node>,
     pub disk: Disk,
     pub moments: BTreeMap<ImageId, Moment>,
@@ -98,6 +109,12 @@ pub struct World {
     knows_free_space: bool,
     lives_left: u64,
     pub rules: CheckpointPlan,
+    /// When a user removed a checkpoint last.
+    pub vanished: Option<u64>,
+    /// Standard input.
+    pub stdin: input::Stdin,
+    /// Where checkpoints are kept; none: in the shared directory alone.
+    pub tiers: Vec<TierSpec>,
     pub mode: SaveMode,
     quiet: bool,
     pub summary: Summary,
@@ -139,6 +156,9 @@ impl World {
             life: 0,
             size,
             hosts: Vec::new(),
+            last: None,
+            manifests: BTreeMap::new(),
+            choice: None,
             nodes: (0..nodes).map(|_| Node { up: true, ..Node::default() }).collect(),
             disk: Disk::default(),
             moments: BTreeMap::new(),
@@ -158,10 +178,15 @@ impl World {
             knows_free_space,
             lives_left: 3,
             rules: plan,
+            vanished: None,
+            stdin: input::Stdin::default(),
+            tiers: Vec::new(),
             mode,
             quiet: false,
             summary: Summary::default(),
         };
+        world.draw_tiers();
+        world.draw_stdin();
         world.draw_scenario();
         world
     }
@@ -196,7 +221,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, at: usize, to_job: bool, coming: Coming) {
+    pub(crate) fn send(&mut self, at: usize, to_job: bool, coming: Coming) {
         let life = if to_job { self.nodes[at].connection } else { self.life };
         if self.nodes[at].cut || !self.nodes[at].up {
             return;
@@ -220,43 +245,6 @@ impl World {
     /// Keeps of what is coming only this.
     pub fn retain(&mut self, keep: impl Fn(&Coming) -> bool) {
         self.queue.retain(|_, coming| keep(coming));
-    }
-
-    /// Begins the next life: from the newest checkpoint that can be restarted, or anew.
-    fn revive(&mut self) -> Result<(), String> {
-        if self.nodes.iter().any(|node| !node.ranks.is_empty() || node.leaving) {
-            self.plan(SECOND_US, Coming::Revive);
-            return Ok(());
-        }
-        for at in 0..self.nodes.len() {
-            if at == 0 || self.chance(2) {
-                self.nodes[at].up = true;
-            }
-        }
-        self.hosts = (0..self.nodes.len()).filter(|&at| self.nodes[at].up).collect();
-        self.life += 1;
-        self.lives_left -= 1;
-        self.summary.lives += 1;
-        (self.failed_for_real, self.signalled, self.hung, self.upkeep) = (false, None, None, false);
-        (self.effects_under_way, self.numbers_of_life, self.story) = (0, BTreeSet::new(), Story::default());
-        self.reasons.clear();
-        self.lost_told.clear();
-        self.verbs.clear();
-        for &at in &self.hosts {
-            let node = &mut self.nodes[at];
-            *node = Node { up: true, connection: self.life, ..Node::default() };
-        }
-        let newest = self.disk.numbers().last().copied();
-        if let Some(number) = newest.filter(|&number| !self.disk.is_restorable(number)) {
-            return Err(format!("the newest checkpoint, {number}, cannot be restarted"));
-        }
-        let setup = self.setup(newest);
-        let (mut job, effects) = Job::begin(setup, self.now);
-        if let Some(safeguard) = self.options.safeguard {
-            job.sabotage(safeguard);
-        }
-        self.job = Some(job);
-        self.carry_out(effects)
     }
 
     /// One more thing happens. False when nothing more is to be expected.
@@ -289,7 +277,11 @@ impl World {
 
     /// Nothing is on its way but what fate has in store.
     pub fn is_quiet(&self) -> bool {
-        let fate = |coming: &Coming| matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive);
+        let fate = |coming: &Coming| match coming {
+            // The image has come.
+            Coming::NoImage { at, token, .. } => !self.nodes[*at].images.contains_key(token),
+            coming => matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive),
+        };
         let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
         idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(fate)
@@ -352,23 +344,28 @@ impl World {
                     let room = self.free_space();
                     self.later(Event::FreeSpace(room));
                 }
-                Effect::Record(record) => self.story.take(&record)?,
-                Effect::Print { .. }
-                | Effect::OutputEnds { .. }
-                | Effect::Note { .. }
-                | Effect::Stdin(_)
-                | Effect::CancelUpkeep
-                | Effect::KeepRestarts(_)
-                | Effect::KeepTiers { .. }
-                | Effect::StoreManifest { .. }
-                | Effect::RemoveImages { .. }
-                | Effect::RemoveIfEmpty { .. } => {}
+                Effect::Record(record) => {
+                    if let (Record::NodeLost { node, .. }, Some(last)) = (&*record, &mut self.last) {
+                        last.lost.extend(last.hosts.get(*node as usize).cloned());
+                    }
+                    self.story.take(&record)?;
+                }
+                Effect::Print { .. } | Effect::OutputEnds { .. } | Effect::CancelUpkeep | Effect::KeepRestarts(_) => {}
+                Effect::Note { number } => self.note_input(number),
+                Effect::Stdin(wanted) => self.stdin_effect(wanted)?,
+                Effect::KeepTiers { number, complete } => self.check_tiers(number, &complete)?,
+                Effect::StoreManifest { task, number, node, to } => self.store_manifest(task, number, node, to),
+                Effect::RemoveImages { number, ranks } => self.disk.remove_images(number, &ranks),
+                Effect::RemoveIfEmpty { number } => {
+                    let gone = self.disk.remove_if_empty(number);
+                    self.later(Event::Emptied { number, gone });
+                }
             }
         }
         Ok(())
     }
 
-    fn later(&mut self, event: Event) {
+    pub(crate) fn later(&mut self, event: Event) {
         self.effects_under_way += 1;
         let delay = self.delay();
         self.plan(delay, Coming::Effect { life: self.life, event: Box::new(event) });
@@ -386,6 +383,9 @@ impl World {
             return Ok(Err(no_space()));
         }
         self.summary.checkpoints += 1;
+        let hosts = self.last.as_ref().map(|last| last.hosts.clone()).unwrap_or_default();
+        let of_ranks = publication.images.iter().map(|image| hosts[image.node as usize].clone()).collect();
+        self.manifests.insert(publication.number, (hosts, of_ranks));
         if !self.numbers_of_life.insert(publication.number) {
             return Err(format!("the number {} was given twice", publication.number));
         }
@@ -462,9 +462,10 @@ impl World {
 
     fn over(&mut self) -> Result<(), String> {
         self.check_end()?;
+        self.restart_ended();
         self.close_all();
         self.job = None;
-        if self.lives_left > 0 && self.now < HORIZON_US {
+        if (self.lives_left > 0 || self.choice.is_some()) && self.now < HORIZON_US {
             let delay = SECOND_US + self.draw(3 * SECOND_US);
             self.plan(delay, Coming::Revive);
         }
@@ -483,6 +484,7 @@ impl World {
 
     pub(crate) fn controller_died(&mut self) {
         if self.job.take().is_some() {
+            self.choice = None;
             self.close_all();
             self.verbs.clear();
             // What it had begun to write is swept up by the next.
@@ -503,7 +505,7 @@ impl World {
     }
 
     pub(crate) fn revived(&mut self) -> Result<(), String> {
-        if self.job.is_some() || self.lives_left == 0 { Ok(()) } else { self.revive() }
+        if self.job.is_some() || self.lives_left == 0 && self.choice.is_none() { Ok(()) } else { self.revive() }
     }
 
     /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.

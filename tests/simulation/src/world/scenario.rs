@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::coming::{Coming, Fault, HORIZON_US, NODE_TIMEOUT_US, SECOND_US};
-use mend_job::setup::{NodeSetup, Restoring, Saving, Setup};
+use mend_job::setup::{NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_messages::agent::SaveMode;
 use mend_messages::control::Ask;
 use mend_messages::daemon::ExitStatus;
@@ -37,7 +37,7 @@ impl World {
             let at = SECOND_US + self.draw(HORIZON_US);
             let node = self.draw(self.nodes.len() as u64) as usize;
             let (one, other) = (self.rank(), self.rank());
-            let fault = match self.draw(24) {
+            let fault = match self.draw(26) {
                 0..2 => Fault::NodeDies(node),
                 2 => Fault::ConnectionBreaks(node),
                 3 => Fault::RankDies(one, ExitStatus::Signal(9)),
@@ -49,28 +49,35 @@ impl World {
                 17 => Fault::Signal,
                 18..20 => Fault::MessagesLost(one, other),
                 20..22 => Fault::OldLoss(one, other),
+                22..24 => Fault::ImageRots(one),
                 _ => Fault::NewestVanishes,
             };
             self.plan(at, Coming::Fault(fault));
         }
     }
 
-    pub(crate) fn setup(&mut self, newest: Option<u64>) -> Setup {
-        let nodes = self.hosts.len() as u32;
+    pub(crate) fn setup(&mut self, newest: Option<u64>, places: Vec<NodeIndex>, (check, stdin): (bool, bool)) -> Setup {
         let restoring = newest.and_then(|number| {
             let publication = self.disk.publication(number)?;
             let file = |(rank, chain): (usize, Vec<u64>)| {
                 chain.iter().map(|number| PathBuf::from(format!("/c/{number}/rank-{rank}.image"))).collect()
             };
+            let search = (!self.tiers.is_empty()).then(|| self.search(number, check));
+            let chains = match &search {
+                Some(_) => vec![Vec::new(); self.size as usize],
+                None => self.disk.chains(number)?.into_iter().enumerate().map(file).collect(),
+            };
             Some(Restoring {
-                chains: self.disk.chains(number)?.into_iter().enumerate().map(file).collect(),
+                chains,
                 images: publication.images.iter().map(|image| image.id).collect(),
                 reads: Restart { read_us: 0, full: publication.bytes(), incremental: 0 },
                 checkpoint: format!("/c/{number}").into(),
                 files: Vec::new(),
-                search: None,
+                search,
             })
         });
+        let writers = 1 + self.draw(2) as usize;
+        let tiers = (!self.tiers.is_empty()).then(|| TierSetup { specs: self.tiers.clone(), rate: 0, writers });
         let pmi = newest.and_then(|number| self.disk.publication(number)).map(|publication| publication.pmi.clone());
         let mut key = [0; 32];
         self.rng.fill_bytes(&mut key);
@@ -80,19 +87,19 @@ impl World {
             identity: [7; 16],
             token_key: key,
             nodes: self.hosts.iter().map(name).collect(),
-            places: (0..self.size).map(|rank| (rank * nodes / self.size) as NodeIndex).collect(),
+            places,
             checkpoints: "/c".into(),
             listed: self.disk.numbers(),
-            adopted: Vec::new(),
+            adopted: if self.tiers.is_empty() { Vec::new() } else { self.adopted() },
             plan: self.rules,
-            tiers: None,
+            tiers,
             saving: Saving { mode: self.mode, rate: None, keep_files: 0 },
             drain_timeout_us: 20 * SECOND_US,
             reserve: [0, 1 << 20][self.draw(2) as usize],
             node_timeout_us: NODE_TIMEOUT_US,
             restarts: Default::default(),
             pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
-            stdin: false,
+            stdin,
             restoring,
         }
     }

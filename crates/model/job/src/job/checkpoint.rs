@@ -185,6 +185,9 @@ impl Job {
             Ok(directory) => {
                 self.last_number = self.last_number.max(number);
                 self.listed.insert(number);
+                if self.lists > 0 {
+                    self.newer_than_lists.insert(number);
+                }
                 self.note_published(&publication);
                 self.taken(&publication);
                 self.answer(asker, Outcome::Checkpoint { publication: publication.clone(), directory, notes });

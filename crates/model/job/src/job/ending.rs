@@ -84,7 +84,7 @@ impl Job {
         match ask {
             Ask::Status => {
                 self.asking_status.push(asker);
-                self.effect(Effect::List);
+                self.list();
             }
             Ask::Kill => {
                 self.answer(asker, Outcome::Killed);
@@ -102,8 +102,21 @@ impl Job {
         }
     }
 
+    /// Has it looked up which checkpoints there are.
+    pub(crate) fn list(&mut self) {
+        self.lists += 1;
+        self.effect(Effect::List);
+    }
+
     pub(crate) fn relisted(&mut self, numbers: Vec<u64>) {
+        self.lists = self.lists.saturating_sub(1);
         self.listed = numbers.into_iter().collect();
+        if self.keeps(Safeguard::OldListsAreNoNews) {
+            self.listed.extend(&self.newer_than_lists);
+        }
+        if self.lists == 0 {
+            self.newer_than_lists.clear();
+        }
         self.tidy_tiers();
         for asker in std::mem::take(&mut self.asking_status) {
             let status = self.status();

@@ -68,6 +68,10 @@ pub struct Job {
     pub(crate) checkpoints: PathBuf,
     /// Numbers of the checkpoints that there are, as far as is known.
     pub(crate) listed: BTreeSet<u64>,
+    /// Times that they are being looked for.
+    pub(crate) lists: u32,
+    /// Those that were published meanwhile: what is found may be older.
+    pub(crate) newer_than_lists: BTreeSet<u64>,
     pub(crate) adopted: Vec<Adopted>,
     pub(crate) roster: Roster,
     pub(crate) pmi: PmiServer,
@@ -104,6 +108,10 @@ pub struct Job {
     pub(crate) resumed_at_us: Option<u64>,
     /// More standard input may come.
     pub(crate) stdin: bool,
+    /// The node that rank 0 left, as long as it may tell what it was not given of standard input.
+    pub(crate) input_left_on: Option<NodeIndex>,
+    /// Bytes of standard input that only the node has on which rank 0 was when it was saved last: its process was to be given them again.
+    pub(crate) input_again: u64,
     pub(crate) drain_timeout_us: u64,
     pub(crate) losses: Losses,
     pub(crate) saving: Saving,
@@ -131,6 +139,8 @@ impl Job {
             id: setup.id,
             checkpoints: setup.checkpoints,
             listed: setup.listed.into_iter().collect(),
+            lists: 0,
+            newer_than_lists: BTreeSet::new(),
             adopted: setup.adopted,
             roster: Roster::new(setup.nodes, &setup.places, phase),
             pmi: setup.pmi,
@@ -157,6 +167,8 @@ impl Job {
             tokens: Tokens::new(setup.token_key),
             resumed_at_us: None,
             stdin: setup.stdin,
+            input_left_on: None,
+            input_again: 0,
             drain_timeout_us: setup.drain_timeout_us,
             losses: Losses::new(setup.node_timeout_us),
             saving: setup.saving,
@@ -284,7 +296,7 @@ impl Job {
         if self.tidy_due_us <= self.now_us {
             self.tidy_due_us = self.now_us.saturating_add(TIDY_US);
             if self.tiers.is_some() {
-                self.effect(Effect::List);
+                self.list();
             }
         }
         self.judge_silence();

@@ -108,6 +108,7 @@ impl Job {
     /// A round of upkeep is over.
     pub(crate) fn upkeep_done(&mut self, done: UpkeepDone) {
         self.periodic.upkept(&done);
+        self.newer_than_lists.retain(|number| !done.removed.contains(number));
         self.note_removed(&done.removed, By::Schedule);
         done.merged.into_iter().for_each(|checkpoint| self.record(Happened::CheckpointMerged { checkpoint }));
         if let Some(failure) = done.failure
@@ -117,7 +118,7 @@ impl Job {
             self.tell(Notice::Upkeep(failure.clone()));
             self.record(Happened::UpkeepFailed { error: failure });
         }
-        self.effect(Effect::List);
+        self.list();
         let verb_removes = matches!(self.waiting.front(), Some((Ask::Remove { .. }, ..)));
         if self.ending.is_none() && !verb_removes && self.periodic.take_upkeep_again() {
             self.start_upkeep(true);
@@ -145,6 +146,7 @@ impl Job {
                 self.note_removed(&numbers, By::User);
                 let gone: BTreeSet<u64> = numbers.into_iter().collect();
                 self.listed.retain(|number| !gone.contains(number));
+                self.newer_than_lists.retain(|number| !gone.contains(number));
                 self.periodic.removed(&gone);
                 Outcome::Removed
             }

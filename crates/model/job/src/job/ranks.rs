@@ -68,9 +68,12 @@ impl Job {
             }
             FromDaemon::Exited { rank, .. } => self.target_ended(node, rank),
             FromDaemon::Refused { error } => self.end(End::Refused { node, error }),
-            FromDaemon::StdinLeft { bytes, .. } => self.effect(Effect::Stdin(StdinEffect::Left(bytes))),
+            FromDaemon::StdinLeft { bytes, .. } => self.input_left(node, bytes),
             FromDaemon::StdinTaken { .. } => self.effect(Effect::Stdin(StdinEffect::Taken)),
-            FromDaemon::StdinHeld { again, begun, .. } => self.effect(Effect::Stdin(StdinEffect::Held { again, begun })),
+            FromDaemon::StdinHeld { again, begun, .. } => {
+                self.input_again = again;
+                self.effect(Effect::Stdin(StdinEffect::Held { again, begun }));
+            }
             FromDaemon::FilesPut(result) => self.files_put(node, result),
             FromDaemon::MessagesLost { rank, peer, why } if at_home(rank, self) => self.messages_lost(rank, peer, why),
             FromDaemon::Tier(report) => self.tier_report(node, report),
@@ -201,7 +204,13 @@ impl Job {
             self.target_lost(index);
         }
         self.tiers_lost(index);
-        if lost.is_empty() {
+        let input_left = self.input_left_on.take_if(|left| *left == index).is_some();
+        if input_left && self.keeps(Safeguard::LostInputIsGivenAgain) {
+            self.effect(Effect::Stdin(StdinEffect::Lost));
+        }
+        // What rank 0 was to be given again is nowhere else.
+        let input_lost = input_left && self.input_again > 0;
+        if lost.is_empty() && !input_lost {
             self.tell(Notice::SpareLost { node: index, how });
             self.search_lost(index);
             return;
@@ -209,6 +218,7 @@ impl Job {
         for &rank in &lost {
             self.operation_lost(rank, Gone::WithItsNode);
         }
+        let lost = if lost.is_empty() { vec![0] } else { lost };
         let goes_on = match self.newest_left() {
             _ if self.searching.is_some() || !self.putting.is_empty() => GoesOn::Again,
             Some(number) => GoesOn::From(number),
@@ -218,7 +228,17 @@ impl Job {
         self.end(End::NodeLost { node: index, how, ranks: lost, goes_on });
     }
 
+    /// A process of rank 0 that was discarded was not given these bytes. What a migration built in vain had them from the image of a rank
+    /// that has them still.
+    fn input_left(&mut self, node: NodeIndex, bytes: Vec<u8>) {
+        if self.input_left_on.take_if(|left| *left == node).is_some() || !self.keeps(Safeguard::OnlyTheSourceLeavesInput) {
+            self.effect(Effect::Stdin(StdinEffect::Left(bytes)));
+        }
+    }
+
     pub(crate) fn feed(&mut self, bytes: Vec<u8>) {
+        // One piece is under way at a time: the last one has been taken, or come back.
+        self.input_left_on = None;
         if bytes.is_empty() {
             // From now on its processes read the end after what they had not read.
             self.stdin = false;

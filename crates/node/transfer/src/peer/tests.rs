@@ -13,6 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn job(identity: [u8; 16], secret: u8, encrypt_data: bool) -> JobIntroduction {
     JobIntroduction {
+        epoch: 1,
+        session: [4; 16],
         id: "job".into(),
         identity,
         secret: Secret([secret; 32]),

@@ -1,0 +1,22 @@
+//! Records of conversations between daemons and agents (`MEND_LOG=mend_conversation=trace`) are checked against the simulator's agents.
+
+use mend_simulation::agent::replay;
+
+#[test]
+fn what_no_agent_would_say_is_found() {
+    for (record, good) in [
+        ("0.0 > hello\n0.0 < suspend\n0.0 > suspended\n0.0 < save\n0.0 > saved", true),
+        ("0.0 > hello\n0.0 < save\n0.0 > saved", false),
+        ("0.0 > hello\n0.0 < save\n0.0 > failed", true),
+        ("0.0 > hello\n0.0 > written", false),
+        (
+            "0.0 > hello\n0.0 < suspend\n0.0 > suspended\n0.0 < save-behind\n0.0 > saved-behind\n0.0 < resume\n0.0 > resumed\n0.0 > written",
+            true,
+        ),
+        ("0.0 > hello\n0.0 < resume\n0.0 > suspended", false),
+        ("0.0 > suspended", false),
+        ("1.3 > restored\n1.3 < resume\n1.3 > resumed", true),
+    ] {
+        assert_eq!(replay(record).is_ok(), good, "{record}");
+    }
+}

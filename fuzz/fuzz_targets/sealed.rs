@@ -1,11 +1,11 @@
 //! An encrypted file from anybody's disk: bytes of any kind, or one that was sealed and then changed, cut or put together
-//! otherwise, read in order and from any place. Whatever comes, reading ends without a panic; nothing is given out that was not
+//! otherwise, read in order, from any place, and as it comes in pieces. Whatever comes, reading ends without a panic; nothing is given out that was not
 //! sealed at that place, and no end where there was none; a file that is as it was sealed is read, and no other one.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use mend_fuzz::sealed::{File, Sealed, Step, build, key};
-use mend_sealed::{Key, Opener, SealError};
+use mend_sealed::{Key, Opener, PieceOpener, SealError};
 use std::io::{Cursor, Error, Read, Seek, SeekFrom};
 
 fn is_named(error: &Error) -> bool {
@@ -19,6 +19,22 @@ fn in_order(file: &File, key: &Key, honest: bool) {
     match read {
         Ok(_) => assert!(honest && got == file.plain, "a file that is not what was sealed"),
         Err(error) => assert!(!honest && is_named(&error), "{error}"),
+    }
+}
+
+/// In pieces of whatever size: the same is given out, and the same is wrong.
+fn in_pieces(file: &File, key: &Key, honest: bool) {
+    for piece in [1 + file.bytes.len() % 5000, 200_000] {
+        let (mut opener, mut got) = (PieceOpener::new(key.clone()), Vec::new());
+        let mut give = |plain: &[u8]| {
+            got.extend_from_slice(plain);
+            Ok::<(), SealError>(())
+        };
+        let fed = file.bytes.chunks(piece).try_for_each(|piece| opener.feed(piece, &mut give));
+        let opened = fed.and_then(|()| opener.finish(&mut give));
+        assert!(file.plain.starts_with(&got), "something else than was sealed");
+        assert_eq!(opened.is_ok(), honest, "{opened:?}");
+        assert!(!honest || got == file.plain, "a part of what was sealed");
     }
 }
 
@@ -62,5 +78,6 @@ fuzz_target!(|input: Sealed| {
     let key = if input.other_key { Key::from_bytes([4; 32]) } else { key() };
     let honest = !input.other_key && file.bytes == file.honest;
     in_order(&file, &key, honest);
+    in_pieces(&file, &key, honest);
     from_any_place(&file, &key, honest, &input.steps);
 });

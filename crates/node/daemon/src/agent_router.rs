@@ -14,7 +14,6 @@ use crate::outbox::{Ordered, Urgent};
 use crate::program::Agentless;
 use crate::rank::{Command, Milestone, RankEvent};
 use crate::sink::{Sink, Sinks};
-use crate::transfer::{self, Token, TransferError};
 use mend_coordination::batch::Batch;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
@@ -23,6 +22,8 @@ use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::report::Report;
 use mend_report::with_causes;
+use mend_transfer::TransferError;
+use mend_transfer::peer::{self, Token};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -253,7 +254,7 @@ impl AgentRouter {
         self.batch.drop_rest();
         let (job, patience) = (self.job.clone(), self.patience);
         let opening = async move {
-            let socket = transfer::open(address, job.identity, &job.secret, token, patience).await?;
+            let socket = peer::open(address, job.identity, &job.secret, token, patience).await?;
             Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(socket), sink: None })
         };
         self.ready_save(seq, rank, ranks, opening);

@@ -27,7 +27,6 @@ use crate::sink::{Sinks, files_key};
 use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
-use crate::transfer::{Admitted, Rendezvous};
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use mend_messages::job::Rank;
@@ -35,6 +34,8 @@ use mend_messages::tier::{ImageOrigin, TierOrder};
 use mend_patience::Patience;
 use mend_report::with_causes;
 use mend_sealed::Key;
+use mend_transfer::peer::{Admitted, Rendezvous};
+use mend_transfer::progress::Progress;
 use mend_wire::Connection;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -134,7 +135,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (save_steps, saves) = mpsc::unbounded_channel();
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
     let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
-    let introduction = Arc::new(introduction);
+    let (introduction, progress) = (Arc::new(introduction), Arc::new(Progress::default()));
     let mut job = Job {
         agent_router: AgentRouter::new(
             introduction.clone(),
@@ -143,9 +144,10 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
             ordered.clone(),
             save_steps,
             patience,
-            Sinks::new(key.clone()),
+            Sinks::new(key.clone(), progress.clone()),
         ),
-        tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone()),
+        tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone(), progress.clone()),
+        progress,
         node,
         introduction,
         urgent,
@@ -169,7 +171,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
 
 /// Ends the job's processes, and the connection when the last output is sent.
 async fn leave(mut job: Job, end: End, mut carrying: JoinHandle<()>) {
-    let (id, patience) = (job.introduction.id.clone(), job.patience);
+    let (id, patience, progress) = (job.introduction.id.clone(), job.patience, job.progress.clone());
     let drained = match end {
         End::Asked => timeout(patience, job.release()).await.is_ok(),
         End::Lost | End::Superseded => false,
@@ -187,7 +189,8 @@ async fn leave(mut job: Job, end: End, mut carrying: JoinHandle<()>) {
         carrying.abort();
         tracing::warn!(job = id, "the controller did not take the last output");
     }
-    tracing::info!(job = id, ?end, "a job has left");
+    let (read, given) = (progress.bytes_read(), progress.bytes_given());
+    tracing::info!(job = id, ?end, read, given, "a job has left; bytes of images and files that mendd itself read and gave on for it");
 }
 
 /// Why a job leaves.
@@ -226,6 +229,8 @@ struct Job {
     known: Arc<Mutex<ExaminedPrograms>>,
     /// What images are encrypted with.
     key: Option<Key>,
+    /// All bytes that this daemon itself moves for the job.
+    progress: Arc<Progress>,
     /// Goes when all ranks are gone.
     shared_memory: Option<SharedMemory>,
     /// Goes, too, when they are gone.
@@ -322,9 +327,9 @@ impl Job {
                 }
             }
             ToDaemon::PutFiles(order) => {
-                let (urgent, key) = (self.urgent.clone(), self.key.as_ref().map(files_key));
+                let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());
                 tokio::task::spawn_blocking(move || {
-                    urgent.send(FromDaemon::FilesPut(put_files(&order, key).map_err(|error| with_causes(&error))))
+                    urgent.send(FromDaemon::FilesPut(put_files(&order, key, &progress).map_err(|error| with_causes(&error))))
                 });
             }
             ToDaemon::Discard { rank } => {
@@ -398,6 +403,7 @@ impl Job {
             },
             image,
             key: self.key.clone(),
+            progress: self.progress.clone(),
             agent: theirs.into(),
             isolation: self.node.isolation.clone(),
             shared: shares_pid_namespace(&self.introduction),

@@ -4,10 +4,10 @@
 //! itself, and a slot in which to do so ([`PendingHandshakes`]): who comes takes the oldest one's, so that unproven peers cost a bounded
 //! number of descriptors and keep nobody out. What is refused is told of once a minute, with a count.
 
+use crate::job;
 use crate::node::Node;
-use crate::transfer::Admitted;
-use crate::{job, transfer};
 use mend_messages::auth::Purpose;
+use mend_transfer::peer::{self, Admitted};
 use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, Peer, PendingHandshakes, Refusals};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ enum Caller {
 async fn admit(node: &Node, stream: TcpStream) -> Result<Caller, HandshakeError> {
     let greeted = Greeted::accepted(stream, &[Purpose::Job, Purpose::Transfer]).await?;
     if greeted.purpose() == Purpose::Transfer {
-        return transfer::admit(greeted, |job| node.secret_of(job)).await.map(Caller::Transfer);
+        return peer::admit(greeted, |job| node.secret_of(job)).await.map(Caller::Transfer);
     }
     greeted.prove_as_acceptor(&node.secret, &[]).await.map(Caller::Controller)
 }

@@ -6,7 +6,6 @@
 
 mod agent_router;
 mod agents;
-mod atomic_file;
 mod channels;
 mod clock;
 mod failure;
@@ -24,13 +23,11 @@ mod program;
 mod put_files;
 mod rank;
 mod restore;
-mod sealing;
 mod shared_memory;
 mod sink;
 mod start;
 mod supervisor;
 mod tiers;
-mod transfer;
 
 use clap::Parser;
 use mend_wire::secret::SecretError;

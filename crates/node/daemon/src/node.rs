@@ -2,9 +2,9 @@
 
 use crate::job_link::Resumed;
 use crate::privileges::Isolation;
-use crate::transfer::Admitted;
 use mend_messages::daemon::{JobIntroduction, Resumption};
 use mend_messages::job::Secret;
+use mend_transfer::peer::Admitted;
 use mend_wire::Connection;
 use std::collections::HashMap;
 use std::net::IpAddr;

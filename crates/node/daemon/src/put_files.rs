@@ -12,15 +12,15 @@
 use mend_kernel::untrusted::open_within;
 use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, PutOrder};
 use mend_sealed::{Key, Opener};
+use mend_transfer::TransferError;
+use mend_transfer::pipeline::{Nowhere, Source, Stage, Target, run};
+use mend_transfer::progress::Progress;
+use mend_transfer::stage::Checksum;
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, Uid, fchmod, fchown, futimens};
 use std::fs::{File, Metadata, OpenOptions, create_dir_all, remove_file, symlink_metadata};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::Xxh3;
-
-/// Bytes moved at a time.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// A file that is not as it was, and cannot be made so. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +57,13 @@ pub enum PutError {
 ///
 /// # Errors
 /// The first file that cannot be what it was.
-pub fn put_files(order: &PutOrder, seal: Option<[u8; 32]>) -> Result<Vec<String>, PutError> {
+pub fn put_files(order: &PutOrder, seal: Option<[u8; 32]>, progress: &Progress) -> Result<Vec<String>, PutError> {
     let mut contents = Vec::new();
     for file in &order.files {
         let content = match &file.keeping {
             Keeping::Content { name, stored, checksum } => {
-                let kept = Content { seal: seal.map(Key::from_bytes), size: file.state.size, stored: *stored, checksum: *checksum };
+                let kept =
+                    Content { progress, seal: seal.map(Key::from_bytes), size: file.state.size, stored: *stored, checksum: *checksum };
                 let opened = open_kept(&order.checkpoint, name).and_then(|opened| kept.check(&opened).map(|()| opened));
                 let opened = opened.map_err(|source| PutError::Kept { path: file.path.clone().into(), source })?;
                 Some((kept, opened))
@@ -90,43 +91,57 @@ fn open_kept(checkpoint: &Path, name: &str) -> io::Result<File> {
 }
 
 /// What was kept of one file.
-struct Content {
+struct Content<'a> {
+    progress: &'a Progress,
     seal: Option<Key>,
     size: u64,
     stored: u64,
     checksum: Option<u64>,
 }
 
-impl Content {
+/// A file whose pages read as zero where nothing is written.
+struct SparseFile<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Target for SparseFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
+        if bytes.iter().any(|byte| *byte != 0) {
+            self.file.write_all_at(bytes, self.at)?;
+        }
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn commit(self) -> Result<u64, TransferError> {
+        Ok(self.at)
+    }
+}
+
+impl Content<'_> {
     /// Reads all of it, if there is something to compare with.
     fn check(&self, opened: &File) -> io::Result<()> {
         if opened.metadata()?.len() != self.stored {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is torn"));
         }
-        if self.checksum.is_none() { Ok(()) } else { self.each(opened, |_, _| Ok(())) }
+        if self.checksum.is_none() { Ok(()) } else { self.pour(opened, Nowhere::default()) }
     }
 
-    fn each(&self, mut opened: &File, mut each: impl FnMut(&[u8], u64) -> io::Result<()>) -> io::Result<()> {
+    /// Moves it, opened if it is encrypted, to a target that is committed if it is what was kept.
+    fn pour(&self, mut opened: &File, target: impl Target) -> io::Result<()> {
         opened.rewind()?;
-        let mut input: Box<dyn Read + '_> = match &self.seal {
+        let mut source: Box<dyn Source + '_> = match &self.seal {
             Some(key) => Box::new(Opener::new(opened, key)?),
             None => Box::new(opened),
         };
-        let (mut piece, mut at, mut sum) = (vec![0; PIECE_BYTES], 0, Xxh3::new());
-        loop {
-            match input.read(&mut piece) {
-                Ok(0) => break,
-                Ok(got) => {
-                    sum.update(&piece[..got]);
-                    each(&piece[..got], at)?;
-                    at += got as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        let stages: Vec<Box<dyn Stage>> = vec![Box::new(Checksum::new(self.size, self.checksum))];
+        match run(&mut *source, stages, target, self.progress) {
+            Ok(_) => Ok(()),
+            // Callers name the file.
+            Err(TransferError::Source(cause) | TransferError::Write(cause)) => Err(cause),
+            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         }
-        let good = at == self.size && self.checksum.is_none_or(|checksum| checksum == sum.digest());
-        if good { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "it is not what was kept")) }
     }
 
     fn write(&self, opened: &File, target: &File) -> io::Result<()> {
@@ -135,8 +150,7 @@ impl Content {
         }
         target.set_len(0)?;
         target.set_len(self.size)?;
-        let is_zero = |piece: &[u8]| piece.iter().all(|byte| *byte == 0);
-        self.each(opened, |piece, at| if is_zero(piece) { Ok(()) } else { target.write_all_at(piece, at) })
+        self.pour(opened, SparseFile { file: target, at: 0 })
     }
 }
 

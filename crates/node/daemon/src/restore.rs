@@ -1,15 +1,13 @@
 //! Building a rank from an image: what is checked before, what the restorer is given, what it says.
 //!
-//! The image's bytes never pass through the daemon, unless it is encrypted ([`crate::sealing`]): it looks at the header (peeking at a socket, so that the restorer
+//! The image's bytes never pass through the daemon, unless it is encrypted ([`mend_transfer::process_stream`]): it looks at the header (peeking at a socket, so that the restorer
 //! still finds it there) and hands the descriptor on.
 //! Faults assumed: the image is foreign, torn or of another machine; its source stalls or dies; the restorer fails.
 
 use crate::clock;
 use crate::privileges::Isolation;
-use crate::sealing::{self, Opened, StreamFault};
 use crate::supervisor::namespace::FIRST_DRAWN_PID;
 use crate::supervisor::order::Launch;
-use crate::transfer::{ExpectedTransfer, TransferError, receive_header};
 use mend_image::cpu::CpuMismatch;
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
@@ -17,11 +15,16 @@ use mend_image::{Header, ImageError, read_header};
 use mend_messages::agent::ImageId;
 use mend_messages::job::Rank;
 use mend_sealed::{Key, SealError};
+use mend_transfer::TransferError;
+use mend_transfer::peer::{ExpectedTransfer, receive_header};
+use mend_transfer::process_stream::{self, Opened, StreamFault};
+use mend_transfer::progress::Progress;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
@@ -208,6 +211,8 @@ pub struct Restoration {
     pub image: Option<ImageId>,
     /// What opens it, if it is encrypted.
     pub key: Option<Key>,
+    /// Where what is opened for the restorer counts.
+    pub progress: Arc<Progress>,
     /// The end of its agent's socket that the process gets.
     pub agent: OwnedFd,
     /// What this node can do.
@@ -233,7 +238,7 @@ impl Restoration {
             Source::Files(chain) => {
                 let mut found = Vec::new();
                 for path in chain {
-                    let Opened { image, header, stream_fault } = open_image(&path, self.key.clone()).await?;
+                    let Opened { image, header, stream_fault } = open_image(&path, self.key.clone(), self.progress.clone()).await?;
                     let from = path.display().to_string();
                     stream_faults.extend(stream_fault.map(|stream_fault| (from.clone(), stream_fault)));
                     found.push((from, image, header));
@@ -295,10 +300,10 @@ impl Restoration {
     }
 }
 
-async fn open_image(path: &Path, key: Option<Key>) -> Result<Opened, RestoreError> {
+async fn open_image(path: &Path, key: Option<Key>, progress: Arc<Progress>) -> Result<Opened, RestoreError> {
     let owned = path.to_owned();
     // File systems may be slow: not in the thread that serves everybody.
-    let opened = match tokio::task::spawn_blocking(move || sealing::open(&owned, key.as_ref())).await {
+    let opened = match tokio::task::spawn_blocking(move || process_stream::open(&owned, key.as_ref(), progress)).await {
         Ok(opened) => opened,
         Err(_) => Err(io::ErrorKind::Other.into()),
     };

@@ -7,12 +7,14 @@
 //! Invariants: the file has its name only when the agent says that it is complete, it holds as many bytes as the agent
 //! wrote, and it is durable; dropped before, nothing remains of it. Faults assumed: agents and disks fail at any moment.
 
-use crate::atomic_file::AtomicFile;
-use crate::sealing::Sealing;
 use crate::shared_memory;
 use mend_messages::agent::{Request, SaveOrder, SaveTarget};
 use mend_messages::files::KeepOrder;
 use mend_sealed::Key;
+use mend_transfer::TransferError;
+use mend_transfer::atomic_file::AtomicFile;
+use mend_transfer::process_stream::{Sealing, named};
+use mend_transfer::progress::Progress;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,14 +39,15 @@ pub fn files_key(key: &Key) -> [u8; 32] {
 #[derive(Debug)]
 pub struct Sinks {
     key: Option<Key>,
+    progress: Arc<Progress>,
     /// Directories of checkpoints, and whether agents would not find what is in them.
     hidden: Mutex<HashMap<PathBuf, bool>>,
 }
 
 impl Sinks {
     /// With a key, all images are to be encrypted.
-    pub fn new(key: Option<Key>) -> Self {
-        Self { key, hidden: Mutex::default() }
+    pub fn new(key: Option<Key>, progress: Arc<Progress>) -> Self {
+        Self { key, progress, hidden: Mutex::default() }
     }
 
     /// The request with what copies of the program's files are encrypted with, if images are: ranks never see the key itself.
@@ -81,7 +84,7 @@ impl Sinks {
 
     fn make(&self, path: PathBuf) -> io::Result<Option<(OwnedFd, Sink)>> {
         if let Some(key) = &self.key {
-            let (sealing, end) = Sealing::begin(path, key.clone())?;
+            let (sealing, end) = Sealing::begin(path, key.clone(), self.progress.clone())?;
             return Ok(Some((end, Sink::Sealed(sealing))));
         }
         let hidden = self.known(&path).unwrap_or_else(|| {
@@ -111,7 +114,7 @@ impl Sink {
                 let place = partial.place().to_owned();
                 let publish = move || match partial.file.metadata()?.len() {
                     found if found == bytes => partial.publish(),
-                    found => Err(fell_short(found, bytes)),
+                    found => Err(io::Error::other(TransferError::Short { found, expected: bytes })),
                 };
                 let published = tokio::task::spawn_blocking(publish).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
                 published.map_err(|error| named(&place, "written", &error).to_string())
@@ -128,16 +131,6 @@ impl Sink {
     }
 }
 
-/// Not all of it is there.
-pub fn fell_short(found: u64, expected: u64) -> io::Error {
-    io::Error::other(format!("{found} bytes came of {expected}"))
-}
-
-/// An error with the file's name, and what cannot be done to it.
-pub fn named(path: &Path, done: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{} cannot be {done}: {error}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,7 +142,7 @@ mod tests {
     }
 
     fn sinks() -> Arc<Sinks> {
-        Arc::new(Sinks::new(None))
+        Arc::new(Sinks::new(None, Arc::default()))
     }
 
     #[tokio::test]
@@ -163,7 +156,7 @@ mod tests {
         }
         // The key's images go through us, wherever they are.
         let directory = tempfile::tempdir().unwrap();
-        let sealing = Arc::new(Sinks::new(Some(Key::from_bytes([1; 32]))));
+        let sealing = Arc::new(Sinks::new(Some(Key::from_bytes([1; 32])), Arc::default()));
         let (order, sink) = sealing.for_order(order(&directory.path().join("rank-0.image"))).await.unwrap();
         assert!(matches!(sink, Some((_, Sink::Sealed(_)))) && order.target == SaveTarget::Descriptor);
     }

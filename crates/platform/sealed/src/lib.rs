@@ -18,7 +18,7 @@ mod opening;
 mod sealing;
 
 pub use key::{Key, KeyError};
-pub use opening::Opener;
+pub use opening::{Opener, PieceOpener};
 pub use sealing::Sealer;
 
 use aead_stream::{NewStream, StreamBE32};
@@ -105,6 +105,26 @@ struct FileKeys {
 }
 
 impl FileKeys {
+    /// Of the file that begins like this, if this key opens it.
+    fn of(key: &Key, beginning: &[u8]) -> Result<Self, SealError> {
+        if !is_sealed(beginning) {
+            return Err(SealError::Plain);
+        }
+        let head: &[u8; HEAD] = beginning.first_chunk().ok_or(SealError::Damaged { at: 0 })?;
+        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        if version != VERSION {
+            return Err(SealError::Version(version));
+        }
+        let keys = Self::derive(key, &head[16..48]);
+        if keys.head[48..] != head[48..] {
+            return Err(SealError::Key);
+        }
+        if keys.head != *head {
+            return Err(SealError::Damaged { at: 0 });
+        }
+        Ok(keys)
+    }
+
     fn derive(key: &Key, salt: &[u8]) -> Self {
         let derived = Hkdf::<Sha256>::new(Some(salt), key.bytes());
         let (mut own, mut nonce, mut check) = ([0; 32], [0; 7], [0; 16]);

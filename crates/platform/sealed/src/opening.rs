@@ -1,6 +1,6 @@
-//! A sealed file in, plain bytes out: in order, or from any place where the file can be read so.
+//! A sealed file in, plain bytes out: in order, or from any place where the file can be read so; or as it comes, piece by piece.
 
-use crate::{CHUNK, FileKeys, HEAD, Key, SealError, TAG_BYTES, VERSION, is_sealed};
+use crate::{CHUNK, FileKeys, HEAD, Key, SealError, TAG_BYTES};
 use aead_stream::StreamPrimitive;
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -41,26 +41,9 @@ impl<R: Read> Opener<R> {
     /// # Errors
     /// Those of reading; a [`SealError`] if it is not encrypted, with another key or in another version.
     pub fn new(mut input: R, key: &Key) -> io::Result<Self> {
-        let refuse = |error: SealError| Err(error.into());
         let mut head = [0; HEAD];
         let length = fill(&mut input, &mut head)?;
-        if !is_sealed(&head[..length]) {
-            return refuse(SealError::Plain);
-        }
-        if length < HEAD {
-            return refuse(SealError::Damaged { at: 0 });
-        }
-        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-        if version != VERSION {
-            return refuse(SealError::Version(version));
-        }
-        let keys = FileKeys::derive(key, &head[16..48]);
-        if keys.head[48..] != head[48..] {
-            return refuse(SealError::Key);
-        }
-        if keys.head != head {
-            return refuse(SealError::Damaged { at: 0 });
-        }
+        let keys = FileKeys::of(key, &head[..length])?;
         Ok(Self { input, keys, number: 0, ahead: None, plain: Vec::with_capacity(CHUNK + TAG_BYTES), given: 0, ended: false })
     }
 
@@ -147,5 +130,68 @@ impl<R: Read + Seek> Seek for Opener<R> {
             self.given = self.plain.len().min((wanted - u64::from(number) * CHUNK as u64) as usize);
         }
         Ok(wanted)
+    }
+}
+
+/// Opens a sealed file that comes in pieces. Nothing of a chunk is given out before it is known to be good; at most one is held.
+pub struct PieceOpener {
+    key: Key,
+    /// `None`: the head has not come.
+    keys: Option<FileKeys>,
+    /// Of the chunk that is held.
+    number: u32,
+    held: Vec<u8>,
+}
+
+impl PieceOpener {
+    /// Before the first byte.
+    #[must_use]
+    pub fn new(key: Key) -> Self {
+        Self { key, keys: None, number: 0, held: Vec::with_capacity(CHUNK + TAG_BYTES) }
+    }
+
+    /// Takes the next bytes of the file; calls `give` with plain ones.
+    ///
+    /// # Errors
+    /// A [`SealError`], or that of `give`. Nothing after it is meaningful.
+    pub fn feed<E: From<SealError>>(&mut self, mut bytes: &[u8], give: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        while !bytes.is_empty() {
+            // A full chunk waits for more: only then is it known not to be the last.
+            if self.held.len() == CHUNK + TAG_BYTES {
+                self.open(false)?;
+                give(&self.held)?;
+                self.held.clear();
+            }
+            let whole = if self.keys.is_some() { CHUNK + TAG_BYTES } else { HEAD };
+            let (now, later) = bytes.split_at(bytes.len().min(whole - self.held.len()));
+            self.held.extend_from_slice(now);
+            bytes = later;
+            if self.keys.is_none() && self.held.len() == HEAD {
+                self.keys = Some(FileKeys::of(&self.key, &self.held)?);
+                self.held.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// The file has ended.
+    ///
+    /// # Errors
+    /// As for [`PieceOpener::feed`]: it may have been cut.
+    pub fn finish<E: From<SealError>>(&mut self, give: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        if self.keys.is_none() {
+            self.keys = Some(FileKeys::of(&self.key, &self.held)?);
+        }
+        self.open(true)?;
+        give(&self.held)
+    }
+
+    /// Turns the chunk that is held into plain bytes.
+    fn open(&mut self, last: bool) -> Result<(), SealError> {
+        let damaged = SealError::Damaged { at: HEAD as u64 + u64::from(self.number) * (CHUNK + TAG_BYTES) as u64 };
+        let keys = self.keys.as_ref().ok_or(damaged)?;
+        keys.stream.decrypt_in_place(self.number, last, &keys.head, &mut self.held).map_err(|_| damaged)?;
+        self.number = self.number.checked_add(1).ok_or(damaged)?;
+        Ok(())
     }
 }

@@ -34,6 +34,11 @@ impl<W: Write> Sealer<W> {
         Ok(())
     }
 
+    /// What it writes to.
+    pub fn output(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Ends the file; gives back what it was written to, and its length in bytes.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! What is sealed opens to what it was, and to nothing else.
 
-use crate::{CHUNK, HEAD, Key, Opener, SealError, Sealer, TAG_BYTES, is_sealed};
+use crate::{CHUNK, HEAD, Key, Opener, PieceOpener, SealError, Sealer, TAG_BYTES, is_sealed};
 use proptest::prelude::*;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 
@@ -16,13 +16,29 @@ fn sealed(plain: &[u8], salt: u8) -> Vec<u8> {
     bytes
 }
 
+/// What it opens to; read as a whole or fed in pieces, which is the same.
 fn opened(bytes: &[u8], key: &Key) -> Result<Vec<u8>, SealError> {
     let mut plain = Vec::new();
     let read = Opener::new(bytes, key).and_then(|mut opener| opener.read_to_end(&mut plain));
-    match read {
+    let read = match read {
         Ok(_) => Ok(plain),
         Err(error) => Err(*error.into_inner().unwrap().downcast::<SealError>().unwrap()),
+    };
+    for piece in [7001, CHUNK + TAG_BYTES, 1 << 20] {
+        assert!(opened_by_pieces(bytes, key, piece) == read, "pieces of {piece} bytes");
     }
+    read
+}
+
+fn opened_by_pieces(bytes: &[u8], key: &Key, piece: usize) -> Result<Vec<u8>, SealError> {
+    let (mut opener, mut plain) = (PieceOpener::new(key.clone()), Vec::new());
+    let mut give = |some: &[u8]| {
+        plain.extend_from_slice(some);
+        Ok(())
+    };
+    bytes.chunks(piece).try_for_each(|piece| opener.feed(piece, &mut give))?;
+    opener.finish(&mut give)?;
+    Ok(plain)
 }
 
 fn pattern(length: usize) -> Vec<u8> {

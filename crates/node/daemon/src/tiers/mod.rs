@@ -3,15 +3,9 @@
 //!
 //! Invariants: every task is answered once; the loop that serves the job never waits for a copy: each runs in a thread
 //! of its own, with the lowest priority unless a restart waits for it. When the job leaves, its copies end, and what
-//! they had not finished is removed. Faults assumed: as in [`copy`] and [`node_store`].
-
-pub mod copy;
-mod node_store;
-mod object;
+//! they had not finished is removed. Faults assumed: as in [`image`] and [`node_store`].
 
 use crate::outbox::Urgent;
-use crate::transfer::{self, ExpectedTransfer, Token};
-use copy::{CopyError, Expected, Pace};
 use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
@@ -19,10 +13,14 @@ use mend_messages::job::Rank;
 use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport};
 use mend_report::with_causes;
 use mend_sealed::Key;
-use node_store::OpenNodeStore;
+use mend_transfer::image::{self, Mover};
+use mend_transfer::node_store::{self, OpenNodeStore};
+use mend_transfer::peer::{self, ExpectedTransfer, Token};
+use mend_transfer::progress::Progress;
+use mend_transfer::stage::Expected;
+use mend_transfer::{TransferError, object};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,11 +48,12 @@ pub struct Tiers {
     patience: Duration,
     /// What images are encrypted with.
     key: Option<Key>,
+    progress: Arc<Progress>,
     stores: Vec<Arc<OpenNodeStore>>,
     /// Of copies behind the job.
-    pace: Arc<Pace>,
+    paced: Mover,
     /// Of what others pace, or a restart waits for: only its end is asked for.
-    unbounded: Arc<Pace>,
+    unbounded: Mover,
     reserved: HashMap<Rank, Reservation>,
     work: JoinSet<()>,
     /// Removals: always carried out.
@@ -63,17 +62,37 @@ pub struct Tiers {
 
 impl Tiers {
     /// None are open yet.
-    pub fn new(job: Arc<JobIntroduction>, node: String, urgent: Urgent, patience: Duration, key: Option<Key>) -> Self {
+    pub fn new(
+        job: Arc<JobIntroduction>,
+        node: String,
+        urgent: Urgent,
+        patience: Duration,
+        key: Option<Key>,
+        progress: Arc<Progress>,
+    ) -> Self {
         let (stores, reserved) = Default::default();
-        let (pace, unbounded) = (Arc::new(Pace::new(0)), Arc::new(Pace::new(0)));
-        Self { job, node, urgent, patience, key, stores, pace, unbounded, reserved, work: JoinSet::new(), removals: JoinSet::new() }
+        let (paced, unbounded) = (Mover::new(0, progress.clone()), Mover::new(0, progress.clone()));
+        Self {
+            job,
+            node,
+            urgent,
+            patience,
+            key,
+            stores,
+            progress,
+            paced,
+            unbounded,
+            reserved,
+            work: JoinSet::new(),
+            removals: JoinSet::new(),
+        }
     }
 
     /// See `TierOrder::Open`. A store that cannot be used is left out, and the controller told: what would have been put
     /// there goes to the next.
     pub fn open(&mut self, stores: Vec<NodeStore>, keep: &[u64], rate: u64) {
         let age = Duration::from_secs(mend_settings::TIER_HOURS.number().unwrap_or(u64::MAX / 3600).saturating_mul(3600));
-        self.pace = Arc::new(Pace::new(rate));
+        self.paced = Mover::new(rate, self.progress.clone());
         for store in stores {
             if let Err(error) = self.store(&store) {
                 self.pass_over(&store, error.to_string());
@@ -148,7 +167,7 @@ impl Tiers {
             },
             Destination::File(_) => self.answer(task, Err("a manifest has no business there".into())),
             Destination::Object(address) => self.run(task, true, move || {
-                object::put_text(&text, &address).map_err(|error| error.to_string())?;
+                object::put_text(&text, &address).map_err(|error| with_causes(&error))?;
                 Ok(TierDone::Stored)
             }),
         }
@@ -156,7 +175,7 @@ impl Tiers {
 
     /// See `TierOrder::Copy`.
     pub fn copy(&mut self, task: u64, image: ImageRef, from: ImageLocation, to: Destination) {
-        let (source, expected, pace) = (self.locate(&image, from), self.expected(image), self.pace.clone());
+        let (source, expected, mover) = (self.locate(&image, from), self.expected(image), self.paced.clone());
         let target = match to {
             Destination::NodeStore(store) => self.store(&store).and_then(|open| {
                 open.prepare(image.number)?;
@@ -166,7 +185,7 @@ impl Tiers {
             Destination::Object(address) => {
                 return self.run(task, true, move || {
                     let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
-                    object::put(&mut source, &expected, &pace, &address).map_err(|error| error.to_string())?;
+                    mover.into_object(&mut source, &expected, &address).map_err(|error| with_causes(&error))?;
                     Ok(TierDone::Stored)
                 });
             }
@@ -174,22 +193,22 @@ impl Tiers {
         self.run(task, true, move || {
             let target = target.map_err(|error| error.to_string())?;
             let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
-            copy::into_file(&mut source, &expected, &pace, &target).map_err(|error| error.to_string())?;
+            mover.into_file(&mut source, &expected, &target).map_err(|error| with_causes(&error))?;
             Ok(TierDone::Stored)
         });
     }
 
     /// See `TierOrder::Send`.
     pub fn send(&mut self, image: ImageRef, from: ImageLocation, address: SocketAddr, token: Token, hurry: bool) {
-        let pace = if hurry { self.unbounded.clone() } else { self.pace.clone() };
+        let mover = if hurry { self.unbounded.clone() } else { self.paced.clone() };
         let (source, job, patience) = (self.locate(&image, from), self.job.clone(), self.patience);
         self.work.spawn(async move {
             // Opened also when there is nothing to send: the receiver sees it end and need not wait.
-            let opened = transfer::open(address, job.identity, &job.secret, token, patience).await;
+            let opened = peer::open(address, job.identity, &job.secret, token, patience).await;
             let pour = move || {
-                let mut stream = File::from(opened.map_err(|error| with_causes(&error))?);
+                let stream = File::from(opened.map_err(|error| with_causes(&error))?);
                 let source = source.map_err(|error| error.to_string())?;
-                copy::pour(&source, &mut stream, &pace).map_err(|error| error.to_string())
+                mover.pour(&source, stream).map_err(|error| with_causes(&error))
             };
             if let Err(error) = work(!hurry, pour).await {
                 tracing::warn!(rank = image.rank, error, "an image was not sent to another node");
@@ -207,9 +226,9 @@ impl Tiers {
             open.prepare(image.number)?;
             Ok(open.image(image.number, image.rank))
         });
-        let (expected, pace, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
+        let (expected, mover, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
         self.work.spawn(async move {
-            let result = take(arrival, patience, place, expected, pace, true).await.map(|_| TierDone::Stored);
+            let result = take(arrival, patience, place, expected, mover, true).await.map(|_| TierDone::Stored);
             urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
         });
     }
@@ -222,14 +241,14 @@ impl Tiers {
         spare: PathBuf,
         arrival: Option<ExpectedTransfer>,
     ) {
-        let (expected, pace) = (self.expected(image), self.unbounded.clone());
+        let (expected, mover) = (self.expected(image), self.unbounded.clone());
         let here = match from {
             ImageOrigin::NodeStore(store) => self.store(&store).map(|open| open.image(image.number, image.rank)),
             ImageOrigin::File(path) => Ok(path),
             ImageOrigin::Object(address) => {
                 let place = self.place_for(&image, spare);
                 return self.run(task, false, move || {
-                    object::get(&address, &expected, &pace, &place).map_err(|error| error.to_string())?;
+                    mover.from_object(&address, &expected, &place).map_err(|error| with_causes(&error))?;
                     Ok(TierDone::Image(place))
                 });
             }
@@ -237,7 +256,7 @@ impl Tiers {
                 let (place, patience, urgent) = (self.place_for(&image, spare), self.patience, self.urgent.clone());
                 self.work.spawn(async move {
                     let result = match arrival {
-                        Some(arrival) => take(arrival, patience, Ok(place), expected, pace, false).await.map(TierDone::Image),
+                        Some(arrival) => take(arrival, patience, Ok(place), expected, mover, false).await.map(TierDone::Image),
                         None => Err("no transfer was announced".into()),
                     };
                     urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
@@ -247,8 +266,8 @@ impl Tiers {
         };
         self.run(task, false, move || {
             let path = here.map_err(|error| error.to_string())?;
-            let found = if check { copy::check(&path, &expected, &pace) } else { copy::measure(&path, &expected) };
-            found.map_err(|error| error.to_string())?;
+            let found = if check { mover.check(&path, &expected) } else { image::measure(&path, &expected) };
+            found.map_err(|error| with_causes(&error))?;
             Ok(TierDone::Image(path))
         });
     }
@@ -283,7 +302,7 @@ impl Tiers {
                 let addresses: Vec<String> = names.map(|name| format!("{base}{name}")).collect();
                 self.removals.spawn_blocking(move || {
                     if let Err(error) = object::delete(&addresses) {
-                        tracing::warn!(number, %error, "a checkpoint was not removed from object storage");
+                        tracing::warn!(number, error = with_causes(&error), "a checkpoint was not removed from object storage");
                     }
                 });
             }
@@ -309,7 +328,7 @@ impl Tiers {
     }
 
     fn cancel(&self) {
-        self.pace.cancel();
+        self.paced.cancel();
         self.unbounded.cancel();
     }
 
@@ -356,15 +375,14 @@ async fn take(
     patience: Duration,
     place: std::io::Result<PathBuf>,
     expected: Expected,
-    pace: Arc<Pace>,
+    mover: Mover,
     humble: bool,
 ) -> Result<PathBuf, String> {
-    let taken = transfer::take(arrival, patience).await;
+    let taken = peer::take(arrival, patience).await;
     work(humble, move || {
         let place = place.map_err(|error| error.to_string())?;
-        let stream = File::from(taken.map_err(|error| with_causes(&error))?);
-        let mut bounded = stream.take(expected.image.bytes + 1);
-        copy::into_file(&mut bounded, &expected, &pace, &place).map_err(|error| error.to_string())?;
+        let mut stream = File::from(taken.map_err(|error| with_causes(&error))?);
+        mover.into_file(&mut stream, &expected, &place).map_err(|error| with_causes(&error))?;
         Ok(place)
     })
     .await
@@ -385,6 +403,6 @@ async fn work<T: Send + 'static>(humble: bool, todo: impl FnOnce() -> Result<T, 
     };
     match std::thread::Builder::new().name("mendd-copy".into()).spawn(humble) {
         Ok(_) => over.await.unwrap_or_else(|_| Err("the daemon failed".into())),
-        Err(error) => Err(CopyError::Source(error).to_string()),
+        Err(error) => Err(with_causes(&TransferError::Source(error))),
     }
 }

@@ -7,9 +7,11 @@
 //! Invariants: a file under its own name is complete and durable, and its owner's alone whatever the umask; no two partial files
 //! have one name. Faults assumed: disks fill up; this process is killed, and a partial file stays, which [`sweep`] removes.
 
+use crate::TransferError;
+use crate::pipeline::Target;
 use mend_wire::secret::to_hex;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -24,6 +26,9 @@ pub struct AtomicFile {
 
 impl AtomicFile {
     /// A new file beside `place`.
+    ///
+    /// # Errors
+    /// Those of the file system.
     pub fn new(place: PathBuf) -> io::Result<Self> {
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         let path = place.with_file_name(format!(".{name}.{}.partial", to_hex(&mend_wire::random_bytes::<8>())));
@@ -34,15 +39,30 @@ impl AtomicFile {
     }
 
     /// Where it will be.
+    #[must_use]
     pub fn place(&self) -> &Path {
         &self.place
     }
 
     /// Makes it durable and gives it its name. Its length, bytes.
+    ///
+    /// # Errors
+    /// Those of the file system.
     pub fn publish(self) -> io::Result<u64> {
         self.file.sync_all()?;
         mend_durable::rename(&self.path, &self.place)?;
         Ok(self.file.metadata()?.len())
+    }
+}
+
+impl Target for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
+        self.file.write_all(bytes).map_err(|source| TransferError::Target { place: self.place.display().to_string(), source })
+    }
+
+    fn commit(self) -> Result<u64, TransferError> {
+        let place = self.place.display().to_string();
+        self.publish().map_err(|source| TransferError::Target { place, source })
     }
 }
 
@@ -67,7 +87,6 @@ pub fn sweep(directory: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     #[test]
     fn a_file_is_there_whole_or_not_at_all() {

@@ -1,4 +1,4 @@
-//! Images on their way into encrypted files and out of them.
+//! Streams that processes on this node write and read, with a pipeline at the other end of each.
 //!
 //! ```text
 //! save:     agent ══ stream ══► thread: seals ──► a partial rank-R.image ── keep(bytes) ─► fsync, rename ──► length
@@ -6,16 +6,19 @@
 //! ```
 //! Agent and restorer see a stream as they do in a migration, and know nothing of keys.
 //! Invariants: a file has its name only when it is complete, durable and holds as many bytes as the agent says that it
-//! wrote. A thread's memory is a chunk and the socket's buffers. Faults assumed: either end of a stream goes away at any moment;
+//! wrote. A thread's memory is a piece, a chunk and the socket's buffers. Faults assumed: either end of a stream goes away at any moment;
 //! disks fill up; files are anybody's.
 
+use crate::TransferError;
 use crate::atomic_file::AtomicFile;
-use crate::sink::{fell_short, named};
+use crate::pipeline::{Source, Stage, Stream, run};
+use crate::progress::Progress;
+use crate::stage::{Agreed, Seal};
 use mend_image::HEADER_SIZE;
 use mend_kernel::untrusted::open_regular;
-use mend_sealed::{Key, Opener, Sealer, opened_by};
+use mend_sealed::{Key, Opener, opened_by};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Cursor, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -23,9 +26,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use tokio::sync::oneshot;
-
-/// Bytes moved at a time.
-const PIECE_BYTES: usize = 256 << 10;
 
 /// A file that is being sealed. Dropped before [`Sealing::keep`]: nothing remains of it.
 #[derive(Debug)]
@@ -40,15 +40,18 @@ impl Sealing {
     ///
     /// # Errors
     /// Those of making a socket, a file or a thread, with the file's name.
-    pub fn begin(path: PathBuf, key: Key) -> io::Result<(Self, OwnedFd)> {
+    pub fn begin(path: PathBuf, key: Key, progress: Arc<Progress>) -> io::Result<(Self, OwnedFd)> {
         let partial = AtomicFile::new(path.clone()).map_err(|error| named(&path, "created", &error))?;
         let (ours, theirs) = UnixStream::pair()?;
-        let (expected, verdict) = oneshot::channel();
+        let (expected, word) = oneshot::channel();
         let (report, result) = oneshot::channel();
         thread::Builder::new().name("seal".into()).spawn(move || {
-            let stored = seal(&ours, partial, &key, verdict);
+            let stored = seal(ours, partial, &key, word, &progress).map_err(|error| match error {
+                TransferError::Cancelled => None,
+                error => Some(named(&path, "written", &cause(error)).to_string()),
+            });
             // Whoever asked may have gone.
-            let _ = report.send(stored.map_err(|error| error.map(|error| named(&path, "written", &error).to_string())));
+            let _ = report.send(stored);
         })?;
         Ok((Self { expected, result }, theirs.into()))
     }
@@ -70,35 +73,32 @@ impl Sealing {
     }
 }
 
-/// `Err(None)`: given up.
-fn seal(stream: &UnixStream, partial: AtomicFile, key: &Key, verdict: oneshot::Receiver<u64>) -> Result<u64, Option<io::Error>> {
-    let mut sealer = Sealer::new(&partial.file, key, mend_wire::random_bytes())?;
-    let bytes = absorb(stream, &mut sealer)?;
-    let expected = verdict.blocking_recv().map_err(|_| None)?;
-    if bytes != expected {
-        return Err(Some(fell_short(bytes, expected)));
-    }
-    sealer.finish()?;
-    Ok(partial.publish()?)
+fn seal(
+    mut stream: UnixStream,
+    partial: AtomicFile,
+    key: &Key,
+    word: oneshot::Receiver<u64>,
+    progress: &Progress,
+) -> Result<u64, TransferError> {
+    let stages: Vec<Box<dyn Stage>> = vec![Box::new(Agreed::new(word)), Box::new(Seal::new(key)?)];
+    run(&mut stream, stages, partial, progress)
 }
 
-/// All that comes; bytes.
-fn absorb(mut stream: &UnixStream, sealer: &mut Sealer<&File>) -> io::Result<u64> {
-    let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0);
-    loop {
-        match stream.read(&mut piece) {
-            Ok(0) => return Ok(bytes),
-            Ok(length) => {
-                sealer.write_all(&piece[..length])?;
-                bytes += length as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// What the kernel said, if it is that: the file is named anyway.
+fn cause(error: TransferError) -> io::Error {
+    match error {
+        TransferError::Source(cause) | TransferError::Target { source: cause, .. } | TransferError::Write(cause) => cause,
+        error => io::Error::other(error),
     }
 }
 
-/// Why a stream out of an encrypted file ended early.
+/// An error with the file's name, and what cannot be done to it.
+#[must_use]
+pub fn named(path: &Path, done: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{} cannot be {done}: {error}", path.display()))
+}
+
+/// Why a stream to a process ended early.
 pub type StreamFault = Arc<OnceLock<String>>;
 
 /// An image ready to be read, and its header's bytes (fewer if it has fewer).
@@ -116,7 +116,7 @@ pub struct Opened {
 ///
 /// # Errors
 /// Those of reading; with a [`SealError`] in them, what is wrong with the encryption.
-pub fn open(path: &Path, key: Option<&Key>) -> io::Result<Opened> {
+pub fn open(path: &Path, key: Option<&Key>, progress: Arc<Progress>) -> io::Result<Opened> {
     let file = open_regular(path)?;
     let mut header = vec![0; HEADER_SIZE];
     // Reading at an offset leaves the file position where the restorer expects it.
@@ -124,7 +124,7 @@ pub fn open(path: &Path, key: Option<&Key>) -> io::Result<Opened> {
     header.truncate(length);
     match opened_by(&header, key)? {
         None => Ok(Opened { image: file.into(), header, stream_fault: None }),
-        Some(key) => open_sealed(file, key),
+        Some(key) => open_sealed(file, key, progress),
     }
 }
 
@@ -139,31 +139,30 @@ fn read_at(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-fn open_sealed(file: File, key: &Key) -> io::Result<Opened> {
+fn open_sealed(file: File, key: &Key, progress: Arc<Progress>) -> io::Result<Opened> {
     let mut opener = Opener::new(file, key)?;
     let mut header = Vec::with_capacity(HEADER_SIZE);
     (&mut opener).take(HEADER_SIZE as u64).read_to_end(&mut header)?;
-    let (mut ours, theirs) = UnixStream::pair()?;
-    let (stream_fault, first) = (StreamFault::default(), header.clone());
+    let (image, stream_fault) = stream_out(opener, header.clone(), progress)?;
+    Ok(Opened { image, header, stream_fault: Some(stream_fault) })
+}
+
+/// A stream of all that a source gives, after what has been read of it `first`, for a process that reads it.
+///
+/// # Errors
+/// Those of making a socket or a thread.
+pub fn stream_out(source: impl Source + Send + 'static, first: Vec<u8>, progress: Arc<Progress>) -> io::Result<(OwnedFd, StreamFault)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let stream_fault = StreamFault::default();
     let told = stream_fault.clone();
     thread::Builder::new().name("open".into()).spawn(move || {
-        let mut piece = vec![0; PIECE_BYTES];
-        let mut pass_on = || -> io::Result<()> {
-            ours.write_all(&first)?;
-            loop {
-                let length = opener.read(&mut piece).inspect_err(|error| {
-                    let _ = told.set(error.to_string());
-                })?;
-                if length == 0 {
-                    return Ok(());
-                }
-                ours.write_all(&piece[..length])?;
-            }
-        };
-        // A restorer that went away says itself why; what is wrong with the file has been noted.
-        let _ = pass_on();
+        let mut whole = Cursor::new(first).chain(source);
+        // A process that went away says itself why.
+        if let Err(TransferError::Source(error)) = run(&mut whole, Vec::new(), Stream::new(ours, "the process"), &progress) {
+            let _ = told.set(error.to_string());
+        }
     })?;
-    Ok(Opened { image: theirs.into(), header, stream_fault: Some(stream_fault) })
+    Ok((theirs.into(), stream_fault))
 }
 
 #[cfg(test)]
@@ -171,6 +170,7 @@ mod tests {
     use super::*;
     use mend_sealed::SealError;
     use std::fs;
+    use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
     fn key() -> Key {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     async fn sealed(path: &Path, plain: &[u8], said: u64) -> Result<u64, String> {
-        let (sealing, end) = Sealing::begin(path.to_owned(), key()).unwrap();
+        let (sealing, end) = Sealing::begin(path.to_owned(), key(), Arc::default()).unwrap();
         UnixStream::from(end).write_all(plain).unwrap();
         sealing.keep(said).await
     }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().len(), stored);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(names(directory.path()), ["rank-0.image"]);
-        let opened = open(&path, Some(&key())).unwrap();
+        let opened = open(&path, Some(&key()), Arc::default()).unwrap();
         assert_eq!(opened.header, plain[..HEADER_SIZE.min(plain.len())]);
         let mut back = Vec::new();
         UnixStream::from(opened.image).read_to_end(&mut back).unwrap();
@@ -209,11 +209,11 @@ mod tests {
         let path = directory.path().join("rank-0.image");
         let error = sealed(&path, b"half", 8).await.unwrap_err();
         assert!(error.contains("4 bytes came of 8"), "{error}");
-        let (sealing, end) = Sealing::begin(path.clone(), key()).unwrap();
+        let (sealing, end) = Sealing::begin(path.clone(), key(), Arc::default()).unwrap();
         drop(end);
         assert_eq!(sealing.give_up().await, None);
         assert!(names(directory.path()).is_empty());
-        assert!(Sealing::begin(directory.path().join("absent/rank-0"), key()).is_err());
+        assert!(Sealing::begin(directory.path().join("absent/rank-0"), key(), Arc::default()).is_err());
     }
 
     #[tokio::test]
@@ -222,7 +222,7 @@ mod tests {
         let path = directory.path().join("rank-0.image");
         sealed(&path, &vec![7; 1 << 20], 1 << 20).await.unwrap();
         let why = |path: &Path, key: Option<&Key>| {
-            let error = open(path, key).unwrap_err();
+            let error = open(path, key, Arc::default()).unwrap_err();
             *error.into_inner().unwrap().downcast::<SealError>().unwrap()
         };
         assert_eq!(why(&path, None), SealError::NoKey);
@@ -233,7 +233,7 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         bytes[900_000] ^= 1;
         fs::write(&path, bytes).unwrap();
-        let opened = open(&path, Some(&key())).unwrap();
+        let opened = open(&path, Some(&key()), Arc::default()).unwrap();
         let mut back = Vec::new();
         UnixStream::from(opened.image).read_to_end(&mut back).unwrap();
         assert!(back.len() < 900_000);

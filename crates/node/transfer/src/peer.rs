@@ -1,4 +1,4 @@
-//! Images between daemons: one TCP connection per moving rank.
+//! Other nodes as source or target: one TCP connection for each image that goes from daemon to daemon.
 //!
 //! ```text
 //! source daemon                                     target daemon
@@ -16,6 +16,7 @@
 //! rank is saved before the target has shown that it waits. Faults assumed: unproven peers; either side stalls or dies:
 //! both ends have time limits in the kernel (`TCP_USER_TIMEOUT`, `SO_RCVTIMEO`) that outlive the handing on.
 
+use crate::TransferError;
 use mend_image::HEADER_SIZE;
 use mend_messages::auth::{AuthError, Purpose};
 use mend_messages::job::Secret;
@@ -33,7 +34,7 @@ use tokio::time::timeout;
 const TAKEN_ANSWER: u8 = b'T';
 
 /// How long a transfer and the restore that expects it wait for each other.
-const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pause between two looks at a header of which only a part has come.
 const PEEK_INTERVAL: Duration = Duration::from_millis(1);
@@ -43,48 +44,6 @@ pub type Token = [u8; 16];
 
 /// How a restore waits for its transfer.
 pub type ExpectedTransfer = oneshot::Receiver<Connection>;
-
-/// Why there is no transfer.
-#[derive(Debug, thiserror::Error)]
-pub enum TransferError {
-    /// The handshake failed.
-    #[error("no transfer to the node at {address}")]
-    Handshake {
-        /// Where to.
-        address: SocketAddr,
-        /// Why.
-        source: HandshakeError,
-    },
-    /// The target does not want it.
-    #[error("the node at {address} does not expect this rank")]
-    Unwanted {
-        /// Where to.
-        address: SocketAddr,
-    },
-    /// The source did not connect.
-    #[error("the other node did not open the transfer within {} s", RENDEZVOUS_TIMEOUT.as_secs())]
-    NoSource,
-    /// The stream stalled.
-    #[error("the image stopped coming for {} s", .0.as_secs_f32())]
-    Stalled(Duration),
-    /// The source closed it early.
-    #[error("the other node closed the transfer before the image began")]
-    Closed,
-    /// The socket failed.
-    #[error("the transfer's socket failed")]
-    Socket(#[source] io::Error),
-}
-
-impl TransferError {
-    /// What a user can do.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Handshake { source, .. } => source.hint(),
-            Self::Unwanted { .. } | Self::NoSource => "check that the nodes reach each other on mendd's port; look at both daemons' logs",
-            Self::Stalled(_) | Self::Closed | Self::Socket(_) => "the source rank goes on where it was; check the network and try again",
-        }
-    }
-}
 
 /// Opens a transfer and returns its socket, blocking, for the agent.
 pub async fn open(address: SocketAddr, job: [u8; 16], secret: &Secret, token: Token, patience: Duration) -> Result<OwnedFd, TransferError> {

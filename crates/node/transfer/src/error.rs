@@ -55,9 +55,9 @@ pub enum TransferError {
     /// The target cannot be written.
     #[error("cannot be written to {place}")]
     Target {
-        /// Where.
+        /// Where it was to be written.
         place: String,
-        /// Why.
+        /// What went wrong in it.
         source: io::Error,
     },
     /// The store does not take an object, in its own words.
@@ -74,7 +74,7 @@ pub enum TransferError {
     Handshake {
         /// Where to.
         address: SocketAddr,
-        /// Why.
+        /// What went wrong in it.
         source: HandshakeError,
     },
     /// The other node does not want it.

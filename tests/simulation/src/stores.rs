@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Stores {
     /// Checkpoints for which there is a place.
     pub places: BTreeSet<(NodeStore, u64)>,
-    /// Images.
+    /// The images that are kept, by place and checkpoint.
     pub images: BTreeMap<(NodeStore, u64, Rank), Image>,
     /// Nothing is kept any more.
     closed: bool,
@@ -83,7 +83,7 @@ impl Stores {
 pub struct ExpectedImage {
     /// Number of the task.
     pub task: u64,
-    /// Which.
+    /// The image that is to be copied.
     pub image: ImageRef,
     /// Where it goes.
     pub store: Option<NodeStore>,

@@ -11,8 +11,8 @@
 
 use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::conversation;
+use crate::local_rank::{LocalRanks, PendingRestore};
 use crate::outbox::{Ordered, Urgent};
-use crate::program::Agentless;
 use crate::rank::{Command, Milestone, RankEvent};
 use crate::sink::{Sink, Sinks};
 use mend_coordination::batch::Batch;
@@ -31,56 +31,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
-
-/// The ranks that are here.
-pub type LocalRanks = HashMap<Rank, LocalRank>;
-
-/// One rank that is here, as its job sees it.
-#[derive(Debug)]
-pub struct LocalRank {
-    /// Which of its processes on this node.
-    pub attempt: u64,
-    commands: mpsc::UnboundedSender<Command>,
-    main: Option<AgentId>,
-    descendant: Option<AgentId>,
-    restore: Option<PendingRestore>,
-    started: bool,
-    /// Why no agent will speak.
-    agentless: Option<Agentless>,
-    /// Its main process had an agent.
-    left: bool,
-    /// Agents that spoke before the controller heard of the start.
-    early: Vec<(AgentId, AgentLink, Hello)>,
-}
-
-/// A restore that is not complete.
-#[derive(Debug)]
-struct PendingRestore {
-    agent: AgentId,
-    built: Option<(u64, u64)>,
-}
-
-impl LocalRank {
-    /// A rank whose task takes these commands; dropping the slot releases it.
-    pub fn new(attempt: u64, commands: mpsc::UnboundedSender<Command>) -> Self {
-        Self {
-            attempt,
-            commands,
-            main: None,
-            descendant: None,
-            restore: None,
-            started: false,
-            agentless: None,
-            left: false,
-            early: Vec::new(),
-        }
-    }
-
-    /// Passes a command on. To a task that has ended: dropped, its end is on its way.
-    pub fn tell(&self, command: Command) {
-        let _ = self.commands.send(command);
-    }
-}
 
 /// How far a save came while nobody waited for it.
 #[derive(Debug)]

@@ -10,11 +10,12 @@
 //! waits until the earlier one has left. The loop never waits for the controller or a rank, so neither can keep it from the other.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
-use crate::agent_router::{AgentRouter, LocalRank, LocalRanks, SaveStep};
+use crate::agent_router::{AgentRouter, SaveStep};
 use crate::agents::{AgentEvent, AgentSocket};
 use crate::failure::RankFailure;
 use crate::job_link::{LinkState, carry};
 use crate::launch_environment::shares_pid_namespace;
+use crate::local_rank::{LocalRank, LocalRanks};
 use crate::node::{JobQueues, Node, Present};
 use crate::outbox::{Ordered, Urgent, queues};
 use crate::privileges::Isolation;

@@ -15,6 +15,7 @@ mod job;
 mod job_link;
 mod launch_environment;
 mod listen;
+mod local_rank;
 mod mpi;
 mod node;
 mod outbox;

@@ -87,10 +87,8 @@ impl Names {
                 let (error, hint) = refusal(why);
                 (format!("rank {rank}: {error}"), hint)
             }
-            Failure::Unwritten { rank, why } => (
-                format!("rank {rank}: {why}"),
-                "if the job runs on, look at space and quota of the checkpoint directory, and at free memory".into(),
-            ),
+            // Whoever wrote says in it what can be done.
+            Failure::Unwritten { rank, why } => plain(format!("rank {rank}: {why}")),
             Failure::Lost { rank, how } => plain(format!("rank {rank} {}", gone(*how))),
             Failure::NotRebuilt { rank, node, why } => {
                 let (why, hint) = not_rebuilt(why);

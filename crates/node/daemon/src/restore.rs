@@ -16,7 +16,9 @@ use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
 use mend_messages::agent::ImageId;
 use mend_messages::job::Rank;
+use mend_report::process_hint;
 use mend_sealed::{Key, SealError};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -167,7 +169,12 @@ impl RestoreError {
                 kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or choose another node"
                 .into(),
             Self::NoRestorer => "install mend-restorer in the directory of mendd, or set MEND_LIBDIR".into(),
-            Self::Unreadable { .. } => "checkpoints must be readable on every node that restarts ranks: use a shared directory".into(),
+            Self::Unreadable { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                    "checkpoints must be readable on every node that restarts ranks: use a shared directory".into()
+                }
+                _ => process_hint(source).into(),
+            },
             Self::Transfer(error) => error.hint().into(),
             Self::Image { source, .. } => source.hint().into(),
             Self::Sealed { source, .. } => source.hint().into(),
@@ -177,10 +184,24 @@ impl RestoreError {
             Self::Processor { .. } => "restore on a node with the same kind of processor".into(),
             Self::NoProgram { .. } => "make the program available on this node under the same path".into(),
             Self::Clocks => "choose a node with Linux 5.6 or newer, or one that has been up longer".into(),
+            Self::Refused { failure: Failure::Kernel, errno, .. } => kernel_hint(*errno).into(),
             Self::Refused { failure, .. } => failure.hint().into(),
-            Self::Agent(_) => Failure::File.hint().into(),
+            Self::Agent(_) => {
+                "what the program used must be on this node as it was when the image was taken; the cause says what was not".into()
+            }
             Self::NoImage | Self::Speechless | Self::Control(_) | Self::AgentSilent(_) => "look at mendd's log on that node".into(),
         }
+    }
+}
+
+/// For what the kernel refused the restorer, by its errno.
+fn kernel_hint(errno: i32) -> &'static str {
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOMEM => "free memory on this node, or raise its limits on memory and mappings (ulimit -v, ulimit -l, vm.max_map_count)",
+        Errno::AGAIN => "raise the limit on processes (ulimit -u), or of the control group (pids.max)",
+        Errno::PERM | Errno::ACCESS => "user namespaces, or what a security module allows in them, may be restricted on this node",
+        Errno::EXIST => "another process or thread has a saved id: try again, or choose another node",
+        _ => "",
     }
 }
 

@@ -60,7 +60,10 @@ impl LayoutError {
     pub fn hint(&self) -> &'static str {
         match self {
             LayoutError::Unsupported { .. } => "use a build or setting of the program that does without it",
-            LayoutError::File { .. } => "keep the files that a program maps readable",
+            LayoutError::File { source, .. } if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound) => {
+                "keep the files that a program maps readable"
+            }
+            LayoutError::File { source, .. } => mend_report::process_hint(source),
             LayoutError::Zone(_) => "report this program: it places memory where Mend's restorer works",
         }
     }

@@ -1,4 +1,4 @@
-//! The descriptors that the shepherd gives: moved out of the way of the image's, everything else closed.
+//! The descriptors that the supervisor gives: moved out of the way of the image's, everything else closed.
 
 use crate::report::{or_fail, set_control};
 use mend_image::launch::{Arguments, ImageFds};

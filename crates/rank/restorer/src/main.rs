@@ -1,7 +1,7 @@
 //! `mend-restorer`: turns itself into a saved rank.
 //!
 //! Freestanding (no libc, no std, linked at an address that no program uses), because it takes its own address space
-//! apart while it runs. Started by the daemon's shepherd, as `mend_image::launch` describes:
+//! apart while it runs. Started by the daemon's supervisor, as `mend_image::launch` describes:
 //!
 //! ```text
 //! mend-restorer --image-fd A[,A…] --control-fd B --agent-fd C [--attach stdin|stdout|stderr|pmi=FD]… --mode restart|migrate

@@ -1,4 +1,4 @@
-//! Telling the shepherd how it went.
+//! Telling the supervisor how it went.
 
 use core::fmt::{Arguments, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};

@@ -155,7 +155,7 @@ pub(crate) fn run(
     let ended = agent.run_loop();
     if !matches!(agent.stage, Stage::Running) {
         // Whoever asked for silence is gone and can take it back no more. This rank may live on elsewhere already, so it must not
-        // say another word: it stays as it is until its shepherd ends it, which a daemon's death or a discard brings about.
+        // say another word: it stays as it is until its supervisor ends it, which a daemon's death or a discard brings about.
         std::mem::forget(agent);
     }
     ended

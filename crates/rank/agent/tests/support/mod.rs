@@ -137,8 +137,8 @@ impl Drop for Rank {
     }
 }
 
-fn shepherd(keep: bool, pid: u32) -> Command {
-    let program = compile("support/shepherd.c");
+fn supervisor(keep: bool, pid: u32) -> Command {
+    let program = compile("support/supervisor.c");
     let mut command = if as_user() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]).arg(program);
@@ -233,7 +233,7 @@ impl Rank {
         std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         let (output, theirs) = UnixStream::pair().unwrap();
         let (stdin, stdin_theirs) = UnixStream::pair().unwrap();
-        let mut command = shepherd(false, pid);
+        let mut command = supervisor(false, pid);
         command.arg("/usr/bin/env").arg(format!("LD_PRELOAD={}", preload().display())).arg(program).args(arguments);
         command.env("MEND_RANK", "0").env("MEND_RANK_PID", pid.to_string()).env("MEND_SOCKET", &socket);
         command.envs(environment.iter().copied());
@@ -359,7 +359,7 @@ impl Rank {
         };
         let is_program = |pid: &i32| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim() != "shepherd" && name.trim() != "setpriv"
+            name.trim() != "supervisor" && name.trim() != "setpriv"
         };
         let mut program = vec![self.child.id() as i32];
         while !is_program(&program[0]) {
@@ -496,7 +496,7 @@ impl Rank {
             attach: [Some(stdin_theirs.as_raw_fd()), Some(theirs.as_raw_fd()), Some(theirs.as_raw_fd()), None],
             mode,
         };
-        let mut command = shepherd(true, header.pid);
+        let mut command = supervisor(true, header.pid);
         command.arg(restorer()).args(arguments.words());
         let given = [control_theirs.as_raw_fd(), agent_theirs.as_raw_fd(), theirs.as_raw_fd(), stdin_theirs.as_raw_fd()];
         inherit(&mut command, image_fds.into_iter().chain(given).collect());

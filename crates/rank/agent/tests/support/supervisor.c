@@ -1,6 +1,6 @@
-/* Plays the daemon's shepherd: a PID namespace (inside a user namespace unless root) in which a program gets a pid of choice.
+/* Plays the daemon's rank supervisor: a PID namespace (inside a user namespace unless root) in which a program gets a pid of choice.
  *
- *   shepherd [-c] PID PROGRAM ARGUMENTS...
+ *   supervisor [-c] PID PROGRAM ARGUMENTS...
  *
  * -c keeps the capabilities that a restorer needs. Exits as the program does, 128 + signal if it was killed. The
  * namespace dies with its init, which dies with this process. */
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 static void die(const char *what) {
-    fprintf(stderr, "shepherd: %s: %s\n", what, strerror(errno));
+    fprintf(stderr, "supervisor: %s: %s\n", what, strerror(errno));
     _exit(125);
 }
 

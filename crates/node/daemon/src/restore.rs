@@ -45,8 +45,11 @@ pub enum RestoreError {
         reason: String,
     },
     /// No restorer.
-    #[error("mend-restorer is not installed beside mendd")]
-    NoRestorer,
+    #[error("{name} is not installed beside mendd")]
+    NoRestorer {
+        /// Which.
+        name: String,
+    },
     /// The image file cannot be read.
     #[error("cannot read the image {}", path.display())]
     Unreadable {
@@ -168,7 +171,7 @@ impl RestoreError {
             Self::NotHere { .. } => "allow unprivileged user namespaces there (sysctl user.max_user_namespaces, \
                 kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or choose another node"
                 .into(),
-            Self::NoRestorer => "install mend-restorer in the directory of mendd, or set MEND_LIBDIR".into(),
+            Self::NoRestorer { name } => format!("install {name} in the directory of mendd, or set MEND_LIBDIR"),
             Self::Unreadable { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
                     "checkpoints must be readable on every node that restarts ranks: use a shared directory".into()
@@ -248,7 +251,7 @@ impl Restoration {
             Isolation::Available { clocks } => clocks,
             Isolation::Refused { reason } => return Err(RestoreError::NotHere { reason }),
         };
-        let restorer = self.restorer.ok_or(RestoreError::NoRestorer)?;
+        let restorer = self.restorer.ok_or(RestoreError::NoRestorer { name: restorer_name(0) })?;
         let mut stream_faults = Vec::new();
         let (found, mode) = match self.source {
             Source::Files(chain) => {
@@ -297,7 +300,7 @@ impl Restoration {
             clock,
             shared_memory: None,
             open_files: None,
-            path: restorer,
+            path: restorer_for(&restorer, header.zone)?,
             argv: std::iter::once("mend-restorer".to_owned()).chain(arguments.words()).collect(),
             env: Vec::new(),
             cwd: "/".into(),
@@ -314,6 +317,20 @@ impl Restoration {
             },
         ))
     }
+}
+
+fn restorer_name(zone: u32) -> String {
+    if zone == 0 { "mend-restorer".to_owned() } else { format!("mend-restorer-{zone}") }
+}
+
+/// The restorer that works in this zone of addresses; they lie side by side.
+fn restorer_for(first: &Path, zone: u32) -> Result<PathBuf, RestoreError> {
+    if zone == 0 {
+        return Ok(first.to_owned());
+    }
+    let name = restorer_name(zone);
+    let path = first.with_file_name(&name);
+    if path.is_file() { Ok(path) } else { Err(RestoreError::NoRestorer { name }) }
 }
 
 async fn open_image(path: &Path, key: Option<Key>) -> Result<Opened, RestoreError> {

@@ -140,6 +140,9 @@ mod tests {
         let place = PathBuf::from("/c/2");
         assert!(older.older_may_do(&place, &failed(true)));
         assert!(!older.older_may_do(&place, &failed(false)));
+        let file = |kept| RunError::File { host: "a".into(), error: "torn".into(), kept };
+        assert!(older.older_may_do(&place, &file(true)) && !older.older_may_do(&place, &file(false)));
+        older.passed.pop();
         assert!(matches!(&older.take_passed()[..], [(2, why)] if why.contains("torn")));
         assert!(!Candidates { left: Vec::new(), ..older }.older_may_do(&place, &failed(true)));
     }

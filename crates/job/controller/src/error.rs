@@ -102,6 +102,8 @@ pub enum RunError {
         host: String,
         /// Which file, and why.
         error: String,
+        /// What the checkpoint kept of it cannot be used.
+        kept: bool,
     },
     /// A node fell silent or died.
     #[error("node {host} is lost ({why}), and with it rank(s) {ranks}; the job was stopped")]
@@ -168,6 +170,7 @@ impl RunError {
             Self::Secret(error) => error.hint(),
             Self::Key(error) => error.hint(),
             Self::Node { source, .. } => source.hint().to_owned(),
+            Self::File { kept: true, .. } => "restart from another checkpoint with --checkpoint N".into(),
             Self::File { .. } => {
                 "put the file back as it was, or restart from another checkpoint with --checkpoint N; MEND_KEEP_FILES_MB bounds what is kept".into()
             }
@@ -190,7 +193,7 @@ impl RunError {
     /// True if another checkpoint may do where this one did not.
     #[must_use]
     pub fn blames_checkpoint(&self) -> bool {
-        matches!(self, Self::Restore { image: true, .. } | Self::Manifest(_))
+        matches!(self, Self::Restore { image: true, .. } | Self::File { kept: true, .. } | Self::Manifest(_))
     }
 
     /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go

@@ -300,7 +300,7 @@ impl Names {
                 what: "has no good copy in any tier that can be reached".into(),
             }
             .into(),
-            End::FileNotPut { node, error } => RunError::File { host: host(node), error },
+            End::FileNotPut { node, error, kept } => RunError::File { host: host(node), error, kept },
             End::NodeLost { node, how, ranks, goes_on } => RunError::NodeLost {
                 host: host(node),
                 why: loss(&how),

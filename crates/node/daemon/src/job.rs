@@ -299,7 +299,7 @@ impl Job {
             ToDaemon::PutFiles(order) => {
                 let (urgent, key) = (self.urgent.clone(), self.key.as_ref().map(files_key));
                 tokio::task::spawn_blocking(move || {
-                    urgent.send(FromDaemon::FilesPut(put_files(&order, key).map_err(|error| chain(&error))))
+                    urgent.send(FromDaemon::FilesPut(put_files(&order, key).map_err(|error| error.told())))
                 });
             }
             ToDaemon::Discard { rank } => {

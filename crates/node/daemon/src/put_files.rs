@@ -9,8 +9,9 @@
 //! already changes nothing, so a restart that failed in the middle can be begun again. Faults assumed: the checkpoint's directory is
 //! anybody's; files are exchanged, cut, gone, with their directories; disks are full.
 
+use crate::failure::chain;
 use mend_kernel::untrusted::open_within;
-use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, PutOrder};
+use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, NotPut, PutOrder};
 use mend_sealed::{Key, Opener};
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, Uid, fchmod, fchown, futimens};
 use std::fs::{File, Metadata, OpenOptions, create_dir_all, remove_file, rename, symlink_metadata};
@@ -51,6 +52,13 @@ pub enum PutError {
         /// Why it was not kept.
         why: String,
     },
+}
+
+impl PutError {
+    /// As the controller is told.
+    pub fn told(&self) -> NotPut {
+        NotPut { error: chain(self), kept: matches!(self, Self::Kept { .. }) }
+    }
 }
 
 /// Puts all of them back. What users should know. Blocks.

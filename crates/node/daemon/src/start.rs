@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The lowest process id of a rank.
 const FIRST_PID: u32 = 1000;
-/// So many ids in a row are of ranks, and as many behind them of their reapers ([`crate::supervisor`]).
-const PIDS_PER_BLOCK: u32 = 8;
+/// The distance to the next rank's: ids between belong to the rank's reaper and to threads that help its restorer for a while.
+const PID_STEP: u32 = 16;
+/// So many places in a step may be a rank's: its reaper's is as far behind ([`crate::supervisor`]).
+const PID_OFFSETS: u32 = 8;
 /// Ids are kept below what every node accepts, so that an image can be restored on any (pid_max(5)).
 const COMMON_PID_MAX: u32 = 32_768;
 
@@ -73,15 +75,13 @@ impl ProgramStart {
     }
 }
 
-/// The process id of a rank, the same on every node: its own among 15,000 ranks of the job. Programs name files by host and process id,
-/// so where the ids of a job begin is drawn from its identity: those of two jobs on one node, or with one file system, hardly ever meet.
+/// The process id of a rank, the same on every node: its own among the job's first 1900 ranks. Programs name files by host and process
+/// id, so where the ids of a job begin is drawn from its identity: those of two jobs on one node, or with one file system, seldom meet.
 fn process_id(job: &[u8; 16], rank: Rank) -> u32 {
-    let blocks = (COMMON_PID_MAX - 2 * FIRST_PID) / (2 * PIDS_PER_BLOCK);
-    let slots = u128::from(blocks * PIDS_PER_BLOCK);
+    let steps = (COMMON_PID_MAX - 2 * FIRST_PID) / PID_STEP;
     // Below 2^15, so nothing is cut off.
-    let slot = (u128::from_be_bytes(*job) % slots + u128::from(rank)) % slots;
-    let slot = slot as u32;
-    FIRST_PID + slot / PIDS_PER_BLOCK * 2 * PIDS_PER_BLOCK + slot % PIDS_PER_BLOCK
+    let drawn = (u128::from_be_bytes(*job) % u128::from(steps * PID_OFFSETS)) as u32;
+    FIRST_PID + (drawn / PID_OFFSETS + rank % steps) % steps * PID_STEP + drawn % PID_OFFSETS
 }
 
 #[cfg(test)]
@@ -92,9 +92,12 @@ mod tests {
     #[test]
     fn process_ids_are_distinct_and_in_range() {
         for job in [[0; 16], [7; 16], [255; 16]] {
-            let ranks: HashSet<u32> = (0..15_000).map(|rank| process_id(&job, rank)).collect();
+            let ranks: HashSet<u32> = (0..1900).map(|rank| process_id(&job, rank)).collect();
             let reapers: HashSet<u32> = ranks.iter().map(|id| id + crate::supervisor::REAPER_PID_OFFSET).collect();
-            assert!(ranks.len() == 15_000 && ranks.is_disjoint(&reapers));
+            assert!(ranks.len() == 1900 && ranks.is_disjoint(&reapers));
+            // Between two of them are ids for the first one's reaper and its restorer's helpers.
+            let ascending: std::collections::BTreeSet<u32> = ranks.iter().copied().collect();
+            assert!(ascending.iter().zip(ascending.iter().skip(1)).all(|(one, next)| next - one >= PID_STEP));
             let far = (0..1_000_000).step_by(97).map(|rank| process_id(&job, rank));
             assert!(far.chain(reapers).all(|id| (FIRST_PID..COMMON_PID_MAX).contains(&id)));
         }

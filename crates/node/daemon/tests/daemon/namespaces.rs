@@ -44,7 +44,7 @@ fn ranks_can_be_told_to_have_one_each() {
     });
 }
 
-/// A job of two ranks whose identity gives them the first ids there are: 1000 and 1001, with reapers 1008 and 1009.
+/// A job of two ranks whose identity gives them the first ids there are: 1000 and 1016, with reapers 1008 and 1024.
 fn with_first_ids(daemon: &Daemon, words: &[&str]) -> JobIntroduction {
     JobIntroduction { identity: [0; 16], ..daemon.introduction(words, 2) }
 }
@@ -83,7 +83,7 @@ fn ids_do_not_meet() {
         let run = job.until_exit(1).await;
         let lines: Vec<&str> = run.out().lines().collect();
         // Rank 0 is not there.
-        assert_eq!((lines.len(), lines[0]), (2, "1001 1009"), "{run:?}");
+        assert_eq!((lines.len(), lines[0]), (2, "1016 1024"), "{run:?}");
         assert!(lines[1].parse::<u32>().unwrap() > 131_072, "{run:?}");
     });
 }
@@ -118,7 +118,7 @@ fn what_a_killed_reaper_leaves_is_ended_and_the_others_go_on() {
         kill_process(outer_id(&first, 1008).unwrap(), Signal::KILL).unwrap();
         assert_eq!(job.until_exit(0).await.status, Some(ExitStatus::Signal(9)));
         until_no_process_with(&first).await;
-        assert!(outer_id(&second, 1009).is_some());
+        assert!(outer_id(&second, 1016).is_some());
         // The place is free again.
         job.start(0, false).await;
         assert_eq!(job.line(0).await, "up");
@@ -156,7 +156,7 @@ fn a_saved_rank_comes_into_it_if_its_ids_are_fit_and_free() {
         job.start(0, false).await;
         let shared = job.line(0).await;
         // Drawn; counted from the beginning; not told; rank 0 has the id.
-        let seen = places(&daemon, &mut job, &[(1001, 200_000), (1001, 20), (1001, 0), (1000, 200_000)]).await;
+        let seen = places(&daemon, &mut job, &[(1016, 200_000), (1016, 20), (1016, 0), (1000, 200_000)]).await;
         assert_eq!(seen[0], shared);
         assert!(seen[1..].iter().all(|one| one.starts_with("pid:") && *one != shared), "{seen:?}, {shared}");
     });

@@ -104,7 +104,7 @@ fn a_rank_has_its_own_ids_and_nothing_it_should_not() {
         job.start(2, false).await;
         let run = job.until_exit(2).await;
         let zeros = "0000000000000000";
-        let wanted = format!("1002\nCapInh:\t{zeros}\nCapAmb:\t{zeros}\nSigIgn:\t{zeros}\nSigBlk:\t{zeros}\n0\n1\n2\n3");
+        let wanted = format!("1032\nCapInh:\t{zeros}\nCapAmb:\t{zeros}\nSigIgn:\t{zeros}\nSigBlk:\t{zeros}\n0\n1\n2\n3");
         assert_eq!(run.out(), wanted, "{}", String::from_utf8_lossy(&run.stderr));
         drop(job);
         let mut job = daemon.job(&["sh", "-c", "grep CapEff /proc/self/status; id -u"], 1).await;

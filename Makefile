@@ -10,6 +10,8 @@ MINUTES ?= 60
 SEED ?= $(shell date +%s)
 SECONDS ?= 10
 RESTORER := crates/rank/restorer
+# One for each zone of addresses (mend_image::ZONES).
+RESTORERS := mend-restorer mend-restorer-1 mend-restorer-2
 INSTALL := install -D -m 755
 
 .PHONY: help setup build demo test bench soak conformance fuzz lint clean install
@@ -27,7 +29,7 @@ build: ## build Mend's parts into target/mend
 	@$(INSTALL) $(TARGET)/release/mendd $(PARTS)/mendd
 	@$(INSTALL) $(TARGET)/release/mend-object $(PARTS)/mend-object
 	@$(INSTALL) $(TARGET)/release/libmend_fi.so $(PARTS)/libmend-fi.so
-	@$(INSTALL) $(TARGET)/restorer/release/mend-restorer $(PARTS)/mend-restorer
+	@for name in $(RESTORERS); do $(INSTALL) $(TARGET)/restorer/release/$$name $(PARTS)/$$name; done
 	@git -c safe.directory='*' describe --always --dirty=+ --abbrev=12 > $(PARTS)/built-from 2>/dev/null || rm -f $(PARTS)/built-from
 
 demo: setup build ## the main job end to end: a LAMMPS rank moves, a node dies, the result stays the same
@@ -65,7 +67,7 @@ install: build ## install under PREFIX (default /usr/local): bin/mend, bin/mendd
 	$(INSTALL) $(PARTS)/mendd $(DESTDIR)$(PREFIX)/bin/mendd
 	$(INSTALL) $(PARTS)/mend-object $(DESTDIR)$(PREFIX)/lib/mend/mend-object
 	$(INSTALL) $(PARTS)/libmend-fi.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-fi.so
-	$(INSTALL) $(PARTS)/mend-restorer $(DESTDIR)$(PREFIX)/lib/mend/mend-restorer
+	for name in $(RESTORERS); do $(INSTALL) $(PARTS)/$$name $(DESTDIR)$(PREFIX)/lib/mend/$$name; done
 
 clean: ## remove what was built; .venv stays
 	cargo clean

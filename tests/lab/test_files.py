@@ -143,6 +143,31 @@ class Files(OnMachine):
         with open(data, "rb") as file:
             self.assertEqual(file.read(), before)
 
+    def test_what_was_kept_and_is_damaged_leads_to_the_next_older_checkpoint(self):
+        argv = (sys.executable, PROGRAM, "truncate")
+        expected = self.undisturbed(*argv)
+        job = self.machine.start(self.directory, "run", "-n", "1", *argv)
+        name = self.machine.running(job)
+        self.until(job, "open")
+        older, newer = (self.machine.verb("checkpoint", name) for _ in range(2))
+        touch(self.directory, "change")
+        self.until(job, "changed")
+        self.assertEqual(self.machine.mend("kill", name).returncode, 0)
+        job.finish(137)
+        (kept,) = glob.glob(os.path.join(newer["directory"], "files", "*"))
+        with open(kept, "r+b") as file:
+            file.seek(5000)
+            file.write(b"other")
+        touch(self.directory, "go")
+        os.unlink(os.path.join(self.directory, "stdout"))
+        restart = self.machine.start(self.directory, "restart", "--repeat-output", name)
+        restart.finish(0)
+        self.assertEqual(self.output().splitlines()[-1], expected)
+        told = restart.stderr()
+        self.assertIn(f"checkpoint {newer['number']}", told)
+        self.assertIn("what was kept of", told)
+        self.assertLess(older["number"], newer["number"])
+
     def test_removing_a_checkpoint_removes_what_it_kept(self):
         name, done = self.changed(sys.executable, PROGRAM, "truncate")
         self.assertGreater(self.machine.verb("checkpoints", name)[0]["bytes"], 0)

@@ -7,7 +7,7 @@ use mend_messages::agent::{
 };
 use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, Phases, RankStatus};
 use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Question, RestoreSource, Resumption, Stream, ToDaemon};
-use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, PutOrder};
+use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::report::Report;
@@ -344,7 +344,7 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::Restored { rank: 1, restart_us: 4000, bytes: 1 << 28 },
         FromDaemon::RestoreFailed { rank: 1, error, hint, image: true },
         FromDaemon::FilesPut(Ok(vec!["/srv/in has changed since".into()])),
-        FromDaemon::FilesPut(Err("/srv/out: Permission denied".into())),
+        FromDaemon::FilesPut(Err(NotPut { error: "/srv/out: Permission denied".into(), kept: false })),
         FromDaemon::Exited { rank: 1, status: ExitStatus::Signal(11) },
     ]);
     all.extend(tier_reports().into_iter().map(FromDaemon::Tier));

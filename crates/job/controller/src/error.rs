@@ -103,6 +103,8 @@ pub enum RunError {
         host: String,
         /// Which file, and why.
         error: String,
+        /// What the checkpoint kept of it cannot be used.
+        kept: bool,
     },
     /// A node fell silent or died.
     #[error("node {host} is lost ({why}), and with it rank(s) {ranks}; the job was stopped")]
@@ -177,6 +179,7 @@ impl RunError {
             Self::Secret(error) => error.hint(),
             Self::Key(error) => error.hint(),
             Self::Node { source, .. } => source.hint().to_owned(),
+            Self::File { kept: true, .. } => "restart from another checkpoint with --checkpoint N".into(),
             Self::File { .. } => {
                 "put the file back as it was, or restart from another checkpoint with --checkpoint N; MEND_KEEP_FILES_MB bounds what is kept".into()
             }
@@ -204,6 +207,7 @@ impl RunError {
     pub fn blame(&self) -> Blame {
         match self {
             Self::Restore { image: true, .. } => Blame::Image,
+            Self::File { kept: true, .. } => Blame::Checkpoint,
             Self::Manifest(_) => Blame::Checkpoint,
             _ => Blame::Elsewhere,
         }

@@ -64,7 +64,13 @@ impl ImagesError {
             Self::Key(error) => error.hint(),
             Self::Image { source, .. } => source.hint().into(),
             Self::Manifest(error) => error.hint(),
-            Self::Write { .. } => "make room, or choose another place".into(),
+            Self::Write { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room, or choose another place".into(),
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    "choose another place".into()
+                }
+                _ => String::new(),
+            },
         }
     }
 

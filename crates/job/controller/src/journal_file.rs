@@ -58,7 +58,8 @@ impl JournalError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => "the job was started by a release that kept no journal",
-            Self::Io { .. } => "is the job's directory yours, and does it have space?",
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => "is the job's directory yours?",
+            Self::Io { .. } => "",
             Self::Head { source: HeadError::Newer(_), .. } => "use the release that wrote it",
             Self::Head { .. } => "",
         }

@@ -308,7 +308,7 @@ impl ManifestError {
                 "what is in a checkpoint runs as you, and files are written that it names: name its directory with --any-owner if you trust its owner".into()
             }
             Self::Format { .. } => "restart it with the release of Mend that wrote it".into(),
-            Self::Publish { .. } => "make room, or choose another place with --checkpoint-dir".into(),
+            Self::Publish { source, .. } => mend_report::storage_hint(source).into(),
         }
     }
 }

@@ -117,7 +117,15 @@ impl RecordError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
-            Self::Io { .. } => "set MEND_HOME to a directory of yours on a file system with space".into(),
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    "make room there, or set MEND_HOME to a directory elsewhere".into()
+                }
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotADirectory => {
+                    "set MEND_HOME to a directory of yours".into()
+                }
+                _ => mend_report::process_hint(source).into(),
+            },
             Self::Damaged { .. } => String::new(),
             Self::NoSuchJob { known, .. } if known.is_empty() => "`mend ps --all` lists jobs; is MEND_HOME the same?".into(),
             Self::NoSuchJob { known, .. } => format!("known jobs: {}", some(known)),

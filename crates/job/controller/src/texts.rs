@@ -91,10 +91,8 @@ impl Names {
                 let (error, hint) = refusal(why);
                 (format!("rank {rank}: {error}"), hint)
             }
-            Failure::Unwritten { rank, why } => (
-                format!("rank {rank}: {why}"),
-                "if the job runs on, look at space and quota of the checkpoint directory, and at free memory".into(),
-            ),
+            // Whoever wrote says in it what can be done.
+            Failure::Unwritten { rank, why } => plain(format!("rank {rank}: {why}")),
             Failure::Lost { rank, how } => plain(format!("rank {rank} {}", gone(*how))),
             Failure::NotRebuilt { rank, node, why } => {
                 let (why, hint) = not_rebuilt(why);
@@ -300,7 +298,7 @@ impl Names {
                 what: "has no good copy in any tier that can be reached".into(),
             }
             .into(),
-            End::FileNotPut { node, error } => RunError::File { host: host(node), error },
+            End::FileNotPut { node, error, kept } => RunError::File { host: host(node), error, kept },
             End::NodeLost { node, how, ranks, goes_on } => RunError::NodeLost {
                 host: host(node),
                 why: loss(&how),

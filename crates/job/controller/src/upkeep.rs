@@ -81,7 +81,10 @@ impl RemoveError {
             Self::None { known, .. } => format!("there are {}", list(known)),
             Self::Needed { by, .. } => format!("remove {} first", list(by)),
             Self::Unknown { .. } => "`mend checkpoints` shows which one".into(),
-            Self::Io { .. } => "is the directory of checkpoints still yours to write?".into(),
+            Self::Io { source, .. } if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+                "is the directory of checkpoints still yours to write?".into()
+            }
+            Self::Io { .. } => String::new(),
         }
     }
 }

@@ -79,6 +79,8 @@ fixed_record! {
         pub kernel: [u8; 64],
         /// Path of the executable, NUL-padded, cut if longer.
         pub executable: [u8; 1024],
+        /// Which of [`crate::ZONES`] the process leaves to the restorer. Images of before this was told leave the first.
+        pub zone: u32,
     }
 }
 
@@ -116,6 +118,7 @@ impl Default for Header {
             host: [0; 64],
             kernel: [0; 64],
             executable: [0; 1024],
+            zone: 0,
         }
     }
 }
@@ -228,7 +231,7 @@ pub fn read_header(bytes: &[u8]) -> Result<Header, ImageError> {
     if header.machine != X86_64 || header.page_size != PAGE_SIZE {
         return Err(ImageError::Architecture { machine: header.machine, page_size: header.page_size });
     }
-    if header.incremental() != (header.sequence != 0) {
+    if header.incremental() != (header.sequence != 0) || header.zone as usize >= crate::ZONES.len() {
         return Err(ImageError::Inconsistent { at: 0 });
     }
     Ok(header)
@@ -252,6 +255,14 @@ mod tests {
         let read = read_header(&header.to_bytes()).unwrap();
         assert_eq!(read, header);
         assert_eq!(read.executable(), "/opt/lämmps/lmp");
+    }
+
+    #[test]
+    fn a_zone_that_there_is_not_is_refused() {
+        let read = |zone| read_header(&Header { zone, ..sample() }.to_bytes()).map(|header| header.zone);
+        let count = crate::ZONES.len() as u32;
+        assert_eq!(read(count - 1), Ok(count - 1));
+        assert_eq!(read(count), Err(ImageError::Inconsistent { at: 0 }));
     }
 
     #[test]

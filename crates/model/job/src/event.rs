@@ -498,6 +498,8 @@ pub enum End {
         node: NodeIndex,
         /// Why.
         error: String,
+        /// What the checkpoint kept of it is at fault.
+        kept: bool,
     },
     /// A node is lost, with ranks on it.
     NodeLost {

@@ -12,7 +12,7 @@
 //! process with its threads parked and answers `Restored` or `RestoreFailed`; `Ask` with `Resume` lets it run, `Discard` kills it.
 
 use crate::agent::{ImageId, Reply, Request, Unwritten, Written};
-use crate::files::PutOrder;
+use crate::files::{NotPut, PutOrder};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::report::Report;
 use crate::tier::{TierOrder, TierReport};
@@ -298,7 +298,7 @@ pub enum FromDaemon {
         image: bool,
     },
     /// Answer to `PutFiles`: what users should know, or which file could not be put back and why.
-    FilesPut(Result<Vec<String>, String>),
+    FilesPut(Result<Vec<String>, NotPut>),
     /// A rank ended by itself (or by a signal that the controller asked for). All its output came before this.
     Exited {
         /// Which.

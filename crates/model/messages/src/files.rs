@@ -139,6 +139,15 @@ pub struct PutOrder {
     pub files: Vec<KeptFile>,
 }
 
+/// Why a file could not be put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotPut {
+    /// Which, and why.
+    pub error: String,
+    /// What the checkpoint kept of it cannot be used: an older checkpoint may do.
+    pub kept: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use crate::restore::RestoreError;
 use crate::supervisor::SpawnError;
 use crate::supervisor::order::{Launch, Step};
 use mend_messages::daemon::ExitStatus;
+use mend_report::process_hint;
 use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
@@ -97,11 +98,9 @@ impl RankFailure {
         match self {
             Self::Program(error) => error.hint(),
             Self::Restore(error) => error.hint(),
-            Self::Channels(_) | Self::Supervisor(_) => {
-                "raise the limits on open files and processes (ulimit -n, ulimit -u) for mendd".into()
-            }
+            Self::Channels(source) | Self::Supervisor(SpawnError::Process(source)) => process_hint(source).into(),
             Self::Launch { step, source, .. } => launch_hint(*step, source).into(),
-            Self::DiedEarly(_) | Self::Present(_) | Self::NoSuchRank { .. } => String::new(),
+            Self::Supervisor(_) | Self::DiedEarly(_) | Self::Present(_) | Self::NoSuchRank { .. } => String::new(),
         }
     }
 }
@@ -114,10 +113,13 @@ fn launch_hint(step: Step, source: &io::Error) -> &'static str {
         (Step::Execute, Some(Errno::TOOBIG)) => "arguments and environment are too long for the kernel; shorten them",
         (Step::Execute, Some(Errno::NOENT)) => "the file exists, but the interpreter or loader it names does not",
         (Step::Execute, Some(Errno::ACCESS)) => "check its mode, and that its file system is not mounted noexec",
-        (Step::Fork, Some(Errno::AGAIN | Errno::NOMEM)) => "raise the limit on processes (ulimit -u), or free memory on this node",
-        (Step::Fork, Some(Errno::EXIST | Errno::INVAL)) => "the saved process id cannot be had on this node (see /proc/sys/kernel/pid_max)",
+        (Step::Fork, Some(Errno::AGAIN)) => "raise the limit on processes (ulimit -u), or of the control group (pids.max)",
+        (Step::Fork, Some(Errno::NOMEM)) => "free memory on this node",
+        (Step::Fork, Some(Errno::EXIST)) => "another process has the saved process id: try again, or choose another node",
+        (Step::Fork, Some(Errno::INVAL)) => "the saved process id is beyond this node's /proc/sys/kernel/pid_max",
         (Step::Namespaces, Some(Errno::NOSPC)) => "raise /proc/sys/user/max_user_namespaces and max_pid_namespaces",
-        (Step::WorkingDirectory, _) => "create it on every node, or choose another with -wdir",
+        (Step::WorkingDirectory, Some(Errno::NOENT | Errno::NOTDIR)) => "create it on every node, or choose another with -wdir",
+        (Step::WorkingDirectory, Some(Errno::ACCESS)) => "check its mode and those above it, or choose another with -wdir",
         _ => "",
     }
 }
@@ -128,6 +130,17 @@ mod tests {
 
     fn launch_failure(step: Step, errno: Errno) -> RankFailure {
         RankFailure::Launch { path: "/x".into(), step, source: errno.into() }
+    }
+
+    #[test]
+    fn hints_are_for_what_the_kernel_said() {
+        let pipes = |errno: Errno| RankFailure::Channels(errno.into()).hint();
+        assert!(pipes(Errno::MFILE).contains("ulimit -n") && !pipes(Errno::MFILE).contains("ulimit -u"));
+        assert_eq!(pipes(Errno::IO), "");
+        let fork = |errno| launch_failure(Step::Fork, errno).hint();
+        assert!(fork(Errno::AGAIN).contains("ulimit -u") && fork(Errno::NOMEM).contains("memory"));
+        assert!(fork(Errno::INVAL).contains("pid_max") && !fork(Errno::EXIST).contains("pid_max"));
+        assert_eq!(launch_failure(Step::WorkingDirectory, Errno::IO).hint(), "");
     }
 
     #[test]

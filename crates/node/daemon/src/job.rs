@@ -330,7 +330,7 @@ impl Job {
             ToDaemon::PutFiles(order) => {
                 let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());
                 tokio::task::spawn_blocking(move || {
-                    urgent.send(FromDaemon::FilesPut(put_files(&order, key, &progress).map_err(|error| with_causes(&error))))
+                    urgent.send(FromDaemon::FilesPut(put_files(&order, key, &progress).map_err(|error| error.told())))
                 });
             }
             ToDaemon::Discard { rank } => {

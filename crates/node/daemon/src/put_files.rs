@@ -10,7 +10,8 @@
 //! anybody's; files are exchanged, cut, gone, with their directories; disks are full.
 
 use mend_kernel::untrusted::open_within;
-use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, PutOrder};
+use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, NotPut, PutOrder};
+use mend_report::with_causes;
 use mend_sealed::{Key, Opener};
 use mend_transfer::TransferError;
 use mend_transfer::pipeline::{Nowhere, Source, Stage, Target, run};
@@ -51,6 +52,13 @@ pub enum PutError {
         /// Why it was not kept.
         why: String,
     },
+}
+
+impl PutError {
+    /// As the controller is told.
+    pub fn told(&self) -> NotPut {
+        NotPut { error: with_causes(self), kept: matches!(self, Self::Kept { .. }) }
+    }
 }
 
 /// Puts all of them back. What users should know. Blocks.

@@ -15,11 +15,13 @@ use mend_image::{Header, ImageError, read_header};
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
+use mend_report::process_hint;
 use mend_sealed::{Key, SealError};
 use mend_transfer::TransferError;
 use mend_transfer::peer::{BegunImage, ExpectedTransfer, receive_header};
 use mend_transfer::process_stream::{self, Opened, StreamFault};
 use mend_transfer::progress::Progress;
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -47,8 +49,11 @@ pub enum RestoreError {
         reason: String,
     },
     /// No restorer.
-    #[error("mend-restorer is not installed beside mendd")]
-    NoRestorer,
+    #[error("{name} is not installed beside mendd")]
+    NoRestorer {
+        /// Which.
+        name: String,
+    },
     /// The image file cannot be read.
     #[error("cannot read the image {}", path.display())]
     Unreadable {
@@ -170,8 +175,13 @@ impl RestoreError {
             Self::NotHere { .. } => "allow unprivileged user namespaces there (sysctl user.max_user_namespaces, \
                 kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or choose another node"
                 .into(),
-            Self::NoRestorer => "install mend-restorer in the directory of mendd, or set MEND_LIBDIR".into(),
-            Self::Unreadable { .. } => "checkpoints must be readable on every node that restarts ranks: use a shared directory".into(),
+            Self::NoRestorer { name } => format!("install {name} in the directory of mendd, or set MEND_LIBDIR"),
+            Self::Unreadable { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                    "checkpoints must be readable on every node that restarts ranks: use a shared directory".into()
+                }
+                _ => process_hint(source).into(),
+            },
             Self::Transfer(error) => error.hint().into(),
             Self::Image { source, .. } => source.hint().into(),
             Self::Sealed { source, .. } => source.hint().into(),
@@ -181,10 +191,24 @@ impl RestoreError {
             Self::Processor { .. } => "restore on a node with the same kind of processor".into(),
             Self::NoProgram { .. } => "make the program available on this node under the same path".into(),
             Self::Clocks => "choose a node with Linux 5.6 or newer, or one that has been up longer".into(),
+            Self::Refused { failure: Failure::Kernel, errno, .. } => kernel_hint(*errno).into(),
             Self::Refused { failure, .. } => failure.hint().into(),
-            Self::Agent(_) => Failure::File.hint().into(),
+            Self::Agent(_) => {
+                "what the program used must be on this node as it was when the image was taken; the cause says what was not".into()
+            }
             Self::NoImage | Self::Speechless | Self::Control(_) | Self::AgentSilent(_) => "look at mendd's log on that node".into(),
         }
+    }
+}
+
+/// For what the kernel refused the restorer, by its errno.
+fn kernel_hint(errno: i32) -> &'static str {
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOMEM => "free memory on this node, or raise its limits on memory and mappings (ulimit -v, ulimit -l, vm.max_map_count)",
+        Errno::AGAIN => "raise the limit on processes (ulimit -u), or of the control group (pids.max)",
+        Errno::PERM | Errno::ACCESS => "user namespaces, or what a security module allows in them, may be restricted on this node",
+        Errno::EXIST => "another process or thread has a saved id: try again, or choose another node",
+        _ => "",
     }
 }
 
@@ -233,7 +257,7 @@ impl Restoration {
             Isolation::Available { clocks } => clocks,
             Isolation::Refused { reason } => return Err(RestoreError::NotHere { reason }),
         };
-        let restorer = self.restorer.ok_or(RestoreError::NoRestorer)?;
+        let restorer = self.restorer.ok_or(RestoreError::NoRestorer { name: restorer_name(0) })?;
         let mut stream_faults = Vec::new();
         let (found, mode) = match self.source {
             Source::Files(chain) => {
@@ -283,7 +307,7 @@ impl Restoration {
             clock,
             shared_memory: None,
             open_files: None,
-            path: restorer,
+            path: restorer_for(&restorer, header.zone)?,
             argv: std::iter::once("mend-restorer".to_owned()).chain(arguments.words()).collect(),
             env: Vec::new(),
             cwd: "/".into(),
@@ -300,6 +324,20 @@ impl Restoration {
             },
         ))
     }
+}
+
+fn restorer_name(zone: u32) -> String {
+    if zone == 0 { "mend-restorer".to_owned() } else { format!("mend-restorer-{zone}") }
+}
+
+/// The restorer that works in this zone of addresses; they lie side by side.
+fn restorer_for(first: &Path, zone: u32) -> Result<PathBuf, RestoreError> {
+    if zone == 0 {
+        return Ok(first.to_owned());
+    }
+    let name = restorer_name(zone);
+    let path = first.with_file_name(&name);
+    if path.is_file() { Ok(path) } else { Err(RestoreError::NoRestorer { name }) }
 }
 
 async fn open_image(path: &Path, key: Option<Key>, progress: Arc<Progress>) -> Result<Opened, RestoreError> {

@@ -10,9 +10,12 @@ use mend_messages::job::Rank;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Process id of rank 0, and the distance to the next rank's, so that ids of threads differ between ranks too.
+/// The lowest process id of a rank.
 const FIRST_PID: u32 = 1000;
+/// The distance to the next rank's: ids between belong to the rank's reaper and to threads that help its restorer for a while.
 const PID_STEP: u32 = 16;
+/// So many places in a step may be a rank's: its reaper's is as far behind ([`crate::supervisor`]).
+const PID_OFFSETS: u32 = 8;
 /// Ids are kept below what every node accepts, so that an image can be restored on any (pid_max(5)).
 const COMMON_PID_MAX: u32 = 32_768;
 
@@ -57,7 +60,7 @@ impl ProgramStart {
         let launch = Launch {
             isolated: self.isolated,
             shared: self.isolated && self.shared,
-            pid: process_id(self.rank),
+            pid: process_id(&self.job.identity, self.rank),
             clock: None,
             shared_memory: None,
             open_files: None,
@@ -72,11 +75,13 @@ impl ProgramStart {
     }
 }
 
-/// The process id of a rank: its own among the job's first 1900 ranks, and always far enough below the limit for the ids
-/// of some threads.
-fn process_id(rank: Rank) -> u32 {
-    let choices = (COMMON_PID_MAX - 2 * FIRST_PID) / PID_STEP;
-    FIRST_PID + (rank % choices) * PID_STEP
+/// The process id of a rank, the same on every node: its own among the job's first 1900 ranks. Programs name files by host and process
+/// id, so where the ids of a job begin is drawn from its identity: those of two jobs on one node, or with one file system, seldom meet.
+fn process_id(job: &[u8; 16], rank: Rank) -> u32 {
+    let steps = (COMMON_PID_MAX - 2 * FIRST_PID) / PID_STEP;
+    // Below 2^15, so nothing is cut off.
+    let drawn = (u128::from_be_bytes(*job) % u128::from(steps * PID_OFFSETS)) as u32;
+    FIRST_PID + (drawn / PID_OFFSETS + rank % steps) % steps * PID_STEP + drawn % PID_OFFSETS
 }
 
 #[cfg(test)]
@@ -86,8 +91,26 @@ mod tests {
 
     #[test]
     fn process_ids_are_distinct_and_in_range() {
-        let ids: HashSet<u32> = (0..1900).map(process_id).collect();
-        assert_eq!(ids.len(), 1900);
-        assert!((0..1_000_000).step_by(97).map(process_id).all(|id| (FIRST_PID..COMMON_PID_MAX - 100).contains(&id)));
+        for job in [[0; 16], [7; 16], [255; 16]] {
+            let ranks: HashSet<u32> = (0..1900).map(|rank| process_id(&job, rank)).collect();
+            let reapers: HashSet<u32> = ranks.iter().map(|id| id + crate::supervisor::REAPER_PID_OFFSET).collect();
+            assert!(ranks.len() == 1900 && ranks.is_disjoint(&reapers));
+            // Between two of them are ids for the first one's reaper and its restorer's helpers.
+            let ascending: std::collections::BTreeSet<u32> = ranks.iter().copied().collect();
+            assert!(ascending.iter().zip(ascending.iter().skip(1)).all(|(one, next)| next - one >= PID_STEP));
+            let far = (0..1_000_000).step_by(97).map(|rank| process_id(&job, rank));
+            assert!(far.chain(reapers).all(|id| (FIRST_PID..COMMON_PID_MAX).contains(&id)));
+        }
+    }
+
+    #[test]
+    fn process_ids_of_two_jobs_seldom_meet() {
+        let job = |number: u64| {
+            let mut identity = [0; 16];
+            identity[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+            identity
+        };
+        let first: HashSet<u32> = (0..1000).map(|number| process_id(&job(number), 0)).collect();
+        assert!(first.len() > 900, "rank 0 of 1000 jobs has {} different ids", first.len());
     }
 }

@@ -11,7 +11,7 @@ use crate::memory::guards;
 use crate::memory::mapping_attributes::{self, MappingError};
 use crate::process::origin;
 use crate::process::state::StateError;
-use mend_image::ZONE;
+use mend_image::ZONES;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff};
 use mend_kernel::raw::syscall;
 use rustix::fd::{FromRawFd, OwnedFd};
@@ -58,7 +58,8 @@ pub(crate) enum RebuildError {
 pub(crate) fn handoff(scratch: &Scratch) -> Result<Handoff, RebuildError> {
     // SAFETY: scratch memory, written by the restorer before any thread ran; any bytes are valid.
     let handoff = unsafe { scratch.handoff().read() };
-    let inside = handoff.restorer_start >= ZONE.0 && handoff.restorer_end <= ZONE.1 && handoff.restorer_start <= handoff.restorer_end;
+    let within = |zone: (u64, u64)| handoff.restorer_start >= zone.0 && handoff.restorer_end <= zone.1;
+    let inside = ZONES.into_iter().any(within) && handoff.restorer_start <= handoff.restorer_end;
     if handoff.magic == HANDOFF_MAGIC && inside { Ok(handoff) } else { Err(RebuildError::Handoff) }
 }
 

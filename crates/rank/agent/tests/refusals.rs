@@ -51,6 +51,18 @@ fn obstacles_are_named_beforehand_and_at_the_save_and_go_away() {
 }
 
 #[test]
+fn a_program_that_leaves_no_zone_to_the_restorer_is_named() {
+    let mut rank = Rank::start(3290, &compile("apps/zones.c"), &["3", "100"]);
+    rank.await_line("tick 1");
+    let found = rank.inspect();
+    assert!(found.obstacles.iter().any(|obstacle| obstacle.what.contains("zones of addresses")), "{found:?}");
+    let (error, _) = rank.try_save(&rank.directory.join("image")).expect_err("no zone is free");
+    assert!(error.contains("zones of addresses"), "{error}");
+    rank.resume();
+    rank.finish();
+}
+
+#[test]
 fn a_netlink_socket_is_waited_for_unless_it_stays() {
     let program = compile("apps/interfaces.c");
     let mut rank = Rank::start(3300, &program, &[]);

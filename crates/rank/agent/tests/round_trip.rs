@@ -40,6 +40,15 @@ fn memory_of_all_kinds() {
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
+/// A program was refused whose memory happened to lie where the restorer works.
+#[test]
+fn memory_where_a_restorer_could_work() {
+    for zones in ["1", "2"] {
+        let rank = Rank::start(2004, &compile("apps/zones.c"), &[zones, "100"]);
+        generations(rank, &["tick 3", "tick 10", "tick 20"]);
+    }
+}
+
 #[test]
 fn python_goes_on() {
     const PROGRAM: &str = r#"

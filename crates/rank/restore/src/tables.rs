@@ -4,7 +4,7 @@ use crate::RestoreError;
 use crate::arena::Arena;
 use crate::stream::{Record, Stream};
 use crate::sys;
-use mend_image::ZONE;
+use mend_image::ZONES;
 use mend_image::fixed::Fixed;
 use mend_image::handoff::{Context, Handoff};
 use mend_image::launch::Role;
@@ -110,11 +110,12 @@ impl<'a> Tables<'a> {
     pub fn check(&self, stream: &Stream) -> Result<Process, RestoreError<'static>> {
         let mut last = 0;
         let objects = self.objects().count();
+        let Some(zone) = ZONES.get(stream.header().zone as usize) else { return Err(stream.inconsistent()) };
         for record in self.mappings() {
             let aligned = (record.start | record.end | record.offset).is_multiple_of(4096);
             let ordered = last <= record.start && record.start < record.end && record.end <= TOP;
             let known = record.object == mapping::NO_OBJECT || (record.object as usize) < objects;
-            if !aligned || !ordered || !known || (record.start < ZONE.1 && record.end > ZONE.0) {
+            if !aligned || !ordered || !known || (record.start < zone.1 && record.end > zone.0) {
                 return Err(stream.inconsistent());
             }
             last = record.end;

@@ -123,6 +123,9 @@ fn check_machine(header: &Header, own: &Space) {
     if pid as u32 != header.pid {
         fail(Failure::Launch, 0, text!("the restorer has process id {pid}, the image needs {}", header.pid));
     }
+    if header.zone as usize != zone::NUMBER {
+        fail(Failure::Launch, 0, text!("this restorer works in zone {}, the image leaves it zone {}", zone::NUMBER, header.zone));
+    }
     if let Err(error) = header.cpu().runs_on(&Cpu::detect()) {
         fail(Failure::Machine, 0, text!("{error}"));
     }

@@ -1,9 +1,8 @@
 //! The address space the restorer starts in: finding out about it, and leaving it.
 
 use crate::report::fail;
-use crate::zone::{self, COPY, VDSO_WAITS};
+use crate::zone::{self, COPY, VDSO_WAITS, ZONE};
 use core::format_args as text;
-use mend_image::ZONE;
 use mend_image::launch::Failure;
 use mend_image::record::{Mapping, mapping};
 use mend_restore::sys;

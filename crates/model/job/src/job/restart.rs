@@ -11,7 +11,7 @@ use crate::tiering::object_address;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::recovery::{Action, Source};
 use mend_messages::daemon::ToDaemon;
-use mend_messages::files::{KeptFile, PutOrder};
+use mend_messages::files::{KeptFile, NotPut, PutOrder};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageLocation, ImageOrigin, ImageRef, TierDone, TierOrder};
 use std::collections::BTreeMap;
@@ -100,13 +100,13 @@ impl Job {
     }
 
     /// A node put files back, or could not.
-    pub(crate) fn files_put(&mut self, node: NodeIndex, result: Result<Vec<String>, String>) {
+    pub(crate) fn files_put(&mut self, node: NodeIndex, result: Result<Vec<String>, NotPut>) {
         if self.ending.is_some() || !self.putting.remove(&node) {
             return;
         }
         match result {
             Ok(warnings) => warnings.into_iter().for_each(|warning| self.tell(Notice::FilePut(warning))),
-            Err(error) => return self.end(End::FileNotPut { node, error }),
+            Err(NotPut { error, kept }) => return self.end(End::FileNotPut { node, error, kept }),
         }
         if self.putting.is_empty() {
             self.build_ranks();

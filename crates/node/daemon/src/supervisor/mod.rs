@@ -39,7 +39,9 @@ use std::time::{Duration, Instant};
 
 /// Reapers in a shared namespace have ids of their own, too, between those of two ranks: a restored program finds its parent's
 /// as it was.
-const REAPER_PID_OFFSET: u32 = 8;
+pub const REAPER_PID_OFFSET: u32 = 8;
+/// Where the ids of all but a rank's first process may begin in a namespace of its own.
+const OWN_PIDS: std::ops::Range<u32> = 300..28_000;
 /// How long an earlier process of the rank may take to be gone from a shared namespace.
 const LEAVING_TIME: Duration = Duration::from_secs(2);
 
@@ -146,6 +148,9 @@ fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>, shared:
         }
         // Refused where parts of /proc are masked (containers): /proc/self still works in the one that is there.
         let _ = mount_proc();
+        if !shared {
+            let _ = draw_last_pid();
+        }
         reaper::run(control, &launch, files)
     };
     if let (Some(namespace), Some(id)) = (shared, id)
@@ -176,6 +181,13 @@ fn fork_into(namespace: &OwnedFd, id: Pid, mut child: impl FnMut() -> i32) -> io
     }
     move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))?;
     Ok(None)
+}
+
+/// In a namespace of a rank's own: what the kernel counts up from here on begins at a place drawn at random, or children would have the
+/// same ids in every job. They stay below what every node accepts, so that the ids of threads can be given back anywhere.
+fn draw_last_pid() -> io::Result<()> {
+    let drawn = OWN_PIDS.start + u32::from_ne_bytes(mend_wire::random_bytes::<4>()) % (OWN_PIDS.end - OWN_PIDS.start);
+    std::fs::write("/proc/sys/kernel/ns_last_pid", drawn.to_string())
 }
 
 fn receive_launch(control: &mut UnixStream) -> io::Result<(Launch, Vec<OwnedFd>)> {

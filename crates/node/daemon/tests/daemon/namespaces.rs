@@ -3,7 +3,7 @@
 use crate::controller::{Controller, Daemon, for_each_isolated_user, marker, until_no_process_with};
 use mend_image::cpu::Cpu;
 use mend_image::{Header, put_text};
-use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreSource, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Says in which namespace it is.
@@ -44,13 +44,41 @@ fn ranks_can_be_told_to_have_one_each() {
     });
 }
 
+/// A job of two ranks whose identity gives them the first ids there are: 1000 and 1016, with reapers 1008 and 1024.
+fn with_first_ids(daemon: &Daemon, words: &[&str]) -> JobIntroduction {
+    JobIntroduction { identity: [0; 16], ..daemon.introduction(words, 2) }
+}
+
+/// A program that names files by host and process id (a JVM's hsperfdata) must not find those of another job. A rank has its id again
+/// wherever it is started, in a namespace of its own as in a shared one.
+#[test]
+fn ids_differ_between_jobs_and_not_between_nodes() {
+    for_each_isolated_user(async |user| {
+        let (one, other) = (Daemon::start(user), Daemon::start(user));
+        for size in [1, 2] {
+            let mut seen = Vec::new();
+            for (daemon, job) in [(&one, 1), (&one, 2), (&other, 1)] {
+                let introduction =
+                    JobIntroduction { identity: [job; 16], ..daemon.introduction(&["sh", "-c", "echo $$; sh -c 'echo $$'; true"], size) };
+                let mut job = daemon.introduced(introduction).await;
+                job.start(0, false).await;
+                let run = job.until_exit(0).await;
+                seen.push(run.out().lines().map(str::to_owned).collect::<Vec<_>>());
+            }
+            assert_ne!(seen[0][0], seen[1][0], "of two jobs");
+            assert_eq!(seen[0][0], seen[2][0], "on two nodes");
+            assert!(seen[0][1] != seen[1][1] || seen[0][1] != seen[2][1], "children: {seen:?}");
+        }
+    });
+}
+
 /// First processes have the ids that Mend gives, their children what was drawn far above.
 #[test]
 fn ids_do_not_meet() {
     for_each_isolated_user(async |user| {
         let daemon = Daemon::start(user);
         let script = "echo $$ $PPID; sh -c 'echo $$'; kill -0 1000 && echo reached";
-        let mut job = daemon.job(&["sh", "-c", script], 2).await;
+        let mut job = daemon.introduced(with_first_ids(&daemon, &["sh", "-c", script])).await;
         job.start(1, false).await;
         let run = job.until_exit(1).await;
         let lines: Vec<&str> = run.out().lines().collect();
@@ -81,7 +109,7 @@ fn what_a_killed_reaper_leaves_is_ended_and_the_others_go_on() {
         let mark = marker();
         // Their children are marked with their rank's number, too.
         let script = "setsid sh -c 'sleep 1000; true' $0$PMI_RANK & sh -c 'sleep 1000; true' $0$PMI_RANK & echo up; wait";
-        let mut job = daemon.job(&["sh", "-c", script, &mark], 2).await;
+        let mut job = daemon.introduced(with_first_ids(&daemon, &["sh", "-c", script, &mark])).await;
         for rank in 0..2 {
             job.start(rank, false).await;
             assert_eq!(job.line(rank).await, "up");
@@ -124,7 +152,7 @@ async fn places(daemon: &Daemon, job: &mut Controller, cases: &[(u32, u32)]) -> 
 fn a_saved_rank_comes_into_it_if_its_ids_are_fit_and_free() {
     for_each_isolated_user(async |user| {
         let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nexec >\"${0%/*}/seen\"\nreadlink /proc/self/ns/pid\n");
-        let mut job = daemon.job(&["sh", "-c", WHERE], 2).await;
+        let mut job = daemon.introduced(with_first_ids(&daemon, &["sh", "-c", WHERE])).await;
         job.start(0, false).await;
         let shared = job.line(0).await;
         // Drawn; counted from the beginning; not told; rank 0 has the id.

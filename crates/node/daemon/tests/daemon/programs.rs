@@ -1,7 +1,7 @@
 //! Starting programs: what they find, what they may do, how they end.
 
 use crate::controller::{Daemon, for_each_isolated_user, for_each_user};
-use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, ToDaemon};
 use std::process::Command;
 
 const SIGTERM: i32 = 15;
@@ -98,7 +98,9 @@ fn a_rank_has_its_own_ids_and_nothing_it_should_not() {
         // A shell's redirections come and go; what `ls` sees beyond 0 to 3 is its own directory.
         let script = "test $$ = $MEND_RANK_PID || echo pid $$; ps -o pgid= -p $$ | tr -d ' '; \
             grep -E 'Cap(Inh|Amb)' /proc/self/status; grep SigIgn /proc/self/status; grep SigBlk /proc/self/status; ls /proc/$$/fd";
-        let mut job = daemon.job(&["sh", "-c", script], 3).await;
+        // An identity with which ids begin at 1000.
+        let introduction = JobIntroduction { identity: [0; 16], ..daemon.introduction(&["sh", "-c", script], 3) };
+        let mut job = daemon.introduced(introduction).await;
         job.start(2, false).await;
         let run = job.until_exit(2).await;
         let zeros = "0000000000000000";

@@ -141,7 +141,11 @@ impl BackgroundWriter {
         Err(match (self.killed, end) {
             (Some(why), _) => format!("writing in the background was given up: {why}"),
             (None, copy::End::Killed(signal)) => {
-                let next = if self.killed_by_kernel { "; the next image is written while the program stands still" } else { "" };
+                // Nobody else kills it, as far as is known.
+                let next = match self.killed_by_kernel {
+                    true => "; the next image is written while the program stands still (hint: free memory on its node)",
+                    false => "",
+                };
                 format!("the process that wrote in the background was killed by signal {signal}{next}")
             }
             (None, copy::End::Exited(code)) => format!("the process that wrote in the background ended with code {code}"),
@@ -150,12 +154,12 @@ impl BackgroundWriter {
 
     fn explain(&self, failure: Failure) -> String {
         match failure {
-            Failure::Write(error) => error.to_string(),
+            Failure::Write(error) => hinting(&error, error.hint()),
             Failure::Unfinished(unfinished) => {
                 let error: TargetError = self.target.explain(unfinished);
-                error.to_string()
+                hinting(&error, error.hint())
             }
-            Failure::Open(errno) => format!("/proc/self cannot be read: {errno}"),
+            Failure::Open(errno) => hinting(&format_args!("/proc/self cannot be read: {errno}"), mend_report::proc_hint(&errno.into())),
             Failure::Advice(start) => format!("the program changed the advice on its memory at {start:#x} meanwhile; try again"),
         }
     }
@@ -172,6 +176,11 @@ impl BackgroundWriter {
         let _ = poll(&mut [PollFd::from_borrowed_fd(self.copy.ended(), PollFlags::IN)], Some(&limit));
         self.check()
     }
+}
+
+/// The controller knows of a failure what its text says, and no cause to give a hint for.
+fn hinting(cause: &dyn core::fmt::Display, hint: &str) -> String {
+    if hint.is_empty() { cause.to_string() } else { format!("{cause} (hint: {hint})") }
 }
 
 impl Drop for BackgroundWriter {

@@ -257,6 +257,7 @@ fn header(request: &SaveRequest, quiesced: &QuiescedProcess, layout: &Layout, ar
         lowest_thread: lowest_thread(quiesced),
         threads: quiesced.parked.threads().count() as u32 + 1,
         mappings: layout.plans.len() as u32,
+        zone: layout.zone,
         top_descriptor: quiesced.descriptors.top(),
         roles: quiesced.descriptors.roles(),
         ..Header::default()

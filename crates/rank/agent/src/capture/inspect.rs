@@ -77,7 +77,7 @@ pub(crate) fn inspect(
                 fingerprints.tidy();
             }
         }
-        Err(error) => add(format!("the address space cannot be read: {error}"), "the rank needs a readable /proc"),
+        Err(error) => add(format!("the address space cannot be read: {error}"), mend_report::proc_hint(&error)),
     }
     for (name, hint) in process_obstacles(copy) {
         add(name, hint);

@@ -43,9 +43,9 @@ impl SaveError {
             SaveError::Layout(error) => error.hint(),
             SaveError::Descriptor(error) => error.hint(),
             SaveError::NodeFile(error) => error.hint(),
-            SaveError::Target(_) => "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it",
-            SaveError::Write(_) => "look at space and quota of the target, or at the node that receives",
-            SaveError::Read { .. } => "the rank needs a readable /proc; a setuid or non-dumpable program has none",
+            SaveError::Target(error) => error.hint(),
+            SaveError::Write(error) => error.hint(),
+            SaveError::Read { source, .. } => mend_report::proc_hint(source),
             SaveError::Unstable => "try again",
             SaveError::Obstacle { hint, .. } => hint,
         }

@@ -16,6 +16,16 @@ pub(crate) enum TargetError {
     File { path: PathBuf, what: &'static str, errno: Errno },
 }
 
+impl TargetError {
+    /// What a user can do; may be empty.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            TargetError::Name(_) => "",
+            TargetError::File { errno, .. } => mend_report::storage_hint(&(*errno).into()),
+        }
+    }
+}
+
 /// Before anything is opened.
 pub(crate) enum Target {
     File(PathBuf),

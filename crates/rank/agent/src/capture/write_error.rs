@@ -22,3 +22,17 @@ pub(crate) enum WriteError {
     #[error("the image would hold more than its format allows")]
     Format,
 }
+
+impl WriteError {
+    /// What a user can do; may be empty.
+    pub fn hint(self) -> &'static str {
+        match self {
+            WriteError::Out(Errno::PIPE | Errno::CONNRESET) | WriteError::Stalled => {
+                "look at what takes the image: the node that the rank moves to, or mendd on this one"
+            }
+            WriteError::Out(errno) => mend_report::storage_hint(&errno.into()),
+            WriteError::Memory(_, errno) | WriteError::Pagemap(errno) => mend_report::proc_hint(&errno.into()),
+            WriteError::Sender | WriteError::Format => "",
+        }
+    }
+}

@@ -93,7 +93,7 @@ impl KeptFiles {
     pub fn synced(&mut self) -> Reply {
         let failed = |(path, errno): (PathBuf, Errno)| Reply::Failed {
             error: format!("{} cannot be made durable: {errno}", path.display()),
-            hint: "look at space and quota of the checkpoint directory".to_string(),
+            hint: mend_report::storage_hint(&errno.into()).to_string(),
         };
         self.sync().map_or_else(failed, |()| Reply::Synced)
     }

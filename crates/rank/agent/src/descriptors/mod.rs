@@ -128,7 +128,7 @@ impl DescriptorError {
         match self {
             DescriptorError::Unsupported { hint, .. } => hint,
             DescriptorError::Netlink { .. } => "it stayed open for long: close it before a checkpoint",
-            _ => "the rank needs a readable /proc",
+            DescriptorError::Examine { source, .. } | DescriptorError::List(source) => mend_report::proc_hint(source),
         }
     }
 

@@ -48,7 +48,10 @@ impl NodeFileError {
     pub fn hint(&self) -> &'static str {
         match self {
             NodeFileError::Large(_) => "keep large files open or mapped, or in a directory on a disk that other nodes see",
-            NodeFileError::Unreadable { .. } => "let the program have read access to its own files, or remove them",
+            NodeFileError::Unreadable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "let the program have read access to its own files, or remove them"
+            }
+            NodeFileError::Unreadable { source, .. } => mend_report::process_hint(source),
         }
     }
 }

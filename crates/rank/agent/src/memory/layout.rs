@@ -41,6 +41,8 @@ pub(crate) struct Layout {
     pub plans: Vec<MappingPlan>,
     pub objects: Vec<Object>,
     pub strings: Vec<u8>,
+    /// A zone of addresses in which there is nothing ([`mend_image::ZONES`]).
+    pub zone: u32,
     by_path: HashMap<String, u32>,
     by_identity: HashMap<(u64, u64), u32>,
 }
@@ -52,24 +54,31 @@ pub(crate) enum LayoutError {
     Unsupported { name: String, start: u64, why: &'static str },
     #[error("mapped file {path} cannot be read")]
     File { path: String, source: io::Error },
-    #[error("the address space maps Mend's own zone at {0:#x}")]
-    Zone(u64),
+    #[error("the program has memory in all {} zones of addresses that a restart could use", mend_image::ZONES.len())]
+    Zones,
 }
 
 impl LayoutError {
     pub fn hint(&self) -> &'static str {
         match self {
             LayoutError::Unsupported { .. } => "use a build or setting of the program that does without it",
-            LayoutError::File { .. } => "keep the files that a program maps readable",
-            LayoutError::Zone(_) => "report this program: it places memory where Mend's restorer works",
+            LayoutError::File { source, .. } if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound) => {
+                "keep the files that a program maps readable"
+            }
+            LayoutError::File { source, .. } => mend_report::process_hint(source),
+            LayoutError::Zones => "report this program: it places memory wherever Mend's restorer could work",
         }
     }
+}
+
+fn free_zone(areas: &[Area]) -> Result<u32, LayoutError> {
+    mend_image::free_zone(areas.iter().map(|area| (area.start, area.end))).ok_or(LayoutError::Zones)
 }
 
 impl Layout {
     /// Plans every area. `excluded` (ascending, disjoint) come back as empty private memory.
     pub fn plan(areas: &[Area], advice: &Advice, excluded: &[(u64, u64)], files: &mut DescribedFiles) -> Result<Self, LayoutError> {
-        let mut layout = Layout::default();
+        let mut layout = Layout { zone: free_zone(areas)?, ..Layout::default() };
         for area in areas {
             layout.plan_area(area, advice, excluded, files)?;
         }
@@ -84,7 +93,7 @@ impl Layout {
     /// Plans what can be planned. Each file is examined once, however often it is mapped.
     fn survey(areas: &[Area], advice: &Advice, files: &mut DescribedFiles) -> (Self, Vec<LayoutError>) {
         let mut layout = Layout::default();
-        let mut errors: Vec<LayoutError> = Vec::new();
+        let mut errors: Vec<LayoutError> = free_zone(areas).err().into_iter().collect();
         for area in areas {
             if !errors.iter().any(|error| matches!(error, LayoutError::File { path, .. } if *path == area.name)) {
                 errors.extend(layout.plan_area(area, advice, &[], files).err());
@@ -96,9 +105,6 @@ impl Layout {
     fn plan_area(&mut self, area: &Area, advice: &Advice, excluded: &[(u64, u64)], files: &mut DescribedFiles) -> Result<(), LayoutError> {
         if area.name == "[vsyscall]" {
             return Ok(());
-        }
-        if area.start < mend_image::ZONE.1 && area.end > mend_image::ZONE.0 {
-            return Err(LayoutError::Zone(area.start));
         }
         let whole = excluded.iter().any(|(start, end)| *start <= area.start && *end >= area.end);
         let template = if whole {

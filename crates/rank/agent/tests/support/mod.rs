@@ -71,10 +71,10 @@ pub fn compile(source: &str) -> PathBuf {
         .clone()
 }
 
-/// The restorer, built on its own.
-pub fn restorer() -> &'static Path {
+/// The restorer of a zone of addresses, built on its own.
+pub fn restorer(zone: u32) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
+    let first = BUILT.get_or_init(|| {
         let target = build_directory().parent().unwrap().join("restorer");
         let status = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--release", "--manifest-path"])
@@ -84,10 +84,12 @@ pub fn restorer() -> &'static Path {
             .status()
             .unwrap();
         assert!(status.success());
-        let copy = shared_directory().join("mend-restorer");
-        std::fs::copy(target.join("release/mend-restorer"), &copy).unwrap();
-        copy
-    })
+        for name in ["mend-restorer", "mend-restorer-1", "mend-restorer-2"] {
+            std::fs::copy(target.join("release").join(name), shared_directory().join(name)).unwrap();
+        }
+        shared_directory().join("mend-restorer")
+    });
+    if zone == 0 { first.clone() } else { first.with_file_name(format!("mend-restorer-{zone}")) }
 }
 
 fn preload() -> &'static Path {
@@ -498,7 +500,7 @@ impl Rank {
             mode,
         };
         let mut command = supervise(true, header.pid);
-        command.arg(restorer()).args(arguments.words());
+        command.arg(restorer(header.zone)).args(arguments.words());
         let given = [control_theirs.as_raw_fd(), agent_theirs.as_raw_fd(), theirs.as_raw_fd(), stdin_theirs.as_raw_fd()];
         inherit(&mut command, image_fds.into_iter().chain(given).collect());
         let child = command.spawn().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::image::{Image, PAGE, Place, file_object, file_of, restore, restore_files};
 use crate::{page_of, several};
-use mend_image::ZONE;
+use mend_image::ZONES;
 use mend_image::launch::{Failure, Mode};
 use mend_image::record::object;
 use mend_restore::RestoreError;
@@ -101,7 +101,7 @@ fn well_formed_nonsense_is_refused() {
     // A page twice.
     refuse(&|image, place| image.pages.push((place.page(5), page_of(1))));
     // The restorer's own place, mappings out of order, a mapping of no object that there is.
-    refuse(&|image, _| image.mappings[1].start = ZONE.0);
+    refuse(&|image, _| image.mappings[1].start = ZONES[0].0);
     refuse(&|image, _| image.mappings.swap(0, 1));
     refuse(&|image, _| image.mappings[2].object = 5);
     // Hand-over outside of the image.

@@ -148,6 +148,7 @@ impl Job {
                 self.listed.retain(|number| !gone.contains(number));
                 self.newer_than_lists.retain(|number| !gone.contains(number));
                 self.periodic.removed(&gone);
+                self.tidy_tiers();
                 Outcome::Removed
             }
             Err(trouble) => Outcome::Failed(Failure::Storage(trouble)),

@@ -66,7 +66,10 @@ impl Job {
                 }
                 self.exited(rank, status);
             }
-            FromDaemon::Exited { rank, .. } => self.target_ended(node, rank),
+            FromDaemon::Exited { rank, status } => {
+                self.target_ended(node, rank);
+                self.source_ended(node, rank, status);
+            }
             FromDaemon::Refused { error } => self.end(End::Refused { node, error }),
             FromDaemon::StdinLeft { bytes, .. } => self.input_left(node, bytes),
             FromDaemon::StdinTaken { .. } => self.effect(Effect::Stdin(StdinEffect::Taken)),
@@ -234,6 +237,18 @@ impl Job {
         if self.input_left_on.take_if(|left| *left == node).is_some() || !self.keeps(Safeguard::OnlyTheSourceLeavesInput) {
             self.effect(Effect::Stdin(StdinEffect::Left(bytes)));
         }
+    }
+
+    /// The process that rank 0 left ended before it could be discarded, and tells no more what it was not given.
+    fn source_ended(&mut self, node: NodeIndex, rank: Rank, status: ExitStatus) {
+        if rank != 0 || self.input_left_on.take_if(|left| *left == node).is_none() || !self.keeps(Safeguard::LostInputIsGivenAgain) {
+            return;
+        }
+        if self.input_again > 0 {
+            // What rank 0 was to be given again is nowhere else: it is as if the process had ended before the rank left it.
+            return self.exited(rank, status);
+        }
+        self.effect(Effect::Stdin(StdinEffect::Lost));
     }
 
     pub(crate) fn feed(&mut self, bytes: Vec<u8>) {

@@ -59,8 +59,6 @@ pub enum Safeguard {
     LostInputIsGivenAgain,
     /// Of a checkpoint that is gone no node keeps anything.
     GoneOnesGoEverywhere,
-    /// A checkpoint that was published while the checkpoints were looked for is there, whatever was found.
-    OldListsAreNoNews,
 }
 
 /// Those that are in, for machines that are not the job's.

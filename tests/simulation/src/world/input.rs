@@ -64,9 +64,9 @@ impl World {
         open
     }
 
-    /// What the machine wants done about it.
-    pub(crate) fn stdin_effect(&mut self, wanted: StdinEffect) -> Result<(), String> {
-        let Some(reader) = &mut self.stdin.reader else { return Ok(()) };
+    /// What the machine wants done about it, and what the controller tells it at once.
+    pub(crate) fn stdin_effect(&mut self, wanted: StdinEffect) -> Option<Event> {
+        let reader = self.stdin.reader.as_mut()?;
         let given = match wanted {
             StdinEffect::Read => {
                 self.read_piece();
@@ -96,11 +96,7 @@ impl World {
                 reader.input.pass(bytes)
             }
         };
-        // The controller tells the machine at once.
-        if let Some(bytes) = given {
-            self.later(Event::Stdin(bytes));
-        }
-        Ok(())
+        given.map(Event::Stdin)
     }
 
     fn read_piece(&mut self) {

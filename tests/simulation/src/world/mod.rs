@@ -308,6 +308,7 @@ impl World {
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
+        let mut at_once = Vec::new();
         for effect in effects {
             if self.options.trace {
                 eprintln!("{:>12}     => {effect:?}", self.now);
@@ -352,7 +353,7 @@ impl World {
                 }
                 Effect::Print { .. } | Effect::OutputEnds { .. } | Effect::CancelUpkeep | Effect::KeepRestarts(_) => {}
                 Effect::Note { number } => self.note_input(number),
-                Effect::Stdin(wanted) => self.stdin_effect(wanted)?,
+                Effect::Stdin(wanted) => at_once.extend(self.stdin_effect(wanted)),
                 Effect::KeepTiers { number, complete } => self.check_tiers(number, &complete)?,
                 Effect::StoreManifest { task, number, node, to } => self.store_manifest(task, number, node, to),
                 Effect::RemoveImages { number, ranks } => self.disk.remove_images(number, &ranks),
@@ -362,7 +363,8 @@ impl World {
                 }
             }
         }
-        Ok(())
+        // Before anything else is told to the machine.
+        at_once.into_iter().try_for_each(|event| self.feed(event))
     }
 
     pub(crate) fn later(&mut self, event: Event) {

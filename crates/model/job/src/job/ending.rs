@@ -111,9 +111,7 @@ impl Job {
     pub(crate) fn relisted(&mut self, numbers: Vec<u64>) {
         self.lists = self.lists.saturating_sub(1);
         self.listed = numbers.into_iter().collect();
-        if self.keeps(Safeguard::OldListsAreNoNews) {
-            self.listed.extend(&self.newer_than_lists);
-        }
+        self.listed.extend(&self.newer_than_lists);
         if self.lists == 0 {
             self.newer_than_lists.clear();
         }

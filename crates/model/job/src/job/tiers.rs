@@ -161,7 +161,8 @@ impl Job {
 
     /// The job has ended well: nothing of it is left on any node.
     pub(crate) fn close_tiers(&mut self) {
-        if self.tiers.is_some() {
+        // Copies that are reported later are gone by then.
+        if self.tiers.take().is_some() {
             self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Close)));
         }
     }

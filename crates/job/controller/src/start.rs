@@ -409,7 +409,7 @@ impl Notes {
 
 async fn restart_newest(spec: &mut RestartSpec, key: Option<&Key>, notes: &mut Notes) -> Result<i32, RunError> {
     let mut choice = CheckpointChoice::new(spec.candidates.count(), Kept::default());
-    let (mut step, mut manifest) = (choice.next(), None);
+    let (mut step, mut manifest) = (choice.next_candidate(), None);
     let (mut failure, mut begun) = (RunError::from(spec.candidates.none()), false);
     loop {
         step = match step {
@@ -441,7 +441,7 @@ async fn restart_newest(spec: &mut RestartSpec, key: Option<&Key>, notes: &mut N
                 spec.candidates.pass_over(at, &failure, begun);
                 notes.passed_over(&mut spec.candidates);
                 notes.written = false;
-                choice.next()
+                choice.next_candidate()
             }
             Step::End => return Err(failure),
         };

@@ -48,7 +48,7 @@ pub enum Step {
     Load(usize),
     /// Restart from it. → [`CheckpointChoice::failed`], if it fails
     Begin(usize, Checks),
-    /// Say that it is passed over, for the failure that was told last. → [`CheckpointChoice::next`]
+    /// Say that it is passed over, for the failure that was told last. → [`CheckpointChoice::next_candidate`]
     PassOver(usize),
     /// The failure that was told last is the restart's; if there was none, there is no checkpoint.
     End,
@@ -73,7 +73,7 @@ impl CheckpointChoice {
     }
 
     /// The next candidate.
-    pub fn next(&mut self) -> Step {
+    pub fn next_candidate(&mut self) -> Step {
         let Some(newest) = self.left.checked_sub(1) else { return Step::End };
         self.left = newest;
         self.checks = Checks::WhileRestoring;
@@ -116,26 +116,26 @@ mod tests {
     #[test]
     fn only_what_is_wrong_with_a_checkpoint_leads_to_an_older_one() {
         let mut choice = CheckpointChoice::new(3, Kept::default());
-        assert_eq!(choice.next(), Step::Load(2));
+        assert_eq!(choice.next_candidate(), Step::Load(2));
         assert_eq!(choice.loaded(Err(LoadFailure::Unusable)), Step::PassOver(2));
-        assert_eq!(choice.next(), Step::Load(1));
+        assert_eq!(choice.next_candidate(), Step::Load(1));
         assert_eq!(choice.loaded(Ok(false)), Step::Begin(1, Checks::WhileRestoring));
         assert_eq!(choice.clone().failed(Blame::Elsewhere), Step::End);
         assert_eq!(choice.failed(Blame::Image), Step::PassOver(1));
-        assert_eq!(choice.next(), Step::Load(0));
+        assert_eq!(choice.next_candidate(), Step::Load(0));
         assert_eq!(choice.clone().loaded(Err(LoadFailure::Unusable)), Step::End);
         assert_eq!(choice.loaded(Err(LoadFailure::NoKey)), Step::End);
-        assert_eq!(choice.next(), Step::End);
+        assert_eq!(choice.next_candidate(), Step::End);
     }
 
     #[test]
     fn with_tiers_all_copies_are_checked_before_an_older_one_is_taken() {
         let mut choice = CheckpointChoice::new(2, Kept::default());
-        choice.next();
+        choice.next_candidate();
         assert_eq!(choice.loaded(Ok(true)), Step::Begin(1, Checks::WhileRestoring));
         assert_eq!(choice.failed(Blame::Image), Step::Begin(1, Checks::Before));
         assert_eq!(choice.failed(Blame::Image), Step::PassOver(1));
-        choice.next();
+        choice.next_candidate();
         assert_eq!(choice.loaded(Ok(true)), Step::Begin(0, Checks::WhileRestoring), "the next one is begun as the first one was");
     }
 }

@@ -119,7 +119,7 @@ impl World {
         let (mut choice, numbers, mut step) = self.choice.take().unwrap_or_else(|| {
             let numbers = self.disk.numbers();
             let mut choice = CheckpointChoice::new(numbers.len(), self.kept());
-            let first = choice.next();
+            let first = choice.next_candidate();
             (choice, numbers, first)
         });
         loop {
@@ -133,7 +133,7 @@ impl World {
                     self.choice = Some((choice, numbers, step));
                     return Ok(Some(number));
                 }
-                Step::PassOver(_) => choice.next(),
+                Step::PassOver(_) => choice.next_candidate(),
                 Step::End => {
                     // What the nodes of the last try had of it was looked at then.
                     if let (true, Some(good)) = (self.tiers.is_empty(), numbers.iter().find(|&&number| self.disk.is_sound(number))) {

@@ -207,8 +207,7 @@ impl RunError {
     pub fn blame(&self) -> Blame {
         match self {
             Self::Restore { image: true, .. } => Blame::Image,
-            Self::File { kept: true, .. } => Blame::Checkpoint,
-            Self::Manifest(_) => Blame::Checkpoint,
+            Self::Manifest(_) | Self::File { kept: true, .. } => Blame::Checkpoint,
             _ => Blame::Elsewhere,
         }
     }
@@ -233,5 +232,17 @@ impl RunError {
             Self::Interrupted { signal } => 128 + signal,
             _ => 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_file_that_is_damaged_blames_the_checkpoint_and_a_changed_one_does_not() {
+        let file = |kept| RunError::File { host: "a".into(), error: "torn".into(), kept };
+        assert!(matches!((file(true).blame(), file(false).blame()), (Blame::Checkpoint, Blame::Elsewhere)));
+        assert_ne!(file(true).hint(), file(false).hint());
     }
 }

@@ -14,7 +14,7 @@ use crate::conversation;
 use crate::local_rank::{LocalRanks, PendingRestore};
 use crate::outbox::{Ordered, Urgent};
 use crate::rank::{Command, Milestone, RankEvent};
-use crate::sink::{Sink, Sinks};
+use crate::sink::{Sink, Sinks, hinting, keep_saved, not_kept};
 use mend_coordination::batch::Batch;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
@@ -22,14 +22,14 @@ use mend_messages::agent::{
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::report::Report;
-use mend_report::with_causes;
+use mend_report::{storage_hint, with_causes};
 use mend_transfer::TransferError;
 use mend_transfer::peer::{self, Token};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// How far a save came while nobody waited for it.
@@ -87,7 +87,7 @@ impl NotReady {
     fn hint(&self) -> &'static str {
         match self {
             Self::Transfer(error) => error.hint(),
-            Self::Sink(_) => NO_ROOM_HINT,
+            Self::Sink(error) => storage_hint(error),
         }
     }
 }
@@ -484,7 +484,7 @@ impl AgentRouter {
             let reply = match (reply, sink) {
                 (Reply::Saved(saved), Some(sink)) => keep_saved(saved, sink).await,
                 (Reply::Failed { error, hint }, Some(sink)) => match sink.give_up().await {
-                    Some(error) => Reply::Failed { error, hint: NO_ROOM_HINT.into() },
+                    Some(error) => not_kept(&error),
                     None => Reply::Failed { error, hint },
                 },
                 (reply, _) => reply,
@@ -501,8 +501,11 @@ impl AgentRouter {
         let sink = self.behind.remove(&(id, image));
         tokio::spawn(async move {
             let result = match (result, sink) {
-                (Ok(written), Some(sink)) => sink.keep(written.bytes).await.map(|bytes| Written { bytes, ..written }),
-                (Err(error), Some(sink)) => Err(sink.give_up().await.unwrap_or(error)),
+                (Ok(written), Some(sink)) => match sink.keep(written.bytes).await {
+                    Ok(bytes) => Ok(Written { bytes, ..written }),
+                    Err(error) => Err(hinting(&error)),
+                },
+                (Err(error), Some(sink)) => Err(sink.give_up().await.map_or(error, |error| hinting(&error))),
                 (result, None) => result,
             };
             urgent.send(FromDaemon::Written { rank, id: image, result: result.map_err(Unwritten::Failed) });
@@ -534,19 +537,6 @@ impl AgentRouter {
     }
 }
 
-/// The agent has written all; only when the file is durable is it saved.
-async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
-    let began = Instant::now();
-    match sink.keep(saved.bytes).await {
-        Ok(bytes) => {
-            let write_us = saved.write_us.saturating_add(began.elapsed().as_micros() as u64);
-            Reply::Saved(Saved { bytes, write_us, ..saved })
-        }
-        Err(error) => Reply::Failed { error, hint: NO_ROOM_HINT.into() },
-    }
-}
-
-const NO_ROOM_HINT: &str = "name a directory for checkpoints that all nodes share, with --checkpoint-dir, or make room in it";
 const NO_AGENT: &str =
     "the preloaded library was not loaded into it (a setuid program, or one that became a static one?), or it has just started";
 const NO_AGENT_HINT: &str = "use a dynamically linked program without setuid bit, or try again in a moment";

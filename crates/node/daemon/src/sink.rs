@@ -8,8 +8,9 @@
 //! wrote, and it is durable; dropped before, nothing remains of it. Faults assumed: agents and disks fail at any moment.
 
 use crate::shared_memory;
-use mend_messages::agent::{Request, SaveOrder, SaveTarget};
+use mend_messages::agent::{Reply, Request, SaveOrder, SaveTarget, Saved};
 use mend_messages::files::KeepOrder;
+use mend_report::storage_hint;
 use mend_sealed::Key;
 use mend_transfer::TransferError;
 use mend_transfer::atomic_file::AtomicFile;
@@ -20,6 +21,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -112,7 +114,7 @@ fn checkpoints_of(file: &Path) -> &Path {
 
 impl Sink {
     /// The agent has written `bytes`: makes the file durable and gives it its name. Returns its length, bytes.
-    pub async fn keep(self, bytes: u64) -> Result<u64, String> {
+    pub async fn keep(self, bytes: u64) -> io::Result<u64> {
         match self {
             Self::Sealed(sealing) => sealing.keep(bytes).await,
             Self::Plain(partial) => {
@@ -122,17 +124,42 @@ impl Sink {
                     found => Err(io::Error::other(TransferError::Short { found, expected: bytes })),
                 };
                 let published = tokio::task::spawn_blocking(publish).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-                published.map_err(|error| named(&place, "written", &error).to_string())
+                published.map_err(|error| named(&place, "written", &error))
             }
         }
     }
 
     /// The agent could not write all: gives the file up, and tells what went wrong here, if that is why.
-    pub async fn give_up(self) -> Option<String> {
+    pub async fn give_up(self) -> Option<io::Error> {
         match self {
             Self::Sealed(sealing) => sealing.give_up().await,
             Self::Plain(_) => None,
         }
+    }
+}
+
+/// The agent has written all; only when the file is durable is it saved.
+pub async fn keep_saved(saved: Saved, sink: Sink) -> Reply {
+    let began = Instant::now();
+    match sink.keep(saved.bytes).await {
+        Ok(bytes) => {
+            let write_us = saved.write_us.saturating_add(began.elapsed().as_micros() as u64);
+            Reply::Saved(Saved { bytes, write_us, ..saved })
+        }
+        Err(error) => not_kept(&error),
+    }
+}
+
+/// What the agent is said to have answered.
+pub fn not_kept(error: &io::Error) -> Reply {
+    Reply::Failed { error: error.to_string(), hint: storage_hint(error).into() }
+}
+
+/// The controller knows of it what its text says.
+pub fn hinting(error: &io::Error) -> String {
+    match storage_hint(error) {
+        "" => error.to_string(),
+        hint => format!("{error} (hint: {hint})"),
     }
 }
 

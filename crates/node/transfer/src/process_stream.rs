@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 pub struct Sealing {
     expected: oneshot::Sender<u64>,
     /// `Err(None)`: nothing went wrong here, it was given up.
-    result: oneshot::Receiver<Result<u64, Option<String>>>,
+    result: oneshot::Receiver<Result<u64, Option<io::Error>>>,
 }
 
 impl Sealing {
@@ -48,7 +48,7 @@ impl Sealing {
         thread::Builder::new().name("seal".into()).spawn(move || {
             let stored = seal(ours, partial, &key, word, &progress).map_err(|error| match error {
                 TransferError::Cancelled => None,
-                error => Some(named(&path, "written", &cause(error)).to_string()),
+                error => Some(named(&path, "written", &cause(error))),
             });
             // Whoever asked may have gone.
             let _ = report.send(stored);
@@ -57,17 +57,17 @@ impl Sealing {
     }
 
     /// The agent has written `bytes`: makes the file durable and gives it its name. Returns its length, bytes.
-    pub async fn keep(self, bytes: u64) -> Result<u64, String> {
+    pub async fn keep(self, bytes: u64) -> io::Result<u64> {
         // A thread that ended early has said why.
         let _ = self.expected.send(bytes);
         match self.result.await {
-            Ok(result) => result.map_err(Option::unwrap_or_default),
-            Err(_) => Err("the thread that encrypts the image is gone".into()),
+            Ok(result) => result.map_err(|error| error.unwrap_or_else(|| io::Error::other("the image was given up"))),
+            Err(_) => Err(io::Error::other("the thread that encrypts the image is gone")),
         }
     }
 
     /// The agent could not write all: gives the file up, and tells what went wrong here, if that is why.
-    pub async fn give_up(self) -> Option<String> {
+    pub async fn give_up(self) -> Option<io::Error> {
         drop(self.expected);
         self.result.await.ok()?.err()?
     }
@@ -177,7 +177,7 @@ mod tests {
         Key::from_bytes([5; 32])
     }
 
-    async fn sealed(path: &Path, plain: &[u8], said: u64) -> Result<u64, String> {
+    async fn sealed(path: &Path, plain: &[u8], said: u64) -> io::Result<u64> {
         let (sealing, end) = Sealing::begin(path.to_owned(), key(), Arc::default()).unwrap();
         UnixStream::from(end).write_all(plain).unwrap();
         sealing.keep(said).await
@@ -208,10 +208,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rank-0.image");
         let error = sealed(&path, b"half", 8).await.unwrap_err();
-        assert!(error.contains("4 bytes came of 8"), "{error}");
+        assert!(error.to_string().contains("4 bytes came of 8"), "{error}");
         let (sealing, end) = Sealing::begin(path.clone(), key(), Arc::default()).unwrap();
         drop(end);
-        assert_eq!(sealing.give_up().await, None);
+        assert!(sealing.give_up().await.is_none());
         assert!(names(directory.path()).is_empty());
         assert!(Sealing::begin(directory.path().join("absent/rank-0"), key(), Arc::default()).is_err());
     }

@@ -157,8 +157,8 @@ pub fn stream_out(source: impl Source + Send + 'static, first: Vec<u8>, progress
     let told = stream_fault.clone();
     thread::Builder::new().name("open".into()).spawn(move || {
         let mut whole = Cursor::new(first).chain(source);
-        // A process that went away says itself why.
-        if let Err(TransferError::Source(error)) = run(&mut whole, Vec::new(), Stream::new(ours, "the process"), &progress) {
+        // The stream ends with this thread, when why it ends is known. A process that went away says itself why.
+        if let Err(TransferError::Source(error)) = run(&mut whole, Vec::new(), Stream::new(&ours, "the process"), &progress) {
             let _ = told.set(error.to_string());
         }
     })?;

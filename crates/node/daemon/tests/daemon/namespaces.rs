@@ -58,8 +58,10 @@ fn ids_differ_between_jobs_and_not_between_nodes() {
         for size in [1, 2] {
             let mut seen = Vec::new();
             for (daemon, job) in [(&one, 1), (&one, 2), (&other, 1)] {
-                let introduction =
-                    JobIntroduction { identity: [job; 16], ..daemon.introduction(&["sh", "-c", "echo $$; sh -c 'echo $$'; true"], size) };
+                let introduction = JobIntroduction {
+                    identity: [job + 10 * size as u8; 16],
+                    ..daemon.introduction(&["sh", "-c", "echo $$; sh -c 'echo $$'; true"], size)
+                };
                 let mut job = daemon.introduced(introduction).await;
                 job.start(0, false).await;
                 let run = job.until_exit(0).await;

@@ -5,7 +5,7 @@ pub mod skips;
 
 use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+    FromAgent, Hello, ImageId, Inspection, Reply, Request, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
 };
 use mend_messages::frame;
 use mend_messages::job::Secret;
@@ -124,6 +124,8 @@ pub struct Rank {
     pub printed: Vec<u8>,
     seq: u64,
     written: Vec<(ImageId, Result<Written, String>)>,
+    /// Rounds of a copy that were told of.
+    rounds: Vec<Round>,
     /// What the restorer reported.
     pub unread: Vec<(Role, Vec<u8>)>,
     /// Microseconds from its start to its readiness.
@@ -214,6 +216,7 @@ impl Rank {
             printed: Vec::new(),
             seq: 0,
             written: Vec::new(),
+            rounds: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
             restorer_placed: 0,
@@ -285,6 +288,7 @@ impl Rank {
             match self.hear() {
                 FromAgent::Reply { seq: answered, reply } if answered == seq => return reply,
                 FromAgent::Written { id, result } => self.written.push((id, result)),
+                FromAgent::Round(round) => self.rounds.push(round),
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -375,8 +379,44 @@ impl Rank {
     /// Suspends and saves into a stream.
     pub fn save_into(&mut self, stream: &impl AsFd) {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        self.send_with(Request::Save(SaveOrder::full(SaveTarget::Descriptor)), stream);
+    }
+
+    /// Copies it into a stream while it runs.
+    pub fn precopy(&mut self, stream: &impl AsFd) {
+        self.precopy_by(stream, true);
+    }
+
+    /// The same, with or without the receiver's answers.
+    pub fn precopy_by(&mut self, stream: &impl AsFd, answered: bool) {
+        self.send_with(Request::Precopy { answered }, stream);
+        match self.hear() {
+            FromAgent::Reply { reply: Reply::Precopying, .. } => {}
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Waits until so many rounds are complete. Returns the last one.
+    pub fn await_rounds(&mut self, count: u32) -> Round {
+        loop {
+            if let Some(last) = self.rounds.iter().filter(|round| round.done && round.number + 1 >= count).next_back() {
+                let last = *last;
+                self.rounds.clear();
+                return last;
+            }
+            if count == 0 {
+                return Round::default();
+            }
+            match self.hear() {
+                FromAgent::Round(round) => self.rounds.push(round),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    fn send_with(&mut self, request: Request, stream: &impl AsFd) {
         self.seq += 1;
-        let message = ToAgent::Request { seq: self.seq, request: Request::Save(SaveOrder::full(SaveTarget::Descriptor)) };
+        let message = ToAgent::Request { seq: self.seq, request };
         let bytes = frame::encode(&message).unwrap();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);

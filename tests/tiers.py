@@ -100,6 +100,10 @@ def test_programs():
     return found
 
 
+# What commands print is compared with what is on record, and neither is changed; nor is cargo asked where the records are.
+SNAPSHOTS = {"INSTA_UPDATE": "no", "INSTA_WORKSPACE_ROOT": ROOT}
+
+
 def program_steps(as_root):
     """A step for each test program whose crate touches the system (as root), or for each (as an ordinary user)."""
     programs = test_programs()
@@ -112,12 +116,12 @@ def program_steps(as_root):
         if as_root and crate not in ROOT_CRATES:
             continue
         if as_root or not is_root():
-            steps.append(Step([program], directory=directory))
+            steps.append(Step([program], directory=directory, environment=SNAPSHOTS))
         elif crate == "crates/rank/agent" and target["kind"] == ["test"]:
             # They build what they need and change to the user for the processes they watch.
             steps.append(Step([program], directory=directory, environment={"MEND_TEST_AS_USER": "1"}))
         else:
-            steps.append(Step([AS_USER, program], directory=directory))
+            steps.append(Step([AS_USER, program], directory=directory, environment=SNAPSHOTS))
     return steps
 
 

@@ -206,10 +206,9 @@ pub struct Remove {
 }
 
 fn age(text: &str) -> Result<Duration, String> {
-    let wrong = |why: String| format!("`{text}` is no time ({why}): write for example 7d, 12h, 30m or 90s");
-    let span: jiff::Span = text.parse().map_err(|error: jiff::Error| wrong(error.to_string()))?;
-    let length = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|error| wrong(error.to_string()))?;
-    Duration::try_from(length).map_err(|_| wrong("it is negative".into()))
+    let length = text.parse().and_then(|span: jiff::Span| span.to_duration(jiff::SpanRelativeTo::days_are_24_hours())).ok();
+    let length = length.and_then(|length| Duration::try_from(length).ok());
+    length.ok_or_else(|| format!("`{text}` is no time: write for example 7d, 12h, 30m or 90s"))
 }
 
 /// `mend log`.

@@ -31,6 +31,8 @@ pub enum Fault {
     MessagesLost(Rank, Rank),
     OldLoss(Rank, Rank),
     NewestVanishes,
+    /// An image of the newest checkpoint becomes bad on its disk.
+    ImageRots(Rank),
     Unstuck(usize, Rank, u64),
 }
 

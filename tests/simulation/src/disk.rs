@@ -31,6 +31,8 @@ struct Checkpoint {
 pub struct Disk {
     published: BTreeMap<u64, Checkpoint>,
     parts: BTreeMap<u64, BTreeMap<Rank, Image>>,
+    /// Images that became bad, which only those see who read them.
+    rotten: BTreeSet<(u64, Rank)>,
     /// Nothing can be written.
     pub full: bool,
 }
@@ -77,6 +79,7 @@ impl Disk {
             return false;
         }
         let images = self.parts.remove(&publication.number).unwrap_or_default();
+        self.rotten.retain(|(number, _)| *number != publication.number);
         self.published.insert(publication.number, Checkpoint { publication: publication.clone(), images });
         true
     }
@@ -84,6 +87,28 @@ impl Disk {
     /// Removes what there is of an unfinished one.
     pub fn discard(&mut self, number: u64) {
         self.parts.remove(&number);
+    }
+
+    /// An image becomes bad.
+    pub fn rot(&mut self, number: u64, rank: Rank) {
+        self.rotten.insert((number, rank));
+    }
+
+    /// Whether a file has become bad.
+    pub fn is_rotten(&self, path: &Path) -> bool {
+        place(path).is_some_and(|place| self.rotten.contains(&place))
+    }
+
+    /// Whether a restart from a checkpoint finds all of it good.
+    pub fn is_sound(&self, number: u64) -> bool {
+        let sound = |(rank, chain): (usize, &Vec<u64>)| chain.iter().all(|&number| !self.rotten.contains(&(number, rank as Rank)));
+        self.chains(number).is_some_and(|chains| chains.iter().enumerate().all(sound))
+    }
+
+    /// A user removes all.
+    pub fn clear(&mut self) {
+        self.published.clear();
+        self.rotten.clear();
     }
 
     /// A user removes a checkpoint behind the job's back.

@@ -6,7 +6,7 @@ use mend_simulation::{Defect, first_find};
 
 const SEEDS: u64 = 10_000;
 
-const ALL: [Safeguard; 20] = [
+const ALL: [Safeguard; 24] = [
     AtHome,
     SourceGoes,
     TargetGoes,
@@ -27,6 +27,10 @@ const ALL: [Safeguard; 20] = [
     OldLossesAreForgotten,
     EndsAreNoFailures,
     SignalsAreObeyed,
+    LastRunComesFirst,
+    DeadSparesAreLeftOut,
+    LostHostsAreNotAwaited,
+    OlderOnesWillDo,
 ];
 
 #[test]

@@ -5,6 +5,7 @@ use crate::input::InputError;
 use crate::manifest::ManifestError;
 use crate::record::RecordError;
 use mend_coordination::placement::PlacementError;
+use mend_job::choice::Blame;
 use mend_sealed::KeyError;
 use mend_settings::SettingError;
 use mend_wire::HandshakeError;
@@ -187,10 +188,14 @@ impl RunError {
         }
     }
 
-    /// True if another checkpoint may do where this one did not.
+    /// What is to blame that a restart failed.
     #[must_use]
-    pub fn blames_checkpoint(&self) -> bool {
-        matches!(self, Self::Restore { image: true, .. } | Self::Manifest(_))
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Restore { image: true, .. } => Blame::Image,
+            Self::Manifest(_) => Blame::Checkpoint,
+            _ => Blame::Elsewhere,
+        }
     }
 
     /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go

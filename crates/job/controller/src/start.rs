@@ -4,12 +4,12 @@ use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::RunError;
-use crate::host_connections::{HostNeed, connect_hosts};
+use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{Input, Source, Wanted};
 use crate::journal_file::Journal;
 use crate::journaling;
-use crate::manifest::{self, Line, Manifest, check_owner, files, lineage, numbers};
+use crate::manifest::{self, Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobRecord, now, try_below};
@@ -20,8 +20,11 @@ use crate::texts::Names;
 use crate::tiers::is_plain;
 use crate::{client, removal, serve};
 use mend_coordination::checkpoint::image_name;
-use mend_coordination::placement::{place, replace};
+use mend_coordination::placement::place;
 use mend_coordination::pmi::PmiServer;
+use mend_job::choice::{CheckpointChoice, Checks, LoadFailure, Step};
+use mend_job::gathering::{LastRun, RestartHosts, WantedHosts, restart_places};
+use mend_job::safeguard::Kept;
 use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, NodeSetup, Restoring, Saving, SearchSetup, Setup, TierSetup};
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;
@@ -31,7 +34,7 @@ use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
 use mend_policy::restarts::{Restart, Restarts};
 use mend_report::with_causes;
-use mend_sealed::Key;
+use mend_sealed::{Key, SealError};
 use mend_settings::SettingError;
 use std::collections::BTreeMap;
 use std::fs;
@@ -284,16 +287,6 @@ fn tell_beyond_slots(quiet: bool, ranks: u32, hosts: &[Host]) {
     }
 }
 
-/// When a copy is checked that need not be moved. What comes from elsewhere is always checked on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Checks {
-    /// By the restorer, which reads it anyway: if it is not good, nothing ran yet, and the restart is tried again with
-    /// [`Checks::Before`].
-    WhileRestoring,
-    /// Before any process is built: one that is not good is named, and the next taken.
-    Before,
-}
-
 /// The tiers that were named, or those of the setting.
 fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
     Ok(match named {
@@ -321,10 +314,9 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     }
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
-    let need = |place: usize| if place < spec.hosts.len() { HostNeed::Must } else { HostNeed::May };
-    let names: Vec<(String, HostNeed)> = all.into_iter().enumerate().map(|(place, host)| (host.name, need(place))).collect();
+    let wanted = WantedHosts::of_start(&names(&spec.hosts), &names(&spec.spares), Kept::default());
     let mut notes = Vec::new();
-    let (reached, embedded) = connect_hosts(&names, &[], &mut notes).await?;
+    let (reached, embedded) = connect_hosts(wanted, &mut notes).await?;
     let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
     let places = place(spec.ranks, &wanted)?;
     tell_beyond_slots(spec.quiet, spec.ranks, &spec.hosts);
@@ -399,52 +391,67 @@ impl Notes {
 }
 
 async fn restart_newest(spec: &mut RestartSpec, key: Option<&Key>, notes: &mut Notes) -> Result<i32, RunError> {
+    let mut choice = CheckpointChoice::new(spec.candidates.count(), Kept::default());
+    let (mut step, mut manifest) = (choice.next(), None);
+    let (mut failure, mut begun) = (RunError::from(spec.candidates.none()), false);
     loop {
-        let newest = spec.candidates.newest(key);
-        notes.passed_over(&mut spec.candidates);
-        notes.written = false;
-        let (manifest, directory) = newest?;
-        let tiered = !is_plain(&manifest.tiers);
-        let mut ended = restart_from(manifest.clone(), &directory, key, spec, Checks::WhileRestoring, notes).await;
-        if let Err(error @ RunError::Restore { image: true, .. }) = &ended
-            && tiered
-        {
-            eprintln!("mend: {}; nothing ran from it, all copies are checked and good ones taken", with_causes(error));
-            ended = restart_from(manifest, &directory, key, spec, Checks::Before, notes).await;
-        }
-        match ended {
-            Err(error) if spec.candidates.older_may_do(&directory, &error) => notes.passed_over(&mut spec.candidates),
-            ended => return ended,
-        }
+        step = match step {
+            Step::Load(at) => match spec.candidates.load(at, key) {
+                Ok(found) => choice.loaded(Ok(!is_plain(&manifest.insert(found).tiers))),
+                Err(error) => {
+                    let key = matches!(error, ManifestError::Sealed { source: SealError::NoKey, .. });
+                    (failure, begun) = (error.into(), false);
+                    choice.loaded(Err(if key { LoadFailure::NoKey } else { LoadFailure::Unusable }))
+                }
+            },
+            Step::Begin(at, checks) => {
+                let Some(manifest) = manifest.clone() else { return Err(failure) };
+                if checks == Checks::Before {
+                    eprintln!("mend: {}; nothing ran from it, all copies are checked and good ones taken", with_causes(&failure));
+                }
+                notes.written = false;
+                let directory = spec.candidates.directory(at).to_owned();
+                match restart_from(manifest, &directory, key, spec, checks, notes).await {
+                    Ok(code) => return Ok(code),
+                    Err(error) => {
+                        let blame = error.blame();
+                        (failure, begun) = (error, true);
+                        choice.failed(blame)
+                    }
+                }
+            }
+            Step::PassOver(at) => {
+                spec.candidates.pass_over(at, &failure, begun);
+                notes.passed_over(&mut spec.candidates);
+                notes.written = false;
+                choice.next()
+            }
+            Step::End => return Err(failure),
+        };
     }
 }
 
-/// Hosts for a restart, none for this machine alone, and those to turn to if none of these answers. Without `--hosts` those of the job's
-/// last run come first, wherever the checkpoint was taken.
-fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpec) -> (Vec<(String, HostNeed)>, Vec<String>) {
+fn names(hosts: &[Host]) -> Vec<String> {
+    hosts.iter().map(|host| host.name.clone()).collect()
+}
+
+/// Hosts for a restart from this checkpoint.
+fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpec) -> WantedHosts {
     let last = last.filter(|record| record.id == manifest.job);
-    let lost = |name: &String| last.is_some_and(|record| record.lost.contains(name));
-    let local = manifest.local && last.is_none_or(|record| record.hosts == manifest.hosts);
-    let named = !spec.hosts.is_empty();
-    let known = match named {
-        true => spec.hosts.iter().map(|host| (host.name.clone(), HostNeed::Must)).collect(),
-        // A job that ran on its own machine alone goes on that way.
-        false if local => Vec::new(),
-        false => {
-            let hosts = last.map_or(&manifest.hosts, |record| &record.hosts).iter();
-            let need = |name: &String| if lost(name) { HostNeed::Lost } else { HostNeed::May };
-            hosts.map(|name| (name.clone(), need(name))).collect::<Vec<_>>()
-        }
-    };
-    if local && !named && !spec.spares.is_empty() {
+    let wanted = WantedHosts::of_restart(
+        &RestartHosts {
+            named: names(&spec.hosts),
+            spares: names(&spec.spares),
+            of_checkpoint: manifest.hosts.clone(),
+            local: manifest.local,
+            last: last.map(|record| LastRun { hosts: record.hosts.clone(), lost: record.lost.clone() }),
+        },
+        Kept::default(),
+    );
+    if wanted.no_spares {
         eprintln!("mend: --spares without --hosts: the job runs on this machine alone, as before");
-        return (Vec::new(), Vec::new());
     }
-    // They come last.
-    let spares = || spec.spares.iter().map(|spare| spare.name.clone());
-    let hosts = known.into_iter().filter(|(name, _)| spares().all(|spare| spare != *name));
-    let others = if named || local { Vec::new() } else { manifest.hosts.clone() };
-    (hosts.chain(spares().map(|name| (name, HostNeed::May))).collect(), others)
+    wanted
 }
 
 /// What a restart has to read; no time yet.
@@ -472,20 +479,15 @@ async fn restart_from(
     // Refused before any node is bothered; `begin` takes it for good.
     drop(directory.lock(&manifest.job)?);
     let record = directory.record().ok();
-    let (wanted, others) = wanted_hosts(&manifest, record.as_ref(), spec);
-    let (reached, embedded) = connect_hosts(&wanted, &others, &mut notes.events).await?;
-    let size = manifest.images.len() as u32;
-    // Spares get no rank, unless nobody else answers.
-    let spare = |node: &ConnectedNode| spec.spares.iter().any(|spare| spare.name == node.name);
-    let hosts = Some(reached.iter().filter(|node| !spare(node)).count()).filter(|hosts| *hosts > 0).unwrap_or(reached.len());
-    let places = if spec.hosts.iter().any(|host| host.slots > 0) {
-        tell_beyond_slots(spec.quiet, size, &spec.hosts);
-        place(size, &spec.hosts.iter().map(|host| host.slots).collect::<Vec<_>>())?
-    } else {
-        let same = |host: &str| reached[..hosts].iter().position(|node| node.name == host).map(|node| node as NodeIndex);
-        let old: Vec<Option<NodeIndex>> = manifest.images.iter().map(|image| same(&image.host)).collect();
-        replace(&old, hosts as u32)?
-    };
+    let wanted = wanted_hosts(&manifest, record.as_ref(), spec);
+    let (reached, embedded) = connect_hosts(wanted, &mut notes.events).await?;
+    let slots: Option<Vec<u32>> = spec.hosts.iter().any(|host| host.slots > 0).then(|| spec.hosts.iter().map(|host| host.slots).collect());
+    if slots.is_some() {
+        tell_beyond_slots(spec.quiet, manifest.images.len() as u32, &spec.hosts);
+    }
+    let before: Vec<String> = manifest.images.iter().map(|image| image.host.clone()).collect();
+    let gathered: Vec<String> = reached.iter().map(|node| node.name.clone()).collect();
+    let places = restart_places(&before, &gathered, &names(&spec.spares), slots.as_deref())?;
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;
     let plan = plan(&spec.periodic, record.as_ref().and_then(|record| record.plan.as_ref()))?;

@@ -12,9 +12,12 @@
 //! Reading order: [`event`] (all that goes in and out), [`setup`] (what a job begins with), [`job`] (a job's life; in its folder what is
 //! done about checkpoints, migrations, tiers, restarts, losses). The state's parts are plain structs that know nothing of the job:
 //! [`roster`] (nodes and ranks), [`operation`] (what is under way), `questions` (what agents were asked), [`periodic`] (checkpoints
-//! nobody asks for), `tiering` and `search` (copies), `losses` (connections that break).
+//! nobody asks for), `tiering` and `search` (copies), `losses` (connections that break). Before there is a job: [`choice`] (which checkpoint a
+//! restart begins from) and [`gathering`] (which hosts).
 
+pub mod choice;
 pub mod event;
+pub mod gathering;
 pub mod job;
 mod losses;
 mod noted;

@@ -45,4 +45,42 @@ pub enum Safeguard {
     EndsAreNoFailures,
     /// A signal that is not obeyed ends the job.
     SignalsAreObeyed,
+    /// A restart goes where the job ran last, not where its checkpoint was taken.
+    LastRunComesFirst,
+    /// A spare that is dead keeps no job from beginning.
+    DeadSparesAreLeftOut,
+    /// Hosts that were lost are not waited for when all others are there.
+    LostHostsAreNotAwaited,
+    /// Where a checkpoint proves unusable, an older one is taken.
+    OlderOnesWillDo,
+}
+
+/// Those that are in, for machines that are not the job's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    #[cfg(feature = "sabotage")]
+    without: Option<Safeguard>,
+}
+
+impl Kept {
+    /// All but this one.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub fn without(safeguard: Option<Safeguard>) -> Self {
+        Self { without: safeguard }
+    }
+
+    /// True unless the simulator took it out.
+    #[cfg(feature = "sabotage")]
+    #[must_use]
+    pub fn keeps(self, safeguard: Safeguard) -> bool {
+        self.without != Some(safeguard)
+    }
+
+    /// True: only the simulator takes safeguards out.
+    #[cfg(not(feature = "sabotage"))]
+    #[must_use]
+    pub const fn keeps(self, _safeguard: Safeguard) -> bool {
+        true
+    }
 }

@@ -108,8 +108,8 @@ impl World {
             None => false,
             Some(End::Code(_)) => reason("a rank ended") || reason("killed") || reason("a signal"),
             Some(End::NotStarted { .. } | End::NotRestored { image: false, .. }) => reason("a rank did not come to be"),
-            // Nothing damages an image here.
-            Some(End::NotRestored { .. } | End::NoGoodCopy(_) | End::FileNotPut { .. } | End::Refused { .. }) => false,
+            Some(End::NotRestored { .. }) => reason("an image is bad"),
+            Some(End::NoGoodCopy(_) | End::FileNotPut { .. } | End::Refused { .. }) => false,
             Some(End::NodeLost { .. }) => reason("a node was lost"),
             Some(End::MessagesLost { ranks, .. }) => {
                 let node = |rank: Rank| job.rank(rank).map_or(0, |state| state.node);

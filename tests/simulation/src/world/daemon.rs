@@ -237,6 +237,10 @@ impl World {
                 if chain.is_empty() || !chain.iter().all(|path| self.disk.has(path)) {
                     return self.restore_failed(at, rank, "an image is missing", true);
                 }
+                if chain.iter().any(|path| self.disk.is_rotten(path)) {
+                    self.reasons.insert("an image is bad");
+                    return self.restore_failed(at, rank, "it is torn", true);
+                }
                 let attempt = self.new_process(at, rank, Phase::Building, true);
                 let delay = self.delay() + self.draw(SECOND_US);
                 self.plan(delay, Coming::Built { at, rank, attempt });
@@ -522,6 +526,11 @@ impl World {
             Fault::OldLoss(one, other) => {
                 self.break_channel(one, other, false)?;
                 return self.ask(Ask::Migrate { rank: one, to: None });
+            }
+            Fault::ImageRots(rank) => {
+                if let Some(newest) = self.disk.numbers().last() {
+                    self.disk.rot(*newest, rank);
+                }
             }
             Fault::NewestVanishes => {
                 let rebuilt = self.job.as_ref().is_none_or(|job| {

@@ -1,5 +1,6 @@
 //! The world: time, what is on its way, who is there. What happens is drawn from the seed alone.
 
+mod begin;
 mod check;
 mod daemon;
 mod scenario;
@@ -10,7 +11,8 @@ use crate::disk::Disk;
 use crate::node::Node;
 use crate::story::Story;
 use mend_job::Job;
-use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, UpkeepDone, VerbId};
+use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, Record, UpkeepDone, VerbId};
+use mend_job::gathering::LastRun;
 use mend_job::safeguard::Safeguard;
 use mend_job::setup::CheckpointPlan;
 use mend_messages::agent::{ImageId, SaveMode};
@@ -74,6 +76,11 @@ pub struct World {
     pub size: u32,
     /// Node of each of the job's node indices.
     pub hosts: Vec<usize>,
+    /// Where the job ran last, as its record says.
+    pub last: Option<LastRun>,
+    /// The hosts of each checkpoint's job, and of its ranks.
+    pub manifests: BTreeMap<u64, (Vec<String>, Vec<String>)>,
+    choice: Option<begin::Choice>,
     pub nodes: Vec<Node>,
     pub disk: Disk,
     pub moments: BTreeMap<ImageId, Moment>,
@@ -139,6 +146,9 @@ impl World {
             life: 0,
             size,
             hosts: Vec::new(),
+            last: None,
+            manifests: BTreeMap::new(),
+            choice: None,
             nodes: (0..nodes).map(|_| Node { up: true, ..Node::default() }).collect(),
             disk: Disk::default(),
             moments: BTreeMap::new(),
@@ -220,43 +230,6 @@ impl World {
     /// Keeps of what is coming only this.
     pub fn retain(&mut self, keep: impl Fn(&Coming) -> bool) {
         self.queue.retain(|_, coming| keep(coming));
-    }
-
-    /// Begins the next life: from the newest checkpoint that can be restarted, or anew.
-    fn revive(&mut self) -> Result<(), String> {
-        if self.nodes.iter().any(|node| !node.ranks.is_empty() || node.leaving) {
-            self.plan(SECOND_US, Coming::Revive);
-            return Ok(());
-        }
-        for at in 0..self.nodes.len() {
-            if at == 0 || self.chance(2) {
-                self.nodes[at].up = true;
-            }
-        }
-        self.hosts = (0..self.nodes.len()).filter(|&at| self.nodes[at].up).collect();
-        self.life += 1;
-        self.lives_left -= 1;
-        self.summary.lives += 1;
-        (self.failed_for_real, self.signalled, self.hung, self.upkeep) = (false, None, None, false);
-        (self.effects_under_way, self.numbers_of_life, self.story) = (0, BTreeSet::new(), Story::default());
-        self.reasons.clear();
-        self.lost_told.clear();
-        self.verbs.clear();
-        for &at in &self.hosts {
-            let node = &mut self.nodes[at];
-            *node = Node { up: true, connection: self.life, ..Node::default() };
-        }
-        let newest = self.disk.numbers().last().copied();
-        if let Some(number) = newest.filter(|&number| !self.disk.is_restorable(number)) {
-            return Err(format!("the newest checkpoint, {number}, cannot be restarted"));
-        }
-        let setup = self.setup(newest);
-        let (mut job, effects) = Job::begin(setup, self.now);
-        if let Some(safeguard) = self.options.safeguard {
-            job.sabotage(safeguard);
-        }
-        self.job = Some(job);
-        self.carry_out(effects)
     }
 
     /// One more thing happens. False when nothing more is to be expected.
@@ -352,7 +325,12 @@ impl World {
                     let room = self.free_space();
                     self.later(Event::FreeSpace(room));
                 }
-                Effect::Record(record) => self.story.take(&record)?,
+                Effect::Record(record) => {
+                    if let (Record::NodeLost { node, .. }, Some(last)) = (&*record, &mut self.last) {
+                        last.lost.extend(last.hosts.get(*node as usize).cloned());
+                    }
+                    self.story.take(&record)?;
+                }
                 Effect::Print { .. }
                 | Effect::OutputEnds { .. }
                 | Effect::Note { .. }
@@ -386,6 +364,9 @@ impl World {
             return Ok(Err(no_space()));
         }
         self.summary.checkpoints += 1;
+        let hosts = self.last.as_ref().map(|last| last.hosts.clone()).unwrap_or_default();
+        let of_ranks = publication.images.iter().map(|image| hosts[image.node as usize].clone()).collect();
+        self.manifests.insert(publication.number, (hosts, of_ranks));
         if !self.numbers_of_life.insert(publication.number) {
             return Err(format!("the number {} was given twice", publication.number));
         }
@@ -462,9 +443,10 @@ impl World {
 
     fn over(&mut self) -> Result<(), String> {
         self.check_end()?;
+        self.restart_ended();
         self.close_all();
         self.job = None;
-        if self.lives_left > 0 && self.now < HORIZON_US {
+        if (self.lives_left > 0 || self.choice.is_some()) && self.now < HORIZON_US {
             let delay = SECOND_US + self.draw(3 * SECOND_US);
             self.plan(delay, Coming::Revive);
         }
@@ -483,6 +465,7 @@ impl World {
 
     pub(crate) fn controller_died(&mut self) {
         if self.job.take().is_some() {
+            self.choice = None;
             self.close_all();
             self.verbs.clear();
             // What it had begun to write is swept up by the next.
@@ -503,7 +486,7 @@ impl World {
     }
 
     pub(crate) fn revived(&mut self) -> Result<(), String> {
-        if self.job.is_some() || self.lives_left == 0 { Ok(()) } else { self.revive() }
+        if self.job.is_some() || self.lives_left == 0 && self.choice.is_none() { Ok(()) } else { self.revive() }
     }
 
     /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.

@@ -37,7 +37,7 @@ impl World {
             let at = SECOND_US + self.draw(HORIZON_US);
             let node = self.draw(self.nodes.len() as u64) as usize;
             let (one, other) = (self.rank(), self.rank());
-            let fault = match self.draw(24) {
+            let fault = match self.draw(26) {
                 0..2 => Fault::NodeDies(node),
                 2 => Fault::ConnectionBreaks(node),
                 3 => Fault::RankDies(one, ExitStatus::Signal(9)),
@@ -49,14 +49,14 @@ impl World {
                 17 => Fault::Signal,
                 18..20 => Fault::MessagesLost(one, other),
                 20..22 => Fault::OldLoss(one, other),
+                22..24 => Fault::ImageRots(one),
                 _ => Fault::NewestVanishes,
             };
             self.plan(at, Coming::Fault(fault));
         }
     }
 
-    pub(crate) fn setup(&mut self, newest: Option<u64>) -> Setup {
-        let nodes = self.hosts.len() as u32;
+    pub(crate) fn setup(&mut self, newest: Option<u64>, places: Vec<NodeIndex>) -> Setup {
         let restoring = newest.and_then(|number| {
             let publication = self.disk.publication(number)?;
             let file = |(rank, chain): (usize, Vec<u64>)| {
@@ -80,7 +80,7 @@ impl World {
             identity: [7; 16],
             token_key: key,
             nodes: self.hosts.iter().map(name).collect(),
-            places: (0..self.size).map(|rank| (rank * nodes / self.size) as NodeIndex).collect(),
+            places,
             checkpoints: "/c".into(),
             listed: self.disk.numbers(),
             adopted: Vec::new(),

@@ -5,7 +5,9 @@ use mend_messages::agent::{ImageId, Request};
 use mend_messages::control::Ask;
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::job::Rank;
+use mend_messages::tier::TierOrder;
 use mend_policy::retention::Bounds;
+use std::path::PathBuf;
 
 /// Microseconds.
 pub const MILLISECOND_US: u64 = 1_000;
@@ -50,7 +52,11 @@ pub enum Coming {
     Started { at: usize, rank: Rank, attempt: u64 },
     Built { at: usize, rank: Rank, attempt: u64 },
     FabricUp { at: usize, rank: Rank, attempt: u64 },
-    Behind { at: usize, rank: Rank, attempt: u64, number: u64, id: ImageId, base: Option<ImageId> },
+    Behind { at: usize, rank: Rank, attempt: u64, path: PathBuf, id: ImageId, base: Option<ImageId> },
+    TierWork { life: u64, at: usize, order: Box<TierOrder>, until: u64 },
+    NoImage { life: u64, at: usize, token: [u8; 16] },
+    Piece { life: u64 },
+    Feeds { at: usize, rank: Rank, attempt: u64 },
     Effect { life: u64, event: Box<Event> },
     Upkeep { life: u64, bounds: Option<Bounds> },
     Fault(Fault),

@@ -71,6 +71,34 @@ impl Disk {
         whole
     }
 
+    /// An image of a published checkpoint that is in this directory.
+    pub fn image(&self, number: u64, rank: Rank) -> Option<&Image> {
+        self.published.get(&number)?.images.get(&rank)
+    }
+
+    /// A copy of an image of a published checkpoint is put here.
+    pub fn add(&mut self, number: u64, rank: Rank, image: Image) -> bool {
+        let Some(checkpoint) = self.published.get_mut(&number).filter(|_| !self.full) else { return false };
+        checkpoint.images.insert(rank, image);
+        true
+    }
+
+    /// Removes images, and leaves what says that they were there.
+    pub fn remove_images(&mut self, number: u64, ranks: &[Rank]) {
+        if let Some(checkpoint) = self.published.get_mut(&number) {
+            checkpoint.images.retain(|rank, _| !ranks.contains(rank));
+        }
+    }
+
+    /// Removes a checkpoint of which no image is here. False if there is one.
+    pub fn remove_if_empty(&mut self, number: u64) -> bool {
+        let empty = self.published.get(&number).is_none_or(|checkpoint| checkpoint.images.is_empty());
+        if empty {
+            self.published.remove(&number);
+        }
+        empty
+    }
+
     /// Publishes. What the manifest says of an image is not compared with the image: that the job does so is to be found out.
     pub fn publish(&mut self, publication: &Publication) -> bool {
         let orphan = |image: &Image, base: Option<u64>| image.base.is_some() != base.is_some();

@@ -7,9 +7,12 @@
 //!
 //! A seed is the whole report of a defect: [`run`] with it does the same again.
 
+pub mod agent;
 mod coming;
 mod disk;
+mod feeder;
 mod node;
+mod stores;
 mod story;
 mod world;
 

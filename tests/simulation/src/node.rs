@@ -3,6 +3,8 @@
 //! A daemon answers every question once; what its ranks said comes in order; a process that is gone says no more than its end. An agent
 //! saves only when it is suspended, stays parked until it is resumed or killed, and goes on after a failed save as it was before.
 
+use crate::feeder::Feeder;
+use crate::stores::{ExpectedImage, Stores};
 use mend_coordination::batch::Batch;
 use mend_messages::agent::{ImageId, Request};
 use mend_messages::job::Rank;
@@ -53,8 +55,35 @@ pub struct Process {
     pub busy_until: u64,
     /// Questions it has not answered.
     pub questions: Vec<u64>,
+    /// What it is given of standard input.
+    pub feeder: Feeder,
+    /// More of it may come.
+    pub fed: bool,
+    /// Something is about to be written to it.
+    pub fed_soon: bool,
     /// A checkpoint's marker was left behind in its channels (the defect of old that one may put back).
     pub stale_marker: bool,
+}
+
+impl Process {
+    /// One in this phase, of no attempt yet.
+    pub fn new(phase: Phase) -> Self {
+        Self {
+            attempt: 0,
+            phase,
+            restarted: false,
+            stuck: false,
+            tracked: None,
+            behind: None,
+            held: Vec::new(),
+            busy_until: 0,
+            questions: Vec::new(),
+            feeder: Feeder::default(),
+            fed: false,
+            fed_soon: false,
+            stale_marker: false,
+        }
+    }
 }
 
 /// A node.
@@ -70,6 +99,10 @@ pub struct Node {
     pub batch: Batch,
     /// Ranks that wait for a transfer with this token.
     pub expected: BTreeMap<[u8; 16], Rank>,
+    /// Images that it expects from other nodes, by token.
+    pub images: BTreeMap<[u8; 16], ExpectedImage>,
+    /// What it keeps of checkpoints.
+    pub stores: Stores,
     /// It is killing the job's ranks.
     pub leaving: bool,
     /// Nothing comes through between it and the job any more.

@@ -10,7 +10,7 @@
 //! unless it can be read again: [`MAX_KEPT_BYTES`] bytes of it.
 
 use crate::record::JobDirectory;
-use crate::stream_digest::Mark;
+use mend_job::input::{Input, InputAt, Mark};
 use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -27,15 +27,6 @@ const MAX_KEPT_BYTES: u64 = 64 << 20;
 const MAX_PIECE_BYTES: usize = 4096;
 const STATE_FILE: &str = "input.json";
 const LOG_FILE: &str = "input";
-
-/// How far rank 0 had come when a checkpoint was taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InputAt {
-    /// Behind what it was given.
-    pub at: Mark,
-    /// It was given the end, too.
-    pub ended: bool,
-}
 
 /// What a restart takes its standard input for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,94 +56,24 @@ pub enum InputError {
 
 /// The event loop's side.
 #[derive(Debug)]
-pub struct Input {
-    /// Asks for the next piece; `None` if no more comes.
+pub struct InputReader {
+    /// What was given.
+    pub input: Input,
+    /// Asks for the next piece.
     more: Option<mpsc::Sender<()>>,
-    /// Written to the rank's pipe.
-    taken: Mark,
-    /// On its way there.
-    under_way: Vec<u8>,
-    at_hold: InputAt,
-    frozen: bool,
-    kept_back: Option<Vec<u8>>,
 }
 
-impl Input {
+impl InputReader {
     /// Of which so much was given already. Without `more` the rank reads the end after that.
     pub fn new(taken: Mark, more: Option<mpsc::Sender<()>>) -> Self {
-        let at_hold = InputAt { at: taken, ended: more.is_none() };
-        Self { more, taken, under_way: Vec::new(), at_hold, frozen: false, kept_back: None }
-    }
-
-    /// True if more may come.
-    pub fn is_open(&self) -> bool {
-        self.more.is_some()
+        Self { input: Input::new(taken, more.is_some()), more }
     }
 
     /// Lets the next piece be read.
     pub fn ask(&self) {
-        if let Some(more) = &self.more {
+        if let Some(more) = self.more.as_ref().filter(|_| self.input.is_open()) {
             let _ = more.try_send(());
         }
-    }
-
-    /// A piece goes to the rank; empty is the end. Nothing if it has to wait.
-    pub fn pass(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
-        if self.frozen {
-            self.kept_back = Some(bytes);
-            return None;
-        }
-        if bytes.is_empty() {
-            // From now on its processes read the end after what they had not read.
-            self.more = None;
-        }
-        self.under_way.extend_from_slice(&bytes);
-        Some(bytes)
-    }
-
-    /// Nothing is passed on until [`Input::release`].
-    pub fn freeze(&mut self) {
-        self.frozen = true;
-    }
-
-    /// What was held back.
-    pub fn release(&mut self) -> Option<Vec<u8>> {
-        self.frozen = false;
-        self.kept_back.take()
-    }
-
-    /// What was under way is written.
-    pub fn acknowledged(&mut self) {
-        self.taken = self.taken.after(&std::mem::take(&mut self.under_way));
-        self.ask();
-    }
-
-    /// The rank's image is about to be taken; see [`mend_messages::daemon::FromDaemon::StdinHeld`].
-    pub fn held(&mut self, again: u64, begun: u64) {
-        let begun = &self.under_way[..self.under_way.len().min(begun as usize)];
-        let at = match again {
-            0 => self.taken.after(begun),
-            some => Mark { at: self.taken.at.saturating_sub(some), sum: None },
-        };
-        self.at_hold = InputAt { at, ended: self.more.is_none() && self.under_way.len() == begun.len() && again == 0 };
-    }
-
-    /// The process of the rank that is gone was not given the last of it, so much.
-    pub fn left(&mut self, bytes: u64) {
-        let all = self.taken.at + self.under_way.len() as u64;
-        match bytes <= self.under_way.len() as u64 {
-            true => {
-                let given = self.under_way.len() - bytes as usize;
-                self.taken = self.taken.after(&self.under_way[..given]);
-            }
-            false => self.taken = Mark { at: all.saturating_sub(bytes), sum: None },
-        }
-        self.under_way.clear();
-    }
-
-    /// What the image that was last taken has.
-    pub fn at_hold(&self) -> InputAt {
-        self.at_hold
     }
 }
 

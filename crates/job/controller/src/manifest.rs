@@ -1,11 +1,11 @@
 //! Published checkpoints: a directory `N` with one image per rank and `manifest.json`, which was renamed to that name
 //! only when every byte in it was durable. `N.part` is one that was never finished and is never read.
 
-use crate::input::InputAt;
 use crate::record::{is_job_name, make_directories};
 use crate::stream_digest::Mark;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
+use mend_job::input::InputAt;
 use mend_kernel::untrusted::read_within;
 use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;

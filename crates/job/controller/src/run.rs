@@ -8,7 +8,7 @@
 //! Invariant: every effect that has an answer is answered, before anything else is told to the machine.
 
 use crate::error::RunError;
-use crate::input::{Input, InputAt};
+use crate::input::InputReader;
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
@@ -22,6 +22,7 @@ use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::Trouble;
 use mend_job::Job;
 use mend_job::event::{Effect, Event, FreeSpace, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
+use mend_job::input::InputAt;
 use mend_job::setup::Setup;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::daemon::ToDaemon;
@@ -81,7 +82,7 @@ pub struct Shell {
     /// For what people read.
     pub names: Names,
     /// What was read of standard input.
-    pub input: Input,
+    pub input: InputReader,
     /// What was printed.
     pub output: Output,
     /// Where upkeep reports.
@@ -159,7 +160,7 @@ impl Running {
                 self.verbs.insert(self.next_verb, answers);
                 Event::Ask { verb: self.next_verb, ask }
             }
-            Arrival::Stdin(bytes) => return self.shell.input.pass(bytes).map(Event::Stdin),
+            Arrival::Stdin(bytes) => return self.shell.input.input.pass(bytes).map(Event::Stdin),
             Arrival::Signal(signal) => Event::Signal(signal),
             Arrival::Upkeep(done) => {
                 self.upkeep = None;
@@ -212,7 +213,7 @@ impl Running {
             Effect::Print { rank, stream, bytes } => self.shell.output.write(rank, stream, &bytes).await,
             Effect::OutputEnds { rank } => self.shell.output.ended(rank).await,
             Effect::Note { number } => {
-                let now = (self.shell.output.printed(), self.shell.input.at_hold());
+                let now = (self.shell.output.printed(), self.shell.input.input.at_hold());
                 self.notes.insert(number, now);
             }
             Effect::Stdin(wanted) => return self.stdin(wanted).map(Event::Stdin),
@@ -309,16 +310,20 @@ impl Running {
 
     /// What is to be given to rank 0.
     fn stdin(&mut self, wanted: StdinEffect) -> Option<Vec<u8>> {
-        let input = &mut self.shell.input;
+        let reader = &mut self.shell.input;
         match wanted {
-            StdinEffect::Read => input.ask(),
-            StdinEffect::Taken => input.acknowledged(),
-            StdinEffect::Freeze => input.freeze(),
-            StdinEffect::Release => return input.release().and_then(|bytes| input.pass(bytes)),
-            StdinEffect::Held { again, begun } => input.held(again, begun),
+            StdinEffect::Read => reader.ask(),
+            StdinEffect::Taken => {
+                let end = reader.input.acknowledged();
+                reader.ask();
+                return end.and_then(|end| reader.input.pass(end));
+            }
+            StdinEffect::Freeze => reader.input.freeze(),
+            StdinEffect::Release => return reader.input.release().and_then(|bytes| reader.input.pass(bytes)),
+            StdinEffect::Held { again, begun } => reader.input.held(again, begun),
             StdinEffect::Left(bytes) => {
-                input.left(bytes.len() as u64);
-                return input.pass(bytes);
+                reader.input.left(bytes.len() as u64);
+                return reader.input.pass(bytes);
             }
         }
         None

@@ -6,7 +6,7 @@ use crate::embedded::Embedded;
 use crate::error::RunError;
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct, slots};
-use crate::input::{Input, Source, Wanted};
+use crate::input::{InputReader, Source, Wanted};
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest::{self, Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
@@ -251,7 +251,7 @@ async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Optio
         Names { job: id, command: program.argv.clone(), nodes: nodes.iter().map(|node| node.name.clone()).collect(), checkpoints, quiet };
     // Manifests of the shared directory alone name no tiers.
     let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
-    let input = Input::new(taken, source.is_some().then_some(more));
+    let input = InputReader::new(taken, source.is_some().then_some(more));
     if let Some(source) = source {
         tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked));
     }

@@ -4,42 +4,13 @@
 //! Invariants: marks ascend, none is beyond the end; the newest half of them is complete, older ones are thinned out, so that a digest
 //! stays small however much is printed.
 
+pub use mend_job::input::Mark;
 use serde::{Deserialize, Serialize};
 
 /// Marks that a digest keeps at most.
 const MAX_MARKS: usize = 512;
 /// Marks that one call of [`StreamDigest::add`] makes at most.
 const MAX_MARKS_PER_CALL: usize = 32;
-
-/// A place in a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
-    /// Bytes before it.
-    pub at: u64,
-    /// Checksum (FNV-1a) of these; `None` if they are not known.
-    pub sum: Option<u64>,
-}
-
-impl Default for Mark {
-    fn default() -> Self {
-        Self { at: 0, sum: Some(0xcbf2_9ce4_8422_2325) }
-    }
-}
-
-impl Mark {
-    /// The place behind these bytes.
-    #[must_use]
-    pub fn after(self, bytes: &[u8]) -> Self {
-        let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        Self { at: self.at + bytes.len() as u64, sum: self.sum.map(|sum| bytes.iter().fold(sum, step)) }
-    }
-
-    /// False if what is before the one differs from what is before the other.
-    #[must_use]
-    pub fn agrees(self, other: Self) -> bool {
-        self.at == other.at && (self.sum == other.sum || self.sum.is_none() || other.sum.is_none())
-    }
-}
 
 /// See the module's head.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,6 +18,7 @@
 pub mod choice;
 pub mod event;
 pub mod gathering;
+pub mod input;
 pub mod job;
 mod losses;
 mod noted;

@@ -13,6 +13,7 @@ pub mod daemon;
 pub mod files;
 pub mod frame;
 pub mod job;
+mod kinds;
 pub mod report;
 pub mod tier;
 

@@ -10,6 +10,7 @@
 //! The answer to a save comes after all earlier output. Faults assumed: agents say anything; what does not fit is dropped and logged.
 
 use crate::agents::{AgentEvent, AgentId, AgentLink};
+use crate::conversation;
 use crate::failure::chain;
 use crate::outbox::{Ordered, Urgent};
 use crate::program::Agentless;
@@ -308,6 +309,7 @@ impl AgentRouter {
         let number = self.asked;
         self.asked += 1;
         self.questions.insert(number, OpenQuestion { seq, rank, attempt, agent, save, sink });
+        conversation::asked(rank, attempt, &request);
         known.link.send(&ToAgent::Request { seq: number, request }, file);
     }
 
@@ -433,7 +435,7 @@ impl AgentRouter {
         } else {
             slot.descendant = Some(id);
         }
-        self.enroll(id, rank, slot.attempt, link, (!main_process).then(|| executable.clone()));
+        self.enroll(id, (rank, slot.attempt), link, (!main_process).then(|| executable.clone()), "hello");
         self.urgent.send(FromDaemon::AgentUp { rank, main_process, executable });
     }
 
@@ -448,13 +450,13 @@ impl AgentRouter {
         slot.main = Some(id);
         slot.started = true;
         slot.tell(Command::Settle);
-        let attempt = slot.attempt;
-        self.enroll(id, rank, attempt, link, None);
+        self.enroll(id, (rank, slot.attempt), link, None, "restored");
         self.urgent.send(FromDaemon::Report { rank, report: Report::Rebuilt { us: rebuild_us } });
         self.urgent.send(FromDaemon::Restored { rank, restart_us: us.saturating_add(rebuild_us), bytes });
     }
 
-    fn enroll(&mut self, id: AgentId, rank: Rank, attempt: u64, link: AgentLink, descendant: Option<String>) {
+    fn enroll(&mut self, id: AgentId, (rank, attempt): (Rank, u64), link: AgentLink, descendant: Option<String>, word: &str) {
+        conversation::began(rank, attempt, word);
         let welcome = Welcome {
             job: self.job.identity,
             secret: self.job.secret.clone(),
@@ -473,6 +475,7 @@ impl AgentRouter {
     fn words(&mut self, id: AgentId, message: FromAgent, ranks: &mut LocalRanks) {
         let Some((agent, rank)) = self.agents.get(&id).map(|agent| (agent, agent.rank)) else { return };
         let Some(slot) = ranks.get(&rank).filter(|slot| slot.attempt == agent.attempt) else { return };
+        conversation::said(rank, agent.attempt, &message);
         // Of a main process and its child only the child's fabric counts.
         let speaks_for_fabric = slot.descendant.or(slot.main) == Some(id);
         match message {

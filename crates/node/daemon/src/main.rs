@@ -9,6 +9,7 @@ mod agents;
 mod atomic_file;
 mod channels;
 mod clock;
+mod conversation;
 mod failure;
 mod input;
 mod job;

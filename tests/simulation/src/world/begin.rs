@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::story::Story;
 use mend_coordination::placement::place;
 use mend_job::Job;
-use mend_job::choice::{Blame, CheckpointChoice, LoadFailure, Step};
+use mend_job::choice::{Blame, CheckpointChoice, Checks, LoadFailure, Step};
 use mend_job::event::End;
 use mend_job::gathering::{GatherAction, Gathering, HostNeed, LastRun, RestartHosts, WantedHosts, restart_places};
 use mend_job::safeguard::Kept;
@@ -54,7 +54,7 @@ impl World {
             self.lives_left -= 1;
         }
         let newest = self.disk.numbers().last().copied();
-        if let Some(number) = newest.filter(|&number| !self.disk.is_restorable(number)) {
+        if let Some(number) = newest.filter(|&number| self.tiers.is_empty() && !self.disk.is_restorable(number)) {
             return Err(format!("the newest checkpoint, {number}, cannot be restarted"));
         }
         let from = self.choose()?;
@@ -81,11 +81,14 @@ impl World {
         self.verbs.clear();
         for &at in &self.hosts {
             let node = &mut self.nodes[at];
-            *node = Node { up: true, connection: self.life, ..Node::default() };
+            let stores = std::mem::take(&mut node.stores);
+            *node = Node { up: true, connection: self.life, stores, ..Node::default() };
         }
         self.last = Some(LastRun { hosts: hosts.to_vec(), lost: Vec::new() });
         let places = self.places(from, hosts, spares)?;
-        let setup = self.setup(from, places);
+        let check = matches!(self.choice, Some((.., Step::Begin(_, Checks::Before))));
+        let stdin = self.begin_input(from);
+        let setup = self.setup(from, places, (check, stdin));
         let (mut job, effects) = Job::begin(setup, self.now);
         if let Some(safeguard) = self.options.safeguard {
             job.sabotage(safeguard);
@@ -122,7 +125,7 @@ impl World {
             step = match step {
                 Step::Load(at) => {
                     let there = self.disk.publication(numbers[at]).is_some();
-                    choice.loaded(if there { Ok(false) } else { Err(LoadFailure::Unusable) })
+                    choice.loaded(if there { Ok(!self.tiers.is_empty()) } else { Err(LoadFailure::Unusable) })
                 }
                 Step::Begin(at, _) => {
                     let number = numbers[at];
@@ -131,7 +134,8 @@ impl World {
                 }
                 Step::PassOver(_) => choice.next(),
                 Step::End => {
-                    if let Some(good) = numbers.iter().find(|&&number| self.disk.is_sound(number)) {
+                    // What the nodes of the last try had of it was looked at then.
+                    if let (true, Some(good)) = (self.tiers.is_empty(), numbers.iter().find(|&&number| self.disk.is_sound(number))) {
                         return Err(format!("the restart gives up, and checkpoint {good} is good"));
                     }
                     // The user begins anew, without what is of no use.

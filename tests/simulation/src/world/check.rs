@@ -27,6 +27,7 @@ impl World {
             }
         }
         if let Some(newest) = self.disk.numbers().last()
+            && self.tiers.is_empty()
             && !self.disk.is_restorable(*newest)
         {
             return Err(format!("the newest checkpoint, {newest}, cannot be restarted"));
@@ -56,6 +57,8 @@ impl World {
         for rank in 0..self.size {
             self.look_at_rank(job, rank)?;
         }
+        self.look_at_stores()?;
+        self.look_at_input()?;
         self.check_verbs()
     }
 
@@ -102,6 +105,12 @@ impl World {
         }
         if !self.disk.unfinished().is_empty() {
             return Err(format!("it is over, and what was written of checkpoints {:?} is left behind", self.disk.unfinished()));
+        }
+        if let Some(End::NoGoodCopy(image)) = job.end_reason() {
+            return self.check_no_copy(image);
+        }
+        if let Some(End::Code(0)) = job.end_reason() {
+            self.check_closed()?;
         }
         let reason = |what: &str| self.reasons.contains(what);
         let good = match job.end_reason() {

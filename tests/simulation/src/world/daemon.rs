@@ -2,17 +2,17 @@
 
 use super::World;
 use crate::Defect;
+use crate::agent::failed;
 use crate::coming::{Coming, Fault, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US};
 use crate::disk::place;
+use crate::feeder::Feeder;
 use crate::node::{Node, Phase, Process};
 use mend_job::event::{Event, NodeLoss};
-use mend_job::roster::RankPhase;
-use mend_messages::agent::{
-    ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, Unasked, Unwritten, Written,
-};
+use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, SaveTarget, Unasked, Unwritten, Written};
 use mend_messages::control::Ask;
 use mend_messages::daemon::{ExitStatus, FromDaemon, Question, RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use mend_messages::tier::TierReport;
 
 impl World {
     pub(crate) fn happens(&mut self, coming: Coming) -> Result<(), String> {
@@ -38,7 +38,8 @@ impl World {
             }
             Coming::Reaped { life, at, asked } => {
                 if self.nodes[at].connection == life {
-                    self.nodes[at] = Node { up: self.nodes[at].up, ..Node::default() };
+                    let stores = std::mem::take(&mut self.nodes[at].stores);
+                    self.nodes[at] = Node { up: self.nodes[at].up, stores, ..Node::default() };
                     if asked && life == self.life {
                         let delay = self.delay();
                         self.plan(delay, Coming::Lost { life, at, how: NodeLoss::Broken("closed".into()) });
@@ -58,6 +59,7 @@ impl World {
             Coming::Started { at, rank, attempt } => {
                 if let Some(process) = self.process(at, rank, attempt) {
                     process.phase = Phase::Runs;
+                    self.work_on_input(at, rank);
                     self.say(at, FromDaemon::Started { rank });
                     self.say(at, FromDaemon::AgentUp { rank, main_process: true, executable: String::new() });
                     let delay = self.delay();
@@ -86,9 +88,19 @@ impl World {
                 }
                 Ok(())
             }
-            Coming::Behind { at, rank, attempt, number, id, base } => {
+            Coming::Piece { life } => self.piece(life),
+            Coming::Feeds { at, rank, attempt } => self.feeds(at, rank, attempt),
+            Coming::TierWork { life, at, order, until } => {
+                self.tier_work(life, at, *order, until);
+                Ok(())
+            }
+            Coming::NoImage { life, at, token } => {
+                self.no_image(life, at, token);
+                Ok(())
+            }
+            Coming::Behind { at, rank, attempt, path, id, base } => {
                 if self.process(at, rank, attempt).is_some_and(|process| process.behind.take_if(|behind| *behind == id).is_some()) {
-                    let whole = self.disk.write(number, rank, id, base);
+                    let whole = self.write_image(at, &path, rank, (id, base));
                     self.failed_for_real |= !whole;
                     let result = if whole {
                         Ok(Written { bytes: 10, ..Written::default() })
@@ -130,7 +142,7 @@ impl World {
         self.hosts.iter().position(|&host| host == at).map(|node| node as NodeIndex)
     }
 
-    fn process(&mut self, at: usize, rank: Rank, attempt: u64) -> Option<&mut Process> {
+    pub(crate) fn process(&mut self, at: usize, rank: Rank, attempt: u64) -> Option<&mut Process> {
         self.nodes[at].ranks.get_mut(&rank).filter(|process| process.attempt == attempt)
     }
 
@@ -161,6 +173,7 @@ impl World {
                 | FromDaemon::FabricUp { .. }
                 | FromDaemon::Restored { .. }
                 | FromDaemon::Exited { .. }
+                | FromDaemon::Tier(TierReport::Done { .. })
         );
         if again && self.chance(30) {
             self.feed(Event::Daemon { node, message: message.clone() })?;
@@ -170,18 +183,20 @@ impl World {
 
     fn obey(&mut self, at: usize, message: ToDaemon) -> Result<(), String> {
         match message {
-            ToDaemon::Start { rank, .. } => {
-                let attempt = self.new_process(at, rank, Phase::Starting, false);
+            ToDaemon::Start { rank, stdin } => {
+                let feeder = self.new_feeder(None, None, stdin);
+                let attempt = self.new_process(at, rank, Phase::Starting, (feeder, stdin));
                 let delay = self.delay();
                 self.plan(delay, Coming::Started { at, rank, attempt });
             }
-            ToDaemon::Restore { rank, source, .. } => self.restore(at, rank, source),
+            ToDaemon::Restore { rank, source, image, stdin } => self.restore(at, rank, source, (image, stdin)),
             ToDaemon::Ask(steps) => {
                 let first = self.nodes[at].batch.begin(steps);
                 self.ask_agents(at, first);
             }
             ToDaemon::SaveTo { seq, rank, address, token } => {
                 self.nodes[at].batch.drop_rest();
+                self.hold_input(at, rank);
                 let to = match address.ip() {
                     std::net::IpAddr::V4(ip) => ip.octets()[3] as usize,
                     std::net::IpAddr::V6(_) => 0,
@@ -200,6 +215,7 @@ impl World {
             }
             ToDaemon::Discard { rank } => {
                 if let Some(process) = self.nodes[at].ranks.remove(&rank) {
+                    self.leave_input(at, rank, &process.feeder);
                     for seq in process.questions {
                         self.reply(at, rank, seq, Reply::Unasked(Unasked::Ended));
                     }
@@ -214,39 +230,50 @@ impl World {
                     }
                 }
             }
+            ToDaemon::Stdin { rank, bytes } => {
+                if let Some(process) = self.nodes[at].ranks.get_mut(&rank) {
+                    process.feeder.push(bytes);
+                    self.work_on_input(at, rank);
+                }
+            }
+            ToDaemon::Tier(order) => self.obey_tier(at, *order),
             ToDaemon::End => self.leave(at, true),
             _ => {}
         }
         Ok(())
     }
 
-    fn new_process(&mut self, at: usize, rank: Rank, phase: Phase, restarted: bool) -> u64 {
+    fn new_process(&mut self, at: usize, rank: Rank, phase: Phase, (feeder, fed): (Feeder, bool)) -> u64 {
         self.attempts += 1;
-        let (attempt, stuck, tracked, behind, held, questions) = (self.attempts, false, None, None, Vec::new(), Vec::new());
-        let process = Process { attempt, phase, restarted, stuck, tracked, behind, held, busy_until: 0, questions, stale_marker: false };
+        let attempt = self.attempts;
+        let process = Process { attempt, feeder, fed, ..Process::new(phase) };
         self.nodes[at].ranks.insert(rank, process);
         attempt
     }
 
-    fn restore(&mut self, at: usize, rank: Rank, source: RestoreSource) {
+    fn restore(&mut self, at: usize, rank: Rank, source: RestoreSource, (image, fed): (Option<ImageId>, bool)) {
         if self.nodes[at].ranks.contains_key(&rank) {
             return self.restore_failed(at, rank, "it is on this node already", false);
         }
+        let feeder = self.new_feeder(Some(&source), image, fed);
         match source {
             RestoreSource::Files(chain) => {
-                if chain.is_empty() || !chain.iter().all(|path| self.disk.has(path)) {
+                if chain.is_empty() || !chain.iter().all(|path| self.has_file(at, path)) {
                     return self.restore_failed(at, rank, "an image is missing", true);
                 }
                 if chain.iter().any(|path| self.disk.is_rotten(path)) {
                     self.reasons.insert("an image is bad");
                     return self.restore_failed(at, rank, "it is torn", true);
                 }
-                let attempt = self.new_process(at, rank, Phase::Building, true);
+                let attempt = self.new_process(at, rank, Phase::Building, (feeder, fed));
+                if let Some(process) = self.process(at, rank, attempt) {
+                    process.restarted = true;
+                }
                 let delay = self.delay() + self.draw(SECOND_US);
                 self.plan(delay, Coming::Built { at, rank, attempt });
             }
             RestoreSource::Transfer { token } => {
-                let attempt = self.new_process(at, rank, Phase::Building, false);
+                let attempt = self.new_process(at, rank, Phase::Building, (feeder, fed));
                 self.nodes[at].expected.insert(token, rank);
                 self.plan(NODE_TIMEOUT_US + 5 * SECOND_US, Coming::NoTransfer { at, rank, attempt });
             }
@@ -258,8 +285,18 @@ impl World {
         self.say(at, FromDaemon::RestoreFailed { rank, error: why.into(), hint: String::new(), image });
     }
 
-    fn ask_agents(&mut self, at: usize, step: Vec<Question>) {
+    pub(crate) fn ask_agents(&mut self, at: usize, step: Vec<Question>) {
         for Question { seq, rank, request } in step {
+            match &request {
+                Request::Save(_) => self.hold_input(at, rank),
+                Request::Resume => {
+                    if let Some(process) = self.nodes[at].ranks.get_mut(&rank) {
+                        process.feeder.release();
+                    }
+                    self.work_on_input(at, rank);
+                }
+                _ => {}
+            }
             match self.nodes[at].ranks.get_mut(&rank) {
                 Some(process) if process.phase == Phase::Building => self.reply(at, rank, seq, Reply::Unasked(Unasked::Restoring)),
                 Some(process) => {
@@ -272,7 +309,7 @@ impl World {
         }
     }
 
-    fn hand_to_agent(&mut self, at: usize, rank: Rank, attempt: u64, (seq, request): (u64, Request)) {
+    pub(crate) fn hand_to_agent(&mut self, at: usize, rank: Rank, attempt: u64, (seq, request): (u64, Request)) {
         let (now, delay) = (self.now, self.delay());
         let Some(process) = self.process(at, rank, attempt) else { return };
         process.busy_until = process.busy_until.max(now + delay);
@@ -299,81 +336,51 @@ impl World {
             process.held.push((seq, request));
             return Ok(());
         }
-        let reply = match request {
-            Request::Inspect { .. } if fails => {
-                let obstacles = vec![Obstacle { what: "a socket".into(), hint: String::new() }];
-                Reply::Inspected(Inspection { obstacles, ..Inspection::default() })
+        if let Request::Save(order) = &request {
+            return self.save(at, rank, attempt, seq, order, fails);
+        }
+        let (was, tracked) = (process.phase, process.tracked);
+        let stale = process.stale_marker && defect == Some(Defect::StaleMarker) && matches!(request, Request::SuspendPeer(_));
+        let reply = process.answer(&request, fails || stale, ImageId::default());
+        if request == Request::Resume {
+            let all_or_none = process.restarted && was == Phase::Built;
+            if let Some(moment) = tracked.and_then(|(id, _)| self.moments.get_mut(&id)) {
+                moment.1.get_or_insert(now);
             }
-            Request::Inspect { .. } => Reply::Inspected(Inspection { image_bytes: 10, ..Inspection::default() }),
-            Request::Suspend | Request::SuspendPeer(_) if fails => failed("channels did not drain in time"),
-            Request::SuspendPeer(_) if process.stale_marker && defect == Some(Defect::StaleMarker) => {
-                failed("channels did not drain in time")
+            if all_or_none {
+                self.all_are_built()?;
             }
-            Request::Suspend => {
-                if process.phase == Phase::Runs {
-                    process.phase = Phase::Suspended;
-                }
-                Reply::Suspended { us: 1 }
-            }
-            Request::SuspendPeer(_) => Reply::Suspended { us: 1 },
-            Request::KeepFiles(_) => Reply::Kept(Vec::new()),
-            Request::SyncFiles => Reply::Synced,
-            Request::Save(order) => return self.save(at, rank, attempt, seq, &order, fails),
-            Request::Resume => {
-                let all_or_none = process.restarted && process.phase == Phase::Built;
-                let (was, tracked) = (process.phase, process.tracked);
-                process.phase = Phase::Runs;
-                process.stale_marker |= was == Phase::Parked;
-                if let Some(moment) = tracked.and_then(|(id, _)| self.moments.get_mut(&id)) {
-                    moment.1.get_or_insert(now);
-                }
-                if all_or_none {
-                    self.all_are_built()?;
-                }
-                Reply::Resumed { stopped_us: 1 }
-            }
-        };
+            self.work_on_input(at, rank);
+        }
         self.failed_for_real |= reply.is_failure() || matches!(&reply, Reply::Inspected(found) if !found.obstacles.is_empty());
         self.reply(at, rank, seq, reply);
         Ok(())
     }
 
     fn save(&mut self, at: usize, rank: Rank, attempt: u64, seq: u64, order: &SaveOrder, fails: bool) -> Result<(), String> {
-        let now = self.now;
         let drawn = self.draw(u64::MAX).to_le_bytes();
         let slow = self.delay() + self.draw(3 * SECOND_US);
-        let Some(process) = self.process(at, rank, attempt) else { return Ok(()) };
-        if process.phase != Phase::Suspended {
-            self.reply(at, rank, seq, failed("it is not suspended"));
-            return Ok(());
-        }
-        let SaveTarget::File(path) = &order.target else { return Err("a save without a file".into()) };
-        let (number, _) = place(path).ok_or("a strange name for an image")?;
+        let SaveTarget::File(path) = order.target.clone() else { return Err("a save without a file".into()) };
+        place(&path).ok_or("a strange name for an image")?;
         let mut id = ImageId([attempt as u8; 16]);
         id.0[..8].copy_from_slice(&drawn);
-        let below = process.tracked.filter(|(tracked, _)| order.base == Some(*tracked));
-        let (base, sequence) = (below.map(|(id, _)| id), below.map_or(0, |(_, sequence)| sequence + 1));
-        let behind = order.mode == SaveMode::CopyOnWrite;
-        let mut whole = !fails;
-        if !behind && whole {
-            whole = self.disk.write(number, rank, id, base);
+        let Some(process) = self.process(at, rank, attempt) else { return Ok(()) };
+        let (suspended, (base, _)) = (process.phase == Phase::Suspended, process.below(order));
+        let at_once = suspended && !fails && order.mode == SaveMode::Stop;
+        let whole = !at_once || self.write_image(at, &path, rank, (id, base));
+        let Some(process) = self.process(at, rank, attempt) else { return Ok(()) };
+        let reply = process.answer(&Request::Save(order.clone()), fails || !whole, id);
+        match &reply {
+            Reply::Saved(saved) => {
+                self.moments.insert(id, (self.now, None));
+                self.keep_input(at, rank, id);
+                if saved.behind {
+                    self.plan(slow, Coming::Behind { at, rank, attempt, path, id, base });
+                }
+            }
+            _ => self.failed_for_real |= suspended,
         }
-        if !whole {
-            self.failed_for_real = true;
-            self.reply(at, rank, seq, failed("no space left"));
-            return Ok(());
-        }
-        self.moments.insert(id, (now, None));
-        if let Some(process) = self.process(at, rank, attempt) {
-            process.phase = Phase::Parked;
-            process.tracked = Some((id, sequence));
-            process.behind = behind.then_some(id);
-        }
-        if behind {
-            self.plan(slow, Coming::Behind { at, rank, attempt, number, id, base });
-        }
-        let bytes = if behind { 0 } else { 10 };
-        self.reply(at, rank, seq, Reply::Saved(Saved { id, base, sequence, behind, bytes, ..Saved::default() }));
+        self.reply(at, rank, seq, reply);
         Ok(())
     }
 
@@ -406,6 +413,7 @@ impl World {
             self.reply(at, rank, seq, failed("the connection to the target broke"));
             return Ok(());
         };
+        self.move_input(at, rank, to, token);
         let delay = self.delay();
         self.plan(delay, Coming::Built { at: to, rank, attempt: other });
         if self.fails(60) {
@@ -414,15 +422,16 @@ impl World {
             self.reply(at, rank, seq, failed("the connection to the target broke behind the last byte"));
             return Ok(());
         }
-        if let Some(process) = self.process(at, rank, attempt) {
-            process.phase = Phase::Parked;
-        }
+        let order = Request::Save(SaveOrder::full(SaveTarget::Descriptor));
+        let reply = self.process(at, rank, attempt).map(|process| process.answer(&order, false, ImageId::default()));
         if self.fails(60) {
             // Also when its image is there, and it does not run yet.
             let delay = self.draw(delay + 100 * MILLISECOND_US);
             self.plan(delay, Coming::Fault(Fault::NodeDies(to)));
         }
-        self.reply(at, rank, seq, Reply::Saved(Saved { bytes: 10, ..Saved::default() }));
+        if let Some(reply) = reply {
+            self.reply(at, rank, seq, reply);
+        }
         Ok(())
     }
 
@@ -434,7 +443,7 @@ impl World {
         self.plan(delay, Coming::Reaped { life, at, asked });
     }
 
-    fn dies(&mut self, at: usize, rank: Rank, status: ExitStatus) {
+    pub(crate) fn dies(&mut self, at: usize, rank: Rank, status: ExitStatus) {
         let Some(process) = self.nodes[at].ranks.remove(&rank) else { return };
         for seq in process.questions {
             self.reply(at, rank, seq, Reply::Unasked(Unasked::Left));
@@ -450,133 +459,4 @@ impl World {
             _ => self.say(at, FromDaemon::Exited { rank, status }),
         }
     }
-
-    fn strike(&mut self, fault: Fault) -> Result<(), String> {
-        if self.options.trace {
-            eprintln!("{:>12} !! {fault:?}", self.now);
-        }
-        self.summary.faults += 1;
-        let life = self.life;
-        let placed = |world: &Self, rank: Rank| world.job.as_ref()?.rank(rank).map(|state| world.hosts[state.node as usize]);
-        match fault {
-            Fault::NodeDies(at) => {
-                let connected = self.nodes[at].connection == life && self.nodes[at].up;
-                self.nodes[at] = Node::default();
-                if connected && self.job.is_some() {
-                    let how = if self.chance(2) { NodeLoss::Silent(10_000) } else { NodeLoss::Broken("reset".into()) };
-                    let delay = if how == NodeLoss::Silent(10_000) { NODE_TIMEOUT_US } else { self.delay() };
-                    self.cut(at, how, delay);
-                }
-            }
-            Fault::ConnectionBreaks(at) => {
-                if self.nodes[at].connection == life && self.job.is_some() {
-                    let delay = self.draw(NODE_TIMEOUT_US);
-                    self.plan(delay, Coming::Closed { life, at });
-                    let delay = self.draw(NODE_TIMEOUT_US);
-                    self.cut(at, NodeLoss::Silent(10_000), delay);
-                }
-            }
-            Fault::RankDies(rank, status) => {
-                if let Some(at) = placed(self, rank) {
-                    self.dies(at, rank, status);
-                }
-            }
-            Fault::CopyDies(rank) => {
-                let with: Vec<usize> = (0..self.nodes.len()).filter(|&at| self.nodes[at].ranks.contains_key(&rank)).collect();
-                if !with.is_empty() {
-                    let at = with[self.draw(with.len() as u64) as usize];
-                    self.dies(at, rank, ExitStatus::Signal(9));
-                }
-            }
-            Fault::Stuck(rank, again) => {
-                if let Some(at) = placed(self, rank)
-                    && let Some(process) = self.nodes[at].ranks.get_mut(&rank)
-                {
-                    process.stuck = true;
-                    let attempt = process.attempt;
-                    self.failed_for_real = true;
-                    if let Some(delay) = again {
-                        self.plan(delay, Coming::Fault(Fault::Unstuck(at, rank, attempt)));
-                    }
-                }
-            }
-            Fault::Unstuck(at, rank, attempt) => {
-                if let Some(process) = self.process(at, rank, attempt) {
-                    process.stuck = false;
-                    for asked in std::mem::take(&mut process.held) {
-                        self.hand_to_agent(at, rank, attempt, asked);
-                    }
-                }
-            }
-            Fault::DiskFull(time) => {
-                self.disk.full = true;
-                self.failed_for_real = true;
-                self.plan(time, Coming::Fault(Fault::DiskEmpty));
-            }
-            Fault::DiskEmpty => self.disk.full = false,
-            Fault::ControllerDies => self.controller_died(),
-            Fault::Signal => {
-                self.reasons.insert("a signal");
-                if self.job.is_some() && self.signalled.is_none() {
-                    self.signalled = Some(self.now);
-                    return self.feed(Event::Signal(15));
-                }
-            }
-            Fault::MessagesLost(one, other) => self.break_channel(one, other, true)?,
-            Fault::OldLoss(one, other) => {
-                self.break_channel(one, other, false)?;
-                return self.ask(Ask::Migrate { rank: one, to: None });
-            }
-            Fault::ImageRots(rank) => {
-                if let Some(newest) = self.disk.numbers().last() {
-                    self.disk.rot(*newest, rank);
-                }
-            }
-            Fault::NewestVanishes => {
-                let rebuilt = self.job.as_ref().is_none_or(|job| {
-                    let complete = |rank| job.rank(rank).is_some_and(|state| !matches!(state.phase, RankPhase::Restoring(_)));
-                    (0..self.size).all(complete)
-                });
-                let idle = rebuilt && self.disk.unfinished().is_empty() && self.effects_under_way == 0 && !self.upkeep;
-                if let Some(newest) = self.disk.numbers().last().copied().filter(|_| idle) {
-                    self.disk.vanish(newest);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// No message comes through any more; the machine hears of it after a while.
-    fn cut(&mut self, at: usize, how: NodeLoss, delay: u64) {
-        let life = self.life;
-        self.failed_for_real = true;
-        self.reasons.insert("a node was lost");
-        self.drop_messages(life, at);
-        self.plan(delay, Coming::Lost { life, at, how });
-    }
-
-    fn break_channel(&mut self, one: Rank, other: Rank, real: bool) -> Result<(), String> {
-        let placed = |world: &Self, rank: Rank| world.job.as_ref()?.rank(rank).map(|state| world.hosts[state.node as usize]);
-        let (Some(at), Some(with)) = (placed(self, one), placed(self, other)) else { return Ok(()) };
-        let runs = |world: &Self, at: usize, rank: Rank| {
-            world.nodes[at].ranks.get(&rank).filter(|process| process.phase == Phase::Runs).map(|process| process.attempt)
-        };
-        if one == other || at == with {
-            return Ok(());
-        }
-        if let (Some(first), Some(second)) = (runs(self, at, one), runs(self, with, other)) {
-            if real {
-                self.hung = Some((one, first, other, second, self.now));
-            }
-            self.say(at, FromDaemon::MessagesLost { rank: one, peer: other, why: "reset".into() });
-            if real && self.chance(2) {
-                self.say(with, FromDaemon::MessagesLost { rank: other, peer: one, why: "reset".into() });
-            }
-        }
-        Ok(())
-    }
-}
-
-fn failed(why: &str) -> Reply {
-    Reply::Failed { error: why.into(), hint: String::new() }
 }

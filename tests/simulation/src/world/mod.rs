@@ -3,7 +3,10 @@
 mod begin;
 mod check;
 mod daemon;
+mod faults;
+mod input;
 mod scenario;
+mod tiers;
 
 use crate::Defect;
 use crate::coming::{Coming, HORIZON_US, MILLISECOND_US, SECOND_US};
@@ -19,6 +22,7 @@ use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::control::Ask;
 use mend_messages::daemon::FromDaemon;
 use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::tier::TierSpec;
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval};
 use rand_chacha::ChaCha8Rng;
@@ -105,6 +109,10 @@ pub struct World {
     knows_free_space: bool,
     lives_left: u64,
     pub rules: CheckpointPlan,
+    /// Standard input.
+    pub stdin: input::Stdin,
+    /// Where checkpoints are kept; none: in the shared directory alone.
+    pub tiers: Vec<TierSpec>,
     pub mode: SaveMode,
     quiet: bool,
     pub summary: Summary,
@@ -168,10 +176,14 @@ impl World {
             knows_free_space,
             lives_left: 3,
             rules: plan,
+            stdin: input::Stdin::default(),
+            tiers: Vec::new(),
             mode,
             quiet: false,
             summary: Summary::default(),
         };
+        world.draw_tiers();
+        world.draw_stdin();
         world.draw_scenario();
         world
     }
@@ -206,7 +218,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, at: usize, to_job: bool, coming: Coming) {
+    pub(crate) fn send(&mut self, at: usize, to_job: bool, coming: Coming) {
         let life = if to_job { self.nodes[at].connection } else { self.life };
         if self.nodes[at].cut || !self.nodes[at].up {
             return;
@@ -331,22 +343,22 @@ impl World {
                     }
                     self.story.take(&record)?;
                 }
-                Effect::Print { .. }
-                | Effect::OutputEnds { .. }
-                | Effect::Note { .. }
-                | Effect::Stdin(_)
-                | Effect::CancelUpkeep
-                | Effect::KeepRestarts(_)
-                | Effect::KeepTiers { .. }
-                | Effect::StoreManifest { .. }
-                | Effect::RemoveImages { .. }
-                | Effect::RemoveIfEmpty { .. } => {}
+                Effect::Print { .. } | Effect::OutputEnds { .. } | Effect::CancelUpkeep | Effect::KeepRestarts(_) => {}
+                Effect::Note { number } => self.note_input(number),
+                Effect::Stdin(wanted) => self.stdin_effect(wanted)?,
+                Effect::KeepTiers { number, complete } => self.check_tiers(number, &complete)?,
+                Effect::StoreManifest { task, number, node, to } => self.store_manifest(task, number, node, to),
+                Effect::RemoveImages { number, ranks } => self.disk.remove_images(number, &ranks),
+                Effect::RemoveIfEmpty { number } => {
+                    let gone = self.disk.remove_if_empty(number);
+                    self.later(Event::Emptied { number, gone });
+                }
             }
         }
         Ok(())
     }
 
-    fn later(&mut self, event: Event) {
+    pub(crate) fn later(&mut self, event: Event) {
         self.effects_under_way += 1;
         let delay = self.delay();
         self.plan(delay, Coming::Effect { life: self.life, event: Box::new(event) });

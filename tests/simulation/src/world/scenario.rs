@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::coming::{Coming, Fault, HORIZON_US, NODE_TIMEOUT_US, SECOND_US};
-use mend_job::setup::{NodeSetup, Restoring, Saving, Setup};
+use mend_job::setup::{NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_messages::agent::SaveMode;
 use mend_messages::control::Ask;
 use mend_messages::daemon::ExitStatus;
@@ -56,21 +56,28 @@ impl World {
         }
     }
 
-    pub(crate) fn setup(&mut self, newest: Option<u64>, places: Vec<NodeIndex>) -> Setup {
+    pub(crate) fn setup(&mut self, newest: Option<u64>, places: Vec<NodeIndex>, (check, stdin): (bool, bool)) -> Setup {
         let restoring = newest.and_then(|number| {
             let publication = self.disk.publication(number)?;
             let file = |(rank, chain): (usize, Vec<u64>)| {
                 chain.iter().map(|number| PathBuf::from(format!("/c/{number}/rank-{rank}.image"))).collect()
             };
+            let search = (!self.tiers.is_empty()).then(|| self.search(number, check));
+            let chains = match &search {
+                Some(_) => vec![Vec::new(); self.size as usize],
+                None => self.disk.chains(number)?.into_iter().enumerate().map(file).collect(),
+            };
             Some(Restoring {
-                chains: self.disk.chains(number)?.into_iter().enumerate().map(file).collect(),
+                chains,
                 images: publication.images.iter().map(|image| image.id).collect(),
                 reads: Restart { read_us: 0, full: publication.bytes(), incremental: 0 },
                 checkpoint: format!("/c/{number}").into(),
                 files: Vec::new(),
-                search: None,
+                search,
             })
         });
+        let writers = 1 + self.draw(2) as usize;
+        let tiers = (!self.tiers.is_empty()).then(|| TierSetup { specs: self.tiers.clone(), rate: 0, writers });
         let pmi = newest.and_then(|number| self.disk.publication(number)).map(|publication| publication.pmi.clone());
         let mut key = [0; 32];
         self.rng.fill_bytes(&mut key);
@@ -83,16 +90,16 @@ impl World {
             places,
             checkpoints: "/c".into(),
             listed: self.disk.numbers(),
-            adopted: Vec::new(),
+            adopted: if self.tiers.is_empty() { Vec::new() } else { self.adopted() },
             plan: self.rules,
-            tiers: None,
+            tiers,
             saving: Saving { mode: self.mode, rate: None, keep_files: 0 },
             drain_timeout_us: 20 * SECOND_US,
             reserve: [0, 1 << 20][self.draw(2) as usize],
             node_timeout_us: NODE_TIMEOUT_US,
             restarts: Default::default(),
             pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
-            stdin: false,
+            stdin,
             restoring,
         }
     }

@@ -1,0 +1,61 @@
+//! Messages between a daemon and an agent by kind, as they stand in records of conversations: without anything that differs from run to run.
+
+use crate::agent::{FromAgent, Reply, Request, SaveMode, SaveTarget};
+
+impl Request {
+    /// What is asked.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Inspect { .. } => "inspect",
+            Self::Suspend => "suspend",
+            Self::SuspendPeer(_) => "suspend-peer",
+            Self::Save(order) => match (&order.target, order.mode) {
+                (SaveTarget::Descriptor, _) => "save-stream",
+                (SaveTarget::File(_), SaveMode::Stop) => "save",
+                (SaveTarget::File(_), SaveMode::CopyOnWrite) => "save-behind",
+            },
+            Self::KeepFiles(_) => "keep-files",
+            Self::SyncFiles => "sync-files",
+            Self::Resume => "resume",
+        }
+    }
+}
+
+impl Reply {
+    /// What is answered.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Inspected(found) if found.obstacles.is_empty() => "inspected",
+            Self::Inspected(_) => "obstacles",
+            Self::Suspended { .. } => "suspended",
+            Self::Saved(saved) if saved.behind => "saved-behind",
+            Self::Saved(_) => "saved",
+            Self::Kept(_) => "kept",
+            Self::Synced => "synced",
+            Self::Resumed { .. } => "resumed",
+            Self::Failed { .. } => "failed",
+            Self::Unasked(_) => "unasked",
+        }
+    }
+}
+
+impl FromAgent {
+    /// What is said.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "hello",
+            Self::Restored { .. } => "restored",
+            Self::RestoreFailed { .. } => "restore-failed",
+            Self::FabricUp(_) => "fabric-up",
+            Self::Reply { reply, .. } => reply.kind(),
+            Self::FabricInUse => "fabric-in-use",
+            Self::MessagesLost { .. } => "messages-lost",
+            Self::Written { result: Ok(_), .. } => "written",
+            Self::Written { result: Err(_), .. } => "unwritten",
+            Self::Report(_) => "report",
+        }
+    }
+}

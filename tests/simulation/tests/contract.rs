@@ -1,0 +1,35 @@
+//! Records of conversations between daemons and real agents, which `tests/lab/test_conversations.py` makes: the simulator's agents
+//! answer the same requests in the same way.
+
+use mend_simulation::agent::replay;
+
+#[test]
+fn what_real_agents_said_is_what_the_simulator_s_agents_say() {
+    let records = concat!(env!("CARGO_MANIFEST_DIR"), "/conversations");
+    let mut compared = 0;
+    for entry in std::fs::read_dir(records).unwrap() {
+        let path = entry.unwrap().path();
+        let record = std::fs::read_to_string(&path).unwrap();
+        compared += replay(&record).unwrap_or_else(|found| panic!("{}: {found}", path.display()));
+    }
+    assert!(compared > 40, "records are there: {compared}");
+}
+
+#[test]
+fn what_no_agent_would_say_is_found() {
+    for (record, good) in [
+        ("0.0 > hello\n0.0 < suspend\n0.0 > suspended\n0.0 < save\n0.0 > saved", true),
+        ("0.0 > hello\n0.0 < save\n0.0 > saved", false),
+        ("0.0 > hello\n0.0 < save\n0.0 > failed", true),
+        ("0.0 > hello\n0.0 > written", false),
+        (
+            "0.0 > hello\n0.0 < suspend\n0.0 > suspended\n0.0 < save-behind\n0.0 > saved-behind\n0.0 < resume\n0.0 > resumed\n0.0 > written",
+            true,
+        ),
+        ("0.0 > hello\n0.0 < resume\n0.0 > suspended", false),
+        ("0.0 > suspended", false),
+        ("1.3 > restored\n1.3 < resume\n1.3 > resumed", true),
+    ] {
+        assert_eq!(replay(record).is_ok(), good, "{record}");
+    }
+}

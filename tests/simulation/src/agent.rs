@@ -96,7 +96,7 @@ pub fn replay(record: &str) -> Result<usize, String> {
             (">", "fabric-in-use" | "fabric-up" | "report") => {}
             ("<", kind) => processes.get_mut(who).ok_or_else(strange)?.1.push_back(kind),
             (">", "written" | "unwritten") => {
-                drop(processes.get_mut(who).and_then(|(process, _)| process.behind.take()).ok_or_else(strange)?)
+                processes.get_mut(who).and_then(|(process, _)| process.behind.take()).ok_or_else(strange)?;
             }
             (">", kind) => {
                 let (process, open) = processes.get_mut(who).ok_or_else(strange)?;

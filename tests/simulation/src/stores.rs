@@ -14,9 +14,28 @@ pub struct Stores {
     pub places: BTreeSet<(NodeStore, u64)>,
     /// Images.
     pub images: BTreeMap<(NodeStore, u64, Rank), Image>,
+    /// Nothing is kept any more.
+    closed: bool,
 }
 
 impl Stores {
+    /// All of it goes, and what is still on its way.
+    pub fn close(&mut self) {
+        *self = Self { closed: true, ..Self::default() };
+    }
+
+    /// A job begins.
+    pub fn open(&mut self) {
+        self.closed = false;
+    }
+
+    /// Makes a place for a checkpoint.
+    pub fn make_place(&mut self, store: &NodeStore, number: u64) {
+        if !self.closed {
+            self.places.insert((store.clone(), number));
+        }
+    }
+
     /// Its memory is gone.
     pub fn reboot(&mut self) {
         self.places.retain(|(store, _)| *store != NodeStore::Memory);

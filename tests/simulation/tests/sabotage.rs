@@ -6,7 +6,7 @@ use mend_simulation::{Defect, first_find};
 
 const SEEDS: u64 = 10_000;
 
-const ALL: [Safeguard; 24] = [
+const ALL: [Safeguard; 27] = [
     AtHome,
     SourceGoes,
     TargetGoes,
@@ -31,6 +31,9 @@ const ALL: [Safeguard; 24] = [
     DeadSparesAreLeftOut,
     LostHostsAreNotAwaited,
     OlderOnesWillDo,
+    OnlyTheSourceLeavesInput,
+    LostInputIsGivenAgain,
+    GoneOnesGoEverywhere,
 ];
 
 #[test]

@@ -323,7 +323,8 @@ impl Replication {
     /// Whether every image that a restart from the checkpoint reads is somewhere.
     #[must_use]
     pub fn is_restorable(&self, number: u64) -> bool {
-        self.closure(number).into_iter().all(|(number, rank)| self.image(number, rank).is_some_and(|image| !image.sites.is_empty()))
+        let is_somewhere = |(number, rank)| self.image(number, rank).is_some_and(|image| !image.sites.is_empty());
+        self.checkpoints.contains_key(&number) && self.closure(number).into_iter().all(is_somewhere)
     }
 
     fn holds_all(&self, tier: usize, number: u64) -> bool {

@@ -369,6 +369,8 @@ pub enum StdinEffect {
         /// Bytes of the piece under way that it was given.
         begun: u64,
     },
+    /// What a rank that moved away was not given was lost with its node. → [`Event::Stdin`] with what its image has not
+    Lost,
     /// A rank that moved away was not given these bytes. → [`Event::Stdin`] with them
     Left(#[serde(with = "serde_bytes")] Vec<u8>),
 }

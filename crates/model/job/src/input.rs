@@ -61,6 +61,8 @@ pub struct Input {
     kept_back: Option<Vec<u8>>,
     /// The end was read, and waits for what comes before it.
     end_follows: bool,
+    /// Bytes of the piece under way that the last image has.
+    begun: usize,
 }
 
 impl Input {
@@ -75,6 +77,7 @@ impl Input {
             frozen: false,
             kept_back: None,
             end_follows: false,
+            begun: 0,
         }
     }
 
@@ -119,7 +122,8 @@ impl Input {
 
     /// The rank's image is about to be taken; see [`mend_messages::daemon::FromDaemon::StdinHeld`].
     pub fn held(&mut self, again: u64, begun: u64) {
-        let begun = &self.under_way[..self.under_way.len().min(begun as usize)];
+        self.begun = self.under_way.len().min(begun as usize);
+        let begun = &self.under_way[..self.begun];
         let at = match again {
             0 => self.taken.after(begun),
             some => Mark { at: self.taken.at.saturating_sub(some), sum: None },
@@ -138,6 +142,14 @@ impl Input {
             false => self.taken = Mark { at: all.saturating_sub(bytes), sum: None },
         }
         self.under_way.clear();
+    }
+
+    /// The node on which the rank was is lost, and with it what it was not given: that is what its image has not.
+    /// Returns it, to be given again; nothing if its image has all.
+    pub fn lost(&mut self) -> Option<Vec<u8>> {
+        let lost = self.under_way.split_off(self.begun.min(self.under_way.len()));
+        self.taken = self.taken.after(&std::mem::take(&mut self.under_way));
+        (!lost.is_empty()).then_some(lost)
     }
 
     /// What the image that was last taken has.

@@ -53,6 +53,12 @@ pub enum Safeguard {
     LostHostsAreNotAwaited,
     /// Where a checkpoint proves unusable, an older one is taken.
     OlderOnesWillDo,
+    /// Input comes back only from the process that moved away, not from one that was built in vain.
+    OnlyTheSourceLeavesInput,
+    /// Input that is lost with the node that a rank left is given to the rank again.
+    LostInputIsGivenAgain,
+    /// Of a checkpoint that is gone no node keeps anything.
+    GoneOnesGoEverywhere,
 }
 
 /// Those that are in, for machines that are not the job's.

@@ -81,7 +81,8 @@ impl World {
         self.verbs.clear();
         for &at in &self.hosts {
             let node = &mut self.nodes[at];
-            let stores = std::mem::take(&mut node.stores);
+            let mut stores = std::mem::take(&mut node.stores);
+            stores.open();
             *node = Node { up: true, connection: self.life, stores, ..Node::default() };
         }
         self.last = Some(LastRun { hosts: hosts.to_vec(), lost: Vec::new() });

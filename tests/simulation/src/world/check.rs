@@ -5,7 +5,7 @@ use crate::coming::{Coming, SECOND_US};
 use crate::node::Phase;
 use mend_coordination::failure::Failure;
 use mend_job::Job;
-use mend_job::event::End;
+use mend_job::event::{End, GoesOn};
 use mend_job::roster::RankPhase;
 use mend_messages::job::Rank;
 
@@ -108,6 +108,9 @@ impl World {
         }
         if let Some(End::NoGoodCopy(image)) = job.end_reason() {
             return self.check_no_copy(image);
+        }
+        if let Some(End::NodeLost { goes_on: GoesOn::From(number), .. }) = job.end_reason() {
+            self.check_left(*number)?;
         }
         if let Some(End::Code(0)) = job.end_reason() {
             self.check_closed()?;

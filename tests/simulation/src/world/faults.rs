@@ -103,6 +103,7 @@ impl World {
                 let idle = rebuilt && self.disk.unfinished().is_empty() && self.effects_under_way == 0 && !self.upkeep;
                 if let Some(newest) = self.disk.numbers().last().copied().filter(|_| idle) {
                     self.disk.vanish(newest);
+                    self.vanished = Some(self.now);
                 }
             }
         }

@@ -83,6 +83,10 @@ impl World {
                 reader.input.held(again, begun);
                 None
             }
+            StdinEffect::Lost => {
+                let bytes = reader.input.lost();
+                bytes.and_then(|bytes| reader.input.pass(bytes))
+            }
             StdinEffect::Left(bytes) => {
                 reader.input.left(bytes.len() as u64);
                 reader.input.pass(bytes)
@@ -145,7 +149,8 @@ impl World {
         if rank != 0 || self.stdin.length.is_none() {
             return;
         }
-        let Some(process) = self.nodes[at].ranks.get_mut(&rank) else { return };
+        let here = self.nodes[at].ranks.get_mut(&rank);
+        let Some(process) = here.filter(|process| !matches!(process.phase, Phase::Starting | Phase::Building)) else { return };
         let (again, begun) = process.feeder.hold();
         self.say(at, FromDaemon::StdinHeld { rank, again, begun });
     }

@@ -109,6 +109,8 @@ pub struct World {
     knows_free_space: bool,
     lives_left: u64,
     pub rules: CheckpointPlan,
+    /// When a user removed a checkpoint last.
+    pub vanished: Option<u64>,
     /// Standard input.
     pub stdin: input::Stdin,
     /// Where checkpoints are kept; none: in the shared directory alone.
@@ -176,6 +178,7 @@ impl World {
             knows_free_space,
             lives_left: 3,
             rules: plan,
+            vanished: None,
             stdin: input::Stdin::default(),
             tiers: Vec::new(),
             mode,
@@ -274,7 +277,11 @@ impl World {
 
     /// Nothing is on its way but what fate has in store.
     pub fn is_quiet(&self) -> bool {
-        let fate = |coming: &Coming| matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive);
+        let fate = |coming: &Coming| match coming {
+            // The image has come.
+            Coming::NoImage { at, token, .. } => !self.nodes[*at].images.contains_key(token),
+            coming => matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive),
+        };
         let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
         idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(fate)

@@ -4,9 +4,9 @@
 //! copy; of checkpoints that are not, nothing is left in any store; of a job that ended well, nothing at all.
 
 use super::World;
-use crate::coming::{Coming, MILLISECOND_US, NODE_TIMEOUT_US};
+use crate::coming::{Coming, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US};
 use crate::disk::{Image, place};
-use crate::stores::{ExpectedImage, Stores, file, store_of};
+use crate::stores::{ExpectedImage, file, store_of};
 use mend_job::event::Event;
 use mend_job::setup::{Adopted, AdoptedImage, SearchSetup};
 use mend_messages::agent::{ImageId, SaveOrder, SaveTarget};
@@ -69,7 +69,7 @@ impl World {
                     stores.places.retain(|place| place != &(store.clone(), number) || used.contains(place));
                 }
             }
-            TierOrder::Close => self.nodes[at].stores = Stores::default(),
+            TierOrder::Close => self.nodes[at].stores.close(),
             TierOrder::Receive { task, image, store, token } => {
                 let spare = PathBuf::new();
                 self.expect_image(at, token, ExpectedImage { task, image, store: Some(store), spare });
@@ -117,7 +117,7 @@ impl World {
                 self.say(at, FromDaemon::Tier(TierReport::PassedOver { store, why: "no room".into() }));
                 continue;
             }
-            self.nodes[at].stores.places.insert((store.clone(), number));
+            self.nodes[at].stores.make_place(&store, number);
             order.target = SaveTarget::File(file(&store, number, rank));
             place = ImageLocation::NodeStore(store);
             break;
@@ -156,7 +156,7 @@ impl World {
                 let found = self.look_up(at, &image, &from).filter(|_| !fails);
                 let stored = found.is_some_and(|found| match to {
                     Destination::NodeStore(store) => {
-                        self.nodes[at].stores.places.insert((store.clone(), image.number));
+                        self.nodes[at].stores.make_place(&store, image.number);
                         self.nodes[at].stores.write(&store, image.number, image.rank, found)
                     }
                     _ => self.disk.add(image.number, image.rank, found),
@@ -202,7 +202,7 @@ impl World {
         let done = match store {
             Some(store) => {
                 let path = file(&store, image.number, image.rank);
-                self.nodes[at].stores.places.insert((store.clone(), image.number));
+                self.nodes[at].stores.make_place(&store, image.number);
                 self.nodes[at].stores.write(&store, image.number, image.rank, found).then_some(path)
             }
             None => self.disk.add(image.number, image.rank, found).then_some(spare.clone()),
@@ -295,8 +295,30 @@ impl World {
         }
     }
 
+    /// It was said that a job which lost a node can go on from this checkpoint.
+    pub(crate) fn check_left(&self, number: u64) -> Result<(), String> {
+        let gone = self.hosts.iter().filter(|&&at| !self.nodes[at].up || self.nodes[at].cut).count();
+        if gone > 1 || self.tiers.is_empty() || self.vanished.is_some() {
+            // Of another node that was lost the job has not heard yet.
+            return Ok(());
+        }
+        let left = |image: &ImageRef| {
+            let live = |&&at: &&usize| self.nodes[at].up && !self.nodes[at].cut;
+            let kept = self.hosts.iter().filter(live).any(|&at| self.nodes[at].stores.find(image.number, image.rank, image.id).is_some());
+            kept || self.disk.image(image.number, image.rank).is_some_and(|found| found.id == image.id)
+        };
+        match (0..self.size).flat_map(|rank| self.lineage(number, rank)).find(|image| !left(image)) {
+            Some(image) => Err(format!("the job is said to go on from checkpoint {number}, and {image:?} is nowhere")),
+            None => Ok(()),
+        }
+    }
+
     /// When nothing is under way: what is in the stores belongs to a checkpoint.
     pub(crate) fn look_at_stores(&self) -> Result<(), String> {
+        // What a user removed is noticed when the checkpoints are looked at.
+        if self.vanished.is_some_and(|vanished| self.now < vanished + 10 * SECOND_US) {
+            return Ok(());
+        }
         let numbers = self.disk.numbers();
         for &at in self.hosts.iter().filter(|&&at| self.nodes[at].up && self.nodes[at].connection == self.life && !self.nodes[at].cut) {
             if let Some(number) = self.nodes[at].stores.numbers().iter().find(|number| !numbers.contains(number)) {

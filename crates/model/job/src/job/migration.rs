@@ -64,6 +64,7 @@ impl Job {
                     if self.keeps(Safeguard::SourceGoes) {
                         self.send(source, ToDaemon::Discard { rank });
                     }
+                    self.input_left_on = Some(source).filter(|_| rank == 0);
                     let state = &mut self.roster.ranks[rank as usize];
                     (state.node, state.address) = (target, address);
                     self.reopen(rank);

@@ -104,6 +104,8 @@ pub struct Job {
     pub(crate) resumed_at_us: Option<u64>,
     /// More standard input may come.
     pub(crate) stdin: bool,
+    /// The node that rank 0 left, as long as it may tell what it was not given of standard input.
+    pub(crate) input_left_on: Option<NodeIndex>,
     pub(crate) drain_timeout_us: u64,
     pub(crate) losses: Losses,
     pub(crate) saving: Saving,
@@ -157,6 +159,7 @@ impl Job {
             tokens: Tokens::new(setup.token_key),
             resumed_at_us: None,
             stdin: setup.stdin,
+            input_left_on: None,
             drain_timeout_us: setup.drain_timeout_us,
             losses: Losses::new(setup.node_timeout_us),
             saving: setup.saving,

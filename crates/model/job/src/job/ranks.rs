@@ -68,7 +68,7 @@ impl Job {
             }
             FromDaemon::Exited { rank, .. } => self.target_ended(node, rank),
             FromDaemon::Refused { error } => self.end(End::Refused { node, error }),
-            FromDaemon::StdinLeft { bytes, .. } => self.effect(Effect::Stdin(StdinEffect::Left(bytes))),
+            FromDaemon::StdinLeft { bytes, .. } => self.input_left(node, bytes),
             FromDaemon::StdinTaken { .. } => self.effect(Effect::Stdin(StdinEffect::Taken)),
             FromDaemon::StdinHeld { again, begun, .. } => self.effect(Effect::Stdin(StdinEffect::Held { again, begun })),
             FromDaemon::FilesPut(result) => self.files_put(node, result),
@@ -199,6 +199,9 @@ impl Job {
             self.target_lost(index);
         }
         self.tiers_lost(index);
+        if self.input_left_on.take_if(|left| *left == index).is_some() && self.keeps(Safeguard::LostInputIsGivenAgain) {
+            self.effect(Effect::Stdin(StdinEffect::Lost));
+        }
         if lost.is_empty() {
             self.tell(Notice::SpareLost { node: index, how });
             self.search_lost(index);
@@ -216,7 +219,17 @@ impl Job {
         self.end(End::NodeLost { node: index, how, ranks: lost, goes_on });
     }
 
+    /// A process of rank 0 that was discarded was not given these bytes. What a migration built in vain had them from the image of a rank
+    /// that has them still.
+    fn input_left(&mut self, node: NodeIndex, bytes: Vec<u8>) {
+        if self.input_left_on.take_if(|left| *left == node).is_some() || !self.keeps(Safeguard::OnlyTheSourceLeavesInput) {
+            self.effect(Effect::Stdin(StdinEffect::Left(bytes)));
+        }
+    }
+
     pub(crate) fn feed(&mut self, bytes: Vec<u8>) {
+        // One piece is under way at a time: the last one has been taken, or come back.
+        self.input_left_on = None;
         if bytes.is_empty() {
             // From now on its processes read the end after what they had not read.
             self.stdin = false;

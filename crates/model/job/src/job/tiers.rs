@@ -11,6 +11,7 @@
 use super::Job;
 use crate::event::{Effect, Notice, Publication};
 use crate::operation::Operation;
+use crate::safeguard::Safeguard;
 use crate::search::Holdings;
 use crate::setup::SearchSetup;
 use crate::tiering::{object_address, stores};
@@ -144,8 +145,18 @@ impl Job {
     pub(crate) fn tidy_tiers(&mut self) {
         let Some(tiering) = &mut self.tiers else { return };
         let gone: Vec<u64> = tiering.machine.numbers().filter(|number| !self.listed.contains(number)).collect();
-        let actions: Vec<Action> = gone.into_iter().flat_map(|number| tiering.machine.forgotten(number)).collect();
+        let actions: Vec<Action> = gone.iter().flat_map(|&number| tiering.machine.forgotten(number)).collect();
         self.do_tiers(actions);
+        gone.into_iter().for_each(|number| self.clear_stores(number));
+    }
+
+    /// A checkpoint is no more: no node keeps anything of it. A restart has brought copies to nodes that were to have none.
+    fn clear_stores(&mut self, number: u64) {
+        let stores = self.tiers.as_ref().map(|tiering| stores(&tiering.specs)).unwrap_or_default();
+        for store in stores.into_iter().filter(|_| self.keeps(Safeguard::GoneOnesGoEverywhere)).collect::<Vec<_>>() {
+            let order = TierOrder::Remove { place: Destination::NodeStore(store), number, ranks: Vec::new() };
+            self.send_to_all(&ToDaemon::Tier(Box::new(order)));
+        }
     }
 
     /// The job has ended well: nothing of it is left on any node.
@@ -253,5 +264,6 @@ impl Job {
             let actions = tiering.machine.forgotten(number);
             self.do_tiers(actions);
         }
+        self.clear_stores(number);
     }
 }

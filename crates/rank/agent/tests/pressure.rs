@@ -135,7 +135,10 @@ fn after_a_copy_was_killed_for_memory_the_program_stands_still_once() {
     group.limit(MEMORY + MEMORY / 3);
     rank.resume();
     let error = rank.await_written(saved.id).unwrap_err();
-    assert!(error.ends_with("killed by signal 9; the next image is written while the program stands still"), "{error}");
+    assert!(
+        error.ends_with("killed by signal 9; the next image is written while the program stands still (hint: free memory on its node)"),
+        "{error}"
+    );
     assert!(group.kills() >= 1);
     assert!(!path.exists());
     rank.two_lines_more();

@@ -45,15 +45,15 @@ pub enum NodeEvent {
 pub struct JobLink {
     /// Its daemon.
     pub address: SocketAddr,
-    /// The user's.
+    /// The user's secret, which proves this side to the daemon.
     pub secret: Secret,
     /// How long the daemon may be silent.
     pub silence: Duration,
-    /// The job's.
+    /// The job's identity, as it was introduced.
     pub identity: [u8; 16],
-    /// The job's.
+    /// Which start of the job this is.
     pub epoch: u64,
-    /// The job's.
+    /// What proves to the daemon that a new connection goes on with this start.
     pub session: [u8; 16],
     /// What was sent and delivered.
     pub link: Link<ToDaemon>,

@@ -4,7 +4,7 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use mend_fabric::channel::tcp::{ALONE, TcpIncoming};
+use mend_fabric::channel::tcp::{MIN_LONE_BYTES, TcpIncoming};
 use mend_fabric::channel::{ChannelError, Incoming};
 use mend_fabric::engine::buffers::Payload;
 use mend_fabric::engine::packet::{HEADER, Header, Kind, MAX_PAYLOAD, MAX_STREAMED};
@@ -50,7 +50,7 @@ fn packets(mut bytes: &[u8]) -> (Delivered, bool) {
         let header = Header::from_bytes(header);
         let (length, padding) = (header.payload as usize, usize::from(header.padding));
         let limit = if in_parts(header.kind) || header.kind == Kind::Eager as u8 { MAX_STREAMED } else { MAX_PAYLOAD };
-        if length > limit || padding > 0 && HEADER + length + padding > ALONE {
+        if length > limit || padding > 0 && HEADER + length + padding > MIN_LONE_BYTES {
             return (found, false);
         }
         bytes = &bytes[HEADER..];

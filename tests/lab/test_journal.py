@@ -228,6 +228,8 @@ class OfNodes(InLab):
             self.lab.on("node3", "pkill", "-KILL", "-x", "mendd")
             self.assertNotEqual(verb.wait(), 0)
             verb.stderr.read()
+        # The agent whose connection to the target breaks may be first to notice; the controller finds the node lost soon after.
+        job.wait_for(lambda: self.named(self.log(name), "node_lost"), "the node is found lost")
         log = self.log(name)
         [lost] = self.named(log, "node_lost")
         self.assertEqual((lost["node"], lost["data"]["ranks"]), ("node3", []))

@@ -17,6 +17,9 @@ from rdma import PACKAGES as RDMA_PACKAGES  # noqa: E402
 AS_USER = os.path.join(ROOT, "tests", "as_user.py")
 RESTORER = "crates/rank/restorer/Cargo.toml"
 FUZZ = "fuzz/Cargo.toml"
+# As fuzz/run.py has it.
+FUZZ_PLATFORM = "x86_64-unknown-linux-gnu"
+TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 FUZZ_SECONDS = "3"
 # Lab tests wait more than they compute: so many run at a time.
 LAB_JOBS = 3
@@ -68,13 +71,14 @@ def format_steps():
 
 
 def clippy_steps():
+    """With the profile of all other builds: what the compiler itself runs (macros, build scripts) is built once."""
     deny = ["--", "-D", "warnings"]
     return [
-        Step(["cargo", "clippy", "--locked", "--workspace", "--all-targets", *deny], check=True),
-        Step(["cargo", "clippy", "--locked", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(RESTORER))),
+        Step(["cargo", "clippy", "--release", "--locked", "--workspace", "--all-targets", *deny], check=True),
+        Step(["cargo", "clippy", "--release", "--locked", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(RESTORER))),
         # As its targets are built, without which some of what they reach is not public.
-        Step(["cargo", "clippy", "--locked", "--all-targets", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(FUZZ)),
-             environment={"RUSTFLAGS": "--cfg fuzzing"}),
+        Step(["cargo", "clippy", "--release", "--target", FUZZ_PLATFORM, "--locked", "--all-targets", *deny], check=True,
+             directory=os.path.join(ROOT, os.path.dirname(FUZZ)), environment={"RUSTFLAGS": "--cfg fuzzing"}),
     ]
 
 
@@ -83,7 +87,9 @@ def house_steps():
     python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
     names = Step([python, "-m", "pyflakes", "tests", "benches", "fuzz/run.py"], check=True)
     dependencies = Step([sys.executable, "tests/dependencies.py"])
-    return [Step(["cargo", "xtask", "check"], check=True), names, dependencies, Step(tests)]
+    # With the features that the whole workspace asks for: what it is built on is built for the tests as well.
+    build = Step(["cargo", "build", "--release", "--locked", "--workspace", "--bin", "xtask"], check=True)
+    return [build, Step([os.path.join(TARGET, "release", "xtask"), "check"], check=True), names, dependencies, Step(tests)]
 
 
 def test_programs():
@@ -100,6 +106,10 @@ def test_programs():
     return found
 
 
+# What commands print is compared with what is on record, and neither is changed; nor is cargo asked where the records are.
+SNAPSHOTS = {"INSTA_UPDATE": "no", "INSTA_WORKSPACE_ROOT": ROOT}
+
+
 def program_steps(as_root):
     """A step for each test program whose crate touches the system (as root), or for each (as an ordinary user)."""
     programs = test_programs()
@@ -112,12 +122,12 @@ def program_steps(as_root):
         if as_root and crate not in ROOT_CRATES:
             continue
         if as_root or not is_root():
-            steps.append(Step([program], directory=directory))
+            steps.append(Step([program], directory=directory, environment=SNAPSHOTS))
         elif crate == "crates/rank/agent" and target["kind"] == ["test"]:
             # They build what they need and change to the user for the processes they watch.
             steps.append(Step([program], directory=directory, environment={"MEND_TEST_AS_USER": "1"}))
         else:
-            steps.append(Step([AS_USER, program], directory=directory))
+            steps.append(Step([AS_USER, program], directory=directory, environment=SNAPSHOTS))
     return steps
 
 
@@ -177,7 +187,8 @@ def vm_steps():
     possible = subprocess.run([sys.executable, vm, "--possible"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if possible.returncode:
         raise NotHere(possible.stderr.strip())
-    build = ["cargo", "test", "--release", "--locked", "--no-run", "-p", "mend-kernel", "-p", "mend-agent", "-p", "mend-fabric"]
+    # All of them, as the tier `unit` built them: some alone would be built on other features of their libraries, anew.
+    build = ["cargo", "test", "--release", "--locked", "--workspace", "--no-run"]
     packages = [word for name in RDMA_PACKAGES for word in ("--package", name)]
     return [Step(build, check=True), Step([sys.executable, vm, "--minutes", "28", *packages, sys.executable, "tests/vm/inside.py"])]
 

@@ -124,7 +124,7 @@ class Run(InDirectory):
         self.assertIn(name, self.mend("ps", "--all").stdout)
         done = self.mend("checkpoint", name)
         self.assertEqual(done.returncode, 69)
-        self.assertIn("not running", done.stderr)
+        self.assertIn("has ended (exit code 137)", done.stderr)
 
     def test_help_and_version(self):
         for verb in ("run", "ps", "checkpoint", "checkpoints", "restart", "migrate", "explain", "log", "kill", "lab", "version"):

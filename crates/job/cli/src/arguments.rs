@@ -22,6 +22,7 @@ Examples:
   mend restart lmp-3f2a --hosts a,c                go on from its last checkpoint
 
 A job is named by its id or the beginning of its id. The name can be left out where only one job can be meant.
+
 Start `mendd` on the nodes of --hosts. `mend settings` lists environment variables."
 )]
 pub struct Arguments {
@@ -59,7 +60,7 @@ pub enum Command {
     /// A cluster on this machine, to try things out.
     #[command(subcommand)]
     Lab(mend_lab::LabCommand),
-    /// Show the release and what it understands.
+    /// Show the release, and the formats it reads and writes.
     Version(Version),
     /// Show every setting (environment variable), its range and default.
     Settings,
@@ -71,11 +72,11 @@ pub enum Command {
 Examples:
   mend run -n 2 ./app < input                      standard input goes to rank 0
   mend run -n 4 --hosts a:1,b:3 ./app              1 rank on a, 3 on b
-  mend run -n 4 --interval 600 --incremental 5 ./app   a checkpoint every 10 minutes, every sixth a full one
+  mend run --interval 600 --incremental 5 ./app    a checkpoint every 10 min, every sixth a full one
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
 
-The exit code is the program's (128 + signal if a signal ended it). It is 75 if a node, or a connection between two, was
-lost and a restart can go on. Standard error names the rank that exited with a code other than 0, and says if a 75 was
+The exit code is the program's (128 + signal if a signal ended it). It is 75 if a node, or a connection between two, was \
+lost and a restart can go on. Standard error names the rank that exited with a code other than 0, and says if a 75 was \
 the program's own.")]
 pub struct Run {
     /// Number of ranks (also -np)
@@ -161,10 +162,10 @@ NEEDS lists the checkpoints that one builds on. A restart reads them, too. They 
 pub struct Checkpoints {
     /// The job; default: the only one there is
     pub job: Option<String>,
-    /// Remove these
+    /// Remove the checkpoints of these numbers (with commas)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub remove: Vec<u64>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -172,10 +173,10 @@ pub struct Checkpoints {
 /// `mend ps`.
 #[derive(Debug, Args)]
 pub struct Ps {
-    /// Also jobs that ended, and how much space each takes
+    /// Also list jobs that have ended, and the space that each takes
     #[arg(short, long)]
     pub all: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -184,32 +185,33 @@ pub struct Ps {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  mend rm lmp-3f2a                                 its directory and its checkpoints: it cannot be restarted then
+  mend rm lmp-3f2a                                 this job and its checkpoints, for good
   mend rm --ended                                  all jobs that do not run
-  mend rm --ended --older 7d                       those that ended at least 7 days ago; also 12h, 30m
+  mend rm --ended --older 7d                       that ended at least 7 days ago; also 12h, 30m
 
-A job that runs is refused. MEND_EXPIRE removes old jobs at each `mend run`. Copies of checkpoints in other tiers than
+A job that runs is refused. MEND_EXPIRE removes old jobs at each `mend run`. Copies of checkpoints in other tiers than \
 the shared directory stay; the answer says so.")]
+#[command(override_usage = "mend rm [--json] <JOB>...\n       mend rm [--json] --ended [--older <TIME>]")]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["jobs", "ended"]))]
 pub struct Remove {
-    /// The jobs
-    #[arg(required_unless_present = "ended", conflicts_with = "ended")]
+    /// The jobs to remove
+    #[arg(value_name = "JOB")]
     pub jobs: Vec<String>,
-    /// All that have ended
+    /// Remove all jobs that have ended
     #[arg(long)]
     pub ended: bool,
-    /// Of these, those that ended at least so long ago
+    /// Of these, only those that ended at least this long ago
     #[arg(long, value_name = "TIME", requires = "ended", value_parser = age)]
     pub older: Option<Duration>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 fn age(text: &str) -> Result<Duration, String> {
-    let wrong = |why: String| format!("`{text}` is no time ({why}): write for example 7d, 12h, 30m or 90s");
-    let span: jiff::Span = text.parse().map_err(|error: jiff::Error| wrong(error.to_string()))?;
-    let length = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|error| wrong(error.to_string()))?;
-    Duration::try_from(length).map_err(|_| wrong("it is negative".into()))
+    let length = text.parse().and_then(|span: jiff::Span| span.to_duration(jiff::SpanRelativeTo::days_are_24_hours())).ok();
+    let length = length.and_then(|length| Duration::try_from(length).ok());
+    length.ok_or_else(|| format!("`{text}` is no time: write for example 7d, 12h, 30m or 90s"))
 }
 
 /// `mend log`.
@@ -220,7 +222,7 @@ Examples:
   mend log lmp-3f2a --follow                       print new events as they happen, to the job's end
   mend log --json | jq '.[-1].data.cause'          why it ended
 
-Times are UTC. In JSON an event has a number (seq), a time (at, microseconds since 1970), a name (event), data and a
+Times are UTC. In JSON an event has a number (seq), a time (at, microseconds since 1970), a name (event), data and a \
 sentence (text), and a node and a rank if it is about one. With --follow each event is a line; else all are an array.")]
 pub struct Log {
     /// The job; default: the only one there is
@@ -228,7 +230,7 @@ pub struct Log {
     /// Print new events as they happen, to the job's end
     #[arg(short, long)]
     pub follow: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -238,7 +240,7 @@ pub struct Log {
 pub struct Verb {
     /// The job; default: the only one there is
     pub job: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -260,7 +262,7 @@ pub struct TakeCheckpoint {
     /// How long the job is stopped; default: as MEND_CHECKPOINT_MODE said when it was started
     #[arg(long)]
     pub mode: Option<Mode>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -280,17 +282,17 @@ pub enum Input {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  mend restart                                     the job that ended last, from its newest checkpoint
+  mend restart                                     the job that ended last, its newest checkpoint
   mend restart lmp-3f2a --checkpoint 2
   mend restart /data/ckpt/lmp-3f2a/2 --hosts a,c   a checkpoint's directory, on other hosts
 
 Ranks whose host is still there stay on it. The others go to the emptiest host.
 
-Output that was printed before the job ended is not printed again. So the outputs of run and restart can be put one
+Output that was printed before the job ended is not printed again. So the outputs of run and restart can be put one \
 after the other. Where the output is not the same this time, mend says so and prints it from the beginning of that line.
 
-Standard input goes on where the checkpoint was taken. A file is read on from there (`mend restart JOB < FILE`), if it
-begins with what was read; --input same skips that part in a pipe, too. What came through a pipe or was typed is kept
+Standard input goes on where the checkpoint was taken. A file is read on from there (`mend restart JOB < FILE`), if it \
+begins with what was read; --input same skips that part in a pipe, too. What came through a pipe or was typed is kept \
 with the job, up to 64 MiB. It is given again, and then what comes now. Once the end of input was read there is no more.")]
 pub struct Restart {
     /// The job, or the directory of a checkpoint; default: the job that ended last
@@ -314,10 +316,10 @@ pub struct Restart {
     /// Print again what was printed between the checkpoint and the job's end
     #[arg(long)]
     pub repeat_output: bool,
-    /// What standard input is
+    /// What the restart's standard input is
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub input: Input,
-    /// Take a checkpoint that another user wrote. What is in it will run as you, and write the files that it names
+    /// Accept a checkpoint that another user wrote. Its programs run as you, and write the files that it names
     #[arg(long)]
     pub any_owner: bool,
     /// File with the key that the checkpoint's images were encrypted with. Later images are encrypted with it, too
@@ -333,18 +335,20 @@ pub struct Restart {
 
 /// `mend migrate`.
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 #[command(after_help = "\
 Examples:
   mend migrate lmp-3f2a 3 --to c                   rank 3 of that job goes to node c
   mend migrate 3                                   rank 3 of the only job goes to a spare, or the emptiest node")]
 pub struct Migrate {
-    /// [JOB] RANK
-    #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "RANK"])]
-    pub job_and_rank: Vec<String>,
-    /// Node of the job to move to
+    /// The job; default: the only one there is
+    pub job: Option<String>,
+    /// The rank to move
+    pub rank: String,
+    /// Node of the job to move to; default: a spare, else the emptiest
     #[arg(long, value_name = "NODE")]
     pub to: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -366,14 +370,14 @@ pub enum ImageCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  mend image show 3/rank-0.image                   an image of a checkpoint; mend finds what it builds on
+  mend image show 3/rank-0.image                   an image; mend finds what it builds on
   mend image verify 3                              a checkpoint's directory: all of its ranks
-  mend image verify newest.image base.image        files elsewhere: the image, then what it builds on, newest first")]
+  mend image verify newest.image base.image        elsewhere: the image, then what it builds on")]
 pub struct ImageFiles {
     /// The image, then what it builds on, newest first. For an image of a checkpoint mend finds the others
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -391,7 +395,7 @@ pub struct Diff {
     /// What it is compared with
     #[arg(value_delimiter = ',', num_args = 1, required = true, value_name = "FILE[,FILE…]")]
     pub second: Vec<PathBuf>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -408,7 +412,7 @@ pub struct Compact {
     /// File for the merged image. It appears there only when it is whole and durable
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -416,7 +420,7 @@ pub struct Compact {
 /// `mend version`.
 #[derive(Debug, Args)]
 pub struct Version {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

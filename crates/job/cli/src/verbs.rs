@@ -167,11 +167,7 @@ pub async fn checkpoint(arguments: TakeCheckpoint) -> Result<i32, Failure> {
 
 /// `mend migrate`.
 pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
-    let (job, rank) = match &arguments.job_and_rank[..] {
-        [job, rank] => (Some(job.as_str()), rank),
-        [rank] => (None, rank),
-        _ => return Err(Failure::usage("expected JOB RANK", "")),
-    };
+    let (job, rank) = (arguments.job.as_deref(), arguments.rank);
     let hint = "write for example `mend migrate lmp-3f2a 3 --to c`";
     let rank = rank.parse().map_err(|_| Failure::usage(format!("`{rank}` is not a rank"), hint))?;
     let Answer::Migrated(done) = ask(job, Ask::Migrate { rank, to: arguments.to }).await? else { return Err(unexpected()) };

@@ -1,5 +1,6 @@
 //! The other side of [`crate::serve`]: how a verb reaches the controller of a running job.
 
+use crate::manifest;
 use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::serve::socket_in;
 use mend_messages::auth::Purpose;
@@ -17,6 +18,16 @@ pub enum AskError {
     NotRunning {
         /// Which.
         id: String,
+    },
+    /// The job's record says that it has ended.
+    #[error("job {id} has ended ({how})")]
+    Over {
+        /// The job that was asked.
+        id: String,
+        /// How it ended, as its record says it.
+        how: String,
+        /// Whether it has a checkpoint.
+        restartable: bool,
     },
     /// The controller cannot be reached.
     #[error("cannot reach the controller of job {id} on {host}")]
@@ -37,6 +48,11 @@ pub enum AskError {
 }
 
 impl AskError {
+    fn of_an_ended_job(record: &JobRecord) -> Self {
+        let how = record.ended.as_ref().map(|(_, how)| how.clone()).unwrap_or_default();
+        Self::Over { id: record.id.clone(), how, restartable: !manifest::numbers(&record.checkpoints).is_empty() }
+    }
+
     /// What a user can do about it; may be empty.
     #[must_use]
     pub fn hint(&self) -> String {
@@ -45,6 +61,10 @@ impl AskError {
             Self::NotRunning { id } => {
                 format!("`mend ps` lists running jobs; `mend restart {id}` continues this one from its last checkpoint")
             }
+            Self::Over { id, restartable: true, .. } => {
+                format!("`mend ps` lists running jobs; `mend restart {id}` continues this one from its last checkpoint")
+            }
+            Self::Over { id, .. } => format!("`mend ps` lists running jobs; `mend log {id}` says what happened to this one"),
             Self::Unreachable { host, .. } => format!("run the command on {host}"),
             Self::Ended(_) | Self::Send(_) => String::new(),
         }
@@ -63,7 +83,7 @@ pub fn host_name() -> String {
 /// See [`AskError`]. A request that the controller refuses is an `Ok(Answer::Failed)`.
 pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut progress: impl FnMut(&str)) -> Result<Answer, AskError> {
     if record.ended.is_some() {
-        return Err(AskError::NotRunning { id: record.id.clone() });
+        return Err(AskError::of_an_ended_job(record));
     }
     let mut connection = reach(directory, record).await?;
     connection.sender.send(ask).await?;

@@ -15,7 +15,7 @@ pub struct Host {
 #[derive(Debug, thiserror::Error)]
 pub enum HostsError {
     /// Not `name` or `name:slots`.
-    #[error("`{text}` is not a host: expected a name or address, and optionally :SLOTS (1 to 100000)")]
+    #[error("`{text}` is not a host: expected a name or address, and optionally :RANKS (1 to 100000)")]
     Malformed {
         /// What was found.
         text: String,
@@ -48,8 +48,8 @@ impl HostsError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Malformed { .. } => "write for example --hosts a,b or --hosts a:2,b:2",
-            Self::Twice { .. } => "give a host more ranks with NAME:SLOTS; a spare must not also be a host",
-            Self::File { .. } | Self::Empty { .. } => "a host file has one host per line, NAME or NAME:SLOTS, # begins a comment",
+            Self::Twice { .. } => "give a host more ranks with NAME:RANKS; a spare must not also be a host",
+            Self::File { .. } | Self::Empty { .. } => "a host file has one host per line, NAME or NAME:RANKS; # begins a comment",
         }
     }
 }

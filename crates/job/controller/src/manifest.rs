@@ -485,7 +485,9 @@ pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, Manif
     let path = directory.join("manifest.json");
     let text = match read_within(directory, Path::new("manifest.json"), MAX_MANIFEST_BYTES) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ManifestError::None { path: directory.to_owned() }),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Err(ManifestError::None { path: directory.to_owned() });
+        }
         Err(source) => return Err(ManifestError::Io { path, source }),
     };
     let damaged = |what: String| ManifestError::Damaged { path: path.clone(), what };

@@ -77,7 +77,7 @@ impl RemoveError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
-            Self::None { known, .. } if known.is_empty() => String::new(),
+            Self::None { known, .. } if known.is_empty() => "the job has none".into(),
             Self::None { known, .. } => format!("there are {}", list(known)),
             Self::Needed { by, .. } => format!("remove {} first", list(by)),
             Self::Unknown { .. } => "`mend checkpoints` shows which one".into(),

@@ -32,7 +32,7 @@ pub enum LabCommand {
         /// Rate of each node's link in each direction, as tc writes it (1gbit, 250mbit); default: no limit
         #[arg(long)]
         bandwidth: Option<String>,
-        /// Stay, and end the lab with Ctrl-C
+        /// Stay in the foreground: Ctrl-C ends the lab
         #[arg(long)]
         foreground: bool,
         /// Don't start mendd on the nodes
@@ -56,7 +56,7 @@ pub enum LabCommand {
         /// Only the lab of this name
         #[arg(long)]
         name: Option<String>,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },

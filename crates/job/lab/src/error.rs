@@ -154,11 +154,13 @@ impl LabError {
     }
 
     /// The exit code that a command line should end with: as a shell does for a program that was not found (127)
-    /// or cannot be executed (126), else 1.
+    /// or cannot be executed (126), 64 for a value that cannot be used, 69 for a lab or node that is not there, else 1.
     pub fn exit_code(&self) -> i32 {
         match self {
             LabError::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             LabError::Exec { .. } => 126,
+            LabError::BadName(_) | LabError::BadNodeCount { .. } | LabError::BadBandwidth(_) => 64,
+            LabError::NoSuchLab(_) | LabError::NoSuchNode { .. } | LabError::NodeDead { .. } | LabError::Connection { .. } => 69,
             _ => 1,
         }
     }

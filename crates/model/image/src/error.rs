@@ -50,7 +50,7 @@ impl ImageError {
         match self {
             ImageError::Version { .. } => "restart with the release of Mend that took the checkpoint",
             ImageError::Architecture { .. } => "restart on machines of the architecture the checkpoint was taken on",
-            ImageError::Foreign => "name a checkpoint of Mend; `mend checkpoints` lists them",
+            ImageError::Foreign => "`mend checkpoints` lists checkpoints; in each, `rank-R.image` is the image of rank R",
             _ => "the file is damaged or was copied incompletely; use another checkpoint (`mend checkpoints`)",
         }
     }

@@ -78,7 +78,7 @@ fn a_killed_node_is_gone_for_everybody() {
         for verb in [bench.exec("node2", &["true"]), bench.lab("kill", &["node2"])] {
             let mut verb = verb;
             let output = verb.output().unwrap();
-            assert_eq!(output.status.code(), Some(1));
+            assert_eq!(output.status.code(), Some(69));
             assert!(error_of(&output).contains("`node2`") && error_of(&output).contains("is dead"), "{output:?}");
         }
         // The others don't care.

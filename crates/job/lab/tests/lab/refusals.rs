@@ -9,24 +9,24 @@ use super::bench::{Bench, STAND_IN, as_everybody, as_user, error_of, programs};
 #[test]
 fn bad_input_is_named() {
     as_everybody(|bench| {
-        let fails = |args: &[&str], wanted: &str| {
+        let fails = |args: &[&str], code: i32, wanted: &str| {
             let output = bench.command(programs().join("lab")).args(args).output().unwrap();
-            assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+            assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
             let error = error_of(&output);
             assert!(error.contains(wanted) && error.contains("hint: "), "{args:?}: {error}");
         };
-        fails(&["up", "--name", "no/such name"], "cannot be the name");
-        fails(&["up", "--nodes", "0"], "1 to 64 nodes, not 0");
-        fails(&["up", "--nodes", "65"], "1 to 64 nodes, not 65");
-        fails(&["up", "--bandwidth", "fast"], "`fast` is not a bandwidth");
-        fails(&["exec", "--name", "nowhere", "node1", "true"], "no lab named `nowhere`");
-        fails(&["kill", "--name", "nowhere", "node1"], "no lab named `nowhere`");
-        fails(&["status", "--name", "nowhere"], "no lab named `nowhere`");
+        fails(&["up", "--name", "no/such name"], 64, "cannot be the name");
+        fails(&["up", "--nodes", "0"], 64, "1 to 64 nodes, not 0");
+        fails(&["up", "--nodes", "65"], 64, "1 to 64 nodes, not 65");
+        fails(&["up", "--bandwidth", "fast"], 64, "`fast` is not a bandwidth");
+        fails(&["exec", "--name", "nowhere", "node1", "true"], 69, "no lab named `nowhere`");
+        fails(&["kill", "--name", "nowhere", "node1"], 69, "no lab named `nowhere`");
+        fails(&["status", "--name", "nowhere"], 69, "no lab named `nowhere`");
         bench.up(&["--nodes", "2"]);
         let name = bench.name.as_str();
-        fails(&["up", "--name", name, "--no-daemons"], "is up already");
-        fails(&["exec", "--name", name, "node3", "true"], "has no node `node3`");
-        fails(&["kill", "--name", name, "nodeone"], "head node1 node2");
+        fails(&["up", "--name", name, "--no-daemons"], 1, "is up already");
+        fails(&["exec", "--name", name, "node3", "true"], 69, "has no node `node3`");
+        fails(&["kill", "--name", name, "nodeone"], 69, "head node1 node2");
     });
 }
 

@@ -1,0 +1,135 @@
+//! What `mend` prints and how it ends, as people see it: every verb's help, and the errors they meet first. Each is a snapshot in
+//! `snapshots/`; one that changes is looked at and accepted (CONTRIBUTING.md says how).
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs `mend` with none of the environment that would change what it says.
+fn mend(home: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mend"));
+    command.env_clear().env("MEND_HOME", home).env("HOME", home).env("PATH", "/usr/bin:/bin").env("COLUMNS", "100");
+    command.envs(settings.iter().copied()).current_dir(home).args(arguments).output().unwrap()
+}
+
+/// What was printed, with a name for the directory of this run.
+fn printed(home: &Path, bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap().replace(home.to_str().unwrap(), "[HOME]")
+}
+
+/// Compares all that a command says with the snapshot of that name; returns its standard output.
+fn snapshot(home: &Path, name: &str, arguments: &[&str], settings: &[(&str, &str)]) -> String {
+    let said = mend(home, arguments, settings);
+    let (code, out, err) = (said.status.code().unwrap(), printed(home, said.stdout), printed(home, said.stderr));
+    let environment: String = settings.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+    let text = format!("$ {environment}mend {}\n{out}--- standard error\n{err}--- exit code {code}", arguments.join(" "));
+    let mut settings = insta::Settings::clone_current();
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, text));
+    out
+}
+
+/// The verbs below one, as its help lists them.
+fn verbs(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // What goes on from the line before is indented further.
+    let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+fn help(home: &Path, path: &[String]) -> usize {
+    let words: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
+    let name = path.iter().fold("help".to_owned(), |name, verb| format!("{name}-{verb}"));
+    let below = verbs(&snapshot(home, &name, &words, &[]));
+    1 + below.into_iter().map(|verb| help(home, &[path, &[verb]].concat())).sum::<usize>()
+}
+
+#[test]
+fn every_verb_has_its_help() {
+    let home = tempfile::tempdir().unwrap();
+    assert!(help(home.path(), &[]) > 20);
+}
+
+/// A job that ended, as its directory says.
+const ENDED: &str = r#"{"id": "lmp-3f2a9c", "command": ["lmp", "-in", "in.melt"], "size": 4, "hosts": ["a", "b"], "controller_host": "a",
+    "controller_port": 1, "controller_pid": 1, "started": 1000, "ended": [2000, "exit code 0"], "checkpoints": "/nonexistent/lmp-3f2a9c"}"#;
+
+/// A home with that job, and files that are no images.
+fn with_a_job() -> tempfile::TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let job = home.path().join("jobs/lmp-3f2a9c");
+    std::fs::create_dir_all(&job).unwrap();
+    std::fs::write(job.join("job.json"), ENDED).unwrap();
+    std::fs::write(home.path().join("text"), "no image at all, though a file that is longer than an image's head: ".repeat(100)).unwrap();
+    std::fs::write(home.path().join("empty"), "").unwrap();
+    // Whatever the umask is.
+    std::fs::set_permissions(home.path().join("text"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    home
+}
+
+#[test]
+fn errors_say_what_was_wrong_and_what_to_do() {
+    let home = with_a_job();
+    let cases: &[(&str, &[&str])] = &[
+        ("no-verb", &[]),
+        ("no-such-verb", &["frobnicate"]),
+        ("no-such-option", &["ps", "--colour"]),
+        ("checkpoint-without-a-job", &["checkpoint"]),
+        ("checkpoint-of-no-such-job", &["checkpoint", "lmp-4"]),
+        ("checkpoint-of-an-ended-job", &["checkpoint", "lmp-3f2a9c"]),
+        ("checkpoint-in-no-such-mode", &["checkpoint", "--mode", "fast"]),
+        ("checkpoints-of-a-job-without-any", &["checkpoints"]),
+        ("checkpoints-remove-one-that-is-not-there", &["checkpoints", "lmp", "--remove", "3"]),
+        ("explain-without-a-job", &["explain"]),
+        ("image-compact-of-no-image", &["image", "compact", "text", "--to", "new"]),
+        ("image-diff-of-no-image", &["image", "diff", "text", "empty"]),
+        ("image-show-of-an-empty-file", &["image", "show", "empty"]),
+        ("image-show-of-no-file", &["image", "show", "absent"]),
+        ("image-show-of-no-image", &["image", "show", "text"]),
+        ("image-verify-of-a-directory-without-a-manifest", &["image", "verify", "."]),
+        ("kill-without-a-job", &["kill"]),
+        ("lab-exec-in-no-lab", &["lab", "exec", "--name", "absent", "node1", "true"]),
+        ("lab-up-with-a-bad-name", &["lab", "up", "--name", "a/b"]),
+        ("lab-up-with-a-bad-rate", &["lab", "up", "--bandwidth", "fast"]),
+        ("log-of-no-such-job", &["log", "lmp-4"]),
+        ("migrate-no-rank", &["migrate", "c"]),
+        ("migrate-too-much", &["migrate", "lmp", "3", "c"]),
+        ("migrate-without-a-job", &["migrate", "3"]),
+        ("ps-of-no-jobs", &["ps"]),
+        ("ps-of-no-jobs-as-json", &["ps", "--json"]),
+        ("restart-a-file", &["restart", "./text"]),
+        ("restart-no-such-checkpoint", &["restart", "--checkpoint", "7"]),
+        ("restart-no-such-job", &["restart", "lmp-4"]),
+        ("restart-without-a-checkpoint", &["restart"]),
+        ("rm-all-that-are-older-than-what", &["rm", "--ended", "--older", "7"]),
+        ("rm-no-such-job", &["rm", "lmp-4"]),
+        ("rm-older-than-a-month", &["rm", "--ended", "--older", "1 month"]),
+        ("rm-what", &["rm"]),
+        ("run-no-program", &["run", "-n", "4"]),
+        ("run-no-ranks", &["run", "-n", "0", "true"]),
+        ("run-on-hosts-and-in-a-file", &["run", "--hosts", "a", "-f", "hosts", "true"]),
+        ("run-on-no-such-file", &["run", "-f", "hosts", "true"]),
+        ("run-with-a-bad-interval", &["run", "--interval", "often", "true"]),
+        ("run-with-a-bad-key", &["run", "--encryption-key", "text", "true"]),
+        ("run-with-a-bad-tier", &["run", "--tiers", "cloud", "true"]),
+    ];
+    for (name, arguments) in cases {
+        snapshot(home.path(), name, arguments, &[]);
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_used_is_named() {
+    let home = with_a_job();
+    let cases = [
+        ("setting-of-the-log", "MEND_LOG", "mend=loud", "ps"),
+        ("setting-beyond-its-bounds", "MEND_KEEP", "0", "run"),
+        ("setting-that-is-no-number", "MEND_EXPIRE", "soon", "run"),
+        ("setting-that-is-no-choice", "MEND_CHECKPOINT_MODE", "fast", "run"),
+    ];
+    for (name, setting, value, verb) in cases {
+        let arguments: &[&str] = if verb == "run" { &["run", "true"] } else { &[verb] };
+        snapshot(home.path(), name, arguments, &[(setting, value)]);
+    }
+}

@@ -3,6 +3,7 @@
 
     run.py [--seconds N] [TARGET...]
     run.py --write-seeds
+    run.py --clippy
 
 The engine is libFuzzer, with a stable compiler: the instrumentation it needs (SanitizerCoverage) is an LLVM pass that
 stable rustc can run. AddressSanitizer would need a nightly one; of the crates fuzzed here the fabric alone holds unsafe, and
@@ -82,7 +83,10 @@ def main():
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--write-seeds", action="store_true", help="write the seeds that encoders make, and end")
     parser.add_argument("targets", nargs="*")
+    parser.add_argument("--clippy", action="store_true", help="look at the targets with clippy, warnings denied, and end")
     arguments = parser.parse_args()
+    if arguments.clippy:
+        return cargo("clippy", "--all-targets", "--", "-D", "warnings").returncode
     if arguments.write_seeds:
         return 0 if seeds(write=True) else 1
     programs = build()

@@ -17,8 +17,6 @@ from rdma import PACKAGES as RDMA_PACKAGES  # noqa: E402
 AS_USER = os.path.join(ROOT, "tests", "as_user.py")
 RESTORER = "crates/rank/restorer/Cargo.toml"
 FUZZ = "fuzz/Cargo.toml"
-# As fuzz/run.py has it.
-FUZZ_PLATFORM = "x86_64-unknown-linux-gnu"
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 FUZZ_SECONDS = "3"
 # Lab tests wait more than they compute: so many run at a time.
@@ -75,10 +73,11 @@ def clippy_steps():
     deny = ["--", "-D", "warnings"]
     return [
         Step(["cargo", "clippy", "--release", "--locked", "--workspace", "--all-targets", *deny], check=True),
-        Step(["cargo", "clippy", "--release", "--locked", *deny], check=True, directory=os.path.join(ROOT, os.path.dirname(RESTORER))),
-        # As its targets are built, without which some of what they reach is not public.
-        Step(["cargo", "clippy", "--release", "--target", FUZZ_PLATFORM, "--locked", "--all-targets", *deny], check=True,
-             directory=os.path.join(ROOT, os.path.dirname(FUZZ)), environment={"RUSTFLAGS": "--cfg fuzzing"}),
+        # Where `make build` has put it.
+        Step(["cargo", "clippy", "--release", "--locked", "--target-dir", os.path.join(TARGET, "restorer"), *deny], check=True,
+             directory=os.path.join(ROOT, os.path.dirname(RESTORER))),
+        # As its targets are built, without which some of what they reach is not public; and what is not Rust is built once for both.
+        Step([sys.executable, "fuzz/run.py", "--clippy"], check=True),
     ]
 
 
@@ -193,13 +192,6 @@ def vm_steps():
     return [Step(build, check=True), Step([sys.executable, vm, "--minutes", "28", *packages, sys.executable, "tests/vm/inside.py"])]
 
 
-def loom_steps():
-    """The rings' own code, built on the model checker's atomics, which needs a build of its own."""
-    command = ["cargo", "test", "--locked", "--release", "-p", "mend-fabric", "--lib", "--target-dir", os.path.join(ROOT, "target", "loom"),
-               "ring::modelled"]
-    return [Step(command, environment={"RUSTFLAGS": "--cfg loom"})]
-
-
 def fuzz_steps():
     return [Step([sys.executable, "fuzz/run.py", "--seconds", FUZZ_SECONDS])]
 
@@ -217,7 +209,6 @@ TIERS = [
     Tier("clippy", "clippy, warnings denied", clippy_steps, 20),
     Tier("house", "house rules (cargo xtask check), pyflakes, dependencies (cargo-deny), tests of the tests", house_steps, 10),
     Tier("unit", "unit, property and process tests beside the code, as an ordinary user", unit_steps, 40),
-    Tier("loom", "the shared-memory rings, in every order two threads can run", loom_steps, 10),
     Tier("fuzz", "every fuzz target, briefly", fuzz_steps, 15),
     Tier("lab", "real jobs on this machine and on the nodes of a lab, as an ordinary user", lab_steps, 40),
     Tier("root", "what root does otherwise: test programs and real jobs, as root", root_steps, 40, "this is an ordinary user"),

@@ -95,9 +95,10 @@ pub fn restorer(zone: u32) -> PathBuf {
 fn preload() -> &'static Path {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     COPY.get_or_init(|| {
-        let target = build_directory().parent().unwrap().join("agent-alone");
+        let target = build_directory().parent().unwrap().to_path_buf();
+        // With the features that the whole workspace asks for: the tests are built on the same libraries.
         let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--release", "--example", "agent_alone", "--manifest-path"])
+            .args(["build", "--quiet", "--release", "--workspace", "--example", "agent_alone", "--manifest-path"])
             .arg(here().join("Cargo.toml"))
             .arg("--target-dir")
             .arg(&target)

@@ -28,7 +28,6 @@ use std::cell::Cell;
 /// Payload of a packet of a long transfer: small enough that sender and receiver copy at the same time, large enough
 /// that the header costs nothing. It goes with the ring's capacity.
 const CHUNK: usize = 9 * 1024;
-#[cfg(not(loom))]
 const _: () = assert!((CHUNK + 64) * 3 <= super::ring::CAPACITY && CHUNK <= MAX_RECORD);
 
 /// Kind of a record that carries a part of a packet; no packet is of this kind.

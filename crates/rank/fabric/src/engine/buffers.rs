@@ -304,7 +304,7 @@ pub fn gather(segments: &[Segment]) -> Vec<u8> {
     bytes
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -1,8 +1,8 @@
 //! The ring under `loom`: its code, on a heap and on atomics that loom watches, with every order in which two threads can
 //! run and every value that the memory model lets them see.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p mend-fabric --lib --target-dir target/loom ring::modelled`
-//! (`tests/run.py loom` does). The rest of the crate is only compiled, so that what is checked is what is shipped.
+//! Run with `cargo test --release -p mend-rings`: the package in `tests/rings` compiles the ring's file, and what it uses, with `cfg(loom)`.
+//! Nothing else is built so, and it is built with all other tests.
 //!
 //! What could go wrong, and is looked for:
 //! - a record read before it is whole, or overwritten before it was read (loom reports the race on its line, the tests
@@ -12,7 +12,6 @@
 use super::*;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
-use rustix::fd::OwnedFd;
 
 /// Room for two records of one line and one of two: it wraps and fills within the few steps a model can take.
 pub const CAPACITY: usize = 4 * LINE;
@@ -56,16 +55,6 @@ impl Ring {
         let first = (0..CAPACITY / LINE).map(|_| AtomicU64::new(0)).collect();
         let memory = std::sync::Arc::new(Memory { _words: words.into(), lines, first });
         (Self { base, memory: memory.clone() }, Self { base, memory })
-    }
-
-    /// No processes here, so nothing to pass to another.
-    pub fn create() -> Result<(Self, OwnedFd), ChannelError> {
-        Err(ChannelError::Protocol("a modelled ring has no file".into()))
-    }
-
-    /// As for [`Ring::create`].
-    pub fn open(_: &impl rustix::fd::AsFd) -> Result<Self, ChannelError> {
-        Self::create().map(|(ring, _)| ring)
     }
 
     fn lines(&self, position: u64, length: usize) -> impl Iterator<Item = &UnsafeCell<()>> {

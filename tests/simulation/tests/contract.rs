@@ -2,6 +2,19 @@
 
 use mend_simulation::agent::replay;
 
+/// The records that `tests/lab/test_conversations.py` makes and compares with what is said today.
+#[test]
+fn what_real_agents_said_is_what_the_simulators_agents_say() {
+    let records = concat!(env!("CARGO_MANIFEST_DIR"), "/conversations");
+    let mut answers = 0;
+    for entry in std::fs::read_dir(records).unwrap() {
+        let path = entry.unwrap().path();
+        let record = std::fs::read_to_string(&path).unwrap();
+        answers += replay(&record).unwrap_or_else(|found| panic!("{}: {found}", path.display()));
+    }
+    assert!(answers > 40, "the records have {answers} answers");
+}
+
 #[test]
 fn what_no_agent_would_say_is_found() {
     for (record, good) in [

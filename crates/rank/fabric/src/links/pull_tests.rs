@@ -101,7 +101,8 @@ impl Scene {
         let body: Vec<u8> = (0..150_000usize).map(|at| (at * 7 + at / 255) as u8).collect();
         let mut memory = vec![0; body.len()];
         send(&mut world, b"x");
-        receive(&mut world, &mut [0]);
+        let mut first = [0];
+        receive(&mut world, &mut first);
         while completions(&mut world, 1).is_empty() {
             world.progress();
         }

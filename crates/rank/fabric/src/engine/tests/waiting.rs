@@ -124,7 +124,8 @@ fn a_receive_that_waits_lets_its_kind_through() {
     }
     let full = pair.waiting(1);
     assert!(full.iter().all(|cost| (6 * 168..=12 * 168).contains(cost)), "{full:?}");
-    pair.receive(1, &mut [0; 8], Some((2, 0)), 5, 0);
+    let mut memory = [0; 8];
+    pair.receive(1, &mut memory, Some((2, 0)), 5, 0);
     pair.settle();
     assert_eq!(pair.waiting(1), [full[0], 100 * 168]);
     pair.inject(0, &body, Some(2));
@@ -175,9 +176,11 @@ fn what_is_on_its_way_is_bounded() {
         while !pair.admits(0, &body, Some(wanted)) {
             pair.settle();
         }
-        pair.receive(1, &mut vec![0; length], Some((wanted, 0)), 5, 0);
+        let mut memory = vec![0; length];
+        pair.receive(1, &mut memory, Some((wanted, 0)), 5, 0);
         pair.settle();
         assert_eq!(pair.completions(1).len(), 1);
+        assert_eq!(memory, body);
     }
 }
 
@@ -214,8 +217,9 @@ fn what_stays_becomes_less_while_it_is_taken() {
         pair.settle();
     }
     let mut stayed = Vec::new();
+    let mut memory = [0; 8];
     for number in 0..4 * BEFORE {
-        pair.receive(1, &mut [0; 8], Some((1, 0)), number, 0);
+        pair.receive(1, &mut memory, Some((1, 0)), number, 0);
         // As a program does: it takes part while it waits, and no longer.
         while pair.completions(1).is_empty() {
             assert!(pair.step(0, false) || pair.step(1, false), "message {number} does not come");

@@ -57,7 +57,7 @@ pub struct Trouble {
 pub enum Failure {
     /// A rank cannot be saved as it is.
     Obstacle {
-        /// Which.
+        /// The rank that cannot be saved.
         rank: Rank,
         /// The first thing in the way.
         first: Obstacle,
@@ -66,32 +66,32 @@ pub enum Failure {
     },
     /// A rank's agent did not do what it was asked.
     Refused {
-        /// Whose.
+        /// The rank whose agent was asked.
         rank: Rank,
-        /// Why.
+        /// Why the agent did not do it.
         why: Refusal,
     },
     /// An image was not written behind its rank.
     Unwritten {
-        /// Whose.
+        /// The rank whose image is missing.
         rank: Rank,
         /// Why, in the writer's words.
         why: String,
     },
     /// A rank that it needs is gone.
     Lost {
-        /// Which.
+        /// The rank that is gone.
         rank: Rank,
-        /// How.
+        /// How it went.
         how: Gone,
     },
     /// The node that a rank was to move to did not build it.
     NotRebuilt {
         /// Which rank.
         rank: Rank,
-        /// Where.
+        /// The node that was to build it.
         node: NodeIndex,
-        /// Why.
+        /// What kept the node from building it.
         why: TargetTrouble,
     },
     /// A migration failed at both ends: which is the cause, the reader can tell.
@@ -105,12 +105,12 @@ pub enum Failure {
     },
     /// A checkpoint holds all ranks or none, and this one has ended.
     RankEnded {
-        /// Which.
+        /// The rank that has ended.
         rank: Rank,
     },
     /// A rank that has ended does not move.
     MovesNoMore {
-        /// Which.
+        /// The rank that was to move.
         rank: Rank,
     },
     /// No such rank.
@@ -127,14 +127,14 @@ pub enum Failure {
     },
     /// A node that is lost.
     NodeIsLost {
-        /// Which.
+        /// The node that was named.
         node: NodeIndex,
     },
     /// The rank is there already.
     ThereAlready {
-        /// Which.
+        /// The rank that was to move.
         rank: Rank,
-        /// Where.
+        /// The node that it is on and was to move to.
         node: NodeIndex,
     },
     /// There is no other node.

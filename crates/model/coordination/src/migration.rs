@@ -23,9 +23,9 @@ use std::collections::BTreeSet;
 pub enum Action {
     /// Send this to the rank's agent where the rank is *now placed*.
     Ask {
-        /// Whose.
+        /// The rank whose agent is asked.
         rank: Rank,
-        /// What.
+        /// What the agent is to do.
         request: Request,
     },
     /// Stop answering PMI requests and feeding standard input, before any later `Ask` is sent.

@@ -69,14 +69,14 @@ pub enum Record {
         rank: Option<Rank>,
         /// It has to be durable before anything that follows is done.
         durable: bool,
-        /// What.
+        /// What has happened.
         event: mend_journal::Event,
     },
     /// A node is lost: a restart does not wait for it.
     NodeLost {
-        /// Which.
+        /// The node that is lost.
         node: NodeIndex,
-        /// How.
+        /// How its loss was noticed.
         how: NodeLoss,
         /// With it.
         ranks: Vec<Rank>,
@@ -89,18 +89,18 @@ pub enum Record {
         by: mend_journal::event::Asker,
         /// What is to blame.
         code: Code,
-        /// Why.
+        /// What made it fail.
         failure: Failure,
     },
     /// A rank stays where it was.
     MigrationUndone {
         /// Where that is.
         node: Option<NodeIndex>,
-        /// Which.
+        /// The rank that was to move.
         rank: Rank,
         /// What is to blame.
         code: Code,
-        /// Why.
+        /// Why it does not move.
         failure: Failure,
     },
     /// Why the job ends, if it ends by that. The first counts.
@@ -114,21 +114,21 @@ pub enum Event {
     Daemon {
         /// Which node.
         node: NodeIndex,
-        /// What.
+        /// What the daemon says.
         message: FromDaemon,
     },
     /// No more will come from a node.
     NodeLost {
-        /// Which.
+        /// The node that is silent now.
         node: NodeIndex,
-        /// How.
+        /// How its loss was noticed.
         how: NodeLoss,
     },
     /// Somebody asks. → [`Effect::Answer`]
     Ask {
-        /// Who.
+        /// The verb that asks, and gets the answer.
         verb: VerbId,
-        /// What.
+        /// What it asks for.
         ask: Ask,
     },
     /// A piece of standard input; empty at its end.
@@ -168,7 +168,7 @@ pub enum Event {
     ManifestUnreadable {
         /// As in the effect.
         task: u64,
-        /// Why.
+        /// What is wrong with the manifest.
         why: String,
     },
     /// Answer to [`Effect::RemoveIfEmpty`].
@@ -183,7 +183,7 @@ pub enum Event {
 /// One image of a checkpoint that is complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedImage {
-    /// Whose.
+    /// The rank whose image this is.
     pub rank: Rank,
     /// Node the rank is on.
     pub node: NodeIndex,
@@ -243,31 +243,31 @@ impl Publication {
 pub enum Effect {
     /// Send this to a node's daemon. To a lost node: dropped.
     Send {
-        /// Which.
+        /// The node whose daemon gets it.
         node: NodeIndex,
-        /// What.
+        /// What the daemon gets.
         message: ToDaemon,
     },
     /// Answer a verb. All but [`Outcome::Progress`] are the last.
     Answer {
-        /// Which.
+        /// The verb that asked.
         verb: VerbId,
-        /// What.
+        /// What came of its request.
         outcome: Outcome,
     },
     /// Take what a rank wrote: count it, and print what was not printed before.
     Print {
-        /// Whose.
+        /// The rank that wrote it.
         rank: Rank,
         /// Where to.
         stream: Stream,
-        /// What.
+        /// The bytes that it wrote.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// A rank has ended by itself: nothing more of it is printed.
     OutputEnds {
-        /// Which.
+        /// The rank that has ended.
         rank: Rank,
     },
     /// Note what each rank has printed and what was read of standard input: it belongs to this checkpoint.
@@ -301,7 +301,7 @@ pub enum Effect {
     Remove {
         /// Who wants that.
         asker: Asker,
-        /// Which.
+        /// The checkpoints that are to go, by number.
         numbers: Vec<u64>,
     },
     /// Look which checkpoints there are. → [`Event::Listed`]
@@ -332,14 +332,14 @@ pub enum Effect {
         number: u64,
         /// Which node.
         node: NodeIndex,
-        /// Where.
+        /// The place on that node that it goes to.
         to: Destination,
     },
     /// Remove these ranks' images from the checkpoint directory.
     RemoveImages {
         /// Of the checkpoint.
         number: u64,
-        /// Whose.
+        /// The ranks whose images go.
         ranks: Vec<Rank>,
     },
     /// Remove a checkpoint's directory if no image is in it. → [`Event::Emptied`]
@@ -386,7 +386,7 @@ pub enum Outcome {
     Checkpoint {
         /// What was published.
         publication: Box<Publication>,
-        /// Where.
+        /// The directory that the checkpoint is in.
         directory: String,
         /// What was done in another way than ordered, by rank.
         notes: Vec<(Rank, String)>,
@@ -470,22 +470,22 @@ pub enum End {
     Code(i32),
     /// A rank could not be started.
     NotStarted {
-        /// Which.
+        /// The rank that did not start.
         rank: Rank,
-        /// Where.
+        /// The node that was to start it.
         node: NodeIndex,
-        /// Why.
+        /// What kept it from starting.
         why: Trouble,
         /// Exit code as a shell would give.
         code: i32,
     },
     /// A rank could not be rebuilt; nothing ran.
     NotRestored {
-        /// Which.
+        /// The rank that was not rebuilt.
         rank: Rank,
-        /// Where.
+        /// The node that was to rebuild it.
         node: NodeIndex,
-        /// Why.
+        /// What kept the node from rebuilding it.
         why: TargetTrouble,
         /// It is the image that is at fault.
         image: bool,
@@ -494,18 +494,18 @@ pub enum End {
     NoGoodCopy(ImageRef),
     /// A file that the program had open could not be put back; nothing ran.
     FileNotPut {
-        /// Where.
+        /// The node that was to put it back.
         node: NodeIndex,
-        /// Why.
+        /// What went wrong, as a text.
         error: String,
         /// What the checkpoint kept of it is at fault.
         kept: bool,
     },
     /// A node is lost, with ranks on it.
     NodeLost {
-        /// Which.
+        /// The node that is lost.
         node: NodeIndex,
-        /// How.
+        /// How its loss was noticed.
         how: NodeLoss,
         /// With it.
         ranks: Vec<Rank>,
@@ -514,9 +514,9 @@ pub enum End {
     },
     /// The connection between two ranks broke, and both live.
     MessagesLost {
-        /// Which.
+        /// The two ranks that the connection joined.
         ranks: (Rank, Rank),
-        /// Where.
+        /// The nodes that these ranks are on.
         nodes: (NodeIndex, NodeIndex),
         /// How it showed.
         why: String,
@@ -527,7 +527,7 @@ pub enum End {
     Refused {
         /// Which node.
         node: NodeIndex,
-        /// Why.
+        /// The reason that the daemon gives.
         error: String,
     },
     /// A signal came before any rank was there.

@@ -93,7 +93,7 @@ pub struct Adopted {
 /// One of its images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptedImage {
-    /// Which.
+    /// The image, as later ones name it.
     pub image: ImageRef,
     /// Host the rank was on.
     pub host: String,

@@ -105,7 +105,7 @@ pub enum Cause {
     },
     /// A rank called `MPI_Abort`.
     Abort {
-        /// Which.
+        /// The rank that called it.
         rank: u32,
         /// With this code.
         status: i32,
@@ -119,7 +119,7 @@ pub enum Cause {
     },
     /// A node with ranks on it was lost.
     NodeLost {
-        /// Which.
+        /// The node that was lost.
         node: String,
         /// The ranks that were on it.
         ranks: String,
@@ -137,20 +137,20 @@ pub enum Cause {
     },
     /// A rank could not be started.
     StartFailed {
-        /// Which.
+        /// The rank that did not start.
         rank: u32,
-        /// Where.
+        /// The node that was to start it.
         node: String,
-        /// Why.
+        /// What kept it from starting, as a text.
         error: String,
     },
     /// A rank could not be restored.
     RestoreFailed {
-        /// Which.
+        /// The rank that was not restored.
         rank: u32,
-        /// Where.
+        /// The node that was to restore it.
         node: String,
-        /// Why.
+        /// What kept it from being restored, as a text.
         error: String,
         /// It is the image that cannot be used.
         image: bool,
@@ -162,14 +162,14 @@ pub enum Cause {
     },
     /// A node did not answer, or refused the job.
     Unreachable {
-        /// Why.
+        /// What the connection or the node said, as a text.
         error: String,
     },
     /// The controller died: nobody wrote down how the job ended.
     ControllerDied,
     /// Something else.
     Failed {
-        /// What.
+        /// What went wrong, as a text.
         error: String,
     },
     /// One of a later release.
@@ -181,7 +181,7 @@ pub enum Cause {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageFacts {
-    /// Bytes.
+    /// Bytes that the image takes.
     pub bytes: u64,
     /// Pages that it stores.
     pub pages: u64,

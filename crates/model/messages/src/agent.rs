@@ -341,7 +341,7 @@ pub enum ToAgent {
     Request {
         /// Numbers requests on this connection.
         seq: u64,
-        /// What.
+        /// What the agent is to do.
         request: Request,
     },
 }

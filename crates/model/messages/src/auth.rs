@@ -68,7 +68,7 @@ pub enum AuthError {
     OtherVersion {
         /// The peer's protocol.
         theirs: u32,
-        /// Ours.
+        /// The protocol that this program speaks.
         ours: u32,
     },
     /// Connected to the wrong kind of port.
@@ -76,7 +76,7 @@ pub enum AuthError {
     OtherPurpose {
         /// The peer's purpose.
         theirs: u32,
-        /// Ours.
+        /// The purpose that this program connected for.
         ours: u32,
     },
     /// One side encrypts bulk data, the other does not.

@@ -16,7 +16,7 @@ pub enum Ask {
     },
     /// Move a rank. → `Migrated`
     Migrate {
-        /// Which.
+        /// The rank that is to move.
         rank: Rank,
         /// Host name; `None` lets the controller choose a spare, else the least loaded node.
         to: Option<String>,
@@ -25,7 +25,7 @@ pub enum Ask {
     Explain,
     /// Remove checkpoints, all or none. → `Removed`
     Remove {
-        /// Which.
+        /// The checkpoints that are to go, by number.
         numbers: Vec<u64>,
     },
     /// End all ranks. → `Killed`
@@ -50,7 +50,7 @@ pub struct Phases {
 /// One rank as `ps` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankStatus {
-    /// Which.
+    /// The rank that this is about.
     pub rank: Rank,
     /// Host name of its node.
     pub host: String,
@@ -126,7 +126,7 @@ pub struct MigrationDone {
 /// `explain` for one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Which.
+    /// The rank that this is about.
     pub rank: Rank,
     /// Host name.
     pub host: String,

@@ -101,14 +101,14 @@ pub enum ToDaemon {
     Introduce(Box<JobIntroduction>),
     /// Start this rank. → `Started` or `StartFailed`
     Start {
-        /// Which.
+        /// The rank that is to start.
         rank: Rank,
         /// True if this rank's standard input is fed by `Stdin`; otherwise it reads end of file.
         stdin: bool,
     },
     /// Bytes for a rank's PMI socket.
     Pmi {
-        /// Receiver.
+        /// The rank that gets them.
         rank: Rank,
         /// Whole lines.
         #[serde(with = "serde_bytes")]
@@ -116,7 +116,7 @@ pub enum ToDaemon {
     },
     /// Standard input for a rank; empty means end of file.
     Stdin {
-        /// Receiver.
+        /// The rank that gets it.
         rank: Rank,
         /// At most 64 KiB.
         #[serde(with = "serde_bytes")]
@@ -144,7 +144,7 @@ pub enum ToDaemon {
     ///
     /// Input that it had not read comes first; without `stdin` the end of file follows.
     Restore {
-        /// Which.
+        /// The rank that is to be built.
         rank: Rank,
         /// Where its image comes from.
         source: RestoreSource,
@@ -157,7 +157,7 @@ pub enum ToDaemon {
     PutFiles(Box<PutOrder>),
     /// SIGKILL this rank and forget it: its exit is not reported.
     Discard {
-        /// Which.
+        /// The rank that is to go.
         rank: Rank,
     },
     /// About the tiers that checkpoints are kept in.
@@ -191,12 +191,12 @@ pub enum FromDaemon {
     },
     /// The rank's process runs the program.
     Started {
-        /// Which.
+        /// The rank that has started.
         rank: Rank,
     },
     /// The rank could not be started (no such program, no permission, …).
     StartFailed {
-        /// Which.
+        /// The rank that did not start.
         rank: Rank,
         /// What and why.
         error: String,
@@ -207,7 +207,7 @@ pub enum FromDaemon {
     },
     /// The rank's agent spoke for the first time.
     AgentUp {
-        /// Which.
+        /// The rank whose agent spoke.
         rank: Rank,
         /// False when it is a descendant of the started process that speaks.
         main_process: bool,
@@ -217,19 +217,19 @@ pub enum FromDaemon {
     /// No agent will speak for the rank as it was started: the preloaded library cannot get into its program. What is asked of
     /// the agent is answered with the reason.
     Agentless {
-        /// Which.
+        /// The rank that has no agent.
         rank: Rank,
     },
     /// The rank's fabric listens here.
     FabricUp {
-        /// Which.
+        /// The rank whose fabric listens.
         rank: Rank,
-        /// Where.
+        /// Where other ranks reach it.
         address: FabricAddress,
     },
     /// The rank's MPI library uses Mend's fabric.
     FabricInUse {
-        /// Which.
+        /// The rank whose library uses it.
         rank: Rank,
     },
     /// Messages between two ranks are lost, if both live; see [`crate::agent::FromAgent::MessagesLost`].
@@ -243,7 +243,7 @@ pub enum FromDaemon {
     },
     /// Bytes from a rank's PMI socket.
     Pmi {
-        /// Sender.
+        /// The rank that sent them.
         rank: Rank,
         /// As read.
         #[serde(with = "serde_bytes")]
@@ -251,7 +251,7 @@ pub enum FromDaemon {
     },
     /// Output of a rank.
     Output {
-        /// Writer.
+        /// The rank that wrote it.
         rank: Rank,
         /// Which stream.
         stream: Stream,
@@ -270,7 +270,7 @@ pub enum FromDaemon {
     },
     /// The image of an earlier `Saved` with `behind` is durable, or is not going to be.
     Written {
-        /// Whose.
+        /// The rank whose image it is.
         rank: Rank,
         /// Which image.
         id: ImageId,
@@ -279,7 +279,7 @@ pub enum FromDaemon {
     },
     /// The rank is complete, parked, its fabric will follow with `FabricUp`.
     Restored {
-        /// Which.
+        /// The rank that is complete.
         rank: Rank,
         /// Reading and mapping the image, microseconds.
         restart_us: u64,
@@ -288,7 +288,7 @@ pub enum FromDaemon {
     },
     /// No process remains of the attempt.
     RestoreFailed {
-        /// Which.
+        /// The rank that was to be built.
         rank: Rank,
         /// What and why, with file and rank.
         error: String,
@@ -301,9 +301,9 @@ pub enum FromDaemon {
     FilesPut(Result<Vec<String>, NotPut>),
     /// A rank ended by itself (or by a signal that the controller asked for). All its output came before this.
     Exited {
-        /// Which.
+        /// The rank that has ended.
         rank: Rank,
-        /// How.
+        /// How its process ended.
         status: ExitStatus,
     },
     /// About the tiers that checkpoints are kept in.
@@ -312,7 +312,7 @@ pub enum FromDaemon {
     Pong,
     /// The daemon refuses to go on with this job.
     Refused {
-        /// Why.
+        /// The reason, for the user.
         error: String,
     },
     /// One `Stdin` message has been written to the rank (or dropped, if nobody reads). A controller that keeps only a
@@ -324,7 +324,7 @@ pub enum FromDaemon {
     /// From now on nothing is written to the rank's standard input until it resumes: its image is about to be taken. Every `StdinTaken`
     /// that came before this is of bytes that the image has, none that comes later is.
     StdinHeld {
-        /// Whose.
+        /// The rank whose input is held.
         rank: Rank,
         /// Bytes that an earlier process of the rank had been given and not read, and that this one was not given again yet.
         again: u64,
@@ -333,7 +333,7 @@ pub enum FromDaemon {
     },
     /// Instead of `StdinTaken` for a discarded rank: these bytes were not written. They belong to the rank's next process.
     StdinLeft {
-        /// Whose.
+        /// The rank that was discarded.
         rank: Rank,
         /// The bytes.
         #[serde(with = "serde_bytes")]

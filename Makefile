@@ -44,7 +44,8 @@ lint: setup ## format, clippy and house rules only
 bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs/results
 	@./benches/one_node.py --record
 	@./benches/network.py --record
-	@./benches/images.py --record
+	@./benches/images.py
+	@./benches/migration.py --record
 	@./benches/checkpoints.py --record
 	@./benches/restart.py --record
 	@./benches/tracking.py --record

@@ -122,15 +122,15 @@ def migration(runs, work):
         job = lab.start(work, "run", "--hosts", "node1", "--spares", "node2", "--", program, "-i", "1000000", "-w", "10", "-m", "256")
         name = lab.running(job)
         time.sleep(2)
-        size = lab.verb("migrate", name, "0", "--to", "node2")["bytes"]
-        lab.verb("migrate", name, "0", "--to", "node1")
+        size = lab.verb("migrate", name, "0", "--to", "node2", "--mode", "frozen")["bytes"]
+        lab.verb("migrate", name, "0", "--to", "node1", "--mode", "frozen")
         prefix = [MEND, "lab", "exec", "--name", lab.name]
         receiver = subprocess.Popen([*prefix, "node2", "--", "python3", "-c", RECEIVER, str(size), str(runs)], stdout=subprocess.PIPE)
         receiver.stdout.readline()
         for _ in range(runs):
             theirs.append(float(lab.on("node1", "python3", "-c", SENDER, str(size)).stdout) * 1e3)
-            ours.append(lab.verb("migrate", name, "0", "--to", "node2")["stopped_us"] / 1e3)
-            lab.verb("migrate", name, "0", "--to", "node1")
+            ours.append(lab.verb("migrate", name, "0", "--to", "node2", "--mode", "frozen")["stopped_us"] / 1e3)
+            lab.verb("migrate", name, "0", "--to", "node1", "--mode", "frozen")
         receiver.wait()
         lab.mend("kill", name)
     report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "raw TCP")

@@ -2,10 +2,12 @@
 
 use super::{Seed, keep};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking, Unasked,
-    Unwritten, Welcome, Written,
+    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking,
+    Unasked, Unwritten, Welcome, Written,
 };
-use mend_messages::control::{Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, Phases, RankStatus};
+use mend_messages::control::{
+    Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, Precopied, RankStatus, StopReason,
+};
 use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Question, RestoreSource, Resumption, Stream, ToDaemon};
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
@@ -71,6 +73,9 @@ fn requests() -> Vec<Request> {
         Request::SuspendPeer(3),
         Request::Save(order()),
         Request::Save(SaveOrder::full(SaveTarget::Descriptor)),
+        Request::Save(SaveOrder::full(SaveTarget::Begun)),
+        Request::Precopy { answered: true },
+        Request::EndPrecopy,
         Request::KeepFiles(KeepOrder { checkpoint: "/srv/7.part".into(), limit: 64 << 20, seal: Some([8; 32]) }),
         Request::SyncFiles,
         Request::Resume,
@@ -126,6 +131,8 @@ fn replies() -> Vec<Reply> {
         Reply::Inspected(inspection()),
         Reply::Suspended { us: 70 },
         Reply::Saved(saved),
+        Reply::Precopying,
+        Reply::PrecopyEnded,
         Reply::Kept(kept_files()),
         Reply::Synced,
         Reply::Resumed { stopped_us: 3000 },
@@ -144,6 +151,10 @@ fn reports() -> Vec<Report> {
     ]
 }
 
+fn round() -> Round {
+    Round { number: 2, done: true, bytes: 1 << 20, us: 700, total: 1 << 30, left: Some(9 << 20) }
+}
+
 fn from_agent() -> Vec<FromAgent> {
     let hello = Hello { protocol: 3, rank: 1, pid: 4711, main_process: true, executable: "/usr/bin/lmp".into() };
     let mut all = vec![
@@ -160,6 +171,8 @@ fn from_agent() -> Vec<FromAgent> {
         FromAgent::Written { id: id(2), result: Err("killed by signal 9".into()) },
     ]);
     all.extend(reports().into_iter().map(FromAgent::Report));
+    all.push(FromAgent::Round(round()));
+    all.push(FromAgent::PrecopyFailed { error: "the receiver is gone".into(), hint: "try again".into() });
     all
 }
 
@@ -174,7 +187,9 @@ fn ask() -> Vec<Ask> {
     vec![
         Ask::Status,
         Ask::Checkpoint { mode: Some(SaveMode::Stop) },
-        Ask::Migrate { rank: 1, to: Some("node2".into()) },
+        Ask::Migrate { rank: 1, to: Some("node2".into()), mode: MoveMode::Live, deadline_ms: Some(20_000) },
+        Ask::Hurry { rank: 1 },
+        Ask::CancelMove { rank: 1 },
         Ask::Explain,
         Ask::Remove { numbers: vec![1, 2, 300] },
         Ask::Kill,
@@ -205,7 +220,27 @@ fn answer() -> Vec<Answer> {
         durable_us: 900_000,
         notes: vec!["rank 0 stood still".into()],
     };
-    let moved = MigrationDone { rank: 1, from: "node1".into(), to: "node2".into(), bytes: 1 << 28, phases: phases(), stopped_us: 90_000 };
+    let precopied = Precopied { rounds: 3, bytes: 1 << 28, stopped_bytes: 1 << 20, us: 400_000, why: StopReason::LittleLeft };
+    let moved = MigrationDone {
+        rank: 1,
+        from: "node1".into(),
+        to: "node2".into(),
+        bytes: 1 << 28,
+        phases: phases(),
+        stopped_us: 90_000,
+        precopied: Some(precopied),
+    };
+    let moving = MoveProgress {
+        rank: 1,
+        round: 1,
+        done: false,
+        round_bytes: 1 << 20,
+        bytes: 1 << 28,
+        rate: 1 << 30,
+        dirty_rate: Some(1 << 22),
+        left: Some(8 << 20),
+        left_us: Some(8000),
+    };
     let explained = vec![
         Explanation { rank: 0, host: "node1".into(), inspection: Ok(inspection()) },
         Explanation { rank: 1, host: "node2".into(), inspection: Err("no agent".into()) },
@@ -214,7 +249,10 @@ fn answer() -> Vec<Answer> {
         Answer::Progress("rank 1: writing".into()),
         Answer::Status(status),
         Answer::Checkpoint(done),
+        Answer::Moving(moving),
         Answer::Migrated(moved),
+        Answer::Hurried,
+        Answer::CancelledMove,
         Answer::Explained(explained),
         Answer::Removed,
         Answer::Killed,
@@ -299,6 +337,7 @@ fn to_daemon() -> Vec<ToDaemon> {
     all.extend([
         ToDaemon::Ask(requests().into_iter().zip(10..).map(|(request, seq)| vec![Question { seq, rank: 1, request }]).collect()),
         ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
+        ToDaemon::PrecopyTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
         ToDaemon::Restore { rank: 1, source: files, image: Some(id(2)), stdin: false },
         ToDaemon::Restore { rank: 1, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },
         ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files() })),
@@ -355,6 +394,8 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::StdinHeld { rank: 0, again: 7, begun: 4096 },
         FromDaemon::StdinLeft { rank: 0, bytes: b"a line\n".to_vec() },
     ]);
+    all.push(FromDaemon::Round { rank: 1, round: round() });
+    all.push(FromDaemon::PrecopyFailed { rank: 1, error: "the receiver is gone".into(), hint: "try again".into() });
     all.extend(reports().into_iter().map(|report| FromDaemon::Report { rank: 1, report }));
     all.extend([FromDaemon::Resumed { delivered: 299 }, FromDaemon::Left]);
     all

@@ -29,12 +29,15 @@ impl Process {
             Request::SuspendPeer(_) => Reply::Suspended { us: 1 },
             Request::KeepFiles(_) => Reply::Kept(Vec::new()),
             Request::SyncFiles => Reply::Synced,
+            Request::Precopy { .. } if fails || self.phase != Phase::Runs => failed("it cannot be copied while it runs"),
+            Request::Precopy { .. } => Reply::Precopying,
+            Request::EndPrecopy => Reply::PrecopyEnded,
             Request::Save(_) if self.phase != Phase::Suspended => failed("it is not suspended"),
             Request::Save(_) if fails => failed("no space left"),
             Request::Save(order) => {
                 self.phase = Phase::Parked;
                 match &order.target {
-                    SaveTarget::Descriptor => Reply::Saved(Saved { bytes: 10, ..Saved::default() }),
+                    SaveTarget::Descriptor | SaveTarget::Begun => Reply::Saved(Saved { bytes: 10, ..Saved::default() }),
                     SaveTarget::File(_) => Reply::Saved(self.saved(order, id)),
                 }
             }
@@ -71,6 +74,9 @@ fn request(kind: &str) -> Option<Request> {
         "suspend-peer" => Request::SuspendPeer(0),
         "save" => file(SaveMode::Stop),
         "save-behind" => file(SaveMode::CopyOnWrite),
+        "precopy" => Request::Precopy { answered: true },
+        "end-precopy" => Request::EndPrecopy,
+        "save-begun" => Request::Save(SaveOrder::full(SaveTarget::Begun)),
         "save-stream" => Request::Save(SaveOrder::full(SaveTarget::Descriptor)),
         "keep-files" => Request::KeepFiles(keep()),
         "sync-files" => Request::SyncFiles,
@@ -93,7 +99,7 @@ pub fn replay(record: &str) -> Result<usize, String> {
         match (direction, kind) {
             (">", "hello") => drop(processes.insert(who, (Process::new(Phase::Runs), VecDeque::new()))),
             (">", "restored") => drop(processes.insert(who, (Process::new(Phase::Built), VecDeque::new()))),
-            (">", "fabric-in-use" | "fabric-up" | "report") => {}
+            (">", "fabric-in-use" | "fabric-up" | "report" | "round" | "precopy-failed") => {}
             ("<", kind) => processes.get_mut(who).ok_or_else(strange)?.1.push_back(kind),
             (">", "written" | "unwritten") => {
                 processes.get_mut(who).and_then(|(process, _)| process.behind.take()).ok_or_else(strange)?;

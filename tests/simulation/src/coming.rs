@@ -1,5 +1,6 @@
 //! What is on its way in a world: messages, works under way, verbs, faults.
 
+use crate::node::Receiver;
 use mend_job::event::{Event, NodeLoss};
 use mend_messages::agent::{ImageId, Request};
 use mend_messages::control::Ask;
@@ -48,6 +49,8 @@ pub enum Coming {
     Reaped { life: u64, at: usize, asked: bool },
     Agent { at: usize, rank: Rank, attempt: u64, seq: u64, request: Request },
     Streamed { at: usize, rank: Rank, attempt: u64, seq: u64, to: usize, token: [u8; 16], until: u64 },
+    Precopies { at: usize, rank: Rank, attempt: u64, seq: u64, to: usize, token: [u8; 16], until: u64 },
+    Round { at: usize, rank: Rank, attempt: u64, receiver: Receiver, number: u32 },
     NoTransfer { at: usize, rank: Rank, attempt: u64 },
     Started { at: usize, rank: Rank, attempt: u64 },
     Built { at: usize, rank: Rank, attempt: u64 },

@@ -34,6 +34,17 @@ impl Phase {
     }
 }
 
+/// Where a rank is copied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receiver {
+    /// The node.
+    pub at: usize,
+    /// The process that is being built there.
+    pub attempt: u64,
+    /// Of the transfer.
+    pub token: [u8; 16],
+}
+
 /// A rank's process.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -61,6 +72,8 @@ pub struct Process {
     pub fed: bool,
     /// Something is about to be written to it.
     pub fed_soon: bool,
+    /// Where it is copied to while it runs.
+    pub precopies: Option<Receiver>,
     /// A checkpoint's marker was left behind in its channels (the defect of old that one may put back).
     pub stale_marker: bool,
 }
@@ -81,6 +94,7 @@ impl Process {
             feeder: Feeder::default(),
             fed: false,
             fed_soon: false,
+            precopies: None,
             stale_marker: false,
         }
     }

@@ -6,7 +6,7 @@ use mend_simulation::{Defect, first_find};
 
 const SEEDS: u64 = 10_000;
 
-const ALL: [Safeguard; 27] = [
+const ALL: [Safeguard; 28] = [
     AtHome,
     SourceGoes,
     TargetGoes,
@@ -21,6 +21,7 @@ const ALL: [Safeguard; 27] = [
     NumbersAreNew,
     BasesAreChecked,
     OneAtATime,
+    EndOfInputMoves,
     RemovalWaits,
     AllOrNone,
     LossesEndTheJob,

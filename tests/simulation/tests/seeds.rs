@@ -20,6 +20,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 all.events += summary.events;
                 all.checkpoints += summary.checkpoints;
                 all.migrations += summary.migrations;
+                all.live += summary.live;
                 all.lives += summary.lives;
                 all.faults += summary.faults;
             }
@@ -30,5 +31,12 @@ fn whatever_happens_a_job_keeps_its_promises() {
     assert!(found.is_empty(), "{} of them: {:#?}", found.len(), &found[..found.len().min(10)]);
     // Worlds in which nothing happens show nothing.
     let worlds = seeds().end - seeds().start;
-    assert!(worlds < 1000 || all.checkpoints > worlds && all.migrations > worlds / 10 && all.faults > worlds && all.lives > worlds);
+    assert!(
+        worlds < 1000
+            || all.checkpoints > worlds
+                && all.migrations > worlds / 10
+                && all.live > worlds / 30
+                && all.faults > worlds
+                && all.lives > worlds
+    );
 }

@@ -333,13 +333,29 @@ pub struct Restart {
     pub quiet: bool,
 }
 
+/// How a rank moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Moving {
+    /// Live, unless that is of no use
+    Auto,
+    /// It runs on while its memory is copied
+    Live,
+    /// It stands still for all of it
+    Frozen,
+}
+
 /// `mend migrate`.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
 #[command(after_help = "\
 Examples:
   mend migrate lmp-3f2a 3 --to c                   rank 3 of that job goes to node c
-  mend migrate 3                                   rank 3 of the only job goes to a spare, or the emptiest node")]
+  mend migrate 3                                   rank 3 of the only job goes to a spare, or the emptiest node
+  mend migrate 3 --deadline 20                     it is to run there in 20 s, whatever it costs
+  mend migrate 3 --urgent                          the move that is under way: stop the rank, and send the rest at once
+  mend migrate 3 --cancel                          the same: it goes on where it is
+
+With --json, what is told meanwhile is written to standard error, one line for each.")]
 pub struct Migrate {
     /// The job; default: the only one there is
     pub job: Option<String>,
@@ -348,6 +364,18 @@ pub struct Migrate {
     /// Node of the job to move to; default: a spare, else the emptiest
     #[arg(long, value_name = "NODE")]
     pub to: Option<String>,
+    /// Whether the rank runs on while most of it is copied; default: MEND_MIGRATE_MODE
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub mode: Option<Moving>,
+    /// When it is to run on the other node: it is stopped as soon as nothing else would do
+    #[arg(long, value_name = "SECONDS")]
+    pub deadline: Option<f64>,
+    /// Stop the rank that is being copied now, and send the rest
+    #[arg(long, conflicts_with_all = ["to", "mode", "deadline", "cancel"])]
+    pub urgent: bool,
+    /// Give up the move that is under way: the rank goes on where it is
+    #[arg(long, conflicts_with_all = ["to", "mode", "deadline"])]
+    pub cancel: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -12,6 +12,13 @@ pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes a value to standard error, on one line: something that is told on the way to the result.
+pub fn json_line<T: Serialize>(value: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(|error| Failure::new(error.to_string(), "", 1))?;
+    eprintln!("{text}");
+    Ok(())
+}
+
 /// Prints rows under a heading, columns aligned.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) {
     println!("{}", mend_report::table(heading, rows));

@@ -77,11 +77,11 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Asks the controller of a job; `progress` gets what there is to show meanwhile.
+/// Asks the controller of a job; `meanwhile` gets what comes before the last answer.
 ///
 /// # Errors
 /// See [`AskError`]. A request that the controller refuses is an `Ok(Answer::Failed)`.
-pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut progress: impl FnMut(&str)) -> Result<Answer, AskError> {
+pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut meanwhile: impl FnMut(&Answer)) -> Result<Answer, AskError> {
     if record.ended.is_some() {
         return Err(AskError::of_an_ended_job(record));
     }
@@ -89,7 +89,7 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut pr
     connection.sender.send(ask).await?;
     loop {
         match connection.receiver.receive::<Answer>().await {
-            Ok(Answer::Progress(text)) => progress(&text),
+            Ok(answer @ (Answer::Progress(_) | Answer::Moving(_))) => meanwhile(&answer),
             Ok(answer) => return Ok(answer),
             Err(ReceiveError::Closed) => return Err(AskError::Ended(None)),
             Err(error) => return Err(AskError::Ended(Some(error))),

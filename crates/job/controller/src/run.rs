@@ -209,7 +209,7 @@ impl Running {
             }
             Effect::Answer { verb, outcome } => {
                 let answer = self.shell.names.answer(outcome, &self.job.alive());
-                let more = matches!(answer, Answer::Progress(_));
+                let more = matches!(answer, Answer::Progress(_) | Answer::Moving(_));
                 if let Some(answers) = self.verbs.get(&verb) {
                     // It may have gone away.
                     let _ = answers.send(answer);

@@ -25,7 +25,7 @@ use mend_coordination::pmi::PmiServer;
 use mend_job::choice::{CheckpointChoice, Checks, LoadFailure, Step};
 use mend_job::gathering::{LastRun, RestartHosts, WantedHosts, restart_places};
 use mend_job::safeguard::Kept;
-use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, NodeSetup, Restoring, Saving, SearchSetup, Setup, TierSetup};
+use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, Moving, NodeSetup, Restoring, Saving, SearchSetup, Setup, TierSetup};
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;
 use mend_messages::agent::SaveMode;
@@ -133,6 +133,12 @@ fn saving() -> Result<Saving, SettingError> {
     let mode = if mend_settings::CHECKPOINT_MODE.choice()? == "stop" { SaveMode::Stop } else { SaveMode::CopyOnWrite };
     let rate = mend_settings::WRITE_RATE.number()?;
     Ok(Saving { mode, rate: (rate > 0).then_some(rate << 20), keep_files: mend_settings::KEEP_FILES.number()? << 20 })
+}
+
+/// How ranks are copied that run on, as the settings say.
+fn moving() -> Result<Moving, SettingError> {
+    let (threshold, rounds) = (mend_settings::PRECOPY_THRESHOLD.number()? << 10, mend_settings::PRECOPY_ROUNDS.number()?);
+    Ok(Moving { threshold, rounds: rounds as u32 })
 }
 
 /// Bytes per second that copies to tiers may take; 0: no bound.
@@ -247,6 +253,7 @@ async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Optio
         plan,
         tiers: tier_setup,
         saving,
+        moving: moving()?,
         drain_timeout_us: drain_timeout.as_micros() as u64,
         reserve,
         node_timeout_us: node_timeout.as_micros() as u64,

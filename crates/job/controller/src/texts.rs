@@ -114,6 +114,10 @@ impl Names {
             Failure::NodeIsLost { node } => (format!("node {} is lost", self.node(*node)), format!("alive: {}", names())),
             Failure::ThereAlready { rank, node } => plain(format!("rank {rank} is on {} already", self.node(*node))),
             Failure::NoOtherNode => ("the job has no other node".into(), "name spares with --spares when you start it".into()),
+            Failure::Cancelled { rank } => plain(format!("the move of rank {rank} was cancelled: it goes on where it was")),
+            Failure::NotMoving { rank } => {
+                (format!("rank {rank} is not being moved, or has come too far"), "`mend ps` says which ranks move".into())
+            }
             Failure::JobEnded => plain("the job ended first".into()),
             Failure::NoSnapshot => plain("no snapshot was taken".into()),
             Failure::Storage(trouble) => (trouble.error.clone(), trouble.hint.clone()),
@@ -137,7 +141,10 @@ impl Names {
                     notes.chain(publication.files.iter().filter_map(KeptFile::not_kept)).collect()
                 },
             }),
+            Outcome::Moving(progress) => Answer::Moving(progress),
             Outcome::Migrated(done) => Answer::Migrated(done),
+            Outcome::Hurried => Answer::Hurried,
+            Outcome::CancelledMove => Answer::CancelledMove,
             Outcome::Explained(found) => {
                 let explanation = |(rank, node, inspection): (u32, NodeIndex, Result<_, Unexplained>)| Explanation {
                     rank,

@@ -139,6 +139,16 @@ pub enum Failure {
     },
     /// There is no other node.
     NoOtherNode,
+    /// Somebody did not want it any more.
+    Cancelled {
+        /// The rank that was to move.
+        rank: Rank,
+    },
+    /// No move of this rank is under way, or it is too late to change it.
+    NotMoving {
+        /// The rank.
+        rank: Rank,
+    },
     /// The job ended first.
     JobEnded,
     /// All images are there, and the moment they belong to is not known.

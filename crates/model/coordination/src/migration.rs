@@ -1,22 +1,31 @@
-//! One migration of one rank, as a typed state machine. Frozen: stop, stream, resume; the other ranks are never stopped.
+//! One migration of one rank, as a typed state machine. The other ranks are never stopped. Frozen: the rank is stopped, streamed, resumed.
+//! Live: it is streamed while it runs, round by round, then stopped for what changed last.
 //!
 //! ```text
-//! Inspecting ─► Suspending ─► Moving ─► Connecting ─► Resuming ─► Done(Ok)
-//!     │             │            │          │
-//!     │             └────────────┴──────────┴──failure──► Undoing ─► Done(Err): the rank goes on where it was
+//!              frozen ┌──────────────┐
+//! Inspecting ─────────┤              ▼
+//!     │          live └► Precopying ─► Suspending ─► Moving ─► Connecting ─► Resuming ─► Done(Ok)
+//!     │                       │            │            │          │
+//!     │                       │            └────────────┴──────────┴──failure──► Undoing ─► Done(Err): the rank goes on where it was
+//!     │                       └─failure─► Withdrawing ─► Done(Err): nothing was stopped
 //!     └─obstacle─► Done(Err): nothing was stopped
 //! ```
-//! `Moving` streams the image from the parked source into the target's restorer. The source is discarded only when the
+//! `Precopying` has the target's restorer wait with what it has been sent; each of the agent's words decides whether it goes on
+//! (`mend_policy::precopy`). `Moving` streams the image, or the rest of it, from the parked source into the target's restorer. The source is discarded only when the
 //! target is complete *and* its fabric listens (end of `Connecting`); before that any failure discards the target and
 //! resumes the source. Invariant: at no time can both copies run, and one always can.
 //! Faults assumed: target dies, refuses, runs out of memory; source's save fails; ranks end; answers come out of turn.
 
 use crate::failure::{Failure, Gone, Refusal, obstacles};
-use mend_messages::agent::{Reply, Request};
-use mend_messages::control::Phases;
+use mend_messages::agent::{Reply, Request, Round, SaveOrder, SaveTarget, Unasked};
+use mend_messages::control::{MoveMode, MoveProgress, Phases, Precopied, StopReason};
 use mend_messages::job::Rank;
+use mend_policy::precopy::{Bounds, Habit, Precopy, choose};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+
+/// An agent that copies speaks at least every second, and counts as gone after so many microseconds without a word.
+const SILENCE_US: u64 = 60_000_000;
 
 /// What the caller has to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +39,10 @@ pub enum Action {
     },
     /// Stop answering PMI requests and feeding standard input, before any later `Ask` is sent.
     Freeze,
+    /// Tell the target's daemon to build the rank from a transfer, and the source's to copy into it while the rank runs.
+    Precopy,
+    /// Kill what there is on the target. Nothing else changed.
+    Withdraw,
     /// Tell the target's daemon to build the rank from a transfer, and the source's to save into it.
     Stream,
     /// Kill the source copy and place the rank on the target; publish the map with a new generation, open.
@@ -45,17 +58,32 @@ pub enum Action {
 /// A successful migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Bytes of the image.
+    /// Bytes that were sent.
     pub bytes: u64,
     /// The five phases.
     pub phases: Phases,
     /// From the request to suspend until the rank ran again, microseconds.
     pub stopped_us: u64,
+    /// What was sent while it ran.
+    pub precopied: Option<Precopied>,
+}
+
+/// How a rank is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manner {
+    /// Whether it runs on while it is copied.
+    pub mode: MoveMode,
+    /// Within which bounds.
+    pub bounds: Bounds,
+    /// What was seen of it before.
+    pub habit: Option<Habit>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Inspecting,
+    Precopying,
+    Withdrawing,
     Suspending,
     Moving,
     Connecting,
@@ -79,12 +107,20 @@ pub struct Migration {
     bytes: u64,
     phases: Phases,
     failure: Option<Failure>,
+    manner: Manner,
+    precopy: Option<Precopy>,
+    /// When the first round began, once the agent has said so.
+    precopying_us: Option<u64>,
+    /// When the agent spoke last while it copied.
+    heard_us: u64,
+    /// Why the rank was stopped, and when.
+    stop: Option<(StopReason, u64)>,
 }
 
 impl Migration {
     /// A migration of `rank` among `ranks` ranks, and the first actions.
     #[must_use]
-    pub fn start(rank: Rank, ranks: impl IntoIterator<Item = Rank>) -> (Self, Vec<Action>) {
+    pub fn start(rank: Rank, ranks: impl IntoIterator<Item = Rank>, manner: Manner) -> (Self, Vec<Action>) {
         let machine = Self {
             rank,
             state: State::Inspecting,
@@ -98,6 +134,11 @@ impl Migration {
             bytes: 0,
             phases: Phases::default(),
             failure: None,
+            manner,
+            precopy: None,
+            precopying_us: None,
+            heard_us: 0,
+            stop: None,
         };
         (machine, vec![Action::Ask { rank, request: Request::Inspect { ahead: None } }])
     }
@@ -113,6 +154,8 @@ impl Migration {
     pub fn phase(&self) -> Option<&'static str> {
         Some(match self.state {
             State::Inspecting => "inspect",
+            State::Precopying => "precopy",
+            State::Withdrawing => "withdraw",
             State::Suspending => "suspend",
             State::Moving => "move",
             State::Connecting => "connect",
@@ -127,18 +170,28 @@ impl Migration {
         let moving = rank == self.rank;
         match (&self.state, reply) {
             (State::Inspecting, Reply::Inspected(inspection)) if moving => {
-                if let Some(failure) = obstacles(rank, &inspection.obstacles) {
+                if let Some(failure) = self.failure.take().or_else(|| obstacles(rank, &inspection.obstacles)) {
                     return self.finish(now_us, Err(failure));
                 }
-                self.started_us = now_us;
-                self.state = State::Suspending;
-                self.waiting = self.ranks.clone();
-                let suspend = |&rank| {
-                    let request = if rank == self.rank { Request::Suspend } else { Request::SuspendPeer(self.rank) };
-                    Action::Ask { rank, request }
-                };
-                return std::iter::once(Action::Freeze).chain(self.ranks.iter().map(suspend)).collect();
+                let Manner { mut mode, bounds, habit } = self.manner;
+                if mode == MoveMode::Auto && inspection.tracking.method == "off" {
+                    // Somebody does not want changes to be noticed, which without help means to read all memory each time.
+                    mode = MoveMode::Frozen;
+                }
+                let left_us = bounds.deadline_us.map(|deadline| deadline.saturating_sub(now_us));
+                if choose(mode, inspection.image_bytes, habit, left_us) == MoveMode::Frozen {
+                    return self.suspend(now_us);
+                }
+                self.state = State::Precopying;
+                self.precopy = Some(Precopy::new(bounds));
+                return vec![Action::Precopy];
             }
+            (State::Precopying, Reply::Precopying) if moving => {
+                self.precopying_us.get_or_insert(now_us);
+                self.heard_us = now_us;
+                return self.judge(now_us);
+            }
+            (State::Withdrawing, Reply::PrecopyEnded) if moving => drop(self.waiting.remove(&rank)),
             (State::Suspending, Reply::Suspended { us }) => {
                 self.phases.suspend_us = self.phases.suspend_us.max(us);
                 self.waiting.remove(&rank);
@@ -162,10 +215,137 @@ impl Migration {
         self.advance(now_us)
     }
 
+    fn suspend(&mut self, now_us: u64) -> Vec<Action> {
+        self.started_us = now_us;
+        self.state = State::Suspending;
+        self.waiting = self.ranks.clone();
+        let suspend = |&rank| {
+            let request = if rank == self.rank { Request::Suspend } else { Request::SuspendPeer(self.rank) };
+            Action::Ask { rank, request }
+        };
+        std::iter::once(Action::Freeze).chain(self.ranks.iter().map(suspend)).collect()
+    }
+
+    /// The agent says how far it has come with copying the rank that runs.
+    pub fn round(&mut self, now_us: u64, rank: Rank, round: Round) -> Vec<Action> {
+        if self.state != State::Precopying || rank != self.rank {
+            return Vec::new();
+        }
+        let stop = self.precopy.as_mut().and_then(|precopy| precopy.round(now_us, round));
+        self.heard_us = now_us;
+        // It may be here before the answer that tells of the first round.
+        self.precopying_us.get_or_insert(now_us.saturating_sub(round.us));
+        self.stop_if(now_us, stop)
+    }
+
+    /// Time passed, or the wish for haste came: the rank is stopped if it must be.
+    pub fn judge(&mut self, now_us: u64) -> Vec<Action> {
+        if self.state != State::Precopying || self.precopying_us.is_none() {
+            return Vec::new();
+        }
+        if now_us.saturating_sub(self.heard_us) >= SILENCE_US {
+            let why = Refusal::Unasked(Unasked::Silent);
+            return self.withdraw(now_us, Failure::Refused { rank: self.rank, why });
+        }
+        let stop = self.precopy.as_ref().and_then(|precopy| precopy.judge(now_us));
+        self.stop_if(now_us, stop)
+    }
+
+    fn stop_if(&mut self, now_us: u64, stop: Option<StopReason>) -> Vec<Action> {
+        let Some(reason) = stop else { return Vec::new() };
+        self.stop = Some((reason, now_us));
+        self.suspend(now_us)
+    }
+
+    /// When [`Migration::judge`] is wanted at the latest.
+    #[must_use]
+    pub fn due_us(&self) -> Option<u64> {
+        let precopy = self.precopy.as_ref().filter(|_| self.state == State::Precopying && self.precopying_us.is_some())?;
+        let silent_us = self.heard_us.saturating_add(SILENCE_US);
+        Some(precopy.due_us().map_or(silent_us, |due| due.min(silent_us)))
+    }
+
+    /// Somebody wants the rank stopped now. A frozen migration is as fast as it can be.
+    pub fn hurry(&mut self, now_us: u64) -> Vec<Action> {
+        if let Some(precopy) = &mut self.precopy {
+            precopy.hurry();
+        } else if self.state == State::Inspecting {
+            self.manner.mode = MoveMode::Frozen;
+        }
+        self.judge(now_us)
+    }
+
+    /// Somebody wants the rank to go on where it is. `None`: it is too late, it runs on the target or will in a moment.
+    pub fn cancel(&mut self, now_us: u64) -> Option<Vec<Action>> {
+        let failure = Failure::Cancelled { rank: self.rank };
+        match self.state {
+            State::Resuming | State::Done => None,
+            State::Inspecting => {
+                self.failure.get_or_insert(failure);
+                Some(Vec::new())
+            }
+            State::Undoing | State::Withdrawing => Some(Vec::new()),
+            _ => Some(self.target_failed(now_us, failure)),
+        }
+    }
+
+    /// The agent copies no more: the target or the way to it is gone.
+    pub fn precopy_failed(&mut self, now_us: u64, rank: Rank, why: Refusal) -> Vec<Action> {
+        if rank != self.rank {
+            return Vec::new();
+        }
+        match self.state {
+            State::Precopying => self.withdraw(now_us, Failure::Refused { rank, why }),
+            // The save into it will say the same.
+            _ => Vec::new(),
+        }
+    }
+
+    /// How far it has come, for people.
+    #[must_use]
+    pub fn progress(&self) -> Option<MoveProgress> {
+        let precopy = self.precopy.as_ref()?;
+        let (last, rate) = (precopy.last(), precopy.rate());
+        let left = precopy.left();
+        Some(MoveProgress {
+            rank: self.rank,
+            round: last.number,
+            done: last.done,
+            round_bytes: last.bytes,
+            bytes: last.total,
+            rate,
+            dirty_rate: precopy.dirty_rate(),
+            left,
+            left_us: left.filter(|_| rate > 0).map(|left| left.saturating_mul(1_000_000) / rate),
+        })
+    }
+
+    /// What was seen of the rank, for the next time.
+    #[must_use]
+    pub fn habit(&self) -> Option<Habit> {
+        self.precopy.as_ref().and_then(Precopy::habit)
+    }
+
+    /// Nothing was stopped yet: the agent forgets what it has begun, and then the target what it has, which may say more until then.
+    fn withdraw(&mut self, now_us: u64, failure: Failure) -> Vec<Action> {
+        self.failure = Some(failure);
+        self.state = State::Withdrawing;
+        self.waiting.clear();
+        let mut actions = Vec::new();
+        if self.ranks.contains(&self.rank) {
+            self.waiting.insert(self.rank);
+            actions.push(Action::Ask { rank: self.rank, request: Request::EndPrecopy });
+        }
+        actions.extend(self.advance(now_us));
+        actions
+    }
+
     fn refused(&mut self, now_us: u64, rank: Rank, why: Refusal) -> Vec<Action> {
         let moving = rank == self.rank;
         match self.state {
             State::Inspecting if moving => return self.finish(now_us, Err(Failure::Refused { rank, why })),
+            State::Precopying if moving => return self.withdraw(now_us, Failure::Refused { rank, why }),
+            State::Withdrawing => drop(self.waiting.remove(&rank)),
             State::Suspending => {
                 self.failure.get_or_insert(Failure::Refused { rank, why });
                 self.waiting.remove(&rank);
@@ -212,6 +392,14 @@ impl Migration {
                 Vec::new()
             }
             State::Moving | State::Connecting => self.undo(now_us, failure),
+            State::Precopying => self.withdraw(now_us, failure),
+            State::Withdrawing => {
+                // To its source a target that failed is a connection that broke.
+                if matches!(self.failure, Some(Failure::Refused { why: Refusal::Told { .. }, .. })) {
+                    self.failure = Some(failure);
+                }
+                Vec::new()
+            }
             _ => Vec::new(),
         }
     }
@@ -225,6 +413,7 @@ impl Migration {
         let failure = Failure::Lost { rank, how };
         match self.state {
             State::Inspecting if rank == self.rank => self.finish(now_us, Err(failure)),
+            State::Precopying if rank == self.rank => self.withdraw(now_us, failure),
             State::Moving | State::Connecting if rank == self.rank => self.undo(now_us, failure),
             State::Suspending => {
                 self.failure.get_or_insert(failure);
@@ -241,7 +430,13 @@ impl Migration {
                 None => {
                     self.suspended_us = now_us;
                     self.state = State::Moving;
-                    vec![Action::Stream]
+                    match self.precopy {
+                        None => vec![Action::Stream],
+                        Some(_) => {
+                            let request = Request::Save(SaveOrder::full(SaveTarget::Begun));
+                            vec![Action::Ask { rank: self.rank, request }]
+                        }
+                    }
                 }
             },
             State::Moving => match (self.saved_us, self.restored_us) {
@@ -267,15 +462,41 @@ impl Migration {
             State::Resuming if self.waiting.is_empty() => {
                 let connected = self.saved_us.max(self.restored_us).unwrap_or(now_us);
                 self.phases.reconnect_us = now_us.saturating_sub(connected);
-                let outcome = Outcome { bytes: self.bytes, phases: self.phases, stopped_us: now_us.saturating_sub(self.started_us) };
+                let precopied = self.precopied();
+                let outcome = Outcome {
+                    bytes: self.bytes + precopied.map_or(0, |precopied| precopied.bytes),
+                    phases: self.phases,
+                    stopped_us: now_us.saturating_sub(self.started_us),
+                    precopied,
+                };
                 self.finish(now_us, Ok(outcome))
             }
+            State::Withdrawing if self.waiting.is_empty() => match self.failure.take() {
+                Some(failure) => {
+                    let mut actions = vec![Action::Withdraw];
+                    actions.extend(self.finish(now_us, Err(failure)));
+                    actions
+                }
+                None => Vec::new(),
+            },
             State::Undoing if self.waiting.is_empty() => match self.failure.take() {
                 Some(failure) => self.finish(now_us, Err(failure)),
                 None => Vec::new(),
             },
             _ => Vec::new(),
         }
+    }
+
+    fn precopied(&self) -> Option<Precopied> {
+        let (precopy, (why, stopped_us)) = (self.precopy.as_ref()?, self.stop?);
+        let last = precopy.last();
+        Some(Precopied {
+            rounds: last.number + 1,
+            bytes: last.total,
+            stopped_bytes: self.bytes,
+            us: stopped_us.saturating_sub(self.precopying_us.unwrap_or(stopped_us)),
+            why,
+        })
     }
 
     fn ask_resume(&mut self) -> Vec<Action> {
@@ -295,7 +516,7 @@ impl Migration {
     }
 
     fn finish(&mut self, _now_us: u64, result: Result<Outcome, Failure>) -> Vec<Action> {
-        let thaw = self.state != State::Inspecting;
+        let thaw = !matches!(self.state, State::Inspecting | State::Withdrawing);
         self.state = State::Done;
         let finish = Action::Finish(result);
         if thaw { vec![Action::Thaw, finish] } else { vec![finish] }
@@ -303,76 +524,4 @@ impl Migration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::failure::TargetTrouble;
-    use mend_messages::agent::{Inspection, Saved};
-    use proptest::prelude::*;
-
-    #[derive(Debug, Clone, PartialEq)]
-    enum Pending {
-        Reply(Rank, Request),
-        Saved,
-        Restored,
-        FabricUp,
-    }
-
-    fn target_trouble(rank: Rank) -> Failure {
-        Failure::NotRebuilt { rank, node: 1, why: TargetTrouble::Ended }
-    }
-
-    proptest! {
-        /// Whatever fails: exactly one copy of the rank runs at the end, every suspended rank is resumed once, and
-        /// after `Commit` nothing is undone.
-        #[test]
-        fn one_copy_survives(ranks in 1u32..5, rank in 0u32..5, fates in proptest::collection::vec((0usize..64, 0u8..10), 0..60)) {
-            let rank = rank % ranks;
-            let (mut machine, mut todo) = Migration::start(rank, 0..ranks);
-            let mut open = Vec::new();
-            let (mut frozen, mut committed, mut undone, mut finished) = (false, false, false, None);
-            let (mut suspended, mut resumed) = (BTreeSet::new(), BTreeSet::new());
-            let mut fates = fates.into_iter();
-            while finished.is_none() {
-                for action in std::mem::take(&mut todo) {
-                    prop_assert!(finished.is_none());
-                    match action {
-                        Action::Ask { rank, request } => {
-                            if matches!(request, Request::Suspend | Request::SuspendPeer(_)) { suspended.insert(rank); }
-                            if request == Request::Resume { prop_assert!(resumed.insert(rank)); }
-                            open.push(Pending::Reply(rank, request));
-                        }
-                        Action::Freeze => frozen = true,
-                        Action::Thaw => frozen = false,
-                        Action::Stream => open.extend([Pending::Saved, Pending::Restored]),
-                        Action::Commit => { prop_assert!(!undone); committed = true; }
-                        Action::Undo => { prop_assert!(!committed); undone = true; }
-                        Action::Finish(result) => finished = Some(result),
-                    }
-                }
-                if finished.is_some() { break }
-                prop_assert!(!open.is_empty(), "stuck in {:?}", machine);
-                let (pick, fate) = fates.next().unwrap_or((0, 0));
-                let bad = fate >= 8;
-                let failed = Reply::Failed { error: "x".into(), hint: String::new() };
-                todo = match open.remove(pick % open.len()) {
-                    Pending::Reply(from, request) => {
-                        let good = match request {
-                            Request::Inspect { .. } => Reply::Inspected(Inspection::default()),
-                            Request::Resume => Reply::Resumed { stopped_us: 9 },
-                            _ => Reply::Suspended { us: 1 },
-                        };
-                        machine.reply(1, from, if bad { failed } else { good })
-                    }
-                    Pending::Saved => machine.reply(2, rank, if bad { failed } else { Reply::Saved(Saved::default()) }),
-                    Pending::Restored if bad => machine.target_failed(3, target_trouble(rank)),
-                    Pending::Restored => { open.push(Pending::FabricUp); machine.restored(3, 10) }
-                    Pending::FabricUp if bad => machine.target_failed(4, target_trouble(rank)),
-                    Pending::FabricUp => machine.fabric_up(4),
-                };
-            }
-            prop_assert!(!frozen);
-            prop_assert_eq!(&suspended, &resumed);
-            prop_assert_eq!(finished.unwrap().is_ok(), committed);
-        }
-    }
-}
+mod tests;

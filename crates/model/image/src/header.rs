@@ -81,6 +81,8 @@ fixed_record! {
         pub executable: [u8; 1024],
         /// Which of [`crate::ZONES`] the process leaves to the restorer. Images of before this was told leave the first.
         pub zone: u32,
+        /// 1: [`crate::rounds`] follow, and then the image with a header of its own; 0: the image follows.
+        pub rounds: u32,
     }
 }
 
@@ -119,6 +121,7 @@ impl Default for Header {
             kernel: [0; 64],
             executable: [0; 1024],
             zone: 0,
+            rounds: 0,
         }
     }
 }

@@ -33,6 +33,7 @@ pub mod link;
 pub mod merge;
 pub mod ranges;
 pub mod record;
+pub mod rounds;
 pub mod verify;
 #[cfg(feature = "std")]
 pub mod write;

@@ -10,7 +10,7 @@ use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
 use mend_coordination::pmi::PmiServer;
 use mend_journal::event::{Cause, Code};
 use mend_messages::agent::{ImageId, Inspection};
-use mend_messages::control::{Ask, MigrationDone, Phases};
+use mend_messages::control::{Ask, MigrationDone, MoveProgress, Phases};
 use mend_messages::daemon::{FromDaemon, Stream, ToDaemon};
 use mend_messages::files::KeptFile;
 use mend_messages::job::{NodeIndex, Rank};
@@ -248,7 +248,7 @@ pub enum Effect {
         /// What the daemon gets.
         message: ToDaemon,
     },
-    /// Answer a verb. All but [`Outcome::Progress`] are the last.
+    /// Answer a verb. All but [`Outcome::Progress`] and [`Outcome::Moving`] are the last.
     Answer {
         /// The verb that asked.
         verb: VerbId,
@@ -391,8 +391,14 @@ pub enum Outcome {
         /// What was done in another way than ordered, by rank.
         notes: Vec<(Rank, String)>,
     },
+    /// To `Migrate`, before the last.
+    Moving(MoveProgress),
     /// To `Migrate`.
     Migrated(MigrationDone),
+    /// To `Hurry`.
+    Hurried,
+    /// To `CancelMove`.
+    CancelledMove,
     /// To `Explain`: per rank its node, and what its agent found or why it could not be asked.
     Explained(Vec<(Rank, NodeIndex, Result<Inspection, Unexplained>)>),
     /// To `Remove`.

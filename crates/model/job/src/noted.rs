@@ -59,6 +59,8 @@ fn phase_of(name: &str) -> Option<Phase> {
         "keep" => Phase::Keep,
         "resume" => Phase::Resume,
         "write" => Phase::Write,
+        "precopy" => Phase::Precopy,
+        "withdraw" => Phase::Undo,
         "move" => Phase::Move,
         "connect" => Phase::Connect,
         "undo" => Phase::Undo,

@@ -52,7 +52,7 @@ pub enum Operation {
     /// A migration.
     Migration {
         /// The state machine that takes its steps.
-        machine: Migration,
+        machine: Box<Migration>,
         /// The place that it comes from.
         from: NodeIndex,
         /// The node that it moves to.
@@ -61,6 +61,8 @@ pub enum Operation {
         address: Option<FabricAddress>,
         /// True while something may exist on the target.
         begun: bool,
+        /// The target was told that more standard input comes to the rank.
+        fed: bool,
         /// The one who asked for it.
         asker: Asker,
     },

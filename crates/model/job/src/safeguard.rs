@@ -33,6 +33,8 @@ pub enum Safeguard {
     BasesAreChecked,
     /// One operation at a time.
     OneAtATime,
+    /// The end of standard input reaches a rank that was being copied when it came.
+    EndOfInputMoves,
     /// Checkpoints are not removed while they are being merged.
     RemovalWaits,
     /// Restored ranks go on only when all are complete.

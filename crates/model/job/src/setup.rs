@@ -68,6 +68,15 @@ impl CheckpointPlan {
     }
 }
 
+/// How ranks are copied that run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moving {
+    /// Bytes left that are few enough for a rank to be stopped.
+    pub threshold: u64,
+    /// Most rounds.
+    pub rounds: u32,
+}
+
 /// The tiers that a job writes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierSetup {
@@ -160,6 +169,8 @@ pub struct Setup {
     pub tiers: Option<TierSetup>,
     /// How images are taken.
     pub saving: Saving,
+    /// How ranks move.
+    pub moving: Moving,
     /// How long channels may take to drain.
     pub drain_timeout_us: u64,
     /// Silence after which a node counts as lost.

@@ -4,7 +4,7 @@
 //! events that it does not know, and takes the default for fields that it misses. So fields and events are added, and never
 //! change their meaning or type; one that has to is a new one.
 
-pub use crate::facts::{Asker, Cause, Code, ImageFacts, Phase, PhaseTimes};
+pub use crate::facts::{Asker, Cause, Code, ImageFacts, Phase, PhaseTimes, Precopied};
 use crate::ranks::Ranks;
 use crate::state::State;
 use mend_messages::report::Report;
@@ -144,7 +144,18 @@ pub enum Event {
     /// effect.
     MigrationDecided { from: String, to: String },
     /// The rank runs on the target.
-    MigrationCommitted { from: String, to: String, bytes: u64, stopped_us: u64, phases: PhaseTimes },
+    MigrationCommitted {
+        from: String,
+        to: String,
+        bytes: u64,
+        stopped_us: u64,
+        phases: PhaseTimes,
+        /// It ran on while most of it was sent. Journals of older releases lack it.
+        #[serde(default)]
+        precopied: Option<Precopied>,
+    },
+    /// A round of copying a rank that runs is complete. `left`: bytes that were changed meanwhile, if that is known.
+    RoundDone { round: u32, bytes: u64, us: u64, left: Option<u64> },
     /// The rank stays where it was.
     MigrationUndone { code: Code, error: String, hint: String },
     /// A channel of this rank to or from a peer broke.

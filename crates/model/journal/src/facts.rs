@@ -1,6 +1,6 @@
 //! What events say of a job, as data of their own: who asked, what is to blame, why it ended, what was written, how long it took.
 
-use mend_messages::control::Phases;
+use mend_messages::control::{Phases, StopReason};
 use serde::{Deserialize, Serialize};
 
 /// Who asked for something.
@@ -33,6 +33,8 @@ pub enum Phase {
     Resume,
     /// Writing images behind the running ranks.
     Write,
+    /// Copying a rank to another node while it runs.
+    Precopy,
     /// Moving a rank's image to another node.
     Move,
     /// Waiting for the moved rank's listeners.
@@ -201,6 +203,31 @@ pub struct PhaseTimes {
     pub transfer_us: u64,
     pub restart_us: u64,
     pub reconnect_us: u64,
+}
+
+/// What was sent of a rank while it ran on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "they are those of `mend_messages::control::Precopied`, with names that files keep")]
+pub struct Precopied {
+    pub rounds: u32,
+    pub bytes: u64,
+    pub stopped_bytes: u64,
+    pub us: u64,
+    pub why: String,
+}
+
+impl From<mend_messages::control::Precopied> for Precopied {
+    fn from(done: mend_messages::control::Precopied) -> Self {
+        let why = match done.why {
+            StopReason::LittleLeft => "little_left",
+            StopReason::NotShrinking => "not_shrinking",
+            StopReason::Deadline => "deadline",
+            StopReason::RoundLimit => "round_limit",
+            StopReason::Urgent => "urgent",
+        };
+        Self { rounds: done.rounds, bytes: done.bytes, stopped_bytes: done.stopped_bytes, us: done.us, why: why.to_owned() }
+    }
 }
 
 impl From<Phases> for PhaseTimes {

@@ -43,6 +43,7 @@ fn phase(phase: Phase) -> &'static str {
         Phase::Keep => "keeping files",
         Phase::Resume => "letting ranks go on",
         Phase::Write => "writing images behind the ranks",
+        Phase::Precopy => "copying it while it ran",
         Phase::Move => "moving the image",
         Phase::Connect => "waiting for its listeners",
         Phase::Undo => "going back",
@@ -202,8 +203,15 @@ pub fn sentence(entry: &Entry) -> String {
         Event::MigrationAsked { from, to, .. } if to.is_empty() => format!("{rank} is to move away from {from}"),
         Event::MigrationAsked { from, to, .. } => format!("{rank} is to move from {from} to {to}"),
         Event::MigrationDecided { from, to } => format!("{rank}: its copy on {to} is complete, the one on {from} is ended"),
-        Event::MigrationCommitted { from, to, bytes, stopped_us, .. } => {
-            format!("{rank} moved from {from} to {to}: {}, stopped for {}", size(*bytes), duration(*stopped_us))
+        Event::MigrationCommitted { from, to, bytes, stopped_us, precopied, .. } => {
+            let while_stopped = precopied.as_ref().map_or_else(String::new, |precopied| {
+                format!(" ({} round(s) while it ran, {} of it while it stood still)", precopied.rounds, size(precopied.stopped_bytes))
+            });
+            format!("{rank} moved from {from} to {to}: {}{while_stopped}, stopped for {}", size(*bytes), duration(*stopped_us))
+        }
+        Event::RoundDone { round, bytes, us, left } => {
+            let left = left.map_or_else(String::new, |left| format!(", {} changed meanwhile", size(left)));
+            format!("{rank}: round {round} of copying it took {} ({}{left})", duration(*us), size(*bytes))
         }
         Event::MigrationUndone { error, hint, .. } => with_hint(format!("{rank} stays where it was: {error}"), hint),
         Event::ChannelBroke { peer, why } => format!("{rank}: the channel with rank {peer} broke: {why}"),

@@ -13,6 +13,15 @@
 //!
 //! A save that is `behind` has only taken a snapshot when it is answered: the rank can be resumed, and `Written` follows
 //! on its own when the image is complete (or is not going to be).
+//!
+//! A rank that moves live is copied before it is stopped. The agent tells of each round on its own, and goes on until the rank is saved
+//! into the stream that it has begun ([`SaveTarget::Begun`]), or resumed, or the copying is ended:
+//!
+//! ```text
+//!   ◄── Request{Precopy} + socket   answered by Precopying, at once
+//!   ── Round, Round, … ─────────►    or PrecopyFailed, which ends it
+//!   ◄── Request{Suspend}, Request{Save(Begun)}    or Request{EndPrecopy}
+//! ```
 
 use crate::files::{KeepOrder, KeptFile};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
@@ -86,6 +95,8 @@ pub enum SaveTarget {
     File(PathBuf),
     /// The file descriptor that came with this message (SCM_RIGHTS), a connected stream.
     Descriptor,
+    /// The stream that [`Request::Precopy`] began: what changed since is written behind what it has.
+    Begun,
 }
 
 /// How long the threads stand still for an image.
@@ -203,6 +214,23 @@ pub struct Inspection {
     pub tracking: Tracking,
 }
 
+/// How far an agent has come with copying a rank that runs on. Said at the end of each round, and now and then within a long one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// 0 holds all memory, each later one what changed since the one before it.
+    pub number: u32,
+    /// It is complete, and the receiver has all of it.
+    pub done: bool,
+    /// Bytes of this round that were sent.
+    pub bytes: u64,
+    /// Since it began, microseconds.
+    pub us: u64,
+    /// Bytes that were sent in all rounds.
+    pub total: u64,
+    /// Bytes that would have to be sent if the rank stopped now, as far as that is known without reading them.
+    pub left: Option<u64>,
+}
+
 /// What the daemon asks of an agent. Each is answered by exactly one [`Reply`] with the same `seq`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -220,6 +248,14 @@ pub enum Request {
     SuspendPeer(Rank),
     /// Park the threads and write the image. Only after `Suspend`. Threads stay parked. → [`Reply::Saved`]
     Save(SaveOrder),
+    /// Copy the rank's memory into the stream that came with this message while the program runs on, again and again what changed meanwhile.
+    /// → [`Reply::Precopying`], then [`FromAgent::Round`]
+    Precopy {
+        /// The receiver's answers come back on that stream: it has a round when it says so. Else the agent counts it as taken when it is sent.
+        answered: bool,
+    },
+    /// Copy no more; the receiver gets no rank. → [`Reply::PrecopyEnded`]
+    EndPrecopy,
     /// Keep the files that the program has open. Only after `Save`, while the ranks of the whole job stand still. → [`Reply::Kept`]
     KeepFiles(KeepOrder),
     /// Make what was kept durable; the threads may run. → [`Reply::Synced`]
@@ -240,6 +276,10 @@ pub enum Reply {
     },
     /// To `Save`.
     Saved(Saved),
+    /// To `Precopy`: the first round begins.
+    Precopying,
+    /// To `EndPrecopy`.
+    PrecopyEnded,
     /// To `KeepFiles`: the program's files. That one of them could not be kept is no failure.
     Kept(Vec<KeptFile>),
     /// To `SyncFiles`.
@@ -328,6 +368,15 @@ pub enum FromAgent {
     },
     /// Something for the job's journal.
     Report(Report),
+    /// How far copying a rank that runs on has come.
+    Round(Round),
+    /// It came to its end: the receiver or the connection is gone. The program runs on.
+    PrecopyFailed {
+        /// What went wrong.
+        error: String,
+        /// What to do about it; may be empty.
+        hint: String,
+    },
 }
 
 /// Everything a daemon says to an agent.

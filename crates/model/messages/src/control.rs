@@ -20,6 +20,21 @@ pub enum Ask {
         rank: Rank,
         /// Host name; `None` lets the controller choose a spare, else the least loaded node.
         to: Option<String>,
+        /// Whether it runs on while most of it is copied.
+        mode: MoveMode,
+        /// Milliseconds after which it is to run on the target, as far as that can be: when they are too short for another round of
+        /// copying, the rank is stopped.
+        deadline_ms: Option<u64>,
+    },
+    /// Stop a rank that is being copied while it runs, and move the rest at once. → `Hurried`
+    Hurry {
+        /// The rank that is to stop now.
+        rank: Rank,
+    },
+    /// Give up the move of a rank, or the wish for it: it goes on where it is. → `CancelledMove`
+    CancelMove {
+        /// The rank that is to stay.
+        rank: Rank,
     },
     /// What stands in the way of saving, rank by rank. → `Explained`
     Explain,
@@ -30,6 +45,18 @@ pub enum Ask {
     },
     /// End all ranks. → `Killed`
     Kill,
+}
+
+/// How a rank moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MoveMode {
+    /// As it is likely to stand still for less.
+    #[default]
+    Auto,
+    /// It runs on while its memory is copied, and stands still for what changed last.
+    Live,
+    /// It stands still for all of it.
+    Frozen,
 }
 
 /// Durations of the five phases, microseconds; zero where a phase does not occur.
@@ -115,12 +142,67 @@ pub struct MigrationDone {
     pub from: String,
     /// To where.
     pub to: String,
-    /// Bytes of the image.
+    /// Bytes that were sent.
     pub bytes: u64,
     /// The five phases.
     pub phases: Phases,
     /// Time the rank was stopped, microseconds.
     pub stopped_us: u64,
+    /// What was sent before; `None`: it stood still for all of it.
+    pub precopied: Option<Precopied>,
+}
+
+/// What was sent of a rank while it ran on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Precopied {
+    /// Rounds, the first one included, and one that was not completed.
+    pub rounds: u32,
+    /// Bytes that were sent in them.
+    pub bytes: u64,
+    /// Bytes that were sent while the rank stood still.
+    pub stopped_bytes: u64,
+    /// From the first byte until the rank was asked to stop, microseconds.
+    pub us: u64,
+    /// Why it was stopped then.
+    pub why: StopReason,
+}
+
+/// Why a rank that was copied while it ran was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopReason {
+    /// Little was left to be sent.
+    LittleLeft,
+    /// It changes as fast as it is sent: another round would leave as much.
+    NotShrinking,
+    /// The time that was given would be over.
+    Deadline,
+    /// There were as many rounds as may be.
+    RoundLimit,
+    /// Somebody wanted it.
+    Urgent,
+}
+
+/// How far a move has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveProgress {
+    /// Which rank.
+    pub rank: Rank,
+    /// The round, from 0.
+    pub round: u32,
+    /// It is complete.
+    pub done: bool,
+    /// Bytes of this round so far.
+    pub round_bytes: u64,
+    /// Bytes of all rounds so far.
+    pub bytes: u64,
+    /// Bytes per second that are sent; 0: not known yet.
+    pub rate: u64,
+    /// Bytes per second that the program changes; `None`: not known yet.
+    pub dirty_rate: Option<u64>,
+    /// Bytes that would have to be sent if the rank stopped now; `None`: not known.
+    pub left: Option<u64>,
+    /// Until the round is likely to be complete, microseconds; `None`: not known.
+    pub left_us: Option<u64>,
 }
 
 /// `explain` for one rank.
@@ -143,8 +225,14 @@ pub enum Answer {
     Status(JobStatus),
     /// To `Checkpoint`.
     Checkpoint(CheckpointDone),
+    /// To `Migrate`, before the last: a rank is copied while it runs.
+    Moving(MoveProgress),
     /// To `Migrate`.
     Migrated(MigrationDone),
+    /// To `Hurry`.
+    Hurried,
+    /// To `CancelMove`.
+    CancelledMove,
     /// To `Explain`.
     Explained(Vec<Explanation>),
     /// To `Remove`.

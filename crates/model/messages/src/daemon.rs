@@ -11,7 +11,7 @@
 //! A restore (restart or migration target) is two steps, so that a failed one hurts nobody: `Restore` builds the
 //! process with its threads parked and answers `Restored` or `RestoreFailed`; `Ask` with `Resume` lets it run, `Discard` kills it.
 
-use crate::agent::{ImageId, Reply, Request, Unwritten, Written};
+use crate::agent::{ImageId, Reply, Request, Round, Unwritten, Written};
 use crate::files::{NotPut, PutOrder};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::report::Report;
@@ -140,6 +140,18 @@ pub enum ToDaemon {
         /// Token that the target's daemon was told in `Restore`.
         token: [u8; 16],
     },
+    /// Have the rank's agent copy its memory into a transfer connection to another daemon while it runs. → `Agent` with the same `seq`, then
+    /// `Round`s. It is saved behind that with `Ask`, into [`crate::agent::SaveTarget::Begun`].
+    PrecopyTo {
+        /// Number of the request.
+        seq: u64,
+        /// Whose agent.
+        rank: Rank,
+        /// The target node's daemon.
+        address: SocketAddr,
+        /// Token that the target's daemon was told in `Restore`.
+        token: [u8; 16],
+    },
     /// Build a rank from an image, threads parked. → `Restored` or `RestoreFailed`
     ///
     /// Input that it had not read comes first; without `stdin` the end of file follows.
@@ -259,7 +271,7 @@ pub enum FromDaemon {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Answer to a request of `Ask`, and to `SaveTo`.
+    /// Answer to a request of `Ask`, to `SaveTo` and to `PrecopyTo`.
     Agent {
         /// Number of the request.
         seq: u64,
@@ -338,6 +350,22 @@ pub enum FromDaemon {
         /// The bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
+    },
+    /// How far copying a rank that runs on has come.
+    Round {
+        /// The rank that is copied.
+        rank: Rank,
+        /// How far.
+        round: Round,
+    },
+    /// The rank is copied no more: the target or the connection is gone. It runs on.
+    PrecopyFailed {
+        /// The rank whose copy failed.
+        rank: Rank,
+        /// What went wrong.
+        error: String,
+        /// Way out; may be empty.
+        hint: String,
     },
     /// Something about a rank for the job's journal.
     Report {

@@ -12,9 +12,12 @@ impl Request {
             Self::SuspendPeer(_) => "suspend-peer",
             Self::Save(order) => match (&order.target, order.mode) {
                 (SaveTarget::Descriptor, _) => "save-stream",
+                (SaveTarget::Begun, _) => "save-begun",
                 (SaveTarget::File(_), SaveMode::Stop) => "save",
                 (SaveTarget::File(_), SaveMode::CopyOnWrite) => "save-behind",
             },
+            Self::Precopy { .. } => "precopy",
+            Self::EndPrecopy => "end-precopy",
             Self::KeepFiles(_) => "keep-files",
             Self::SyncFiles => "sync-files",
             Self::Resume => "resume",
@@ -32,6 +35,8 @@ impl Reply {
             Self::Suspended { .. } => "suspended",
             Self::Saved(saved) if saved.behind => "saved-behind",
             Self::Saved(_) => "saved",
+            Self::Precopying => "precopying",
+            Self::PrecopyEnded => "precopy-ended",
             Self::Kept(_) => "kept",
             Self::Synced => "synced",
             Self::Resumed { .. } => "resumed",
@@ -55,6 +60,8 @@ impl FromAgent {
             Self::MessagesLost { .. } => "messages-lost",
             Self::Written { result: Ok(_), .. } => "written",
             Self::Written { result: Err(_), .. } => "unwritten",
+            Self::Round(_) => "round",
+            Self::PrecopyFailed { .. } => "precopy-failed",
             Self::Report(_) => "report",
         }
     }

@@ -9,6 +9,9 @@
 //! Invariants: every question gets exactly one answer, also when its agent dies or its rank ends; so does every image written behind its rank.
 //! The answer to a save comes after all earlier output. Faults assumed: agents say anything; what does not fit is dropped and logged.
 
+mod ready;
+
+use self::ready::{NotReady, Prepared, Ready};
 use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::conversation;
 use crate::local_rank::{LocalRanks, PendingRestore};
@@ -22,7 +25,7 @@ use mend_messages::agent::{
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::report::Report;
-use mend_report::{storage_hint, with_causes};
+use mend_report::with_causes;
 use mend_transfer::TransferError;
 use mend_transfer::peer::{self, Token};
 use std::collections::HashMap;
@@ -53,43 +56,6 @@ pub struct SaveReady {
     rank: Rank,
     attempt: u64,
     ready: Prepared,
-}
-
-type Prepared = Result<Ready, NotReady>;
-
-/// What a save takes.
-#[derive(Debug)]
-struct Ready {
-    order: SaveOrder,
-    /// The descriptor that goes with it.
-    file: Option<OwnedFd>,
-    /// What becomes of what is written there.
-    sink: Option<Sink>,
-}
-
-impl Ready {
-    fn new(order: SaveOrder, given: Option<(OwnedFd, Sink)>) -> Self {
-        let (file, sink) = given.unzip();
-        Self { order, file, sink }
-    }
-}
-
-/// Why a save cannot begin.
-#[derive(Debug, thiserror::Error)]
-enum NotReady {
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
-    #[error("no image can be made")]
-    Sink(#[source] std::io::Error),
-}
-
-impl NotReady {
-    fn hint(&self) -> &'static str {
-        match self {
-            Self::Transfer(error) => error.hint(),
-            Self::Sink(error) => storage_hint(error),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -186,10 +152,14 @@ impl AgentRouter {
             Request::Save(SaveOrder { target: SaveTarget::Descriptor, .. }) => {
                 self.fail(seq, rank, "a save into a transfer has no transfer".into(), "")
             }
+            Request::Precopy { .. } => self.fail(seq, rank, "a copy into a transfer has no transfer".into(), ""),
+            Request::Save(order @ SaveOrder { target: SaveTarget::Begun, .. }) => {
+                self.ready_save(seq, rank, ranks, true, async { Ok(Ready::new(order, None)) });
+            }
             Request::Save(order) => {
                 let made = self.sinks.clone().for_order(order);
                 let ready = async { made.await.map(|(order, given)| Ready::new(order, given)).map_err(NotReady::Sink) };
-                self.ready_save(seq, rank, ranks, ready);
+                self.ready_save(seq, rank, ranks, true, ready);
             }
             request => {
                 if let (Request::Resume, Some(slot)) = (&request, ranks.get(&rank)) {
@@ -207,13 +177,26 @@ impl AgentRouter {
         let opening = async move {
             let image = peer::open(address, &job, token, patience).await?;
             let file = image.into_descriptor(progress).map_err(TransferError::Socket)?;
-            Ok(Ready { order: SaveOrder::full(SaveTarget::Descriptor), file: Some(file), sink: None })
+            Ok(Ready { request: Request::Save(SaveOrder::full(SaveTarget::Descriptor)), file: Some(file), sink: None })
         };
-        self.ready_save(seq, rank, ranks, opening);
+        self.ready_save(seq, rank, ranks, true, opening);
     }
 
-    /// Gets the target, then stops the rank's input, whose state is part of the image.
-    fn ready_save(&mut self, seq: u64, rank: Rank, ranks: &LocalRanks, ready: impl Future<Output = Prepared> + Send + 'static) {
+    /// A copy of a rank that runs on, into a transfer: opens it, then asks. Its input goes on, too.
+    pub fn precopy_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &LocalRanks) {
+        self.batch.drop_rest();
+        let (job, patience, progress) = (self.job.clone(), self.patience, self.sinks.progress());
+        let opening = async move {
+            let image = peer::open(address, &job, token, patience).await?;
+            let file = image.into_descriptor(progress).map_err(TransferError::Socket)?;
+            // Through threads that encrypt there is one way only.
+            Ok(Ready { request: Request::Precopy { answered: !job.encrypt_data }, file: Some(file), sink: None })
+        };
+        self.ready_save(seq, rank, ranks, false, opening);
+    }
+
+    /// Gets the target, then, for an image, stops the rank's input, whose state is part of it.
+    fn ready_save(&mut self, seq: u64, rank: Rank, ranks: &LocalRanks, hold: bool, ready: impl Future<Output = Prepared> + Send + 'static) {
         let (slot, attempt) = match (self.speaker(rank, true, ranks), ranks.get(&rank)) {
             (Ok((_, attempt)), Some(slot)) => (slot, attempt),
             (Err(reply), _) => return self.refuse(seq, rank, *reply),
@@ -222,7 +205,7 @@ impl AgentRouter {
         let (saves, commands) = (self.saves.clone(), slot.commands.clone().downgrade());
         tokio::spawn(async move {
             let ready = ready.await;
-            if let (Ok(_), Some(commands)) = (&ready, commands.upgrade()) {
+            if let (Ok(_), true, Some(commands)) = (&ready, hold, commands.upgrade()) {
                 let (done, held) = oneshot::channel();
                 // A rank that ended meanwhile is noticed by whoever gets the result.
                 let _ = commands.send(Command::Hold(done));
@@ -244,14 +227,14 @@ impl AgentRouter {
             return self.refuse(seq, rank, Reply::Unasked(Unasked::Ended));
         }
         match ready {
-            Ok(ready) => self.ask(seq, rank, Request::Save(ready.order), (ready.file, ready.sink), ranks),
+            Ok(ready) => self.ask(seq, rank, ready.request, (ready.file, ready.sink), ranks),
             Err(error) => self.fail(seq, rank, with_causes(&error), error.hint()),
         }
     }
 
     fn ask(&mut self, seq: u64, rank: Rank, request: Request, (file, sink): (Option<OwnedFd>, Option<Sink>), ranks: &LocalRanks) {
         let save = matches!(request, Request::Save(_));
-        let (agent, attempt) = match self.speaker(rank, save, ranks) {
+        let (agent, attempt) = match self.speaker(rank, save || matches!(request, Request::Precopy { .. }), ranks) {
             Ok(speaker) => speaker,
             Err(reply) => return self.refuse(seq, rank, *reply),
         };
@@ -437,6 +420,8 @@ impl AgentRouter {
             FromAgent::MessagesLost { peer, why } if speaks_for_fabric => self.urgent.send(FromDaemon::MessagesLost { rank, peer, why }),
             FromAgent::FabricUp(_) | FromAgent::FabricInUse | FromAgent::MessagesLost { .. } => {}
             FromAgent::Report(report) => self.urgent.send(FromDaemon::Report { rank, report }),
+            FromAgent::Round(round) => self.urgent.send(FromDaemon::Round { rank, round }),
+            FromAgent::PrecopyFailed { error, hint } => self.urgent.send(FromDaemon::PrecopyFailed { rank, error, hint }),
             FromAgent::Reply { seq, reply } => self.reply(id, seq, reply, ranks),
             FromAgent::Written { id: image, result } => {
                 if let Some(agent) = self.agents.get_mut(&id) {

@@ -343,6 +343,7 @@ impl Job {
             ToDaemon::Map(map) => self.agent_router.publish(map),
             ToDaemon::Ask(steps) => self.agent_router.questions(steps, &self.ranks),
             ToDaemon::SaveTo { seq, rank, address, token } => self.agent_router.save_to(seq, rank, address, token, &self.ranks),
+            ToDaemon::PrecopyTo { seq, rank, address, token } => self.agent_router.precopy_to(seq, rank, address, token, &self.ranks),
             ToDaemon::Tier(order) => self.tier(*order),
             ToDaemon::Introduce(_) | ToDaemon::Resume(_) => {
                 tracing::warn!(job = self.introduction.id, "a controller introduced its job twice")

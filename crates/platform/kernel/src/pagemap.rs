@@ -131,6 +131,24 @@ pub fn written(pagemap: i32, start: u64, end: u64, protect: bool, found: &mut [R
     scan(pagemap, start, end, arguments, found)
 }
 
+/// The first populated page of `start..end` that was written to since it was last protected, as [`written()`] tells. The walk ends there.
+///
+/// # Errors
+/// As [`written()`].
+pub fn first_written(pagemap: i32, start: u64, end: u64) -> Result<Option<u64>, i32> {
+    let arguments = ScanArguments {
+        flags: SCAN_CHECK,
+        max_pages: 1,
+        category_mask: PAGE_IS_WRITTEN,
+        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        return_mask: PAGE_IS_WRITTEN,
+        ..ScanArguments::default()
+    };
+    let mut found = [Region::default()];
+    let (count, _) = scan(pagemap, start, end, arguments, &mut found)?;
+    Ok((count > 0).then_some(found[0].start))
+}
+
 /// Collects what is not in memory: pages that are not populated, and, told by [`Region::absent`], those that are but have to be
 /// fetched; [`Region::written`] is said of them as by [`written()`]. With `huge` also pages that are parts of huge ones, mapped as such:
 /// [`Region::huge`] tells of those, [`Region::present`] which of all are in memory.

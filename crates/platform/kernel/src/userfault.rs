@@ -22,6 +22,7 @@ const PAGE_SIZE: u64 = 4096;
 
 const IOCTL_API: usize = 0xc018_aa3f;
 const IOCTL_REGISTER: usize = 0xc020_aa00;
+const IOCTL_UNREGISTER: usize = 0x8010_aa01;
 const IOCTL_ZEROPAGE: usize = 0xc020_aa04;
 const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
@@ -95,6 +96,16 @@ pub fn register(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
     check(unsafe { syscall(libc::SYS_ioctl, [userfault as usize, IOCTL_REGISTER, (&raw mut arguments) as usize, 0, 0, 0]) }).map(drop)
 }
 
+/// Ends the observation of a range, and all protection there.
+///
+/// # Errors
+/// The errno: `EINVAL` if nothing there can be observed.
+pub fn unregister(userfault: i32, start: u64, end: u64) -> Result<(), i32> {
+    let mut arguments = [start, end - start];
+    // SAFETY: reads `arguments`; to lift protection changes nothing that the program can see.
+    check(unsafe { syscall(libc::SYS_ioctl, [userfault as usize, IOCTL_UNREGISTER, (&raw mut arguments) as usize, 0, 0, 0]) }).map(drop)
+}
+
 /// Whether the mapping with this page, which is populated, is under the observation of some userfaultfd. Allocates nothing.
 #[must_use]
 pub fn observed(userfault: i32, page: u64) -> bool {
@@ -163,11 +174,17 @@ mod tests {
             assert_eq!(look(protect), (vec![(1, 2), (12, 13)], missing.clone()));
         }
         assert_eq!(look(true), (vec![], missing.clone()));
+        assert_eq!(pagemap::first_written(pagemap, base, base + 16 * PAGE_SIZE), Ok(None));
         release(userfault.as_raw_fd(), base + 2 * PAGE_SIZE, base + 8 * PAGE_SIZE).unwrap();
         assert_eq!(look(false), (vec![(2, 3), (7, 8)], missing));
+        assert_eq!(pagemap::first_written(pagemap, base, base + 16 * PAGE_SIZE), Ok(Some(base + 2 * PAGE_SIZE)));
+        assert_eq!(pagemap::first_written(pagemap, base + 3 * PAGE_SIZE, base + 16 * PAGE_SIZE), Ok(Some(base + 7 * PAGE_SIZE)));
         assert_eq!(release(userfault.as_raw_fd(), base, base + 17 * PAGE_SIZE), Err(libc::ENOENT));
         let other = open().unwrap();
         assert_eq!(register(other.as_raw_fd(), base, base + 16 * PAGE_SIZE), Err(libc::EBUSY));
+        unregister(userfault.as_raw_fd(), base, base + 16 * PAGE_SIZE).unwrap();
+        assert!(!pagemap::observed(pagemap, base));
+        register(other.as_raw_fd(), base, base + 16 * PAGE_SIZE).unwrap();
     }
 
     #[test]

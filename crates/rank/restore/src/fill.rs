@@ -146,13 +146,13 @@ fn fill_chain<'a, 's>(
 }
 
 /// A buffer for content that has to be looked at first.
-fn take_room(arena: &Arena) -> Result<&mut [u8], RestoreError<'static>> {
+pub(crate) fn take_room(arena: &Arena) -> Result<&mut [u8], RestoreError<'static>> {
     arena.take(MAX_PAGES as usize + 8)
 }
 
 /// What is wanted of an image.
 #[derive(Clone, Copy)]
-enum Scope<'a> {
+pub(crate) enum Scope<'a> {
     /// All that the newest holds.
     Everything,
     /// These pages of the newest, and its memory objects.
@@ -162,13 +162,13 @@ enum Scope<'a> {
 }
 
 /// Which pages an image holds and which it keeps, settled.
-struct Found<'a> {
-    stored: List<'a>,
-    kept: List<'a>,
+pub(crate) struct Found<'a> {
+    pub stored: List<'a>,
+    pub kept: List<'a>,
 }
 
 /// Takes what is needed of one image.
-fn run<'a, 's>(
+pub(crate) fn run<'a, 's>(
     stream: &mut Stream<'s>,
     first: Option<Record<'s>>,
     scope: Scope,

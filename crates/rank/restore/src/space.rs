@@ -1,7 +1,9 @@
 //! The image's address space: mapped, filled, given its final form.
 
+use crate::anonymous::{ENOMEM, advise};
 use crate::arena::Arena;
 use crate::fill::Target;
+use crate::rounds::{Early, TOP};
 use crate::stream::Record;
 use crate::tables::{Tables, open_object};
 use crate::{RestoreError, sys};
@@ -9,20 +11,6 @@ use mend_image::handoff::{Kept, MAX_KEPT};
 use mend_image::launch::Mode;
 use mend_image::ranges::Range;
 use mend_image::record::{Mapping, Object, mapping, object};
-
-/// Advice by flag, as madvise(2) numbers it.
-const ADVICE: [(u32, usize); 8] = [
-    (mapping::HUGE, 14),
-    (mapping::NO_HUGE, 15),
-    (mapping::NO_DUMP, 16),
-    (mapping::NO_FORK, 10),
-    (mapping::WIPE_ON_FORK, 18),
-    (mapping::MERGEABLE, 12),
-    (mapping::RANDOM, 1),
-    (mapping::SEQUENTIAL, 2),
-];
-
-const ENOMEM: i32 = 12;
 
 /// While it is built.
 pub struct Building<'a> {
@@ -43,6 +31,25 @@ impl<'a> Building<'a> {
     /// # Errors
     /// What the kernel refuses, or a file that is gone.
     pub fn map(tables: Tables<'a>, arena: &'a Arena, mode: Mode, top: u32) -> Result<Self, RestoreError<'a>> {
+        Self::map_around(tables, arena, mode, top, None)
+    }
+
+    /// The same around memory that came ahead of the image: what of it has its place there stays.
+    ///
+    /// # Errors
+    /// As for [`Building::map`].
+    pub fn map_over(tables: Tables<'a>, arena: &'a Arena, mode: Mode, top: u32, early: &mut Early) -> Result<Self, RestoreError<'a>> {
+        early.make_way(tables.mappings())?;
+        Self::map_around(tables, arena, mode, top, Some(early))
+    }
+
+    fn map_around(
+        tables: Tables<'a>,
+        arena: &'a Arena,
+        mode: Mode,
+        top: u32,
+        mut early: Option<&mut Early>,
+    ) -> Result<Self, RestoreError<'a>> {
         let opened = arena.take(tables.mappings().count())?;
         let memory = arena.take(4 * tables.objects().count())?;
         let building = Self { tables, mode, opened, memory, top };
@@ -54,11 +61,19 @@ impl<'a> Building<'a> {
         }
         // Mappings of one file follow each other: its descriptor is kept until another is needed.
         let mut last_file = None;
-        for record in tables.mappings() {
-            if record.flags & (mapping::VDSO | mapping::VVAR) == 0 {
+        for (index, record) in tables.mappings().enumerate() {
+            if record.flags & (mapping::VDSO | mapping::VVAR) != 0 {
+                continue;
+            }
+            let mapped = early.as_mut().map_or(Ok(false), |early| early.map_in_group(&record))?;
+            if mapped {
+                // It has its own protection in the end.
+                building.opened[index] = u8::from(record.protection as usize != sys::PROT_READ | sys::PROT_WRITE);
+            } else {
                 building.map_one(&record, &mut last_file)?;
             }
         }
+        early.map_or(Ok(()), |early| early.end_groups(TOP))?;
         close_file(&mut last_file);
         Ok(building)
     }
@@ -132,12 +147,7 @@ impl<'a> Building<'a> {
             Ok(_) => return Err(RestoreError::MapThere { length, start }),
             Err(errno) => return Err(RestoreError::Map { length, start, errno }),
         }
-        for (flag, advice) in ADVICE {
-            if record.flags & flag != 0 {
-                // SAFETY: advice on a mapping just made; a kernel without it is none the worse.
-                let _ = unsafe { sys::call(sys::MADVISE, [record.start as usize, length, advice, 0, 0, 0]) };
-            }
-        }
+        advise(start, length, record.flags);
         Ok(())
     }
 

@@ -52,9 +52,11 @@ impl Progress {
 
 /// Where a stream comes from.
 #[derive(Clone, Copy)]
-struct Source<'a> {
+pub(crate) struct Source<'a> {
     fd: i32,
     file: bool,
+    /// Silence for so many milliseconds is the source's death.
+    patience_ms: i32,
     member: Member,
     progress: &'a Progress,
 }
@@ -79,20 +81,50 @@ impl Source<'_> {
                     self.progress.read.fetch_add(count as u64, Ordering::Relaxed);
                 }
                 Err(sys::EINTR) => {}
-                Err(sys::EAGAIN) if sys::readable(self.fd, PATIENCE_MS) => {}
-                Err(sys::EAGAIN) => return Err(RestoreError::Silent { seconds: PATIENCE_MS / 1000, at: at + done }),
+                Err(sys::EAGAIN) if sys::readable(self.fd, self.patience_ms) => {}
+                Err(sys::EAGAIN) => return Err(RestoreError::Silent { seconds: self.patience_ms / 1000, at: at + done }),
                 Err(errno) => return Err(RestoreError::Unreadable { member, at: at + done, errno }),
             }
         }
         Ok(())
     }
 
-    fn read_slice(&self, at: u64, bytes: &mut [u8]) -> Result<(), RestoreError<'static>> {
+    pub(crate) fn read_slice(&self, at: u64, bytes: &mut [u8]) -> Result<(), RestoreError<'static>> {
         // SAFETY: the slice is the caller's to be written.
         unsafe { self.read(at, bytes.as_mut_ptr() as u64, bytes.len() as u64) }
     }
 
-    fn damaged(&self, error: ImageError) -> RestoreError<'static> {
+    /// Says something to the source.
+    pub(crate) fn answer(&self, bytes: &[u8]) -> Result<(), RestoreError<'static>> {
+        let member = self.member;
+        sys::write_all(self.fd, bytes).map_err(|errno| RestoreError::Unreadable { member, at: 0, errno })
+    }
+
+    /// Compares a payload with its record's head.
+    pub(crate) fn check(&self, at: u64, head: &RecordHead, payload: &[u8]) -> Result<(), RestoreError<'static>> {
+        if xxh3_64(payload) == head.payload { Ok(()) } else { Err(self.damaged(ImageError::Damaged { at: at - HEAD_SIZE as u64 })) }
+    }
+
+    /// Reads whole pages to where they belong, and checks them there.
+    ///
+    /// # Safety
+    /// The pages may be overwritten, and nobody else writes to them until this returns.
+    pub(crate) unsafe fn fill(&self, at: u64, head: &RecordHead) -> Result<(), RestoreError<'static>> {
+        const MADV_POPULATE_WRITE: usize = 23;
+        let (address, length) = (head.address, head.length);
+        if length >= WORTH_POPULATING {
+            // All pages at once: a page fault for each of them costs an eighth more. A kernel without it (before 5.14), or memory
+            // that refuses it, faults page by page.
+            // SAFETY: makes pages of the image's own memory present, with what they hold.
+            let _ = unsafe { sys::call(sys::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) };
+        }
+        // SAFETY: per contract.
+        unsafe { self.read(at, address, length)? };
+        // SAFETY: readable, as it was just filled; per contract nobody else writes to it.
+        self.check(at, head, unsafe { core::slice::from_raw_parts(address as *const u8, length as usize) })
+    }
+
+    pub(crate) fn damaged(&self, error: ImageError) -> RestoreError<'static> {
         RestoreError::Image { member: self.member, error }
     }
 }
@@ -130,11 +162,16 @@ impl<'a> Stream<'a> {
             let _ = sys::call(sys::SETSOCKOPT, [fd as usize, 1, 20, second.as_ptr() as usize, 16, 0]);
             sys::call(sys::LSEEK, [fd as usize, 0, 1, 0, 0, 0]).is_ok()
         };
-        let source = Source { fd, file, member: Member(member), progress };
+        let source = Source { fd, file, patience_ms: PATIENCE_MS, member: Member(member), progress };
         let mut raw = [0; HEADER_SIZE];
         source.read_slice(0, &mut raw)?;
         let header = read_header(&raw).map_err(|error| source.damaged(error))?;
         Ok(Self { source, header, ledger: Ledger::new(&raw) })
+    }
+
+    /// What is behind the header, for whoever reads it otherwise.
+    pub(crate) fn into_source(self, patience_ms: i32) -> (Source<'a>, Header) {
+        (Source { patience_ms, ..self.source }, self.header)
     }
 
     /// Its descriptor has another number now.
@@ -225,18 +262,8 @@ impl Record<'_> {
     /// # Safety
     /// The pages may be overwritten, and nobody else writes to them until this returns.
     pub(crate) unsafe fn fill_place(&self) -> Result<(), RestoreError<'static>> {
-        const MADV_POPULATE_WRITE: usize = 23;
-        let (address, length) = (self.head.address, self.head.length);
-        if length >= WORTH_POPULATING {
-            // All pages at once: a page fault for each of them costs an eighth more. A kernel without it (before 5.14), or memory
-            // that refuses it, faults page by page.
-            // SAFETY: makes pages of the image's own memory present, with what they hold.
-            let _ = unsafe { sys::call(sys::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) };
-        }
         // SAFETY: per contract.
-        unsafe { self.source.read(self.at, address, length)? };
-        // SAFETY: readable, as it was just filled; per contract nobody else writes to it.
-        self.check(unsafe { core::slice::from_raw_parts(address as *const u8, length as usize) })
+        unsafe { self.source.fill(self.at, &self.head) }
     }
 
     /// Leaves the payload unread where that can be.

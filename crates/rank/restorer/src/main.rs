@@ -14,6 +14,9 @@
 //! * Exit code 1 after `Failed`, or when B ends before the go byte; otherwise the process becomes the rank and its exit
 //!   code is the rank's.
 //!
+//! Where rounds precede the image (`mend_image::rounds`: the process still runs elsewhere), A is a socket; its memory is received first, and
+//! then the image, whose header is read anew.
+//!
 //! Order (what deals with the image is `mend-restore`'s): read the tables and check everything that can be checked (processor, vdso, mapped files) while still whole;
 //! leave the old address space; map; fill; protect; make threads; say `Ready`; wait; jump. The stream is untrusted:
 //! lengths, addresses and order are bounded, and a checksum is compared before anything of a record is relied on. (What a
@@ -41,9 +44,10 @@ use core::format_args as text;
 use mend_image::Header;
 use mend_image::cpu::Cpu;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff, Kept, MAX_KEPT};
-use mend_image::launch::{Arguments, Failure, Mode, Status};
+use mend_image::launch::{Arguments, Failure, Mode, ROLES, Status};
 use mend_image::record::{MAX_PAGES, Process};
 use mend_restore::fill::{Resources, fill};
+use mend_restore::rounds::{fill_rest, receive};
 use mend_restore::space::Building;
 use mend_restore::stream::{Progress, Stream};
 use mend_restore::sys;
@@ -100,6 +104,12 @@ fn restore(arguments: Arguments) -> ! {
     stream.renumber(arguments.images.all()[0]);
     let own = Space::read();
     check_machine(&header, &own);
+    if header.rounds != 0 {
+        if arguments.mode != Mode::Migrate {
+            fail(Failure::Image, 0, text!("a file cannot hold the rounds of a rank that moves"));
+        }
+        restore_live(arguments, stream, &header, &own);
+    }
 
     let room = zone::take(MAX_PAGES as usize + 8);
     let unread = |role, bytes: &[u8]| status(&Status::Unread { role, bytes });
@@ -114,11 +124,57 @@ fn restore(arguments: Arguments) -> ! {
     let mut building = or_fail(Building::map(tables, &ARENA, arguments.mode, header.top_descriptor));
     let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &Help(tables) };
     or_fail(fill(stream, first, &arguments.images.all()[1..], &mut building, resources));
-    complete(arguments, &own, tables, process, &mut building, began)
+    complete(arguments, &own, tables, process, &mut building, (began, 0))
 }
 
-/// Refuses a machine on which the saved code cannot go on.
-fn check_machine(header: &Header, own: &Space) {
+/// Receives a process that still runs elsewhere, round by round, and then its image.
+fn restore_live(arguments: Arguments, stream: Stream<'static>, first_header: &Header, own: &Space) -> ! {
+    own.leave();
+    let mut early = or_fail(receive(stream, &ARENA));
+    let (began, before) = (sys::now(), PROGRESS.bytes_read());
+    let mut stream = or_fail(Stream::open(arguments.images.all()[0], 0, &PROGRESS));
+    let header = *stream.header();
+    if (header.job, header.rank, header.size) != (first_header.job, first_header.rank, first_header.size) || header.rounds != 0 {
+        fail(Failure::Image, 0, text!("what follows the rounds is another rank's image"));
+    }
+    check_ids(&header);
+    check_processor(&header);
+    // What no descriptor of the program's turned out to be is not its.
+    let mut attach = arguments.attach;
+    for role in ROLES.into_iter().filter(|role| !header.uses(*role)) {
+        attach[role as usize] = None;
+    }
+    let arguments = inherited::move_above(Arguments { attach, ..arguments }, header.top_descriptor);
+    stream.renumber(arguments.images.all()[0]);
+    let room = zone::take(MAX_PAGES as usize + 8);
+    let unread = |role, bytes: &[u8]| status(&Status::Unread { role, bytes });
+    let (tables, first) = or_fail(Tables::read(&mut stream, &ARENA, room, unread));
+    let process = or_fail(tables.check(&stream));
+    if !own.same_shape(tables.mappings()) {
+        fail(Failure::Machine, 0, text!("this kernel places its vdso in another way than {}", header.kernel()));
+    }
+    or_fail(tables.check_files(&stream, room));
+    let mut building = or_fail(Building::map_over(tables, &ARENA, arguments.mode, header.top_descriptor, &mut early));
+    let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &Help(tables) };
+    or_fail(fill_rest(stream, first, &early, &mut building, resources));
+    await_clock(header.monotonic);
+    complete(arguments, own, tables, process, &mut building, (began, before))
+}
+
+/// The clocks were set when the first round began: they may be behind by what a message takes.
+fn await_clock(monotonic: u64) {
+    const MOST_MS: u64 = 10_000;
+    loop {
+        match monotonic.saturating_sub(sys::now()).div_ceil(1_000_000) {
+            0 => return,
+            behind if behind > MOST_MS => fail(Failure::Machine, 0, text!("the clock here is {behind} ms behind the saved process's")),
+            // SAFETY: waits without a descriptor.
+            behind => drop(unsafe { sys::call(sys::POLL, [0, 0, behind as usize, 0, 0, 0]) }),
+        }
+    }
+}
+
+fn check_ids(header: &Header) {
     let pid = sys::process_id();
     if pid as u32 != header.pid {
         fail(Failure::Launch, 0, text!("the restorer has process id {pid}, the image needs {}", header.pid));
@@ -126,17 +182,33 @@ fn check_machine(header: &Header, own: &Space) {
     if header.zone as usize != zone::NUMBER {
         fail(Failure::Launch, 0, text!("this restorer works in zone {}, the image leaves it zone {}", zone::NUMBER, header.zone));
     }
+}
+
+fn check_processor(header: &Header) {
     if let Err(error) = header.cpu().runs_on(&Cpu::detect()) {
         fail(Failure::Machine, 0, text!("{error}"));
     }
+}
+
+/// Refuses a machine on which the saved code cannot go on.
+fn check_machine(header: &Header, own: &Space) {
+    check_ids(header);
+    check_processor(header);
     let here = own.vdso().unwrap_or_default();
     if header.vdso_size != 0 && (here.len() as u64 != header.vdso_size || xxh3_64(here) != header.vdso) {
         fail(Failure::Machine, 0, text!("this kernel has another vdso than the one the image was taken on ({})", header.kernel()));
     }
 }
 
-/// All memory is there: the rest of the process, and the jump.
-fn complete(arguments: Arguments, own: &Space, tables: Tables<'static>, process: Process, building: &mut Building, began: u64) -> ! {
+/// All memory is there: the rest of the process, and the jump. `before` bytes had been read when it `began`.
+fn complete(
+    arguments: Arguments,
+    own: &Space,
+    tables: Tables<'static>,
+    process: Process,
+    building: &mut Building,
+    (began, before): (u64, u64),
+) -> ! {
     let mut kept = [Kept::default(); MAX_KEPT];
     let kept_count = or_fail(building.finish(&mut kept)) as u32;
     own.place_kernel_group(tables.mappings());
@@ -149,7 +221,7 @@ fn complete(arguments: Arguments, own: &Space, tables: Tables<'static>, process:
         magic: HANDOFF_MAGIC,
         restorer_start,
         restorer_end,
-        bytes: PROGRESS.bytes_read(),
+        bytes: PROGRESS.bytes_read() - before,
         us,
         mode: if arguments.mode == Mode::Restart { 0 } else { 1 },
         agent_fd: arguments.agent_fd,
@@ -160,7 +232,7 @@ fn complete(arguments: Arguments, own: &Space, tables: Tables<'static>, process:
     };
     // SAFETY: `Tables::check` found the place within one mapping of the image, aligned; the agent keeps it writable.
     unsafe { (process.handoff as *mut Handoff).write(handoff) };
-    status(&Status::Ready { bytes: PROGRESS.bytes_read(), placed: PROGRESS.bytes_placed(), us });
+    status(&Status::Ready { bytes: PROGRESS.bytes_read() - before, placed: PROGRESS.bytes_placed(), us });
     await_go();
     for fd in arguments.images.all().iter().chain([&arguments.control_fd]) {
         // SAFETY: not used any more.

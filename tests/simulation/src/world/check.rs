@@ -13,7 +13,13 @@ use mend_messages::job::Rank;
 pub fn is_expected(failure: &Failure) -> bool {
     matches!(
         failure,
-        Failure::ThereAlready { .. } | Failure::NoOtherNode | Failure::Storage(_) | Failure::JobEnded | Failure::NoSuchNode { .. }
+        Failure::Cancelled { .. }
+            | Failure::NotMoving { .. }
+            | Failure::ThereAlready { .. }
+            | Failure::NoOtherNode
+            | Failure::Storage(_)
+            | Failure::JobEnded
+            | Failure::NoSuchNode { .. }
     )
 }
 

@@ -49,6 +49,14 @@ impl World {
             }
             Coming::Agent { at, rank, attempt, seq, request } => self.agent(at, rank, attempt, seq, request),
             Coming::Streamed { at, rank, attempt, seq, to, token, until } => self.streamed(at, rank, attempt, seq, (to, token, until)),
+            Coming::Precopies { at, rank, attempt, seq, to, token, until } => {
+                self.precopies((at, rank, attempt), seq, (to, token, until));
+                Ok(())
+            }
+            Coming::Round { at, rank, attempt, receiver, number } => {
+                self.round((at, rank, attempt), receiver, number);
+                Ok(())
+            }
             Coming::NoTransfer { at, rank, attempt } => {
                 if self.process(at, rank, attempt).is_some_and(|process| process.phase == Phase::Building) {
                     self.nodes[at].ranks.remove(&rank);
@@ -168,6 +176,8 @@ impl World {
             message,
             FromDaemon::Agent { .. }
                 | FromDaemon::Written { .. }
+                | FromDaemon::Round { .. }
+                | FromDaemon::PrecopyFailed { .. }
                 | FromDaemon::Started { .. }
                 | FromDaemon::AgentUp { .. }
                 | FromDaemon::FabricUp { .. }
@@ -213,6 +223,7 @@ impl World {
                     None => self.reply(at, rank, seq, Reply::Unasked(Unasked::NotHere)),
                 }
             }
+            ToDaemon::PrecopyTo { seq, rank, address, token } => self.precopy_to(at, rank, seq, address, token),
             ToDaemon::Discard { rank } => {
                 if let Some(process) = self.nodes[at].ranks.remove(&rank) {
                     self.leave_input(at, rank, &process.feeder);
@@ -317,7 +328,7 @@ impl World {
         self.plan(delay, Coming::Agent { at, rank, attempt, seq, request });
     }
 
-    fn reply(&mut self, at: usize, rank: Rank, seq: u64, reply: Reply) {
+    pub(crate) fn reply(&mut self, at: usize, rank: Rank, seq: u64, reply: Reply) {
         if let Some(process) = self.nodes[at].ranks.get_mut(&rank) {
             process.questions.retain(|open| *open != seq);
         }
@@ -336,10 +347,15 @@ impl World {
             process.held.push((seq, request));
             return Ok(());
         }
+        if let Request::Save(SaveOrder { target: SaveTarget::Begun, .. }) = &request {
+            self.save_rest((at, rank, attempt), seq, fails);
+            return Ok(());
+        }
         if let Request::Save(order) = &request {
             return self.save(at, rank, attempt, seq, order, fails);
         }
         let (was, tracked) = (process.phase, process.tracked);
+        let ended = process.precopies.take_if(|_| matches!(request, Request::EndPrecopy | Request::Resume));
         let stale = process.stale_marker && defect == Some(Defect::StaleMarker) && matches!(request, Request::SuspendPeer(_));
         let reply = process.answer(&request, fails || stale, ImageId::default());
         if request == Request::Resume {
@@ -352,6 +368,7 @@ impl World {
             }
             self.work_on_input(at, rank);
         }
+        self.forsaken(rank, ended);
         self.failed_for_real |= reply.is_failure() || matches!(&reply, Reply::Inspected(found) if !found.obstacles.is_empty());
         self.reply(at, rank, seq, reply);
         Ok(())

@@ -5,7 +5,7 @@ use crate::coming::{Coming, Fault, NODE_TIMEOUT_US};
 use crate::node::{Node, Phase};
 use mend_job::event::{Event, NodeLoss};
 use mend_job::roster::RankPhase;
-use mend_messages::control::Ask;
+use mend_messages::control::{Ask, MoveMode};
 use mend_messages::daemon::{ExitStatus, FromDaemon};
 use mend_messages::job::Rank;
 
@@ -64,10 +64,13 @@ impl World {
             Fault::Unstuck(at, rank, attempt) => {
                 if let Some(process) = self.process(at, rank, attempt) {
                     process.stuck = false;
-                    let held = std::mem::take(&mut process.held);
+                    let (held, receiver) = (std::mem::take(&mut process.held), process.precopies);
                     self.work_on_input(at, rank);
                     for asked in held {
                         self.hand_to_agent(at, rank, attempt, asked);
+                    }
+                    if let Some(receiver) = receiver {
+                        self.plan(0, Coming::Round { at, rank, attempt, receiver, number: 1 });
                     }
                 }
             }
@@ -88,7 +91,8 @@ impl World {
             Fault::MessagesLost(one, other) => self.break_channel(one, other, true)?,
             Fault::OldLoss(one, other) => {
                 self.break_channel(one, other, false)?;
-                return self.ask(Ask::Migrate { rank: one, to: None });
+                let mode = if self.chance(2) { MoveMode::Live } else { MoveMode::Frozen };
+                return self.ask(Ask::Migrate { rank: one, to: None, mode, deadline_ms: None });
             }
             Fault::ImageRots(rank) => {
                 if let Some(newest) = self.disk.numbers().last().filter(|_| self.tiers.is_empty()) {

@@ -5,6 +5,7 @@ mod check;
 mod daemon;
 mod faults;
 mod input;
+mod precopy;
 mod scenario;
 mod tiers;
 
@@ -52,6 +53,8 @@ pub struct Summary {
     pub checkpoints: u64,
     /// Migrations that came about.
     pub migrations: u64,
+    /// Those of ranks that were copied while they ran.
+    pub live: u64,
     /// Lives of the job.
     pub lives: u64,
     /// Faults that were injected.
@@ -425,15 +428,16 @@ impl World {
 
     fn answered(&mut self, verb: VerbId, outcome: Outcome) -> Result<(), String> {
         let Some(asked) = self.verbs.get_mut(&verb) else { return Err("an answer to nobody".into()) };
-        if outcome == Outcome::Progress {
+        if matches!(outcome, Outcome::Progress | Outcome::Moving(_)) {
             return Ok(());
         }
         asked.answers += 1;
         if asked.answers > 1 {
             return Err(format!("{:?} was answered twice", asked.ask));
         }
-        if let Outcome::Migrated(_) = outcome {
+        if let Outcome::Migrated(done) = &outcome {
             self.summary.migrations += 1;
+            self.summary.live += u64::from(done.precopied.is_some());
         }
         match outcome {
             Outcome::Failed(failure) if !self.disturbed && !check::is_expected(&failure) => {

@@ -2,9 +2,9 @@
 
 use super::World;
 use crate::coming::{Coming, Fault, HORIZON_US, NODE_TIMEOUT_US, SECOND_US};
-use mend_job::setup::{NodeSetup, Restoring, Saving, Setup, TierSetup};
+use mend_job::setup::{Moving, NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_messages::agent::SaveMode;
-use mend_messages::control::Ask;
+use mend_messages::control::{Ask, MoveMode};
 use mend_messages::daemon::ExitStatus;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::restarts::Restart;
@@ -19,14 +19,19 @@ impl World {
     pub(crate) fn draw_scenario(&mut self) {
         for _ in 0..2 + self.draw(10) {
             let at = SECOND_US + self.draw(HORIZON_US);
-            let ask = match self.draw(9) {
+            let ask = match self.draw(11) {
                 0..3 => Ask::Checkpoint { mode: [None, Some(SaveMode::Stop), Some(SaveMode::CopyOnWrite)][self.draw(3) as usize] },
                 3..6 => {
                     let node = self.draw(self.nodes.len() as u64);
-                    Ask::Migrate { rank: self.rank(), to: (!self.chance(3)).then(|| format!("n{node}")) }
+                    let to = (!self.chance(3)).then(|| format!("n{node}"));
+                    let mode = [MoveMode::Auto, MoveMode::Frozen, MoveMode::Live, MoveMode::Live][self.draw(4) as usize];
+                    let deadline_ms = self.chance(4).then(|| self.rng.next_u64() % 5000);
+                    Ask::Migrate { rank: self.rank(), to, mode, deadline_ms }
                 }
                 6 => Ask::Explain,
                 7 => Ask::Remove { numbers: Vec::new() },
+                8 => Ask::Hurry { rank: self.rank() },
+                9 => Ask::CancelMove { rank: self.rank() },
                 _ => Ask::Status,
             };
             self.plan(at, Coming::Verb(ask));
@@ -93,6 +98,7 @@ impl World {
             adopted: if self.tiers.is_empty() { Vec::new() } else { self.adopted() },
             plan: self.rules,
             tiers,
+            moving: Moving { threshold: 1 << 20, rounds: 8 },
             saving: Saving { mode: self.mode, rate: None, keep_files: 0 },
             drain_timeout_us: 20 * SECOND_US,
             reserve: [0, 1 << 20][self.draw(2) as usize],

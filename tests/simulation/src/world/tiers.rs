@@ -110,7 +110,7 @@ impl World {
     fn place_save(&mut self, at: usize, seq: u64, (rank, number): (Rank, u64), stores: Vec<NodeStore>, mut order: SaveOrder) {
         let mut place = match &order.target {
             SaveTarget::File(path) => ImageLocation::File(path.clone()),
-            SaveTarget::Descriptor => ImageLocation::File(PathBuf::new()),
+            SaveTarget::Descriptor | SaveTarget::Begun => ImageLocation::File(PathBuf::new()),
         };
         for store in stores {
             if self.fails(12) {

@@ -33,6 +33,7 @@ fn good_reply(rank: Rank, request: &Request) -> Reply {
         Request::KeepFiles(_) => Reply::Kept(kept(rank)),
         Request::SyncFiles => Reply::Synced,
         Request::Resume => Reply::Resumed { stopped_us: 30 },
+        Request::Precopy { .. } | Request::EndPrecopy => unreachable!("no checkpoint asks for that"),
     }
 }
 

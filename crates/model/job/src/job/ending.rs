@@ -92,6 +92,8 @@ impl Job {
                 self.note_kill();
                 self.end(End::Code(137));
             }
+            Ask::Hurry { rank } => self.hurry_move(rank, asker),
+            Ask::CancelMove { rank } => self.cancel_move(rank, asker),
             ask => {
                 if let (Some(_), Asker::Verb(verb)) = (&self.operation, asker) {
                     self.effect(Effect::Answer { verb, outcome: Outcome::Progress });

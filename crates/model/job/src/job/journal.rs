@@ -11,7 +11,7 @@ use mend_coordination::migration;
 use mend_journal::Event;
 use mend_journal::event::{Asker as By, Cause, Code, ImageFacts, cut};
 use mend_journal::ranks::Ranks;
-use mend_messages::agent::{ImageId, Reply, SaveMode, Saved, Unasked, Unwritten, Written};
+use mend_messages::agent::{ImageId, Reply, Round, SaveMode, Saved, Unasked, Unwritten, Written};
 use mend_messages::daemon::{ExitStatus, FromDaemon};
 use mend_messages::job::{NodeIndex, Rank};
 use std::collections::BTreeMap;
@@ -241,6 +241,12 @@ impl Job {
         self.put(Some(target), Some(rank), true, Event::MigrationDecided { from, to });
     }
 
+    /// A round of copying a rank that runs is complete.
+    pub(crate) fn note_round(&mut self, rank: Rank, round: Round) {
+        let Round { number, bytes, us, left, .. } = round;
+        self.record_rank(rank, Event::RoundDone { round: number, bytes, us, left });
+    }
+
     /// A migration is over.
     pub(crate) fn note_migrated(&mut self, rank: Rank, from: Option<NodeIndex>, result: Result<&migration::Outcome, &Failure>) {
         if let Some((phase, us)) = self.noted.enter(None, self.now_us) {
@@ -249,7 +255,11 @@ impl Job {
         match result {
             Ok(done) => {
                 let (from, to, phases) = (self.node_name(from), self.node_name(self.node_of(rank)), done.phases.into());
-                self.record_rank(rank, Event::MigrationCommitted { from, to, bytes: done.bytes, stopped_us: done.stopped_us, phases });
+                let precopied = done.precopied.map(Into::into);
+                self.record_rank(
+                    rank,
+                    Event::MigrationCommitted { from, to, bytes: done.bytes, stopped_us: done.stopped_us, phases, precopied },
+                );
             }
             Err(failure) => {
                 let (node, code, failure) = (self.node_of(rank), self.noted.take_blame(), failure.clone());

@@ -5,25 +5,32 @@ use super::Job;
 use crate::event::{Asker, Effect, Outcome, StdinEffect};
 use crate::operation::Operation;
 use crate::safeguard::Safeguard;
-use mend_coordination::failure::{Failure, TargetTrouble, Trouble};
-use mend_coordination::migration::{self, Migration};
+use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
+use mend_coordination::migration::{self, Manner, Migration};
 use mend_journal::event::Code;
-use mend_messages::control::MigrationDone;
+use mend_messages::agent::{Request, Round};
+use mend_messages::control::{Ask, MigrationDone, MoveMode};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use mend_policy::precopy::Bounds;
 
 /// Longest time the image of one rank may take to another node, microseconds.
 const MAX_STREAM_US: u64 = 3_600_000_000;
+/// Longest time until the copying of a rank that runs begins: the two daemons meet.
+const MAX_BEGIN_US: u64 = 60_000_000;
 
 impl Job {
-    pub(crate) fn begin_migration(&mut self, rank: Rank, to: Option<&str>, asker: Asker) {
+    pub(crate) fn begin_migration(&mut self, rank: Rank, to: Option<&str>, (mode, deadline_us): (MoveMode, Option<u64>), asker: Asker) {
         let target = self.roster.move_target(rank, to);
         self.note_migration(rank, target.as_ref().ok().copied());
         match target {
             Ok(target) => {
                 let from = self.roster.ranks[rank as usize].node;
-                let (machine, actions) = Migration::start(rank, self.roster.all_living());
-                self.operation = Some(Operation::Migration { machine, from, target, address: None, begun: false, asker });
+                let bounds = Bounds { threshold: self.moving.threshold, rounds: self.moving.rounds, deadline_us };
+                let manner = Manner { mode, bounds, habit: self.habits.get(&rank).copied() };
+                let (machine, actions) = Migration::start(rank, self.roster.all_living(), manner);
+                self.operation =
+                    Some(Operation::Migration { machine: Box::new(machine), from, target, address: None, begun: false, fed: false, asker });
                 self.do_migration(actions);
             }
             Err(failure) => {
@@ -38,27 +45,42 @@ impl Job {
         self.note_phase();
         let mut step = Vec::new();
         for action in actions {
-            let Some(Operation::Migration { machine, target, address, begun, .. }) = &mut self.operation else { break };
+            let Some(Operation::Migration { machine, target, address, begun, fed, .. }) = &mut self.operation else { break };
             let (rank, target) = (machine.rank(), *target);
+            let stdin = self.stdin && rank == 0;
             match action {
-                migration::Action::Ask { rank, request } => step.push((rank, request)),
+                migration::Action::Ask { rank, request } => {
+                    if matches!(request, Request::Save(_)) {
+                        self.roster.ranks[rank as usize].open = false;
+                    }
+                    step.push((rank, request));
+                }
                 migration::Action::Freeze => {
                     self.pmi.freeze();
                     self.effect(Effect::Stdin(StdinEffect::Freeze));
                 }
+                migration::Action::Precopy => {
+                    (*begun, *fed) = (true, stdin);
+                    let token = self.expect_transfer(rank, target);
+                    let address = self.roster.nodes[target as usize].setup.address;
+                    let seq = self.new_seq(rank, MAX_BEGIN_US);
+                    self.send_to_rank(rank, ToDaemon::PrecopyTo { seq, rank, address, token });
+                }
+                migration::Action::Withdraw => {
+                    if self.keeps(Safeguard::TargetGoes) {
+                        self.send(target, ToDaemon::Discard { rank });
+                    }
+                }
                 migration::Action::Stream => {
                     *begun = true;
                     self.roster.ranks[rank as usize].open = false;
-                    let token = self.tokens.draw();
-                    let stdin = self.stdin && rank == 0;
+                    let token = self.expect_transfer(rank, target);
                     let address = self.roster.nodes[target as usize].setup.address;
-                    let order = ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, image: None, stdin };
-                    self.send(target, order);
                     let seq = self.new_seq(rank, MAX_STREAM_US);
                     self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address, token });
                 }
                 migration::Action::Commit => {
-                    let address = address.take();
+                    let (address, fed) = (address.take(), *fed);
                     self.note_moving(rank, target);
                     let source = self.roster.ranks[rank as usize].node;
                     if self.keeps(Safeguard::SourceGoes) {
@@ -68,6 +90,10 @@ impl Job {
                     let state = &mut self.roster.ranks[rank as usize];
                     (state.node, state.address) = (target, address);
                     self.reopen(rank);
+                    if fed && !self.stdin && self.keeps(Safeguard::EndOfInputMoves) {
+                        // It ended while the rank was copied, which the target was told before.
+                        self.send_to_rank(rank, ToDaemon::Stdin { rank, bytes: Vec::new() });
+                    }
                 }
                 migration::Action::Undo => {
                     if *begun && self.keeps(Safeguard::TargetGoes) {
@@ -93,6 +119,14 @@ impl Job {
         }
     }
 
+    /// Has a rank built at the target, from what will come with this token.
+    fn expect_transfer(&mut self, rank: Rank, target: NodeIndex) -> [u8; 16] {
+        let token = self.tokens.draw();
+        let stdin = self.stdin && rank == 0;
+        self.send(target, ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, image: None, stdin });
+        token
+    }
+
     fn reopen(&mut self, rank: Rank) {
         let state = &mut self.roster.ranks[rank as usize];
         state.open = true;
@@ -103,6 +137,9 @@ impl Job {
     fn finish_migration(&mut self, result: Result<migration::Outcome, Failure>) {
         let Some(Operation::Migration { machine, from, target, asker, .. }) = self.operation.take() else { return };
         self.note_migrated(machine.rank(), Some(from), result.as_ref());
+        if let Some(habit) = machine.habit() {
+            self.habits.insert(machine.rank(), habit);
+        }
         let name = |node: NodeIndex| self.roster.nodes[node as usize].setup.name.clone();
         let outcome = match result {
             Ok(outcome) => Outcome::Migrated(MigrationDone {
@@ -112,8 +149,96 @@ impl Job {
                 bytes: outcome.bytes,
                 phases: outcome.phases,
                 stopped_us: outcome.stopped_us,
+                precopied: outcome.precopied,
             }),
             Err(failure) => Outcome::Failed(failure),
+        };
+        self.answer(asker, outcome);
+    }
+
+    /// The agent of a rank that is copied while it runs says how far it is.
+    pub(crate) fn move_round(&mut self, rank: Rank, round: Round) {
+        let now_us = self.now_us;
+        let Some(Operation::Migration { machine, asker, .. }) = &mut self.operation else { return };
+        let (actions, asker) = (machine.round(now_us, rank, round), *asker);
+        if let (Some(progress), Asker::Verb(verb)) = (machine.progress().filter(|progress| progress.rank == rank), asker) {
+            self.effect(Effect::Answer { verb, outcome: Outcome::Moving(progress) });
+        }
+        if round.done {
+            self.note_round(rank, round);
+        }
+        self.do_migration(actions);
+    }
+
+    /// The agent of a rank copies no more.
+    pub(crate) fn precopy_failed(&mut self, rank: Rank, error: String, hint: String) {
+        let now_us = self.now_us;
+        self.blame(Code::Agent);
+        if let Some(Operation::Migration { machine, .. }) = &mut self.operation {
+            let actions = machine.precopy_failed(now_us, rank, Refusal::Told { error, hint });
+            self.do_migration(actions);
+        }
+    }
+
+    /// When time alone stops a rank that is being copied.
+    pub(crate) fn move_due(&self) -> Option<u64> {
+        match &self.operation {
+            Some(Operation::Migration { machine, .. }) => machine.due_us(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn judge_move(&mut self) {
+        let now_us = self.now_us;
+        if let Some(Operation::Migration { machine, .. }) = &mut self.operation
+            && machine.due_us().is_some_and(|due| due <= now_us)
+        {
+            let actions = machine.judge(now_us);
+            self.do_migration(actions);
+        }
+    }
+
+    /// Somebody wants a rank stopped that is being copied, or is to be.
+    pub(crate) fn hurry_move(&mut self, rank: Rank, asker: Asker) {
+        let now_us = self.now_us;
+        let waiting = self.waiting.iter_mut().find_map(|(ask, ..)| match ask {
+            Ask::Migrate { rank: its, mode, .. } if *its == rank => Some(mode),
+            _ => None,
+        });
+        let outcome = match (&mut self.operation, waiting) {
+            (Some(Operation::Migration { machine, .. }), _) if machine.rank() == rank => {
+                let actions = machine.hurry(now_us);
+                self.do_migration(actions);
+                Outcome::Hurried
+            }
+            (_, Some(mode)) => {
+                *mode = MoveMode::Frozen;
+                Outcome::Hurried
+            }
+            _ => Outcome::Failed(Failure::NotMoving { rank }),
+        };
+        self.answer(asker, outcome);
+    }
+
+    /// Somebody wants a rank to stay where it is.
+    pub(crate) fn cancel_move(&mut self, rank: Rank, asker: Asker) {
+        let now_us = self.now_us;
+        let of_rank = |(ask, ..): &(Ask, Asker, u64)| matches!(ask, Ask::Migrate { rank: its, .. } if *its == rank);
+        let outcome = match &mut self.operation {
+            Some(Operation::Migration { machine, .. }) if machine.rank() == rank => match machine.cancel(now_us) {
+                Some(actions) => {
+                    self.do_migration(actions);
+                    Outcome::CancelledMove
+                }
+                None => Outcome::Failed(Failure::NotMoving { rank }),
+            },
+            _ => match self.waiting.iter().position(of_rank).and_then(|place| self.waiting.remove(place)) {
+                Some((_, waiting, _)) => {
+                    self.answer(waiting, Outcome::Failed(Failure::Cancelled { rank }));
+                    Outcome::CancelledMove
+                }
+                None => Outcome::Failed(Failure::NotMoving { rank }),
+            },
         };
         self.answer(asker, outcome);
     }

@@ -32,13 +32,14 @@ use crate::questions::Questions;
 use crate::roster::{RankPhase, RankState, Roster};
 use crate::safeguard::Safeguard;
 use crate::search::{Holdings, Search};
-use crate::setup::{Adopted, CheckpointPlan, Restoring, Saving, Setup};
+use crate::setup::{Adopted, CheckpointPlan, Moving, Restoring, Saving, Setup};
 use crate::tiering::Tiering;
 use crate::tokens::Tokens;
 use mend_coordination::pmi::PmiServer;
 use mend_messages::control::{Ask, Phases};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Rank};
+use mend_policy::precopy::Habit;
 use mend_policy::restarts::Restarts;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -115,6 +116,9 @@ pub struct Job {
     pub(crate) drain_timeout_us: u64,
     pub(crate) losses: Losses,
     pub(crate) saving: Saving,
+    pub(crate) moving: Moving,
+    /// What was seen of ranks that were copied while they ran.
+    pub(crate) habits: BTreeMap<Rank, Habit>,
     pub(crate) exit_code: i32,
     pub(crate) interrupted: Option<(i32, u64)>,
     pub(crate) spawn_told: bool,
@@ -172,6 +176,8 @@ impl Job {
             drain_timeout_us: setup.drain_timeout_us,
             losses: Losses::new(setup.node_timeout_us),
             saving: setup.saving,
+            moving: setup.moving,
+            habits: BTreeMap::new(),
             exit_code: 0,
             interrupted: None,
             spawn_told: false,
@@ -284,7 +290,8 @@ impl Job {
         let tidy = self.tiers.is_some().then_some(self.tidy_due_us);
         let obey = self.interrupted.filter(|_| self.ending.is_none()).map(|(_, since)| since.saturating_add(OBEY_US));
         let reap = self.ending.as_ref().map(|(_, since)| since.saturating_add(REAP_US));
-        let all = [self.map_due_us, agents, tidy, obey, reap, self.questions.due(), self.losses_due(), self.periodic.due()];
+        let all =
+            [self.map_due_us, self.move_due(), agents, tidy, obey, reap, self.questions.due(), self.losses_due(), self.periodic.due()];
         // What is overdue waits for something else: it is looked at again when that came.
         all.into_iter().flatten().filter(|&due| due > self.now_us).min()
     }
@@ -307,6 +314,7 @@ impl Job {
             self.end(End::Code(128 + signal));
         }
         self.judge_losses();
+        self.judge_move();
         self.periodic_tick();
         self.next_operation();
     }

@@ -32,16 +32,19 @@ impl Job {
         if !self.agents_ready(since) {
             return false;
         }
-        let Some((ask, asker, _)) = self.waiting.pop_front() else { return false };
+        let Some((ask, asker, asked_us)) = self.waiting.pop_front() else { return false };
         match ask {
             Ask::Checkpoint { mode } => self.begin_checkpoint(mode, asker),
-            Ask::Migrate { rank, to } => self.begin_migration(rank, to.as_deref(), asker),
+            Ask::Migrate { rank, to, mode, deadline_ms } => {
+                let deadline_us = deadline_ms.map(|ms| asked_us.saturating_add(ms.saturating_mul(1000)));
+                self.begin_migration(rank, to.as_deref(), (mode, deadline_us), asker);
+            }
             Ask::Explain => self.begin_explain(asker),
             Ask::Remove { numbers } => {
                 self.removing = Some((asker, numbers.clone()));
                 self.effect(Effect::Remove { asker, numbers });
             }
-            Ask::Status | Ask::Kill => {}
+            Ask::Status | Ask::Kill | Ask::Hurry { .. } | Ask::CancelMove { .. } => {}
         }
         true
     }

@@ -79,6 +79,8 @@ impl Job {
             }
             FromDaemon::FilesPut(result) => self.files_put(node, result),
             FromDaemon::MessagesLost { rank, peer, why } if at_home(rank, self) => self.messages_lost(rank, peer, why),
+            FromDaemon::Round { rank, round } if at_home(rank, self) => self.move_round(rank, round),
+            FromDaemon::PrecopyFailed { rank, error, hint } if at_home(rank, self) => self.precopy_failed(rank, error, hint),
             FromDaemon::Tier(report) => self.tier_report(node, report),
             FromDaemon::Ready { .. }
             | FromDaemon::Resumed { .. }
@@ -88,6 +90,8 @@ impl Job {
             | FromDaemon::FabricInUse { .. }
             | FromDaemon::Pmi { .. }
             | FromDaemon::MessagesLost { .. }
+            | FromDaemon::Round { .. }
+            | FromDaemon::PrecopyFailed { .. }
             | FromDaemon::Written { .. }
             | FromDaemon::Started { .. }
             | FromDaemon::AgentUp { .. }

@@ -19,7 +19,7 @@ impl Job {
     /// How long an agent may take for an answer.
     fn patience_us(&self, request: &Request) -> u64 {
         match request {
-            Request::Inspect { .. } | Request::Resume => 60 * SECOND_US,
+            Request::Inspect { .. } | Request::Resume | Request::Precopy { .. } | Request::EndPrecopy => 60 * SECOND_US,
             // It gives up by itself when a peer makes no progress for that long; until then channels drain.
             Request::Suspend | Request::SuspendPeer(_) => 3 * self.drain_timeout_us + 5 * SECOND_US,
             Request::Save(_) | Request::KeepFiles(_) | Request::SyncFiles => 3600 * SECOND_US,

@@ -134,7 +134,7 @@ impl Tiers {
         });
         let last_resort = match &order.target {
             SaveTarget::File(path) => path.clone(),
-            SaveTarget::Descriptor => PathBuf::new(),
+            SaveTarget::Descriptor | SaveTarget::Begun => PathBuf::new(),
         };
         let (place, target) = chosen.unwrap_or_else(|| (ImageLocation::File(last_resort.clone()), SaveTarget::File(last_resort)));
         self.urgent.send(FromDaemon::Tier(TierReport::Placed { rank, number, place }));

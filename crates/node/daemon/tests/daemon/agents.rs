@@ -110,6 +110,8 @@ impl Stage {
         match request {
             Request::Inspect { .. } => Reply::Inspected(Inspection { threads: 7, ..Inspection::default() }),
             Request::Suspend | Request::SuspendPeer(_) => Reply::Suspended { us: 5 },
+            Request::Precopy { .. } => Reply::Precopying,
+            Request::EndPrecopy => Reply::PrecopyEnded,
             Request::Save(order) => {
                 if let SaveTarget::Descriptor = order.target {
                     let mut header = Header { rank: welcome.rank, size: welcome.size, pid: 1000, job: welcome.job, ..Header::default() };

@@ -84,6 +84,7 @@ impl Agent {
         }
         excluded.extend(self.tracker.memory());
         excluded.extend(self.background.iter().flat_map(|background| background.memory()));
+        excluded.extend(self.precopy.iter().map(|precopy| precopy.memory()));
         let provider_open = held.as_ref().is_some_and(|held| held.provider_open());
         let copy = self.background.as_ref().and_then(|background| background.outer());
         (held, Surroundings { own, excluded, provider_open, copy, main_process: self.environment.main_process })

@@ -14,6 +14,7 @@ mod draining;
 pub(crate) mod environment;
 mod inspection;
 mod link;
+mod precopying;
 mod saving;
 pub(crate) mod table_thread;
 pub(crate) mod wakeup;
@@ -21,6 +22,7 @@ pub(crate) mod wakeup;
 use crate::capture::background_writer::{self, BackgroundWriter};
 use crate::capture::dirty_copies::DirtyCopyMemory;
 use crate::capture::memory_headroom::CopyBackoff;
+use crate::capture::precopy::{Next, Precopy};
 use crate::capture::quiesced_process::QuiescedProcess;
 use crate::capture::scratch::Scratch;
 use crate::descriptors::attached::Attached;
@@ -55,6 +57,8 @@ const SERVICE_TIME: Duration = Duration::from_micros(100);
 const SERVICE_PAUSE: Duration = Duration::from_millis(1);
 /// How long, after each [`SERVICE_PAUSE`], a rank that runs listens to its peers while one of them drains its channels.
 const KEEP_UP_TIME: Duration = Duration::from_micros(500);
+/// How often a copy whose receiver takes nothing is looked after.
+const COPY_LOOK: Duration = Duration::from_secs(1);
 /// How long a rank that has moved waits for the locks of its former self.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -106,6 +110,10 @@ struct Agent {
     dirty_copy_memory: Option<DirtyCopyMemory>,
     /// About copies of this process.
     copy_backoff: CopyBackoff,
+    /// The rank is copied to another node while it runs.
+    precopy: Option<Box<Precopy>>,
+    /// Since when the fabric has put something off, while a copy keeps the loop awake.
+    late: Option<Instant>,
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
@@ -143,6 +151,8 @@ pub(crate) fn run(
         fingerprints: FileFingerprints::default(),
         dirty_copy_memory: None,
         copy_backoff: CopyBackoff::default(),
+        precopy: None,
+        late: None,
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
@@ -196,13 +206,18 @@ impl Agent {
                 self.listen()?;
             }
             self.tell_losses()?;
-            let joins = self.joins();
+            let (joins, precopies) = (self.joins(), self.precopies());
             let timeout = match self.stage {
                 Stage::Suspended if self.network.in_use() => Some(Duration::ZERO),
                 Stage::Suspended => Some(pause(SERVICE_PAUSE, self.suspended_at)),
                 Stage::Running if self.lets_go.is_some() => Some(pause(SERVICE_PAUSE, self.lets_go)),
+                Stage::Running if precopies == Some(Next::Step) => Some(Duration::ZERO),
                 Stage::Running if joins => Some(Duration::ZERO),
                 Stage::Running if wakeup::delayed() => Some(DELAYED_SEND_LIMIT),
+                Stage::Running if precopies.is_some() => match precopies {
+                    Some(Next::Rest(time)) => Some(time),
+                    _ => Some(COPY_LOOK),
+                },
                 _ => (self.loses || self.background.is_some() || self.dirty_copy_memory.is_some() || self.inspected.is_some())
                     .then_some(background_writer::CHECK_INTERVAL),
             };
@@ -211,21 +226,33 @@ impl Agent {
             let link = input(self.link.fd());
             let wakeup = self.wakeup.as_ref().map_or_else(|| link.clone(), |wakeup| input(wakeup.as_fd()));
             let copy = self.background.as_ref().map(|background| input(background.ended()));
-            let count = 2 + usize::from(copy.is_some());
-            let descriptors = &mut [link.clone(), wakeup, copy.unwrap_or(link)][..count];
+            let receiver = self.precopy.as_ref().and_then(|precopy| {
+                let flags = match precopies? {
+                    Next::Writable => PollFlags::OUT,
+                    Next::Readable => PollFlags::IN,
+                    Next::Step | Next::Rest(_) => return None,
+                };
+                Some(PollFd::from_borrowed_fd(precopy.fd(), flags))
+            });
+            let mut all = [link.clone(), wakeup, link.clone(), link];
+            let mut count = 2;
+            for other in [copy, receiver].into_iter().flatten() {
+                all[count] = other;
+                count += 1;
+            }
+            let descriptors = &mut all[..count];
             match poll(descriptors, timeout.as_ref()) {
                 Ok(0) => {
                     match self.stage {
                         // Its program may call nothing for long.
                         Stage::Running if self.lets_go.is_some() => self.network.keep_up(KEEP_UP_TIME),
+                        Stage::Running if precopies.is_some() => {}
                         Stage::Running if joins => self.tracker.join_some(),
-                        Stage::Running => {
-                            wakeup::take_delayed();
-                            self.network.catch_up();
-                        }
+                        Stage::Running => self.catch_up(),
                         Stage::Suspended if self.network.in_use() => self.network.serve(pause(SERVICE_TIME, self.suspended_at)),
                         Stage::Suspended | Stage::Parked { .. } => {}
                     }
+                    self.go_on_copying(precopies)?;
                     self.check_background_writer()?;
                     self.dirty_copy_memory.take_if(|dirty_copy_memory| dirty_copy_memory.is_stale());
                     self.inspected.take_if(|found| found.at.elapsed() > INSPECTION_VALIDITY);
@@ -236,6 +263,7 @@ impl Agent {
                     if let Some(wakeup) = self.wakeup.as_ref().filter(|_| wakeup) {
                         wakeup.drain();
                     }
+                    self.go_on_copying(precopies)?;
                     if link {
                         return Ok(());
                     }
@@ -246,9 +274,28 @@ impl Agent {
         }
     }
 
+    /// The next step of a copy, if there is one under way; what the fabric put off meanwhile has its time, too.
+    fn go_on_copying(&mut self, precopies: Option<Next>) -> io::Result<()> {
+        if precopies.is_none() {
+            return Ok(());
+        }
+        if wakeup::delayed() {
+            self.catch_up_if_late(DELAYED_SEND_LIMIT);
+        } else {
+            self.late = None;
+        }
+        self.precopy_some()
+    }
+
+    /// Does what the fabric put off.
+    fn catch_up(&mut self) {
+        wakeup::take_delayed();
+        self.network.catch_up();
+    }
+
     /// Huge pages that the tracking of changes has split are to be joined. Not while a copy has them, too.
     fn joins(&self) -> bool {
-        self.background.is_none() && self.tracker.has_split()
+        self.background.is_none() && self.precopy.is_none() && self.tracker.has_split()
     }
 
     fn welcome(&mut self, welcome: Welcome) -> io::Result<()> {
@@ -286,6 +333,11 @@ impl Agent {
                 Stage::Parked { threads, .. } => Reply::Kept(self.kept_files.keep(&threads.descriptors, &order)),
                 _ => refused("files are kept only while the rank stands still"),
             },
+            Request::Precopy { answered } => self.begin_precopy(answered),
+            Request::EndPrecopy => {
+                self.precopy = None;
+                Reply::PrecopyEnded
+            }
             Request::SyncFiles => self.kept_files.synced(),
             Request::Resume => return self.resume(seq),
         };
@@ -294,6 +346,7 @@ impl Agent {
 
     fn resume(&mut self, seq: u64) -> io::Result<()> {
         self.dirty_copy_memory = None;
+        self.precopy = None;
         self.lets_go = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         let mut quiesced = match std::mem::replace(&mut self.stage, Stage::Running) {
@@ -341,7 +394,8 @@ impl Agent {
     fn descriptors(&self) -> Vec<i32> {
         let copy = self.background.iter().flat_map(|background| background.descriptors());
         let wakeup = self.wakeup.iter().map(WakeupSocket::raw);
-        [self.link.raw()].into_iter().chain(wakeup).chain(self.tracker.descriptors()).chain(copy).collect()
+        let precopy = self.precopy.iter().flat_map(|precopy| precopy.descriptors());
+        [self.link.raw()].into_iter().chain(wakeup).chain(self.tracker.descriptors()).chain(copy).chain(precopy).collect()
     }
 
     /// In a restored process that is about to go on, whose threads are parked: a table of the agent's own again.

@@ -66,14 +66,26 @@ impl Agent {
             Err(why) => (None, Some(why)),
         };
         let files_kept = order.files_kept;
+        let mut rest = None;
+        if order.target != SaveTarget::Begun {
+            self.precopy = None;
+        }
         let target = match (order.target, self.link.take_descriptor()) {
             (SaveTarget::File(path), _) => Target::File(path),
             (SaveTarget::Descriptor, Some(descriptor)) => Target::Stream(descriptor),
             (SaveTarget::Descriptor, None) => return Ok(Some(refused("no descriptor came with the request"))),
+            (SaveTarget::Begun, _) => match self.precopy.take().map(|precopy| precopy.finish(&mut self.tracker)) {
+                Some(Ok((socket, prepared))) => {
+                    rest = Some(prepared);
+                    Target::Stream(socket)
+                }
+                Some(Err(error)) => return Ok(Some(refused(&error.to_string()))),
+                None => return Ok(Some(refused("no copy of the rank was begun, or it has failed"))),
+            },
         };
         let Some(identity) = self.identity.clone() else { return Ok(Some(refused("the daemon has not welcomed this agent"))) };
         let pause = wakeup::WakeupPause::new();
-        let prepared = self.tracker.prepare(order.base, order.track);
+        let prepared = rest.unwrap_or_else(|| self.tracker.prepare(order.base, order.track));
         let advice = advice.unwrap_or_else(maps::advice);
         let mut frozen = self.network.freeze();
         frozen.close_provider();

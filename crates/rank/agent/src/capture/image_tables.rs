@@ -8,18 +8,18 @@ use crate::memory::address_space::AddressSpace;
 use crate::memory::deleted;
 use crate::memory::file_fingerprints::FileFingerprints;
 use crate::memory::layout::{Content, Layout};
-use crate::memory::maps::Area;
+use crate::memory::maps::{self, Area};
 use crate::memory::pages::PAGE;
-use crate::process;
+use crate::process::{self, tasks};
 use crate::track::DirtyScan;
 use mend_image::cpu::Cpu;
 use mend_image::fixed::Fixed;
-use mend_image::launch::Role;
+use mend_image::launch::{ROLES, Role};
 use mend_image::record::{Kind, Process, Thread, mapping, object};
 use mend_image::{Header, put_text};
 use mend_kernel::pagemap;
 use mend_kernel::threads::segment_base;
-use mend_messages::agent::ImageId;
+use mend_messages::agent::{ImageId, Welcome};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::fs::File;
 use std::io;
@@ -263,6 +263,39 @@ fn header(request: &SaveRequest, quiesced: &QuiescedProcess, layout: &Layout, ar
         ..Header::default()
     };
     header.set_cpu(&request.cpu.unwrap_or_else(Cpu::detect));
+    describe_place(&mut header, areas, &quiesced.state.executable);
+    header
+}
+
+/// What can be said of the image of a process that runs, before it is taken: enough to begin to build it elsewhere.
+pub(crate) fn running_header(identity: &Welcome, cpu: &Cpu) -> io::Result<Header> {
+    let first = rustix::process::getpid().as_raw_nonzero().get();
+    let threads: Vec<i32> = tasks::list()?.iter().filter_map(|task| task.identify()).map(|(tid, _)| tid).collect();
+    let areas = maps::read()?;
+    let mut header = Header {
+        rank: identity.rank,
+        size: identity.size,
+        job: identity.job,
+        pid: first as u32,
+        realtime: clock(rustix::time::ClockId::Realtime),
+        monotonic: clock(rustix::time::ClockId::Monotonic),
+        boottime: clock(rustix::time::ClockId::Boottime),
+        lowest_thread: threads.iter().copied().filter(|tid| *tid != first).min().unwrap_or(0) as u32,
+        threads: threads.len() as u32,
+        mappings: areas.len() as u32,
+        // Should the program have memory there by the time it is stopped, the move fails, and it goes on where it is.
+        zone: mend_image::free_zone(areas.iter().map(|area| (area.start, area.end))).unwrap_or(0),
+        // Whichever the image turns out to have.
+        roles: ROLES.into_iter().fold(0, |all, role| all | 1 << role as u32),
+        ..Header::default()
+    };
+    header.set_cpu(cpu);
+    describe_place(&mut header, &areas, &std::fs::read_link("/proc/self/exe")?.to_string_lossy());
+    Ok(header)
+}
+
+/// What the kernel and the node are that it runs on.
+fn describe_place(header: &mut Header, areas: &[Area], executable: &str) {
     if let Some(vdso) = areas.iter().find(|area| area.is_vdso()) {
         header.vdso_size = vdso.end - vdso.start;
         // SAFETY: the kernel's vdso is mapped readable for the life of the process.
@@ -272,8 +305,7 @@ fn header(request: &SaveRequest, quiesced: &QuiescedProcess, layout: &Layout, ar
     put_text(&mut header.release, mend_messages::RELEASE.as_bytes());
     put_text(&mut header.host, names.nodename().to_bytes());
     put_text(&mut header.kernel, names.release().to_bytes());
-    put_text(&mut header.executable, quiesced.state.executable.as_bytes());
-    header
+    put_text(&mut header.executable, executable.as_bytes());
 }
 
 /// Of all threads but the process's first.

@@ -11,6 +11,7 @@ pub(crate) mod image_tables;
 pub(crate) mod inspect;
 pub(crate) mod memory_headroom;
 mod outlet;
+pub(crate) mod precopy;
 pub(crate) mod quiesced_process;
 pub(crate) mod report;
 pub(crate) mod save;

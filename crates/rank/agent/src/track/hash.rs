@@ -20,6 +20,19 @@ pub(super) struct Hashed {
 }
 impl Words for Hashed {}
 
+impl Hashed {
+    /// Address of the page.
+    pub fn page(&self) -> u64 {
+        self.page
+    }
+}
+
+/// A page with the hash of its content.
+pub(super) fn digest(page: u64, content: &[u8]) -> Hashed {
+    let hash = xxh3_128(content);
+    Hashed { page, hash: [hash as u64, (hash >> 64) as u64] }
+}
+
 /// Comparing and making hashes, mapping by mapping, ascending.
 pub(super) struct Hashing {
     before: &'static [Hashed],
@@ -46,8 +59,7 @@ impl Hashing {
 
     /// Notes a page's hash; whether it is as before.
     fn page(&mut self, page: u64, content: &[u8], arm: bool) -> bool {
-        let hash = xxh3_128(content);
-        let hashed = Hashed { page, hash: [hash as u64, (hash >> 64) as u64] };
+        let hashed = digest(page, content);
         if arm && !self.full {
             // SAFETY: as in `new`; nobody has a slice of this list.
             self.full = !unsafe { self.after.put(self.count, hashed) };

@@ -14,6 +14,7 @@
 mod blocks;
 mod entries;
 mod hash;
+mod live;
 mod page_list;
 mod protect;
 mod regions;
@@ -27,6 +28,7 @@ use crate::memory::maps::Area;
 use blocks::Split;
 pub(crate) use entries::{Entry, within};
 use hash::Hashed;
+pub(crate) use live::{LiveScan, Noticed};
 use mend_kernel::memory::number;
 use mend_kernel::soft_dirty::{self, SoftDirtySupport};
 use mend_kernel::{pagemap, userfault};
@@ -76,6 +78,12 @@ impl Active {
     fn descriptors(&self) -> impl Iterator<Item = (&OwnedFd, &'static str)> {
         let userfault = self.userfault.iter().map(|fd| (fd, "[userfaultfd]"));
         userfault.chain(self.clear_refs.iter().map(|fd| (fd, "/clear_refs")))
+    }
+
+    /// Whether they are still ours: a program may close what it does not know, and open something else.
+    fn intact(&self) -> bool {
+        let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
+        self.descriptors().all(|(fd, what)| link(fd).is_ok_and(|link| link.to_string_lossy().ends_with(what)))
     }
 
     /// Leaves the descriptors as they are: their numbers may be the program's by now, or another process's.
@@ -134,6 +142,8 @@ pub(crate) struct Prepared {
     pub base: Option<(ImageId, u32)>,
     /// Why there is no base although one was ordered, or no tracking.
     pub note: Option<String>,
+    /// What it builds on are the rounds of a live migration.
+    pub rounds: bool,
 }
 
 impl Tracker {
@@ -183,7 +193,7 @@ impl Tracker {
             }
         });
         if base.is_none() && !track {
-            return Prepared { scan: None, base, note };
+            return Prepared { scan: None, base, note, rounds: false };
         }
         if base.is_none()
             && !self.intact()
@@ -196,7 +206,7 @@ impl Tracker {
             None
         });
         let base = base.filter(|_| scan.is_some());
-        Prepared { scan, base, note }
+        Prepared { scan, base, note, rounds: false }
     }
 
     fn prepare_scan(&mut self, incremental: bool, track: bool) -> Result<Option<DirtyScan>, String> {
@@ -204,8 +214,7 @@ impl Tracker {
         let Some(active) = &self.active else {
             return if self.allowed.is_empty() { Ok(None) } else { Err(format!("changes are not noticed: {}", self.why.join("; "))) };
         };
-        let pages = pages_in_use() + GROWTH_PAGES;
-        let pages = pages + pages / 8;
+        let pages = pages_for_lists();
         let failed = |errno| format!("changes are not noticed: no memory for a list of pages ({errno})");
         if incremental {
             self.list.reserve(pages).map_err(failed)?;
@@ -252,12 +261,9 @@ impl Tracker {
         areas.iter().filter(own).map(|area| protect::changed(pagemap.as_raw_fd(), area.start, area.end).ok()).sum()
     }
 
-    /// Whether the descriptors are still ours: a program may close what it does not know, and open something else.
+    /// Whether the descriptors are still ours.
     fn intact(&self) -> bool {
-        self.active.as_ref().is_some_and(|active| {
-            let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
-            active.descriptors().all(|(fd, what)| link(fd).is_ok_and(|link| link.to_string_lossy().ends_with(what)))
-        })
+        self.active.as_ref().is_some_and(Active::intact)
     }
 
     /// Descriptors that are not the program's.
@@ -336,6 +342,10 @@ impl Tracker {
 impl Prepared {
     /// Once the threads stand still.
     pub fn on_quiesced(&mut self) {
+        if self.rounds && self.scan.is_some() && pinned() {
+            // What a device wrote during the rounds nobody noticed.
+            (self.scan, self.base) = (None, None);
+        }
         if let Some(scan) = self.scan.as_mut().filter(|scan| scan.arm && pinned()) {
             scan.arm = false;
             self.note.get_or_insert_with(|| "changes are not noticed: a device may write to memory of the program".to_string());
@@ -379,6 +389,12 @@ fn open(method: Method) -> Result<Active, String> {
         }
         Method::Hash => Ok(Active { method, userfault: None, clear_refs: None }),
     }
+}
+
+/// Items that a list of pages has room for, as many as the process has and some more.
+fn pages_for_lists() -> usize {
+    let pages = pages_in_use() + GROWTH_PAGES;
+    pages + pages / 8
 }
 
 /// Resident and swapped pages of this process.

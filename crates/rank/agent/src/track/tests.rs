@@ -6,6 +6,7 @@
 
 mod arena;
 mod huge;
+mod live;
 mod peers;
 mod pinned;
 

@@ -1,114 +1,30 @@
 //! Plays the daemon: starts a program with the agent preloaded, talks with the agent, restores images.
 #![allow(dead_code, missing_docs)]
 
+mod built;
 pub mod skips;
 
+pub use built::{compile, restorer};
+
+use built::{preload, shared_directory};
 use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+    FromAgent, Hello, ImageId, Inspection, Reply, Request, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
 };
 use mend_messages::frame;
 use mend_messages::job::Secret;
-use std::collections::HashMap;
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything; reaching it is a failure. A slow machine may be given more time: `MEND_TEST_PATIENCE`, in seconds.
 fn limit() -> Duration {
     let asked = std::env::var("MEND_TEST_PATIENCE").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(asked.unwrap_or(60))
-}
-
-fn here() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Directory of this test's executable: target/PROFILE/deps.
-fn build_directory() -> PathBuf {
-    std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_path_buf()
-}
-
-/// A temporary directory that an ordinary user may use too.
-fn shared_directory() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let directory = std::env::temp_dir().join(format!("mend-agent-test-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-        // SAFETY: the handler only removes files.
-        unsafe { libc::atexit(remove_shared_directory) };
-        directory
-    })
-}
-
-extern "C" fn remove_shared_directory() {
-    let _ = std::fs::remove_dir_all(shared_directory());
-}
-
-/// Compiles a C program, once.
-pub fn compile(source: &str) -> PathBuf {
-    static DONE: OnceLock<Mutex<HashMap<String, PathBuf>>> = OnceLock::new();
-    let mut done = DONE.get_or_init(Mutex::default).lock().unwrap();
-    done.entry(source.to_string())
-        .or_insert_with(|| {
-            let output = shared_directory().join(Path::new(source).file_stem().unwrap());
-            let status = Command::new("cc")
-                .args(["-g", "-O1", "-Wall", "-pthread", "-o"])
-                .arg(&output)
-                .arg(here().join("tests").join(source))
-                .arg("-lm")
-                .status()
-                .unwrap();
-            assert!(status.success(), "{source} does not compile");
-            output
-        })
-        .clone()
-}
-
-/// The restorer of a zone of addresses, built on its own.
-pub fn restorer(zone: u32) -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let first = BUILT.get_or_init(|| {
-        let target = build_directory().parent().unwrap().join("restorer");
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--release", "--manifest-path"])
-            .arg(here().join("../restorer/Cargo.toml"))
-            .arg("--target-dir")
-            .arg(&target)
-            .status()
-            .unwrap();
-        assert!(status.success());
-        for name in ["mend-restorer", "mend-restorer-1", "mend-restorer-2"] {
-            std::fs::copy(target.join("release").join(name), shared_directory().join(name)).unwrap();
-        }
-        shared_directory().join("mend-restorer")
-    });
-    if zone == 0 { first.clone() } else { first.with_file_name(format!("mend-restorer-{zone}")) }
-}
-
-fn preload() -> &'static Path {
-    static COPY: OnceLock<PathBuf> = OnceLock::new();
-    COPY.get_or_init(|| {
-        let target = build_directory().parent().unwrap().to_path_buf();
-        // With the features that the whole workspace asks for: the tests are built on the same libraries.
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--release", "--workspace", "--example", "agent_alone", "--manifest-path"])
-            .arg(here().join("Cargo.toml"))
-            .arg("--target-dir")
-            .arg(&target)
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let copy = shared_directory().join("libagent_alone.so");
-        std::fs::copy(target.join("release/examples/libagent_alone.so"), &copy).unwrap();
-        copy
-    })
 }
 
 /// Whether tests run as another user than the one who runs them (root only).
@@ -125,6 +41,8 @@ pub struct Rank {
     pub printed: Vec<u8>,
     seq: u64,
     written: Vec<(ImageId, Result<Written, String>)>,
+    /// Rounds of a copy that were told of.
+    rounds: Vec<Round>,
     /// What the restorer reported.
     pub unread: Vec<(Role, Vec<u8>)>,
     /// Microseconds from its start to its readiness.
@@ -215,6 +133,7 @@ impl Rank {
             printed: Vec::new(),
             seq: 0,
             written: Vec::new(),
+            rounds: Vec::new(),
             unread: Vec::new(),
             restorer_us: 0,
             restorer_placed: 0,
@@ -227,6 +146,8 @@ impl Rank {
     }
 
     pub fn start_with(pid: u32, program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        // Built before the program begins: it runs for a time only.
+        restorer(0);
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let directory = shared_directory().join(format!("rank-{number}"));
@@ -286,6 +207,7 @@ impl Rank {
             match self.hear() {
                 FromAgent::Reply { seq: answered, reply } if answered == seq => return reply,
                 FromAgent::Written { id, result } => self.written.push((id, result)),
+                FromAgent::Round(round) => self.rounds.push(round),
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -376,8 +298,44 @@ impl Rank {
     /// Suspends and saves into a stream.
     pub fn save_into(&mut self, stream: &impl AsFd) {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
+        self.send_with(Request::Save(SaveOrder::full(SaveTarget::Descriptor)), stream);
+    }
+
+    /// Copies it into a stream while it runs.
+    pub fn precopy(&mut self, stream: &impl AsFd) {
+        self.precopy_by(stream, true);
+    }
+
+    /// The same, with or without the receiver's answers.
+    pub fn precopy_by(&mut self, stream: &impl AsFd, answered: bool) {
+        self.send_with(Request::Precopy { answered }, stream);
+        match self.hear() {
+            FromAgent::Reply { reply: Reply::Precopying, .. } => {}
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Waits until so many rounds are complete. Returns the last one.
+    pub fn await_rounds(&mut self, count: u32) -> Round {
+        loop {
+            if let Some(last) = self.rounds.iter().rfind(|round| round.done && round.number + 1 >= count) {
+                let last = *last;
+                self.rounds.clear();
+                return last;
+            }
+            if count == 0 {
+                return Round::default();
+            }
+            match self.hear() {
+                FromAgent::Round(round) => self.rounds.push(round),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    fn send_with(&mut self, request: Request, stream: &impl AsFd) {
         self.seq += 1;
-        let message = ToAgent::Request { seq: self.seq, request: Request::Save(SaveOrder::full(SaveTarget::Descriptor)) };
+        let message = ToAgent::Request { seq: self.seq, request };
         let bytes = frame::encode(&message).unwrap();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);

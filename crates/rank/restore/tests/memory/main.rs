@@ -3,6 +3,7 @@
 mod chains;
 mod image;
 mod refusals;
+mod rounds;
 
 use image::{Image, PAGE, Place, Told, file_object, restore, restore_files};
 use mend_image::launch::Mode;

@@ -354,10 +354,13 @@ impl Arena {
         let (foreign, start, end) = (foreign.as_raw_fd(), self.base + span.start * PAGE, self.base + span.end * PAGE);
         self.map(span.clone(), true, None);
         self.store(span.clone());
-        userfault::register(foreign, start, end).unwrap();
+        // Whoever copies it meanwhile may have been faster.
+        if userfault::register(foreign, start, end).is_err() {
+            return;
+        }
         let pagemap = File::open("/proc/self/pagemap").unwrap();
         let mut found = [pagemap::Region::default(); 8];
-        pagemap::written(pagemap.as_raw_fd(), start, end, true, &mut found).unwrap();
+        let _ = pagemap::written(pagemap.as_raw_fd(), start, end, true, &mut found);
         self.store(span.start..span.start + 1);
     }
 }

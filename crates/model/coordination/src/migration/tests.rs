@@ -1,0 +1,180 @@
+//! Migrations step by step, and with whatever may happen to them.
+
+use super::*;
+use crate::failure::TargetTrouble;
+use mend_messages::agent::{Inspection, Saved};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone, PartialEq)]
+enum Pending {
+    Reply(Rank, Request),
+    Precopying,
+    /// So many more may follow.
+    Round(u32),
+    Saved,
+    Restored,
+    FabricUp,
+}
+
+fn manner(mode: MoveMode, deadline_us: Option<u64>) -> Manner {
+    Manner { mode, bounds: Bounds { threshold: 100, rounds: 5, deadline_us }, habit: None }
+}
+
+fn round(number: u32, done: bool, left: u64) -> Round {
+    Round { number, done, bytes: 1000, us: 10, total: 1000 * (u64::from(number) + 1), left: Some(left) }
+}
+
+/// A live migration of rank 0 of two, whose agent has begun to copy it.
+fn precopying(deadline_us: Option<u64>) -> Migration {
+    let (mut machine, _) = Migration::start(0, 0..2, manner(MoveMode::Live, deadline_us));
+    assert_eq!(machine.reply(1, 0, Reply::Inspected(Inspection::default())), [Action::Precopy]);
+    assert!(machine.reply(2, 0, Reply::Precopying).is_empty());
+    machine
+}
+
+fn stops() -> Vec<Action> {
+    let suspend = Action::Ask { rank: 0, request: Request::Suspend };
+    vec![Action::Freeze, suspend, Action::Ask { rank: 1, request: Request::SuspendPeer(0) }]
+}
+
+#[test]
+fn a_rank_is_stopped_when_little_is_left_and_the_rest_follows_into_the_same_stream() {
+    let mut machine = precopying(None);
+    assert!(machine.round(5, 0, round(0, false, 9000)).is_empty());
+    assert!(machine.round(6, 1, round(0, true, 0)).is_empty(), "another rank's");
+    assert!(machine.round(10, 0, round(0, true, 300)).is_empty());
+    assert_eq!(machine.progress().unwrap().bytes, 1000);
+    assert_eq!(machine.round(20, 0, round(1, true, 50)), stops());
+    assert!(machine.round(21, 0, round(2, false, 0)).is_empty());
+    machine.reply(22, 0, Reply::Suspended { us: 1 });
+    let order = SaveOrder::full(SaveTarget::Begun);
+    assert_eq!(machine.reply(23, 1, Reply::Suspended { us: 1 }), [Action::Ask { rank: 0, request: Request::Save(order) }]);
+    machine.reply(30, 0, Reply::Saved(Saved { bytes: 77, ..Saved::default() }));
+    machine.restored(31, 2);
+    assert_eq!(machine.fabric_up(32)[0], Action::Commit);
+    machine.reply(33, 1, Reply::Resumed { stopped_us: 0 });
+    let Some(Action::Finish(Ok(done))) = machine.reply(34, 0, Reply::Resumed { stopped_us: 9 }).pop() else { panic!() };
+    let precopied = Precopied { rounds: 2, bytes: 2000, stopped_bytes: 77, us: 18, why: StopReason::LittleLeft };
+    assert_eq!((done.bytes, done.stopped_us, done.precopied), (2077, 14, Some(precopied)));
+}
+
+#[test]
+fn haste_and_the_deadline_stop_a_rank_between_two_words_of_its_agent() {
+    let mut machine = precopying(None);
+    assert_eq!(machine.due_us(), Some(2 + SILENCE_US));
+    assert_eq!(machine.hurry(7), stops());
+    let mut machine = precopying(Some(50));
+    assert_eq!((machine.due_us(), machine.judge(49)), (Some(50), vec![]));
+    assert_eq!(machine.judge(50), stops());
+    // Before the agent has begun there is no stream that the rest could follow into.
+    let (mut machine, _) = Migration::start(0, 0..2, manner(MoveMode::Live, Some(50)));
+    machine.reply(1, 0, Reply::Inspected(Inspection::default()));
+    assert_eq!((machine.hurry(60), machine.due_us()), (vec![], None));
+    assert_eq!(machine.reply(61, 0, Reply::Precopying), stops());
+}
+
+#[test]
+fn nothing_is_stopped_for_what_fails_while_the_rank_runs() {
+    let withdraws = || vec![Action::Ask { rank: 0, request: Request::EndPrecopy }];
+    let mut cancelled = precopying(None);
+    assert_eq!(cancelled.cancel(5), Some(withdraws()));
+    assert_eq!(cancelled.cancel(6), Some(vec![]));
+    let over = vec![Action::Withdraw, Action::Finish(Err(Failure::Cancelled { rank: 0 }))];
+    assert_eq!(cancelled.reply(7, 0, Reply::PrecopyEnded), over);
+    assert_eq!(cancelled.cancel(8), None);
+    let mut failed = precopying(None);
+    assert_eq!(failed.target_failed(5, target_trouble(0)), withdraws());
+    assert_eq!(failed.reply(6, 0, Reply::Unasked(mend_messages::agent::Unasked::Silent)).len(), 2);
+    let mut gone = precopying(None);
+    assert_eq!(gone.lost(5, 0, Gone::Ended), [Action::Withdraw, Action::Finish(Err(Failure::Lost { rank: 0, how: Gone::Ended }))]);
+    let mut silent = precopying(None);
+    assert_eq!((silent.judge(SILENCE_US), silent.judge(2 + SILENCE_US)), (vec![], withdraws()));
+    let mut broken = precopying(None);
+    let why = Refusal::Told { error: "x".into(), hint: String::new() };
+    assert_eq!(broken.precopy_failed(5, 0, why), withdraws());
+    // What the target says of it is better.
+    assert!(broken.target_failed(6, target_trouble(0)).is_empty());
+    assert_eq!(broken.reply(7, 0, Reply::PrecopyEnded)[1], Action::Finish(Err(target_trouble(0))));
+}
+
+fn target_trouble(rank: Rank) -> Failure {
+    Failure::NotRebuilt { rank, node: 1, why: TargetTrouble::Ended }
+}
+
+proptest! {
+    /// Whatever fails: exactly one copy of the rank runs at the end, every suspended rank is resumed once, and
+    /// after `Commit` nothing is undone.
+    #[test]
+    fn one_copy_survives(ranks in 1u32..5, rank in 0u32..5, live: bool, meddle in 0usize..40,
+                         fates in proptest::collection::vec((0usize..64, 0u8..10), 0..60)) {
+        let rank = rank % ranks;
+        let mode = if live { MoveMode::Live } else { MoveMode::Frozen };
+        let (mut machine, mut todo) = Migration::start(rank, 0..ranks, manner(mode, None));
+        let (mut step, mut withdrawn) = (0, false);
+        let mut open = Vec::new();
+        let (mut frozen, mut committed, mut undone, mut finished) = (false, false, false, None);
+        let (mut suspended, mut resumed) = (BTreeSet::new(), BTreeSet::new());
+        let mut fates = fates.into_iter();
+        while finished.is_none() {
+            for action in std::mem::take(&mut todo) {
+                prop_assert!(finished.is_none());
+                match action {
+                    Action::Ask { rank, request } => {
+                        if matches!(request, Request::Suspend | Request::SuspendPeer(_)) { suspended.insert(rank); }
+                        if request == Request::Resume { prop_assert!(resumed.insert(rank)); }
+                        match request {
+                            Request::Save(_) => open.extend([Pending::Saved, Pending::Restored]),
+                            request => open.push(Pending::Reply(rank, request)),
+                        }
+                    }
+                    Action::Freeze => frozen = true,
+                    Action::Thaw => frozen = false,
+                    Action::Stream => open.extend([Pending::Saved, Pending::Restored]),
+                    Action::Precopy => open.extend([Pending::Precopying, Pending::Round(8)]),
+                    Action::Withdraw => { prop_assert!(suspended.is_empty()); withdrawn = true; }
+                    Action::Commit => { prop_assert!(!undone && !withdrawn); committed = true; }
+                    Action::Undo => { prop_assert!(!committed); undone = true; }
+                    Action::Finish(result) => finished = Some(result),
+                }
+            }
+            if finished.is_some() { break }
+            step += 1;
+            if step == meddle {
+                todo = match meddle % 3 {
+                    0 => machine.hurry(1),
+                    _ => machine.cancel(1).unwrap_or_default(),
+                };
+                continue;
+            }
+            prop_assert!(!open.is_empty(), "stuck in {:?}", machine);
+            let (pick, fate) = fates.next().unwrap_or((0, 0));
+            let bad = fate >= 8;
+            let failed = Reply::Failed { error: "x".into(), hint: String::new() };
+            todo = match open.remove(pick % open.len()) {
+                Pending::Reply(from, request) => {
+                    let good = match request {
+                        Request::Inspect { .. } => Reply::Inspected(Inspection::default()),
+                        Request::Resume => Reply::Resumed { stopped_us: 9 },
+                        Request::EndPrecopy => Reply::PrecopyEnded,
+                        _ => Reply::Suspended { us: 1 },
+                    };
+                    machine.reply(1, from, if bad { failed } else { good })
+                }
+                Pending::Precopying => machine.reply(1, rank, if bad { failed } else { Reply::Precopying }),
+                Pending::Round(_) if bad => machine.precopy_failed(1, rank, Refusal::Told { error: "x".into(), hint: String::new() }),
+                Pending::Round(more) => {
+                    if more > 0 { open.push(Pending::Round(more - 1)); }
+                    machine.round(1, rank, round(8 - more, true, 5000 >> (8 - more)))
+                }
+                Pending::Saved => machine.reply(2, rank, if bad { failed } else { Reply::Saved(Saved::default()) }),
+                Pending::Restored if bad => machine.target_failed(3, target_trouble(rank)),
+                Pending::Restored => { open.push(Pending::FabricUp); machine.restored(3, 10) }
+                Pending::FabricUp if bad => machine.target_failed(4, target_trouble(rank)),
+                Pending::FabricUp => machine.fabric_up(4),
+            };
+        }
+        prop_assert!(!frozen);
+        prop_assert_eq!(&suspended, &resumed);
+        prop_assert_eq!(finished.unwrap().is_ok(), committed);
+    }
+}

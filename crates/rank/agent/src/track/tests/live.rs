@@ -1,0 +1,168 @@
+//! Memory that changes while it is copied, round by round: what was sent and what the last scan lists make up what memory is.
+
+use super::*;
+use crate::track::{LiveScan, Noticed};
+use std::sync::atomic::AtomicBool;
+
+/// Small, so that many windows begin and end within what an operation changes.
+const WINDOW: u64 = 64 << 12;
+/// As the copy's, on a machine that does nothing else.
+const RIPENING: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// What the receiver has: pages that are not zeros, by the hash of their content.
+struct Copied {
+    pages: Chain,
+    live: LiveScan,
+    /// A round comes to its end only now and then.
+    random: ChaCha8Rng,
+}
+
+impl Copied {
+    fn round(&mut self, bench: &Bench, arenas: &[std::ops::Range<u64>]) {
+        let areas: Vec<_> =
+            maps::read().unwrap().into_iter().filter(|area| arenas.iter().any(|arena| arena.contains(&area.start))).collect();
+        // The receiver forgets what is mapped no more.
+        self.pages.retain(|page, _| areas.iter().any(|area| (area.start..area.end).contains(page)));
+        for area in areas.iter().filter(|area| !area.shared) {
+            let (range, anonymous) = ((area.start, area.end), area.is_anonymous());
+            let Some(end) = self.live.enter(bench.pagemap.as_raw_fd(), range, anonymous) else { continue };
+            let (mut at, mut waiting) = (area.start, Vec::new());
+            while at < end {
+                let mut found = [Region::default(); 512];
+                let window = self.live.window(bench.pagemap.as_raw_fd(), bench.pagemap_method, (at, end), (anonymous, WINDOW), &mut found);
+                let Some((count, next, noticed)) = window else { break };
+                match noticed {
+                    Noticed::ByProtection => waiting.extend_from_slice(&found[..count]),
+                    Noticed::ByHash => found[..count].iter().for_each(|region| self.take(bench, *region, noticed)),
+                }
+                at = next;
+                if self.random.random_range(0..200) == 0 {
+                    waiting.iter().for_each(|region| self.live.withdraw((region.start, region.end), noticed));
+                    return;
+                }
+            }
+            if !waiting.is_empty() {
+                // Whoever had hold of a page has written to it by then.
+                std::thread::sleep(RIPENING);
+            }
+            waiting.iter().for_each(|region| self.take(bench, *region, Noticed::ByProtection));
+        }
+        self.live.end_round();
+    }
+
+    fn take(&mut self, bench: &Bench, region: Region, noticed: Noticed) {
+        let mut content = vec![0; (region.end - region.start) as usize];
+        if bench.memory.read_exact_at(&mut content, region.start).is_err() {
+            if content.len() as u64 == PAGE {
+                return self.live.withdraw((region.start, region.end), noticed);
+            }
+            let mut page = region;
+            for start in (region.start..region.end).step_by(PAGE as usize) {
+                (page.start, page.end) = (start, start + PAGE);
+                self.take(bench, page, noticed);
+            }
+            return;
+        }
+        for (page, content) in (region.start..).step_by(PAGE as usize).zip(content.chunks(PAGE as usize)) {
+            let zero = xxh3_64(content) == bench.zero;
+            match noticed {
+                Noticed::ByProtection if zero => drop(self.pages.remove(&page)),
+                Noticed::ByProtection => drop(self.pages.insert(page, xxh3_64(content))),
+                Noticed::ByHash => {
+                    if self.live.differs(page, content) {
+                        self.pages.insert(page, xxh3_64(content));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One sequence: arenas change by threads of their own while rounds are taken; then they stand still for the last scan.
+fn live_sequence(bench: &mut Bench, seed: u64) -> usize {
+    SEED.store(seed, Ordering::Relaxed);
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut arenas: Vec<Arena> = (0..THREADS).map(|number| Arena::new(seed ^ (number as u64) << 56)).collect();
+    if random.random_range(0..3) == 0 {
+        // A chain of checkpoints was begun before.
+        let plans = bench.plans(&arenas);
+        bench.image(&arenas, &plans, true, true);
+    }
+    let ranges: Vec<_> = arenas.iter().map(Arena::range).collect();
+    let live = bench.tracker.begin_rounds().unwrap();
+    let mut copied = Copied { pages: Chain::new(), live, random: ChaCha8Rng::seed_from_u64(!seed) };
+    let (rounds, operations) = (1 + random.random_range(0..5), 2 + random.random_range(0..30));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for arena in &mut arenas {
+            let over = &over;
+            scope.spawn(move || (0..operations).take_while(|_| !over.load(Ordering::Relaxed)).for_each(|_| arena.operate()));
+        }
+        for _ in 0..rounds {
+            copied.round(bench, &ranges);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let plans = bench.plans(&arenas);
+    let mut prepared = bench.tracker.prepare_rest(&mut copied.live, ImageId([7; 16]));
+    prepared.on_quiesced();
+    let scan = prepared.scan.expect("nothing is pinned");
+    let mut regions = vec![Region::default(); 64];
+    let mut running = RunningScan::new(scan);
+    running.complete(&plans, &mut scan.context(bench.pagemap.as_raw_fd(), bench.pagemap_method, &[], &mut regions));
+    let result = running.result();
+    assert!(!result.armed);
+    // SAFETY: the slice is gone before the next scan.
+    let entries = unsafe { scan.entries(&result) }.expect("a list");
+    let (mut image, mut kept) = (Chain::new(), 0);
+    for plan in plans.iter().filter(|plan| tracked(plan)) {
+        for entry in within(entries, (plan.mapping.start, plan.mapping.end)) {
+            let (start, end) = entry.range();
+            for page in (start..end).step_by(PAGE as usize) {
+                let content = if entry.changed() { bench.page(page) } else { copied.pages.get(&page).copied() };
+                kept += usize::from(!entry.changed());
+                content
+                    .filter(|content| plan.content == Content::Changed || *content != bench.zero)
+                    .map(|content| image.insert(page, content));
+            }
+        }
+    }
+    bench.compare(&arenas, &plans, &image);
+    // And a chain of images begins anew.
+    let before = bench.tracker.since;
+    assert_eq!(before, None);
+    kept
+}
+
+fn run_live(method: &str) {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Some(mut bench) = Bench::new(method) else { return };
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the handler makes system calls alone.
+        unsafe { libc::signal(signal, on_fault as *const () as usize) };
+    }
+    let chosen = std::env::var("MEND_DIFFERENTIAL_SEED").ok().and_then(|text| text.parse::<u64>().ok());
+    let first = chosen.unwrap_or(std::process::id().into());
+    let count = if chosen.is_some() { 1 } else { number("MEND_DIFFERENTIAL_SEQUENCES", SEQUENCES) };
+    let mut kept = 0;
+    for seed in first..first + count {
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live_sequence(&mut bench, seed))) {
+            Ok(pages) => kept += pages,
+            Err(panic) => {
+                eprintln!("{method}, live: failed with MEND_DIFFERENTIAL_SEED={seed}");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    assert!(kept != 0, "nothing was ever left to the rounds");
+}
+
+#[test]
+fn rounds_and_the_rest_say_what_memory_says_by_write_protection() {
+    run_live("write-protect");
+}
+
+#[test]
+fn rounds_and_the_rest_say_what_memory_says_by_hashes() {
+    run_live("hash");
+}

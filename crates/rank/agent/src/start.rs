@@ -1,6 +1,7 @@
 //! Starts the agent in a process that is a rank, with its threads.
 
 use crate::agent_loop::environment::AgentEnvironment;
+use crate::agent_loop::link::Link;
 use crate::agent_loop::run;
 use crate::agent_loop::table_thread;
 use crate::agent_loop::wakeup::{WakeupSocket, announce_delay, announce_loss, announce_use, reconnect_if_asked};
@@ -66,14 +67,16 @@ fn spawn_once() {
             let apart = table::leave(&[]);
             let wakeup = WakeupSocket::open();
             let attached = PREPARED.get().map(|prepared| Attached::find(prepared.environment.pmi)).unwrap_or_default();
+            // A program that changes its root directory first of all leaves the daemon's socket behind.
+            let link = PREPARED.get().map(|prepared| Link::connect(&prepared.environment.socket));
             told.1.store(apart, Ordering::Relaxed);
             told.0.store(1, Ordering::Release);
             wake(&told.0);
             drop(told);
-            if let (Some(prepared), Ok(wakeup)) = (PREPARED.get(), wakeup) {
+            if let (Some(prepared), Some(Ok(link)), Ok(wakeup)) = (PREPARED.get(), link, wakeup) {
                 // Whatever ends the loop ends only the loop.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    run(prepared.network, prepared.environment.clone(), wakeup, attached)
+                    run(prepared.network, prepared.environment.clone(), link, wakeup, attached)
                 }));
             }
         });

@@ -13,7 +13,7 @@ mod background;
 mod draining;
 pub(crate) mod environment;
 mod inspection;
-mod link;
+pub(crate) mod link;
 mod precopying;
 mod saving;
 pub(crate) mod table_thread;
@@ -120,10 +120,10 @@ struct Agent {
 pub(crate) fn run(
     network: &'static dyn Network,
     environment: AgentEnvironment,
+    link: Link,
     wakeup: WakeupSocket,
     attached: Attached,
 ) -> io::Result<()> {
-    let link = Link::connect(&environment.socket)?;
     let scratch = Scratch::new()?;
     let tracker = Tracker::new(&environment.tracking);
     let mut agent = Agent {

@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/landlock.h>
 #include <linux/mempolicy.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -25,7 +24,6 @@
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/rseq.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -465,80 +463,7 @@ static void *second(void *arg) {
     }
 }
 
-static int filter(unsigned flags) {
-    static struct sock_filter allow[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-    struct sock_fprog program = {1, allow};
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
-}
-
-static void *own_rseq(void *arg) {
-    static __attribute__((aligned(32))) char area[32];
-    if (__rseq_size) syscall(SYS_rseq, (char *)__builtin_thread_pointer() + __rseq_offset, 32, 1, 0x53053053);
-    if (syscall(SYS_rseq, area, 32, 0, 0x53053053)) printf("skipped: rseq %s\n", strerror(errno));
-    pthread_barrier_wait(&turn);
-    pause();
-    return arg;
-}
-
-static void *filtered(void *arg) {
-    if (filter(0)) printf("skipped: seccomp %s\n", strerror(errno));
-    pthread_barrier_wait(&turn);
-    pause();
-    return arg;
-}
-
-/* Makes one thing that cannot be saved. */
-static int obstacle(const char *what) {
-    pthread_t other;
-    pthread_barrier_init(&turn, NULL, 2);
-    if (!strcmp(what, "seccomp")) return filter(1 /* all threads */);
-    if (!strcmp(what, "seccomp-thread")) return pthread_create(&other, NULL, filtered, NULL), pthread_barrier_wait(&turn), 0;
-    if (!strcmp(what, "rseq")) return pthread_create(&other, NULL, own_rseq, NULL), pthread_barrier_wait(&turn), 0;
-    if (!strcmp(what, "keyring")) return syscall(SYS_keyctl, 0, -2 /* process keyring */, 1) < 0 ? -1 : 0;
-    if (!strcmp(what, "landlock")) {
-        struct landlock_ruleset_attr rules = {.handled_access_fs = LANDLOCK_ACCESS_FS_MAKE_SOCK};
-        int fd = syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0);
-        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        return fd < 0 ? -1 : syscall(SYS_landlock_restrict_self, fd, 0) | close(fd);
-    }
-    if (!strcmp(what, "namespace")) return geteuid() ? unshare(CLONE_NEWUSER) : unshare(CLONE_NEWUTS);
-    if (!strcmp(what, "chroot")) return chroot("/proc/self/cwd");
-    if (!strcmp(what, "user")) return setresuid(-1, 12345, -1);
-    if (!strcmp(what, "lease")) {
-        int fd = open("leased", O_RDWR | O_CREAT, 0600);
-        return fcntl(fd, F_SETLEASE, F_WRLCK);
-    }
-    if (!strcmp(what, "dnotify")) {
-        signal(SIGIO, SIG_IGN);
-        return fcntl(open(".", O_RDONLY | O_DIRECTORY), F_NOTIFY, DN_CREATE | DN_MULTISHOT);
-    }
-    if (!strcmp(what, "mqueue")) {
-        long attributes[8] = {0, 2, 16};
-        int fd = syscall(SYS_mq_open, "mend-attributes", O_RDWR | O_CREAT, 0600, attributes);
-        syscall(SYS_mq_unlink, "mend-attributes");
-        return fd < 0 ? -1 : 0;
-    }
-    if (!strcmp(what, "secretmem")) {
-        int fd = syscall(447, 0);
-        return fd < 0 || ftruncate(fd, 4096) ? -1 : mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : close(fd);
-    }
-    if (!strcmp(what, "ldt")) {
-        struct { unsigned entry, base, limit, flags; } descriptor = {0, 0, 0xfffff, 0x51};
-        return syscall(SYS_modify_ldt, 1, &descriptor, sizeof descriptor);
-    }
-    if (!strcmp(what, "io_uring")) {
-        char parameters[120] = {0};
-        return syscall(425, 4, parameters) < 0 ? -1 : 0;
-    }
-    if (!strcmp(what, "pkey")) {
-        int key = syscall(SYS_pkey_alloc, 0, 0);
-        void *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        return key < 0 ? -1 : syscall(SYS_pkey_mprotect, page, 4096, PROT_READ, key);
-    }
-    errno = EINVAL;
-    return -1;
-}
+#include "attribute_obstacles.h"
 
 int main(int argc, char **argv) {
     struct timespec pause = {0, 20000000};

@@ -3,11 +3,13 @@
 pub mod background;
 pub mod copy;
 pub mod deadline;
+pub mod landlock;
 #[cfg(test)]
 mod mapped;
 pub mod memory;
 pub mod namespaces;
 pub mod pagemap;
+pub mod ports;
 pub mod procmap;
 pub mod program;
 pub mod raw;
@@ -18,5 +20,6 @@ pub mod table;
 pub mod thread_attributes;
 pub mod threads;
 pub mod tiles;
+pub mod tracer;
 pub mod untrusted;
 pub mod userfault;

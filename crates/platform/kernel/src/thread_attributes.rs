@@ -86,6 +86,13 @@ impl ThreadAttributes {
         }
     }
 
+    /// The kernel would let the thread confine itself (Landlock, seccomp): it gains no privileges, or may administrate.
+    #[must_use]
+    pub fn may_be_confined(&self) -> bool {
+        const CAP_SYS_ADMIN: u64 = 1 << 21;
+        self.no_new_privileges || self.capabilities[1] & CAP_SYS_ADMIN != 0
+    }
+
     /// Makes the calling thread's what they were. Capabilities that it has not got stay away.
     ///
     /// # Errors
@@ -256,7 +263,7 @@ pub fn capabilities() -> Option<[u64; 3]> {
     Some([0, 1, 2].map(|kind| u64::from(data[kind]) | u64::from(data[kind + 3]) << 32))
 }
 
-fn set_capabilities(wanted: [u64; 3]) -> Result<(), i32> {
+pub(crate) fn set_capabilities(wanted: [u64; 3]) -> Result<(), i32> {
     let (header, mut data) = ([CAPABILITY_VERSION, 0], [0u32; 6]);
     for (kind, set) in wanted.into_iter().enumerate() {
         (data[kind], data[kind + 3]) = (set as u32, (set >> 32) as u32);

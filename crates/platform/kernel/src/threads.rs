@@ -3,6 +3,7 @@
 //! Sources: rt_tgsigqueueinfo(2), sigaction(2), get_robust_list(2), arch_prctl(2), include/uapi/linux/rseq.h.
 //! All calls are raw: no `errno`, no locks, usable from a signal handler.
 
+use crate::ports;
 use crate::raw::{check, syscall};
 use crate::thread_attributes::ThreadAttributes;
 use core::sync::atomic::AtomicU32;
@@ -176,6 +177,8 @@ pub struct Registration {
     pub timer_slack: u64,
     /// Keyrings (keyrings(7)): of its session, its process, its own; `None` where there is none.
     pub keyrings: [Option<usize>; 3],
+    /// See [`ports::all_allowed`].
+    pub all_ports: bool,
     /// What else the thread has asked for.
     pub attributes: ThreadAttributes,
 }
@@ -231,6 +234,7 @@ impl Registration {
             name: name(),
             timer_slack,
             keyrings: keyrings(),
+            all_ports: ports::all_allowed(),
             attributes: ThreadAttributes::of_this_thread(),
         }
     }

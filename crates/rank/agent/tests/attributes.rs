@@ -66,6 +66,12 @@ fn what_cannot_come_back_is_named() {
         ("ldt", "segments of its own", true),
         ("io_uring", "io_uring", true),
         ("pkey", "protection key", true),
+        ("landlock", "Landlock domain", false),
+        ("landlock-thread", "Landlock domain", false),
+        ("dispatch", "PR_SET_SYSCALL_USER_DISPATCH", false),
+        ("dispatch-all", "PR_SET_SYSCALL_USER_DISPATCH", false),
+        ("ioperm", "I/O ports", false),
+        ("iopl", "I/O ports", false),
     ]
     .into_iter()
     .enumerate()

@@ -30,7 +30,7 @@ use mend_patience::Patience;
 use pending::Info;
 use processor_handover::ProcessorHandover;
 use std::time::Duration;
-use thread_request::{CALL, SEND_PROCESS, SEND_THREAD, TAKE, ThreadRequest};
+use thread_request::{CALL, COUNT_LAYERS, SEND_PROCESS, SEND_THREAD, TAKE, ThreadRequest};
 
 const SIGNALLED: u32 = 1;
 const PARKED: u32 = 2;
@@ -120,9 +120,10 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
     if before.handler != handler {
         PREVIOUS_HANDLER.store(if before.handler > 1 { before.handler } else { 0 }, Ordering::Relaxed);
     }
-    // On the alternate stack if there is one: a runtime with small stacks demands it. All signals wait meanwhile.
+    // On the alternate stack if there is one: a runtime with small stacks demands it. All signals wait meanwhile, but for the one that hands
+    // a system call to a handler of the program (PR_SET_SYSCALL_USER_DISPATCH): where that must wait, the kernel ends the process.
     let flags = libc::SA_SIGINFO as u64 | libc::SA_RESTART as u64 | libc::SA_ONSTACK as u64 | SA_RESTORER;
-    let ours = Disposition { handler, flags, restorer: return_from_signal as *const () as usize, mask: u64::MAX };
+    let ours = Disposition { handler, flags, restorer: return_from_signal as *const () as usize, mask: !(1 << (libc::SIGSYS - 1)) };
     // SAFETY: `on_park` is async-signal-safe and returns by rt_sigreturn.
     unsafe { set_disposition(PARK_SIGNAL, &ours) }.map_err(ParkError::Signal)?;
     let handover = ProcessorHandover::offer();
@@ -291,6 +292,12 @@ impl Parked {
         let words = [number as usize].into_iter().chain(arguments).flat_map(|word| [word as u32, (word >> 32) as u32]);
         slot.request.info.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
         self.ask(slot, CALL, 0) as isize
+    }
+
+    /// What [`mend_kernel::landlock::layers_beyond_parent`] says of a parked thread. That may take a sleep of its own, after which
+    /// the kernel no longer tells since when the thread had slept before: not in the handler, but later.
+    pub fn landlock_layers(&self, slot: &Slot) -> Option<u32> {
+        u32::try_from(self.ask(slot, COUNT_LAYERS, 0)).ok()
     }
 
     /// Closes these descriptors in the program's table.

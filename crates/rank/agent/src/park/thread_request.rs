@@ -1,6 +1,7 @@
 //! Requests to a parked thread: what the kernel lets only the thread itself do.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use mend_kernel::landlock;
 use mend_kernel::raw::syscall;
 use mend_kernel::threads::wake;
 
@@ -19,6 +20,7 @@ pub(super) const TAKE: u32 = 1;
 pub(super) const SEND_THREAD: u32 = 2;
 pub(super) const SEND_PROCESS: u32 = 3;
 pub(super) const CALL: u32 = 4;
+pub(super) const COUNT_LAYERS: u32 = 5;
 
 impl ThreadRequest {
     /// In the parked thread. Async-signal-safe.
@@ -36,6 +38,8 @@ impl ThreadRequest {
                 |at: usize| u64::from(self.info[at].load(Ordering::Relaxed)) | u64::from(self.info[at + 1].load(Ordering::Relaxed)) << 32;
             // SAFETY: whoever made the request vouches for it.
             unsafe { syscall(word(0) as i64, core::array::from_fn(|at| word(2 + 2 * at) as usize)) }
+        } else if wanted == COUNT_LAYERS {
+            landlock::layers_beyond_parent().map_or(-1, |layers| layers as isize)
         } else if wanted == TAKE {
             let (mask, now) = (1u64 << (signal - 1), [0u64; 2]);
             let arguments = [(&raw const mask) as usize, info.as_mut_ptr() as usize, now.as_ptr() as usize, 8, 0, 0];

@@ -4,6 +4,8 @@
 use crate::park::Parked;
 use crate::process::origin;
 use mend_kernel::raw::{check, syscall};
+use mend_kernel::thread_attributes::ThreadAttributes;
+use mend_kernel::tracer::{self, Traced};
 use std::io;
 
 const PR_SET_MDWE: i32 = 65;
@@ -122,7 +124,42 @@ pub(crate) fn obstacle(parked: &Parked) -> Option<(String, &'static str)> {
     let what = foreign.map(|slot| format!("thread {} has an rseq area that isn't the C library's", slot.tid));
     let hint = "let the C library register it: leave glibc.pthread.rseq of GLIBC_TUNABLES as it is";
     let keyring = || parked.threads().find_map(|slot| origin::own_keyring(slot.tid, slot.registration.keyrings));
-    what.map(|what| (what, hint)).or_else(keyring).or_else(protection_key)
+    let landlock = || confined(parked);
+    let ports = || parked.threads().find(|slot| slot.registration.all_ports).map(|slot| uses_ports(slot.tid));
+    what.map(|what| (what, hint))
+        .or_else(keyring)
+        .or_else(protection_key)
+        .or_else(landlock)
+        .or_else(ports)
+        .or_else(|| seen_by_tracer(parked))
+}
+
+/// A thread in a Landlock domain of its own. Only those are asked that could have entered one: the kernel demands no_new_privs of it, or a
+/// capability, with which the agent's thread was born if any thread was.
+fn confined(parked: &Parked) -> Option<(String, &'static str)> {
+    let administrates = ThreadAttributes::of_this_thread().may_be_confined();
+    let mut asked = parked.threads().filter(|slot| administrates || slot.registration.attributes.may_be_confined());
+    asked.find_map(|slot| origin::own_landlock(slot.tid, parked.landlock_layers(slot)))
+}
+
+fn uses_ports(thread: i32) -> (String, &'static str) {
+    (
+        format!("thread {thread} may use I/O ports (iopl, ioperm)"),
+        "let the program leave I/O ports alone, or give them up before a checkpoint",
+    )
+}
+
+/// What only a tracer is told.
+fn seen_by_tracer(parked: &Parked) -> Option<(String, &'static str)> {
+    let mut threads: Vec<Traced> = parked.threads().map(|slot| Traced { thread: slot.tid, ..Traced::default() }).collect();
+    // The program's threads are there and back before the image is written (see `Parked::await_asleep`).
+    tracer::trace(&mut threads);
+    let found = threads.iter().find(|traced| traced.dispatches || traced.ports)?;
+    if found.ports {
+        return Some(uses_ports(found.thread));
+    }
+    let what = format!("thread {} has its system calls dispatched to a handler (PR_SET_SYSCALL_USER_DISPATCH)", found.thread);
+    Some((what, "let the program do without the interception of its system calls"))
 }
 
 /// A protection key that is allocated, on processors that have them. The kernel gives the lowest that is free.

@@ -5,6 +5,7 @@
 //! the program runs, and anew in every restored process.
 
 use crate::process::tasks;
+use mend_kernel::landlock;
 use mend_kernel::raw::syscall;
 use mend_kernel::threads;
 use std::sync::{Mutex, PoisonError};
@@ -29,6 +30,8 @@ struct Origin {
     namespaces: [String; NAMESPACES.len()],
     root: String,
     keyrings: [Option<usize>; 3],
+    /// Layers of the Landlock domain.
+    landlock: Option<u32>,
     oom_score: Option<String>,
     recorded: bool,
 }
@@ -89,6 +92,7 @@ fn look() -> Origin {
         namespaces: NAMESPACES.map(|(name, _)| link(&format!("/proc/self/ns/{name}"))),
         root: link("/proc/self/root"),
         keyrings: threads::keyrings(),
+        landlock: landlock::layers(),
         oom_score: oom_score(),
         recorded: true,
     }
@@ -145,6 +149,14 @@ pub(crate) fn own_keyring(thread: i32, keyrings: [Option<usize>; 3]) -> Option<(
     let born = origin.as_ref()?.keyrings;
     let at = keyrings.iter().zip(born).position(|(now, born)| *now != born)?;
     Some((format!("thread {thread} has a {} keyring of its own", ["session", "process", "thread"][at]), KEYS))
+}
+
+/// A thread that has more layers of Landlock rules than the process was born with.
+pub(crate) fn own_landlock(thread: i32, layers: Option<u32>) -> Option<(String, &'static str)> {
+    let origin = ORIGIN.lock().unwrap_or_else(PoisonError::into_inner);
+    let born = origin.as_ref()?.landlock?;
+    let hint = "let the program do without its sandbox (Landlock): the kernel gives it back to nobody";
+    (layers? > born).then(|| (format!("thread {thread} is in a Landlock domain of its own"), hint))
 }
 
 const KEYS: &str = "let the program keep its keys in the user's keyring";

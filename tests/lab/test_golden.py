@@ -7,9 +7,20 @@ import tarfile
 import tempfile
 import unittest
 
-from cluster import ROOT, Machine
+from cluster import ROOT, Machine, compile_plain
 
 GOLDEN = os.path.join(ROOT, "tests", "golden")
+
+
+def form(value):
+    """What JSON is made of: names of members, and kinds of values."""
+    if isinstance(value, dict):
+        return {name: form(member) for name, member in value.items()}
+    if isinstance(value, list):
+        kinds = []
+        kinds.extend(kind for kind in map(form, value) if kind not in kinds)
+        return kinds
+    return type(value).__name__
 
 
 class Golden(unittest.TestCase):
@@ -29,6 +40,31 @@ class Golden(unittest.TestCase):
 
     def newest(self, directory):
         return os.path.join(directory, max(filter(str.isdigit, os.listdir(directory)), key=int), "rank-0.image")
+
+    def formats(self, machine):
+        """The name of the golden set of what this release writes."""
+        version = json.loads(machine.mend("version", "--json").stdout)
+        return f"image-{version['image_format']}-manifest-{version['manifest_format']}"
+
+    def test_there_are_some_of_the_formats_that_are_written_today(self):
+        with Machine() as machine:
+            name = self.formats(machine)
+        for ending in ("tar.xz", "json"):
+            self.assertTrue(os.path.exists(os.path.join(GOLDEN, f"{name}.{ending}")), f"no {name}: tests/golden/make.py makes them")
+
+    def test_a_manifest_of_another_form_has_another_version(self):
+        """The same program is saved as for the golden set of this release's formats: its manifest has the same members, of the same kinds."""
+        with Machine() as machine, tempfile.TemporaryDirectory() as directory:
+            count = compile_plain("count.c", os.path.join(directory, "count"))
+            job = machine.start(directory, "run", "--incremental", "2", count, "40", "1000", "go")
+            name = machine.running(job)
+            saved = os.path.join(machine.verb("checkpoint", name)["directory"], "manifest.json")
+            with tarfile.open(os.path.join(GOLDEN, f"{self.formats(machine)}.tar.xz")) as archive:
+                golden = json.load(archive.extractfile("1/manifest.json"))
+            with open(saved, encoding="utf-8") as file:
+                self.assertEqual(form(json.load(file)), form(golden))
+            machine.mend("kill", name)
+            job.finish(137)
 
     def test_they_verify_and_show_what_they_showed(self):
         def check(machine, directory, shown):

@@ -17,6 +17,7 @@ use crate::vector::AddressVector;
 use crate::watch;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
 use mend_patience::{Patience, next_look};
+use rustix::io::Errno;
 use rustix::thread::futex;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,17 +29,25 @@ const IDENTITY_TIME: Duration = Duration::from_secs(30);
 
 /// The listeners cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("the fabric cannot listen on {ip}: {cause}")]
+#[error("the fabric cannot listen on {ip}")]
 pub struct FabricError {
     ip: IpAddr,
+    #[source]
     cause: ChannelError,
 }
 
 impl FabricError {
-    /// What a user can do about it.
+    /// What a user can do about it; empty where nothing is known that would help.
     #[must_use]
     pub fn hint(&self) -> &'static str {
-        "the address must be one of this node's, and the limit on open files (ulimit -n) must leave room"
+        match self.cause {
+            ChannelError::Io(Errno::ADDRNOTAVAIL) => {
+                "the address by which the job knows this node must be one of its own: see mendd's --advertise"
+            }
+            ChannelError::Io(Errno::ADDRINUSE) => "all ports of that address are in use (sysctl net.ipv4.ip_local_port_range)",
+            ChannelError::Io(errno) => mend_report::process_hint(&errno.into()),
+            _ => "",
+        }
     }
 }
 
@@ -463,5 +472,26 @@ impl Frozen<'_> {
     pub fn rebuild(&mut self) {
         self.state.links.forget();
         self.state.idle.reset();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn a_hint_follows_what_the_kernel_said() {
+        let error = |cause: ChannelError| FabricError { ip: IpAddr::from([10, 0, 0, 1]), cause };
+        let says = |errno: Errno, word: &str| error(errno.into()).hint().contains(word);
+        assert!(says(Errno::ADDRNOTAVAIL, "--advertise"));
+        assert!(says(Errno::ADDRINUSE, "ports"));
+        assert!(says(Errno::MFILE, "ulimit -n"));
+        assert!(says(Errno::NOMEM, "memory"));
+        assert_eq!(error(Errno::PERM.into()).hint(), "");
+        assert_eq!(error(ChannelError::Refused).hint(), "");
+        let denied = error(Errno::ACCESS.into());
+        assert_eq!(denied.to_string(), "the fabric cannot listen on 10.0.0.1");
+        assert!(denied.source().is_some());
     }
 }

@@ -4,6 +4,8 @@ use mend_agent::Network;
 use mend_fabric::{Identity, fabric};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
+use mend_report::with_causes;
+use std::error::Error;
 use std::time::Duration;
 
 /// This process's fabric.
@@ -12,8 +14,9 @@ pub struct ProcessFabric;
 /// The fabric at rest.
 struct AtRest(mend_fabric::Frozen<'static>);
 
-fn told(cause: &dyn std::fmt::Display, hint: &str) -> String {
-    if hint.is_empty() { cause.to_string() } else { format!("{cause} (hint: {hint})") }
+fn told(error: &dyn Error, hint: &str) -> String {
+    let what = with_causes(error);
+    if hint.is_empty() { what } else { format!("{what} (hint: {hint})") }
 }
 
 fn identity_of(welcome: &Welcome) -> Identity {

@@ -156,7 +156,7 @@ impl Wire {
     /// Sends a message with descriptors, at once or not at all.
     pub fn write_with(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         if !self.output.is_empty() {
-            return Err(ChannelError::Protocol("the socket takes no more".into()));
+            return Err(Errno::NOBUFS.into());
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -167,7 +167,7 @@ impl Wire {
         if rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags)? == bytes.len() {
             Ok(())
         } else {
-            Err(ChannelError::Protocol("the socket takes no more".into()))
+            Err(Errno::NOBUFS.into())
         }
     }
 

@@ -28,7 +28,7 @@ impl Contact {
     /// The provider's name or address is too long to be told.
     pub fn encode(&self) -> Result<[u8; CONTACT_LENGTH], ChannelError> {
         if self.provider.len() > MAX_PROVIDER || self.address.len() > MAX_ADDRESS {
-            return Err(ChannelError::Protocol("the provider's name or address is too long".into()));
+            return Err(ChannelError::Provider("the provider's name or address is too long".into()));
         }
         let mut bytes = [0; CONTACT_LENGTH];
         bytes[..self.provider.len()].copy_from_slice(self.provider.as_bytes());

@@ -257,14 +257,14 @@ impl Port {
         if self.free.is_empty() {
             self.grow()?;
         }
-        self.free.pop().ok_or_else(|| ChannelError::Protocol("no buffers".into()))
+        self.free.pop().ok_or(ChannelError::Io(rustix::io::Errno::NOBUFS))
     }
 
     fn grow(&mut self) -> Result<(), ChannelError> {
-        let broken = |what: &str| ChannelError::Protocol(what.to_owned());
-        let layout = Layout::from_size_align(SLAB * BUFFER, PAGE).map_err(|_| broken("buffers cannot be laid out"))?;
+        let no_memory = ChannelError::Io(rustix::io::Errno::NOMEM);
+        let layout = Layout::from_size_align(SLAB * BUFFER, PAGE).map_err(|_| no_memory.clone())?;
         // SAFETY: the layout is not empty.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| broken("no memory for buffers"))?;
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(no_memory)?;
         let slab = Slab { base, layout };
         let mut descriptor = null_mut();
         if self.core.needs_descriptors() {

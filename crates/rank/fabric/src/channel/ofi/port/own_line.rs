@@ -36,7 +36,7 @@ impl OwnLine {
         open.lines.insert(number, Line::new(outbound));
         drop(open);
         // Too late is too little: a message without a buffer would hold up others.
-        if enough { Ok(line) } else { Err(ChannelError::Protocol("the provider takes no more receive buffers".into())) }
+        if enough { Ok(line) } else { Err(ChannelError::Provider("the provider takes no more receive buffers".into())) }
     }
 
     /// Learns where the peer is; its number at the provider.
@@ -45,12 +45,12 @@ impl OwnLine {
     /// The address is not one.
     pub fn meet(&mut self, contact: &Contact) -> Result<u64, ChannelError> {
         let mut port = lock(&self.port);
-        let unusable = |what: String| Err(ChannelError::Protocol(what));
+        let unusable = |what: String| Err(ChannelError::Provider(what));
         if contact.provider != port.core.provider || contact.format != port.core.format {
             return unusable(format!("the peer uses {:?}, this rank {:?}", contact.provider, port.core.provider));
         }
         if contact.address.len() != port.core.address.len() {
-            return unusable("the peer's address is none".into());
+            return Err(ChannelError::Protocol("the peer's address is none".into()));
         }
         let to = match port.peers.get_mut(&contact.address) {
             Some((to, users)) => {
@@ -62,7 +62,10 @@ impl OwnLine {
                     port.peers.insert(contact.address.clone(), (to, 1));
                     to
                 }
-                Err(errno) => return unusable(format!("the peer's address is refused with error {errno}")),
+                Err(errno) => {
+                    let cause = std::io::Error::from_raw_os_error(errno);
+                    return unusable(format!("{} refuses the peer's address: {cause}", port.core.provider));
+                }
             },
         };
         let order = port.core.address.cmp(&contact.address);

@@ -9,8 +9,9 @@ use super::ofi::contact::{CONTACT_LENGTH, Contact};
 use super::ofi::port::SharedPort;
 use super::ring::Ring;
 use super::shm::ShmOutgoing;
-use super::tcp::encrypted::{EncryptedOutgoing, Keys};
-use super::tcp::{TcpOutgoing, tune};
+use super::tcp::encrypted::{EncryptedWriter, Keys};
+use super::tcp::outgoing::TcpOutgoing;
+use super::tcp::tune;
 use super::{ChannelError, Outgoing};
 use mend_kernel::table::Placed;
 use mend_messages::auth::{GREETING_LENGTH, Greeting, PROOF_LENGTH, Purpose, Side, prove, verify};
@@ -188,7 +189,7 @@ impl Opening {
         match (prepared, wakeup) {
             (Prepared::Shm(ring), Some(wakeup)) => Ok(Box::new(ShmOutgoing::new(ring, socket, wakeup, readable))),
             (Prepared::Shm(_), None) => Err(ChannelError::Protocol("no wakeup socket".into())),
-            (Prepared::Encrypted(keys), _) => Ok(Box::new(EncryptedOutgoing::new(socket, *keys))),
+            (Prepared::Encrypted(keys), _) => Ok(Box::new(TcpOutgoing::over(EncryptedWriter::new(socket, *keys)))),
             _ => Ok(Box::new(TcpOutgoing::new(socket))),
         }
     }

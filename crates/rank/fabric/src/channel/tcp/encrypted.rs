@@ -6,13 +6,13 @@
 //!
 //! Memory: beyond that of the channels that do not encrypt, a record's ([`MAX_RECORD`]) per channel that received lately.
 
-use super::{MAX_BURST_BYTES, Source, lent, receive, unconfirmed, write};
-use crate::channel::{ACK_LENGTH, ChannelError, Outgoing, decode_ack, encode_ack};
+use super::outgoing::{PacketWriter, lent, write};
+use super::{MAX_BURST_BYTES, Source, receive};
+use crate::channel::{ACK_LENGTH, ChannelError, decode_ack, encode_ack};
 use crate::engine::buffers::Segment;
-use crate::engine::packet::{Header, MAX_PAYLOAD, MAX_STREAMED};
+use crate::engine::packet::Header;
 use mend_cipher::{CipherError, Decryptor, Encryptor, HEAD, MAX_PLAIN, MAX_RECORD, TAG};
 use mend_kernel::table::Placed;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::IoSlice;
 use rustix::net::RecvFlags;
 
@@ -22,9 +22,9 @@ const ACK_RECORD: usize = HEAD + ACK_LENGTH + TAG;
 /// Keys of a channel, as one of its ends has them.
 pub type Keys = (Encryptor, Decryptor);
 
-/// Sending end.
+/// Writes packets in records.
 #[derive(Debug)]
-pub struct EncryptedOutgoing {
+pub struct EncryptedWriter {
     socket: Placed,
     encryptor: Encryptor,
     decryptor: Decryptor,
@@ -38,7 +38,7 @@ pub struct EncryptedOutgoing {
     have: usize,
 }
 
-impl EncryptedOutgoing {
+impl EncryptedWriter {
     /// A channel whose peer has accepted.
     pub fn new(socket: Placed, (encryptor, decryptor): Keys) -> Self {
         let (records, burst) = (Vec::new(), Vec::new());
@@ -61,7 +61,7 @@ impl EncryptedOutgoing {
     }
 }
 
-impl Outgoing for EncryptedOutgoing {
+impl PacketWriter for EncryptedWriter {
     fn send(&mut self, header: &Header, payload: &[Segment]) -> Result<bool, ChannelError> {
         if !self.flush()? {
             return Ok(false);
@@ -114,18 +114,6 @@ impl Outgoing for EncryptedOutgoing {
         self.sent < self.records.len() || !self.burst.is_empty()
     }
 
-    fn chunk(&self) -> usize {
-        super::CHUNK_BYTES
-    }
-
-    fn lend_limit(&self) -> usize {
-        MAX_STREAMED
-    }
-
-    fn eager_limit(&self) -> usize {
-        MAX_PAYLOAD
-    }
-
     fn acknowledged(&mut self) -> Result<Option<u64>, ChannelError> {
         while self.have < ACK_RECORD {
             match receive(|| rustix::net::recv(&self.socket, &mut self.ack[self.have..], RecvFlags::DONTWAIT).map(|(read, _)| read))? {
@@ -140,34 +128,12 @@ impl Outgoing for EncryptedOutgoing {
         decode_ack(&self.ack[HEAD..HEAD + opened.length]).map(Some)
     }
 
-    fn taken(&mut self) -> u64 {
-        unconfirmed(&self.socket)
+    fn socket(&self) -> &Placed {
+        &self.socket
     }
 
-    fn arm(&mut self) -> bool {
-        false
-    }
-
-    fn wake(&mut self) {}
-
-    fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    fn full_by_socket(&self) -> bool {
-        true
-    }
-
-    fn descriptors(&self, f: &mut dyn FnMut(i32)) {
-        f(self.socket.as_raw_fd());
-    }
-
-    fn mapping(&self) -> Option<(usize, usize)> {
-        None
-    }
-
-    fn forget(self: Box<Self>) {
-        self.socket.forget();
+    fn into_socket(self) -> Placed {
+        self.socket
     }
 }
 

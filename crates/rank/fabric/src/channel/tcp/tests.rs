@@ -1,7 +1,8 @@
 //! Packets over a real stream socket: torn, lent, deferred, in place, and lies.
 
+use super::outgoing::TcpOutgoing;
 use super::*;
-use crate::channel::Sink;
+use crate::channel::{Outgoing, Sink};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 #[test]
@@ -122,7 +123,7 @@ fn what_is_lent_may_be_taken_back() {
     let (mut out, mut incoming, _raw) = pair();
     let mut body = vec![5u8; MAX_STREAMED];
     assert!(out.lend(&message(body.len()), &[Segment::of(&body)]).unwrap());
-    assert!(out.unsent() && !out.lent.is_empty(), "the socket took it all");
+    assert!(out.unsent() && !out.0.lent.is_empty(), "the socket took it all");
     out.keep();
     body.fill(6);
     let mut landing = Landing::default();
@@ -131,7 +132,7 @@ fn what_is_lent_may_be_taken_back() {
         incoming.receive(1 << 20, &mut landing).unwrap();
     }
     assert!(landing.whole[0].len() == body.len() && landing.whole[0].iter().all(|byte| *byte == 5));
-    assert_eq!(out.rest.capacity(), 0);
+    assert_eq!(out.0.rest.capacity(), 0);
 }
 
 #[test]
@@ -151,13 +152,13 @@ fn deferred_packets_leave_together_and_before_later_ones() {
     for _ in 0..MAX_BURST_BYTES / 1000 + 1 {
         assert!(out.defer(&message(1000), &[Segment::of(&[0; 1000])]).unwrap());
     }
-    assert!(out.rest.len() < MAX_BURST_BYTES);
+    assert!(out.0.rest.len() < MAX_BURST_BYTES);
 }
 
 /// What comes of bytes that a hostile peer sends before it closes.
 fn outcome(bytes: &[u8]) -> Result<usize, ChannelError> {
     let (out, mut incoming, raw) = pair();
-    assert_eq!(rustix::net::send(&raw, bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len());
+    assert_eq!(rustix::net::send(&raw, bytes, rustix::net::SendFlags::NOSIGNAL).unwrap(), bytes.len());
     drop((out, raw));
     let mut landing = Landing { memory: vec![0; MAX_STREAMED], ..Landing::default() };
     loop {

@@ -1,10 +1,11 @@
 //! Packets in records over a real stream socket: torn, in place, in bursts, and changed on their way.
 
 use super::super::TcpIncoming;
+use super::super::outgoing::TcpOutgoing;
 use super::super::tests::{Landing, message};
 use super::*;
-use crate::channel::Incoming;
-use crate::engine::packet::HEADER;
+use crate::channel::{Incoming, Outgoing};
+use crate::engine::packet::{HEADER, MAX_STREAMED};
 use mend_messages::job::Secret;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -18,12 +19,12 @@ fn keys() -> [Keys; 2] {
     [mend_cipher::initiator(&secret, nonces, b""), mend_cipher::acceptor(&secret, nonces, b"")]
 }
 
-fn over(a: OwnedFd, b: OwnedFd) -> (EncryptedOutgoing, TcpIncoming<EncryptedSource>) {
+fn over(a: OwnedFd, b: OwnedFd) -> (TcpOutgoing<EncryptedWriter>, TcpIncoming<EncryptedSource>) {
     let [ours, theirs] = keys();
-    (EncryptedOutgoing::new(a.into(), ours), TcpIncoming::new(EncryptedSource::new(b.into(), theirs)))
+    (TcpOutgoing::over(EncryptedWriter::new(a.into(), ours)), TcpIncoming::new(EncryptedSource::new(b.into(), theirs)))
 }
 
-fn pair() -> (EncryptedOutgoing, TcpIncoming<EncryptedSource>) {
+fn pair() -> (TcpOutgoing<EncryptedWriter>, TcpIncoming<EncryptedSource>) {
     let (a, b) = sockets();
     over(a, b)
 }

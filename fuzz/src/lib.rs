@@ -2,6 +2,7 @@
 //! (`seeds`) come from what they stand for, and are seen to be outdated when a format changes.
 
 pub mod chains;
+mod damage;
 pub mod images;
 pub mod input;
 pub mod ofi;

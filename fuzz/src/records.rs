@@ -1,5 +1,6 @@
 //! An encrypted stream, and what somebody does to it on its way.
 
+use crate::damage;
 use crate::input::{input_enum, input_struct};
 use mend_cipher::{Decryptor, Encryptor, HEAD, MAX_PLAIN, TAG};
 use mend_messages::job::Secret;
@@ -93,42 +94,21 @@ impl Stream {
 
 impl Change {
     fn reorder(&self, records: &mut Vec<Vec<u8>>, reflected: &[Vec<u8>]) {
-        let which = |number: &u8| usize::from(*number) % records.len().max(1);
         match self {
-            _ if records.is_empty() => {}
-            Self::Swap { one, other } => {
-                let (one, other) = (which(one), which(other));
-                records.swap(one, other);
-            }
-            Self::Repeat { record } => {
-                let record = which(record);
-                records.insert(record, records[record].clone());
-            }
-            Self::LeaveOut { record } => drop(records.remove(which(record))),
-            Self::Reflected { record } => {
-                let record = which(record);
-                records[record] = reflected[record % reflected.len()].clone();
-            }
-            Self::Head { record, value } => {
-                let record = which(record);
-                records[record][..HEAD].copy_from_slice(&value.to_le_bytes());
-            }
+            Self::Swap { one, other } => damage::swap(records, *one, *other),
+            Self::Repeat { record } => damage::repeat(records, *record),
+            Self::LeaveOut { record } => damage::leave_out(records, *record),
+            Self::Reflected { record } => damage::replace(records, *record, |number, _| reflected[number % reflected.len()].clone()),
+            Self::Head { record, value } => damage::replace(records, *record, |_, old| [&value.to_le_bytes(), &old[HEAD..]].concat()),
             Self::Flip { .. } | Self::Cut { .. } | Self::Insert { .. } => {}
         }
     }
 
     fn befall(&self, bytes: &mut Vec<u8>) {
-        let place = |at: u32, length: usize| at as usize % length.max(1);
         match self {
-            Self::Flip { at, mask } => {
-                let at = place(*at, bytes.len());
-                bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= mask);
-            }
-            Self::Cut { at } => bytes.truncate(place(*at, bytes.len() + 1)),
-            Self::Insert { at, bytes: more } => {
-                let at = place(*at, bytes.len() + 1);
-                bytes.splice(at..at, more.iter().copied());
-            }
+            Self::Flip { at, mask } => damage::flip(bytes, *at, *mask),
+            Self::Cut { at } => damage::cut(bytes, *at),
+            Self::Insert { at, bytes: more } => damage::insert(bytes, *at, more),
             _ => {}
         }
     }

@@ -1,5 +1,6 @@
 //! An encrypted file, whole or damaged, and the places at which it is read.
 
+use crate::damage;
 use crate::input::{input_enum, input_struct};
 use mend_sealed::{CHUNK, HEAD, Key, Sealer};
 use std::io::Write;
@@ -80,13 +81,9 @@ pub fn build(input: &Sealed) -> File {
 
 impl Damage {
     fn befall(&self, bytes: &mut Vec<u8>, plain: &[u8]) {
-        let place = |at: u32, length: usize| at as usize % length.max(1);
         match self {
-            Self::Flip { at, mask } => {
-                let at = place(*at, bytes.len());
-                bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= mask);
-            }
-            Self::Cut { at } => bytes.truncate(place(*at, bytes.len() + 1)),
+            Self::Flip { at, mask } => damage::flip(bytes, *at, *mask),
+            Self::Cut { at } => damage::cut(bytes, *at),
             Self::More { bytes: more } => bytes.extend(more),
             Self::Head { at, bytes: other } => {
                 let at = usize::from(*at) % HEAD;
@@ -95,31 +92,20 @@ impl Damage {
             Self::Swap { .. } | Self::Repeat { .. } | Self::LeaveOut { .. } | Self::Foreign { .. } => {
                 let (head, body) = bytes.split_at(HEAD.min(bytes.len()));
                 let mut chunks: Vec<Vec<u8>> = body.chunks(CHUNK + TAG).map(<[u8]>::to_vec).collect();
-                if !chunks.is_empty() {
-                    self.reorder(&mut chunks, plain);
-                }
+                self.reorder(&mut chunks, plain);
                 *bytes = [head, &chunks.concat()].concat();
             }
         }
     }
 
     fn reorder(&self, chunks: &mut Vec<Vec<u8>>, plain: &[u8]) {
-        let which = |number: &u8| usize::from(*number) % chunks.len();
         match self {
-            Self::Swap { one, other } => {
-                let (one, other) = (which(one), which(other));
-                chunks.swap(one, other);
-            }
-            Self::Repeat { chunk } => {
-                let chunk = which(chunk);
-                chunks.insert(chunk, chunks[chunk].clone());
-            }
-            Self::LeaveOut { chunk } => drop(chunks.remove(which(chunk))),
-            Self::Foreign { chunk } => {
-                let chunk = which(chunk);
-                let other = seal(plain, 2);
-                chunks[chunk] = other[HEAD..].chunks(CHUNK + TAG).nth(chunk).unwrap_or_default().to_vec();
-            }
+            Self::Swap { one, other } => damage::swap(chunks, *one, *other),
+            Self::Repeat { chunk } => damage::repeat(chunks, *chunk),
+            Self::LeaveOut { chunk } => damage::leave_out(chunks, *chunk),
+            Self::Foreign { chunk } => damage::replace(chunks, *chunk, |number, _| {
+                seal(plain, 2)[HEAD..].chunks(CHUNK + TAG).nth(number).unwrap_or_default().to_vec()
+            }),
             _ => {}
         }
     }

@@ -2,9 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Safeguard {
+macro_rules! safeguards {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One of them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Safeguard {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Safeguard {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+safeguards! {
     /// What a node says of a rank counts only if the rank is placed there.
     AtHome,
     /// The copy that a migration left behind is killed when the other takes its place.

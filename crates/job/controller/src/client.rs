@@ -16,7 +16,7 @@ pub enum AskError {
     /// No controller.
     #[error("job {id} is not running (its controller does not answer)")]
     NotRunning {
-        /// Which.
+        /// The job that was asked.
         id: String,
     },
     /// The job's record says that it has ended.
@@ -32,11 +32,11 @@ pub enum AskError {
     /// The controller cannot be reached.
     #[error("cannot reach the controller of job {id} on {host}")]
     Unreachable {
-        /// Which.
+        /// The job that was asked.
         id: String,
         /// Where it runs.
         host: String,
-        /// Why.
+        /// What the connection came to.
         source: HandshakeError,
     },
     /// It ended before it answered.

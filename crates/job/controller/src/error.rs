@@ -45,7 +45,7 @@ pub enum RunError {
     Node {
         /// Name as the user gave it.
         host: String,
-        /// Why.
+        /// What the connection came to.
         source: HandshakeError,
     },
     /// A host's name has no address.
@@ -53,7 +53,7 @@ pub enum RunError {
     NoSuchHost {
         /// Name as the user gave it.
         host: String,
-        /// Why.
+        /// What the look-up came to.
         source: io::Error,
     },
     /// No host is left.
@@ -65,17 +65,17 @@ pub enum RunError {
     /// The daemon for this machine could not be started.
     #[error("cannot start mendd on this machine: {why}")]
     Embedded {
-        /// Why.
+        /// What kept it from starting.
         why: String,
     },
     /// A rank did not start.
     #[error("rank {rank} on {host}: {error}")]
     Start {
-        /// Which.
+        /// The rank that did not start.
         rank: u32,
-        /// Where.
+        /// The host that was to start it.
         host: String,
-        /// Why.
+        /// What kept it from starting.
         error: String,
         /// Way out.
         hint: String,
@@ -85,11 +85,11 @@ pub enum RunError {
     /// A rank could not be rebuilt; nothing runs, the checkpoint is untouched.
     #[error("rank {rank} on {host} cannot be restored: {error}")]
     Restore {
-        /// Which.
+        /// The rank that was not rebuilt.
         rank: u32,
-        /// Where.
+        /// The host that was to rebuild it.
         host: String,
-        /// Why.
+        /// What kept it from being rebuilt.
         error: String,
         /// Way out.
         hint: String,
@@ -99,7 +99,7 @@ pub enum RunError {
     /// A file of the program's is not what it was; nothing runs, the checkpoint is untouched.
     #[error("on {host}: {error}")]
     File {
-        /// Where.
+        /// The host that was to put it back.
         host: String,
         /// Which file, and why.
         error: String,
@@ -109,7 +109,7 @@ pub enum RunError {
     /// A node fell silent or died.
     #[error("node {host} is lost ({why}), and with it rank(s) {ranks}; the job was stopped")]
     NodeLost {
-        /// Which.
+        /// The node that is lost.
         host: String,
         /// How it showed.
         why: String,
@@ -121,9 +121,9 @@ pub enum RunError {
     /// The connection between two ranks broke, and both live.
     #[error("messages between rank {} on {} and rank {} on {} are lost ({why}); the job was stopped", ranks.0, hosts.0, ranks.1, hosts.1)]
     MessagesLost {
-        /// Which.
+        /// The two ranks that the connection joined.
         ranks: (u32, u32),
-        /// Where.
+        /// The hosts that these ranks are on.
         hosts: (String, String),
         /// How it showed.
         why: String,
@@ -133,9 +133,9 @@ pub enum RunError {
     /// Checkpoints could not be written where they are wanted.
     #[error("checkpoints cannot be written below {}", path.display())]
     CheckpointDirectory {
-        /// Where.
+        /// The directory that they are wanted in.
         path: PathBuf,
-        /// Why.
+        /// What went wrong there.
         source: io::Error,
     },
     /// An address for the verbs cannot be had.
@@ -144,7 +144,7 @@ pub enum RunError {
     /// The user ended it before any rank was there.
     #[error("ended by signal {signal} before the ranks were restored")]
     Interrupted {
-        /// Which.
+        /// The signal that came.
         signal: i32,
     },
     /// Standard input is not what it was to be.
@@ -164,9 +164,9 @@ pub enum RunError {
     /// A daemon refuses the job.
     #[error("node {host} refuses the job: {error}")]
     Refused {
-        /// Which.
+        /// The node that refuses.
         host: String,
-        /// Why.
+        /// The reason that its daemon gives.
         error: String,
     },
 }

@@ -67,7 +67,7 @@ pub enum RecordError {
     Io {
         /// Which file or directory.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// Not what was written.
@@ -89,7 +89,7 @@ pub enum RecordError {
     Ambiguous {
         /// As the user gave it.
         name: String,
-        /// Candidates.
+        /// The jobs that it could be.
         known: Vec<String>,
     },
     /// No job at all.
@@ -107,7 +107,7 @@ pub enum RecordError {
     /// Its controller lives.
     #[error("job {id} is running")]
     Running {
-        /// Which.
+        /// The job that runs.
         id: String,
     },
 }

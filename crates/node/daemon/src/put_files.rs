@@ -31,21 +31,21 @@ pub enum PutError {
     Kept {
         /// The program's file.
         path: PathBuf,
-        /// Why.
+        /// What went wrong with it.
         source: io::Error,
     },
     /// The file cannot be written.
     #[error("{} cannot be put back as it was", path.display())]
     Write {
-        /// Which.
+        /// The file that was to be put back.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// It was not kept, and is another one now.
     #[error("{} {what}; its content was not kept with the checkpoint ({why})", path.display())]
     Changed {
-        /// Which.
+        /// The file that is another one.
         path: PathBuf,
         /// How it differs.
         what: String,

@@ -51,7 +51,7 @@ pub enum RestoreError {
     /// No restorer.
     #[error("{name} is not installed beside mendd")]
     NoRestorer {
-        /// Which.
+        /// The name that it would have.
         name: String,
     },
     /// The image file cannot be read.
@@ -59,7 +59,7 @@ pub enum RestoreError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What went wrong.
         source: io::Error,
     },
     /// No image was named.
@@ -73,31 +73,31 @@ pub enum RestoreError {
     Image {
         /// File or source.
         from: String,
-        /// Why.
+        /// What is wrong with it.
         source: ImageError,
     },
     /// The image is not what the next newer one builds on.
     #[error("the image {from} does not fit")]
     Link {
-        /// File.
+        /// The file, or the place, that it comes from.
         from: String,
-        /// Why.
+        /// How it does not fit.
         source: LinkError,
     },
     /// The encryption stands in the way.
     #[error("the image {from} cannot be used")]
     Sealed {
-        /// File.
+        /// The file, or the place, that it comes from.
         from: String,
-        /// Why.
+        /// What is wrong with the key or the encryption.
         source: SealError,
     },
     /// An encrypted image stopped opening on the way.
     #[error("the image {from} cannot be used: {why}")]
     Unsealable {
-        /// File.
+        /// The file, or the place, that it comes from.
         from: String,
-        /// Why.
+        /// What ended it.
         why: String,
     },
     /// The image is of something else.
@@ -123,7 +123,7 @@ pub enum RestoreError {
     NoProgram {
         /// Its path.
         program: String,
-        /// Why.
+        /// What the look-up came to.
         source: io::Error,
     },
     /// The clocks cannot be turned on.

@@ -74,11 +74,11 @@ pub enum Step {
     Clock,
     /// fork(2), or clone3(2) with the wanted process id.
     Fork,
-    /// chdir(2).
+    /// Going to the working directory, by chdir(2).
     WorkingDirectory,
     /// Giving up capabilities, making a process group.
     Privileges,
-    /// execve(2).
+    /// Becoming the program, by execve(2).
     Execute,
 }
 

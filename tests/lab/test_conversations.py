@@ -14,8 +14,8 @@ from cluster import Lab, compile_mpi
 
 RECORDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "simulation", "conversations")
 LINE = re.compile(r" TRACE (\d+)\.(\d+) ([<>] \S+)$")
-# When they are said depends on when the program begins to use MPI, and on what there is to report.
-BESIDE = ("> fabric-in-use", "> fabric-up", "> report")
+# When they are said depends on when the program begins to use MPI, on what there is to report, and on how long copying takes.
+BESIDE = ("> fabric-in-use", "> fabric-up", "> report", "> round")
 WRITTEN = "> written"
 
 
@@ -97,16 +97,22 @@ class Conversations(InDirectory):
 
     def test_a_migration(self):
         job, name = self.start("--hosts", "node1,node2", "--spares", "node3")
-        self.lab.verb("migrate", name, "1", "--to", "node3")
+        self.lab.verb("migrate", name, "1", "--to", "node3", "--mode", "frozen")
         self.end(job, name)
         self.compare("migration")
+
+    def test_a_live_migration(self):
+        job, name = self.start("--hosts", "node1,node2", "--spares", "node3")
+        self.lab.verb("migrate", name, "1", "--to", "node3", "--mode", "live")
+        self.end(job, name)
+        self.compare("migration-live")
 
     def test_a_migration_that_is_undone(self):
         job, name = self.start("--hosts", "node1,node2", "--spares", "node3")
         # On that node the program is another file.
         covered = self.lab.on("node3", "mount", "--bind", "/dev/null", self.program)
         self.assertEqual(covered.returncode, 0, covered.stderr)
-        done = self.lab.mend("migrate", name, "1", "--to", "node3")
+        done = self.lab.mend("migrate", name, "1", "--to", "node3", "--mode", "frozen")
         self.lab.on("node3", "umount", self.program)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         self.end(job, name)

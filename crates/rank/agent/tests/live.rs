@@ -7,8 +7,10 @@ use mend_image::launch::Mode;
 use mend_messages::agent::{FromAgent, Reply, Request, Round, SaveOrder, SaveTarget};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use support::skips::skipped;
 use support::{Rank, Source, compile};
 
 fn connection() -> (OwnedFd, OwnedFd) {
@@ -108,6 +110,32 @@ fn who_is_stopped_before_the_first_round_is_complete_loses_nothing() {
     let mut rank = Rank::start(3006, &compile("apps/memory.c"), &["60"]);
     rank.await_line("tick 3");
     let (mut moved, _, _) = moves(rank, 3006, 0);
+    moved.resume();
+    moved.finish();
+}
+
+#[test]
+fn where_a_file_is_open_for_direct_io_the_image_has_all_of_memory() {
+    let probe = std::env::temp_dir().join(format!("mend-direct-{}", std::process::id()));
+    let opened = std::fs::OpenOptions::new().write(true).create(true).custom_flags(libc::O_DIRECT).open(&probe);
+    let _ = std::fs::remove_file(&probe);
+    if let Err(error) = opened {
+        return skipped("a move with a file that is open for direct I/O", &error.to_string());
+    }
+    let mut rank = Rank::start(3011, &compile("apps/direct.c"), &["60"]);
+    rank.await_line("tick 3");
+    let (ours, theirs) = connection();
+    let directory = rank.directory.clone();
+    let target = std::thread::spawn(move || Rank::restore(Source::Stream(theirs, 3011), Mode::Migrate, &directory).unwrap());
+    rank.inspect();
+    rank.precopy(&ours);
+    rank.await_rounds(1);
+    drop(ours);
+    assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
+    let Reply::Saved(saved) = rank.ask(Request::Save(SaveOrder::full(SaveTarget::Begun))) else { panic!("it is not saved") };
+    assert_eq!(saved.base, None);
+    let mut moved = target.join().unwrap();
+    rank.kill();
     moved.resume();
     moved.finish();
 }

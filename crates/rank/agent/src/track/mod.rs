@@ -404,6 +404,19 @@ fn pages_in_use() -> usize {
     (pages("VmRSS:") + pages("VmSwap:")) as usize
 }
 
+/// Devices may write to memory of this process while it runs and nothing notices: to what is pinned for them, or by a read past the page
+/// cache (`O_DIRECT`), which takes hold of pages first and may take any time.
+fn devices_write() -> bool {
+    let Ok(all) = std::fs::read_dir("/proc/self/fdinfo") else { return true };
+    pinned() || all.flatten().any(|one| std::fs::read_to_string(one.path()).is_ok_and(|info| is_direct(&info)))
+}
+
+/// Whether a descriptor is for direct I/O, by the text of its fdinfo.
+fn is_direct(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).is_some_and(|flags| flags & libc::O_DIRECT != 0)
+}
+
 /// Devices may write to memory of this process without its page tables (RDMA, GPUs, fixed buffers of io_uring).
 fn pinned() -> bool {
     number(&std::fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmPin:").is_some_and(|pinned| pinned != 0)

@@ -5,7 +5,7 @@
 //! ```
 //! Anonymous memory is write-protected before it is read, a window at a time, where the kernel can do both what it tells and protect at one
 //! instant: whoever writes later is noticed. Who had hold of a page before it was protected is not: so the page is read only a while later.
-//! Only a device that writes for longer, by a call that was under way all the time, goes unnoticed ([`devices_write`] tells of most that can,
+//! Only a device that writes for longer, by a call that was under way all the time, goes unnoticed ([`super::devices_write`] tells of most that can,
 //! and then all is in the image). All else is compared by hashes of the very copy that is sent. Soft-dirty bits serve for neither: to read and
 //! to clear them are two calls, and what is written between them would be lost.
 //!
@@ -16,7 +16,7 @@
 use super::hash::{Hashed, digest};
 use super::page_list::LentPages;
 use super::scan::{DirtyScan, Mechanism};
-use super::{Method, Prepared, Tracker, blocks, devices_write, pages_for_lists};
+use super::{Method, Prepared, Tracker, blocks, pages_for_lists};
 use crate::memory::pages::{PAGE, is_zero};
 use mend_kernel::pagemap::{self, Region, first_written, observed, populated, written};
 use mend_kernel::procmap;
@@ -36,6 +36,8 @@ pub(crate) struct LiveScan {
     count: usize,
     /// A device may have written to memory: nothing that was noticed counts.
     void: bool,
+    /// Whether one may write now.
+    devices_write: fn() -> bool,
     maps: File,
 }
 
@@ -49,8 +51,9 @@ pub(crate) enum Noticed {
 }
 
 impl Tracker {
-    /// Begins to notice changes for rounds. What was noticed for checkpoints is over.
-    pub fn begin_rounds(&mut self) -> Result<LiveScan, String> {
+    /// Begins to notice changes for rounds. What was noticed for checkpoints is over. `devices_write`: whether any device may write to memory
+    /// unnoticed, which is asked again and again.
+    pub fn begin_rounds(&mut self, devices_write: fn() -> bool) -> Result<LiveScan, String> {
         self.since = None;
         // What is protected since a checkpoint was not sent: another userfaultfd begins with nothing.
         match self.active.take() {
@@ -68,7 +71,7 @@ impl Tracker {
         let asks = procmap::at_or_after(maps.as_raw_fd(), 0).is_ok();
         let userfault = active.and_then(|active| active.userfault.as_ref()).map(AsRawFd::as_raw_fd).filter(|_| asks);
         let (before, after) = (self.hashes.before.lend(), self.hashes.after.lend());
-        Ok(LiveScan { userfault, before: (before, 0), at: 0, after, count: 0, void: devices_write(), maps })
+        Ok(LiveScan { userfault, before: (before, 0), at: 0, after, count: 0, void: devices_write(), devices_write, maps })
     }
 
     /// Before the threads are parked for the image that follows the rounds, which have this name: it holds what changed since they were sent.
@@ -239,7 +242,7 @@ impl LiveScan {
     pub fn end_round(&mut self) {
         self.before = (std::mem::replace(&mut self.after, self.before.0), self.count);
         (self.at, self.count) = (0, 0);
-        self.void |= devices_write();
+        self.void |= (self.devices_write)();
     }
 
     /// What this round did not come to is as the round before left it.
@@ -252,6 +255,6 @@ impl LiveScan {
             // SAFETY: as in `differs`: no slice of this list is in use.
             self.count += usize::from(unsafe { self.after.put(self.count, *hashed) });
         }
-        self.void |= devices_write();
+        self.void |= (self.devices_write)();
     }
 }

@@ -406,7 +406,7 @@ fn pages_in_use() -> usize {
 
 /// Devices may write to memory of this process while it runs and nothing notices: to what is pinned for them, or by a read past the page
 /// cache (`O_DIRECT`), which takes hold of pages first and may take any time.
-fn devices_write() -> bool {
+pub(crate) fn devices_write() -> bool {
     let Ok(all) = std::fs::read_dir("/proc/self/fdinfo") else { return true };
     pinned() || all.flatten().any(|one| std::fs::read_to_string(one.path()).is_ok_and(|info| is_direct(&info)))
 }

@@ -20,7 +20,7 @@ mod window;
 use crate::capture::write_error::{STALL_LIMIT, WriteError};
 use crate::memory::maps::{self, Advice, Area, NODE_MEMORY};
 use crate::memory::pages::PAGE;
-use crate::track::{LiveScan, Noticed, Prepared, Tracker};
+use crate::track::{LiveScan, Noticed, Prepared, Tracker, devices_write};
 use mend_image::fixed::Fixed;
 use mend_image::record::{Mapping, mapping};
 use mend_image::rounds::{RoundEnd, RoundKind, Rounds, TAKEN};
@@ -150,7 +150,7 @@ impl Precopy {
             pagemap,
             memory,
             advice,
-            live: tracker.begin_rounds()?,
+            live: tracker.begin_rounds(devices_write)?,
             rounds: Rounds::new(&raw),
             buffers,
             waiting: (0, 0),

@@ -89,7 +89,7 @@ fn live_sequence(bench: &mut Bench, seed: u64) -> usize {
         bench.image(&arenas, &plans, true, true);
     }
     let ranges: Vec<_> = arenas.iter().map(Arena::range).collect();
-    let live = bench.tracker.begin_rounds().unwrap();
+    let live = bench.tracker.begin_rounds(pinned).unwrap();
     let mut copied = Copied { pages: Chain::new(), live, random: ChaCha8Rng::seed_from_u64(!seed) };
     let (rounds, operations) = (1 + random.random_range(0..5), 2 + random.random_range(0..30));
     let over = AtomicBool::new(false);

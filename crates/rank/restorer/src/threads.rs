@@ -20,6 +20,12 @@ use mend_restore::sys;
 const STACK: usize = 4096;
 /// Attempts to be given an id by the counter: whoever else makes a process or thread in between gets it.
 const ATTEMPTS: usize = 8;
+/// A thread of another restorer in this namespace may have an id for as long as it helps there: it is asked for again so many times,
+/// after a pause each.
+const MORE_ATTEMPTS: usize = 500;
+/// 10 ms, as a timespec.
+static PAUSE: [u64; 2] = [0, 10_000_000];
+const EEXIST: isize = 17;
 
 const ARCH_SET_FS: usize = 0x1002;
 const ARCH_SET_GS: usize = 0x1001;
@@ -89,7 +95,7 @@ pub fn make(threads: impl Iterator<Item = Thread> + Clone, capabilities: [u64; 3
         credentials::give_up(capabilities);
         for thread in others {
             let mut making = Making::new(thread);
-            let result = making.make(true, None);
+            let result = insist(|| making.make(true, None));
             making.check(result);
         }
         return;
@@ -100,7 +106,7 @@ pub fn make(threads: impl Iterator<Item = Thread> + Clone, capabilities: [u64; 3
     let Some(tid) = companion.start(threads) else {
         for thread in others {
             let mut making = Making::new(thread);
-            let result = making.make(true, Some(capabilities));
+            let result = insist(|| making.make(true, Some(capabilities)));
             making.check(result);
         }
         return credentials::give_up(capabilities);
@@ -120,12 +126,27 @@ pub fn make(threads: impl Iterator<Item = Thread> + Clone, capabilities: [u64; 3
             made as i64 == i64::from(thread.tid)
         });
         if !counted {
-            let result = desk.ask(Step::Make, &mut making);
+            let result = insist(|| desk.ask(Step::Make, &mut making));
             making.check(result);
         }
     }
     desk.end();
     companion.finish(tid);
+}
+
+/// Makes a thread; again after a while, if its id is taken.
+fn insist(mut make: impl FnMut() -> isize) -> isize {
+    let never = AtomicU32::new(0);
+    let mut result = make();
+    for _ in 0..MORE_ATTEMPTS {
+        if result != -EEXIST {
+            break;
+        }
+        // SAFETY: FUTEX_WAIT_PRIVATE reads the word, which nobody changes, and the time: a pause.
+        let _ = unsafe { sys::call(sys::FUTEX, [(&raw const never) as usize, 128, 0, PAUSE.as_ptr() as usize, 0, 0]) };
+        result = make();
+    }
+    result
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use mend_simulation::{Defect, first_find};
 
 const SEEDS: u64 = 10_000;
 
-const ALL: [Safeguard; 28] = [
+const ALL: [Safeguard; 29] = [
     AtHome,
     SourceGoes,
     TargetGoes,
@@ -22,6 +22,7 @@ const ALL: [Safeguard; 28] = [
     BasesAreChecked,
     OneAtATime,
     EndOfInputMoves,
+    OneStopsAtATime,
     RemovalWaits,
     AllOrNone,
     LossesEndTheJob,

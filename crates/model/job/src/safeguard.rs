@@ -35,6 +35,8 @@ pub enum Safeguard {
     OneAtATime,
     /// The end of standard input reaches a rank that was being copied when it came.
     EndOfInputMoves,
+    /// Of several ranks that move, one at a time stands still.
+    OneStopsAtATime,
     /// Checkpoints are not removed while they are being merged.
     RemovalWaits,
     /// Restored ranks go on only when all are complete.

@@ -4,7 +4,9 @@ use crate::{RestoreError, sys};
 use mend_image::ranges::Range;
 use mend_image::record::mapping;
 
-pub(crate) const ENOMEM: i32 = 12;
+const ENOMEM: i32 = 12;
+/// Descriptor and offset of memory without a file.
+pub(crate) const NO_FILE: (usize, u64) = (usize::MAX, 0);
 
 /// Advice by flag, as madvise(2) numbers it.
 const ADVICE: [(u32, usize); 8] = [
@@ -40,24 +42,40 @@ pub(crate) fn advise(start: u64, length: usize, flags: u32) {
     }
 }
 
+/// Maps at an address where nothing is mapped. Where there is too little memory to set aside, as on a node with less than the other, the
+/// mapping comes back all the same. `how`: flags of mmap(2).
+pub(crate) fn map_there(
+    (start, length): (u64, usize),
+    protection: usize,
+    how: usize,
+    (fd, offset): (usize, u64),
+) -> Result<(), RestoreError<'static>> {
+    let map = |more: usize| {
+        let how = how | sys::MAP_FIXED_NOREPLACE | more;
+        // SAFETY: MAP_FIXED_NOREPLACE: replaces nothing, neither of ours nor of the image.
+        unsafe { sys::call(sys::MMAP, [start as usize, length, protection, how, fd, offset as usize]) }
+    };
+    let mut mapped = map(0);
+    if mapped == Err(ENOMEM) {
+        mapped = map(sys::MAP_NORESERVE);
+    }
+    match mapped {
+        Ok(address) if address as u64 == start => Ok(()),
+        Ok(_) => Err(RestoreError::MapThere { length, start }),
+        Err(errno) => Err(RestoreError::Map { length, start, errno }),
+    }
+}
+
+/// Flags of mmap(2) for private memory without a file.
+fn private(flags: u32) -> usize {
+    let more = if flags & mapping::RESERVED != 0 { 0 } else { sys::MAP_NORESERVE };
+    sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | more
+}
+
 /// Maps private memory without a file, readable and writable, where nothing is mapped.
 pub(crate) fn map_private(start: u64, end: u64, flags: u32) -> Result<(), RestoreError<'static>> {
     let length = (end - start) as usize;
-    let map = |reserved: bool| {
-        let more = if reserved { 0 } else { sys::MAP_NORESERVE };
-        let how = sys::MAP_FIXED_NOREPLACE | sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | more;
-        // SAFETY: MAP_FIXED_NOREPLACE: replaces nothing, neither of ours nor of the image.
-        unsafe { sys::call(sys::MMAP, [start as usize, length, sys::PROT_READ | sys::PROT_WRITE, how, usize::MAX, 0]) }
-    };
-    let mut mapped = map(flags & mapping::RESERVED != 0);
-    if mapped == Err(ENOMEM) {
-        mapped = map(false);
-    }
-    match mapped {
-        Ok(address) if address as u64 == start => {}
-        Ok(_) => return Err(RestoreError::MapThere { length, start }),
-        Err(errno) => return Err(RestoreError::Map { length, start, errno }),
-    }
+    map_there((start, length), sys::PROT_READ | sys::PROT_WRITE, private(flags), NO_FILE)?;
     advise(start, length, flags);
     Ok(())
 }
@@ -82,22 +100,15 @@ fn advise_one((start, end): Range, advice: usize) -> Result<(), RestoreError<'st
 /// Maps private memory as [`map_private`] does, but marked, and joined to marked neighbours alone: without access it is like none.
 pub(crate) fn map_marked((start, end): Range, flags: u32) -> Result<(), RestoreError<'static>> {
     let length = (end - start) as usize;
-    let reserved = flags & mapping::RESERVED != 0;
-    for more in [if reserved { 0 } else { sys::MAP_NORESERVE }, sys::MAP_NORESERVE] {
-        let how = sys::MAP_FIXED_NOREPLACE | sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | more;
-        // SAFETY: MAP_FIXED_NOREPLACE: replaces nothing, neither of ours nor of the image.
-        let mapped = unsafe { sys::call(sys::MMAP, [start as usize, length, 0, how, usize::MAX, 0]) };
-        match mapped {
-            Ok(address) if address as u64 == start => {}
-            Ok(_) => return Err(RestoreError::MapThere { length, start }),
-            Err(errno) => return Err(RestoreError::Map { length, start, errno }),
-        }
+    // What has no access is set aside when it becomes writable.
+    for more in [0, sys::MAP_NORESERVE] {
+        map_there((start, length), 0, private(flags) | more, NO_FILE)?;
         advise(start, length, flags);
         mark_private((start, end), flags)?;
         // SAFETY: what was just mapped.
         match unsafe { sys::call(sys::MPROTECT, [start as usize, length, sys::PROT_READ | sys::PROT_WRITE, 0, 0, 0]) } {
             Ok(_) => return Ok(()),
-            // A node with less memory than the other: without a reservation it goes.
+            // As in [`map_there`].
             Err(ENOMEM) => unmap((start, end)),
             Err(errno) => return Err(RestoreError::Protect { start, errno }),
         }

@@ -7,6 +7,15 @@ use mend_image::ranges::Range;
 
 const ENOMEM: i32 = 12;
 
+/// What may come from zeroed memory.
+///
+/// # Safety
+/// Zeros are a valid value.
+pub unsafe trait Zeroed: Copy {}
+
+// SAFETY: two numbers.
+unsafe impl Zeroed for Range {}
+
 /// See the module.
 pub struct Arena {
     start: u64,
@@ -58,14 +67,14 @@ impl Arena {
         Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, length) })
     }
 
-    /// New memory for so many ranges.
+    /// New memory for so many items.
     ///
     /// # Errors
     /// As for [`Arena::take`].
     #[expect(clippy::mut_from_ref, reason = "each part is handed out once")]
-    pub fn take_ranges(&self, count: usize) -> Result<&mut [Range], RestoreError<'static>> {
-        let bytes = self.take(count * size_of::<Range>())?;
-        // SAFETY: page-aligned, zeroed (a valid range), as long as needed, handed out once.
+    pub fn take_array<T: Zeroed>(&self, count: usize) -> Result<&mut [T], RestoreError<'static>> {
+        let bytes = self.take(count * size_of::<T>())?;
+        // SAFETY: page-aligned, zeroed (a valid item, says the trait), as long as needed, handed out once.
         Ok(unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) })
     }
 

@@ -9,9 +9,9 @@
 //! neither holds nor keeps.
 
 use crate::anonymous::{discard, has_advice, map_marked, map_private, mark_private, settle_as_one, unmap, unmark};
-use crate::arena::Arena;
+use crate::arena::{Arena, Zeroed};
 use crate::fill::{Found, Resources, Scope, Target, run, take_room};
-use crate::list::List;
+use crate::list::{Array, List};
 use crate::lock::Lock;
 use crate::stream::{Record, Source, Stream};
 use crate::{RestoreError, sys};
@@ -40,55 +40,51 @@ const CLASS: u32 = mapping::RESERVED
     | mapping::POOL;
 
 /// Memory that the kernel has in one mapping, whatever is mapped beside it later.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Piece {
     start: u64,
     end: u64,
     flags: u32,
-    /// Of a group: 1 if nothing stays in it.
-    empty: u32,
 }
 
-/// A growing list of pieces, ascending.
-struct Pieces<'a> {
-    arena: &'a Arena,
-    room: &'a mut [Piece],
-    count: usize,
+// SAFETY: numbers.
+unsafe impl Zeroed for Piece {}
+
+/// Mappings that must be able to be one.
+#[derive(Clone, Copy)]
+struct Group {
+    start: u64,
+    end: u64,
+    flags: u32,
+    /// Nothing stays in it.
+    empty: bool,
 }
 
-impl<'a> Pieces<'a> {
-    fn new(arena: &'a Arena) -> Self {
-        Self { arena, room: &mut [], count: 0 }
-    }
+// SAFETY: numbers, and a `bool`, of which zero is a value.
+unsafe impl Zeroed for Group {}
 
-    fn push(&mut self, piece: Piece) -> Result<(), RestoreError<'static>> {
-        if self.count == self.room.len() {
-            let count = (2 * self.count).max(1024);
-            let bytes = self.arena.take(count * size_of::<Piece>())?;
-            // SAFETY: page-aligned, zeroed (a valid piece), as long as needed, handed out once.
-            let larger = unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast::<Piece>(), count) };
-            larger[..self.count].copy_from_slice(self.room);
-            self.room = larger;
+/// Memory that has no place in the image where it was, and lies elsewhere now.
+#[derive(Clone, Copy)]
+struct Aside {
+    start: u64,
+    end: u64,
+    to: u64,
+}
+
+// SAFETY: numbers.
+unsafe impl Zeroed for Aside {}
+
+/// Pieces, ascending.
+type Pieces<'a> = Array<'a, Piece>;
+
+/// Adds what belongs to the mapping of the last piece, if it follows that and is of the same class; else as a piece of its own.
+fn extend(pieces: &mut Pieces, piece: Piece) -> Result<(), RestoreError<'static>> {
+    match pieces.all_mut().last_mut() {
+        Some(last) if (last.end, last.flags) == (piece.start, piece.flags) => {
+            last.end = piece.end;
+            Ok(())
         }
-        self.room[self.count] = piece;
-        self.count += 1;
-        Ok(())
-    }
-
-    /// Adds what belongs to the mapping of the last piece, if it follows that and is of the same class; else as a piece of its own.
-    fn extend(&mut self, piece: Piece) -> Result<(), RestoreError<'static>> {
-        match self.room[..self.count].last_mut() {
-            Some(last) if (last.end, last.flags) == (piece.start, piece.flags) => {
-                last.end = piece.end;
-                Ok(())
-            }
-            _ => self.push(piece),
-        }
-    }
-
-    fn all(&self) -> &[Piece] {
-        &self.room[..self.count]
+        _ => pieces.push(piece),
     }
 }
 
@@ -104,14 +100,13 @@ pub struct Early<'a> {
     listing: bool,
     /// Memory that has its place in the image.
     placed: List<'a>,
-    /// Mappings that must be able to be one (see [`Early::make_way`]).
-    groups: Pieces<'a>,
+    /// See [`Early::make_way`].
+    groups: Array<'a, Group>,
     /// The group that is being mapped or the next one, and whether it is marked.
     group: usize,
     marked: bool,
-    /// Memory that has not: where it was, and where it lies now.
-    aside: Pieces<'a>,
-    to: &'a mut [u64],
+    /// Memory that has not.
+    aside: Array<'a, Aside>,
 }
 
 /// Receives all rounds from a stream whose header announced them; the image follows on the same descriptor.
@@ -130,11 +125,10 @@ pub fn receive<'a>(stream: Stream, arena: &'a Arena) -> Result<Early<'a>, Restor
         spare: new(),
         listing: false,
         placed: List::new(arena),
-        groups: new(),
+        groups: Array::new(arena),
         group: 0,
         marked: false,
-        aside: new(),
-        to: &mut [],
+        aside: Array::new(arena),
     };
     let room = take_room(arena)?;
     loop {
@@ -186,7 +180,7 @@ impl Early<'_> {
     /// Adds areas to the list under way, or to a new one. `None`: they are not what a list can have.
     fn list(&mut self, payload: &[u8], first: bool) -> Option<Result<(), RestoreError<'static>>> {
         if first {
-            self.listed.count = 0;
+            self.listed.clear();
         }
         self.listing = true;
         let zone = ZONES.get(self.header.zone as usize)?;
@@ -198,7 +192,7 @@ impl Early<'_> {
             if !aligned || record.start < last.max(4096) || record.start >= record.end || record.end > TOP || !outside {
                 return None;
             }
-            let piece = Piece { start: record.start, end: record.end, flags: record.flags & CLASS, empty: 0 };
+            let piece = Piece { start: record.start, end: record.end, flags: record.flags & CLASS };
             if let Err(error) = self.listed.push(piece) {
                 return Some(Err(error));
             }
@@ -208,17 +202,15 @@ impl Early<'_> {
 
     /// Maps what is new in the list, and unmaps what is no longer in it.
     fn settle(&mut self) -> Result<(), RestoreError<'static>> {
-        self.spare.count = 0;
+        self.spare.clear();
         let mut old = 0;
         // The piece that the last part is of.
         let mut part_of = None;
-        for index in 0..self.listed.count {
-            let area = self.listed.all()[index];
+        for area in self.listed.all().iter().copied() {
             let mut at = area.start;
             while at < area.end {
                 // What lies before it is in no area any more.
-                while old < self.pieces.count && self.pieces.room[old].start < at {
-                    let piece = &mut self.pieces.room[old];
+                while let Some(piece) = self.pieces.all_mut().get_mut(old).filter(|piece| piece.start < at) {
                     unmap((piece.start, piece.end.min(at)));
                     piece.start = piece.end.min(at);
                     old += usize::from(piece.start == piece.end);
@@ -228,11 +220,11 @@ impl Early<'_> {
                         let end = piece.end.min(area.end);
                         let part = Piece { end, ..piece };
                         if part_of.replace(old) == Some(old) {
-                            self.spare.extend(part)?
+                            extend(&mut self.spare, part)?
                         } else {
                             self.spare.push(part)?
                         }
-                        self.pieces.room[old].start = end;
+                        self.pieces.all_mut()[old].start = end;
                         old += usize::from(end == piece.end);
                         at = end;
                     }
@@ -244,7 +236,7 @@ impl Early<'_> {
                         if has_advice(area.flags) {
                             self.spare.push(new)?
                         } else {
-                            self.spare.extend(new)?
+                            extend(&mut self.spare, new)?
                         }
                         part_of = None;
                         at = end;
@@ -252,7 +244,7 @@ impl Early<'_> {
                 }
             }
         }
-        for piece in &self.pieces.room[old..self.pieces.count] {
+        for piece in &self.pieces.all()[old..] {
             unmap((piece.start, piece.end));
         }
         core::mem::swap(&mut self.pieces, &mut self.spare);
@@ -283,10 +275,15 @@ impl Early<'_> {
         }
     }
 
+    /// Whether a mapping is of private memory without a file that ordinary pages make up.
+    fn has_plain_memory(record: &Mapping) -> bool {
+        const OTHER: u32 = mapping::SHARED | mapping::VDSO | mapping::VVAR | mapping::GROWS_DOWN | mapping::POOL;
+        record.object == mapping::NO_OBJECT && record.flags & OTHER == 0
+    }
+
     /// Whether a mapping can have the memory of a piece as it is.
     fn fits(record: &Mapping, piece: &Piece) -> bool {
-        const OTHER: u32 = mapping::SHARED | mapping::VDSO | mapping::VVAR | mapping::GROWS_DOWN | mapping::POOL;
-        record.object == mapping::NO_OBJECT && record.flags & OTHER == 0 && record.flags & CLASS == piece.flags
+        Self::has_plain_memory(record) && record.flags & CLASS == piece.flags
     }
 
     /// Before anything of the image is mapped: takes away what is in the way of its mappings (ascending), and notes what stays.
@@ -313,7 +310,7 @@ impl Early<'_> {
             let fitting = self.within(group).filter(|piece| Self::fits(&first, piece));
             let stays = fitting.map(|piece| clip(&piece, group)).max_by_key(|range| range.1 - range.0);
             let index = self.pieces.all().partition_point(|piece| piece.end <= group.0);
-            for index in index..self.pieces.count {
+            for index in index..self.pieces.all().len() {
                 let piece = self.pieces.all()[index];
                 if piece.start >= group.1 {
                     break;
@@ -321,9 +318,9 @@ impl Early<'_> {
                 let range = clip(&piece, group);
                 if Some(range) == stays { self.placed.push(range)? } else { self.move_aside(range)? }
             }
-            let several = first.end != last.end && Self::fits(&first, &Piece { flags: first.flags & CLASS, ..Piece::default() });
+            let several = first.end != last.end && Self::has_plain_memory(&first);
             if stays.is_some() || several {
-                self.groups.push(Piece { start: group.0, end: group.1, flags: first.flags, empty: u32::from(stays.is_none()) })?;
+                self.groups.push(Group { start: group.0, end: group.1, flags: first.flags, empty: stays.is_none() })?;
             }
         }
         self.unmap_within((at, TOP));
@@ -355,7 +352,7 @@ impl Early<'_> {
     pub(crate) fn end_groups(&mut self, below: u64) -> Result<(), RestoreError<'static>> {
         while let Some(group) = self.groups.all().get(self.group).copied().filter(|group| group.end <= below) {
             if core::mem::take(&mut self.marked) {
-                if group.empty != 0 {
+                if group.empty {
                     settle_as_one((group.start, group.end));
                 }
                 unmark((group.start, group.end), group.flags)?;
@@ -386,16 +383,7 @@ impl Early<'_> {
         // SAFETY: replaces memory that was just handed out, and is used by nobody, by a part of an area.
         unsafe { sys::call(sys::MREMAP, [start as usize, length, length, MREMAP_MAYMOVE_FIXED, to, 0]) }
             .map_err(|errno| RestoreError::Map { length, start, errno })?;
-        if self.aside.count == self.to.len() {
-            let count = (2 * self.to.len()).max(512);
-            let bytes = self.arena.take(count * 8)?;
-            // SAFETY: page-aligned, zeroed, as long as needed, handed out once.
-            let larger = unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast::<u64>(), count) };
-            larger[..self.to.len()].copy_from_slice(self.to);
-            self.to = larger;
-        }
-        self.to[self.aside.count] = to as u64;
-        self.aside.push(Piece { start, end, ..Piece::default() })
+        self.aside.push(Aside { start, end, to: to as u64 })
     }
 
     /// The parts of a mapping that have no memory yet, ascending.
@@ -440,14 +428,14 @@ pub fn fill_rest<'s>(
             return Err(newest.inconsistent());
         }
     }
-    for (piece, to) in early.aside.all().iter().zip(early.to.iter()) {
-        for (start, end) in meet(kept.all(), &[(piece.start, piece.end)]) {
-            let from = to + (start - piece.start);
+    for aside in early.aside.all() {
+        for (start, end) in meet(kept.all(), &[(aside.start, aside.end)]) {
+            let from = aside.to + (start - aside.start);
             // SAFETY: the target opened what is kept; the memory aside is nobody else's.
             unsafe { core::ptr::copy_nonoverlapping(from as *const u8, start as *mut u8, (end - start) as usize) };
             with.progress.place(end - start);
         }
-        unmap((*to, to + (piece.end - piece.start)));
+        unmap((aside.to, aside.to + (aside.end - aside.start)));
     }
     let mut left = List::new(with.arena);
     left.extend(ranges::without(early.placed.all(), stored.all()))?;

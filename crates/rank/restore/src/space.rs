@@ -1,6 +1,6 @@
 //! The image's address space: mapped, filled, given its final form.
 
-use crate::anonymous::{ENOMEM, advise};
+use crate::anonymous::{NO_FILE, advise, map_there};
 use crate::arena::Arena;
 use crate::fill::Target;
 use crate::rounds::{Early, TOP};
@@ -114,7 +114,7 @@ impl<'a> Building<'a> {
         let mut reader = None;
         let fd = if record.object == mapping::NO_OBJECT {
             flags |= sys::MAP_ANONYMOUS;
-            usize::MAX
+            NO_FILE.0
         } else if let Some(fd) = self.memory_of(record.object as usize) {
             let writable = record.flags & mapping::MAY_WRITE != 0 || record.protection as usize & sys::PROT_WRITE != 0;
             let kept = self.tables.objects().nth(record.object as usize).is_some_and(|object| object.flags & object::KEEP != 0);
@@ -126,27 +126,18 @@ impl<'a> Building<'a> {
         } else {
             self.file_of(record.object, last_file)?
         };
-        let length = (record.end - record.start) as usize;
-        let arguments = [record.start as usize, length, record.protection as usize, flags, fd, record.offset as usize];
+        let (start, length) = (record.start, (record.end - record.start) as usize);
         let pool = (record.flags & mapping::POOL != 0).then(|| from_pool(record, flags)).flatten();
-        // SAFETY: MAP_FIXED_NOREPLACE: replaces nothing, neither of ours nor of the image.
-        let mut mapped = pool.map_or_else(|| unsafe { sys::call(sys::MMAP, arguments) }, Ok);
-        if mapped == Err(ENOMEM) {
-            // A node with less memory than the other: the mapping comes back all the same.
-            let arguments = [arguments[0], length, arguments[2], flags | sys::MAP_NORESERVE, fd, arguments[5]];
-            // SAFETY: as above.
-            mapped = unsafe { sys::call(sys::MMAP, arguments) };
-        }
+        let mapped = match pool {
+            Some(address) if address as u64 == start => Ok(()),
+            Some(_) => Err(RestoreError::MapThere { length, start }),
+            None => map_there((start, length), record.protection as usize, flags, (fd, record.offset)),
+        };
         if let Some(fd) = reader {
             // The mapping lives on.
             sys::close(fd);
         }
-        let start = record.start;
-        match mapped {
-            Ok(address) if address as u64 == start => {}
-            Ok(_) => return Err(RestoreError::MapThere { length, start }),
-            Err(errno) => return Err(RestoreError::Map { length, start, errno }),
-        }
+        mapped?;
         advise(start, length, record.flags);
         Ok(())
     }

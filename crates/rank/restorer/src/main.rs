@@ -49,7 +49,7 @@ use mend_image::record::{MAX_PAGES, Process};
 use mend_restore::fill::{Resources, fill};
 use mend_restore::rounds::{fill_rest, receive};
 use mend_restore::space::Building;
-use mend_restore::stream::{Progress, Stream};
+use mend_restore::stream::{Progress, Record, Stream};
 use mend_restore::sys;
 use mend_restore::tables::Tables;
 use xxhash_rust::xxh3::xxh3_64;
@@ -111,20 +111,26 @@ fn restore(arguments: Arguments) -> ! {
         restore_live(arguments, stream, &header, &own);
     }
 
-    let room = zone::take(MAX_PAGES as usize + 8);
-    let unread = |role, bytes: &[u8]| status(&Status::Unread { role, bytes });
-    let (tables, first) = or_fail(Tables::read(&mut stream, &ARENA, room, unread));
-    let process = or_fail(tables.check(&stream));
-    if !own.same_shape(tables.mappings()) {
-        fail(Failure::Machine, 0, text!("this kernel places its vdso in another way than {}", header.kernel()));
-    }
-    or_fail(tables.check_files(&stream, room));
+    let (tables, first, process) = read_tables(&mut stream, &own);
 
     own.leave();
     let mut building = or_fail(Building::map(tables, &ARENA, arguments.mode, header.top_descriptor));
     let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &Help(tables) };
     or_fail(fill(stream, first, &arguments.images.all()[1..], &mut building, resources));
     complete(arguments, &own, tables, process, &mut building, (began, 0))
+}
+
+/// Reads what an image says of the process, and checks that it can be built here. The first record after that comes with it.
+fn read_tables(stream: &mut Stream<'static>, own: &Space) -> (Tables<'static>, Record<'static>, Process) {
+    let room = zone::take(MAX_PAGES as usize + 8);
+    let unread = |role, bytes: &[u8]| status(&Status::Unread { role, bytes });
+    let (tables, first) = or_fail(Tables::read(stream, &ARENA, room, unread));
+    let process = or_fail(tables.check(stream));
+    if !own.same_shape(tables.mappings()) {
+        fail(Failure::Machine, 0, text!("this kernel places its vdso in another way than {}", stream.header().kernel()));
+    }
+    or_fail(tables.check_files(stream, room));
+    (tables, first, process)
 }
 
 /// Receives a process that still runs elsewhere, round by round, and then its image.
@@ -146,14 +152,7 @@ fn restore_live(arguments: Arguments, stream: Stream<'static>, first_header: &He
     }
     let arguments = inherited::move_above(Arguments { attach, ..arguments }, header.top_descriptor);
     stream.renumber(arguments.images.all()[0]);
-    let room = zone::take(MAX_PAGES as usize + 8);
-    let unread = |role, bytes: &[u8]| status(&Status::Unread { role, bytes });
-    let (tables, first) = or_fail(Tables::read(&mut stream, &ARENA, room, unread));
-    let process = or_fail(tables.check(&stream));
-    if !own.same_shape(tables.mappings()) {
-        fail(Failure::Machine, 0, text!("this kernel places its vdso in another way than {}", header.kernel()));
-    }
-    or_fail(tables.check_files(&stream, room));
+    let (tables, first, process) = read_tables(&mut stream, own);
     let mut building = or_fail(Building::map_over(tables, &ARENA, arguments.mode, header.top_descriptor, &mut early));
     let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &Help(tables) };
     or_fail(fill_rest(stream, first, &early, &mut building, resources));

@@ -9,6 +9,7 @@ use mend_coordination::batch::Batch;
 use mend_messages::agent::{ImageId, Request};
 use mend_messages::job::Rank;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 /// What a rank's process is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +35,22 @@ impl Phase {
     }
 }
 
+/// The node whose daemon has this address: its number is the last of the four.
+pub fn node_at(address: SocketAddr) -> usize {
+    match address.ip() {
+        IpAddr::V4(ip) => ip.octets()[3] as usize,
+        IpAddr::V6(_) => 0,
+    }
+}
+
 /// Where a rank is copied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receiver {
-    /// The node.
+    /// The node that it goes to.
     pub at: usize,
     /// The process that is being built there.
     pub attempt: u64,
-    /// Of the transfer.
+    /// Names the transfer.
     pub token: [u8; 16],
 }
 

@@ -87,7 +87,7 @@ pub enum Failure {
     },
     /// The node that a rank was to move to did not build it.
     NotRebuilt {
-        /// Which rank.
+        /// The rank that was to move.
         rank: Rank,
         /// The node that was to build it.
         node: NodeIndex,

@@ -33,7 +33,7 @@ pub enum RoundKind {
     Pages = 65,
     /// Pages of zeros: see [`crate::kept`].
     Zeros = 66,
-    /// [`RoundEnd`].
+    /// The end of a round, as a [`RoundEnd`].
     Done = 67,
     /// No more than that the sender lives.
     Alive = 68,

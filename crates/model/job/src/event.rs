@@ -395,9 +395,9 @@ pub enum Outcome {
     Moving(MoveProgress),
     /// To `Migrate`.
     Migrated(MigrationDone),
-    /// To `Hurry`.
+    /// To `Hurry`: the rank is stopped, or will be as soon as its move begins.
     Hurried,
-    /// To `CancelMove`.
+    /// To `CancelMove`: the rank stays where it is.
     CancelledMove,
     /// To `Explain`: per rank its node, and what its agent found or why it could not be asked.
     Explained(Vec<(Rank, NodeIndex, Result<Inspection, Unexplained>)>),

@@ -278,7 +278,7 @@ pub enum Reply {
     Saved(Saved),
     /// To `Precopy`: the first round begins.
     Precopying,
-    /// To `EndPrecopy`.
+    /// To `EndPrecopy`: nothing more is copied.
     PrecopyEnded,
     /// To `KeepFiles`: the program's files. That one of them could not be kept is no failure.
     Kept(Vec<KeptFile>),

@@ -229,9 +229,9 @@ pub enum Answer {
     Moving(MoveProgress),
     /// To `Migrate`.
     Migrated(MigrationDone),
-    /// To `Hurry`.
+    /// To `Hurry`: the rank is stopped, or will be as soon as its move begins.
     Hurried,
-    /// To `CancelMove`.
+    /// To `CancelMove`: the rank stays where it is.
     CancelledMove,
     /// To `Explain`.
     Explained(Vec<Explanation>),

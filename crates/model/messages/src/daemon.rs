@@ -369,7 +369,7 @@ pub enum FromDaemon {
     },
     /// Something about a rank for the job's journal.
     Report {
-        /// Which rank.
+        /// The rank that it is about.
         rank: Rank,
         /// What was noticed.
         report: Report,

@@ -154,12 +154,12 @@ impl AgentRouter {
             }
             Request::Precopy { .. } => self.fail(seq, rank, "a copy into a transfer has no transfer".into(), ""),
             Request::Save(order @ SaveOrder { target: SaveTarget::Begun, .. }) => {
-                self.ready_save(seq, rank, ranks, true, async { Ok(Ready::new(order, None)) });
+                self.ready_save(seq, rank, ranks, async { Ok(Ready::new(order, None)) });
             }
             Request::Save(order) => {
                 let made = self.sinks.clone().for_order(order);
                 let ready = async { made.await.map(|(order, given)| Ready::new(order, given)).map_err(NotReady::Sink) };
-                self.ready_save(seq, rank, ranks, true, ready);
+                self.ready_save(seq, rank, ranks, ready);
             }
             request => {
                 if let (Request::Resume, Some(slot)) = (&request, ranks.get(&rank)) {
@@ -179,7 +179,7 @@ impl AgentRouter {
             let file = image.into_descriptor(progress).map_err(TransferError::Socket)?;
             Ok(Ready { request: Request::Save(SaveOrder::full(SaveTarget::Descriptor)), file: Some(file), sink: None })
         };
-        self.ready_save(seq, rank, ranks, true, opening);
+        self.ready_save(seq, rank, ranks, opening);
     }
 
     /// A copy of a rank that runs on, into a transfer: opens it, then asks. Its input goes on, too.
@@ -192,11 +192,11 @@ impl AgentRouter {
             // Through threads that encrypt there is one way only.
             Ok(Ready { request: Request::Precopy { answered: !job.encrypt_data }, file: Some(file), sink: None })
         };
-        self.ready_save(seq, rank, ranks, false, opening);
+        self.ready_save(seq, rank, ranks, opening);
     }
 
     /// Gets the target, then, for an image, stops the rank's input, whose state is part of it.
-    fn ready_save(&mut self, seq: u64, rank: Rank, ranks: &LocalRanks, hold: bool, ready: impl Future<Output = Prepared> + Send + 'static) {
+    fn ready_save(&mut self, seq: u64, rank: Rank, ranks: &LocalRanks, ready: impl Future<Output = Prepared> + Send + 'static) {
         let (slot, attempt) = match (self.speaker(rank, true, ranks), ranks.get(&rank)) {
             (Ok((_, attempt)), Some(slot)) => (slot, attempt),
             (Err(reply), _) => return self.refuse(seq, rank, *reply),
@@ -205,7 +205,7 @@ impl AgentRouter {
         let (saves, commands) = (self.saves.clone(), slot.commands.clone().downgrade());
         tokio::spawn(async move {
             let ready = ready.await;
-            if let (Ok(_), true, Some(commands)) = (&ready, hold, commands.upgrade()) {
+            if let (Ok(Ready { request: Request::Save(_), .. }), Some(commands)) = (&ready, commands.upgrade()) {
                 let (done, held) = oneshot::channel();
                 // A rank that ended meanwhile is noticed by whoever gets the result.
                 let _ = commands.send(Command::Hold(done));

@@ -6,7 +6,7 @@ use crate::agent::failed;
 use crate::coming::{Coming, Fault, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US};
 use crate::disk::place;
 use crate::feeder::Feeder;
-use crate::node::{Node, Phase, Process};
+use crate::node::{Node, Phase, Process, node_at};
 use mend_job::event::{Event, NodeLoss};
 use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, SaveTarget, Unasked, Unwritten, Written};
 use mend_messages::control::Ask;
@@ -207,10 +207,7 @@ impl World {
             ToDaemon::SaveTo { seq, rank, address, token } => {
                 self.nodes[at].batch.drop_rest();
                 self.hold_input(at, rank);
-                let to = match address.ip() {
-                    std::net::IpAddr::V4(ip) => ip.octets()[3] as usize,
-                    std::net::IpAddr::V6(_) => 0,
-                };
+                let to = node_at(address);
                 match self.nodes[at].ranks.get_mut(&rank) {
                     Some(process) if process.phase == Phase::Suspended => {
                         process.questions.push(seq);

@@ -6,7 +6,7 @@
 use super::World;
 use crate::agent::failed;
 use crate::coming::{Coming, Fault, MILLISECOND_US, SECOND_US};
-use crate::node::{Phase, Receiver};
+use crate::node::{Phase, Receiver, node_at};
 use mend_messages::agent::{Reply, Round, Saved, Unasked};
 use mend_messages::daemon::FromDaemon;
 use mend_messages::job::Rank;
@@ -15,10 +15,7 @@ use std::net::SocketAddr;
 impl World {
     pub(crate) fn precopy_to(&mut self, at: usize, rank: Rank, seq: u64, address: SocketAddr, token: [u8; 16]) {
         self.nodes[at].batch.drop_rest();
-        let to = match address.ip() {
-            std::net::IpAddr::V4(ip) => ip.octets()[3] as usize,
-            std::net::IpAddr::V6(_) => 0,
-        };
+        let to = node_at(address);
         match self.nodes[at].ranks.get_mut(&rank) {
             Some(process) if process.phase == Phase::Runs => {
                 process.questions.push(seq);

@@ -6,6 +6,7 @@
 use super::World;
 use crate::coming::{Coming, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US};
 use crate::disk::{Image, place};
+use crate::node::node_at;
 use crate::stores::{ExpectedImage, file, store_of};
 use mend_job::event::Event;
 use mend_job::setup::{Adopted, AdoptedImage, SearchSetup};
@@ -175,10 +176,7 @@ impl World {
                 self.done(at, task, if found.is_some() { Ok(TierDone::Image(path)) } else { missing() });
             }
             TierOrder::Send { image, from, address, token, hurry } => {
-                let to = match address.ip() {
-                    std::net::IpAddr::V4(ip) => ip.octets()[3] as usize,
-                    std::net::IpAddr::V6(_) => 0,
-                };
+                let to = node_at(address);
                 if self.works(life, to) && !self.nodes[to].images.contains_key(&token) && self.now < until {
                     // A stream may be there before the order to expect it.
                     let order = Box::new(TierOrder::Send { image, from, address, token, hurry });

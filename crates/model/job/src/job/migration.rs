@@ -13,6 +13,7 @@ use mend_messages::control::{Ask, MigrationDone, MoveMode};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_policy::precopy::Bounds;
+use std::net::SocketAddr;
 
 /// Longest time the image of one rank may take to another node, microseconds.
 const MAX_STREAM_US: u64 = 3_600_000_000;
@@ -61,9 +62,7 @@ impl Job {
                 }
                 migration::Action::Precopy => {
                     (*begun, *fed) = (true, stdin);
-                    let token = self.expect_transfer(rank, target);
-                    let address = self.roster.nodes[target as usize].setup.address;
-                    let seq = self.new_seq(rank, MAX_BEGIN_US);
+                    let (seq, address, token) = self.expect_transfer(rank, target, MAX_BEGIN_US);
                     self.send_to_rank(rank, ToDaemon::PrecopyTo { seq, rank, address, token });
                 }
                 migration::Action::Withdraw => {
@@ -74,9 +73,7 @@ impl Job {
                 migration::Action::Stream => {
                     *begun = true;
                     self.roster.ranks[rank as usize].open = false;
-                    let token = self.expect_transfer(rank, target);
-                    let address = self.roster.nodes[target as usize].setup.address;
-                    let seq = self.new_seq(rank, MAX_STREAM_US);
+                    let (seq, address, token) = self.expect_transfer(rank, target, MAX_STREAM_US);
                     self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address, token });
                 }
                 migration::Action::Commit => {
@@ -119,12 +116,12 @@ impl Job {
         }
     }
 
-    /// Has a rank built at the target, from what will come with this token.
-    fn expect_transfer(&mut self, rank: Rank, target: NodeIndex) -> [u8; 16] {
+    /// Has a rank built at the target, from what its source will send there: the number of that request, the target's address, the token.
+    fn expect_transfer(&mut self, rank: Rank, target: NodeIndex, patience_us: u64) -> (u64, SocketAddr, [u8; 16]) {
         let token = self.tokens.draw();
         let stdin = self.stdin && rank == 0;
         self.send(target, ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, image: None, stdin });
-        token
+        (self.new_seq(rank, patience_us), self.roster.nodes[target as usize].setup.address, token)
     }
 
     fn reopen(&mut self, rank: Rank) {

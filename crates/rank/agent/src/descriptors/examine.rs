@@ -126,8 +126,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
     let control = |command: i32| check(unsafe { syscall(libc::SYS_fcntl, [borrowed.as_raw_fd() as usize, command as usize, 0, 0, 0, 0]) });
     let flags = control(libc::F_GETFL).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))? as i32;
     // The flag is the number's, and this may be a duplicate.
-    let shown = fdinfo::field(&info, "flags:").and_then(|text| i32::from_str_radix(text, 8).ok()).unwrap_or(0);
-    let close_on_exec = shown & libc::O_CLOEXEC != 0;
+    let close_on_exec = fdinfo::flags(&info) & libc::O_CLOEXEC != 0;
     let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
     let identity = (stat.st_dev, stat.st_ino);
     let unopenable = || unopenable::obstacle(borrowed, stat, &link).filter(|_| flags & libc::O_PATH == 0);

@@ -9,7 +9,7 @@ mod calls;
 mod epoll;
 mod eventfd;
 mod examine;
-mod fdinfo;
+pub(crate) mod fdinfo;
 pub(crate) mod file_attributes;
 pub(crate) mod inherited;
 pub(crate) mod kept_files;

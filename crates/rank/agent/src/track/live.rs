@@ -242,7 +242,7 @@ impl LiveScan {
     pub fn end_round(&mut self) {
         self.before = (std::mem::replace(&mut self.after, self.before.0), self.count);
         (self.at, self.count) = (0, 0);
-        self.void |= (self.devices_write)();
+        self.void = self.void || (self.devices_write)();
     }
 
     /// What this round did not come to is as the round before left it.
@@ -255,6 +255,6 @@ impl LiveScan {
             // SAFETY: as in `differs`: no slice of this list is in use.
             self.count += usize::from(unsafe { self.after.put(self.count, *hashed) });
         }
-        self.void |= (self.devices_write)();
+        self.void = self.void || (self.devices_write)();
     }
 }

@@ -23,6 +23,7 @@ mod soft;
 #[cfg(test)]
 mod tests;
 
+use crate::descriptors::fdinfo;
 use crate::descriptors::table::move_high;
 use crate::memory::maps::Area;
 use blocks::Split;
@@ -407,14 +408,12 @@ fn pages_in_use() -> usize {
 /// Devices may write to memory of this process while it runs and nothing notices: to what is pinned for them, or by a read past the page
 /// cache (`O_DIRECT`), which takes hold of pages first and may take any time.
 pub(crate) fn devices_write() -> bool {
-    let Ok(all) = std::fs::read_dir("/proc/self/fdinfo") else { return true };
-    pinned() || all.flatten().any(|one| std::fs::read_to_string(one.path()).is_ok_and(|info| is_direct(&info)))
-}
-
-/// Whether a descriptor is for direct I/O, by the text of its fdinfo.
-fn is_direct(info: &str) -> bool {
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok()).is_some_and(|flags| flags & libc::O_DIRECT != 0)
+    let direct = |info: &str| fdinfo::flags(info) & libc::O_DIRECT != 0;
+    let any_direct = || match std::fs::read_dir("/proc/self/fdinfo") {
+        Ok(all) => all.flatten().any(|one| std::fs::read_to_string(one.path()).is_ok_and(|info| direct(&info))),
+        Err(_) => true,
+    };
+    pinned() || any_direct()
 }
 
 /// Devices may write to memory of this process without its page tables (RDMA, GPUs, fixed buffers of io_uring).

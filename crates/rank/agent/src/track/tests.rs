@@ -228,7 +228,8 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn run(method: &str) {
+/// Runs sequences by seed, and says which failed. Each returns how many pages were left to what came before, some of which there must be.
+fn run_sequences(method: &str, what: &str, sequence: fn(&mut Bench, u64) -> usize) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let Some(mut bench) = Bench::new(method) else { return };
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
@@ -244,12 +245,16 @@ fn run(method: &str) {
         match result {
             Ok(pages) => kept += pages,
             Err(panic) => {
-                eprintln!("{method}: failed with MEND_DIFFERENTIAL_SEED={seed}");
+                eprintln!("{method}, {what}: failed with MEND_DIFFERENTIAL_SEED={seed}");
                 std::panic::resume_unwind(panic);
             }
         }
     }
-    assert!(kept != 0, "nothing was ever left to a base");
+    assert!(kept != 0, "nothing was ever left to what came before");
+}
+
+fn run(method: &str) {
+    run_sequences(method, "images", sequence);
 }
 
 /// One sequence: a full image, then incremental ones, with operations between.

@@ -135,26 +135,7 @@ fn live_sequence(bench: &mut Bench, seed: u64) -> usize {
 }
 
 fn run_live(method: &str) {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(mut bench) = Bench::new(method) else { return };
-    for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the handler makes system calls alone.
-        unsafe { libc::signal(signal, on_fault as *const () as usize) };
-    }
-    let chosen = std::env::var("MEND_DIFFERENTIAL_SEED").ok().and_then(|text| text.parse::<u64>().ok());
-    let first = chosen.unwrap_or(std::process::id().into());
-    let count = if chosen.is_some() { 1 } else { number("MEND_DIFFERENTIAL_SEQUENCES", SEQUENCES) };
-    let mut kept = 0;
-    for seed in first..first + count {
-        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| live_sequence(&mut bench, seed))) {
-            Ok(pages) => kept += pages,
-            Err(panic) => {
-                eprintln!("{method}, live: failed with MEND_DIFFERENTIAL_SEED={seed}");
-                std::panic::resume_unwind(panic);
-            }
-        }
-    }
-    assert!(kept != 0, "nothing was ever left to the rounds");
+    run_sequences(method, "live", live_sequence);
 }
 
 #[test]

@@ -52,13 +52,13 @@ pub trait PacketWriter: Send {
     /// # Errors
     /// The channel is broken.
     fn acknowledged(&mut self) -> Result<Option<u64>, ChannelError>;
-    /// The socket.
+    /// The socket that is written to.
     fn socket(&self) -> &Placed;
-    /// The socket alone.
+    /// Gives the socket back; what waited to be written is lost.
     fn into_socket(self) -> Placed;
 }
 
-/// Sending end.
+/// The sending end of a channel over TCP.
 #[derive(Debug)]
 pub struct TcpOutgoing<W = PlainWriter>(pub(super) W);
 

@@ -20,7 +20,7 @@ use super::{Method, Prepared, Tracker, blocks, pages_for_lists};
 use crate::memory::pages::{PAGE, is_zero};
 use mend_kernel::pagemap::{self, Region, first_written, observed, populated, written};
 use mend_kernel::procmap;
-use mend_kernel::userfault::{register, release, unregister};
+use mend_kernel::userfault::{register_anew, release, unregister};
 use mend_messages::agent::ImageId;
 use rustix::fd::AsRawFd;
 use std::fs::File;
@@ -131,12 +131,14 @@ impl LiveScan {
     /// are none of them: its pages must not be protected (see [`super::protect`]).
     pub fn enter(&self, pagemap: i32, (start, end): (u64, u64), anonymous: bool) -> Option<u64> {
         let Some(userfault) = self.protects(anonymous) else { return Some(end) };
-        let mut taken = None;
+        let mut taken: Option<(u64, u64)> = None;
         for _ in 0..8 {
-            let now = self.neighbours(pagemap, start);
-            match now {
-                Some((range, all)) if all || taken == Some(range) => return Some(range.1.min(end)),
-                Some((range, _)) if register(userfault, range.0, range.1).is_ok() => taken = Some(range),
+            match self.neighbours(pagemap, start) {
+                Some((to, None)) => return Some(to.min(end)),
+                // To take only what was not observed: the rest keeps its protection.
+                Some((_, Some((from, to)))) if register_anew(userfault, from, to).is_ok() => {
+                    taken = Some(taken.map_or((from, to), |before| (before.0.min(from), before.1.max(to))));
+                }
                 _ => break,
             }
         }
@@ -145,17 +147,20 @@ impl LiveScan {
         None
     }
 
-    /// The mappings around an address that follow each other and may be observed, and whether all of them are.
-    fn neighbours(&self, pagemap: i32, start: u64) -> Option<((u64, u64), bool)> {
+    /// Up to where mappings that may be observed follow each other from an address on, and the span of them from the first to the last that
+    /// is not observed.
+    fn neighbours(&self, pagemap: i32, start: u64) -> Option<(u64, Option<(u64, u64)>)> {
         let at = |address| procmap::at_or_after(self.maps.as_raw_fd(), address).ok().flatten();
         let mut found = at(start).filter(|found| found.range.0 <= start && may_be_observed(found))?;
-        let (from, mut all) = (found.range.0, true);
+        let mut others: Option<(u64, u64)> = None;
         loop {
-            all &= observed(pagemap, found.range.0);
-            let end = found.range.1;
+            let (from, end) = found.range;
+            if !observed(pagemap, from) {
+                others = Some((others.map_or(from, |(first, _)| first), end));
+            }
             match at(end).filter(|next| next.range.0 == end && may_be_observed(next)) {
                 Some(next) => found = next,
-                None => return Some(((from, end), all)),
+                None => return Some((end, others)),
             }
         }
     }
@@ -180,7 +185,11 @@ impl LiveScan {
                 let first = first_written(pagemap, at, end).ok().flatten()?;
                 let to = end.min((first / length + 1) * length);
                 // Told and protected at one instant.
-                let (count, next) = written(pagemap, first, to, true, found).ok()?;
+                let Ok((count, next)) = written(pagemap, first, to, true, found) else {
+                    // A part of it was mapped anew since; what lies before that part is protected, and nothing was told of it.
+                    self.withdraw((first, to), Noticed::ByProtection);
+                    return None;
+                };
                 Some((count, next, Noticed::ByProtection))
             }
             None => {
@@ -224,7 +233,7 @@ impl LiveScan {
     }
 
     /// The copy of a page, or of those of a range, could not be sent: what was noticed of it does not count.
-    pub fn withdraw(&mut self, (start, end): (u64, u64), noticed: Noticed) {
+    pub fn withdraw(&self, (start, end): (u64, u64), noticed: Noticed) {
         match (noticed, self.userfault) {
             // If it is not under observation any more it counts as changed as a whole.
             (Noticed::ByProtection, Some(userfault)) if release(userfault, start, end).is_err() => {

@@ -16,7 +16,7 @@ use crate::memory::layout::MappingPlan;
 use crate::memory::pages::PAGE;
 use mend_image::record::Mapping;
 use mend_kernel::pagemap::{Method, Region, observed, populated, written};
-use mend_kernel::userfault::register;
+use mend_kernel::userfault::{register, register_anew};
 
 /// Begins with a mapping. False: it is done with; else [`tell`] says the rest, part by part.
 pub(super) fn begin(
@@ -35,7 +35,7 @@ pub(super) fn begin(
         };
     }
     // Nothing to protect (program code, above all) is nothing to observe.
-    if all(plan, context, sink)? && context.arm && register(userfault, start, end).is_ok() {
+    if all(plan, context, sink)? && context.arm && register_anew(userfault, start, end).is_ok() {
         tell(plan, (start, end), context, &mut Sink::none(), blocks)?;
     }
     Ok(false)

@@ -6,8 +6,21 @@ use std::sync::atomic::AtomicBool;
 
 /// Small, so that many windows begin and end within what an operation changes.
 const WINDOW: u64 = 64 << 12;
-/// As the copy's, on a machine that does nothing else.
-const RIPENING: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// How many operations a thread began and ended: odd while it is in one.
+#[derive(Default)]
+struct Steps(AtomicU64);
+
+impl Steps {
+    /// Waits until what is under way now has ended. A copy of a program waits for a fixed time instead, and has an image hold all of memory
+    /// where a device may write for longer; here devices do, on machines with much else to do.
+    fn wait(&self) {
+        let now = self.0.load(Ordering::Acquire);
+        while now % 2 == 1 && self.0.load(Ordering::Acquire) == now {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+    }
+}
 
 /// What the receiver has: pages that are not zeros, by the hash of their content.
 struct Copied {
@@ -18,7 +31,7 @@ struct Copied {
 }
 
 impl Copied {
-    fn round(&mut self, bench: &Bench, arenas: &[std::ops::Range<u64>]) {
+    fn round(&mut self, bench: &Bench, arenas: &[std::ops::Range<u64>], threads: &[Steps]) {
         let areas: Vec<_> =
             maps::read().unwrap().into_iter().filter(|area| arenas.iter().any(|arena| arena.contains(&area.start))).collect();
         // The receiver forgets what is mapped no more.
@@ -43,7 +56,7 @@ impl Copied {
             }
             if !waiting.is_empty() {
                 // Whoever had hold of a page has written to it by then.
-                std::thread::sleep(RIPENING);
+                threads.iter().for_each(Steps::wait);
             }
             waiting.iter().for_each(|region| self.take(bench, *region, Noticed::ByProtection));
         }
@@ -93,13 +106,20 @@ fn live_sequence(bench: &mut Bench, seed: u64) -> usize {
     let mut copied = Copied { pages: Chain::new(), live, random: ChaCha8Rng::seed_from_u64(!seed) };
     let (rounds, operations) = (1 + random.random_range(0..5), 2 + random.random_range(0..30));
     let over = AtomicBool::new(false);
+    let threads: [Steps; THREADS] = Default::default();
     std::thread::scope(|scope| {
-        for arena in &mut arenas {
+        for (arena, steps) in arenas.iter_mut().zip(&threads) {
             let over = &over;
-            scope.spawn(move || (0..operations).take_while(|_| !over.load(Ordering::Relaxed)).for_each(|_| arena.operate()));
+            scope.spawn(move || {
+                for _ in (0..operations).take_while(|_| !over.load(Ordering::Relaxed)) {
+                    steps.0.fetch_add(1, Ordering::AcqRel);
+                    arena.operate();
+                    steps.0.fetch_add(1, Ordering::AcqRel);
+                }
+            });
         }
         for _ in 0..rounds {
-            copied.round(bench, &ranges);
+            copied.round(bench, &ranges, &threads);
         }
         over.store(true, Ordering::Relaxed);
     });

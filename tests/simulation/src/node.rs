@@ -85,6 +85,10 @@ pub struct Process {
     pub precopies: Option<Receiver>,
     /// A checkpoint's marker was left behind in its channels (the defect of old that one may put back).
     pub stale_marker: bool,
+    /// As it is built, its source sends pages.
+    pub receives: bool,
+    /// It was to hold messages back for another rank that moves while it stood still itself: neither of the two would ever drain.
+    pub overlapped: bool,
 }
 
 impl Process {
@@ -105,6 +109,8 @@ impl Process {
             fed_soon: false,
             precopies: None,
             stale_marker: false,
+            receives: false,
+            overlapped: false,
         }
     }
 }

@@ -127,8 +127,8 @@ impl Roster {
         self.ranks.iter().all(|rank| rank.node == self.ranks[0].node)
     }
 
-    /// Where a rank may move, if it may: to the node of this name, or to the emptiest.
-    pub(crate) fn move_target(&self, rank: Rank, to: Option<&str>) -> Result<NodeIndex, Failure> {
+    /// Where a rank may move, if it may: to the node of this name, or to the emptiest. `coming`: ranks that are on their way, and where to.
+    pub(crate) fn move_target(&self, rank: Rank, to: Option<&str>, coming: &[(Rank, NodeIndex)]) -> Result<NodeIndex, Failure> {
         let Some(state) = self.ranks.get(rank as usize) else {
             return Err(Failure::NoSuchRank { rank, size: self.ranks.len() as u32 });
         };
@@ -143,7 +143,8 @@ impl Roster {
                 Some(node) => Ok(node as NodeIndex),
             },
             None => {
-                let places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
+                let mut places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
+                coming.iter().for_each(|(rank, target)| places[*rank as usize] = *target);
                 choose_target(&places, rank, &self.alive()).ok_or(Failure::NoOtherNode)
             }
         }

@@ -48,6 +48,8 @@ safeguards! {
     OneAtATime,
     /// The end of standard input reaches a rank that was being copied when it came.
     EndOfInputMoves,
+    /// Of several ranks that move, one at a time stands still.
+    OneStopsAtATime,
     /// Checkpoints are not removed while they are being merged.
     RemovalWaits,
     /// Restored ranks go on only when all are complete.

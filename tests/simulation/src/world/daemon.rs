@@ -58,7 +58,7 @@ impl World {
                 Ok(())
             }
             Coming::NoTransfer { at, rank, attempt } => {
-                if self.process(at, rank, attempt).is_some_and(|process| process.phase == Phase::Building) {
+                if self.process(at, rank, attempt).is_some_and(|process| process.phase == Phase::Building && !process.receives) {
                     self.nodes[at].ranks.remove(&rank);
                     self.restore_failed(at, rank, "no transfer came", false);
                 }
@@ -352,7 +352,8 @@ impl World {
             return self.save(at, rank, attempt, seq, order, fails);
         }
         let (was, tracked) = (process.phase, process.tracked);
-        let ended = process.precopies.take_if(|_| matches!(request, Request::EndPrecopy | Request::Resume));
+        let ends = request == Request::EndPrecopy || request == Request::Resume && was != Phase::Runs;
+        let ended = process.precopies.take_if(|_| ends);
         let stale = process.stale_marker && defect == Some(Defect::StaleMarker) && matches!(request, Request::SuspendPeer(_));
         let reply = process.answer(&request, fails || stale, ImageId::default());
         if request == Request::Resume {

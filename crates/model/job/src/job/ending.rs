@@ -48,12 +48,16 @@ impl Job {
                     self.drop_checkpoint(*number);
                     self.note_checkpoint_failed(*number, *asker, &Failure::JobEnded);
                 }
-                Operation::Migration { machine, from, .. } => {
-                    self.note_migrated(machine.rank(), Some(*from), Err(&Failure::JobEnded));
+                Operation::Migration { moves } => {
+                    for one in moves {
+                        self.note_migrated(one.clone(), Err(&Failure::JobEnded));
+                    }
                 }
                 _ => {}
             }
-            self.answer(operation.asker(), ended());
+            for asker in operation.askers() {
+                self.answer(asker, ended());
+            }
         }
         for (_, asker, _) in std::mem::take(&mut self.waiting) {
             self.answer(asker, ended());

@@ -1,9 +1,10 @@
-//! A migration of one rank: carries out what the machine of `mend-coordination` wants, and tells it what becomes of the rank's copy on
-//! the target.
+//! Migrations of ranks: carries out what the machines of `mend-coordination` want, and tells them what becomes of the ranks' copies on
+//! their targets. Several may be under way; one at a time stops its rank.
 
 use super::Job;
+use crate::course::Course;
 use crate::event::{Asker, Effect, Outcome, StdinEffect};
-use crate::operation::Operation;
+use crate::operation::{Move, Operation};
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
 use mend_coordination::migration::{self, Manner, Migration};
@@ -22,7 +23,8 @@ const MAX_BEGIN_US: u64 = 60_000_000;
 
 impl Job {
     pub(crate) fn begin_migration(&mut self, rank: Rank, to: Option<&str>, (mode, deadline_us): (MoveMode, Option<u64>), asker: Asker) {
-        let target = self.roster.move_target(rank, to);
+        let coming: Vec<_> = self.all_moves().iter().map(|one| (one.machine.rank(), one.target)).collect();
+        let target = self.roster.move_target(rank, to, &coming);
         self.note_migration(rank, target.as_ref().ok().copied());
         match target {
             Ok(target) => {
@@ -30,25 +32,75 @@ impl Job {
                 let bounds = Bounds { threshold: self.moving.threshold, rounds: self.moving.rounds, deadline_us };
                 let manner = Manner { mode, bounds, habit: self.habits.get(&rank).copied() };
                 let (machine, actions) = Migration::start(rank, self.roster.all_living(), manner);
-                self.operation =
-                    Some(Operation::Migration { machine: Box::new(machine), from, target, address: None, begun: false, fed: false, asker });
-                self.do_migration(actions);
+                let mut course = Course::default();
+                course.begin(self.now_us);
+                let new = Move { machine, from, target, address: None, begun: false, fed: false, course, asker };
+                match &mut self.operation {
+                    Some(Operation::Migration { moves }) => moves.push(new),
+                    operation => *operation = Some(Operation::Migration { moves: vec![new] }),
+                }
+                self.do_migration(rank, actions);
             }
             Err(failure) => {
-                self.blame(Code::Refused);
-                self.note_migrated(rank, None, Err(&failure));
+                self.note_not_migrated(rank, Code::Refused, &failure);
                 self.answer(asker, Outcome::Failed(failure));
             }
         }
     }
 
-    pub(crate) fn do_migration(&mut self, actions: Vec<migration::Action>) {
-        self.note_phase();
+    fn all_moves(&self) -> &[Move] {
+        match &self.operation {
+            Some(Operation::Migration { moves }) => moves,
+            _ => &[],
+        }
+    }
+
+    /// The ranks that move.
+    pub(crate) fn movers(&self) -> Vec<Rank> {
+        self.all_moves().iter().map(|one| one.machine.rank()).collect()
+    }
+
+    /// Whether a rank moves.
+    pub(crate) fn moves(&self, rank: Rank) -> bool {
+        self.all_moves().iter().any(|one| one.machine.rank() == rank)
+    }
+
+    /// The migration of a rank.
+    pub(crate) fn move_of(&mut self, rank: Rank) -> Option<&mut Move> {
+        match &mut self.operation {
+            Some(Operation::Migration { moves }) => moves.iter_mut().find(|one| one.machine.rank() == rank),
+            _ => None,
+        }
+    }
+
+    /// Tells the migration of a rank something and does what that wants; then, if no rank is being stopped any more, the next one that
+    /// waits may be.
+    pub(crate) fn step_move(&mut self, mover: Rank, step: impl FnOnce(&mut Migration) -> Vec<migration::Action>) {
+        let others = |one: &Move| one.machine.rank() != mover && one.machine.stops();
+        let held = self.all_moves().iter().any(others) && self.keeps(Safeguard::OneStopsAtATime);
+        let Some(one) = self.move_of(mover) else { return };
+        one.machine.hold(held);
+        let actions = step(&mut one.machine);
+        self.do_migration(mover, actions);
+        self.let_next_stop();
+    }
+
+    fn let_next_stop(&mut self) {
+        while !self.all_moves().iter().any(|one| one.machine.stops()) {
+            let now_us = self.now_us;
+            let Some(next) = self.all_moves().iter().find(|one| one.machine.waits()).map(|one| one.machine.rank()) else { return };
+            let actions = self.move_of(next).map(|one| one.machine.take_turn(now_us));
+            self.do_migration(next, actions.unwrap_or_default());
+        }
+    }
+
+    fn do_migration(&mut self, mover: Rank, actions: Vec<migration::Action>) {
+        self.note_move_phase(mover);
         let mut step = Vec::new();
         for action in actions {
-            let Some(Operation::Migration { machine, target, address, begun, fed, .. }) = &mut self.operation else { break };
-            let (rank, target) = (machine.rank(), *target);
-            let stdin = self.stdin && rank == 0;
+            let stdin = self.stdin && mover == 0;
+            let Some(Move { target, address, begun, fed, .. }) = self.move_of(mover) else { break };
+            let (rank, target) = (mover, *target);
             match action {
                 migration::Action::Ask { rank, request } => {
                     if matches!(request, Request::Save(_)) {
@@ -106,13 +158,13 @@ impl Job {
                     self.effect(Effect::Stdin(StdinEffect::Release));
                 }
                 migration::Action::Finish(result) => {
-                    self.finish_migration(result);
+                    self.finish_migration(mover, result);
                     self.next_operation();
                 }
             }
         }
         if !step.is_empty() {
-            self.ask_agents(vec![step]);
+            self.ask_agents(Some(mover), vec![step]);
         }
     }
 
@@ -121,7 +173,7 @@ impl Job {
         let token = self.tokens.draw();
         let stdin = self.stdin && rank == 0;
         self.send(target, ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, image: None, stdin });
-        (self.new_seq(rank, patience_us), self.roster.nodes[target as usize].setup.address, token)
+        (self.new_seq(rank, Some(rank), patience_us), self.roster.nodes[target as usize].setup.address, token)
     }
 
     fn reopen(&mut self, rank: Rank) {
@@ -131,9 +183,16 @@ impl Job {
         self.publish_map();
     }
 
-    fn finish_migration(&mut self, result: Result<migration::Outcome, Failure>) {
-        let Some(Operation::Migration { machine, from, target, asker, .. }) = self.operation.take() else { return };
-        self.note_migrated(machine.rank(), Some(from), result.as_ref());
+    fn finish_migration(&mut self, mover: Rank, result: Result<migration::Outcome, Failure>) {
+        let Some(Operation::Migration { moves }) = &mut self.operation else { return };
+        let Some(place) = moves.iter().position(|one| one.machine.rank() == mover) else { return };
+        let ended = moves.remove(place);
+        if moves.is_empty() {
+            self.operation = None;
+        }
+        self.questions.forget_mover(mover);
+        self.note_migrated(ended.clone(), result.as_ref());
+        let Move { machine, from, target, asker, .. } = ended;
         if let Some(habit) = machine.habit() {
             self.habits.insert(machine.rank(), habit);
         }
@@ -156,42 +215,37 @@ impl Job {
     /// The agent of a rank that is copied while it runs says how far it is.
     pub(crate) fn move_round(&mut self, rank: Rank, round: Round) {
         let now_us = self.now_us;
-        let Some(Operation::Migration { machine, asker, .. }) = &mut self.operation else { return };
-        let (actions, asker) = (machine.round(now_us, rank, round), *asker);
-        if let (Some(progress), Asker::Verb(verb)) = (machine.progress().filter(|progress| progress.rank == rank), asker) {
-            self.effect(Effect::Answer { verb, outcome: Outcome::Moving(progress) });
+        if !self.moves(rank) {
+            return;
         }
         if round.done {
             self.note_round(rank, round);
         }
-        self.do_migration(actions);
+        self.step_move(rank, |machine| machine.round(now_us, rank, round));
+        let told = self.move_of(rank).and_then(|one| Some((one.machine.progress()?, one.asker)));
+        if let Some((progress, Asker::Verb(verb))) = told {
+            self.effect(Effect::Answer { verb, outcome: Outcome::Moving(progress) });
+        }
     }
 
     /// The agent of a rank copies no more.
     pub(crate) fn precopy_failed(&mut self, rank: Rank, error: String, hint: String) {
         let now_us = self.now_us;
-        self.blame(Code::Agent);
-        if let Some(Operation::Migration { machine, .. }) = &mut self.operation {
-            let actions = machine.precopy_failed(now_us, rank, Refusal::Told { error, hint });
-            self.do_migration(actions);
-        }
+        self.blame_for_move(rank, Code::Agent);
+        self.step_move(rank, |machine| machine.precopy_failed(now_us, rank, Refusal::Told { error, hint }));
     }
 
     /// When time alone stops a rank that is being copied.
     pub(crate) fn move_due(&self) -> Option<u64> {
-        match &self.operation {
-            Some(Operation::Migration { machine, .. }) => machine.due_us(),
-            _ => None,
-        }
+        self.all_moves().iter().filter_map(|one| one.machine.due_us()).min()
     }
 
-    pub(crate) fn judge_move(&mut self) {
+    pub(crate) fn judge_moves(&mut self) {
         let now_us = self.now_us;
-        if let Some(Operation::Migration { machine, .. }) = &mut self.operation
-            && machine.due_us().is_some_and(|due| due <= now_us)
-        {
-            let actions = machine.judge(now_us);
-            self.do_migration(actions);
+        for mover in self.movers() {
+            if self.move_of(mover).is_some_and(|one| one.machine.due_us().is_some_and(|due| due <= now_us)) {
+                self.step_move(mover, |machine| machine.judge(now_us));
+            }
         }
     }
 
@@ -202,17 +256,14 @@ impl Job {
             Ask::Migrate { rank: its, mode, .. } if *its == rank => Some(mode),
             _ => None,
         });
-        let outcome = match (&mut self.operation, waiting) {
-            (Some(Operation::Migration { machine, .. }), _) if machine.rank() == rank => {
-                let actions = machine.hurry(now_us);
-                self.do_migration(actions);
-                Outcome::Hurried
-            }
-            (_, Some(mode)) => {
-                *mode = MoveMode::Frozen;
-                Outcome::Hurried
-            }
-            _ => Outcome::Failed(Failure::NotMoving { rank }),
+        let waits = waiting.map(|mode| *mode = MoveMode::Frozen).is_some();
+        let outcome = if self.moves(rank) {
+            self.step_move(rank, |machine| machine.hurry(now_us));
+            Outcome::Hurried
+        } else if waits {
+            Outcome::Hurried
+        } else {
+            Outcome::Failed(Failure::NotMoving { rank })
         };
         self.answer(asker, outcome);
     }
@@ -221,49 +272,38 @@ impl Job {
     pub(crate) fn cancel_move(&mut self, rank: Rank, asker: Asker) {
         let now_us = self.now_us;
         let of_rank = |(ask, ..): &(Ask, Asker, u64)| matches!(ask, Ask::Migrate { rank: its, .. } if *its == rank);
-        let outcome = match &mut self.operation {
-            Some(Operation::Migration { machine, .. }) if machine.rank() == rank => match machine.cancel(now_us) {
-                Some(actions) => {
-                    self.do_migration(actions);
-                    Outcome::CancelledMove
-                }
-                None => Outcome::Failed(Failure::NotMoving { rank }),
-            },
-            _ => match self.waiting.iter().position(of_rank).and_then(|place| self.waiting.remove(place)) {
-                Some((_, waiting, _)) => {
-                    self.answer(waiting, Outcome::Failed(Failure::Cancelled { rank }));
-                    Outcome::CancelledMove
-                }
-                None => Outcome::Failed(Failure::NotMoving { rank }),
-            },
-        };
-        self.answer(asker, outcome);
+        let mut cancelled = false;
+        if self.moves(rank) {
+            self.step_move(rank, |machine| {
+                let actions = machine.cancel(now_us);
+                cancelled = actions.is_some();
+                actions.unwrap_or_default()
+            });
+        } else if let Some((_, waiting, _)) = self.waiting.iter().position(of_rank).and_then(|place| self.waiting.remove(place)) {
+            self.answer(waiting, Outcome::Failed(Failure::Cancelled { rank }));
+            cancelled = true;
+        }
+        self.answer(asker, if cancelled { Outcome::CancelledMove } else { Outcome::Failed(Failure::NotMoving { rank }) });
     }
 
-    /// The migration's target, if `node` is it and `rank` the one that moves there.
-    fn moving_to(&mut self, node: NodeIndex, rank: Rank) -> Option<&mut Migration> {
-        match &mut self.operation {
-            Some(Operation::Migration { machine, target, .. }) if *target == node && machine.rank() == rank => Some(machine),
-            _ => None,
-        }
+    /// Whether `node` is where a rank moves to.
+    fn moves_to(&self, node: NodeIndex, rank: Rank) -> bool {
+        self.all_moves().iter().any(|one| one.target == node && one.machine.rank() == rank)
     }
 
     pub(crate) fn target_restored(&mut self, node: NodeIndex, rank: Rank, restart_us: u64) {
         let now_us = self.now_us;
-        let actions = self.moving_to(node, rank).map(|machine| machine.restored(now_us, restart_us));
-        self.do_migration(actions.unwrap_or_default());
+        if self.moves_to(node, rank) {
+            self.step_move(rank, |machine| machine.restored(now_us, restart_us));
+        }
     }
 
     pub(crate) fn target_fabric_up(&mut self, node: NodeIndex, rank: Rank, listener: FabricAddress) {
         let now_us = self.now_us;
-        let actions = match &mut self.operation {
-            Some(Operation::Migration { machine, target, address, .. }) if *target == node && machine.rank() == rank => {
-                *address = Some(listener);
-                machine.fabric_up(now_us)
-            }
-            _ => Vec::new(),
-        };
-        self.do_migration(actions);
+        if let Some(one) = self.move_of(rank).filter(|one| one.target == node) {
+            one.address = Some(listener);
+            self.step_move(rank, |machine| machine.fabric_up(now_us));
+        }
     }
 
     pub(crate) fn target_refused(&mut self, node: NodeIndex, rank: Rank, trouble: Trouble) {
@@ -276,16 +316,15 @@ impl Job {
 
     fn target_failed(&mut self, node: NodeIndex, rank: Rank, why: TargetTrouble) {
         let now_us = self.now_us;
-        let failure = Failure::NotRebuilt { rank, node, why };
-        self.blame(Code::Target);
-        let actions = self.moving_to(node, rank).map(|machine| machine.target_failed(now_us, failure));
-        self.do_migration(actions.unwrap_or_default());
+        if self.moves_to(node, rank) {
+            self.blame_for_move(rank, Code::Target);
+            self.step_move(rank, |machine| machine.target_failed(now_us, Failure::NotRebuilt { rank, node, why }));
+        }
     }
 
     pub(crate) fn target_lost(&mut self, node: NodeIndex) {
-        let Some(Operation::Migration { machine, target, .. }) = &self.operation else { return };
-        if *target == node {
-            self.target_failed(node, machine.rank(), TargetTrouble::NodeLost);
+        for mover in self.movers() {
+            self.target_failed(node, mover, TargetTrouble::NodeLost);
         }
     }
 }

@@ -314,7 +314,7 @@ impl Job {
             self.end(End::Code(128 + signal));
         }
         self.judge_losses();
-        self.judge_move();
+        self.judge_moves();
         self.periodic_tick();
         self.next_operation();
     }

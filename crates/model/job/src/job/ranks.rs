@@ -145,7 +145,7 @@ impl Job {
         for state in &mut self.roster.ranks {
             state.phase = RankPhase::Running;
         }
-        self.ask_agents(vec![(0..ranks).map(|rank| (rank, Request::Resume)).collect()]);
+        self.ask_agents(None, vec![(0..ranks).map(|rank| (rank, Request::Resume)).collect()]);
         let effects = self.pmi.thaw();
         self.apply(effects);
         if let (Some(restoring), Some(phases)) = (self.restoring.take(), &self.restart) {

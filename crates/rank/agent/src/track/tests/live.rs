@@ -11,7 +11,21 @@ const WINDOW: u64 = 64 << 12;
 #[derive(Default)]
 struct Steps(AtomicU64);
 
+/// An operation under way. It ends by a panic, too, which nobody must wait for.
+struct Step<'a>(&'a Steps);
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
 impl Steps {
+    fn begin(&self) -> Step<'_> {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Step(self)
+    }
+
     /// Waits until what is under way now has ended. A copy of a program waits for a fixed time instead, and has an image hold all of memory
     /// where a device may write for longer; here devices do, on machines with much else to do.
     fn wait(&self) {
@@ -112,9 +126,8 @@ fn live_sequence(bench: &mut Bench, seed: u64) -> usize {
             let over = &over;
             scope.spawn(move || {
                 for _ in (0..operations).take_while(|_| !over.load(Ordering::Relaxed)) {
-                    steps.0.fetch_add(1, Ordering::AcqRel);
+                    let _step = steps.begin();
                     arena.operate();
-                    steps.0.fetch_add(1, Ordering::AcqRel);
                 }
             });
         }

@@ -328,7 +328,7 @@ fn to_daemon() -> Vec<ToDaemon> {
     let files = RestoreSource::Files(vec!["/srv/7/rank-1.image".into(), "/srv/6/rank-1.image".into()]);
     let mut all = vec![
         ToDaemon::Introduce(Box::new(introduction)),
-        ToDaemon::Start { rank: 1, stdin: true },
+        ToDaemon::Start { rank: 1, attempt: 3, stdin: true },
         ToDaemon::Pmi { rank: 1, bytes: b"cmd=barrier_out\n".to_vec() },
         ToDaemon::Stdin { rank: 0, bytes: b"a line\n".to_vec() },
         ToDaemon::Map(map()),
@@ -338,8 +338,8 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Ask(requests().into_iter().zip(10..).map(|(request, seq)| vec![Question { seq, rank: 1, request }]).collect()),
         ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
         ToDaemon::PrecopyTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
-        ToDaemon::Restore { rank: 1, source: files, image: Some(id(2)), stdin: false },
-        ToDaemon::Restore { rank: 1, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },
+        ToDaemon::Restore { rank: 1, attempt: 3, source: files, image: Some(id(2)), stdin: false },
+        ToDaemon::Restore { rank: 1, attempt: 3, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },
         ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files() })),
         ToDaemon::Discard { rank: 1 },
     ]);
@@ -366,10 +366,10 @@ fn from_daemon() -> Vec<FromDaemon> {
     let mut all = vec![
         FromDaemon::Ready { name: "node1".into() },
         FromDaemon::Started { rank: 1 },
-        FromDaemon::StartFailed { rank: 1, error, hint, code: 127 },
+        FromDaemon::StartFailed { rank: 1, attempt: 3, error, hint, code: 127 },
         FromDaemon::AgentUp { rank: 1, main_process: true, executable: "/usr/bin/lmp".into() },
         FromDaemon::Agentless { rank: 1 },
-        FromDaemon::FabricUp { rank: 1, address: FabricAddress { tcp: address(), unix: "mend-fabric-1".into() } },
+        FromDaemon::FabricUp { rank: 1, attempt: 3, address: FabricAddress { tcp: address(), unix: "mend-fabric-1".into() } },
         FromDaemon::FabricInUse { rank: 1 },
         FromDaemon::MessagesLost { rank: 1, peer: 2, why: "Connection reset by peer (os error 104)".into() },
         FromDaemon::Pmi { rank: 1, bytes: b"cmd=init pmi_version=1\n".to_vec() },
@@ -380,11 +380,11 @@ fn from_daemon() -> Vec<FromDaemon> {
     all.extend([
         FromDaemon::Written { rank: 1, id: id(2), result: Ok(written()) },
         FromDaemon::Written { rank: 1, id: id(2), result: Err(Unwritten::Ended) },
-        FromDaemon::Restored { rank: 1, restart_us: 4000, bytes: 1 << 28 },
-        FromDaemon::RestoreFailed { rank: 1, error, hint, image: true },
+        FromDaemon::Restored { rank: 1, attempt: 3, restart_us: 4000, bytes: 1 << 28 },
+        FromDaemon::RestoreFailed { rank: 1, attempt: 3, error, hint, image: true },
         FromDaemon::FilesPut(Ok(vec!["/srv/in has changed since".into()])),
         FromDaemon::FilesPut(Err(NotPut { error: "/srv/out: Permission denied".into(), kept: false })),
-        FromDaemon::Exited { rank: 1, status: ExitStatus::Signal(11) },
+        FromDaemon::Exited { rank: 1, attempt: 3, status: ExitStatus::Signal(11) },
     ]);
     all.extend(tier_reports().into_iter().map(FromDaemon::Tier));
     all.extend([
@@ -392,7 +392,7 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::Refused { error: "another release".into() },
         FromDaemon::StdinTaken { rank: 0 },
         FromDaemon::StdinHeld { rank: 0, again: 7, begun: 4096 },
-        FromDaemon::StdinLeft { rank: 0, bytes: b"a line\n".to_vec() },
+        FromDaemon::StdinLeft { rank: 0, attempt: 3, bytes: b"a line\n".to_vec() },
     ]);
     all.push(FromDaemon::Round { rank: 1, round: round() });
     all.push(FromDaemon::PrecopyFailed { rank: 1, error: "the receiver is gone".into(), hint: "try again".into() });

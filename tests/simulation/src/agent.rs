@@ -26,7 +26,10 @@ impl Process {
                 }
                 Reply::Suspended { us: 1 }
             }
-            Request::SuspendPeer(_) => Reply::Suspended { us: 1 },
+            Request::SuspendPeer(_) => {
+                self.overlapped |= matches!(self.phase, Phase::Suspended | Phase::Parked);
+                Reply::Suspended { us: 1 }
+            }
             Request::KeepFiles(_) => Reply::Kept(Vec::new()),
             Request::SyncFiles => Reply::Synced,
             Request::Precopy { .. } if fails || self.phase != Phase::Runs => failed("it cannot be copied while it runs"),

@@ -59,6 +59,8 @@ pub struct Receiver {
 pub struct Process {
     /// Unlike any other's.
     pub attempt: u64,
+    /// What the job calls it.
+    pub number: u64,
     /// What it is doing.
     pub phase: Phase,
     /// It was rebuilt by a restart, with all others.
@@ -85,6 +87,10 @@ pub struct Process {
     pub precopies: Option<Receiver>,
     /// A checkpoint's marker was left behind in its channels (the defect of old that one may put back).
     pub stale_marker: bool,
+    /// As it is built, its source sends pages.
+    pub receives: bool,
+    /// It was to hold messages back for another rank that moves while it stood still itself: neither of the two would ever drain.
+    pub overlapped: bool,
 }
 
 impl Process {
@@ -92,6 +98,7 @@ impl Process {
     pub fn new(phase: Phase) -> Self {
         Self {
             attempt: 0,
+            number: 0,
             phase,
             restarted: false,
             stuck: false,
@@ -105,6 +112,8 @@ impl Process {
             fed_soon: false,
             precopies: None,
             stale_marker: false,
+            receives: false,
+            overlapped: false,
         }
     }
 }

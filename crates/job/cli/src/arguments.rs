@@ -351,6 +351,7 @@ pub enum Moving {
 Examples:
   mend migrate lmp-3f2a 3 --to c                   rank 3 of that job goes to node c
   mend migrate 3                                   rank 3 of the only job goes to a spare, or the emptiest node
+  mend migrate 2,3,5 --to c                        several at once: each runs while it is copied, one at a time stands still
   mend migrate 3 --deadline 20                     it is to run there in 20 s, whatever it costs
   mend migrate 3 --urgent                          the move that is under way: stop the rank, and send the rest at once
   mend migrate 3 --cancel                          the same: it goes on where it is
@@ -359,7 +360,7 @@ With --json, what is told meanwhile is written to standard error, one line for e
 pub struct Migrate {
     /// The job; default: the only one there is
     pub job: Option<String>,
-    /// The rank to move
+    /// The rank to move, or several: 2,3,5 or 4-7
     pub rank: String,
     /// Node of the job to move to; default: a spare, else the emptiest
     #[arg(long, value_name = "NODE")]

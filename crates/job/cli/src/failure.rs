@@ -32,6 +32,11 @@ impl Failure {
         Self { what: mend_report::with_causes(error), hint, code }
     }
 
+    /// What went wrong, with its causes.
+    pub fn text(&self) -> &str {
+        &self.what
+    }
+
     /// Prints it and returns the exit code.
     pub fn report(&self) -> i32 {
         eprintln!("{}", mend_report::failure("mend", &self.what, &self.hint));

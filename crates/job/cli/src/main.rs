@@ -10,6 +10,7 @@ mod failure;
 mod image;
 mod journal;
 mod launch;
+mod migrate;
 mod mpiexec;
 mod removal;
 mod report;
@@ -62,7 +63,7 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Ps(ps) => verbs::ps(ps).await,
             Command::Checkpoint(verb) => verbs::checkpoint(verb).await,
             Command::Checkpoints(arguments) => checkpoints::run(arguments).await,
-            Command::Migrate(migrate) => verbs::migrate(migrate).await,
+            Command::Migrate(arguments) => migrate::migrate(arguments).await,
             Command::Explain(verb) => verbs::explain(verb).await,
             Command::Kill(verb) => verbs::kill(verb).await,
             Command::Rm(remove) => removal::run(&remove),

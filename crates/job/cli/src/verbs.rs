@@ -1,6 +1,6 @@
 //! The verbs on jobs.
 
-use crate::arguments::{Migrate, Mode, Moving, Ps, TakeCheckpoint, Verb, Version};
+use crate::arguments::{Mode, Ps, TakeCheckpoint, Verb, Version};
 use crate::failure::Failure;
 use crate::report;
 use mend_controller::RunError;
@@ -9,7 +9,7 @@ use mend_controller::manifest;
 use mend_controller::record::{self, JobDirectory, JobRecord};
 use mend_controller::removal::size_of;
 use mend_messages::agent::SaveMode;
-use mend_messages::control::{Answer, Ask, Explanation, JobStatus, MoveMode, MoveProgress, StopReason};
+use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
 use serde::Serialize;
 use std::io::IsTerminal;
 
@@ -17,7 +17,7 @@ use std::io::IsTerminal;
 const KILL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Asks and turns a refusal into a failure.
-async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
+pub async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
     let (directory, record) = record::find(job, true)?;
     ask_of(&directory, &record, what).await
 }
@@ -27,7 +27,12 @@ pub async fn ask_of(directory: &JobDirectory, record: &JobRecord, what: Ask) -> 
 }
 
 /// The same; `told` gets what comes before the last answer.
-async fn ask_and_watch(directory: &JobDirectory, record: &JobRecord, what: Ask, mut told: impl FnMut(&Answer)) -> Result<Answer, Failure> {
+pub async fn ask_and_watch(
+    directory: &JobDirectory,
+    record: &JobRecord,
+    what: Ask,
+    mut told: impl FnMut(&Answer),
+) -> Result<Answer, Failure> {
     let show = std::io::stderr().is_terminal();
     // Something is told that says more than seconds.
     let better = std::sync::atomic::AtomicBool::new(false);
@@ -176,93 +181,6 @@ pub async fn checkpoint(arguments: TakeCheckpoint) -> Result<i32, Failure> {
         done.notes.iter().for_each(|note| println!("  {note}"));
     }
     Ok(0)
-}
-
-/// `mend migrate`.
-pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
-    let (job, rank) = (arguments.job.as_deref(), arguments.rank);
-    let hint = "write for example `mend migrate lmp-3f2a 3 --to c`";
-    let rank = rank.parse().map_err(|_| Failure::usage(format!("`{rank}` is not a rank"), hint))?;
-    if arguments.urgent || arguments.cancel {
-        let what = if arguments.urgent { Ask::Hurry { rank } } else { Ask::CancelMove { rank } };
-        let done = match ask(job, what).await? {
-            Answer::Hurried => "hurried",
-            Answer::CancelledMove => "cancelled",
-            _ => return Err(unexpected()),
-        };
-        match (arguments.json, done) {
-            (true, _) => report::json(&serde_json::json!({ done: rank }))?,
-            (false, "hurried") => println!("rank {rank} is stopped and moved"),
-            (false, _) => println!("rank {rank} goes on where it is"),
-        }
-        return Ok(0);
-    }
-    let mode = match arguments.mode {
-        Some(Moving::Auto) => MoveMode::Auto,
-        Some(Moving::Live) => MoveMode::Live,
-        Some(Moving::Frozen) => MoveMode::Frozen,
-        None => match mend_settings::MIGRATE_MODE.choice().map_err(RunError::from)? {
-            "live" => MoveMode::Live,
-            "frozen" => MoveMode::Frozen,
-            _ => MoveMode::Auto,
-        },
-    };
-    let deadline_ms = match arguments.deadline {
-        Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
-            return Err(Failure::usage(format!("`--deadline {seconds}` is no time"), "give seconds, like --deadline 20"));
-        }
-        deadline => deadline.map(|seconds| (seconds * 1000.0) as u64),
-    };
-    let (directory, record) = record::find(job, true)?;
-    let told = |answer: &Answer| match answer {
-        Answer::Moving(progress) if arguments.json => drop(report::json_line(progress)),
-        Answer::Moving(progress) if std::io::stderr().is_terminal() => eprint!("\r\x1b[K{}", moving(progress)),
-        _ => {}
-    };
-    let ask = ask_and_watch(&directory, &record, Ask::Migrate { rank, to: arguments.to, mode, deadline_ms }, told);
-    let Answer::Migrated(done) = ask.await? else { return Err(unexpected()) };
-    if arguments.json {
-        report::json(&done)?;
-    } else {
-        let (size, stopped) = (report::size(done.bytes), report::duration(done.stopped_us));
-        println!("rank {} moved from {} to {}: {size}", done.rank, done.from, done.to);
-        if let Some(live) = done.precopied {
-            let (while_ran, us) = (report::size(live.bytes), report::duration(live.us));
-            println!("  {while_ran} in {} round(s) while it ran, {us}; then {}", live.rounds, stop_reason(live.why));
-            println!("  {} while it stood still", report::size(live.stopped_bytes));
-        }
-        println!("  stopped for {stopped}: {}", report::phases(&done.phases));
-    }
-    Ok(0)
-}
-
-/// "rank 3: round 1, 1.2 GiB sent, 410 MiB/s, changes 3 MiB/s, 12 MiB left: 30 ms "
-fn moving(progress: &MoveProgress) -> String {
-    let per_second = |rate: u64| format!("{}/s", report::size(rate));
-    let mut text = format!("rank {}: round {}, {} sent", progress.rank, progress.round, report::size(progress.bytes));
-    if progress.rate > 0 {
-        text += &format!(", {}", per_second(progress.rate));
-    }
-    if let Some(dirty) = progress.dirty_rate {
-        text += &format!(", changes {}", per_second(dirty));
-    }
-    if let Some(left) = progress.left {
-        text += &format!(", {} left", report::size(left));
-    }
-    if let Some(us) = progress.left_us {
-        text += &format!(": {}", report::duration(us));
-    }
-    text + " "
-}
-
-fn stop_reason(why: StopReason) -> &'static str {
-    match why {
-        StopReason::LittleLeft => "little was left",
-        StopReason::NotShrinking => "it changed as fast as it was sent",
-        StopReason::Deadline => "the time that was given was nearly over",
-        StopReason::RoundLimit => "there were as many rounds as may be",
-        StopReason::Urgent => "it was urgent",
-    }
 }
 
 /// `mend explain`. Exit code 1 if something stands in the way.

@@ -329,14 +329,8 @@ impl Running {
             StdinEffect::Freeze => reader.input.freeze(),
             StdinEffect::Release => return reader.input.release().and_then(|bytes| reader.input.pass(bytes)),
             StdinEffect::Held { again, begun } => reader.input.held(again, begun),
-            StdinEffect::Lost => {
-                let bytes = reader.input.lost();
-                return bytes.and_then(|bytes| reader.input.pass(bytes));
-            }
-            StdinEffect::Left(bytes) => {
-                reader.input.left(bytes.len() as u64);
-                return reader.input.pass(bytes);
-            }
+            StdinEffect::Lost => return reader.input.lost(),
+            StdinEffect::Left(bytes) => return reader.input.left(bytes),
         }
         None
     }

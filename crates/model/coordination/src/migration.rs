@@ -2,7 +2,7 @@
 //! Live: it is streamed while it runs, round by round, then stopped for what changed last.
 //!
 //! ```text
-//!              frozen ┌──────────────┐
+//!              frozen ┌─ [Waiting] ──┐
 //! Inspecting ─────────┤              ▼
 //!     │          live └► Precopying ─► Suspending ─► Moving ─► Connecting ─► Resuming ─► Done(Ok)
 //!     │                       │            │            │          │
@@ -10,6 +10,9 @@
 //!     │                       └─failure─► Withdrawing ─► Done(Err): nothing was stopped
 //!     └─obstacle─► Done(Err): nothing was stopped
 //! ```
+//! Several ranks may be copied at once, but one at a time stands still: a migration that is held waits for its turn to stop its rank, in
+//! `Waiting`, or in `Precopying`, which goes on meanwhile. The caller holds it ([`Migration::hold`]) and lets it go.
+//!
 //! `Precopying` has the target's restorer wait with what it has been sent; each of the agent's words decides whether it goes on
 //! (`mend_policy::precopy`). `Moving` streams the image, or the rest of it, from the parked source into the target's restorer. The source is discarded only when the
 //! target is complete *and* its fabric listens (end of `Connecting`); before that any failure discards the target and
@@ -82,6 +85,7 @@ pub struct Manner {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Inspecting,
+    Waiting,
     Precopying,
     Withdrawing,
     Suspending,
@@ -113,8 +117,10 @@ pub struct Migration {
     precopying_us: Option<u64>,
     /// When the agent spoke last while it copied.
     heard_us: u64,
-    /// Why the rank was stopped, and when.
+    /// Why the rank was stopped or is to be, and since when.
     stop: Option<(StopReason, u64)>,
+    /// Another migration stops its rank now.
+    held: bool,
 }
 
 impl Migration {
@@ -139,6 +145,7 @@ impl Migration {
             precopying_us: None,
             heard_us: 0,
             stop: None,
+            held: false,
         };
         (machine, vec![Action::Ask { rank, request: Request::Inspect { ahead: None } }])
     }
@@ -154,6 +161,7 @@ impl Migration {
     pub fn phase(&self) -> Option<&'static str> {
         Some(match self.state {
             State::Inspecting => "inspect",
+            State::Waiting => "wait",
             State::Precopying => "precopy",
             State::Withdrawing => "withdraw",
             State::Suspending => "suspend",
@@ -163,6 +171,29 @@ impl Migration {
             State::Undoing => "undo",
             State::Done => return None,
         })
+    }
+
+    /// Holds it as long as another one stops its rank, or has it held no more. Call before anything else is told to it.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Whether ranks hold messages back for it now, or will in a moment: no other may.
+    #[must_use]
+    pub fn stops(&self) -> bool {
+        matches!(self.state, State::Suspending | State::Moving | State::Connecting | State::Resuming | State::Undoing)
+    }
+
+    /// Whether it would stop its rank if it were not held.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.state == State::Waiting || self.state == State::Precopying && self.stop.is_some()
+    }
+
+    /// It is its turn, if it waits.
+    pub fn take_turn(&mut self, now_us: u64) -> Vec<Action> {
+        self.held = false;
+        if self.waits() { self.suspend(now_us) } else { Vec::new() }
     }
 
     /// An agent answered; the answer to `Action::Stream`'s save comes here too.
@@ -216,6 +247,15 @@ impl Migration {
     }
 
     fn suspend(&mut self, now_us: u64) -> Vec<Action> {
+        if self.held {
+            if self.state == State::Inspecting {
+                self.state = State::Waiting;
+            }
+            return Vec::new();
+        }
+        if let Some((_, since)) = &mut self.stop {
+            *since = now_us;
+        }
         self.started_us = now_us;
         self.state = State::Suspending;
         self.waiting = self.ranks.clone();
@@ -284,6 +324,7 @@ impl Migration {
                 self.failure.get_or_insert(failure);
                 Some(Vec::new())
             }
+            State::Waiting => Some(self.finish(now_us, Err(failure))),
             State::Undoing | State::Withdrawing => Some(Vec::new()),
             _ => Some(self.target_failed(now_us, failure)),
         }
@@ -393,6 +434,7 @@ impl Migration {
             }
             State::Moving | State::Connecting => self.undo(now_us, failure),
             State::Precopying => self.withdraw(now_us, failure),
+            State::Waiting => self.finish(now_us, Err(failure)),
             State::Withdrawing => {
                 // To its source a target that failed is a connection that broke.
                 if matches!(self.failure, Some(Failure::Refused { why: Refusal::Told { .. }, .. })) {
@@ -412,7 +454,7 @@ impl Migration {
         self.waiting.remove(&rank);
         let failure = Failure::Lost { rank, how };
         match self.state {
-            State::Inspecting if rank == self.rank => self.finish(now_us, Err(failure)),
+            State::Inspecting | State::Waiting if rank == self.rank => self.finish(now_us, Err(failure)),
             State::Precopying if rank == self.rank => self.withdraw(now_us, failure),
             State::Moving | State::Connecting if rank == self.rank => self.undo(now_us, failure),
             State::Suspending => {
@@ -508,6 +550,10 @@ impl Migration {
         self.failure = Some(failure);
         self.state = State::Undoing;
         let mut actions = vec![Action::Undo];
+        if self.precopy.is_some() && self.ranks.contains(&self.rank) {
+            // It may not have been stopped.
+            actions.push(Action::Ask { rank: self.rank, request: Request::EndPrecopy });
+        }
         actions.extend(self.ask_resume());
         if self.waiting.is_empty() {
             actions.extend(self.advance(now_us));
@@ -516,7 +562,7 @@ impl Migration {
     }
 
     fn finish(&mut self, _now_us: u64, result: Result<Outcome, Failure>) -> Vec<Action> {
-        let thaw = !matches!(self.state, State::Inspecting | State::Withdrawing);
+        let thaw = !matches!(self.state, State::Inspecting | State::Waiting | State::Withdrawing);
         self.state = State::Done;
         let finish = Action::Finish(result);
         if thaw { vec![Action::Thaw, finish] } else { vec![finish] }

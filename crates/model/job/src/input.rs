@@ -90,9 +90,9 @@ impl Input {
     /// A piece goes to the rank; empty is the end. Nothing if it has to wait.
     pub fn pass(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
         if self.frozen {
-            // What a rank was not given when it moved away comes before what was read since.
-            self.end_follows |= self.kept_back.as_ref().is_some_and(Vec::is_empty);
-            self.kept_back = Some([bytes, self.kept_back.take().unwrap_or_default()].concat());
+            let kept = self.kept_back.get_or_insert_default();
+            self.end_follows |= bytes.is_empty() && !kept.is_empty();
+            kept.extend(bytes);
             return None;
         }
         if bytes.is_empty() {
@@ -131,25 +131,33 @@ impl Input {
         self.at_hold = InputAt { at, ended: !self.open && self.under_way.len() == begun.len() && again == 0 };
     }
 
-    /// The process of the rank that is gone was not given the last of it, so much.
-    pub fn left(&mut self, bytes: u64) {
-        let all = self.taken.at + self.under_way.len() as u64;
-        match bytes <= self.under_way.len() as u64 {
-            true => {
-                let given = self.under_way.len() - bytes as usize;
-                self.taken = self.taken.after(&self.under_way[..given]);
-            }
-            false => self.taken = Mark { at: all.saturating_sub(bytes), sum: None },
-        }
+    /// The process of the rank that is gone was not given the last of it, which is this. What of it goes to the rank now.
+    pub fn left(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        let given = self.under_way.len().checked_sub(bytes.len());
+        self.taken = match given {
+            Some(given) => self.taken.after(&self.under_way[..given]),
+            None => Mark { at: (self.taken.at + self.under_way.len() as u64).saturating_sub(bytes.len() as u64), sum: None },
+        };
         self.under_way.clear();
+        self.pass_again(bytes)
     }
 
-    /// The node on which the rank was is lost, and with it what it was not given: that is what its image has not.
-    /// Returns it, to be given again; nothing if its image has all.
+    /// The node on which the rank was is lost, and with it what it was not given: that is what its image has not. What of it goes to the
+    /// rank now; nothing if its image has all.
     pub fn lost(&mut self) -> Option<Vec<u8>> {
         let lost = self.under_way.split_off(self.begun.min(self.under_way.len()));
         self.taken = self.taken.after(&std::mem::take(&mut self.under_way));
-        (!lost.is_empty()).then_some(lost)
+        if lost.is_empty() { None } else { self.pass_again(lost) }
+    }
+
+    /// What was passed once comes before what was read since.
+    fn pass_again(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        if !self.frozen {
+            return self.pass(bytes);
+        }
+        self.end_follows |= self.kept_back.as_ref().is_some_and(Vec::is_empty);
+        self.kept_back.get_or_insert_default().splice(..0, bytes);
+        None
     }
 
     /// What the image that was last taken has.

@@ -16,6 +16,7 @@
 //! restart begins from) and [`gathering`] (which hosts).
 
 pub mod choice;
+mod course;
 pub mod event;
 pub mod gathering;
 pub mod input;

@@ -4,6 +4,7 @@
 //! checkpoint: Preparing ──Prepared──► Checkpoint ──all run, images being written──► (background) ──► Publishing ──Published──► over
 //! ```
 
+use crate::course::Course;
 use crate::event::{Asker, JobPhase, Publication, Unexplained};
 use mend_coordination::checkpoint::Checkpoint;
 use mend_coordination::migration::Migration;
@@ -12,6 +13,27 @@ use mend_messages::agent::{ImageId, Inspection, SaveMode};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The migration of one rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Move {
+    /// The state machine that takes its steps.
+    pub(crate) machine: Migration,
+    /// The place that it comes from.
+    pub(crate) from: NodeIndex,
+    /// The node that it moves to.
+    pub(crate) target: NodeIndex,
+    /// Number of the process that is being built there, if one is.
+    pub(crate) attempt: Option<u64>,
+    /// The restored rank's listener there.
+    pub(crate) address: Option<FabricAddress>,
+    /// The target was told that more standard input comes to the rank.
+    pub(crate) fed: bool,
+    /// How far it is, for the journal.
+    pub(crate) course: Course,
+    /// The one who asked for it.
+    pub(crate) asker: Asker,
+}
 
 /// What is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,22 +71,10 @@ pub enum Operation {
         /// The one who asked for it.
         asker: Asker,
     },
-    /// A migration.
+    /// Migrations, at least one; at most one of them stops its rank at a time.
     Migration {
-        /// The state machine that takes its steps.
-        machine: Box<Migration>,
-        /// The place that it comes from.
-        from: NodeIndex,
-        /// The node that it moves to.
-        target: NodeIndex,
-        /// The restored rank's listener there.
-        address: Option<FabricAddress>,
-        /// True while something may exist on the target.
-        begun: bool,
-        /// The target was told that more standard input comes to the rank.
-        fed: bool,
-        /// The one who asked for it.
-        asker: Asker,
+        /// Each is of another rank.
+        moves: Vec<Move>,
     },
     /// An inspection.
     Explain {
@@ -88,13 +98,15 @@ impl Operation {
     }
 
     /// Who asked.
-    pub(crate) fn asker(&self) -> Asker {
+    pub(crate) fn askers(&self) -> Vec<Asker> {
         match self {
             Self::Preparing { asker, .. }
             | Self::Checkpoint { asker, .. }
             | Self::Publishing { asker, .. }
-            | Self::Migration { asker, .. }
-            | Self::Explain { asker, .. } => *asker,
+            | Self::Explain { asker, .. } => {
+                vec![*asker]
+            }
+            Self::Migration { moves } => moves.iter().map(|one| one.asker).collect(),
         }
     }
 }

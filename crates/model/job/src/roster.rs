@@ -34,6 +34,8 @@ pub enum RankPhase {
 pub struct RankState {
     /// Where it is.
     pub node: NodeIndex,
+    /// Number of its process there.
+    pub attempt: u64,
     /// Grows with every move.
     pub generation: u64,
     /// False while it moves.
@@ -53,6 +55,15 @@ impl RankState {
     }
 }
 
+/// A process of a rank, one of those that it has in turn or that it is moved into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) node: NodeIndex,
+    pub(crate) rank: Rank,
+    /// Its number; no other process of the job has it.
+    pub(crate) attempt: u64,
+}
+
 /// A node of the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
@@ -67,13 +78,31 @@ pub struct NodeState {
 pub(crate) struct Roster {
     pub(crate) nodes: Vec<NodeState>,
     pub(crate) ranks: Vec<RankState>,
+    /// Processes that were ordered.
+    attempts: u64,
 }
 
 impl Roster {
     /// Ranks that are in this phase at these places.
     pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase) -> Self {
-        let rank = |&node: &NodeIndex| RankState { node, generation: 1, open: true, address: None, phase, agent: false };
-        Self { nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true }).collect(), ranks: places.iter().map(rank).collect() }
+        let rank = |&node: &NodeIndex| RankState { node, attempt: 0, generation: 1, open: true, address: None, phase, agent: false };
+        Self {
+            nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true }).collect(),
+            ranks: places.iter().map(rank).collect(),
+            attempts: 0,
+        }
+    }
+
+    /// A number for a process that is going to be ordered.
+    pub(crate) fn new_attempt(&mut self) -> u64 {
+        self.attempts += 1;
+        self.attempts
+    }
+
+    /// The process that a rank is.
+    pub(crate) fn process(&self, rank: Rank) -> Process {
+        let RankState { node, attempt, .. } = self.ranks[rank as usize];
+        Process { node, rank, attempt }
     }
 
     /// All nodes, lost ones too.
@@ -127,8 +156,8 @@ impl Roster {
         self.ranks.iter().all(|rank| rank.node == self.ranks[0].node)
     }
 
-    /// Where a rank may move, if it may: to the node of this name, or to the emptiest.
-    pub(crate) fn move_target(&self, rank: Rank, to: Option<&str>) -> Result<NodeIndex, Failure> {
+    /// Where a rank may move, if it may: to the node of this name, or to the emptiest. `coming`: ranks that are on their way, and where to.
+    pub(crate) fn move_target(&self, rank: Rank, to: Option<&str>, coming: &[(Rank, NodeIndex)]) -> Result<NodeIndex, Failure> {
         let Some(state) = self.ranks.get(rank as usize) else {
             return Err(Failure::NoSuchRank { rank, size: self.ranks.len() as u32 });
         };
@@ -143,7 +172,8 @@ impl Roster {
                 Some(node) => Ok(node as NodeIndex),
             },
             None => {
-                let places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
+                let mut places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
+                coming.iter().for_each(|(rank, target)| places[*rank as usize] = *target);
                 choose_target(&places, rank, &self.alive()).ok_or(Failure::NoOtherNode)
             }
         }

@@ -20,6 +20,8 @@ macro_rules! safeguards {
 safeguards! {
     /// What a node says of a rank counts only if the rank is placed there.
     AtHome,
+    /// What is said of an earlier process of a rank is not taken for its present one.
+    EarlierProcessesAreIgnored,
     /// The copy that a migration left behind is killed when the other takes its place.
     SourceGoes,
     /// What a failed migration built on its target is killed.
@@ -48,6 +50,8 @@ safeguards! {
     OneAtATime,
     /// The end of standard input reaches a rank that was being copied when it came.
     EndOfInputMoves,
+    /// Of several ranks that move, one at a time stands still.
+    OneStopsAtATime,
     /// Checkpoints are not removed while they are being merged.
     RemovalWaits,
     /// Restored ranks go on only when all are complete.
@@ -72,6 +76,8 @@ safeguards! {
     OnlyTheSourceLeavesInput,
     /// Input that is lost with the node that a rank left is given to the rank again.
     LostInputIsGivenAgain,
+    /// No image is taken of rank 0 before the node that it left has told what it was not given of standard input.
+    LeftInputIsAwaited,
     /// Of a checkpoint that is gone no node keeps anything.
     GoneOnesGoEverywhere,
 }

@@ -35,6 +35,8 @@ pub enum Phase {
     Write,
     /// Copying a rank to another node while it runs.
     Precopy,
+    /// A rank that is to move waits until another one has.
+    Wait,
     /// Moving a rank's image to another node.
     Move,
     /// Waiting for the moved rank's listeners.

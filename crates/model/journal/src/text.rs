@@ -44,6 +44,7 @@ fn phase(phase: Phase) -> &'static str {
         Phase::Resume => "letting ranks go on",
         Phase::Write => "writing images behind the ranks",
         Phase::Precopy => "copying it while it ran",
+        Phase::Wait => "waiting for its turn",
         Phase::Move => "moving the image",
         Phase::Connect => "waiting for its listeners",
         Phase::Undo => "going back",

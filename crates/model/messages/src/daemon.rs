@@ -103,6 +103,8 @@ pub enum ToDaemon {
     Start {
         /// The rank that is to start.
         rank: Rank,
+        /// Number of its process. No other process of the job has it; what is said of this one repeats it.
+        attempt: u64,
         /// True if this rank's standard input is fed by `Stdin`; otherwise it reads end of file.
         stdin: bool,
     },
@@ -158,6 +160,8 @@ pub enum ToDaemon {
     Restore {
         /// The rank that is to be built.
         rank: Rank,
+        /// As in `Start`.
+        attempt: u64,
         /// Where its image comes from.
         source: RestoreSource,
         /// The image that must be there; `None` where the source alone decides.
@@ -210,6 +214,8 @@ pub enum FromDaemon {
     StartFailed {
         /// The rank that did not start.
         rank: Rank,
+        /// Which of the rank's processes, by the controller's number.
+        attempt: u64,
         /// What and why.
         error: String,
         /// Way out; may be empty.
@@ -236,6 +242,8 @@ pub enum FromDaemon {
     FabricUp {
         /// The rank whose fabric listens.
         rank: Rank,
+        /// Which of the rank's processes, by the controller's number.
+        attempt: u64,
         /// Where other ranks reach it.
         address: FabricAddress,
     },
@@ -293,6 +301,8 @@ pub enum FromDaemon {
     Restored {
         /// The rank that is complete.
         rank: Rank,
+        /// Which of the rank's processes, by the controller's number.
+        attempt: u64,
         /// Reading and mapping the image, microseconds.
         restart_us: u64,
         /// Bytes read.
@@ -302,6 +312,8 @@ pub enum FromDaemon {
     RestoreFailed {
         /// The rank that was to be built.
         rank: Rank,
+        /// Which of the rank's processes, by the controller's number.
+        attempt: u64,
         /// What and why, with file and rank.
         error: String,
         /// Way out; may be empty.
@@ -315,6 +327,8 @@ pub enum FromDaemon {
     Exited {
         /// The rank that has ended.
         rank: Rank,
+        /// Which of the rank's processes, by the controller's number.
+        attempt: u64,
         /// How its process ended.
         status: ExitStatus,
     },
@@ -343,11 +357,14 @@ pub enum FromDaemon {
         /// Bytes of the `Stdin` message under way that are written already.
         begun: u64,
     },
-    /// Instead of `StdinTaken` for a discarded rank: these bytes were not written. They belong to the rank's next process.
+    /// A process of rank 0 that ran was discarded, and this is what was not written to its standard input, instead of `StdinTaken` for
+    /// that. The bytes belong to the rank's next process.
     StdinLeft {
-        /// The rank that was discarded.
+        /// Rank 0.
         rank: Rank,
-        /// The bytes.
+        /// Which of the rank's processes, by the controller's number.
+        attempt: u64,
+        /// The bytes; may be none.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },

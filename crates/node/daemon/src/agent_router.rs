@@ -385,9 +385,10 @@ impl AgentRouter {
         slot.main = Some(id);
         slot.started = true;
         slot.tell(Command::Settle);
-        self.enroll(id, (rank, slot.attempt), link, None, "restored");
+        let attempt = slot.attempt;
+        self.enroll(id, (rank, attempt), link, None, "restored");
         self.urgent.send(FromDaemon::Report { rank, report: Report::Rebuilt { us: rebuild_us } });
-        self.urgent.send(FromDaemon::Restored { rank, restart_us: us.saturating_add(rebuild_us), bytes });
+        self.urgent.send(FromDaemon::Restored { rank, attempt, restart_us: us.saturating_add(rebuild_us), bytes });
     }
 
     fn enroll(&mut self, id: AgentId, (rank, attempt): (Rank, u64), link: AgentLink, descendant: Option<String>, word: &str) {
@@ -415,7 +416,9 @@ impl AgentRouter {
         // Of a main process and its child only the child's fabric counts.
         let speaks_for_fabric = slot.descendant.or(slot.main) == Some(id);
         match message {
-            FromAgent::FabricUp(address) if speaks_for_fabric => self.urgent.send(FromDaemon::FabricUp { rank, address }),
+            FromAgent::FabricUp(address) if speaks_for_fabric => {
+                self.urgent.send(FromDaemon::FabricUp { rank, attempt: agent.attempt, address })
+            }
             FromAgent::FabricInUse if speaks_for_fabric => self.urgent.send(FromDaemon::FabricInUse { rank }),
             FromAgent::MessagesLost { peer, why } if speaks_for_fabric => self.urgent.send(FromDaemon::MessagesLost { rank, peer, why }),
             FromAgent::FabricUp(_) | FromAgent::FabricInUse | FromAgent::MessagesLost { .. } => {}

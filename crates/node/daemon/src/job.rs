@@ -155,7 +155,6 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         ordered,
         agent_socket,
         ranks: HashMap::new(),
-        attempts: 0,
         rank_tasks: JoinSet::new(),
         rendezvous: Rendezvous::default(),
         known: Arc::default(),
@@ -223,7 +222,6 @@ struct Job {
     agent_socket: AgentSocket,
     agent_router: AgentRouter,
     ranks: LocalRanks,
-    attempts: u64,
     rank_tasks: JoinSet<(Rank, u64)>,
     tiers: Tiers,
     rendezvous: Rendezvous,
@@ -299,7 +297,7 @@ impl Job {
     fn obey(&mut self, message: ToDaemon) {
         match message {
             ToDaemon::Ping => self.urgent.send(FromDaemon::Pong),
-            ToDaemon::Start { rank, stdin } => {
+            ToDaemon::Start { rank, attempt, stdin } => {
                 let beginning = ProgramStart {
                     rank,
                     job: self.introduction.clone(),
@@ -309,15 +307,15 @@ impl Job {
                     library: self.node.library.clone(),
                     known: self.known.clone(),
                 };
-                if let Err(failure) = self.admit(rank, stdin, RankOrigin::Start(Box::new(beginning))) {
+                if let Err(failure) = self.admit((rank, attempt), stdin, RankOrigin::Start(Box::new(beginning))) {
                     let (error, hint, code) = (with_causes(&failure), failure.hint(), failure.code());
-                    self.urgent.send(FromDaemon::StartFailed { rank, error, hint, code });
+                    self.urgent.send(FromDaemon::StartFailed { rank, attempt, error, hint, code });
                 }
             }
-            ToDaemon::Restore { rank, source, image, stdin } => {
-                if let Err(failure) = self.restore(rank, source, image, stdin) {
+            ToDaemon::Restore { rank, attempt, source, image, stdin } => {
+                if let Err(failure) = self.restore((rank, attempt), source, image, stdin) {
                     let (error, hint) = (with_causes(&failure), failure.hint());
-                    self.urgent.send(FromDaemon::RestoreFailed { rank, error, hint, image: failure.blames_image() });
+                    self.urgent.send(FromDaemon::RestoreFailed { rank, attempt, error, hint, image: failure.blames_image() });
                 }
             }
             ToDaemon::Pmi { rank, bytes } => self.tell(rank, Command::Pmi(bytes)),
@@ -389,7 +387,13 @@ impl Job {
         }
     }
 
-    fn restore(&mut self, rank: Rank, source: RestoreSource, image: Option<ImageId>, stdin: bool) -> Result<(), RankFailure> {
+    fn restore(
+        &mut self,
+        (rank, attempt): (Rank, u64),
+        source: RestoreSource,
+        image: Option<ImageId>,
+        stdin: bool,
+    ) -> Result<(), RankFailure> {
         if self.ranks.contains_key(&rank) {
             return Err(RankFailure::Present(rank));
         }
@@ -414,20 +418,18 @@ impl Job {
             restorer: self.node.restorer.clone(),
             patience: self.patience,
         };
-        self.admit(rank, stdin, RankOrigin::Restore(Box::new(restoration)))?;
+        self.admit((rank, attempt), stdin, RankOrigin::Restore(Box::new(restoration)))?;
         self.agent_router.await_restored(rank, agent, &mut self.ranks);
         Ok(())
     }
 
-    fn admit(&mut self, rank: Rank, fed: bool, origin: RankOrigin) -> Result<(), RankFailure> {
+    fn admit(&mut self, (rank, attempt): (Rank, u64), fed: bool, origin: RankOrigin) -> Result<(), RankFailure> {
         if rank >= self.introduction.size {
             return Err(RankFailure::NoSuchRank { rank, size: self.introduction.size });
         }
         if self.ranks.contains_key(&rank) {
             return Err(RankFailure::Present(rank));
         }
-        let attempt = self.attempts;
-        self.attempts += 1;
         let (sender, commands) = mpsc::unbounded_channel();
         let (ordered, urgent, rank_events) = (self.ordered.clone(), self.urgent.clone(), self.rank_event_sender.clone());
         let shared_memory = self.shared_memory.as_ref().map(|own| own.path().to_owned());

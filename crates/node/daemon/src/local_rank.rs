@@ -14,7 +14,7 @@ pub type LocalRanks = HashMap<Rank, LocalRank>;
 /// One rank that is here, as its job sees it.
 #[derive(Debug)]
 pub struct LocalRank {
-    /// Which of its processes on this node.
+    /// Which of its processes, by the controller's number.
     pub attempt: u64,
     pub(crate) commands: mpsc::UnboundedSender<Command>,
     /// The agent of its main process.

@@ -92,7 +92,7 @@ mod tests {
     async fn urgent_overtakes_output_and_an_exit_does_not() {
         let (urgent, ordered, mut outbox) = queues();
         let output = FromDaemon::Output { rank: 0, stream: Stream::Stdout, bytes: vec![1] };
-        let exited = FromDaemon::Exited { rank: 0, status: ExitStatus::Code(0) };
+        let exited = FromDaemon::Exited { rank: 0, attempt: 0, status: ExitStatus::Code(0) };
         ordered.send(output.clone()).await.unwrap();
         ordered.send(exited.clone()).await.unwrap();
         urgent.send(FromDaemon::Pong);

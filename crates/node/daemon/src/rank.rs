@@ -102,7 +102,7 @@ pub enum RankOrigin {
 pub struct RankContext {
     /// Which rank.
     pub rank: Rank,
-    /// Which of its processes on this node.
+    /// Which of its processes, by the controller's number.
     pub attempt: u64,
     /// Feed standard input.
     pub fed: bool,
@@ -143,11 +143,11 @@ pub async fn run_rank(mut context: RankContext, origin: RankOrigin) {
 }
 
 fn report_failure(context: &RankContext, restoring: bool, failure: &RankFailure) {
-    let (rank, error, hint, code) = (context.rank, with_causes(failure), failure.hint(), failure.code());
+    let (rank, attempt, error, hint, code) = (context.rank, context.attempt, with_causes(failure), failure.hint(), failure.code());
     tracing::info!(rank, error, "no process for a rank");
     context.urgent.send(match restoring {
-        true => FromDaemon::RestoreFailed { rank, error, hint, image: failure.blames_image() },
-        false => FromDaemon::StartFailed { rank, error, hint, code },
+        true => FromDaemon::RestoreFailed { rank, attempt, error, hint, image: failure.blames_image() },
+        false => FromDaemon::StartFailed { rank, attempt, error, hint, code },
     });
 }
 
@@ -439,7 +439,8 @@ impl RankTask {
             return;
         }
         // Fails only if the controller is gone.
-        let _ = context.ordered.send(FromDaemon::Exited { rank: context.rank, status }).await;
+        let (rank, attempt) = (context.rank, context.attempt);
+        let _ = context.ordered.send(FromDaemon::Exited { rank, attempt, status }).await;
     }
 
     /// Nothing is written any more, then all processes are killed. Until then standard input stays open: a program that read its end
@@ -451,8 +452,8 @@ impl RankTask {
         };
         self.link.release().await;
         // A rank that moved away had not been given these bytes: its image does not have them.
-        if !left.bytes.is_empty() {
-            context.urgent.send(FromDaemon::StdinLeft { rank: context.rank, bytes: left.bytes });
+        if context.rank == 0 {
+            context.urgent.send(FromDaemon::StdinLeft { rank: 0, attempt: context.attempt, bytes: left.bytes });
         }
         self.end().await;
     }

@@ -32,6 +32,9 @@ impl World {
                 return Err(format!("two copies of rank {rank} run"));
             }
         }
+        if self.nodes.iter().flat_map(|node| node.ranks.values()).any(|process| process.overlapped) {
+            return Err("two ranks that move stand still at once".into());
+        }
         if let Some(newest) = self.disk.numbers().last()
             && self.tiers.is_empty()
             && !self.disk.is_restorable(*newest)

@@ -58,9 +58,10 @@ impl World {
                 Ok(())
             }
             Coming::NoTransfer { at, rank, attempt } => {
-                if self.process(at, rank, attempt).is_some_and(|process| process.phase == Phase::Building) {
+                let is_left = |process: &&mut Process| process.phase == Phase::Building && !process.receives;
+                if let Some(number) = self.process(at, rank, attempt).filter(is_left).map(|process| process.number) {
                     self.nodes[at].ranks.remove(&rank);
-                    self.restore_failed(at, rank, "no transfer came", false);
+                    self.restore_failed(at, (rank, number), "no transfer came", false);
                 }
                 Ok(())
             }
@@ -78,21 +79,28 @@ impl World {
             Coming::Built { at, rank, attempt } => {
                 let fails = self.fails(40);
                 let Some(process) = self.process(at, rank, attempt) else { return Ok(()) };
+                let number = process.number;
                 if fails {
                     self.nodes[at].ranks.remove(&rank);
-                    self.restore_failed(at, rank, "no memory", false);
+                    self.restore_failed(at, (rank, number), "no memory", false);
                     return Ok(());
                 }
                 process.phase = Phase::Built;
-                self.say(at, FromDaemon::Restored { rank, restart_us: 5, bytes: 10 });
+                self.say(at, FromDaemon::Restored { rank, attempt: number, restart_us: 5, bytes: 10 });
                 let delay = self.delay();
                 self.plan(delay, Coming::FabricUp { at, rank, attempt });
                 Ok(())
             }
             Coming::FabricUp { at, rank, attempt } => {
-                if self.process(at, rank, attempt).is_some() {
+                if let Some(number) = self.process(at, rank, attempt).map(|process| process.number) {
                     let address = FabricAddress { tcp: ([10, 0, 0, at as u8], 9000 + attempt as u16).into(), unix: String::new() };
-                    self.say(at, FromDaemon::FabricUp { rank, address });
+                    self.say(at, FromDaemon::FabricUp { rank, attempt: number, address });
+                }
+                Ok(())
+            }
+            Coming::LastWord { life, at, word } => {
+                if self.nodes[at].connection == life && !self.nodes[at].leaving {
+                    self.say(at, word);
                 }
                 Ok(())
             }
@@ -193,13 +201,15 @@ impl World {
 
     fn obey(&mut self, at: usize, message: ToDaemon) -> Result<(), String> {
         match message {
-            ToDaemon::Start { rank, stdin } => {
+            ToDaemon::Start { rank, attempt: number, stdin } => {
                 let feeder = self.new_feeder(None, None, stdin);
-                let attempt = self.new_process(at, rank, Phase::Starting, (feeder, stdin));
+                let attempt = self.new_process(at, (rank, number), Phase::Starting, (feeder, stdin));
                 let delay = self.delay();
                 self.plan(delay, Coming::Started { at, rank, attempt });
             }
-            ToDaemon::Restore { rank, source, image, stdin } => self.restore(at, rank, source, (image, stdin)),
+            ToDaemon::Restore { rank, attempt: number, source, image, stdin } => {
+                self.restore(at, (rank, number), source, (image, stdin));
+            }
             ToDaemon::Ask(steps) => {
                 let first = self.nodes[at].batch.begin(steps);
                 self.ask_agents(at, first);
@@ -222,13 +232,7 @@ impl World {
             }
             ToDaemon::PrecopyTo { seq, rank, address, token } => self.precopy_to(at, rank, seq, address, token),
             ToDaemon::Discard { rank } => {
-                if let Some(process) = self.nodes[at].ranks.remove(&rank) {
-                    self.leave_input(at, rank, &process.feeder);
-                    for seq in process.questions {
-                        self.reply(at, rank, seq, Reply::Unasked(Unasked::Ended));
-                    }
-                }
-                self.nodes[at].expected.retain(|_, its| *its != rank);
+                self.discard(at, rank);
             }
             ToDaemon::Signal(signal) => {
                 let here: Vec<(Rank, u64)> = self.nodes[at].ranks.iter().map(|(rank, process)| (*rank, process.attempt)).collect();
@@ -251,29 +255,52 @@ impl World {
         Ok(())
     }
 
-    fn new_process(&mut self, at: usize, rank: Rank, phase: Phase, (feeder, fed): (Feeder, bool)) -> u64 {
+    /// Its process is gone at once; what is to be said of it may take a while.
+    fn discard(&mut self, at: usize, rank: Rank) {
+        self.nodes[at].expected.retain(|_, its| *its != rank);
+        let Some(process) = self.nodes[at].ranks.remove(&rank) else { return };
+        let (life, attempt) = (self.nodes[at].connection, process.number);
+        let building = matches!(process.phase, Phase::Building | Phase::Starting);
+        let word = match building {
+            false if rank == 0 => Some(FromDaemon::StdinLeft { rank, attempt, bytes: process.feeder.left() }),
+            // It failed just before.
+            true if self.chance(4) => {
+                Some(FromDaemon::RestoreFailed { rank, attempt, error: "late".into(), hint: String::new(), image: false })
+            }
+            _ => None,
+        };
+        if let Some(word) = word {
+            let delay = if self.chance(2) { self.delay() } else { 0 };
+            self.plan(delay, Coming::LastWord { life, at, word });
+        }
+        for seq in process.questions {
+            self.reply(at, rank, seq, Reply::Unasked(Unasked::Ended));
+        }
+    }
+
+    fn new_process(&mut self, at: usize, (rank, number): (Rank, u64), phase: Phase, (feeder, fed): (Feeder, bool)) -> u64 {
         self.attempts += 1;
         let attempt = self.attempts;
-        let process = Process { attempt, feeder, fed, ..Process::new(phase) };
+        let process = Process { attempt, number, feeder, fed, ..Process::new(phase) };
         self.nodes[at].ranks.insert(rank, process);
         attempt
     }
 
-    fn restore(&mut self, at: usize, rank: Rank, source: RestoreSource, (image, fed): (Option<ImageId>, bool)) {
+    fn restore(&mut self, at: usize, (rank, number): (Rank, u64), source: RestoreSource, (image, fed): (Option<ImageId>, bool)) {
         if self.nodes[at].ranks.contains_key(&rank) {
-            return self.restore_failed(at, rank, "it is on this node already", false);
+            return self.restore_failed(at, (rank, number), "it is on this node already", false);
         }
         let feeder = self.new_feeder(Some(&source), image, fed);
         match source {
             RestoreSource::Files(chain) => {
                 if chain.is_empty() || !chain.iter().all(|path| self.has_file(at, path)) {
-                    return self.restore_failed(at, rank, "an image is missing", true);
+                    return self.restore_failed(at, (rank, number), "an image is missing", true);
                 }
                 if chain.iter().any(|path| self.disk.is_rotten(path)) {
                     self.reasons.insert("an image is bad");
-                    return self.restore_failed(at, rank, "it is torn", true);
+                    return self.restore_failed(at, (rank, number), "it is torn", true);
                 }
-                let attempt = self.new_process(at, rank, Phase::Building, (feeder, fed));
+                let attempt = self.new_process(at, (rank, number), Phase::Building, (feeder, fed));
                 if let Some(process) = self.process(at, rank, attempt) {
                     process.restarted = true;
                 }
@@ -281,16 +308,16 @@ impl World {
                 self.plan(delay, Coming::Built { at, rank, attempt });
             }
             RestoreSource::Transfer { token } => {
-                let attempt = self.new_process(at, rank, Phase::Building, (feeder, fed));
+                let attempt = self.new_process(at, (rank, number), Phase::Building, (feeder, fed));
                 self.nodes[at].expected.insert(token, rank);
                 self.plan(NODE_TIMEOUT_US + 5 * SECOND_US, Coming::NoTransfer { at, rank, attempt });
             }
         }
     }
 
-    fn restore_failed(&mut self, at: usize, rank: Rank, why: &str, image: bool) {
+    fn restore_failed(&mut self, at: usize, (rank, number): (Rank, u64), why: &str, image: bool) {
         self.nodes[at].expected.retain(|_, its| *its != rank);
-        self.say(at, FromDaemon::RestoreFailed { rank, error: why.into(), hint: String::new(), image });
+        self.say(at, FromDaemon::RestoreFailed { rank, attempt: number, error: why.into(), hint: String::new(), image });
     }
 
     pub(crate) fn ask_agents(&mut self, at: usize, step: Vec<Question>) {
@@ -352,7 +379,8 @@ impl World {
             return self.save(at, rank, attempt, seq, order, fails);
         }
         let (was, tracked) = (process.phase, process.tracked);
-        let ended = process.precopies.take_if(|_| matches!(request, Request::EndPrecopy | Request::Resume));
+        let ends = request == Request::EndPrecopy || request == Request::Resume && was != Phase::Runs;
+        let ended = process.precopies.take_if(|_| ends);
         let stale = process.stale_marker && defect == Some(Defect::StaleMarker) && matches!(request, Request::SuspendPeer(_));
         let reply = process.answer(&request, fails || stale, ImageId::default());
         if request == Request::Resume {
@@ -464,6 +492,7 @@ impl World {
 
     pub(crate) fn dies(&mut self, at: usize, rank: Rank, status: ExitStatus) {
         let Some(process) = self.nodes[at].ranks.remove(&rank) else { return };
+        let attempt = process.number;
         for seq in process.questions {
             self.reply(at, rank, seq, Reply::Unasked(Unasked::Left));
         }
@@ -472,10 +501,10 @@ impl World {
         }
         match process.phase {
             Phase::Starting => {
-                self.say(at, FromDaemon::StartFailed { rank, error: "died".into(), hint: String::new(), code: 1 });
+                self.say(at, FromDaemon::StartFailed { rank, attempt, error: "died".into(), hint: String::new(), code: 1 });
             }
-            Phase::Building => self.restore_failed(at, rank, "died", false),
-            _ => self.say(at, FromDaemon::Exited { rank, status }),
+            Phase::Building => self.restore_failed(at, (rank, attempt), "died", false),
+            _ => self.say(at, FromDaemon::Exited { rank, attempt, status }),
         }
     }
 }

@@ -87,14 +87,8 @@ impl World {
                 reader.input.held(again, begun);
                 None
             }
-            StdinEffect::Lost => {
-                let bytes = reader.input.lost();
-                bytes.and_then(|bytes| reader.input.pass(bytes))
-            }
-            StdinEffect::Left(bytes) => {
-                reader.input.left(bytes.len() as u64);
-                reader.input.pass(bytes)
-            }
+            StdinEffect::Lost => reader.input.lost(),
+            StdinEffect::Left(bytes) => reader.input.left(bytes),
         };
         given.map(Event::Stdin)
     }
@@ -168,14 +162,6 @@ impl World {
         self.stdin.moving.insert(token, image.clone());
         if let Some(process) = self.nodes[to].ranks.get_mut(&rank) {
             process.feeder = Feeder::of_image(image, process.fed);
-        }
-    }
-
-    /// What a process that is killed was not given.
-    pub(crate) fn leave_input(&mut self, at: usize, rank: Rank, feeder: &Feeder) {
-        let bytes = feeder.left();
-        if rank == 0 && self.stdin.length.is_some() && !bytes.is_empty() {
-            self.say(at, FromDaemon::StdinLeft { rank, bytes });
         }
     }
 

@@ -55,6 +55,9 @@ impl World {
             }
             Some(receiver) => {
                 process.precopies = Some(receiver);
+                if let Some(building) = self.process(receiver.at, rank, receiver.attempt) {
+                    building.receives = true;
+                }
                 self.reply(at, rank, seq, Reply::Precopying);
                 let delay = self.delay();
                 self.plan(delay, Coming::Round { at, rank, attempt, receiver, number: 0 });
@@ -90,6 +93,9 @@ impl World {
     /// Nothing more comes to a process that is being built: its daemon says so after a while.
     pub(crate) fn forsaken(&mut self, rank: Rank, receiver: Option<Receiver>) {
         if let Some(Receiver { at, attempt, .. }) = receiver {
+            if let Some(building) = self.process(at, rank, attempt) {
+                building.receives = false;
+            }
             let delay = self.delay();
             self.plan(delay, Coming::NoTransfer { at, rank, attempt });
         }

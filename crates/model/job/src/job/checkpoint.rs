@@ -107,7 +107,7 @@ impl Job {
                         step.push((rank, request));
                     }
                 }
-                checkpoint::Action::AskBatch(steps) => self.ask_agents(steps),
+                checkpoint::Action::AskBatch(steps) => self.ask_agents(None, steps),
                 // What is asked in turn is awaited from its first step on.
                 checkpoint::Action::Await(0) => {}
                 checkpoint::Action::Await(step) => self.await_step(step),
@@ -130,7 +130,7 @@ impl Job {
             }
         }
         if !step.is_empty() {
-            self.ask_agents(vec![step]);
+            self.ask_agents(None, vec![step]);
         }
         if matches!(&self.operation, Some(Operation::Checkpoint { machine, .. }) if machine.is_writing()) {
             self.background = self.operation.take();

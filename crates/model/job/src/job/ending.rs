@@ -48,12 +48,16 @@ impl Job {
                     self.drop_checkpoint(*number);
                     self.note_checkpoint_failed(*number, *asker, &Failure::JobEnded);
                 }
-                Operation::Migration { machine, from, .. } => {
-                    self.note_migrated(machine.rank(), Some(*from), Err(&Failure::JobEnded));
+                Operation::Migration { moves } => {
+                    for one in moves {
+                        self.note_migrated(one.clone(), Err(&Failure::JobEnded));
+                    }
                 }
                 _ => {}
             }
-            self.answer(operation.asker(), ended());
+            for asker in operation.askers() {
+                self.answer(asker, ended());
+            }
         }
         for (_, asker, _) in std::mem::take(&mut self.waiting) {
             self.answer(asker, ended());
@@ -95,11 +99,13 @@ impl Job {
             Ask::Hurry { rank } => self.hurry_move(rank, asker),
             Ask::CancelMove { rank } => self.cancel_move(rank, asker),
             ask => {
-                if let (Some(_), Asker::Verb(verb)) = (&self.operation, asker) {
-                    self.effect(Effect::Answer { verb, outcome: Outcome::Progress });
-                }
                 self.waiting.push_back((ask, asker, self.now_us));
                 self.next_operation();
+                // A migration may have joined those that are under way.
+                let waits = self.waiting.iter().any(|(_, waiting, _)| *waiting == asker);
+                if let (true, Some(_), Asker::Verb(verb)) = (waits, &self.operation, asker) {
+                    self.effect(Effect::Answer { verb, outcome: Outcome::Progress });
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ impl Job {
         let found: BTreeMap<Rank, _> = ended.map(|rank| (rank, Err(Unexplained::Gone(Gone::Ended)))).collect();
         let inspect = waiting.iter().map(|&rank| (rank, Request::Inspect { ahead: None })).collect();
         self.operation = Some(Operation::Explain { waiting, found, asker });
-        self.ask_agents(vec![inspect]);
+        self.ask_agents(None, vec![inspect]);
         self.finish_explain();
     }
 

@@ -3,9 +3,10 @@
 //! Invariant: nothing here decides anything.
 
 use super::Job;
+use crate::course::phase_of;
 use crate::event::{Asker, Effect, NodeLoss, Publication, Record};
 use crate::noted;
-use crate::operation::Operation;
+use crate::operation::{Move, Operation};
 use mend_coordination::failure::Failure;
 use mend_coordination::migration;
 use mend_journal::Event;
@@ -47,7 +48,19 @@ impl Job {
 
     /// What is to blame if what is under way fails; the first counts.
     pub(crate) fn blame(&mut self, code: Code) {
-        self.noted.blamed.get_or_insert(code);
+        let moves = match &mut self.operation {
+            Some(Operation::Migration { moves }) => moves.as_mut_slice(),
+            _ => &mut [],
+        };
+        let courses = moves.iter_mut().map(|one| &mut one.course);
+        courses.chain([&mut self.noted.course]).for_each(|course| course.blamed = course.blamed.or(Some(code)));
+    }
+
+    /// The same, where it is the migration of one rank that may fail for it.
+    pub(crate) fn blame_for_move(&mut self, mover: Rank, code: Code) {
+        if let Some(one) = self.move_of(mover) {
+            one.course.blamed.get_or_insert(code);
+        }
     }
 
     fn node_name(&self, node: Option<NodeIndex>) -> String {
@@ -72,7 +85,7 @@ impl Job {
     pub(crate) fn note_message(&mut self, node: NodeIndex, message: &FromDaemon) {
         let (rank, event) = match message {
             FromDaemon::Started { rank } => (*rank, Event::RankStarted),
-            FromDaemon::StartFailed { rank, error, hint, code } => {
+            FromDaemon::StartFailed { rank, error, hint, code, .. } => {
                 (*rank, Event::StartFailed { error: cut(error.clone()), hint: cut(hint.clone()), status: *code })
             }
             FromDaemon::AgentUp { rank, main_process, executable } => {
@@ -80,11 +93,11 @@ impl Job {
             }
             FromDaemon::Agentless { rank } => (*rank, Event::Agentless),
             FromDaemon::MessagesLost { rank, peer, why } => (*rank, Event::MessagesLost { peer: *peer, why: cut(why.clone()) }),
-            FromDaemon::Restored { rank, restart_us, bytes } => (*rank, Event::RankRestored { us: *restart_us, bytes: *bytes }),
-            FromDaemon::RestoreFailed { rank, error, hint, image } => {
+            FromDaemon::Restored { rank, restart_us, bytes, .. } => (*rank, Event::RankRestored { us: *restart_us, bytes: *bytes }),
+            FromDaemon::RestoreFailed { rank, error, hint, image, .. } => {
                 (*rank, Event::RestoreFailed { error: cut(error.clone()), hint: cut(hint.clone()), image: *image })
             }
-            FromDaemon::Exited { rank, status } => match status {
+            FromDaemon::Exited { rank, status, .. } => match status {
                 ExitStatus::Code(status) => (*rank, Event::RankExited { status: *status }),
                 ExitStatus::Signal(signal) => (*rank, Event::RankSignal { signal: *signal }),
             },
@@ -108,11 +121,12 @@ impl Job {
     /// A node is lost, with these ranks.
     pub(crate) fn note_node_lost(&mut self, node: NodeIndex, how: &NodeLoss, ranks: &[Rank]) {
         self.effect(Effect::Record(Box::new(Record::NodeLost { node, how: how.clone(), ranks: ranks.to_vec() })));
-        match &self.operation {
+        if let Some(Operation::Migration { moves }) = &mut self.operation {
             // An agent may have noticed first that its connection broke; this is why.
-            Some(Operation::Migration { from, target, .. }) if [*from, *target].contains(&node) => self.noted.blamed = Some(Code::NodeLost),
-            _ => self.blame(Code::NodeLost),
+            let touched = moves.iter_mut().filter(|one| [one.from, one.target].contains(&node));
+            touched.for_each(|one| one.course.blamed = Some(Code::NodeLost));
         }
+        self.blame(Code::NodeLost);
     }
 
     /// A signal came to the job.
@@ -144,14 +158,14 @@ impl Job {
     /// A checkpoint begins.
     pub(crate) fn note_checkpoint(&mut self, checkpoint: u64, mode: SaveMode, base: Option<u64>, asker: Asker) {
         let mode = if mode == SaveMode::Stop { "stop" } else { "copy-on-write" }.to_owned();
-        self.noted.begin(self.now_us);
+        self.noted.course.begin(self.now_us);
         self.record(Event::CheckpointAsked { checkpoint, by: by(asker), mode, base });
     }
 
     /// There will be no such checkpoint.
     pub(crate) fn note_checkpoint_failed(&mut self, checkpoint: u64, asker: Asker, failure: &Failure) {
         self.note_phase();
-        let (by, code, failure) = (by(asker), self.noted.take_blame(), failure.clone());
+        let (by, code, failure) = (by(asker), self.noted.course.take_blame(), failure.clone());
         self.noted.behind.clear();
         self.effect(Effect::Record(Box::new(Record::CheckpointFailed { checkpoint, by, code, failure })));
     }
@@ -177,24 +191,32 @@ impl Job {
     }
 
     /// An agent answers what a checkpoint or migration asked.
-    pub(crate) fn note_reply(&mut self, rank: Rank, reply: &Reply) {
+    pub(crate) fn note_reply(&mut self, rank: Rank, mover: Option<Rank>, reply: &Reply) {
         let number = match &self.operation {
             Some(Operation::Checkpoint { number, .. }) => Some(*number),
             Some(Operation::Migration { .. }) => None,
             _ => return,
         };
+        let blamed = match (reply, number) {
+            (Reply::Unasked(Unasked::Silent), _) => Some(Code::NoAnswer),
+            (Reply::Failed { .. } | Reply::Unasked(_), _) => Some(Code::Agent),
+            (Reply::Inspected(found), _) if !found.obstacles.is_empty() => Some(Code::Obstacle),
+            _ => None,
+        };
+        match (blamed, mover) {
+            (Some(code), Some(mover)) => self.blame_for_move(mover, code),
+            (Some(code), None) => self.blame(code),
+            (None, _) => {}
+        }
         match (reply, number) {
             (Reply::Inspected(found), _) => {
                 for obstacle in &found.obstacles {
                     let (what, hint) = (cut(obstacle.what.clone()), cut(obstacle.hint.clone()));
                     self.record_rank(rank, Event::ObstacleFound { what, hint });
-                    self.blame(Code::Obstacle);
                 }
             }
             (Reply::Saved(saved), Some(_)) if saved.behind => drop(self.noted.behind.insert((rank, saved.id), saved.clone())),
             (Reply::Saved(saved), Some(number)) => self.note_image(rank, number, saved, saved.park_us + saved.write_us),
-            (Reply::Unasked(Unasked::Silent), _) => self.blame(Code::NoAnswer),
-            (Reply::Failed { .. } | Reply::Unasked(_), _) => self.blame(Code::Agent),
             _ => {}
         }
     }
@@ -222,8 +244,18 @@ impl Job {
     /// What is under way may have come to its next phase.
     pub(crate) fn note_phase(&mut self) {
         let (phase, checkpoint) = noted::phase(self.operation.as_ref(), self.background.as_ref());
-        if let Some((phase, us)) = self.noted.enter(phase, self.now_us) {
+        if let Some((phase, us)) = self.noted.course.enter(phase, self.now_us) {
             self.record(Event::PhaseDone { phase, us, checkpoint });
+        }
+    }
+
+    /// The migration of a rank may have come to its next phase.
+    pub(crate) fn note_move_phase(&mut self, mover: Rank) {
+        let now_us = self.now_us;
+        let Some(one) = self.move_of(mover) else { return };
+        let phase = one.machine.phase().and_then(phase_of);
+        if let Some((phase, us)) = one.course.enter(phase, now_us) {
+            self.record_rank(mover, Event::PhaseDone { phase, us, checkpoint: None });
         }
     }
 
@@ -231,7 +263,6 @@ impl Job {
     pub(crate) fn note_migration(&mut self, rank: Rank, to: Option<NodeIndex>) {
         let node = self.node_of(rank);
         let (from, to) = (self.node_name(node), self.node_name(to));
-        self.noted.begin(self.now_us);
         self.put(node, Some(rank), false, Event::MigrationAsked { by: By::User, from, to });
     }
 
@@ -247,10 +278,17 @@ impl Job {
         self.record_rank(rank, Event::RoundDone { round: number, bytes, us, left });
     }
 
+    /// There will be no such migration.
+    pub(crate) fn note_not_migrated(&mut self, rank: Rank, code: Code, failure: &Failure) {
+        let (node, failure) = (self.node_of(rank), failure.clone());
+        self.effect(Effect::Record(Box::new(Record::MigrationUndone { node, rank, code, failure })));
+    }
+
     /// A migration is over.
-    pub(crate) fn note_migrated(&mut self, rank: Rank, from: Option<NodeIndex>, result: Result<&migration::Outcome, &Failure>) {
-        if let Some((phase, us)) = self.noted.enter(None, self.now_us) {
-            self.record(Event::PhaseDone { phase, us, checkpoint: None });
+    pub(crate) fn note_migrated(&mut self, mut ended: Move, result: Result<&migration::Outcome, &Failure>) {
+        let (rank, from) = (ended.machine.rank(), Some(ended.from));
+        if let Some((phase, us)) = ended.course.enter(None, self.now_us) {
+            self.record_rank(rank, Event::PhaseDone { phase, us, checkpoint: None });
         }
         match result {
             Ok(done) => {
@@ -262,8 +300,7 @@ impl Job {
                 );
             }
             Err(failure) => {
-                let (node, code, failure) = (self.node_of(rank), self.noted.take_blame(), failure.clone());
-                self.effect(Effect::Record(Box::new(Record::MigrationUndone { node, rank, code, failure })));
+                self.note_not_migrated(rank, ended.course.take_blame(), failure);
             }
         }
     }

@@ -1,11 +1,13 @@
-//! A migration of one rank: carries out what the machine of `mend-coordination` wants, and tells it what becomes of the rank's copy on
-//! the target.
+//! Migrations of ranks: carries out what the machines of `mend-coordination` want, and tells them what becomes of the ranks' copies on
+//! their targets. Several may be under way; one at a time stops its rank.
 
 use super::Job;
-use crate::event::{Asker, Effect, Outcome, StdinEffect};
-use crate::operation::Operation;
+use crate::course::Course;
+use crate::event::{Asker, Effect, Outcome};
+use crate::operation::{Move, Operation};
+use crate::roster::Process;
 use crate::safeguard::Safeguard;
-use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
+use mend_coordination::failure::{Failure, Refusal, TargetTrouble};
 use mend_coordination::migration::{self, Manner, Migration};
 use mend_journal::event::Code;
 use mend_messages::agent::{Request, Round};
@@ -22,7 +24,8 @@ const MAX_BEGIN_US: u64 = 60_000_000;
 
 impl Job {
     pub(crate) fn begin_migration(&mut self, rank: Rank, to: Option<&str>, (mode, deadline_us): (MoveMode, Option<u64>), asker: Asker) {
-        let target = self.roster.move_target(rank, to);
+        let coming: Vec<_> = self.all_moves().iter().map(|one| (one.machine.rank(), one.target)).collect();
+        let target = self.roster.move_target(rank, to, &coming);
         self.note_migration(rank, target.as_ref().ok().copied());
         match target {
             Ok(target) => {
@@ -30,25 +33,75 @@ impl Job {
                 let bounds = Bounds { threshold: self.moving.threshold, rounds: self.moving.rounds, deadline_us };
                 let manner = Manner { mode, bounds, habit: self.habits.get(&rank).copied() };
                 let (machine, actions) = Migration::start(rank, self.roster.all_living(), manner);
-                self.operation =
-                    Some(Operation::Migration { machine: Box::new(machine), from, target, address: None, begun: false, fed: false, asker });
-                self.do_migration(actions);
+                let mut course = Course::default();
+                course.begin(self.now_us);
+                let new = Move { machine, from, target, attempt: None, address: None, fed: false, course, asker };
+                match &mut self.operation {
+                    Some(Operation::Migration { moves }) => moves.push(new),
+                    operation => *operation = Some(Operation::Migration { moves: vec![new] }),
+                }
+                self.do_migration(rank, actions);
             }
             Err(failure) => {
-                self.blame(Code::Refused);
-                self.note_migrated(rank, None, Err(&failure));
+                self.note_not_migrated(rank, Code::Refused, &failure);
                 self.answer(asker, Outcome::Failed(failure));
             }
         }
     }
 
-    pub(crate) fn do_migration(&mut self, actions: Vec<migration::Action>) {
-        self.note_phase();
+    fn all_moves(&self) -> &[Move] {
+        match &self.operation {
+            Some(Operation::Migration { moves }) => moves,
+            _ => &[],
+        }
+    }
+
+    /// The ranks that move.
+    pub(crate) fn movers(&self) -> Vec<Rank> {
+        self.all_moves().iter().map(|one| one.machine.rank()).collect()
+    }
+
+    /// Whether a rank moves.
+    pub(crate) fn moves(&self, rank: Rank) -> bool {
+        self.all_moves().iter().any(|one| one.machine.rank() == rank)
+    }
+
+    /// The migration of a rank.
+    pub(crate) fn move_of(&mut self, rank: Rank) -> Option<&mut Move> {
+        match &mut self.operation {
+            Some(Operation::Migration { moves }) => moves.iter_mut().find(|one| one.machine.rank() == rank),
+            _ => None,
+        }
+    }
+
+    /// Tells the migration of a rank something and does what that wants; then, if no rank is being stopped any more, the next one that
+    /// waits may be.
+    pub(crate) fn step_move(&mut self, mover: Rank, step: impl FnOnce(&mut Migration) -> Vec<migration::Action>) {
+        let others = |one: &Move| one.machine.rank() != mover && one.machine.stops();
+        let held = self.all_moves().iter().any(others) && self.keeps(Safeguard::OneStopsAtATime);
+        let Some(one) = self.move_of(mover) else { return };
+        one.machine.hold(held);
+        let actions = step(&mut one.machine);
+        self.do_migration(mover, actions);
+        self.let_next_stop();
+    }
+
+    fn let_next_stop(&mut self) {
+        while !self.all_moves().iter().any(|one| one.machine.stops()) {
+            let now_us = self.now_us;
+            let Some(next) = self.all_moves().iter().find(|one| one.machine.waits()).map(|one| one.machine.rank()) else { return };
+            let actions = self.move_of(next).map(|one| one.machine.take_turn(now_us));
+            self.do_migration(next, actions.unwrap_or_default());
+        }
+    }
+
+    fn do_migration(&mut self, mover: Rank, actions: Vec<migration::Action>) {
+        self.note_move_phase(mover);
         let mut step = Vec::new();
         for action in actions {
-            let Some(Operation::Migration { machine, target, address, begun, fed, .. }) = &mut self.operation else { break };
-            let (rank, target) = (machine.rank(), *target);
-            let stdin = self.stdin && rank == 0;
+            let stdin = self.stdin && mover == 0;
+            let Some(Move { target, attempt, address, fed, .. }) = self.move_of(mover) else { break };
+            let (rank, target) = (mover, *target);
             match action {
                 migration::Action::Ask { rank, request } => {
                     if matches!(request, Request::Save(_)) {
@@ -58,34 +111,36 @@ impl Job {
                 }
                 migration::Action::Freeze => {
                     self.pmi.freeze();
-                    self.effect(Effect::Stdin(StdinEffect::Freeze));
+                    self.freeze_input();
                 }
                 migration::Action::Precopy => {
-                    (*begun, *fed) = (true, stdin);
+                    *fed = stdin;
                     let (seq, address, token) = self.expect_transfer(rank, target, MAX_BEGIN_US);
                     self.send_to_rank(rank, ToDaemon::PrecopyTo { seq, rank, address, token });
                 }
                 migration::Action::Withdraw => {
-                    if self.keeps(Safeguard::TargetGoes) {
+                    let built = attempt.take().is_some();
+                    if built && self.keeps(Safeguard::TargetGoes) {
                         self.send(target, ToDaemon::Discard { rank });
                     }
                 }
                 migration::Action::Stream => {
-                    *begun = true;
                     self.roster.ranks[rank as usize].open = false;
                     let (seq, address, token) = self.expect_transfer(rank, target, MAX_STREAM_US);
                     self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address, token });
                 }
                 migration::Action::Commit => {
-                    let (address, fed) = (address.take(), *fed);
+                    let (attempt, address, fed) = (attempt.take(), address.take(), *fed);
                     self.note_moving(rank, target);
-                    let source = self.roster.ranks[rank as usize].node;
+                    let left = self.roster.process(rank);
                     if self.keeps(Safeguard::SourceGoes) {
-                        self.send(source, ToDaemon::Discard { rank });
+                        self.send(left.node, ToDaemon::Discard { rank });
                     }
-                    self.input_left_on = Some(source).filter(|_| rank == 0);
+                    if rank == 0 {
+                        self.input_moves(left);
+                    }
                     let state = &mut self.roster.ranks[rank as usize];
-                    (state.node, state.address) = (target, address);
+                    (state.node, state.attempt, state.address) = (target, attempt.unwrap_or_default(), address);
                     self.reopen(rank);
                     if fed && !self.stdin && self.keeps(Safeguard::EndOfInputMoves) {
                         // It ended while the rank was copied, which the target was told before.
@@ -93,7 +148,8 @@ impl Job {
                     }
                 }
                 migration::Action::Undo => {
-                    if *begun && self.keeps(Safeguard::TargetGoes) {
+                    let built = attempt.take().is_some();
+                    if built && self.keeps(Safeguard::TargetGoes) {
                         self.send(target, ToDaemon::Discard { rank });
                     }
                     let before = self.roster.ranks[rank as usize].generation;
@@ -103,25 +159,28 @@ impl Job {
                 migration::Action::Thaw => {
                     let effects = self.pmi.thaw();
                     self.apply(effects);
-                    self.effect(Effect::Stdin(StdinEffect::Release));
+                    self.release_input();
                 }
                 migration::Action::Finish(result) => {
-                    self.finish_migration(result);
+                    self.finish_migration(mover, result);
                     self.next_operation();
                 }
             }
         }
         if !step.is_empty() {
-            self.ask_agents(vec![step]);
+            self.ask_agents(Some(mover), vec![step]);
         }
     }
 
     /// Has a rank built at the target, from what its source will send there: the number of that request, the target's address, the token.
     fn expect_transfer(&mut self, rank: Rank, target: NodeIndex, patience_us: u64) -> (u64, SocketAddr, [u8; 16]) {
-        let token = self.tokens.draw();
+        let (token, attempt) = (self.tokens.draw(), self.roster.new_attempt());
+        if let Some(one) = self.move_of(rank) {
+            one.attempt = Some(attempt);
+        }
         let stdin = self.stdin && rank == 0;
-        self.send(target, ToDaemon::Restore { rank, source: RestoreSource::Transfer { token }, image: None, stdin });
-        (self.new_seq(rank, patience_us), self.roster.nodes[target as usize].setup.address, token)
+        self.send(target, ToDaemon::Restore { rank, attempt, source: RestoreSource::Transfer { token }, image: None, stdin });
+        (self.new_seq(rank, Some(rank), patience_us), self.roster.nodes[target as usize].setup.address, token)
     }
 
     fn reopen(&mut self, rank: Rank) {
@@ -131,9 +190,16 @@ impl Job {
         self.publish_map();
     }
 
-    fn finish_migration(&mut self, result: Result<migration::Outcome, Failure>) {
-        let Some(Operation::Migration { machine, from, target, asker, .. }) = self.operation.take() else { return };
-        self.note_migrated(machine.rank(), Some(from), result.as_ref());
+    fn finish_migration(&mut self, mover: Rank, result: Result<migration::Outcome, Failure>) {
+        let Some(Operation::Migration { moves }) = &mut self.operation else { return };
+        let Some(place) = moves.iter().position(|one| one.machine.rank() == mover) else { return };
+        let ended = moves.remove(place);
+        if moves.is_empty() {
+            self.operation = None;
+        }
+        self.questions.forget_mover(mover);
+        self.note_migrated(ended.clone(), result.as_ref());
+        let Move { machine, from, target, asker, .. } = ended;
         if let Some(habit) = machine.habit() {
             self.habits.insert(machine.rank(), habit);
         }
@@ -156,42 +222,37 @@ impl Job {
     /// The agent of a rank that is copied while it runs says how far it is.
     pub(crate) fn move_round(&mut self, rank: Rank, round: Round) {
         let now_us = self.now_us;
-        let Some(Operation::Migration { machine, asker, .. }) = &mut self.operation else { return };
-        let (actions, asker) = (machine.round(now_us, rank, round), *asker);
-        if let (Some(progress), Asker::Verb(verb)) = (machine.progress().filter(|progress| progress.rank == rank), asker) {
-            self.effect(Effect::Answer { verb, outcome: Outcome::Moving(progress) });
+        if !self.moves(rank) {
+            return;
         }
         if round.done {
             self.note_round(rank, round);
         }
-        self.do_migration(actions);
+        self.step_move(rank, |machine| machine.round(now_us, rank, round));
+        let told = self.move_of(rank).and_then(|one| Some((one.machine.progress()?, one.asker)));
+        if let Some((progress, Asker::Verb(verb))) = told {
+            self.effect(Effect::Answer { verb, outcome: Outcome::Moving(progress) });
+        }
     }
 
     /// The agent of a rank copies no more.
     pub(crate) fn precopy_failed(&mut self, rank: Rank, error: String, hint: String) {
         let now_us = self.now_us;
-        self.blame(Code::Agent);
-        if let Some(Operation::Migration { machine, .. }) = &mut self.operation {
-            let actions = machine.precopy_failed(now_us, rank, Refusal::Told { error, hint });
-            self.do_migration(actions);
-        }
+        self.blame_for_move(rank, Code::Agent);
+        self.step_move(rank, |machine| machine.precopy_failed(now_us, rank, Refusal::Told { error, hint }));
     }
 
     /// When time alone stops a rank that is being copied.
     pub(crate) fn move_due(&self) -> Option<u64> {
-        match &self.operation {
-            Some(Operation::Migration { machine, .. }) => machine.due_us(),
-            _ => None,
-        }
+        self.all_moves().iter().filter_map(|one| one.machine.due_us()).min()
     }
 
-    pub(crate) fn judge_move(&mut self) {
+    pub(crate) fn judge_moves(&mut self) {
         let now_us = self.now_us;
-        if let Some(Operation::Migration { machine, .. }) = &mut self.operation
-            && machine.due_us().is_some_and(|due| due <= now_us)
-        {
-            let actions = machine.judge(now_us);
-            self.do_migration(actions);
+        for mover in self.movers() {
+            if self.move_of(mover).is_some_and(|one| one.machine.due_us().is_some_and(|due| due <= now_us)) {
+                self.step_move(mover, |machine| machine.judge(now_us));
+            }
         }
     }
 
@@ -202,17 +263,14 @@ impl Job {
             Ask::Migrate { rank: its, mode, .. } if *its == rank => Some(mode),
             _ => None,
         });
-        let outcome = match (&mut self.operation, waiting) {
-            (Some(Operation::Migration { machine, .. }), _) if machine.rank() == rank => {
-                let actions = machine.hurry(now_us);
-                self.do_migration(actions);
-                Outcome::Hurried
-            }
-            (_, Some(mode)) => {
-                *mode = MoveMode::Frozen;
-                Outcome::Hurried
-            }
-            _ => Outcome::Failed(Failure::NotMoving { rank }),
+        let waits = waiting.map(|mode| *mode = MoveMode::Frozen).is_some();
+        let outcome = if self.moves(rank) {
+            self.step_move(rank, |machine| machine.hurry(now_us));
+            Outcome::Hurried
+        } else if waits {
+            Outcome::Hurried
+        } else {
+            Outcome::Failed(Failure::NotMoving { rank })
         };
         self.answer(asker, outcome);
     }
@@ -221,71 +279,60 @@ impl Job {
     pub(crate) fn cancel_move(&mut self, rank: Rank, asker: Asker) {
         let now_us = self.now_us;
         let of_rank = |(ask, ..): &(Ask, Asker, u64)| matches!(ask, Ask::Migrate { rank: its, .. } if *its == rank);
-        let outcome = match &mut self.operation {
-            Some(Operation::Migration { machine, .. }) if machine.rank() == rank => match machine.cancel(now_us) {
-                Some(actions) => {
-                    self.do_migration(actions);
-                    Outcome::CancelledMove
-                }
-                None => Outcome::Failed(Failure::NotMoving { rank }),
-            },
-            _ => match self.waiting.iter().position(of_rank).and_then(|place| self.waiting.remove(place)) {
-                Some((_, waiting, _)) => {
-                    self.answer(waiting, Outcome::Failed(Failure::Cancelled { rank }));
-                    Outcome::CancelledMove
-                }
-                None => Outcome::Failed(Failure::NotMoving { rank }),
-            },
-        };
-        self.answer(asker, outcome);
+        let mut cancelled = false;
+        if self.moves(rank) {
+            self.step_move(rank, |machine| {
+                let actions = machine.cancel(now_us);
+                cancelled = actions.is_some();
+                actions.unwrap_or_default()
+            });
+        } else if let Some((_, waiting, _)) = self.waiting.iter().position(of_rank).and_then(|place| self.waiting.remove(place)) {
+            self.answer(waiting, Outcome::Failed(Failure::Cancelled { rank }));
+            cancelled = true;
+        }
+        self.answer(asker, if cancelled { Outcome::CancelledMove } else { Outcome::Failed(Failure::NotMoving { rank }) });
     }
 
-    /// The migration's target, if `node` is it and `rank` the one that moves there.
-    fn moving_to(&mut self, node: NodeIndex, rank: Rank) -> Option<&mut Migration> {
-        match &mut self.operation {
-            Some(Operation::Migration { machine, target, .. }) if *target == node && machine.rank() == rank => Some(machine),
-            _ => None,
+    /// The migration whose rank this process is to be.
+    fn move_into(&mut self, process: Process) -> Option<&mut Move> {
+        let checks = self.keeps(Safeguard::EarlierProcessesAreIgnored);
+        let is_it = |one: &&mut Move| one.target == process.node && (one.attempt == Some(process.attempt) || !checks);
+        self.move_of(process.rank).filter(is_it)
+    }
+
+    pub(crate) fn target_restored(&mut self, process: Process, restart_us: u64) {
+        let now_us = self.now_us;
+        if self.move_into(process).is_some() {
+            self.step_move(process.rank, |machine| machine.restored(now_us, restart_us));
         }
     }
 
-    pub(crate) fn target_restored(&mut self, node: NodeIndex, rank: Rank, restart_us: u64) {
+    pub(crate) fn target_fabric_up(&mut self, process: Process, listener: FabricAddress) {
         let now_us = self.now_us;
-        let actions = self.moving_to(node, rank).map(|machine| machine.restored(now_us, restart_us));
-        self.do_migration(actions.unwrap_or_default());
+        if let Some(one) = self.move_into(process) {
+            one.address = Some(listener);
+            self.step_move(process.rank, |machine| machine.fabric_up(now_us));
+        }
     }
 
-    pub(crate) fn target_fabric_up(&mut self, node: NodeIndex, rank: Rank, listener: FabricAddress) {
+    /// The process that a rank is to go on as has failed.
+    pub(crate) fn target_failed(&mut self, process: Process, why: TargetTrouble) {
+        if self.move_into(process).is_some() {
+            self.not_rebuilt(process.rank, process.node, why);
+        }
+    }
+
+    fn not_rebuilt(&mut self, rank: Rank, node: NodeIndex, why: TargetTrouble) {
         let now_us = self.now_us;
-        let actions = match &mut self.operation {
-            Some(Operation::Migration { machine, target, address, .. }) if *target == node && machine.rank() == rank => {
-                *address = Some(listener);
-                machine.fabric_up(now_us)
-            }
-            _ => Vec::new(),
-        };
-        self.do_migration(actions);
-    }
-
-    pub(crate) fn target_refused(&mut self, node: NodeIndex, rank: Rank, trouble: Trouble) {
-        self.target_failed(node, rank, TargetTrouble::Told(trouble));
-    }
-
-    pub(crate) fn target_ended(&mut self, node: NodeIndex, rank: Rank) {
-        self.target_failed(node, rank, TargetTrouble::Ended);
-    }
-
-    fn target_failed(&mut self, node: NodeIndex, rank: Rank, why: TargetTrouble) {
-        let now_us = self.now_us;
-        let failure = Failure::NotRebuilt { rank, node, why };
-        self.blame(Code::Target);
-        let actions = self.moving_to(node, rank).map(|machine| machine.target_failed(now_us, failure));
-        self.do_migration(actions.unwrap_or_default());
+        self.blame_for_move(rank, Code::Target);
+        self.step_move(rank, |machine| machine.target_failed(now_us, Failure::NotRebuilt { rank, node, why }));
     }
 
     pub(crate) fn target_lost(&mut self, node: NodeIndex) {
-        let Some(Operation::Migration { machine, target, .. }) = &self.operation else { return };
-        if *target == node {
-            self.target_failed(node, machine.rank(), TargetTrouble::NodeLost);
+        for mover in self.movers() {
+            if self.move_of(mover).is_some_and(|one| one.target == node) {
+                self.not_rebuilt(mover, node, TargetTrouble::NodeLost);
+            }
         }
     }
 }

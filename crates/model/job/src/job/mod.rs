@@ -13,6 +13,7 @@
 mod checkpoint;
 mod ending;
 mod explain;
+mod input;
 mod journal;
 mod losses;
 mod migration;
@@ -23,6 +24,7 @@ mod requests;
 mod restart;
 mod tiers;
 
+use self::input::MovingInput;
 use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
 use crate::losses::Losses;
 use crate::noted::Noted;
@@ -109,10 +111,7 @@ pub struct Job {
     pub(crate) resumed_at_us: Option<u64>,
     /// More standard input may come.
     pub(crate) stdin: bool,
-    /// The node that rank 0 left, as long as it may tell what it was not given of standard input.
-    pub(crate) input_left_on: Option<NodeIndex>,
-    /// Bytes of standard input that only the node has on which rank 0 was when it was saved last: its process was to be given them again.
-    pub(crate) input_again: u64,
+    pub(crate) input: MovingInput,
     pub(crate) drain_timeout_us: u64,
     pub(crate) losses: Losses,
     pub(crate) saving: Saving,
@@ -171,8 +170,7 @@ impl Job {
             tokens: Tokens::new(setup.token_key),
             resumed_at_us: None,
             stdin: setup.stdin,
-            input_left_on: None,
-            input_again: 0,
+            input: MovingInput::default(),
             drain_timeout_us: setup.drain_timeout_us,
             losses: Losses::new(setup.node_timeout_us),
             saving: setup.saving,
@@ -216,12 +214,14 @@ impl Job {
     pub(crate) fn build_ranks(&mut self) {
         self.note_places();
         for rank in self.roster.rank_numbers() {
+            let attempt = self.roster.new_attempt();
+            self.roster.ranks[rank as usize].attempt = attempt;
             let order = match &self.restoring {
-                None => ToDaemon::Start { rank, stdin: self.stdin && rank == 0 },
+                None => ToDaemon::Start { rank, attempt, stdin: self.stdin && rank == 0 },
                 Some(restoring) => {
                     let chain = restoring.chains.get(rank as usize).cloned().unwrap_or_default();
                     let image = restoring.images.get(rank as usize).copied();
-                    ToDaemon::Restore { rank, source: RestoreSource::Files(chain), image, stdin: self.stdin && rank == 0 }
+                    ToDaemon::Restore { rank, attempt, source: RestoreSource::Files(chain), image, stdin: self.stdin && rank == 0 }
                 }
             };
             self.send_to_rank(rank, order);
@@ -314,7 +314,7 @@ impl Job {
             self.end(End::Code(128 + signal));
         }
         self.judge_losses();
-        self.judge_move();
+        self.judge_moves();
         self.periodic_tick();
         self.next_operation();
     }

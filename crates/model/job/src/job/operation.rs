@@ -16,20 +16,25 @@ use mend_messages::job::Rank;
 impl Job {
     /// Begins the next waiting request if nothing is under way; the one after it, too, if that came to nothing.
     pub(crate) fn next_operation(&mut self) {
+        // One migration after the other may join those that are under way.
         while self.begin_next() {}
     }
 
     /// True if a request was taken from those that wait.
     fn begin_next(&mut self) -> bool {
-        if self.ending.is_some() || (self.operation.is_some() && self.keeps(Safeguard::OneAtATime)) || self.removing.is_some() {
+        let Some((ask, _, since)) = self.waiting.front() else { return false };
+        let joins = matches!((ask, &self.operation), (Ask::Migrate { rank, .. }, Some(Operation::Migration { .. })) if !self.moves(*rank));
+        let busy = self.operation.is_some() && !joins && self.keeps(Safeguard::OneAtATime);
+        if self.ending.is_some() || busy || self.removing.is_some() {
             return false;
         }
-        let Some((ask, _, since)) = self.waiting.front() else { return false };
         let (explain, remove, since) = (matches!(ask, Ask::Explain), matches!(ask, Ask::Remove { .. }), *since);
+        // An image of rank 0 says how much of standard input it has.
+        let images_zero = matches!(ask, Ask::Migrate { rank: 0, .. } | Ask::Checkpoint { .. });
         if self.background.is_some() && !explain || remove && self.upkeep_in_the_way() {
             return false;
         }
-        if !self.agents_ready(since) {
+        if !self.agents_ready(since) || images_zero && self.awaits_left_input() {
             return false;
         }
         let Some((ask, asker, asked_us)) = self.waiting.pop_front() else { return false };
@@ -50,12 +55,12 @@ impl Job {
     }
 
     /// An agent answered (or its time ran out).
-    pub(crate) fn replied(&mut self, rank: Rank, reply: Reply) {
+    pub(crate) fn replied(&mut self, rank: Rank, mover: Option<Rank>, reply: Reply) {
         let now_us = self.now_us;
         if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
             tiers.expect_size(rank, found.image_bytes);
         }
-        self.note_reply(rank, &reply);
+        self.note_reply(rank, mover, &reply);
         if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background
             && (reply == Reply::Synced || reply.is_failure())
         {
@@ -67,9 +72,10 @@ impl Job {
                 let actions = machine.reply(now_us, rank, reply);
                 self.do_checkpoint(actions);
             }
-            Some(Operation::Migration { machine, .. }) => {
-                let actions = machine.reply(now_us, rank, reply);
-                self.do_migration(actions);
+            Some(Operation::Migration { .. }) => {
+                if let Some(mover) = mover {
+                    self.step_move(mover, |machine| machine.reply(now_us, rank, reply));
+                }
             }
             Some(Operation::Explain { waiting, found, .. }) => {
                 if waiting.remove(&rank) {
@@ -118,9 +124,10 @@ impl Job {
                 let actions = machine.lost(now_us, rank, how);
                 self.do_checkpoint(actions);
             }
-            Some(Operation::Migration { machine, .. }) => {
-                let actions = machine.lost(now_us, rank, how);
-                self.do_migration(actions);
+            Some(Operation::Migration { .. }) => {
+                for mover in self.movers() {
+                    self.step_move(mover, |machine| machine.lost(now_us, rank, how));
+                }
             }
             Some(Operation::Explain { waiting, found, .. }) => {
                 if waiting.remove(&rank) {

@@ -2,7 +2,7 @@
 
 use super::{Job, MAP_DELAY_US};
 use crate::event::{Effect, End, GoesOn, NodeLoss, Notice, StdinEffect};
-use crate::roster::RankPhase;
+use crate::roster::{Process, RankPhase};
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Gone, TargetTrouble, Trouble};
 use mend_coordination::pmi::{self, ClientState};
@@ -15,6 +15,11 @@ impl Job {
         self.note_message(node, &message);
         let at_home = |rank: Rank, job: &Self| {
             job.roster.ranks.get(rank as usize).is_some_and(|state| state.node == node || !job.keeps(Safeguard::AtHome))
+        };
+        // The daemon of the rank's node may still say something of an earlier process of the rank.
+        let is_present = |rank: Rank, attempt: u64, job: &Self| {
+            let keeps = job.keeps(Safeguard::AtHome) && job.keeps(Safeguard::EarlierProcessesAreIgnored);
+            at_home(rank, job) && (job.roster.ranks[rank as usize].attempt == attempt || !keeps)
         };
         match message {
             FromDaemon::Output { rank, stream, bytes } => {
@@ -34,7 +39,7 @@ impl Job {
             FromDaemon::AgentUp { rank, .. } | FromDaemon::Agentless { rank } if at_home(rank, self) => {
                 self.roster.ranks[rank as usize].agent = true;
             }
-            FromDaemon::FabricUp { rank, address } if at_home(rank, self) => {
+            FromDaemon::FabricUp { rank, attempt, address } if is_present(rank, attempt, self) => {
                 self.roster.ranks[rank as usize].address = Some(address);
                 self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
                 self.restarted_if_complete();
@@ -42,8 +47,8 @@ impl Job {
                     self.publish_map();
                 }
             }
-            FromDaemon::FabricUp { rank, address } => self.target_fabric_up(node, rank, address),
-            FromDaemon::Restored { rank, restart_us, .. } if at_home(rank, self) => {
+            FromDaemon::FabricUp { rank, attempt, address } => self.target_fabric_up(Process { node, rank, attempt }, address),
+            FromDaemon::Restored { rank, attempt, restart_us, .. } if is_present(rank, attempt, self) => {
                 if self.roster.ranks[rank as usize].phase == RankPhase::Restoring(false) {
                     let phases = self.restart.get_or_insert_default();
                     phases.restart_us = phases.restart_us.max(restart_us);
@@ -52,31 +57,30 @@ impl Job {
                     self.restarted_if_complete();
                 }
             }
-            FromDaemon::Restored { rank, restart_us, .. } => self.target_restored(node, rank, restart_us),
-            FromDaemon::RestoreFailed { rank, error, hint, image } if at_home(rank, self) => {
+            FromDaemon::Restored { rank, attempt, restart_us, .. } => self.target_restored(Process { node, rank, attempt }, restart_us),
+            FromDaemon::RestoreFailed { rank, attempt, error, hint, image } if is_present(rank, attempt, self) => {
                 self.end(End::NotRestored { rank, node, why: TargetTrouble::Told(Trouble { error, hint }), image });
             }
-            FromDaemon::RestoreFailed { rank, error, hint, .. } => self.target_refused(node, rank, Trouble { error, hint }),
-            FromDaemon::StartFailed { rank, error, hint, code } => {
+            FromDaemon::RestoreFailed { rank, attempt, error, hint, .. } => {
+                self.target_failed(Process { node, rank, attempt }, TargetTrouble::Told(Trouble { error, hint }));
+            }
+            FromDaemon::StartFailed { rank, error, hint, code, .. } => {
                 self.end(End::NotStarted { rank, node, why: Trouble { error, hint }, code });
             }
-            FromDaemon::Exited { rank, status } if at_home(rank, self) => {
+            FromDaemon::Exited { rank, attempt, status } if is_present(rank, attempt, self) => {
                 if matches!(status, ExitStatus::Code(_)) && self.interrupted.is_none() && self.ending.is_none() {
                     self.effect(Effect::OutputEnds { rank });
                 }
                 self.exited(rank, status);
             }
-            FromDaemon::Exited { rank, status } => {
-                self.target_ended(node, rank);
-                self.source_ended(node, rank, status);
+            FromDaemon::Exited { rank, attempt, status } => {
+                self.target_failed(Process { node, rank, attempt }, TargetTrouble::Ended);
+                self.source_ended(Process { node, rank, attempt }, status);
             }
             FromDaemon::Refused { error } => self.end(End::Refused { node, error }),
-            FromDaemon::StdinLeft { bytes, .. } => self.input_left(node, bytes),
+            FromDaemon::StdinLeft { rank, attempt, bytes } => self.input_left(Process { node, rank, attempt }, bytes),
             FromDaemon::StdinTaken { .. } => self.effect(Effect::Stdin(StdinEffect::Taken)),
-            FromDaemon::StdinHeld { again, begun, .. } => {
-                self.input_again = again;
-                self.effect(Effect::Stdin(StdinEffect::Held { again, begun }));
-            }
+            FromDaemon::StdinHeld { again, begun, .. } => self.input_held(again, begun),
             FromDaemon::FilesPut(result) => self.files_put(node, result),
             FromDaemon::MessagesLost { rank, peer, why } if at_home(rank, self) => self.messages_lost(rank, peer, why),
             FromDaemon::Round { rank, round } if at_home(rank, self) => self.move_round(rank, round),
@@ -145,7 +149,7 @@ impl Job {
         for state in &mut self.roster.ranks {
             state.phase = RankPhase::Running;
         }
-        self.ask_agents(vec![(0..ranks).map(|rank| (rank, Request::Resume)).collect()]);
+        self.ask_agents(None, vec![(0..ranks).map(|rank| (rank, Request::Resume)).collect()]);
         let effects = self.pmi.thaw();
         self.apply(effects);
         if let (Some(restoring), Some(phases)) = (self.restoring.take(), &self.restart) {
@@ -159,7 +163,7 @@ impl Job {
         self.tell(Notice::Restored { ranks });
     }
 
-    fn exited(&mut self, rank: Rank, status: ExitStatus) {
+    pub(crate) fn exited(&mut self, rank: Rank, status: ExitStatus) {
         if matches!(self.roster.ranks[rank as usize].phase, RankPhase::Exited(_)) {
             return;
         }
@@ -211,12 +215,7 @@ impl Job {
             self.target_lost(index);
         }
         self.tiers_lost(index);
-        let input_left = self.input_left_on.take_if(|left| *left == index).is_some();
-        if input_left && self.keeps(Safeguard::LostInputIsGivenAgain) {
-            self.effect(Effect::Stdin(StdinEffect::Lost));
-        }
-        // What rank 0 was to be given again is nowhere else.
-        let input_lost = input_left && self.input_again > 0;
+        let input_lost = self.left_input_lost(index);
         if lost.is_empty() && !input_lost {
             self.tell(Notice::SpareLost { node: index, how });
             self.search_lost(index);
@@ -233,35 +232,5 @@ impl Job {
             None => GoesOn::NotAllThere,
         };
         self.end(End::NodeLost { node: index, how, ranks: lost, goes_on });
-    }
-
-    /// A process of rank 0 that was discarded was not given these bytes. What a migration built in vain had them from the image of a rank
-    /// that has them still.
-    fn input_left(&mut self, node: NodeIndex, bytes: Vec<u8>) {
-        if self.input_left_on.take_if(|left| *left == node).is_some() || !self.keeps(Safeguard::OnlyTheSourceLeavesInput) {
-            self.effect(Effect::Stdin(StdinEffect::Left(bytes)));
-        }
-    }
-
-    /// The process that rank 0 left ended before it could be discarded, and tells no more what it was not given.
-    fn source_ended(&mut self, node: NodeIndex, rank: Rank, status: ExitStatus) {
-        if rank != 0 || self.input_left_on.take_if(|left| *left == node).is_none() || !self.keeps(Safeguard::LostInputIsGivenAgain) {
-            return;
-        }
-        if self.input_again > 0 {
-            // What rank 0 was to be given again is nowhere else: it is as if the process had ended before the rank left it.
-            return self.exited(rank, status);
-        }
-        self.effect(Effect::Stdin(StdinEffect::Lost));
-    }
-
-    pub(crate) fn feed(&mut self, bytes: Vec<u8>) {
-        // One piece is under way at a time: the last one has been taken, or come back.
-        self.input_left_on = None;
-        if bytes.is_empty() {
-            // From now on its processes read the end after what they had not read.
-            self.stdin = false;
-        }
-        self.send_to_rank(0, ToDaemon::Stdin { rank: 0, bytes });
     }
 }

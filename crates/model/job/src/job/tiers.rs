@@ -50,7 +50,7 @@ impl Job {
     pub(crate) fn save_in_node_store(&mut self, rank: Rank, number: u64, order: &SaveOrder) -> bool {
         let Some(tiering) = &mut self.tiers else { return false };
         let Some((stores, needed)) = tiering.save(rank) else { return false };
-        let seq = self.new_seq(rank, MAX_SAVE_US);
+        let seq = self.new_seq(rank, None, MAX_SAVE_US);
         let order = TierOrder::Save { seq, rank, number, stores, needed, order: order.clone() };
         self.send_to_rank(rank, ToDaemon::Tier(Box::new(order)));
         true

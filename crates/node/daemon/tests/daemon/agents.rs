@@ -166,7 +166,7 @@ async fn until_fabric(job: &mut Controller, main_process: bool) -> FabricAddress
     assert_eq!(news(job).await, FromDaemon::Started { rank: 0 });
     assert_eq!(news(job).await, FromDaemon::AgentUp { rank: 0, main_process, executable: "/opt/actor".into() });
     match news(job).await {
-        FromDaemon::FabricUp { rank: 0, address } => address,
+        FromDaemon::FabricUp { rank: 0, address, .. } => address,
         other => panic!("{other:?}"),
     }
 }
@@ -383,7 +383,7 @@ fn garbage_on_the_agents_socket_does_no_harm() {
         let daemon = Daemon::start(user);
         let mut job = performance(&daemon, "garbage").await;
         assert_eq!(news(&mut job).await, FromDaemon::Started { rank: 0 });
-        assert_eq!(news(&mut job).await, FromDaemon::Exited { rank: 0, status: ExitStatus::Code(0) });
+        assert_eq!(news(&mut job).await, FromDaemon::Exited { rank: 0, attempt: 1, status: ExitStatus::Code(0) });
     });
 }
 
@@ -399,9 +399,11 @@ fn a_source_that_stalls_ends_the_restore() {
         introduction.node_timeout_ms = 1000;
         let mut receiver = target.introduced(introduction).await;
         let token = [9; 16];
-        receiver.send(ToDaemon::Restore { rank: 0, source: RestoreSource::Transfer { token }, image: None, stdin: false }).await;
+        receiver
+            .send(ToDaemon::Restore { rank: 0, attempt: 1, source: RestoreSource::Transfer { token }, image: None, stdin: false })
+            .await;
         sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token }).await;
-        assert!(matches!(receiver.next().await, FromDaemon::RestoreFailed { rank: 0, .. }));
+        assert!(matches!(receiver.next().await, FromDaemon::RestoreFailed { rank: 0, attempt: 1, .. }));
     });
 }
 
@@ -413,7 +415,9 @@ fn a_save_into_a_transfer_reaches_the_restore_that_waits_for_it() {
         until_fabric(&mut sender, true).await;
         let mut receiver = target.introduced(sender.introduction.clone()).await;
         let token = [9; 16];
-        receiver.send(ToDaemon::Restore { rank: 0, source: RestoreSource::Transfer { token }, image: None, stdin: false }).await;
+        receiver
+            .send(ToDaemon::Restore { rank: 0, attempt: 2, source: RestoreSource::Transfer { token }, image: None, stdin: false })
+            .await;
         sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token }).await;
         match news(&mut sender).await {
             FromDaemon::Agent { seq: 4, reply: Reply::Saved(_), .. } => {}
@@ -421,7 +425,7 @@ fn a_save_into_a_transfer_reaches_the_restore_that_waits_for_it() {
         }
         // The header came through, and says that the program is not on this node.
         match receiver.next().await {
-            FromDaemon::RestoreFailed { rank: 0, error, hint, image: false } => {
+            FromDaemon::RestoreFailed { rank: 0, attempt: 2, error, hint, image: false } => {
                 assert!(error.contains("/no/such/program is not on this node") && !hint.is_empty(), "{error}");
             }
             other => panic!("{other:?}"),

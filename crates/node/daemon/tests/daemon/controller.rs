@@ -133,7 +133,8 @@ impl Daemon {
     /// A controller that has introduced this job, and has not read the answer.
     pub async fn unanswered(&self, introduction: JobIntroduction) -> Controller {
         let connection = connect(self.address, Purpose::Job, &self.secret).await.unwrap();
-        let mut controller = Controller { connection, introduction, sent: SendWindow::default(), delivered: Delivered::default() };
+        let mut controller =
+            Controller { connection, introduction, attempts: 0, sent: SendWindow::default(), delivered: Delivered::default() };
         let introduction = ToDaemon::Introduce(Box::new(controller.introduction.clone()));
         controller.connection.sender.send(&introduction).await.unwrap();
         controller
@@ -200,6 +201,8 @@ impl Drop for Daemon {
 pub struct Controller {
     pub connection: Connection,
     pub introduction: JobIntroduction,
+    /// Processes that were ordered.
+    attempts: u64,
     /// What the daemon has not acknowledged.
     pub sent: SendWindow<ToDaemon>,
     /// What came from the daemon.
@@ -225,7 +228,8 @@ impl Controller {
     }
 
     pub async fn start(&mut self, rank: Rank, stdin: bool) {
-        self.send(ToDaemon::Start { rank, stdin }).await;
+        self.attempts += 1;
+        self.send(ToDaemon::Start { rank, attempt: self.attempts, stdin }).await;
     }
 
     pub async fn next(&mut self) -> FromDaemon {
@@ -263,7 +267,7 @@ impl Controller {
                     Stream::Stderr => run.stderr.extend(bytes),
                 },
                 FromDaemon::Pmi { rank: from, bytes } if from == rank => run.pmi.extend(bytes),
-                FromDaemon::Exited { rank: from, status } if from == rank => {
+                FromDaemon::Exited { rank: from, status, .. } if from == rank => {
                     run.status = Some(status);
                     return run;
                 }

@@ -140,7 +140,7 @@ async fn places(daemon: &Daemon, job: &mut Controller, cases: &[(u32, u32)]) -> 
         header.set_cpu(&Cpu::detect());
         put_text(&mut header.executable, b"/bin/sh");
         let path = daemon.file("image", &header.to_bytes(), 0o644);
-        job.send(ToDaemon::Restore { rank: 1, source: RestoreSource::Files(vec![path]), image: None, stdin: false }).await;
+        job.send(ToDaemon::Restore { rank: 1, attempt: 1, source: RestoreSource::Files(vec![path]), image: None, stdin: false }).await;
         match job.next().await {
             FromDaemon::RestoreFailed { rank: 1, .. } => {}
             other => panic!("{other:?}"),

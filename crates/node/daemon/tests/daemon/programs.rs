@@ -152,7 +152,7 @@ fn what_cannot_be_started_is_refused_by_name() {
             let mut job = daemon.job(&[program], 1).await;
             job.start(0, false).await;
             match job.next().await {
-                FromDaemon::StartFailed { rank: 0, error, hint, code: found } => {
+                FromDaemon::StartFailed { rank: 0, attempt: 1, error, hint, code: found } => {
                     assert!(error.contains(words), "{error}");
                     assert!(!hint.is_empty(), "{error}");
                     assert_eq!(found, code, "{error}");
@@ -249,11 +249,16 @@ fn input_that_a_discarded_rank_was_not_given_comes_back() {
         job.send(ToDaemon::Discard { rank: 0 }).await;
         loop {
             match job.next().await {
-                FromDaemon::StdinLeft { rank: 0, bytes } => break assert_eq!(bytes, piece(number)),
+                FromDaemon::StdinLeft { rank: 0, attempt: 1, bytes } => break assert_eq!(bytes, piece(number)),
                 FromDaemon::Pong => {}
                 other => panic!("{other:?}"),
             }
         }
+        // Its successor was given all, and that is said, too.
+        job.start(0, true).await;
+        assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
+        job.send(ToDaemon::Discard { rank: 0 }).await;
+        assert_eq!(job.next().await, FromDaemon::StdinLeft { rank: 0, attempt: 2, bytes: Vec::new() });
     });
 }
 

@@ -21,9 +21,9 @@ async fn refusal(job: &mut Controller, source: RestoreSource) -> (String, bool) 
 }
 
 async fn refusal_of(job: &mut Controller, source: RestoreSource, image: Option<ImageId>) -> (String, bool) {
-    job.send(ToDaemon::Restore { rank: 0, source, image, stdin: false }).await;
+    job.send(ToDaemon::Restore { rank: 0, attempt: 7, source, image, stdin: false }).await;
     match job.next().await {
-        FromDaemon::RestoreFailed { rank: 0, error, hint, image } => {
+        FromDaemon::RestoreFailed { rank: 0, attempt: 7, error, hint, image } => {
             assert!(!hint.is_empty(), "{error}");
             (error, image)
         }

@@ -346,7 +346,10 @@ impl Agent {
 
     fn resume(&mut self, seq: u64) -> io::Result<()> {
         self.dirty_copy_memory = None;
-        self.precopy = None;
+        if !matches!(self.stage, Stage::Running) {
+            // Its own move came to nothing. One of another rank is nothing to a copy that is under way.
+            self.precopy = None;
+        }
         self.lets_go = None;
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         let mut quiesced = match std::mem::replace(&mut self.stage, Stage::Running) {

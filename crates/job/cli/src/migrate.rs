@@ -1,0 +1,226 @@
+//! `mend migrate`: moves ranks, one or several at once.
+
+use crate::arguments::{Migrate, Moving};
+use crate::failure::Failure;
+use crate::report;
+use crate::verbs::{ask, ask_and_watch, unexpected};
+use mend_controller::RunError;
+use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_messages::control::{Answer, Ask, MigrationDone, MoveMode, MoveProgress, StopReason};
+use mend_messages::job::Rank;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Runs the command. Exit code 1 if one of several ranks did not move.
+pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
+    let ranks = ranks(&arguments.rank)?;
+    if arguments.urgent || arguments.cancel {
+        return interfere(&arguments, &ranks).await;
+    }
+    let mode = mode(arguments.mode)?;
+    let deadline_ms = match arguments.deadline {
+        Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
+            return Err(Failure::usage(format!("`--deadline {seconds}` is no time"), "give seconds, like --deadline 20"));
+        }
+        deadline => deadline.map(|seconds| (seconds * 1000.0) as u64),
+    };
+    let job = record::find(arguments.job.as_deref(), true)?;
+    all_are_there(&ranks, &job.1)?;
+    let asks = ranks.into_iter().map(|rank| Ask::Migrate { rank, to: arguments.to.clone(), mode, deadline_ms });
+    let mut asks: Vec<Ask> = asks.collect();
+    match asks.pop() {
+        Some(alone) if asks.is_empty() => {
+            let done = one(&job, alone, arguments.json, true).await?;
+            if arguments.json {
+                report::json(&done)?
+            } else {
+                print(&done)
+            }
+            Ok(0)
+        }
+        last => several(job, asks.into_iter().chain(last), arguments.json).await,
+    }
+}
+
+/// "3", "2,3,5", "4-7,9": ascending, each once.
+fn ranks(text: &str) -> Result<BTreeSet<Rank>, Failure> {
+    const MOST: u32 = 1 << 20;
+    let hint = "write for example `mend migrate lmp-3f2a 3 --to c`, or `2,3,5` or `4-7` for several";
+    let wrong = || Failure::usage(format!("`{text}` is not a rank"), hint);
+    let number = |text: &str| text.parse::<Rank>().map_err(|_| wrong());
+    let mut all = BTreeSet::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            None => drop(all.insert(number(part)?)),
+            Some((from, to)) => {
+                let (from, to) = (number(from)?, number(to)?);
+                if from > to || to - from > MOST {
+                    return Err(wrong());
+                }
+                all.extend(from..=to);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// None is moved if one of them does not exist: it was not meant.
+fn all_are_there(ranks: &BTreeSet<Rank>, job: &JobRecord) -> Result<(), Failure> {
+    match ranks.last() {
+        Some(last) if *last >= job.size && ranks.len() > 1 => {
+            let hint = format!("its ranks are 0 to {}", job.size.saturating_sub(1));
+            Err(Failure::new(format!("job {} has no rank {last}", job.id), hint, 1))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn mode(asked: Option<Moving>) -> Result<MoveMode, Failure> {
+    Ok(match asked {
+        Some(Moving::Auto) => MoveMode::Auto,
+        Some(Moving::Live) => MoveMode::Live,
+        Some(Moving::Frozen) => MoveMode::Frozen,
+        None => match mend_settings::MIGRATE_MODE.choice().map_err(RunError::from)? {
+            "live" => MoveMode::Live,
+            "frozen" => MoveMode::Frozen,
+            _ => MoveMode::Auto,
+        },
+    })
+}
+
+/// Hurries or cancels moves that are under way.
+async fn interfere(arguments: &Migrate, ranks: &BTreeSet<Rank>) -> Result<i32, Failure> {
+    let mut failed = None;
+    for &rank in ranks {
+        let what = if arguments.urgent { Ask::Hurry { rank } } else { Ask::CancelMove { rank } };
+        let done = match ask(arguments.job.as_deref(), what).await {
+            Ok(Answer::Hurried) => "hurried",
+            Ok(Answer::CancelledMove) => "cancelled",
+            Ok(_) => return Err(unexpected()),
+            Err(failure) => {
+                if let Some(earlier) = failed.replace(failure) {
+                    earlier.report();
+                }
+                continue;
+            }
+        };
+        match (arguments.json, done) {
+            (true, _) => report::json(&serde_json::json!({ done: rank }))?,
+            (false, "hurried") => println!("rank {rank} is stopped and moved"),
+            (false, _) => println!("rank {rank} goes on where it is"),
+        }
+    }
+    failed.map_or(Ok(0), Err)
+}
+
+/// Moves one rank. `shows`: how far it is goes to a terminal.
+async fn one((directory, record): &(JobDirectory, JobRecord), ask: Ask, json: bool, shows: bool) -> Result<MigrationDone, Failure> {
+    let told = |answer: &Answer| match answer {
+        Answer::Moving(progress) if json => drop(report::json_line(progress)),
+        Answer::Moving(progress) if shows && std::io::stderr().is_terminal() => eprint!("\r\x1b[K{}", moving(progress)),
+        _ => {}
+    };
+    match ask_and_watch(directory, record, ask, told).await? {
+        Answer::Migrated(done) => Ok(done),
+        _ => Err(unexpected()),
+    }
+}
+
+/// What became of one of several ranks, for programs.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Moved {
+    Done(Box<MigrationDone>),
+    Failed { rank: Rank, error: String },
+}
+
+/// Moves several ranks at once: they are copied beside each other, and stopped one after the other.
+async fn several(job: (JobDirectory, JobRecord), asks: impl Iterator<Item = Ask>, json: bool) -> Result<i32, Failure> {
+    let (job, mut moves) = (Arc::new(job), JoinSet::new());
+    for ask in asks {
+        let job = Arc::clone(&job);
+        let Ask::Migrate { rank, .. } = ask else { continue };
+        moves.spawn(async move { (rank, one(&job, ask, json, false).await) });
+    }
+    let (mut all, mut code) = (Vec::new(), 0);
+    while let Some(joined) = moves.join_next().await {
+        let (rank, result) = joined.map_err(|error| Failure::new(format!("a move was given up: {error}"), "", 1))?;
+        match result {
+            Ok(done) if json => all.push((rank, Moved::Done(Box::new(done)))),
+            Ok(done) => print(&done),
+            Err(failure) => {
+                code = 1;
+                let error = failure.text().to_owned();
+                if json {
+                    all.push((rank, Moved::Failed { rank, error }))
+                } else {
+                    let _ = failure.report();
+                }
+            }
+        }
+    }
+    if json {
+        all.sort_by_key(|(rank, _)| *rank);
+        report::json(&all.into_iter().map(|(_, moved)| moved).collect::<Vec<_>>())?;
+    }
+    Ok(code)
+}
+
+fn print(done: &MigrationDone) {
+    let (size, stopped) = (report::size(done.bytes), report::duration(done.stopped_us));
+    println!("rank {} moved from {} to {}: {size}", done.rank, done.from, done.to);
+    if let Some(live) = done.precopied {
+        let (while_ran, us) = (report::size(live.bytes), report::duration(live.us));
+        println!("  {while_ran} in {} round(s) while it ran, {us}; then {}", live.rounds, stop_reason(live.why));
+        println!("  {} while it stood still", report::size(live.stopped_bytes));
+    }
+    println!("  stopped for {stopped}: {}", report::phases(&done.phases));
+}
+
+/// "rank 3: round 1, 1.2 GiB sent, 410 MiB/s, changes 3 MiB/s, 12 MiB left: 30 ms "
+fn moving(progress: &MoveProgress) -> String {
+    let per_second = |rate: u64| format!("{}/s", report::size(rate));
+    let mut text = format!("rank {}: round {}, {} sent", progress.rank, progress.round, report::size(progress.bytes));
+    if progress.rate > 0 {
+        text += &format!(", {}", per_second(progress.rate));
+    }
+    if let Some(dirty) = progress.dirty_rate {
+        text += &format!(", changes {}", per_second(dirty));
+    }
+    if let Some(left) = progress.left {
+        text += &format!(", {} left", report::size(left));
+    }
+    if let Some(us) = progress.left_us {
+        text += &format!(": {}", report::duration(us));
+    }
+    text + " "
+}
+
+fn stop_reason(why: StopReason) -> &'static str {
+    match why {
+        StopReason::LittleLeft => "little was left",
+        StopReason::NotShrinking => "it changed as fast as it was sent",
+        StopReason::Deadline => "the time that was given was nearly over",
+        StopReason::RoundLimit => "there were as many rounds as may be",
+        StopReason::Urgent => "it was urgent",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_a_list_and_nonsense_is_named() {
+        let numbers = |text| ranks(text).ok().map(|all| all.into_iter().collect::<Vec<_>>());
+        assert_eq!(numbers("3"), Some(vec![3]));
+        assert_eq!(numbers("5,2,3,2"), Some(vec![2, 3, 5]));
+        assert_eq!(numbers("4-6,0"), Some(vec![0, 4, 5, 6]));
+        for wrong in ["", "x", "1,", "3-1", "-2", "0-4294967295", "1 2"] {
+            assert_eq!(numbers(wrong), None, "{wrong}");
+        }
+    }
+}

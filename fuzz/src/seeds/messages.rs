@@ -187,7 +187,7 @@ fn ask() -> Vec<Ask> {
     vec![
         Ask::Status,
         Ask::Checkpoint { mode: Some(SaveMode::Stop) },
-        Ask::Migrate { rank: 1, to: Some("node2".into()), mode: MoveMode::Live, deadline_ms: Some(20_000) },
+        Ask::Migrate { rank: 1, to: Some("node2".into()), avoid: vec!["node3".into()], mode: MoveMode::Live, deadline_ms: Some(20_000) },
         Ask::Hurry { rank: 1 },
         Ask::CancelMove { rank: 1 },
         Ask::Explain,

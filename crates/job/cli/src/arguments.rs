@@ -46,6 +46,10 @@ pub enum Command {
     Restart(Restart),
     /// Move a rank to another node while the others run on.
     Migrate(Migrate),
+    /// Move all ranks of your jobs off a node, which takes no more of them.
+    Drain(Drain),
+    /// Let a drained node take ranks again.
+    Undrain(Undrain),
     /// Show what happened to a job, running or ended: its journal.
     Log(Log),
     /// Show what stands in the way of saving a running job, rank by rank.
@@ -377,6 +381,40 @@ pub struct Migrate {
     /// Give up the move that is under way: the rank goes on where it is
     #[arg(long, conflicts_with_all = ["to", "mode", "deadline"])]
     pub cancel: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend drain`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend drain b                   all ranks of your jobs leave b, for other nodes of their jobs
+  mend drain b --deadline 20     in 20 s at best
+  mend drain                     which nodes are drained
+
+Jobs and restarts that begin later do without the node. A job needs another node to move to: give it spares with `mend run --spares`. \
+The exit code is 1 if a rank is still on the node.")]
+pub struct Drain {
+    /// The node, as in --hosts; default: show those that are drained
+    pub node: Option<String>,
+    /// Whether ranks run on while most of them is copied; default: MEND_MIGRATE_MODE
+    #[arg(long, value_name = "MODE", value_enum, requires = "node")]
+    pub mode: Option<Moving>,
+    /// When each is to run on another node: it is stopped as soon as nothing else would do
+    #[arg(long, value_name = "SECONDS", requires = "node")]
+    pub deadline: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend undrain`.
+#[derive(Debug, Args)]
+pub struct Undrain {
+    /// The node
+    pub node: String,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

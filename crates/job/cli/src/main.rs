@@ -6,6 +6,7 @@
 
 mod arguments;
 mod checkpoints;
+mod drain;
 mod failure;
 mod image;
 mod journal;
@@ -64,6 +65,8 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Checkpoint(verb) => verbs::checkpoint(verb).await,
             Command::Checkpoints(arguments) => checkpoints::run(arguments).await,
             Command::Migrate(arguments) => migrate::migrate(arguments).await,
+            Command::Drain(arguments) => drain::drain(arguments).await,
+            Command::Undrain(arguments) => drain::undrain(&arguments),
             Command::Explain(verb) => verbs::explain(verb).await,
             Command::Kill(verb) => verbs::kill(verb).await,
             Command::Rm(remove) => removal::run(&remove),

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::report;
 use crate::verbs::{ask, ask_and_watch, unexpected};
 use mend_controller::RunError;
+use mend_controller::drained;
 use mend_controller::record::{self, JobDirectory, JobRecord};
 use mend_messages::control::{Answer, Ask, MigrationDone, MoveMode, MoveProgress, StopReason};
 use mend_messages::job::Rank;
@@ -21,15 +22,11 @@ pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
         return interfere(&arguments, &ranks).await;
     }
     let mode = mode(arguments.mode)?;
-    let deadline_ms = match arguments.deadline {
-        Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
-            return Err(Failure::usage(format!("`--deadline {seconds}` is no time"), "give seconds, like --deadline 20"));
-        }
-        deadline => deadline.map(|seconds| (seconds * 1000.0) as u64),
-    };
+    let deadline_ms = deadline(arguments.deadline)?;
+    let avoid = avoided(arguments.to.as_deref())?;
     let job = record::find(arguments.job.as_deref(), true)?;
     all_are_there(&ranks, &job.1)?;
-    let asks = ranks.into_iter().map(|rank| Ask::Migrate { rank, to: arguments.to.clone(), mode, deadline_ms });
+    let asks = ranks.into_iter().map(|rank| Ask::Migrate { rank, to: arguments.to.clone(), avoid: avoid.clone(), mode, deadline_ms });
     let mut asks: Vec<Ask> = asks.collect();
     match asks.pop() {
         Some(alone) if asks.is_empty() => {
@@ -37,7 +34,7 @@ pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
             if arguments.json {
                 report::json(&done)?
             } else {
-                print(&done)
+                print(None, &done)
             }
             Ok(0)
         }
@@ -78,7 +75,7 @@ fn all_are_there(ranks: &BTreeSet<Rank>, job: &JobRecord) -> Result<(), Failure>
     }
 }
 
-fn mode(asked: Option<Moving>) -> Result<MoveMode, Failure> {
+pub fn mode(asked: Option<Moving>) -> Result<MoveMode, Failure> {
     Ok(match asked {
         Some(Moving::Auto) => MoveMode::Auto,
         Some(Moving::Live) => MoveMode::Live,
@@ -89,6 +86,27 @@ fn mode(asked: Option<Moving>) -> Result<MoveMode, Failure> {
             _ => MoveMode::Auto,
         },
     })
+}
+
+/// `--deadline` in milliseconds.
+pub fn deadline(seconds: Option<f64>) -> Result<Option<u64>, Failure> {
+    match seconds {
+        Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
+            Err(Failure::usage(format!("`--deadline {seconds}` is no time"), "give seconds, like --deadline 20"))
+        }
+        seconds => Ok(seconds.map(|seconds| (seconds * 1000.0) as u64)),
+    }
+}
+
+/// The nodes that take no ranks; the one that was named must not be among them.
+fn avoided(to: Option<&str>) -> Result<Vec<String>, Failure> {
+    let drained = drained::list()?;
+    match to.filter(|to| drained.contains(*to)) {
+        Some(to) => {
+            Err(Failure::new(format!("{to} is drained: it takes no ranks"), format!("`mend undrain {to}`, or name another node"), 1))
+        }
+        None => Ok(drained.into_iter().collect()),
+    }
 }
 
 /// Hurries or cancels moves that are under way.
@@ -137,41 +155,54 @@ enum Moved {
     Failed { rank: Rank, error: String },
 }
 
-/// Moves several ranks at once: they are copied beside each other, and stopped one after the other.
-async fn several(job: (JobDirectory, JobRecord), asks: impl Iterator<Item = Ask>, json: bool) -> Result<i32, Failure> {
-    let (job, mut moves) = (Arc::new(job), JoinSet::new());
-    for ask in asks {
-        let job = Arc::clone(&job);
+/// A rank that is to move.
+pub struct Wish {
+    /// The job that it is of.
+    pub job: Arc<(JobDirectory, JobRecord)>,
+    /// An [`Ask::Migrate`].
+    pub ask: Ask,
+}
+
+/// Moves several ranks at once: they are copied beside each other, and of each job's one at a time is stopped. What becomes of each is printed as
+/// it comes, with the job's name if it is `named`, unless it is wanted as JSON.
+pub async fn all(wishes: Vec<Wish>, json: bool, named: bool) -> Result<Vec<(String, Rank, Result<MigrationDone, Failure>)>, Failure> {
+    let mut moves = JoinSet::new();
+    for Wish { job, ask } in wishes {
         let Ask::Migrate { rank, .. } = ask else { continue };
-        moves.spawn(async move { (rank, one(&job, ask, json, false).await) });
+        moves.spawn(async move { (job.1.id.clone(), rank, one(&job, ask, json, false).await) });
     }
-    let (mut all, mut code) = (Vec::new(), 0);
+    let mut ended = Vec::new();
     while let Some(joined) = moves.join_next().await {
-        let (rank, result) = joined.map_err(|error| Failure::new(format!("a move was given up: {error}"), "", 1))?;
-        match result {
-            Ok(done) if json => all.push((rank, Moved::Done(Box::new(done)))),
-            Ok(done) => print(&done),
-            Err(failure) => {
-                code = 1;
-                let error = failure.text().to_owned();
-                if json {
-                    all.push((rank, Moved::Failed { rank, error }))
-                } else {
-                    let _ = failure.report();
-                }
-            }
+        let (job, rank, result) = joined.map_err(|error| Failure::new(format!("a move was given up: {error}"), "", 1))?;
+        match &result {
+            _ if json => {}
+            Ok(done) => print(named.then_some(job.as_str()), done),
+            Err(failure) => drop(failure.report()),
         }
+        ended.push((job, rank, result));
     }
+    ended.sort_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+    Ok(ended)
+}
+
+async fn several(job: (JobDirectory, JobRecord), asks: impl Iterator<Item = Ask>, json: bool) -> Result<i32, Failure> {
+    let job = Arc::new(job);
+    let ended = all(asks.map(|ask| Wish { job: Arc::clone(&job), ask }).collect(), json, false).await?;
+    let code = i32::from(ended.iter().any(|(.., result)| result.is_err()));
     if json {
-        all.sort_by_key(|(rank, _)| *rank);
-        report::json(&all.into_iter().map(|(_, moved)| moved).collect::<Vec<_>>())?;
+        let moved = |(_, rank, result)| match result {
+            Ok(done) => Moved::Done(Box::new(done)),
+            Err(failure) => Moved::Failed { rank, error: Failure::text(&failure).to_owned() },
+        };
+        report::json(&ended.into_iter().map(moved).collect::<Vec<_>>())?;
     }
     Ok(code)
 }
 
-fn print(done: &MigrationDone) {
+fn print(job: Option<&str>, done: &MigrationDone) {
     let (size, stopped) = (report::size(done.bytes), report::duration(done.stopped_us));
-    println!("rank {} moved from {} to {}: {size}", done.rank, done.from, done.to);
+    let job = job.map(|job| format!("{job}: ")).unwrap_or_default();
+    println!("{job}rank {} moved from {} to {}: {size}", done.rank, done.from, done.to);
     if let Some(live) = done.precopied {
         let (while_ran, us) = (report::size(live.bytes), report::duration(live.us));
         println!("  {while_ran} in {} round(s) while it ran, {us}; then {}", live.rounds, stop_reason(live.why));

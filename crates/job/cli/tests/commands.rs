@@ -81,6 +81,9 @@ fn errors_say_what_was_wrong_and_what_to_do() {
         ("checkpoint-in-no-such-mode", &["checkpoint", "--mode", "fast"]),
         ("checkpoints-of-a-job-without-any", &["checkpoints"]),
         ("checkpoints-remove-one-that-is-not-there", &["checkpoints", "lmp", "--remove", "3"]),
+        ("drain-no-node", &["drain", "a:2"]),
+        ("drain-of-none", &["drain"]),
+        ("drain-without-a-node", &["drain", "--deadline", "5"]),
         ("explain-without-a-job", &["explain"]),
         ("image-compact-of-no-image", &["image", "compact", "text", "--to", "new"]),
         ("image-diff-of-no-image", &["image", "diff", "text", "empty"]),
@@ -113,6 +116,7 @@ fn errors_say_what_was_wrong_and_what_to_do() {
         ("run-with-a-bad-interval", &["run", "--interval", "often", "true"]),
         ("run-with-a-bad-key", &["run", "--encryption-key", "text", "true"]),
         ("run-with-a-bad-tier", &["run", "--tiers", "cloud", "true"]),
+        ("undrain-what-is-not-drained", &["undrain", "a"]),
     ];
     for (name, arguments) in cases {
         snapshot(home.path(), name, arguments, &[]);

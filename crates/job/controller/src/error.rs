@@ -56,6 +56,12 @@ pub enum RunError {
         /// What the look-up came to.
         source: io::Error,
     },
+    /// A host takes no ranks.
+    #[error("node {host} is drained: it takes no ranks")]
+    Drained {
+        /// Name as the user gave it.
+        host: String,
+    },
     /// No host is left.
     #[error("none of the hosts {hosts} answers")]
     NoHostLeft {
@@ -185,6 +191,7 @@ impl RunError {
             }
             Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
             Self::CheckpointDirectory { .. } => "name a directory of yours with --checkpoint-dir, which all hosts share".into(),
+            Self::Drained { host } => format!("`mend undrain {host}`, or name other hosts with --hosts"),
             Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
             Self::Embedded { .. } => "mendd, libmend-fi.so and mend-restorer must lie beside mend, or in MEND_LIBDIR".into(),
             Self::Start { hint, .. } | Self::Restore { hint, .. } | Self::NodeLost { hint, .. } | Self::MessagesLost { hint, .. } => {
@@ -219,7 +226,7 @@ impl RunError {
         match self {
             Self::Start { code, .. } => *code,
             Self::NodeLost { .. } | Self::MessagesLost { .. } => NODE_LOST,
-            Self::Node { .. } | Self::NoSuchHost { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
+            Self::Node { .. } | Self::NoSuchHost { .. } | Self::Drained { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } | Self::File { .. } => 65,
             Self::Hosts(_)
             | Self::Setting(_)

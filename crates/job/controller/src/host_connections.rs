@@ -2,6 +2,7 @@
 //! [`mend_job::gathering`].
 
 use crate::client;
+use crate::drained;
 use crate::embedded::{self, Embedded};
 use crate::error::RunError;
 use crate::nodes::{ConnectedNode, connect_node, resolve};
@@ -22,7 +23,7 @@ type Answer = (String, Result<ConnectedNode, RunError>);
 /// journal.
 ///
 /// # Errors
-/// [`RunError::Node`], [`RunError::NoSuchHost`] of one that must be there; [`RunError::NoHostLeft`].
+/// [`RunError::Node`], [`RunError::NoSuchHost`], [`RunError::Drained`] of one that must be there; [`RunError::NoHostLeft`].
 pub async fn connect_hosts(wanted: WantedHosts, notes: &mut Vec<Event>) -> Result<(Vec<ConnectedNode>, Option<Embedded>), RunError> {
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     if wanted.hosts.is_empty() {
@@ -76,11 +77,12 @@ pub async fn connect_hosts(wanted: WantedHosts, notes: &mut Vec<Event>) -> Resul
 }
 
 async fn contact(names: Vec<String>, secret: &Secret, answers: &mut JoinSet<Answer>) -> Result<(), RunError> {
-    let port = mend_settings::PORT.number()? as u16;
+    let (port, drained) = (mend_settings::PORT.number()? as u16, drained::list()?);
     for (name, address) in names.iter().zip(resolve(&names, port).await) {
-        let (name, secret) = (name.clone(), secret.clone());
+        let (name, secret, takes_none) = (name.clone(), secret.clone(), drained.contains(name));
         answers.spawn(async move {
             let node = match address {
+                _ if takes_none => Err(RunError::Drained { host: name.clone() }),
                 Ok(address) => connect_node(name.clone(), address, &secret).await,
                 Err(error) => Err(error),
             };

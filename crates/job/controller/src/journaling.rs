@@ -55,9 +55,11 @@ pub(crate) fn cause_of(error: &RunError) -> Cause {
         }
         RunError::Interrupted { signal } => Cause::Interrupted { signal: *signal },
         RunError::Manifest(_) => Cause::NoCheckpoint { error: cut(with_causes(error)) },
-        RunError::Node { .. } | RunError::NoSuchHost { .. } | RunError::NoHostLeft { .. } | RunError::Refused { .. } => {
-            Cause::Unreachable { error: cut(with_causes(error)) }
-        }
+        RunError::Node { .. }
+        | RunError::NoSuchHost { .. }
+        | RunError::Drained { .. }
+        | RunError::NoHostLeft { .. }
+        | RunError::Refused { .. } => Cause::Unreachable { error: cut(with_causes(error)) },
         _ => Cause::Failed { error: cut(with_causes(error)) },
     }
 }

@@ -12,6 +12,7 @@
 pub mod candidates;
 pub mod checkpoint_plan;
 pub mod client;
+pub mod drained;
 mod embedded;
 mod error;
 mod host_connections;

@@ -113,7 +113,10 @@ impl Names {
             ),
             Failure::NodeIsLost { node } => (format!("node {} is lost", self.node(*node)), format!("alive: {}", names())),
             Failure::ThereAlready { rank, node } => plain(format!("rank {rank} is on {} already", self.node(*node))),
-            Failure::NoOtherNode => ("the job has no other node".into(), "name spares with --spares when you start it".into()),
+            Failure::NoOtherNode => (
+                "the job has no other node that takes ranks".into(),
+                "name spares with --spares when you start it; `mend drain` lists nodes that take none".into(),
+            ),
             Failure::Cancelled { rank } => plain(format!("the move of rank {rank} was cancelled: it goes on where it was")),
             Failure::NotMoving { rank } => {
                 (format!("rank {rank} is not being moved, or has come too far"), "`mend ps` says which ranks move".into())

@@ -156,8 +156,14 @@ impl Roster {
         self.ranks.iter().all(|rank| rank.node == self.ranks[0].node)
     }
 
-    /// Where a rank may move, if it may: to the node of this name, or to the emptiest. `coming`: ranks that are on their way, and where to.
-    pub(crate) fn move_target(&self, rank: Rank, to: Option<&str>, coming: &[(Rank, NodeIndex)]) -> Result<NodeIndex, Failure> {
+    /// Where a rank may move, if it may: to the node of this name, or to the emptiest that is not to be avoided. `coming`: ranks that are
+    /// on their way, and where to.
+    pub(crate) fn move_target(
+        &self,
+        rank: Rank,
+        (to, avoid): (Option<&str>, &[String]),
+        coming: &[(Rank, NodeIndex)],
+    ) -> Result<NodeIndex, Failure> {
         let Some(state) = self.ranks.get(rank as usize) else {
             return Err(Failure::NoSuchRank { rank, size: self.ranks.len() as u32 });
         };
@@ -174,7 +180,9 @@ impl Roster {
             None => {
                 let mut places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
                 coming.iter().for_each(|(rank, target)| places[*rank as usize] = *target);
-                choose_target(&places, rank, &self.alive()).ok_or(Failure::NoOtherNode)
+                let takes = |node: &NodeIndex| !avoid.iter().any(|name| name == self.node_name(*node));
+                let may: Vec<NodeIndex> = self.alive().into_iter().filter(takes).collect();
+                choose_target(&places, rank, &may).ok_or(Failure::NoOtherNode)
             }
         }
     }

@@ -20,6 +20,8 @@ pub enum Ask {
         rank: Rank,
         /// Host name; `None` lets the controller choose a spare, else the least loaded node.
         to: Option<String>,
+        /// Host names that it does not choose.
+        avoid: Vec<String>,
         /// Whether it runs on while most of it is copied.
         mode: MoveMode,
         /// Milliseconds after which it is to run on the target, as far as that can be: when they are too short for another round of

@@ -92,7 +92,7 @@ impl World {
             Fault::OldLoss(one, other) => {
                 self.break_channel(one, other, false)?;
                 let mode = if self.chance(2) { MoveMode::Live } else { MoveMode::Frozen };
-                return self.ask(Ask::Migrate { rank: one, to: None, mode, deadline_ms: None });
+                return self.ask(Ask::Migrate { rank: one, to: None, avoid: Vec::new(), mode, deadline_ms: None });
             }
             Fault::ImageRots(rank) => {
                 if let Some(newest) = self.disk.numbers().last().filter(|_| self.tiers.is_empty()) {

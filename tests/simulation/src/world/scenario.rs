@@ -26,12 +26,13 @@ impl World {
                     let to = (!self.chance(3)).then(|| format!("n{node}"));
                     let mode = [MoveMode::Auto, MoveMode::Frozen, MoveMode::Live, MoveMode::Live][self.draw(4) as usize];
                     let deadline_ms = self.chance(4).then(|| self.rng.next_u64() % 5000);
+                    let avoid = if self.chance(4) { vec![format!("n{}", self.draw(self.nodes.len() as u64))] } else { Vec::new() };
                     // Often several ranks at about the same time.
                     for _ in 0..self.draw(4) {
                         let (rank, later) = (self.rank(), self.draw(SECOND_US / 10));
-                        self.plan(at + later, Coming::Verb(Ask::Migrate { rank, to: to.clone(), mode, deadline_ms }));
+                        self.plan(at + later, Coming::Verb(Ask::Migrate { rank, to: to.clone(), avoid: avoid.clone(), mode, deadline_ms }));
                     }
-                    Ask::Migrate { rank: self.rank(), to, mode, deadline_ms }
+                    Ask::Migrate { rank: self.rank(), to, avoid, mode, deadline_ms }
                 }
                 6 => Ask::Explain,
                 7 => Ask::Remove { numbers: Vec::new() },

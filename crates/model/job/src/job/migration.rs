@@ -23,7 +23,13 @@ const MAX_STREAM_US: u64 = 3_600_000_000;
 const MAX_BEGIN_US: u64 = 60_000_000;
 
 impl Job {
-    pub(crate) fn begin_migration(&mut self, rank: Rank, to: Option<&str>, (mode, deadline_us): (MoveMode, Option<u64>), asker: Asker) {
+    pub(crate) fn begin_migration(
+        &mut self,
+        rank: Rank,
+        to: (Option<&str>, &[String]),
+        (mode, deadline_us): (MoveMode, Option<u64>),
+        asker: Asker,
+    ) {
         let coming: Vec<_> = self.all_moves().iter().map(|one| (one.machine.rank(), one.target)).collect();
         let target = self.roster.move_target(rank, to, &coming);
         self.note_migration(rank, target.as_ref().ok().copied());

@@ -40,9 +40,9 @@ impl Job {
         let Some((ask, asker, asked_us)) = self.waiting.pop_front() else { return false };
         match ask {
             Ask::Checkpoint { mode } => self.begin_checkpoint(mode, asker),
-            Ask::Migrate { rank, to, mode, deadline_ms } => {
+            Ask::Migrate { rank, to, avoid, mode, deadline_ms } => {
                 let deadline_us = deadline_ms.map(|ms| asked_us.saturating_add(ms.saturating_mul(1000)));
-                self.begin_migration(rank, to.as_deref(), (mode, deadline_us), asker);
+                self.begin_migration(rank, (to.as_deref(), &avoid), (mode, deadline_us), asker);
             }
             Ask::Explain => self.begin_explain(asker),
             Ask::Remove { numbers } => {

@@ -273,6 +273,8 @@ impl Controller {
                 }
                 FromDaemon::Started { rank: from } if from == rank => run.started = true,
                 FromDaemon::StdinTaken { .. } => run.taken += 1,
+                // Of a process that was discarded before.
+                FromDaemon::StdinLeft { bytes, .. } if bytes.is_empty() => {}
                 FromDaemon::Report { rank: from, .. } if from == rank => {}
                 other => panic!("{other:?}"),
             }
@@ -286,6 +288,7 @@ impl Controller {
             match self.next().await {
                 FromDaemon::Output { rank: from, stream: Stream::Stdout, bytes } if from == rank => line.extend(bytes),
                 FromDaemon::Started { .. } | FromDaemon::StdinTaken { .. } => {}
+                FromDaemon::StdinLeft { bytes, .. } if bytes.is_empty() => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -1,0 +1,147 @@
+//! `mend drain` and `mend undrain`: all ranks of this user's jobs leave a node, and it takes none until it is undrained.
+
+use crate::arguments::{Drain, Undrain};
+use crate::failure::Failure;
+use crate::migrate::{self, Wish};
+use crate::report;
+use mend_controller::client;
+use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::{drained, hosts};
+use mend_messages::control::{Answer, Ask, JobStatus, MigrationDone};
+use mend_messages::job::Rank;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Ranks may have come to the node while others left it: it is looked at again so often.
+const LOOKS: u32 = 3;
+
+/// What became of a rank, for programs.
+#[derive(Serialize)]
+struct Left {
+    job: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved: Option<Box<MigrationDone>>,
+    rank: Rank,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Runs `mend drain`. Exit code 1 if a rank is still on the node.
+pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
+    let Some(node) = &arguments.node else { return list(arguments.json) };
+    let node = name(node)?;
+    let (mode, deadline_ms) = (migrate::mode(arguments.mode)?, migrate::deadline(arguments.deadline)?);
+    // From here on nothing comes to it.
+    drained::add(&node)?;
+    let avoid: Vec<String> = drained::list()?.into_iter().collect();
+    let (mut tried, mut left) = (BTreeSet::new(), Vec::new());
+    for _ in 0..LOOKS {
+        let mut wishes = Vec::new();
+        for (job, status) in jobs().await? {
+            let here = status.ranks.iter().filter(|rank| rank.host == node && lives(&rank.state));
+            let new: Vec<Rank> = here.map(|rank| rank.rank).filter(|rank| tried.insert((job.1.id.clone(), *rank))).collect();
+            let ask = |rank| Ask::Migrate { rank, to: None, avoid: avoid.clone(), mode, deadline_ms };
+            wishes.extend(new.into_iter().map(|rank| Wish { job: Arc::clone(&job), ask: ask(rank) }));
+        }
+        if wishes.is_empty() {
+            break;
+        }
+        for (job, rank, result) in migrate::all(wishes, arguments.json, true).await? {
+            let (moved, error) = match result {
+                Ok(done) => (Some(Box::new(done)), None),
+                Err(failure) => (None, Some(failure.text().to_owned())),
+            };
+            left.push(Left { job, rank, moved, error });
+        }
+    }
+    let stayed: Vec<String> = still_on(&node).await?;
+    tell(&arguments, &node, left, &stayed)?;
+    Ok(i32::from(!stayed.is_empty()))
+}
+
+fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String]) -> Result<(), Failure> {
+    left.sort_by(|one, other| (&one.job, one.rank).cmp(&(&other.job, other.rank)));
+    for (directory, record) in record::list()? {
+        if record.controller_host == node && directory.is_running() {
+            eprintln!("mend: `mend run` of job {} is itself on {node}: the job ends with it", record.id);
+        }
+    }
+    if arguments.json {
+        return report::json(&serde_json::json!({ "node": node, "ranks": left, "still_there": stayed }));
+    }
+    if stayed.is_empty() {
+        println!("{node} is drained: no rank of yours is on it, and it takes none until `mend undrain {node}`");
+    } else {
+        println!("{node} takes no more ranks, but of yours are still on it: {}", stayed.join(" "));
+        println!("  `mend drain {node}` tries again; `mend undrain {node}` gives it up");
+    }
+    Ok(())
+}
+
+/// Runs `mend undrain`.
+pub fn undrain(arguments: &Undrain) -> Result<i32, Failure> {
+    let node = name(&arguments.node)?;
+    if !drained::remove(&node)? {
+        let known = drained::list()?.into_iter().collect::<Vec<_>>().join(", ");
+        let hint = if known.is_empty() { "no node is".to_owned() } else { format!("drained: {known}") };
+        return Err(Failure::new(format!("{node} is not drained"), hint, 1));
+    }
+    if arguments.json {
+        report::json(&serde_json::json!({ "undrained": node }))?;
+    } else {
+        println!("{node} takes ranks again");
+    }
+    Ok(0)
+}
+
+fn list(json: bool) -> Result<i32, Failure> {
+    let names = drained::list()?;
+    if json {
+        report::json(&names)?;
+    } else if names.is_empty() {
+        println!("no node is drained");
+    } else {
+        names.iter().for_each(|name| println!("{name}"));
+    }
+    Ok(0)
+}
+
+/// The node's name, if a host can have it.
+fn name(text: &str) -> Result<String, Failure> {
+    let wrong = || Failure::usage(format!("`{text}` is not the name of a node"), "write it as in --hosts, without :RANKS");
+    match hosts::parse_list(text).map_err(|_| wrong())?.as_slice() {
+        [host] if host.name == text && !text.starts_with('.') => Ok(host.name.clone()),
+        _ => Err(wrong()),
+    }
+}
+
+/// All jobs that run, and where their ranks are. One that ends meanwhile is passed over.
+async fn jobs() -> Result<Vec<(Arc<(JobDirectory, JobRecord)>, JobStatus)>, Failure> {
+    let mut all = Vec::new();
+    for (directory, record) in record::list()?.into_iter().filter(|(directory, _)| directory.is_running()) {
+        match client::ask(&directory, &record, &Ask::Status, |_| {}).await {
+            Ok(Answer::Status(status)) => all.push((Arc::new((directory, record)), status)),
+            _ if directory.is_running() => {
+                let error = format!("job {} does not say where its ranks are", record.id);
+                return Err(Failure::new(error, "try again; `mend ps` shows what it does", 1));
+            }
+            _ => {}
+        }
+    }
+    Ok(all)
+}
+
+fn lives(state: &str) -> bool {
+    !["exited", "signal"].iter().any(|ended| state.starts_with(ended))
+}
+
+/// Ranks that are on a node, "lmp-3f2a:0".
+async fn still_on(node: &str) -> Result<Vec<String>, Failure> {
+    let mut found = Vec::new();
+    for (job, status) in jobs().await? {
+        let here = status.ranks.iter().filter(|rank| rank.host == node && lives(&rank.state));
+        found.extend(here.map(|rank| format!("{}:{}", job.1.id, rank.rank)));
+    }
+    Ok(found)
+}

@@ -1,0 +1,56 @@
+//! Nodes that are to take no ranks of this user's jobs: a file for each in `$MEND_HOME/drained`, by name.
+//!
+//! They count where ranks are placed: at the start of a job, at a restart, at a move. Ranks that are on them stay until they are moved.
+
+use crate::record::{RecordError, make_directories};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+fn directory() -> Result<PathBuf, RecordError> {
+    let home = mend_settings::home();
+    let home = home.map_err(|error| RecordError::Io { path: "~/.mend".into(), source: io::Error::new(io::ErrorKind::NotFound, error) })?;
+    Ok(home.join("drained"))
+}
+
+/// Their names.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn list() -> Result<BTreeSet<String>, RecordError> {
+    let path = directory()?;
+    match fs::read_dir(&path) {
+        Ok(entries) => {
+            let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+            // What is being written has a name that no host has.
+            Ok(names.filter(|name| !name.starts_with('.')).collect())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(source) => Err(RecordError::Io { path, source }),
+    }
+}
+
+/// Adds a node, durably. Its name is one that [`crate::hosts::parse_list`] takes.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn add(name: &str) -> Result<(), RecordError> {
+    let directory = directory()?;
+    let path = directory.join(name);
+    let added = make_directories(&directory).and_then(|()| mend_durable::write(&path, b""));
+    added.map_err(|source| RecordError::Io { path, source })
+}
+
+/// Takes one out again. False if it was not drained.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn remove(name: &str) -> Result<bool, RecordError> {
+    let path = directory()?.join(name);
+    match fs::remove_file(&path).and_then(|()| mend_durable::sync_name(&path)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(RecordError::Io { path, source }),
+    }
+}

@@ -115,6 +115,8 @@ pub struct Migration {
     precopy: Option<Precopy>,
     /// When the first round began, once the agent has said so.
     precopying_us: Option<u64>,
+    /// The order to copy it while it runs is not answered yet.
+    begin_awaited: bool,
     /// When the agent spoke last while it copied.
     heard_us: u64,
     /// Why the rank was stopped or is to be, and since when.
@@ -143,6 +145,7 @@ impl Migration {
             manner,
             precopy: None,
             precopying_us: None,
+            begin_awaited: false,
             heard_us: 0,
             stop: None,
             held: false,
@@ -215,9 +218,12 @@ impl Migration {
                 }
                 self.state = State::Precopying;
                 self.precopy = Some(Precopy::new(bounds));
+                self.begin_awaited = true;
                 return vec![Action::Precopy];
             }
+            (State::Withdrawing, Reply::Precopying) if moving && self.begin_awaited => return self.end_precopy(),
             (State::Precopying, Reply::Precopying) if moving => {
+                self.begin_awaited = false;
                 self.precopying_us.get_or_insert(now_us);
                 self.heard_us = now_us;
                 return self.judge(now_us);
@@ -372,20 +378,28 @@ impl Migration {
         self.failure = Some(failure);
         self.state = State::Withdrawing;
         self.waiting.clear();
-        let mut actions = Vec::new();
-        if self.ranks.contains(&self.rank) {
-            self.waiting.insert(self.rank);
-            actions.push(Action::Ask { rank: self.rank, request: Request::EndPrecopy });
+        if !self.ranks.contains(&self.rank) {
+            return self.advance(now_us);
         }
-        actions.extend(self.advance(now_us));
-        actions
+        self.waiting.insert(self.rank);
+        // The agent may not have heard yet that it is to begin: what it ends then would begin afterwards.
+        if self.begin_awaited { Vec::new() } else { self.end_precopy() }
+    }
+
+    fn end_precopy(&mut self) -> Vec<Action> {
+        self.begin_awaited = false;
+        vec![Action::Ask { rank: self.rank, request: Request::EndPrecopy }]
     }
 
     fn refused(&mut self, now_us: u64, rank: Rank, why: Refusal) -> Vec<Action> {
         let moving = rank == self.rank;
         match self.state {
             State::Inspecting if moving => return self.finish(now_us, Err(Failure::Refused { rank, why })),
-            State::Precopying if moving => return self.withdraw(now_us, Failure::Refused { rank, why }),
+            State::Precopying if moving => {
+                self.begin_awaited = false;
+                return self.withdraw(now_us, Failure::Refused { rank, why });
+            }
+            State::Withdrawing if moving && self.begin_awaited => return self.end_precopy(),
             State::Withdrawing => drop(self.waiting.remove(&rank)),
             State::Suspending => {
                 self.failure.get_or_insert(Failure::Refused { rank, why });

@@ -14,6 +14,9 @@ use mend_messages::daemon::{ExitStatus, FromDaemon, Question, RestoreSource, ToD
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_messages::tier::TierReport;
 
+/// Of a process that is discarded already.
+const LATE: &str = "late";
+
 impl World {
     pub(crate) fn happens(&mut self, coming: Coming) -> Result<(), String> {
         match coming {
@@ -171,7 +174,8 @@ impl World {
                 self.reasons.insert("a rank ended");
                 self.reasons.insert("a rank did not come to be");
             }
-            FromDaemon::RestoreFailed { .. } | FromDaemon::StartFailed { .. } => {
+            // What is said late, of a process that was discarded, is no reason for anything.
+            FromDaemon::RestoreFailed { error, .. } | FromDaemon::StartFailed { error, .. } if error != LATE => {
                 self.reasons.insert("a rank did not come to be");
             }
             FromDaemon::MessagesLost { rank, peer, .. } => {
@@ -264,13 +268,13 @@ impl World {
         let word = match building {
             false if rank == 0 => Some(FromDaemon::StdinLeft { rank, attempt, bytes: process.feeder.left() }),
             // It failed just before.
-            true if self.chance(4) => {
-                Some(FromDaemon::RestoreFailed { rank, attempt, error: "late".into(), hint: String::new(), image: false })
+            true if self.chance(2) => {
+                Some(FromDaemon::RestoreFailed { rank, attempt, error: LATE.into(), hint: String::new(), image: false })
             }
             _ => None,
         };
         if let Some(word) = word {
-            let delay = if self.chance(2) { self.delay() } else { 0 };
+            let delay = if self.chance(2) { self.draw(2 * SECOND_US) } else { 0 };
             self.plan(delay, Coming::LastWord { life, at, word });
         }
         for seq in process.questions {

@@ -16,6 +16,11 @@ impl World {
         self.draw(u64::from(self.size)) as Rank
     }
 
+    /// Rank 0, which is given standard input, more often than others.
+    fn mover(&mut self) -> Rank {
+        if self.chance(3) { 0 } else { self.rank() }
+    }
+
     pub(crate) fn draw_scenario(&mut self) {
         for _ in 0..2 + self.draw(10) {
             let at = SECOND_US + self.draw(HORIZON_US);
@@ -29,10 +34,10 @@ impl World {
                     let avoid = if self.chance(4) { vec![format!("n{}", self.draw(self.nodes.len() as u64))] } else { Vec::new() };
                     // Often several ranks at about the same time.
                     for _ in 0..self.draw(4) {
-                        let (rank, later) = (self.rank(), self.draw(SECOND_US / 10));
+                        let (rank, later) = (self.mover(), self.draw(SECOND_US / 10));
                         self.plan(at + later, Coming::Verb(Ask::Migrate { rank, to: to.clone(), avoid: avoid.clone(), mode, deadline_ms }));
                     }
-                    Ask::Migrate { rank: self.rank(), to, avoid, mode, deadline_ms }
+                    Ask::Migrate { rank: self.mover(), to, avoid, mode, deadline_ms }
                 }
                 6 => Ask::Explain,
                 7 => Ask::Remove { numbers: Vec::new() },

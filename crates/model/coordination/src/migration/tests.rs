@@ -81,6 +81,12 @@ fn nothing_is_stopped_for_what_fails_while_the_rank_runs() {
     assert_eq!(cancelled.cancel(6), Some(vec![]));
     let over = vec![Action::Withdraw, Action::Finish(Err(Failure::Cancelled { rank: 0 }))];
     assert_eq!(cancelled.reply(7, 0, Reply::PrecopyEnded), over);
+    // An agent that has not begun yet would begin after it was told to end.
+    let (mut early, _) = Migration::start(0, 0..2, manner(MoveMode::Live, None));
+    early.reply(1, 0, Reply::Inspected(Inspection::default()));
+    assert_eq!(early.cancel(2), Some(vec![]));
+    assert_eq!(early.reply(3, 0, Reply::Precopying), withdraws());
+    assert_eq!(early.reply(4, 0, Reply::PrecopyEnded), over);
     assert_eq!(cancelled.cancel(8), None);
     let mut failed = precopying(None);
     assert_eq!(failed.target_failed(5, target_trouble(0)), withdraws());

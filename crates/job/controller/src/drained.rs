@@ -1,4 +1,4 @@
-//! Nodes that are to take no ranks of this user's jobs: a file for each in `$MEND_HOME/drained`, by name.
+//! Nodes that are to take no ranks of this user's jobs: a file for each, `$MEND_HOME/drained/NAME.drained`.
 //!
 //! They count where ranks are placed: at the start of a job, at a restart, at a move. Ranks that are on them stay until they are moved.
 
@@ -7,6 +7,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+
+/// Host names have dots, too.
+const SUFFIX: &str = ".drained";
 
 fn directory() -> Result<PathBuf, RecordError> {
     let home = mend_settings::home();
@@ -23,8 +26,8 @@ pub fn list() -> Result<BTreeSet<String>, RecordError> {
     match fs::read_dir(&path) {
         Ok(entries) => {
             let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-            // What is being written has a name that no host has.
-            Ok(names.filter(|name| !name.starts_with('.')).collect())
+            // What is being written ends otherwise.
+            Ok(names.filter_map(|name| name.strip_suffix(SUFFIX).map(str::to_owned)).collect())
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
         Err(source) => Err(RecordError::Io { path, source }),
@@ -37,7 +40,7 @@ pub fn list() -> Result<BTreeSet<String>, RecordError> {
 /// [`RecordError::Io`].
 pub fn add(name: &str) -> Result<(), RecordError> {
     let directory = directory()?;
-    let path = directory.join(name);
+    let path = directory.join(format!("{name}{SUFFIX}"));
     let added = make_directories(&directory).and_then(|()| mend_durable::write(&path, b""));
     added.map_err(|source| RecordError::Io { path, source })
 }
@@ -47,7 +50,7 @@ pub fn add(name: &str) -> Result<(), RecordError> {
 /// # Errors
 /// [`RecordError::Io`].
 pub fn remove(name: &str) -> Result<bool, RecordError> {
-    let path = directory()?.join(name);
+    let path = directory()?.join(format!("{name}{SUFFIX}"));
     match fs::remove_file(&path).and_then(|()| mend_durable::sync_name(&path)) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

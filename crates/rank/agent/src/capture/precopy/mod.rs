@@ -297,10 +297,18 @@ impl Precopy {
         without.sort_unstable();
         let mut payload = Vec::new();
         self.sources.clear();
+        // The program maps memory while the kernel lists it, in several reads: what has merged meanwhile with memory that was listed
+        // already is listed from its start.
+        let mut reached = 0;
         for area in areas.iter().filter(|area| sends(area)) {
+            let begin = area.start.max(reached);
+            reached = reached.max(area.end);
+            if begin >= area.end {
+                continue;
+            }
             let advised = area.advised(&self.advice);
             let flags = advised.flags | if area.name == "[stack]" { mapping::GROWS_DOWN } else { 0 };
-            for (start, end) in ranges::without(&[(area.start, area.end)], &without) {
+            for (start, end) in ranges::without(&[(begin, area.end)], &without) {
                 let (offset, protection, object) = (0, area.protection, mapping::NO_OBJECT);
                 let record = Mapping { start, end, offset, protection, flags, object, page_shift: 0 };
                 let at = payload.len();

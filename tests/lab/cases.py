@@ -1,11 +1,15 @@
 """What the test classes here stand on: a directory for each class, one for each of its tests, a machine of the test's own."""
 
+import json
 import os
 import shutil
+import subprocess
 import tempfile
 import unittest
 
-from cluster import Machine
+from cluster import Machine, compile_mpi
+
+MIB = 1 << 20
 
 
 class InDirectory(unittest.TestCase):
@@ -39,3 +43,50 @@ class OnMachine(InDirectory):
     def setUp(self):
         super().setUp()
         self.machine = self.enterContext(Machine())
+
+
+class Rewrites(InDirectory):
+    """Jobs whose ranks fill tables and rewrite a part of them all the time. Whoever inherits has a `lab`, of the class or of each test."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.program = compile_mpi("mpi_rewrites.c", os.path.join(cls.work, "rewrites"))
+
+    def rewrite(self, placed, *more, footprint, dirty, directory="."):
+        """Starts such a job with these options of `mend run`, and with these MiB in each rank: it and its name."""
+        argv = [self.program, "-f", str(footprint), "-d", str(dirty), *more, "-u", "go"]
+        directory = os.path.join(self.directory, directory)
+        os.makedirs(directory, exist_ok=True)
+        job = self.lab.start(directory, "run", *placed, "--", *argv)
+        name = self.lab.running(job)
+        job.wait_for(lambda: "begins" in job.stderr(), "the tables are filled")
+        return job, name
+
+    def ends_well(self, job):
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), "rewrites ok\n")
+
+    def moving(self, name, ranks, *more):
+        """A live move of these ranks to node3, each of which has begun to send and is not done: its process, with what it was told so far."""
+        command = self.lab.command("migrate", name, ",".join(map(str, ranks)), "--to", "node3", "--mode", "live", "--json", *more)
+        pipe = subprocess.PIPE
+        verb = subprocess.Popen(command, env=self.lab.environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+        self.addCleanup(self.end, verb)
+        begun = set()
+        while begun != set(ranks):
+            told = verb.stderr.readline()
+            self.assertTrue(told, "it ended before all began to send")
+            self.assertTrue(told.startswith("{"), told)
+            progress = json.loads(told)
+            if progress["rank"] not in begun and progress["bytes"] > 4 * MIB:
+                self.assertFalse(progress["done"])
+                begun.add(progress["rank"])
+        return verb
+
+    @staticmethod
+    def end(verb):
+        if verb.poll() is None:
+            verb.kill()
+        verb.communicate()

@@ -262,6 +262,11 @@ class Machine:
         job.finish(0)
         return job.stdout()
 
+    def places(self, name):
+        """The host of each rank of a job that runs."""
+        status = next(job for job in self.verb("ps") if job["id"] == name)["status"]
+        return [rank["host"] for rank in status["ranks"]]
+
     def running(self, job):
         """Waits until all ranks of the job run and their agents answer; its id."""
         def look():

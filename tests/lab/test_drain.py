@@ -1,39 +1,19 @@
 """A node is drained: all ranks of all jobs of the user leave it, and none comes to it until it is undrained."""
 
-import os
 import unittest
 
-from cases import InDirectory
-from cluster import Lab, compile_mpi
+from cases import Rewrites
+from cluster import Lab
 
 
-class Drain(InDirectory):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.program = compile_mpi("mpi_rewrites.c", os.path.join(cls.work, "rewrites"))
-
+class Drain(Rewrites):
     def setUp(self):
         super().setUp()
         self.lab = self.enterContext(Lab(4))
 
     def start(self, ranks, hosts, spares, directory="."):
-        argv = [self.program, "-f", "16", "-d", "1", "-x", "-u", "go"]
-        directory = os.path.join(self.directory, directory)
-        os.makedirs(directory, exist_ok=True)
-        job = self.lab.start(directory, "run", "-n", str(ranks), "--hosts", hosts, "--spares", spares, "--", *argv)
-        name = self.lab.running(job)
-        job.wait_for(lambda: "begins" in job.stderr(), "the tables are filled")
-        return job, name
-
-    def ends_well(self, job):
-        job.let_go()
-        job.finish()
-        self.assertEqual(job.stdout(), "rewrites ok\n")
-
-    def places(self, name):
-        status = next(job for job in self.lab.verb("ps") if job["id"] == name)["status"]
-        return [rank["host"] for rank in status["ranks"]]
+        placed = ("-n", str(ranks), "--hosts", hosts, "--spares", spares)
+        return self.rewrite(placed, "-x", footprint=16, dirty=1, directory=directory)
 
     def test_two_jobs_leave_a_node_which_takes_none(self):
         one, first = self.start(4, "node1,node2", "node3,node4", "one")
@@ -42,7 +22,7 @@ class Drain(InDirectory):
         self.assertEqual(done["still_there"], [])
         self.assertEqual(len(done["ranks"]), 4)
         self.assertEqual({rank["job"] for rank in done["ranks"]}, {first, second})
-        self.assertNotIn("node2", self.places(first) + self.places(second))
+        self.assertNotIn("node2", self.lab.places(first) + self.lab.places(second))
         self.assertEqual(self.lab.verb("drain"), ["node2"])
         # Nothing goes there, by name or by choice.
         refused = self.lab.mend("migrate", first, "0", "--to", "node2")
@@ -51,7 +31,7 @@ class Drain(InDirectory):
         self.assertIn("mend undrain node2", refused.stderr)
         for _ in range(4):
             self.lab.verb("migrate", first, "0")
-            self.assertNotEqual(self.places(first)[0], "node2")
+            self.assertNotEqual(self.lab.places(first)[0], "node2")
         # A node that nobody is on can be taken down.
         self.lab.kill("node2")
         self.ends_well(one)
@@ -86,7 +66,7 @@ class Drain(InDirectory):
         self.assertIn(f"{name}:0 {name}:1", done.stdout)
         self.lab.verb("undrain", "node2")
         self.assertEqual(self.lab.verb("drain", "node1")["still_there"], [])
-        self.assertEqual(self.places(name), ["node2", "node2"])
+        self.assertEqual(self.lab.places(name), ["node2", "node2"])
         self.ends_well(job)
 
     def test_what_is_no_node_is_named(self):

@@ -18,10 +18,6 @@ class Hosts(InDirectory):
         job = self.lab.start(self.directory, *arguments)
         return job, self.lab.running(job)
 
-    def places(self, name):
-        status = next(job for job in self.lab.verb("ps") if job["id"] == name)["status"]
-        return [rank["host"] for rank in status["ranks"]]
-
     def end(self, job, name):
         self.assertEqual(self.lab.mend("kill", name).returncode, 0)
         job.finish(137)
@@ -34,7 +30,7 @@ class Hosts(InDirectory):
         self.end(job, name)
         self.lab.kill("node1")
         job, name = self.start("restart", name, "--spares", "node3,node1")
-        self.assertEqual(self.places(name), ["node2", "node2"])
+        self.assertEqual(self.lab.places(name), ["node2", "node2"])
         self.assertIn("left out: node node1", job.stderr())
         self.assertEqual(self.lab.verb("migrate", name, "1")["to"], "node3")
         job.let_go()
@@ -48,7 +44,7 @@ class Hosts(InDirectory):
         self.lab.kill("node2")
         job.finish(75)
         job, name = self.start("restart", name)
-        self.assertEqual(self.places(name), ["node1", "node1"])
+        self.assertEqual(self.lab.places(name), ["node1", "node1"])
         self.assertIn("left out: node node2", job.stderr())
         job.let_go()
         job.finish(0)

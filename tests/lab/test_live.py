@@ -1,23 +1,26 @@
 """Ranks that move while they run: nothing of what they change meanwhile is lost, and what fails costs them nothing."""
 
 import json
-import os
-import subprocess
 import unittest
 
 import melt
-from cases import InDirectory
-from cluster import Lab, compile_mpi, find_lammps
+from cases import MIB, InDirectory, Rewrites
+from cluster import Lab, find_lammps
 
-MIB = 1 << 20
 FOOTPRINT, DIRTY = 192, 4
 # Shared memory and tables, which go with the image in any case.
 BESIDES = MIB
 
 
-class Live(InDirectory):
+class Live(Rewrites):
     """One footprint, of which a part is rewritten all the time."""
 
+    def start(self, *more, footprint=FOOTPRINT, dirty=DIRTY, options=()):
+        placed = ("-n", "2", "--hosts", "node1,node2", "--spares", "node3", *options)
+        return self.rewrite(placed, *more, footprint=footprint, dirty=dirty)
+
+
+class InOneLab(Live):
     TRACKING = None
 
     @classmethod
@@ -26,26 +29,9 @@ class Live(InDirectory):
         cls.lab = cls.enterClassContext(Lab(3))
         if cls.TRACKING:
             cls.lab.set("MEND_TRACKING", cls.TRACKING)
-        cls.program = compile_mpi("mpi_rewrites.c", os.path.join(cls.work, "rewrites"))
-
-    def start(self, *more, footprint=FOOTPRINT, dirty=DIRTY, options=()):
-        argv = [self.program, "-f", str(footprint), "-d", str(dirty), *more, "-u", "go"]
-        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--spares", "node3", *options, "--", *argv)
-        name = self.lab.running(job)
-        job.wait_for(lambda: "begins" in job.stderr(), "the tables are filled")
-        return job, name
-
-    def ends_well(self, job):
-        job.let_go()
-        job.finish()
-        self.assertEqual(job.stdout(), "rewrites ok\n")
-
-    def places(self, name):
-        status = next(job for job in self.lab.verb("ps") if job["id"] == name)["status"]
-        return [rank["host"] for rank in status["ranks"]]
 
 
-class Moves(Live):
+class Moves(InOneLab):
     def test_what_is_sent_while_it_stands_still_is_what_changed_last(self):
         job, name = self.start()
         done = self.lab.verb("migrate", name, "1", "--to", "node3", "--mode", "live")
@@ -53,7 +39,7 @@ class Moves(Live):
         self.assertGreaterEqual(live["bytes"], FOOTPRINT * MIB)
         self.assertLessEqual(live["stopped_bytes"], (DIRTY + 1) * MIB + BESIDES)
         self.assertEqual(done["bytes"], live["bytes"] + live["stopped_bytes"])
-        self.assertEqual(self.places(name), ["node1", "node3"])
+        self.assertEqual(self.lab.places(name), ["node1", "node3"])
         # And back, with as much.
         back = self.lab.verb("migrate", name, "1", "--to", "node2", "--mode", "live")["precopied"]
         self.assertLessEqual(back["stopped_bytes"], (DIRTY + 1) * MIB + BESIDES)
@@ -64,7 +50,7 @@ class Moves(Live):
         for rank, node in ((0, "node3"), (1, "node1"), (0, "node2"), (1, "node3"), (0, "node1")):
             done = self.lab.verb("migrate", name, str(rank), "--to", node, "--mode", "live")
             self.assertIsNotNone(done["precopied"])
-            self.assertEqual(self.places(name)[rank], node)
+            self.assertEqual(self.lab.places(name)[rank], node)
         self.ends_well(job)
 
     def test_frozen_still_moves(self):
@@ -92,44 +78,19 @@ class Slow(Live):
     """Over links that take seconds for a footprint: long enough to meddle. Each test has a lab of its own: some end nodes, and a link that
     is full of one test's pages would keep the next one's daemons from being found."""
 
-    @classmethod
-    def setUpClass(cls):
-        InDirectory.setUpClass.__func__(cls)
-        cls.program = compile_mpi("mpi_rewrites.c", os.path.join(cls.work, "rewrites"))
-
     def setUp(self):
         super().setUp()
         self.lab = self.enterContext(Lab(3, "--bandwidth", "250mbit"))
 
-    def moving(self, name, *more):
-        """A move of rank 1 that has begun to send: its process, with what it was told so far."""
-        command = self.lab.command("migrate", name, "1", "--to", "node3", "--mode", "live", "--json", *more)
-        pipe = subprocess.PIPE
-        verb = subprocess.Popen(command, env=self.lab.environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
-        self.addCleanup(self.end, verb)
-        while True:
-            told = verb.stderr.readline()
-            self.assertTrue(told, "it ended before it began to send")
-            progress = json.loads(told)
-            if progress["bytes"] > 4 * MIB:
-                self.assertFalse(progress["done"])
-                return verb
-
-    @staticmethod
-    def end(verb):
-        if verb.poll() is None:
-            verb.kill()
-        verb.communicate()
-
     def stays(self, job, name):
         """The rank is where it was, runs, and can be checkpointed and moved after all."""
-        self.assertEqual(self.places(name), ["node1", "node2"])
+        self.assertEqual(self.lab.places(name), ["node1", "node2"])
         self.lab.verb("checkpoint", name)
         self.ends_well(job)
 
     def test_cancelled(self):
         job, name = self.start()
-        verb = self.moving(name)
+        verb = self.moving(name, (1,))
         self.assertEqual(self.lab.verb("migrate", name, "1", "--cancel"), {"cancelled": 1})
         _, told = verb.communicate()
         self.assertEqual(verb.returncode, 1)
@@ -141,20 +102,20 @@ class Slow(Live):
 
     def test_urgent(self):
         job, name = self.start()
-        verb = self.moving(name)
+        verb = self.moving(name, (1,))
         self.assertEqual(self.lab.verb("migrate", name, "1", "--urgent"), {"hurried": 1})
         done = json.loads(verb.communicate()[0])
         self.assertEqual(done["precopied"]["why"], "Urgent")
         self.assertLess(done["precopied"]["bytes"], FOOTPRINT * MIB)
         # What was sent before is not sent again.
         self.assertLess(done["bytes"], (FOOTPRINT + 32) * MIB)
-        self.assertEqual(self.places(name), ["node1", "node3"])
+        self.assertEqual(self.lab.places(name), ["node1", "node3"])
         self.ends_well(job)
 
     def test_a_checkpoint_that_is_asked_for_meanwhile_waits(self):
         job, name = self.start(options=("--incremental", "5"))
         self.lab.verb("checkpoint", name)
-        verb = self.moving(name)
+        verb = self.moving(name, (1,))
         self.lab.verb("checkpoint", name)
         self.assertEqual(verb.wait(), 0)
         self.lab.verb("checkpoint", name)
@@ -168,7 +129,7 @@ class Slow(Live):
 
     def test_the_receiver_dies(self):
         job, name = self.start()
-        verb = self.moving(name)
+        verb = self.moving(name, (1,))
         self.lab.on("node3", "pkill", "-KILL", "-x", "mend-restorer")
         _, told = verb.communicate()
         self.assertEqual(verb.returncode, 1, told)
@@ -176,7 +137,7 @@ class Slow(Live):
 
     def test_the_receiver_s_node_dies(self):
         job, name = self.start()
-        verb = self.moving(name)
+        verb = self.moving(name, (1,))
         self.lab.kill("node3")
         _, told = verb.communicate()
         self.assertEqual(verb.returncode, 1, told)
@@ -185,7 +146,7 @@ class Slow(Live):
     def test_the_rank_dies(self):
         job, name = self.start()
         self.lab.verb("checkpoint", name)
-        verb = self.moving(name)
+        verb = self.moving(name, (1,))
         self.lab.kill("node2")
         verb.communicate()
         self.assertNotEqual(verb.returncode, 0)
@@ -195,7 +156,7 @@ class Slow(Live):
         self.assertEqual(job.stdout(), "rewrites ok\n")
 
 
-class ByHashes(Live):
+class ByHashes(InOneLab):
     TRACKING = "hash"
 
     def test_it_moves(self):

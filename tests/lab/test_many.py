@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
 import unittest
 
 import melt
-from cases import InDirectory
-from cluster import Lab, compile_mpi, find_lammps
+from cases import InDirectory, Rewrites
+from cluster import Lab, find_lammps
 
-MIB = 1 << 20
 FOOTPRINT = 64
 # Rank 0 prints what it reads, and takes its time; the others only run. None has a child.
 READER = """
@@ -23,85 +21,67 @@ while [ ! -e go ]; do :; done
 """
 
 
-class Many(InDirectory):
+class Many(Rewrites):
     """Four ranks on two nodes, two of each; two nodes are spare."""
 
     OPTIONS = ()
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.program = compile_mpi("mpi_rewrites.c", os.path.join(cls.work, "rewrites"))
 
     def setUp(self):
         super().setUp()
         self.lab = self.enterContext(Lab(4, *self.OPTIONS))
 
-    def start(self, *options):
-        argv = [self.program, "-f", str(FOOTPRINT), "-d", "2", "-x", "-u", "go"]
+    def start(self):
         placed = ("-n", "4", "--hosts", "node1,node2", "--spares", "node3,node4")
-        job = self.lab.start(self.directory, "run", *placed, *options, "--", *argv)
-        name = self.lab.running(job)
-        job.wait_for(lambda: "begins" in job.stderr(), "the tables are filled")
-        return job, name
-
-    def ends_well(self, job):
-        job.let_go()
-        job.finish()
-        self.assertEqual(job.stdout(), "rewrites ok\n")
-
-    def places(self, name):
-        status = next(job for job in self.lab.verb("ps") if job["id"] == name)["status"]
-        return [rank["host"] for rank in status["ranks"]]
+        return self.rewrite(placed, "-x", footprint=FOOTPRINT, dirty=2)
 
 
 class AtOnce(Many):
     def test_a_whole_node_moves_and_back_and_frozen_ones_do(self):
         job, name = self.start()
-        before = self.places(name)
+        before = self.lab.places(name)
         here = [rank for rank, node in enumerate(before) if node == "node2"]
         chosen = ",".join(map(str, here))
         done = self.lab.verb("migrate", name, chosen, "--to", "node3", "--mode", "live")
         self.assertEqual([one["rank"] for one in done], here)
         self.assertTrue(all(one["precopied"] for one in done))
-        self.assertEqual([node for rank, node in enumerate(self.places(name)) if rank in here], ["node3"] * 2)
+        self.assertEqual([node for rank, node in enumerate(self.lab.places(name)) if rank in here], ["node3"] * 2)
         # Nothing of the job is left where it was.
         self.lab.kill("node2")
         done = self.lab.verb("migrate", name, "0-3", "--to", "node4", "--mode", "frozen")
         self.assertEqual([one["rank"] for one in done], [0, 1, 2, 3])
-        self.assertEqual(self.places(name), ["node4"] * 4)
+        self.assertEqual(self.lab.places(name), ["node4"] * 4)
         self.lab.verb("checkpoint", name)
         self.ends_well(job)
 
     def test_targets_are_spread_where_none_is_named(self):
         job, name = self.start()
-        before = self.places(name)
+        before = self.lab.places(name)
         here = [rank for rank, node in enumerate(before) if node == "node1"]
         self.lab.verb("migrate", name, ",".join(map(str, here)))
-        after = [self.places(name)[rank] for rank in here]
+        after = [self.lab.places(name)[rank] for rank in here]
         self.assertEqual(sorted(after), ["node3", "node4"])
         self.ends_well(job)
 
     def test_one_that_cannot_move_keeps_no_other_from_it(self):
         job, name = self.start()
-        before = self.places(name)
+        before = self.lab.places(name)
         there = [rank for rank, node in enumerate(before) if node == "node2"]
         done = self.lab.mend("migrate", name, "0-3", "--to", "node2", "--json")
         self.assertEqual(done.returncode, 1)
         said = json.loads(done.stdout)
         self.assertEqual([one["rank"] for one in said], [0, 1, 2, 3])
         self.assertEqual([one["rank"] for one in said if "error" in one], there)
-        self.assertEqual(self.places(name), ["node2"] * 4)
+        self.assertEqual(self.lab.places(name), ["node2"] * 4)
         self.ends_well(job)
 
     def test_a_rank_that_there_is_not_stops_all(self):
         job, name = self.start()
-        before = self.places(name)
+        before = self.lab.places(name)
         done = self.lab.mend("migrate", name, "1,4", "--to", "node3")
         self.assertEqual(done.returncode, 1)
         self.assertIn("has no rank 4", done.stderr)
         self.assertIn("0 to 3", done.stderr)
-        self.assertEqual(self.places(name), before)
+        self.assertEqual(self.lab.places(name), before)
         self.ends_well(job)
 
     def test_input_follows_rank_0_among_the_others(self):
@@ -124,43 +104,21 @@ class Slow(Many):
 
     OPTIONS = ("--bandwidth", "250mbit")
 
-    def moving(self, name, ranks):
-        """A move of these ranks, all of which have begun to send: its process."""
-        command = self.lab.command("migrate", name, ",".join(map(str, ranks)), "--to", "node3", "--mode", "live", "--json")
-        pipe = subprocess.PIPE
-        verb = subprocess.Popen(command, env=self.lab.environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
-        self.addCleanup(self.end, verb)
-        begun = set()
-        while begun != set(ranks):
-            told = verb.stderr.readline()
-            self.assertTrue(told, "it ended before all began to send")
-            self.assertTrue(told.startswith("{"), told)
-            progress = json.loads(told)
-            if progress["bytes"] > MIB:
-                begun.add(progress["rank"])
-        return verb
-
-    @staticmethod
-    def end(verb):
-        if verb.poll() is None:
-            verb.kill()
-        verb.communicate()
-
     def test_one_is_cancelled_and_the_other_moves(self):
         job, name = self.start()
-        stays, goes = (rank for rank, node in enumerate(self.places(name)) if node == "node2")
+        stays, goes = (rank for rank, node in enumerate(self.lab.places(name)) if node == "node2")
         verb = self.moving(name, (stays, goes))
         self.assertEqual(self.lab.verb("migrate", name, str(stays), "--cancel"), {"cancelled": stays})
         said = json.loads(verb.communicate()[0])
         self.assertEqual(verb.returncode, 1)
         self.assertEqual({one["rank"]: "error" in one for one in said}, {stays: True, goes: False})
-        after = self.places(name)
+        after = self.lab.places(name)
         self.assertEqual((after[stays], after[goes]), ("node2", "node3"))
         self.ends_well(job)
 
     def test_all_are_hurried(self):
         job, name = self.start()
-        here = [rank for rank, node in enumerate(self.places(name)) if node == "node2"]
+        here = [rank for rank, node in enumerate(self.lab.places(name)) if node == "node2"]
         verb = self.moving(name, here)
         self.assertEqual(self.lab.mend("migrate", name, ",".join(map(str, here)), "--urgent").returncode, 0)
         said = json.loads(verb.communicate()[0])
@@ -169,14 +127,14 @@ class Slow(Many):
 
     def test_the_target_dies_and_all_stay(self):
         job, name = self.start()
-        before = self.places(name)
+        before = self.lab.places(name)
         here = [rank for rank, node in enumerate(before) if node == "node2"]
         verb = self.moving(name, here)
         self.lab.kill("node3")
         said = json.loads(verb.communicate()[0])
         self.assertEqual(verb.returncode, 1)
         self.assertTrue(all("error" in one for one in said), said)
-        self.assertEqual(self.places(name), before)
+        self.assertEqual(self.lab.places(name), before)
         self.lab.verb("migrate", name, ",".join(map(str, here)), "--to", "node4")
         self.ends_well(job)
 

@@ -20,17 +20,13 @@ class Migration(InDirectory):
         job = self.lab.start(self.directory, "run", "-n", "4", *place, "--", *(argv or self.argv))
         return job, self.lab.running(job)
 
-    def places(self, name):
-        status = next(job for job in self.lab.verb("ps") if job["id"] == name)["status"]
-        return [rank["host"] for rank in status["ranks"]]
-
     def test_to_a_spare_and_back_and_all_on_one_node(self):
         job, name = self.start("--hosts", "node1,node2", "--spares", "node3")
         for rank, node in ((3, "node3"), (3, "node2"), (0, "node2"), (1, "node2"), (2, "node1")):
             done = self.lab.verb("migrate", name, str(rank), "--to", node)
             self.assertEqual(done["to"], node)
             self.assertGreater(done["bytes"], 1 << 20)
-            self.assertEqual(self.places(name)[rank], node)
+            self.assertEqual(self.lab.places(name)[rank], node)
         job.let_go()
         job.finish()
         self.assertEqual(job.stdout(), self.expected)
@@ -107,7 +103,7 @@ class Migration(InDirectory):
             done = self.lab.mend("migrate", name, "2", "--to", "node3")
             self.assertNotEqual(done.returncode, 0, done.stdout)
             self.assertIn("rank 2", done.stderr)
-            self.assertEqual(self.places(name)[2], "node2")
+            self.assertEqual(self.lab.places(name)[2], "node2")
             job.let_go()
             job.finish()
             self.assertIn("iters digest=", job.stdout())

@@ -2,12 +2,12 @@
 
 use crate::arguments::{Drain, Undrain};
 use crate::failure::Failure;
-use crate::migrate::{self, Wish};
+use crate::migrate::{self, Manner, Running};
 use crate::report;
 use mend_controller::client;
-use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::record;
 use mend_controller::{drained, hosts};
-use mend_messages::control::{Answer, Ask, JobStatus, MigrationDone};
+use mend_messages::control::{Answer, Ask, MigrationDone};
 use mend_messages::job::Rank;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -31,23 +31,19 @@ struct Left {
 pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
     let Some(node) = &arguments.node else { return list(arguments.json) };
     let node = name(node)?;
-    let (mode, deadline_ms) = (migrate::mode(arguments.mode)?, migrate::deadline(arguments.deadline)?);
+    // Bad options are told before anything is changed.
+    let avoid = drained::list()?.into_iter().chain([node.clone()]).collect();
+    let manner = Manner::new(None, avoid, arguments.mode, arguments.deadline)?;
     // From here on nothing comes to it.
     drained::add(&node)?;
-    let avoid: Vec<String> = drained::list()?.into_iter().collect();
     let (mut tried, mut left) = (BTreeSet::new(), Vec::new());
     for _ in 0..LOOKS {
-        let mut wishes = Vec::new();
-        for (job, status) in jobs().await? {
-            let here = status.ranks.iter().filter(|rank| rank.host == node && lives(&rank.state));
-            let new: Vec<Rank> = here.map(|rank| rank.rank).filter(|rank| tried.insert((job.1.id.clone(), *rank))).collect();
-            let ask = |rank| Ask::Migrate { rank, to: None, avoid: avoid.clone(), mode, deadline_ms };
-            wishes.extend(new.into_iter().map(|rank| Wish { job: Arc::clone(&job), ask: ask(rank) }));
-        }
-        if wishes.is_empty() {
+        let mut here = ranks_on(&node).await?;
+        here.retain(|(job, rank)| tried.insert((job.1.id.clone(), *rank)));
+        if here.is_empty() {
             break;
         }
-        for (job, rank, result) in migrate::all(wishes, arguments.json, true).await? {
+        for (job, rank, result) in migrate::all(here, &manner, arguments.json, true).await? {
             let (moved, error) = match result {
                 Ok(done) => (Some(Box::new(done)), None),
                 Err(failure) => (None, Some(failure.text().to_owned())),
@@ -55,7 +51,7 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
             left.push(Left { job, rank, moved, error });
         }
     }
-    let stayed: Vec<String> = still_on(&node).await?;
+    let stayed: Vec<String> = ranks_on(&node).await?.iter().map(|(job, rank)| format!("{}:{rank}", job.1.id)).collect();
     tell(&arguments, &node, left, &stayed)?;
     Ok(i32::from(!stayed.is_empty()))
 }
@@ -116,12 +112,16 @@ fn name(text: &str) -> Result<String, Failure> {
     }
 }
 
-/// All jobs that run, and where their ranks are. One that ends meanwhile is passed over.
-async fn jobs() -> Result<Vec<(Arc<(JobDirectory, JobRecord)>, JobStatus)>, Failure> {
+/// The ranks on a node, of all jobs that run. A job that ends meanwhile is passed over.
+async fn ranks_on(node: &str) -> Result<Vec<(Running, Rank)>, Failure> {
     let mut all = Vec::new();
     for (directory, record) in record::list()?.into_iter().filter(|(directory, _)| directory.is_running()) {
         match client::ask(&directory, &record, &Ask::Status, |_| {}).await {
-            Ok(Answer::Status(status)) => all.push((Arc::new((directory, record)), status)),
+            Ok(Answer::Status(status)) => {
+                let job = Arc::new((directory, record));
+                let here = status.ranks.iter().filter(|rank| rank.host == node && lives(&rank.state));
+                all.extend(here.map(|rank| (Arc::clone(&job), rank.rank)));
+            }
             _ if directory.is_running() => {
                 let error = format!("job {} does not say where its ranks are", record.id);
                 return Err(Failure::new(error, "try again; `mend ps` shows what it does", 1));
@@ -134,14 +134,4 @@ async fn jobs() -> Result<Vec<(Arc<(JobDirectory, JobRecord)>, JobStatus)>, Fail
 
 fn lives(state: &str) -> bool {
     !["exited", "signal"].iter().any(|ended| state.starts_with(ended))
-}
-
-/// Ranks that are on a node, "lmp-3f2a:0".
-async fn still_on(node: &str) -> Result<Vec<String>, Failure> {
-    let mut found = Vec::new();
-    for (job, status) in jobs().await? {
-        let here = status.ranks.iter().filter(|rank| rank.host == node && lives(&rank.state));
-        found.extend(here.map(|rank| format!("{}:{}", job.1.id, rank.rank)));
-    }
-    Ok(found)
 }

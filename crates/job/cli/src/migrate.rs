@@ -3,7 +3,7 @@
 use crate::arguments::{Migrate, Moving};
 use crate::failure::Failure;
 use crate::report;
-use crate::verbs::{ask, ask_and_watch, unexpected};
+use crate::verbs::{ask_and_watch, ask_of, unexpected};
 use mend_controller::RunError;
 use mend_controller::drained;
 use mend_controller::record::{self, JobDirectory, JobRecord};
@@ -21,24 +21,37 @@ pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
     if arguments.urgent || arguments.cancel {
         return interfere(&arguments, &ranks).await;
     }
-    let mode = mode(arguments.mode)?;
-    let deadline_ms = deadline(arguments.deadline)?;
     let avoid = avoided(arguments.to.as_deref())?;
+    let manner = Manner::new(arguments.to, avoid, arguments.mode, arguments.deadline)?;
     let job = record::find(arguments.job.as_deref(), true)?;
     all_are_there(&ranks, &job.1)?;
-    let asks = ranks.into_iter().map(|rank| Ask::Migrate { rank, to: arguments.to.clone(), avoid: avoid.clone(), mode, deadline_ms });
-    let mut asks: Vec<Ask> = asks.collect();
-    match asks.pop() {
-        Some(alone) if asks.is_empty() => {
-            let done = one(&job, alone, arguments.json, true).await?;
-            if arguments.json {
-                report::json(&done)?
-            } else {
-                print(None, &done)
-            }
-            Ok(0)
-        }
-        last => several(job, asks.into_iter().chain(last), arguments.json).await,
+    if ranks.len() > 1 {
+        return several(job, ranks, &manner, arguments.json).await;
+    }
+    for rank in ranks {
+        let done = one(&job, manner.ask(rank), arguments.json, true).await?;
+        if arguments.json { report::json(&done)? } else { print(None, &done) }
+    }
+    Ok(0)
+}
+
+/// How ranks are to move.
+pub struct Manner {
+    to: Option<String>,
+    avoid: Vec<String>,
+    mode: MoveMode,
+    deadline_ms: Option<u64>,
+}
+
+impl Manner {
+    /// As `--mode` and `--deadline` say; to the node of this name, or to any that is not to be avoided.
+    pub fn new(to: Option<String>, avoid: Vec<String>, mode: Option<Moving>, deadline_s: Option<f64>) -> Result<Self, Failure> {
+        Ok(Self { to, avoid, mode: self::mode(mode)?, deadline_ms: deadline_ms(deadline_s)? })
+    }
+
+    fn ask(&self, rank: Rank) -> Ask {
+        let Self { to, avoid, mode, deadline_ms } = self;
+        Ask::Migrate { rank, to: to.clone(), avoid: avoid.clone(), mode: *mode, deadline_ms: *deadline_ms }
     }
 }
 
@@ -75,7 +88,7 @@ fn all_are_there(ranks: &BTreeSet<Rank>, job: &JobRecord) -> Result<(), Failure>
     }
 }
 
-pub fn mode(asked: Option<Moving>) -> Result<MoveMode, Failure> {
+fn mode(asked: Option<Moving>) -> Result<MoveMode, Failure> {
     Ok(match asked {
         Some(Moving::Auto) => MoveMode::Auto,
         Some(Moving::Live) => MoveMode::Live,
@@ -88,8 +101,8 @@ pub fn mode(asked: Option<Moving>) -> Result<MoveMode, Failure> {
     })
 }
 
-/// `--deadline` in milliseconds.
-pub fn deadline(seconds: Option<f64>) -> Result<Option<u64>, Failure> {
+/// What `--deadline` says, in milliseconds.
+fn deadline_ms(seconds: Option<f64>) -> Result<Option<u64>, Failure> {
     match seconds {
         Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
             Err(Failure::usage(format!("`--deadline {seconds}` is no time"), "give seconds, like --deadline 20"))
@@ -111,10 +124,11 @@ fn avoided(to: Option<&str>) -> Result<Vec<String>, Failure> {
 
 /// Hurries or cancels moves that are under way.
 async fn interfere(arguments: &Migrate, ranks: &BTreeSet<Rank>) -> Result<i32, Failure> {
+    let (directory, record) = record::find(arguments.job.as_deref(), true)?;
     let mut failed = None;
     for &rank in ranks {
         let what = if arguments.urgent { Ask::Hurry { rank } } else { Ask::CancelMove { rank } };
-        let done = match ask(arguments.job.as_deref(), what).await {
+        let done = match ask_of(&directory, &record, what).await {
             Ok(Answer::Hurried) => "hurried",
             Ok(Answer::CancelledMove) => "cancelled",
             Ok(_) => return Err(unexpected()),
@@ -155,20 +169,20 @@ enum Moved {
     Failed { rank: Rank, error: String },
 }
 
-/// A rank that is to move.
-pub struct Wish {
-    /// The job that it is of.
-    pub job: Arc<(JobDirectory, JobRecord)>,
-    /// An [`Ask::Migrate`].
-    pub ask: Ask,
-}
+/// A job that runs.
+pub type Running = Arc<(JobDirectory, JobRecord)>;
 
 /// Moves several ranks at once: they are copied beside each other, and of each job's one at a time is stopped. What becomes of each is printed as
 /// it comes, with the job's name if it is `named`, unless it is wanted as JSON.
-pub async fn all(wishes: Vec<Wish>, json: bool, named: bool) -> Result<Vec<(String, Rank, Result<MigrationDone, Failure>)>, Failure> {
+pub async fn all(
+    ranks: impl IntoIterator<Item = (Running, Rank)>,
+    manner: &Manner,
+    json: bool,
+    named: bool,
+) -> Result<Vec<(String, Rank, Result<MigrationDone, Failure>)>, Failure> {
     let mut moves = JoinSet::new();
-    for Wish { job, ask } in wishes {
-        let Ask::Migrate { rank, .. } = ask else { continue };
+    for (job, rank) in ranks {
+        let ask = manner.ask(rank);
         moves.spawn(async move { (job.1.id.clone(), rank, one(&job, ask, json, false).await) });
     }
     let mut ended = Vec::new();
@@ -185,9 +199,9 @@ pub async fn all(wishes: Vec<Wish>, json: bool, named: bool) -> Result<Vec<(Stri
     Ok(ended)
 }
 
-async fn several(job: (JobDirectory, JobRecord), asks: impl Iterator<Item = Ask>, json: bool) -> Result<i32, Failure> {
+async fn several(job: (JobDirectory, JobRecord), ranks: BTreeSet<Rank>, manner: &Manner, json: bool) -> Result<i32, Failure> {
     let job = Arc::new(job);
-    let ended = all(asks.map(|ask| Wish { job: Arc::clone(&job), ask }).collect(), json, false).await?;
+    let ended = all(ranks.into_iter().map(|rank| (Arc::clone(&job), rank)), manner, json, false).await?;
     let code = i32::from(ended.iter().any(|(.., result)| result.is_err()));
     if json {
         let moved = |(_, rank, result)| match result {

@@ -17,7 +17,7 @@ use std::io::IsTerminal;
 const KILL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Asks and turns a refusal into a failure.
-pub async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
+async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
     let (directory, record) = record::find(job, true)?;
     ask_of(&directory, &record, what).await
 }

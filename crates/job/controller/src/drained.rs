@@ -2,7 +2,7 @@
 //!
 //! They count where ranks are placed: at the start of a job, at a restart, at a move. Ranks that are on them stay until they are moved.
 
-use crate::record::{RecordError, make_directories};
+use crate::record::{RecordError, home, make_directories};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -12,12 +12,10 @@ use std::path::PathBuf;
 const SUFFIX: &str = ".drained";
 
 fn directory() -> Result<PathBuf, RecordError> {
-    let home = mend_settings::home();
-    let home = home.map_err(|error| RecordError::Io { path: "~/.mend".into(), source: io::Error::new(io::ErrorKind::NotFound, error) })?;
-    Ok(home.join("drained"))
+    Ok(home()?.join("drained"))
 }
 
-/// Their names.
+/// The names of all drained nodes.
 ///
 /// # Errors
 /// [`RecordError::Io`].

@@ -369,11 +369,17 @@ fn held(lock: &File) -> bool {
     shared == Err(Errno::WOULDBLOCK)
 }
 
+/// The user's directory, `$MEND_HOME`.
+///
+/// # Errors
+/// [`RecordError::Io`] if nothing says where it is.
+pub(crate) fn home() -> Result<PathBuf, RecordError> {
+    let none = |error| RecordError::Io { path: "~/.mend".into(), source: io::Error::new(io::ErrorKind::NotFound, error) };
+    mend_settings::home().map_err(none)
+}
+
 fn jobs_directory() -> Result<PathBuf, RecordError> {
-    let home = mend_settings::home();
-    let jobs = home
-        .map_err(|error| RecordError::Io { path: "~/.mend".into(), source: io::Error::new(io::ErrorKind::NotFound, error) })?
-        .join("jobs");
+    let jobs = home()?.join("jobs");
     make_directories(&jobs).map_err(|source| RecordError::Io { path: jobs.clone(), source })?;
     Ok(jobs)
 }

@@ -566,7 +566,7 @@ impl Migration {
         let mut actions = vec![Action::Undo];
         if self.precopy.is_some() && self.ranks.contains(&self.rank) {
             // It may not have been stopped.
-            actions.push(Action::Ask { rank: self.rank, request: Request::EndPrecopy });
+            actions.extend(self.end_precopy());
         }
         actions.extend(self.ask_resume());
         if self.waiting.is_empty() {

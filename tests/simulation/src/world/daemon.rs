@@ -101,6 +101,7 @@ impl World {
                 }
                 Ok(())
             }
+            // What a daemon had still to say of a process that it discarded.
             Coming::LastWord { life, at, word } => {
                 if self.nodes[at].connection == life && !self.nodes[at].leaving {
                     self.say(at, word);
@@ -235,9 +236,7 @@ impl World {
                 }
             }
             ToDaemon::PrecopyTo { seq, rank, address, token } => self.precopy_to(at, rank, seq, address, token),
-            ToDaemon::Discard { rank } => {
-                self.discard(at, rank);
-            }
+            ToDaemon::Discard { rank } => self.discard(at, rank),
             ToDaemon::Signal(signal) => {
                 let here: Vec<(Rank, u64)> = self.nodes[at].ranks.iter().map(|(rank, process)| (*rank, process.attempt)).collect();
                 for (rank, _) in here {

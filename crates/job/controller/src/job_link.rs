@@ -125,6 +125,7 @@ impl JobLink {
                 LinkEnd::Silent(limit) => return NodeLoss::Silent(limit.as_millis() as u64),
                 LinkEnd::Nonsense(why) => return NodeLoss::Broken(why),
                 LinkEnd::Closed => ("the peer closed the connection".to_owned(), CLOSED_LIMIT.min(self.silence)),
+                LinkEnd::Reset => ("the peer reset the connection".to_owned(), CLOSED_LIMIT.min(self.silence)),
                 LinkEnd::Broken(why) => (why, self.silence),
             };
             connection = match self.reconnected(limit).await {

@@ -7,7 +7,7 @@
 //!     └─ nonsense ──► ended
 //! ```
 //! How long it may wait is the job's lease, which `job.rs` judges. A connection that the controller's process closed, as it does when it
-//! ends, is told, so that the lease can be shortened.
+//! ends, is told, so that the lease can be shortened; so is one that was reset, since a process that ends with something unread resets it.
 //! Invariants: messages are delivered once and in order ([`Link`]). Faults assumed: the connection breaks; the controller comes back on a new one
 //! before this side knows that the old one is broken.
 
@@ -33,7 +33,7 @@ pub struct Resumed {
 /// What the job is told of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// The controller closed it.
+    /// The controller closed it, or its host knows it no more.
     Closed,
     /// It is there again.
     Connected,
@@ -75,6 +75,10 @@ pub async fn carry(
             LinkEnd::Closed if outbox.has_ended() => return,
             LinkEnd::Closed => {
                 tracing::info!("the controller closed its connection");
+                let _ = states.send(LinkState::Closed);
+            }
+            LinkEnd::Reset => {
+                tracing::info!("the controller's host has reset its connection");
                 let _ = states.send(LinkState::Closed);
             }
             LinkEnd::Broken(why) => tracing::info!(why, "the connection to the controller broke"),

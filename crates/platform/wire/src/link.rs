@@ -8,6 +8,7 @@ use crate::connection::{Connection, ReceiveError, Receiver, SendError, Sender};
 use mend_messages::delivery::{Delivered, Segment, SendWindow, SequenceError};
 use mend_patience::patiently;
 use serde::{Serialize, de::DeserializeOwned};
+use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -37,12 +38,26 @@ pub enum LinkEnd {
     Unwanted,
     /// The peer's process closed the connection, as it does when it ends.
     Closed,
+    /// The peer's host knows the connection no more. The process has ended without reading all that was sent to it (RFC 9293, section
+    /// 3.10.4), the host was started anew, or something between has cut the connection.
+    Reset,
     /// The connection broke.
     Broken(String),
     /// Nothing came for so long.
     Silent(Duration),
     /// The peer says what cannot be. No other connection makes that good.
     Nonsense(String),
+}
+
+impl LinkEnd {
+    fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            // Within a message: the process was killed while it wrote.
+            ErrorKind::UnexpectedEof => Self::Closed,
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Self::Reset,
+            _ => Self::Broken(error.to_string()),
+        }
+    }
 }
 
 /// One end of a link; `Out` is what it sends.
@@ -126,7 +141,7 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
             let segment = match received {
                 Ok(segment) => segment,
                 Err(ReceiveError::Closed) => return LinkEnd::Closed,
-                Err(ReceiveError::Broken(error)) => return LinkEnd::Broken(error.to_string()),
+                Err(ReceiveError::Broken(error)) => return LinkEnd::of(&error),
                 Err(error @ (ReceiveError::Session(_) | ReceiveError::Frame(_))) => return LinkEnd::Nonsense(error.to_string()),
             };
             let acknowledged = self.state().window.acknowledge(segment.acknowledged);
@@ -187,7 +202,7 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
             let Some(segment) = segment else { continue };
             match sender.send(&segment).await {
                 Ok(()) => {}
-                Err(SendError::Gone(error)) => return LinkEnd::Broken(error.to_string()),
+                Err(SendError::Gone(error)) => return LinkEnd::of(&error),
                 Err(error) => return LinkEnd::Nonsense(error.to_string()),
             }
         }

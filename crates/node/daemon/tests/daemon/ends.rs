@@ -41,6 +41,22 @@ fn a_lost_controller_ends_its_ranks() {
     });
 }
 
+/// As that of a controller which is killed before it has read everything.
+#[test]
+fn a_controller_that_resets_its_connection_ends_its_ranks() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mark = marker();
+        let mut job = daemon.job(&["sh", "-c", "echo up; sleep 1000; true", &mark], 1).await;
+        job.start(0, false).await;
+        assert_eq!(job.line(0).await, "up");
+        let stream = job.connection.into_tcp().unwrap();
+        stream.set_zero_linger().unwrap();
+        drop(stream);
+        until_no_process_with(&mark).await;
+    });
+}
+
 #[test]
 fn a_silent_controller_ends_its_ranks() {
     for_each_user(async |user| {

@@ -2,7 +2,7 @@
 //!
 //! It lives inside `mend run` and `mend restart`, one per job, and ends with the job. What is decided is decided by the pure machine
 //! of `mend-job`; this crate carries it out. Reading order: [`hosts`] and
-//! [`record`] (what is asked, where it is kept), `nodes` (connections to the daemons), `start` (how a job begins), `run` (the loop that
+//! [`record`] (what is asked, where it is kept), `nodes` (connections to the daemons), `start` and `restart` (how a job begins), `run` (the loop that
 //! carries out effects), `texts` (what people read), [`journal_file`] (what happened), [`upkeep`] (what becomes of checkpoints), `serve` and [`client`] (the verbs' side door).
 //!
 //! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. The
@@ -28,6 +28,7 @@ mod nodes;
 mod output;
 pub mod record;
 pub mod removal;
+mod restart;
 mod run;
 mod serve;
 mod shown_output;
@@ -38,4 +39,5 @@ pub mod tiers;
 pub mod upkeep;
 
 pub use error::RunError;
-pub use start::{RestartSpec, RunSpec, restart, run};
+pub use restart::{RestartSpec, restart};
+pub use start::{RunSpec, run};

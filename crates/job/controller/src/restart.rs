@@ -1,0 +1,256 @@
+//! How a job goes on from a checkpoint: which one is taken, on which hosts.
+
+use crate::candidates::Candidates;
+use crate::checkpoint_plan::{PeriodicOptions, plan};
+use crate::error::RunError;
+use crate::host_connections::connect_hosts;
+use crate::hosts::{Host, check_distinct};
+use crate::input::{Source, Wanted};
+use crate::journal_file::Journal;
+use crate::journaling;
+use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
+use crate::output::{self, Output};
+use crate::record::{JobDirectory, JobRecord};
+use crate::start::{JobStart, begin, configured, load_key, names, reference, tell_beyond_slots, tier_rate};
+use crate::tiers::is_plain;
+use mend_coordination::checkpoint::image_name;
+use mend_job::choice::{CheckpointChoice, Checks, LoadFailure, Step};
+use mend_job::gathering::{LastRun, RestartHosts, WantedHosts, restart_places};
+use mend_job::safeguard::Kept;
+use mend_job::setup::{Restoring, SearchSetup};
+use mend_journal::Event as Happened;
+use mend_journal::event::cut;
+use mend_messages::job::Rank;
+use mend_messages::tier::TierSpec;
+use mend_policy::restarts::Restart;
+use mend_report::with_causes;
+use mend_sealed::{Key, SealError};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What `mend restart` was asked for.
+#[derive(Clone, Debug)]
+pub struct RestartSpec {
+    /// The checkpoints it may begin from.
+    pub candidates: Candidates,
+    /// Other hosts than before; none means those of the checkpoint that still answer.
+    pub hosts: Vec<Host>,
+    /// Hosts that get no rank at first, besides.
+    pub spares: Vec<Host>,
+    /// Other tiers than before.
+    pub tiers: Option<Vec<TierSpec>>,
+    /// Print also what was printed before the job ended.
+    pub repeat_output: bool,
+    /// What standard input is taken for.
+    pub input: Wanted,
+    /// Take checkpoints that another user wrote.
+    pub any_owner: bool,
+    /// File with the key that images are encrypted with; absolute.
+    pub encryption_key: Option<PathBuf>,
+    /// When checkpoints are taken from now on, and which are kept.
+    pub periodic: PeriodicOptions,
+    /// No message of ours on standard error unless something is wrong.
+    pub quiet: bool,
+}
+
+/// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
+    check_distinct(&spec.hosts.iter().chain(&spec.spares).cloned().collect::<Vec<_>>())?;
+    let key = load_key(spec.encryption_key.as_deref())?;
+    let mut notes = Notes::default();
+    let ended = restart_newest(&mut spec, key.as_ref(), &mut notes).await;
+    if let (Err(error), false, Some(job)) = (&ended, notes.written, spec.candidates.job()) {
+        notes.write(job, error);
+    }
+    ended
+}
+
+/// What happens at a restart before its controller has the journal.
+#[derive(Default)]
+struct Notes {
+    events: Vec<Happened>,
+    /// The controller has it, and has written what follows.
+    written: bool,
+}
+
+impl Notes {
+    fn passed_over(&mut self, candidates: &mut Candidates) {
+        let event = |(checkpoint, error)| Happened::PassedOver { checkpoint, error: cut(error) };
+        self.events.extend(candidates.take_passed().into_iter().map(event));
+    }
+
+    /// No controller came to be.
+    fn write(&mut self, job: &str, error: &RunError) {
+        let Ok(directory) = JobDirectory::open(job) else { return };
+        // Another one may run the job.
+        let Ok(_lock) = directory.lock(job) else { return };
+        let mut journal = Journal::open(directory.path());
+        self.events.drain(..).for_each(|event| journal.record(event));
+        journal.decide(Happened::RestartFailed { cause: journaling::cause_of(error) });
+    }
+}
+
+async fn restart_newest(spec: &mut RestartSpec, key: Option<&Key>, notes: &mut Notes) -> Result<i32, RunError> {
+    let mut choice = CheckpointChoice::new(spec.candidates.count(), Kept::default());
+    let (mut step, mut manifest) = (choice.next_candidate(), None);
+    let (mut failure, mut begun) = (RunError::from(spec.candidates.none()), false);
+    loop {
+        step = match step {
+            Step::Load(at) => match spec.candidates.load(at, key) {
+                Ok(found) => choice.loaded(Ok(!is_plain(&manifest.insert(found).tiers))),
+                Err(error) => {
+                    let key = matches!(error, ManifestError::Sealed { source: SealError::NoKey, .. });
+                    (failure, begun) = (error.into(), false);
+                    choice.loaded(Err(if key { LoadFailure::NoKey } else { LoadFailure::Unusable }))
+                }
+            },
+            Step::Begin(at, checks) => {
+                let Some(manifest) = manifest.clone() else { return Err(failure) };
+                if checks == Checks::Before {
+                    eprintln!("mend: {}; nothing ran from it, all copies are checked and good ones taken", with_causes(&failure));
+                }
+                notes.written = false;
+                let directory = spec.candidates.directory(at).to_owned();
+                match restart_from(manifest, &directory, key, spec, checks, notes).await {
+                    Ok(code) => return Ok(code),
+                    Err(error) => {
+                        let blame = error.blame();
+                        (failure, begun) = (error, true);
+                        choice.failed(blame)
+                    }
+                }
+            }
+            Step::PassOver(at) => {
+                spec.candidates.pass_over(at, &failure, begun);
+                notes.passed_over(&mut spec.candidates);
+                notes.written = false;
+                choice.next_candidate()
+            }
+            Step::End => return Err(failure),
+        };
+    }
+}
+
+/// Hosts for a restart from this checkpoint.
+fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpec) -> WantedHosts {
+    let last = last.filter(|record| record.id == manifest.job);
+    let wanted = WantedHosts::of_restart(
+        &RestartHosts {
+            named: names(&spec.hosts),
+            spares: names(&spec.spares),
+            of_checkpoint: manifest.hosts.clone(),
+            local: manifest.local,
+            last: last.map(|record| LastRun { hosts: record.hosts.clone(), lost: record.lost.clone() }),
+        },
+        Kept::default(),
+    );
+    if wanted.no_spares {
+        eprintln!("mend: --spares without --hosts: the job runs on this machine alone, as before");
+    }
+    wanted
+}
+
+/// What a restart has to read; no time yet.
+fn reads(lineage: &[Line]) -> Restart {
+    let images = || lineage.iter().flatten().map(|(_, image)| image);
+    let bytes = |full: bool| images().filter(|image| image.base.is_none() == full).map(|image| image.bytes).fold(0, u64::saturating_add);
+    Restart { read_us: 0, full: bytes(true), incremental: bytes(false) }
+}
+
+/// Continues a job from one checkpoint. All of its processes are gone when this returns.
+async fn restart_from(
+    manifest: Manifest,
+    images: &Path,
+    key: Option<&Key>,
+    spec: &RestartSpec,
+    checks: Checks,
+    notes: &mut Notes,
+) -> Result<i32, RunError> {
+    let lineage = lineage(images, &manifest, key)?;
+    let chains = files(images, &manifest, &lineage);
+    if !spec.any_owner {
+        check_owner(images, &manifest, &chains)?;
+    }
+    let directory = JobDirectory::open(&manifest.job)?;
+    // Refused before any node is bothered; `begin` takes it for good.
+    drop(directory.lock(&manifest.job)?);
+    let record = directory.record().ok();
+    let wanted = wanted_hosts(&manifest, record.as_ref(), spec);
+    let (reached, embedded) = connect_hosts(wanted, &mut notes.events).await?;
+    let slots: Option<Vec<u32>> = spec.hosts.iter().any(|host| host.slots > 0).then(|| spec.hosts.iter().map(|host| host.slots).collect());
+    if slots.is_some() {
+        tell_beyond_slots(spec.quiet, manifest.images.len() as u32, &spec.hosts);
+    }
+    let before: Vec<String> = manifest.images.iter().map(|image| image.host.clone()).collect();
+    let gathered: Vec<String> = reached.iter().map(|node| node.name.clone()).collect();
+    let places = restart_places(&before, &gathered, &names(&spec.spares), slots.as_deref())?;
+    let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
+    let tiers = configured(spec.tiers.clone().or(before))?;
+    let plan = plan(&spec.periodic, record.as_ref().and_then(|record| record.plan.as_ref()))?;
+    let taken = manifest.input.map(|input| input.at).unwrap_or_default();
+    let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
+    let shown = output::found(&directory, &manifest.printed, spec.repeat_output);
+    let checkpoints = images.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
+    if !spec.quiet {
+        let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
+        let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
+        eprintln!("mend: restarting {} from checkpoint {}{older}", manifest.job, manifest.number);
+    }
+    let search = match is_plain(&manifest.tiers) {
+        true => None,
+        false => Some(SearchSetup {
+            specs: manifest.tiers.clone(),
+            rate: tier_rate()?,
+            lineage: lineage.iter().map(|line| line.iter().map(|(number, image)| reference(*number, image)).collect()).collect(),
+            shared: shared_lengths(&checkpoints, &manifest),
+            check: checks == Checks::Before,
+        }),
+    };
+    let restoring = Restoring {
+        chains,
+        images: manifest.images.iter().map(|image| image.id).collect(),
+        reads: reads(&lineage),
+        checkpoint: images.to_owned(),
+        files: manifest.files.clone(),
+        search,
+    };
+    let beginning = JobStart {
+        id: manifest.job.clone(),
+        identity: manifest.identity,
+        program: manifest.program.clone(),
+        places,
+        pmi: manifest.pmi.clone(),
+        output: Output::new(directory.path(), &manifest.printed, shown),
+        input: (taken, source),
+        checkpoints,
+        encryption_key: spec.encryption_key.clone(),
+        key: key.cloned(),
+        plan,
+        quiet: spec.quiet,
+        directory,
+        tiers,
+        restarts: record.map(|record| record.restarts).unwrap_or_default(),
+        restoring: Some(restoring),
+        from: Some(manifest.number),
+        notes: std::mem::take(&mut notes.events),
+    };
+    notes.written = true;
+    begin(beginning, reached, embedded).await
+}
+
+/// Lengths of the images in the checkpoint directory.
+fn shared_lengths(checkpoints: &Path, manifest: &Manifest) -> BTreeMap<(u64, Rank), u64> {
+    let mut found = BTreeMap::new();
+    for number in numbers(checkpoints) {
+        for image in &manifest.images {
+            if let Ok(file) = fs::metadata(checkpoints.join(number.to_string()).join(image_name(image.rank))) {
+                found.insert((number, image.rank), file.len());
+            }
+        }
+    }
+    found
+}

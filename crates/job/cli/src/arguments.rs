@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mend_controller::checkpoint_plan::PeriodicOptions;
+use mend_controller::healing::HealingOptions;
 use mend_settings::SettingError;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -77,10 +78,14 @@ Examples:
   mend run -n 2 ./app < input                      standard input goes to rank 0
   mend run -n 4 --hosts a:1,b:3 ./app              1 rank on a, 3 on b
   mend run --interval 600 --incremental 5 ./app    a checkpoint every 10 min, every sixth a full one
+  mend run --interval auto --hosts a,b --spares c ./app    if a or b is lost, c takes its ranks
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
 
+If a node is lost, or a signal kills a rank, the job goes on by itself from its newest checkpoint, on the spares and the \
+hosts that are left. A rank that a signal killed is tried again --retries times from one checkpoint.
+
 The exit code is the program's (128 + signal if a signal ended it). It is 75 if a node, or a connection between two, was \
-lost and a restart can go on. Standard error names the rank that exited with a code other than 0, and says if a 75 was \
+lost and the job does not go on by itself: `mend restart` can. Standard error names the rank that exited with a code other than 0, and says if a 75 was \
 the program's own.")]
 pub struct Run {
     /// Number of ranks (also -np)
@@ -114,6 +119,9 @@ pub struct Run {
     /// When checkpoints are taken, and which are kept
     #[command(flatten)]
     pub periodic: Periodic,
+    /// What follows a failure
+    #[command(flatten)]
+    pub healing: Healing,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,
@@ -140,6 +148,28 @@ impl Periodic {
     /// As the controller takes it.
     pub fn options(self) -> PeriodicOptions {
         PeriodicOptions { interval: self.interval, incremental: self.incremental, keep: self.keep }
+    }
+}
+
+/// What follows a failure, of `mend run` and `mend restart`.
+#[derive(Debug, Args)]
+pub struct Healing {
+    /// After the loss of a node, or of a rank to a signal: go on by itself from the last checkpoint, or end
+    #[arg(long, value_name = "restart|stop", value_parser = ["restart", "stop"])]
+    pub on_failure: Option<String>,
+    /// How often it goes on from one checkpoint after a signal killed a rank
+    #[arg(long, value_name = "N")]
+    pub retries: Option<u32>,
+    /// How long it waits for nodes if none answers
+    #[arg(long, value_name = "SECONDS")]
+    pub wait_for_nodes: Option<u32>,
+}
+
+impl Healing {
+    /// As the controller takes it.
+    pub fn options(&self) -> HealingOptions {
+        let goes_on = self.on_failure.as_ref().map(|word| word == "restart");
+        HealingOptions { goes_on, retries: self.retries, wait_for_nodes: self.wait_for_nodes }
     }
 }
 
@@ -332,6 +362,9 @@ pub struct Restart {
     /// When checkpoints are taken, and which are kept; default: as before
     #[command(flatten)]
     pub periodic: Periodic,
+    /// What follows a failure
+    #[command(flatten)]
+    pub healing: Healing,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,

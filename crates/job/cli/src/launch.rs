@@ -60,6 +60,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         checkpoints: arguments.checkpoint_dir,
         tiers: tiers(arguments.tiers.as_deref())?,
         periodic: arguments.periodic.options(),
+        healing: arguments.healing.options(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };
@@ -114,6 +115,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
         },
         any_owner: arguments.any_owner,
         periodic: arguments.periodic.options(),
+        healing: arguments.healing.options(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };

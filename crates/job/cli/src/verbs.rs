@@ -99,7 +99,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         if !running && !arguments.all {
             continue;
         }
-        let status = match running {
+        let status = match running && !record.goes_on {
             true => client::ask(&directory, &record, &Ask::Status, |_| {}).await.ok(),
             false => None,
         };
@@ -110,6 +110,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         let cause = if running { None } else { crate::journal::state(&directory).ended.map(|end| end.cause) };
         let state = match (&status, &record.ended) {
             (Some(status), _) => status.state.clone(),
+            (None, _) if running && record.goes_on => "restarting".into(),
             (None, _) if running => "starting".into(),
             (None, Some((_, how))) if how.starts_with("exit code") && !how.ends_with(" 0") && cause.is_some() => {
                 format!("ended: {how}: {}", cause.as_ref().map(mend_journal::text::cause).unwrap_or_default())
@@ -252,7 +253,12 @@ fn chosen(interval_s: f64, status: &JobStatus) -> String {
 /// `mend kill`.
 pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
     let (directory, record) = record::find(arguments.job.as_deref(), true)?;
-    let Answer::Killed = ask_of(&directory, &record, Ask::Kill).await? else { return Err(unexpected()) };
+    // Between two lives nobody answers verbs, maybe for long.
+    let between = record.goes_on && directory.is_running() && record.controller_host == client::host_name();
+    let stopped = between && client::terminate(&record);
+    if !stopped {
+        let Answer::Killed = ask_of(&directory, &record, Ask::Kill).await? else { return Err(unexpected()) };
+    }
     // What follows it (a restart, say) wants the job's lock.
     let asked = std::time::Instant::now();
     while directory.is_running() {

@@ -6,6 +6,10 @@ use crate::serve::socket_in;
 use mend_messages::auth::Purpose;
 use mend_messages::control::{Answer, Ask};
 use mend_wire::{Connection, HandshakeError, ReceiveError, SendError, connect, connect_locally};
+use std::time::Duration;
+
+/// Between two looks whether a job that goes on by itself runs again.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a verb did not get its answer.
 #[derive(Debug, thiserror::Error)]
@@ -82,10 +86,16 @@ pub fn host_name() -> String {
 /// # Errors
 /// See [`AskError`]. A request that the controller refuses is an `Ok(Answer::Failed)`.
 pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut meanwhile: impl FnMut(&Answer)) -> Result<Answer, AskError> {
-    if record.ended.is_some() {
-        return Err(AskError::of_an_ended_job(record));
+    let mut record = record.clone();
+    while record.goes_on && directory.is_running() {
+        // Its next life answers.
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        record = directory.record()?;
     }
-    let mut connection = reach(directory, record).await?;
+    if record.ended.is_some() {
+        return Err(AskError::of_an_ended_job(&record));
+    }
+    let mut connection = reach(directory, &record).await?;
     connection.sender.send(ask).await?;
     loop {
         match connection.receiver.receive::<Answer>().await {
@@ -95,6 +105,13 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
             Err(error) => return Err(AskError::Ended(Some(error))),
         }
     }
+}
+
+/// Ends a controller on this host by SIGTERM. False if it is not there.
+#[must_use]
+pub fn terminate(record: &JobRecord) -> bool {
+    let pid = rustix::process::Pid::from_raw(record.controller_pid as i32);
+    pid.is_some_and(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM).is_ok())
 }
 
 /// By the socket in the job's directory, if the controller is on this host; else, or where there is none, by its port.

@@ -136,6 +136,15 @@ pub enum RunError {
         /// What continues it.
         hint: String,
     },
+    /// A failure has stopped the job, and it could not go on by itself.
+    #[error("job {job} cannot go on by itself")]
+    NotHealed {
+        /// The job.
+        job: String,
+        /// What stands in the way.
+        #[source]
+        source: Box<RunError>,
+    },
     /// Checkpoints could not be written where they are wanted.
     #[error("checkpoints cannot be written below {}", path.display())]
     CheckpointDirectory {
@@ -191,6 +200,10 @@ impl RunError {
             }
             Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
             Self::CheckpointDirectory { .. } => "name a directory of yours with --checkpoint-dir, which all hosts share".into(),
+            Self::NotHealed { job, source } if source.wants_nodes() => {
+                format!("`mend restart {job}` when nodes are there again; `--wait-for-nodes SECONDS` has the job wait for them")
+            }
+            Self::NotHealed { source, .. } => source.hint(),
             Self::Drained { host } => format!("`mend undrain {host}`, or name other hosts with --hosts"),
             Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
             Self::Embedded { .. } => "mendd, libmend-fi.so and mend-restorer must lie beside mend, or in MEND_LIBDIR".into(),
@@ -204,6 +217,7 @@ impl RunError {
             Self::Unencryptable { .. } => {
                 "leave ofi out of MEND_CHANNELS, or set MEND_ENCRYPT_DATA=off if nobody else reads that network".into()
             }
+            Self::Input(InputError::NotKept { .. }) => "`mend restart` takes what comes then for new input; give the job its input as a file".into(),
             Self::Input(_) => "give the job the same input, or say that it is another one with --input new".into(),
             Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
         }
@@ -219,12 +233,20 @@ impl RunError {
         }
     }
 
+    /// True if all that is missing is nodes.
+    #[must_use]
+    pub fn wants_nodes(&self) -> bool {
+        matches!(self, Self::Node { .. } | Self::NoSuchHost { .. } | Self::Drained { .. } | Self::NoHostLeft { .. } | Self::NodeLost { .. })
+    }
+
     /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go
     /// on) for a lost node or lost messages, 69 (EX_UNAVAILABLE) for unreachable nodes, 65 (EX_DATAERR) for a bad image, else 1.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Start { code, .. } => *code,
+            Self::NotHealed { source, .. } if source.wants_nodes() => NODE_LOST,
+            Self::NotHealed { source, .. } => source.exit_code(),
             Self::NodeLost { .. } | Self::MessagesLost { .. } => NODE_LOST,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::Drained { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } | Self::File { .. } => 65,

@@ -11,15 +11,17 @@
 
 use crate::record::JobDirectory;
 use mend_job::input::{Input, InputAt, Mark};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// Bytes that are kept of what cannot be read again.
 const MAX_KEPT_BYTES: u64 = 64 << 20;
@@ -38,6 +40,8 @@ pub enum Wanted {
     Same,
     /// It is new.
     New,
+    /// It is what this process has read so far, and goes on.
+    Continued,
 }
 
 /// Why standard input cannot be used.
@@ -48,6 +52,12 @@ pub enum InputError {
     Another {
         /// How many bytes it has.
         bytes: u64,
+    },
+    /// It is not a file, and there was more than is kept of such input.
+    #[error("standard input cannot be given again from byte {from} on: it is no file, and more than {} MiB of it were read", MAX_KEPT_BYTES >> 20)]
+    NotKept {
+        /// What the checkpoint has of it, bytes.
+        from: u64,
     },
     /// It cannot be read.
     #[error("standard input cannot be read")]
@@ -139,7 +149,7 @@ fn begins_alike(before: Mark) -> io::Result<bool> {
         match rustix::io::read(rustix::stdio::stdin(), &mut bytes[..most]) {
             Ok(0) => break,
             Ok(length) => found = found.after(&bytes[..length]),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -150,6 +160,10 @@ impl Source {
     /// That of a new job.
     #[must_use]
     pub fn new(directory: &JobDirectory) -> Self {
+        if matches!(kind(), Kind::Regular) {
+            // Another life of the job begins there again. One that cannot be sought cannot be read either.
+            let _ = beginning();
+        }
         let keeper = matches!(kind(), Kind::Other).then(|| Keeper::new(directory.path(), 0));
         Self { replay: None, ended: false, keeper, piece: Vec::new() }
     }
@@ -171,10 +185,14 @@ impl Source {
             },
             // Of an input whose checksum is not known, a file of any content would do.
             Wanted::Auto => regular && at.sum.is_some() && begins_alike(at)?,
-            Wanted::New => false,
+            Wanted::Continued if regular => match begins_alike(at)? {
+                true => true,
+                false => return Err(InputError::Another { bytes: at.at }),
+            },
+            Wanted::New | Wanted::Continued => false,
         };
         if alike {
-            if at.at > 0 && !quiet {
+            if at.at > 0 && !quiet && wanted != Wanted::Continued {
                 eprintln!("mend: standard input goes on behind the {} bytes that were read before", at.at);
             }
             if regular {
@@ -197,9 +215,10 @@ impl Source {
                 kept.ended = source.ended;
                 source.keeper = Some(Keeper { directory: directory.path().to_owned(), kept, length, file: None });
             }
+            None if wanted == Wanted::Continued && (at.at > 0 || was_cut(directory)) => return Err(InputError::NotKept { from: at.at }),
             None => source.keeper = Some(Keeper::new(directory.path(), at.at)),
         }
-        if so_far > 0 && !source.ended {
+        if so_far > 0 && !source.ended && wanted != Wanted::Continued {
             tell(so_far, quiet);
         }
         Ok(Some(source))
@@ -221,8 +240,7 @@ impl Source {
         if self.ended {
             return Vec::new();
         }
-        let length = tokio::io::stdin().read(&mut self.piece).await.unwrap_or(0);
-        self.piece.truncate(length);
+        self.piece = read_piece().await;
         if let Some(keeper) = &mut self.keeper {
             keeper.keep(&self.piece);
         }
@@ -239,6 +257,44 @@ impl Source {
             }
         }
     }
+}
+
+/// The read of standard input that is under way. It outlives who waits for it: the job's next life gets what it brings.
+static READING: tokio::sync::Mutex<Option<JoinHandle<Vec<u8>>>> = tokio::sync::Mutex::const_new(None);
+
+/// The next bytes of standard input; none at its end. Cancel safe.
+async fn read_piece() -> Vec<u8> {
+    if matches!(kind(), Kind::Regular) {
+        // At once, so that none is under way when another life goes back in the file.
+        return read_now();
+    }
+    let mut reading = READING.lock().await;
+    let task = reading.get_or_insert_with(|| tokio::task::spawn_blocking(read_now));
+    let bytes = task.await.unwrap_or_default();
+    *reading = None;
+    bytes
+}
+
+fn read_now() -> Vec<u8> {
+    let mut piece = vec![0; MAX_PIECE_BYTES];
+    loop {
+        match rustix::io::read(rustix::stdio::stdin(), &mut piece) {
+            Ok(length) => piece.truncate(length),
+            Err(Errno::INTR) => continue,
+            // Somebody shares it who does not want to wait.
+            Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&rustix::stdio::stdin(), PollFlags::IN)], None) {
+                Ok(_) | Err(Errno::INTR) => continue,
+                Err(_) => piece.clear(),
+            },
+            Err(_) => piece.clear(),
+        }
+        return piece;
+    }
+}
+
+/// True if more was read than could be kept.
+fn was_cut(directory: &JobDirectory) -> bool {
+    directory.read(STATE_FILE).is_ok_and(|kept: Kept| kept.cut)
 }
 
 fn tell(so_far: u64, quiet: bool) {

@@ -4,11 +4,14 @@
 //! introduced ─► connected ── breaks ──► reconnecting ── Resumed ──► connected
 //!      │            │                       └─ refused, nobody listens, too long ──► lost
 //!      │            ├─ Left ──► lost (as the job wanted)
-//!      └─ refused   └─ silence, nonsense ──► lost
+//!      └─ refused   ├─ silence ──► reconnecting
+//!                   └─ nonsense ──► lost
 //! ```
 //! A task of its own carries them, so that a slow terminal or a busy event loop never looks like a dead node. It pings every second. Silence
-//! is counted only while it waits, and of that only the time in which this process could run.
-//! Invariants: messages are delivered once and in order ([`Link`]); after [`NodeLoss`] none come. Faults assumed: the connection breaks at any
+//! is counted only while it waits, and of that only the time in which this process could run. After [`SUSPICION`] of it the connection is
+//! given up for another one, which a daemon that lives accepts: so the job's lease on the node ends soon if it does not.
+//! Invariants: messages are delivered once and in order ([`Link`]); after [`NodeLoss`] none come; what a daemon has not had when its
+//! connection is given up never reaches it, so that its lease ends by [`Lost::last_word`]. Faults assumed: the connection breaks at any
 //! byte; the daemon dies, stands still, or has given the job up.
 
 use mend_job::event::NodeLoss;
@@ -18,7 +21,7 @@ use mend_messages::job::Secret;
 use mend_patience::{Patience, patiently};
 use mend_wire::{Connection, HandshakeError, Link, LinkEnd, Source, connect};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
@@ -30,6 +33,9 @@ const ATTEMPT_TIME: Duration = Duration::from_secs(2);
 /// How long to try after the daemon closed the connection, as it does when it ends. One that lives answers at once.
 const CLOSED_LIMIT: Duration = Duration::from_secs(2);
 
+/// After how much silence a connection is given up for another one.
+const SUSPICION: Duration = Duration::from_secs(3);
+
 /// What a node's task reports.
 #[derive(Debug)]
 pub enum NodeEvent {
@@ -38,7 +44,16 @@ pub enum NodeEvent {
     /// Its connection broke, for this reason, and there is another one. Nothing was lost.
     Reconnected(String),
     /// No more will come.
-    Lost(NodeLoss),
+    Lost(Lost),
+}
+
+/// How a node was lost.
+#[derive(Debug)]
+pub struct Lost {
+    /// How that showed.
+    pub how: NodeLoss,
+    /// No word from here reaches its daemon after this.
+    pub last_word: Instant,
 }
 
 /// What it takes to go on with a job on a node.
@@ -93,11 +108,26 @@ impl JobLink {
     /// Introduces the job and carries its messages until the node is lost, or has left the job as it was told to.
     pub async fn carry<F: Future<Output = bool> + Send>(
         self,
+        connection: Connection,
+        introduction: JobIntroduction,
+        queue: mpsc::UnboundedReceiver<ToDaemon>,
+        tell: &(impl Fn(NodeEvent) -> F + Sync),
+    ) -> Lost {
+        let mut last_word = Instant::now();
+        let how = self.carry_until_lost(connection, introduction, queue, tell, &mut last_word).await;
+        Lost { how, last_word }
+    }
+
+    async fn carry_until_lost<F: Future<Output = bool> + Send>(
+        &self,
         mut connection: Connection,
         introduction: JobIntroduction,
         queue: mpsc::UnboundedReceiver<ToDaemon>,
         tell: &(impl Fn(NodeEvent) -> F + Sync),
+        last_word: &mut Instant,
     ) -> NodeLoss {
+        // Without it, what is under way may reach the daemon late, and its lease ends later than is thought here.
+        let _ = connection.forget_when_dropped();
         if let Err(error) = connection.sender.send(&ToDaemon::Introduce(Box::new(introduction))).await {
             return NodeLoss::Broken(error.to_string());
         }
@@ -120,17 +150,23 @@ impl JobLink {
                     message => tell(NodeEvent::Message(message)).await,
                 }
             };
-            let (why, limit) = match self.link.run(connection, Some(self.silence), &mut commands, deliver).await {
-                LinkEnd::Finished | LinkEnd::Unwanted => return NodeLoss::Broken("it left the job".into()),
-                LinkEnd::Silent(limit) => return NodeLoss::Silent(limit.as_millis() as u64),
+            let suspicion = SUSPICION.min(self.silence / 2);
+            let end = self.link.run(connection, Some(suspicion), &mut commands, deliver).await;
+            *last_word = Instant::now();
+            let silent = matches!(end, LinkEnd::Silent(_));
+            let (why, limit) = match end {
+                LinkEnd::Finished | LinkEnd::Unwanted => return NodeLoss::Left,
+                LinkEnd::Silent(_) => (format!("not a word for {} ms", suspicion.as_millis()), self.silence.saturating_sub(suspicion)),
                 LinkEnd::Nonsense(why) => return NodeLoss::Broken(why),
                 LinkEnd::Closed => ("the peer closed the connection".to_owned(), CLOSED_LIMIT.min(self.silence)),
                 LinkEnd::Reset => ("the peer reset the connection".to_owned(), CLOSED_LIMIT.min(self.silence)),
                 LinkEnd::Broken(why) => (why, self.silence),
             };
-            connection = match self.reconnected(limit).await {
-                Some(connection) => connection,
-                None => return NodeLoss::Broken(why),
+            connection = match self.reconnected(limit, last_word).await {
+                Ok(connection) => connection,
+                Err(Unresumed::Broken) if silent => return NodeLoss::Silent(self.silence.as_millis() as u64),
+                Err(Unresumed::Broken) => return NodeLoss::Broken(why),
+                Err(Unresumed::Gone) => return NodeLoss::Gone(why),
             };
             if !tell(NodeEvent::Reconnected(why)).await {
                 return NodeLoss::Broken("the job has ended".into());
@@ -138,23 +174,28 @@ impl JobLink {
         }
     }
 
-    /// Another connection, which goes on where the last one ended. `None` if there is none within the limit, or the daemon or the job is gone.
-    async fn reconnected(&self, limit: Duration) -> Option<Connection> {
+    /// Another connection, which goes on where the last one ended. None within the limit is [`Unresumed::Broken`].
+    async fn reconnected(&self, limit: Duration, last_word: &mut Instant) -> Result<Connection, Unresumed> {
         let mut patience = Patience::with_pause(limit, ATTEMPT_TIME);
         let mut pause = RECONNECT_PAUSES.0;
         loop {
             match patiently(ATTEMPT_TIME, connect(self.address, Purpose::Job, &self.secret)).await {
-                Ok(Ok(mut connection)) => match self.resumed(&mut connection).await {
-                    Ok(()) => return Some(connection),
-                    Err(Unresumed::Broken) => {}
-                    Err(Unresumed::Gone) => return None,
-                },
+                Ok(Ok(mut connection)) => {
+                    let _ = connection.forget_when_dropped();
+                    let resumed = self.resumed(&mut connection).await;
+                    *last_word = Instant::now();
+                    match resumed {
+                        Ok(()) => return Ok(connection),
+                        Err(Unresumed::Broken) => {}
+                        Err(Unresumed::Gone) => return Err(Unresumed::Gone),
+                    }
+                }
                 // Its host answers, but the daemon is gone, and with it all ranks.
-                Ok(Err(error)) if is_refused(&error) => return None,
+                Ok(Err(error)) if is_refused(&error) => return Err(Unresumed::Gone),
                 Ok(Err(_)) | Err(_) => {}
             }
             if patience.is_over() {
-                return None;
+                return Err(Unresumed::Broken);
             }
             sleep(pause).await;
             pause = (pause * 2).min(RECONNECT_PAUSES.1);
@@ -166,9 +207,10 @@ impl JobLink {
         let resumption = Resumption { identity: self.identity, epoch: self.epoch, session: self.session, delivered: self.link.delivered() };
         connection.sender.send(&ToDaemon::Resume(resumption)).await.map_err(|_| Unresumed::Broken)?;
         match self.answer(connection).await {
-            Ok(FromDaemon::Resumed { delivered }) => self.link.resume(delivered).map_err(|_| Unresumed::Gone),
-            Ok(_) | Err(NodeLoss::Silent(_)) => Err(Unresumed::Gone),
-            Err(NodeLoss::Broken(_)) => Err(Unresumed::Broken),
+            Ok(FromDaemon::Resumed { delivered }) => self.link.resume(delivered).map_err(|_| Unresumed::Broken),
+            // It says that the job's ranks there have ended.
+            Ok(_) => Err(Unresumed::Gone),
+            Err(_) => Err(Unresumed::Broken),
         }
     }
 

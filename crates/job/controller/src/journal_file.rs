@@ -272,6 +272,11 @@ impl Journal {
         self.cause.get_or_insert(cause);
     }
 
+    /// What was found to be to blame for the job's end.
+    pub fn blamed(&mut self) -> Option<Cause> {
+        self.cause.take()
+    }
+
     /// Records the job's end, for this reason whatever was found before.
     pub fn end_for(&mut self, status: i32, cause: Cause) {
         self.decide(Event::Ended { status, cause });

@@ -53,6 +53,7 @@ pub(crate) fn cause_of(error: &RunError) -> Cause {
         RunError::MessagesLost { ranks, hosts, why, .. } => {
             Cause::MessagesLost { ranks: *ranks, nodes: hosts.clone(), why: cut(why.clone()) }
         }
+        RunError::NotHealed { source, .. } => cause_of(source),
         RunError::Interrupted { signal } => Cause::Interrupted { signal: *signal },
         RunError::Manifest(_) => Cause::NoCheckpoint { error: cut(with_causes(error)) },
         RunError::Node { .. }
@@ -84,6 +85,15 @@ pub(crate) fn record(journal: &mut Journal, names: &Names, alive: &[NodeIndex], 
         }
         Record::Cause(cause) => journal.cause(cause),
     }
+}
+
+/// It goes on by itself.
+pub(crate) fn going_on(journal: &mut Journal, result: &Result<i32, RunError>, checkpoint: u64) {
+    let cause = match result {
+        Err(error) => cause_of(error),
+        Ok(status) => journal.blamed().unwrap_or_else(|| Cause::Failed { error: format!("exit code {status}") }),
+    };
+    journal.decide(Event::GoesOn { cause, checkpoint });
 }
 
 /// The job is over.

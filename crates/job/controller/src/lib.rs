@@ -2,7 +2,7 @@
 //!
 //! It lives inside `mend run` and `mend restart`, one per job, and ends with the job. What is decided is decided by the pure machine
 //! of `mend-job`; this crate carries it out. Reading order: [`hosts`] and
-//! [`record`] (what is asked, where it is kept), `nodes` (connections to the daemons), `start` and `restart` (how a job begins), `run` (the loop that
+//! [`record`] (what is asked, where it is kept), `nodes` (connections to the daemons), `start` and `restart` (how a job begins), [`healing`] (how it goes on by itself), `run` (the loop that
 //! carries out effects), `texts` (what people read), [`journal_file`] (what happened), [`upkeep`] (what becomes of checkpoints), `serve` and [`client`] (the verbs' side door).
 //!
 //! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. The
@@ -15,6 +15,7 @@ pub mod client;
 pub mod drained;
 mod embedded;
 mod error;
+pub mod healing;
 mod host_connections;
 pub mod hosts;
 pub mod image_file;
@@ -32,6 +33,7 @@ mod restart;
 mod run;
 mod serve;
 mod shown_output;
+mod signals;
 mod start;
 mod stream_digest;
 mod texts;

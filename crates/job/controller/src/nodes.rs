@@ -10,6 +10,7 @@ use mend_wire::{Connection, Link, connect};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// A node of the job.
 #[derive(Debug)]
@@ -19,6 +20,14 @@ pub struct Node {
     /// Its daemon.
     pub address: SocketAddr,
     sender: mpsc::UnboundedSender<ToDaemon>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // No word of ours renews the job's lease there any more.
+        self.task.abort();
+    }
 }
 
 impl Node {
@@ -100,10 +109,10 @@ pub fn attach<E: Send + 'static>(
         session: introduction.session,
         link: Link::default(),
     };
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         let tell = |event| async { events.send(wrap(index, event)).await.is_ok() };
-        let how = job.carry(connection, introduction, outgoing, &tell).await;
-        tell(NodeEvent::Lost(how)).await;
+        let lost = job.carry(connection, introduction, outgoing, &tell).await;
+        tell(NodeEvent::Lost(lost)).await;
     });
-    Node { name, address, sender }
+    Node { name, address, sender, task }
 }

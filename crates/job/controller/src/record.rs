@@ -43,6 +43,9 @@ pub struct JobRecord {
     pub epoch: u64,
     /// End, seconds since 1970, and how; `None` while it runs or if the controller was killed.
     pub ended: Option<(u64, String)>,
+    /// A failure has stopped it, and it is about to go on by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub goes_on: bool,
     /// Where its checkpoints are.
     pub checkpoints: PathBuf,
     /// When they are taken, and which are kept; a restart goes on with it.
@@ -51,6 +54,9 @@ pub struct JobRecord {
     /// What its last restarts took: the plan's chains are as long as that makes them best.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
+    /// Hosts that took part before, or were to, and did not answer when it began: a restart tries them again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<String>,
     /// Hosts that were lost while it ran: a restart does not wait for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,

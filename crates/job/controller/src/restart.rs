@@ -3,6 +3,7 @@
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::error::RunError;
+use crate::healing::{self, Constants, HealingOptions, Life, see_through};
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct};
 use crate::input::{Source, Wanted};
@@ -10,12 +11,15 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobRecord};
-use crate::start::{JobStart, begin, configured, load_key, names, reference, tell_beyond_slots, tier_rate};
+use crate::record::{JobDirectory, JobLock, JobRecord, RecordError};
+use crate::run::LifeEnd;
+use crate::signals::Signals;
+use crate::start::{JobStart, absent, begin, configured, load_key, names, reference, tell_beyond_slots, tier_rate};
 use crate::tiers::is_plain;
 use mend_coordination::checkpoint::image_name;
-use mend_job::choice::{CheckpointChoice, Checks, LoadFailure, Step};
+use mend_job::choice::{Blame, CheckpointChoice, Checks, LoadFailure, Step};
 use mend_job::gathering::{LastRun, RestartHosts, WantedHosts, restart_places};
+use mend_job::healing::Healing;
 use mend_job::safeguard::Kept;
 use mend_job::setup::{Restoring, SearchSetup};
 use mend_journal::Event as Happened;
@@ -28,6 +32,7 @@ use mend_sealed::{Key, SealError};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// What `mend restart` was asked for.
 #[derive(Clone, Debug)]
@@ -50,6 +55,8 @@ pub struct RestartSpec {
     pub encryption_key: Option<PathBuf>,
     /// When checkpoints are taken from now on, and which are kept.
     pub periodic: PeriodicOptions,
+    /// Whether it goes on by itself.
+    pub healing: HealingOptions,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -62,19 +69,24 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     check_distinct(&spec.hosts.iter().chain(&spec.spares).cloned().collect::<Vec<_>>())?;
     let key = load_key(spec.encryption_key.as_deref())?;
     let mut notes = Notes::default();
-    let ended = restart_newest(&mut spec, key.as_ref(), &mut notes).await;
-    if let (Err(error), false, Some(job)) = (&ended, notes.written, spec.candidates.job()) {
+    let (healing, (signals, strays)) = (healing::begin(spec.healing)?, Signals::new());
+    let life = restart_newest(&mut spec, key.as_ref(), healing, &signals, &mut notes).await;
+    if let (Err(error), false, Some(job)) = (&life, notes.written, spec.candidates.job()) {
         notes.write(job, error);
     }
-    ended
+    let RestartSpec { healing: options, encryption_key, any_owner, quiet, .. } = spec;
+    see_through(life?, Constants { options, encryption_key, key, any_owner, quiet }, strays).await
 }
 
 /// What happens at a restart before its controller has the journal.
 #[derive(Default)]
-struct Notes {
+pub(crate) struct Notes {
     events: Vec<Happened>,
     /// The controller has it, and has written what follows.
-    written: bool,
+    pub(crate) written: bool,
+    /// The lock of the job of this name.
+    pub(crate) lock: Option<(String, JobLock)>,
+    waiting: bool,
 }
 
 impl Notes {
@@ -83,18 +95,48 @@ impl Notes {
         self.events.extend(candidates.take_passed().into_iter().map(event));
     }
 
+    /// Of a job whose lock is held.
+    pub(crate) fn of(job: &str, lock: JobLock) -> Self {
+        Self { lock: Some((job.to_owned(), lock)), ..Self::default() }
+    }
+
+    /// Says once that nodes are waited for.
+    pub(crate) fn tell_of_waiting(&mut self, error: &RunError, until: Instant) {
+        if !std::mem::replace(&mut self.waiting, true) {
+            let left = until.saturating_duration_since(Instant::now()).as_secs_f32().ceil();
+            eprintln!("mend: {}; the job waits for nodes, for {left} s", with_causes(error));
+        }
+    }
+
+    /// Takes the lock of the job, if it is not held.
+    fn lock(&mut self, directory: &JobDirectory, job: &str) -> Result<(), RunError> {
+        if self.lock.as_ref().is_none_or(|(held, _)| held != job) {
+            self.lock = Some((job.to_owned(), directory.lock(job)?));
+        }
+        Ok(())
+    }
+
     /// No controller came to be.
-    fn write(&mut self, job: &str, error: &RunError) {
+    pub(crate) fn write(&mut self, job: &str, error: &RunError) {
         let Ok(directory) = JobDirectory::open(job) else { return };
         // Another one may run the job.
-        let Ok(_lock) = directory.lock(job) else { return };
+        if self.lock(&directory, job).is_err() {
+            return;
+        }
         let mut journal = Journal::open(directory.path());
         self.events.drain(..).for_each(|event| journal.record(event));
         journal.decide(Happened::RestartFailed { cause: journaling::cause_of(error) });
     }
 }
 
-async fn restart_newest(spec: &mut RestartSpec, key: Option<&Key>, notes: &mut Notes) -> Result<i32, RunError> {
+/// One life of the job, from its newest checkpoint that can be used.
+pub(crate) async fn restart_newest(
+    spec: &mut RestartSpec,
+    key: Option<&Key>,
+    healing: Healing,
+    signals: &Signals,
+    notes: &mut Notes,
+) -> Result<Life, RunError> {
     let mut choice = CheckpointChoice::new(spec.candidates.count(), Kept::default());
     let (mut step, mut manifest) = (choice.next_candidate(), None);
     let (mut failure, mut begun) = (RunError::from(spec.candidates.none()), false);
@@ -115,14 +157,18 @@ async fn restart_newest(spec: &mut RestartSpec, key: Option<&Key>, notes: &mut N
                 }
                 notes.written = false;
                 let directory = spec.candidates.directory(at).to_owned();
-                match restart_from(manifest, &directory, key, spec, checks, notes).await {
-                    Ok(code) => return Ok(code),
-                    Err(error) => {
-                        let blame = error.blame();
-                        (failure, begun) = (error, true);
-                        choice.failed(blame)
+                let life = restart_from(manifest, &directory, (key, checks), spec, (healing.clone(), signals.clone()), notes).await;
+                let error = match life {
+                    Ok(Life { end: LifeEnd { result: Err(error), .. }, lock, id, .. }) if error.blame() != Blame::Elsewhere => {
+                        notes.lock = Some((id, lock));
+                        error
                     }
-                }
+                    Ok(life) => return Ok(life),
+                    Err(error) => error,
+                };
+                let blame = error.blame();
+                (failure, begun) = (error, true);
+                choice.failed(blame)
             }
             Step::PassOver(at) => {
                 spec.candidates.pass_over(at, &failure, begun);
@@ -144,7 +190,10 @@ fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpe
             spares: names(&spec.spares),
             of_checkpoint: manifest.hosts.clone(),
             local: manifest.local,
-            last: last.map(|record| LastRun { hosts: record.hosts.clone(), lost: record.lost.clone() }),
+            last: last.map(|record| LastRun {
+                hosts: [&record.hosts[..], &record.absent].concat(),
+                lost: [&record.lost[..], &record.absent].concat(),
+            }),
         },
         Kept::default(),
     );
@@ -165,22 +214,24 @@ fn reads(lineage: &[Line]) -> Restart {
 async fn restart_from(
     manifest: Manifest,
     images: &Path,
-    key: Option<&Key>,
+    (key, checks): (Option<&Key>, Checks),
     spec: &RestartSpec,
-    checks: Checks,
+    (healing, signals): (Healing, Signals),
     notes: &mut Notes,
-) -> Result<i32, RunError> {
+) -> Result<Life, RunError> {
     let lineage = lineage(images, &manifest, key)?;
     let chains = files(images, &manifest, &lineage);
     if !spec.any_owner {
         check_owner(images, &manifest, &chains)?;
     }
     let directory = JobDirectory::open(&manifest.job)?;
-    // Refused before any node is bothered; `begin` takes it for good.
-    drop(directory.lock(&manifest.job)?);
+    // Refused before any node is bothered.
+    notes.lock(&directory, &manifest.job)?;
     let record = directory.record().ok();
     let wanted = wanted_hosts(&manifest, record.as_ref(), spec);
+    let all = wanted.hosts.iter().map(|(name, _)| name.clone()).collect();
     let (reached, embedded) = connect_hosts(wanted, &mut notes.events).await?;
+    let absent = absent(all, &reached);
     let slots: Option<Vec<u32>> = spec.hosts.iter().any(|host| host.slots > 0).then(|| spec.hosts.iter().map(|host| host.slots).collect());
     if slots.is_some() {
         tell_beyond_slots(spec.quiet, manifest.images.len() as u32, &spec.hosts);
@@ -218,7 +269,13 @@ async fn restart_from(
         files: manifest.files.clone(),
         search,
     };
+    let Some((_, lock)) = notes.lock.take() else { return Err(RecordError::Running { id: manifest.job }.into()) };
     let beginning = JobStart {
+        lock,
+        healing,
+        signals,
+        heals: spec.healing.rules()?.goes_on,
+        absent,
         id: manifest.job.clone(),
         identity: manifest.identity,
         program: manifest.program.clone(),

@@ -9,7 +9,7 @@
 
 use crate::error::RunError;
 use crate::input::InputReader;
-use crate::job_link::NodeEvent;
+use crate::job_link::{Lost, NodeEvent};
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
@@ -22,7 +22,8 @@ use crate::upkeep;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::Trouble;
 use mend_job::Job;
-use mend_job::event::{Effect, Event, FreeSpace, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
+use mend_job::event::{Effect, Event, FreeSpace, NodeLoss, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
+use mend_job::healing::{Healing, Verdict};
 use mend_job::input::InputAt;
 use mend_job::setup::Setup;
 use mend_journal::Event as Happened;
@@ -33,7 +34,7 @@ use mend_messages::job::{NodeIndex, Program, Rank};
 use mend_messages::tier::{TierOrder, TierSpec};
 use mend_report::with_causes;
 use mend_sealed::Key;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,6 +44,12 @@ use tokio::sync::mpsc;
 
 /// How long the end of a job waits for a round of upkeep to give up.
 const UPKEEP_END_TIME: Duration = Duration::from_secs(5);
+
+/// How long ranks may take to end whose daemon is known to be gone: the kernel kills them then.
+const REAP_TIME: Duration = Duration::from_millis(200);
+
+/// A lease is over for certain so much later: the kernel's deadline comes a second behind it.
+const LEASE_END_TIME: Duration = Duration::from_millis(1500);
 
 /// Where a verb's answers go. A verb that went away is not waited for.
 pub type AnswerSender = mpsc::UnboundedSender<Answer>;
@@ -90,6 +97,22 @@ pub struct Shell {
     pub output: Output,
     /// Where upkeep reports.
     pub arrivals: mpsc::Sender<Arrival>,
+    /// Decides whether it goes on by itself.
+    pub healing: Healing,
+    /// How long a node goes on with the job without a word from here.
+    pub lease: Duration,
+}
+
+/// How a life of the job was.
+pub struct LifeEnd {
+    /// Its exit code, or what ended it early.
+    pub result: Result<i32, RunError>,
+    /// The job goes on by itself, and this is its newest checkpoint.
+    pub goes_on: Option<u64>,
+    /// When the last of its ranks has ended at the latest, if that is not known to be so.
+    pub reaped: Option<Instant>,
+    /// What is remembered of its failures.
+    pub healing: Healing,
 }
 
 enum Woken {
@@ -107,17 +130,18 @@ struct Running {
     verbs: BTreeMap<VerbId, AnswerSender>,
     next_verb: VerbId,
     upkeep: Option<Arc<AtomicBool>>,
+    /// Nodes that have not said that the job's ranks there have ended.
+    unreaped: BTreeSet<NodeIndex>,
+    reaped: Option<Instant>,
 }
 
-/// Runs a job to its end. Returns its exit code.
-///
-/// # Errors
-/// What ended the job early.
-pub async fn run(shell: Shell, setup: Setup, mut arrivals: mpsc::Receiver<Arrival>) -> Result<i32, RunError> {
+/// Runs one life of a job.
+pub async fn run(shell: Shell, setup: Setup, mut arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
     let began = Instant::now();
     let (job, effects) = Job::begin(setup, 0);
     let (verbs, next_verb, upkeep) = (BTreeMap::new(), 0, None);
-    let mut running = Running { shell, job, began, notes: BTreeMap::new(), verbs, next_verb, upkeep };
+    let unreaped = (0..shell.nodes.len() as NodeIndex).collect();
+    let mut running = Running { shell, job, began, notes: BTreeMap::new(), verbs, next_verb, upkeep, unreaped, reaped: None };
     running.carry_out_all(effects).await;
     while !running.job.is_over() {
         let due = running.job.next_deadline().map(|due| began + Duration::from_micros(due));
@@ -162,7 +186,10 @@ impl Running {
                 self.shell.journal.record_of(name.as_deref(), None, Happened::NodeReconnected { why: cut(why) });
                 return None;
             }
-            Arrival::Node(node, NodeEvent::Lost(how)) => Event::NodeLost { node, how },
+            Arrival::Node(node, NodeEvent::Lost(lost)) => {
+                self.reap(node, &lost);
+                Event::NodeLost { node, how: lost.how }
+            }
             Arrival::Ask(ask, answers) => {
                 self.next_verb += 1;
                 self.verbs.insert(self.next_verb, answers);
@@ -175,6 +202,19 @@ impl Running {
                 Event::Upkeep(done)
             }
         })
+    }
+
+    /// No more comes from the node: its ranks have ended, or will at some time.
+    fn reap(&mut self, node: NodeIndex, lost: &Lost) {
+        if !self.unreaped.remove(&node) {
+            return;
+        }
+        let reaped = match lost.how {
+            NodeLoss::Left => return,
+            NodeLoss::Gone(_) => Instant::now() + REAP_TIME,
+            NodeLoss::Broken(_) | NodeLoss::Silent(_) => lost.last_word + self.shell.lease + LEASE_END_TIME,
+        };
+        self.reaped = self.reaped.max(Some(reaped));
     }
 
     async fn take(&mut self, event: Event) {
@@ -378,8 +418,25 @@ impl Running {
         }
     }
 
+    /// What becomes of the job, as its user and its journal are told.
+    fn verdict(&mut self, result: &Result<i32, RunError>) -> Option<u64> {
+        let newest = manifest::numbers(&self.shell.record.checkpoints).last().copied();
+        match self.shell.healing.ended(self.job.end_reason(), self.job.is_interrupted(), newest) {
+            Verdict::GoOn(checkpoint) => {
+                journaling::going_on(&mut self.shell.journal, result, checkpoint);
+                return Some(checkpoint);
+            }
+            Verdict::Stop => {}
+            Verdict::TooOften { checkpoint, times } => {
+                eprintln!("mend: the job has gone on from checkpoint {checkpoint} {times} times and failed again: it ends");
+            }
+        }
+        journaling::end(&mut self.shell.journal, result);
+        None
+    }
+
     /// The job is over: no thread of ours changes its checkpoints any more when this returns, or only after a long while.
-    async fn finish(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<i32, RunError> {
+    async fn finish(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
         if self.upkeep.is_some() {
             self.cancel_upkeep();
             let over = async {
@@ -393,17 +450,23 @@ impl Running {
             let _ = tokio::time::timeout(UPKEEP_END_TIME, over).await;
         }
         let result = self.job.end_reason().cloned().map_or(Ok(0), |end| self.shell.names.end(end));
-        journaling::end(&mut self.shell.journal, &result);
+        let goes_on = self.verdict(&result);
         let how = match &result {
             Ok(code) => format!("exit code {code}"),
             Err(error) => error.to_string(),
         };
-        self.shell.record.ended = Some((now(), how));
+        self.shell.record.goes_on = goes_on.is_some();
+        self.shell.record.ended = goes_on.is_none().then(|| (now(), how));
         if let Err(error) = self.shell.directory.write("job.json", &self.shell.record) {
             tracing::warn!(%error, "the end of the job is not on record");
         }
         self.shell.output.finish().await;
-        result
+        self.shell.nodes.clear();
+        for node in std::mem::take(&mut self.unreaped) {
+            tracing::info!(node, "the job's ranks there are not known to have ended");
+            self.reaped = self.reaped.max(Some(Instant::now() + self.shell.lease + LEASE_END_TIME));
+        }
+        LifeEnd { result, goes_on, reaped: self.reaped, healing: self.shell.healing }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::RunError;
+use crate::healing::{self, Constants, HealingOptions, Life, see_through};
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{InputReader, Source};
@@ -11,9 +12,10 @@ use crate::journaling;
 use crate::manifest::{self, numbers};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
-use crate::record::{JobDirectory, JobRecord, now, try_below};
+use crate::record::{JobDirectory, JobLock, JobRecord, now, try_below};
 use crate::run::{Arrival, Shell, run as run_to_its_end};
 use crate::shown_output::ShownOutput;
+use crate::signals::Signals;
 use crate::stream_digest::Mark;
 use crate::texts::Names;
 use crate::tiers::is_plain;
@@ -21,6 +23,7 @@ use crate::{client, removal, serve};
 use mend_coordination::placement::place;
 use mend_coordination::pmi::PmiServer;
 use mend_job::gathering::WantedHosts;
+use mend_job::healing::Healing;
 use mend_job::safeguard::Kept;
 use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, Moving, NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_journal::Event as Happened;
@@ -34,7 +37,6 @@ use mend_settings::SettingError;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
@@ -62,6 +64,8 @@ pub struct RunSpec {
     pub encryption_key: Option<PathBuf>,
     /// When they are taken, and which are kept.
     pub periodic: PeriodicOptions,
+    /// Whether it goes on by itself.
+    pub healing: HealingOptions,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
 }
@@ -74,6 +78,9 @@ pub(crate) fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
 /// Everything a new or restarted job has in common.
 pub(crate) struct JobStart {
     pub(crate) directory: JobDirectory,
+    pub(crate) lock: JobLock,
+    pub(crate) healing: Healing,
+    pub(crate) signals: Signals,
     pub(crate) id: String,
     pub(crate) identity: [u8; 16],
     pub(crate) program: Program,
@@ -92,6 +99,10 @@ pub(crate) struct JobStart {
     /// What restarts took before.
     pub(crate) restarts: Restarts,
     pub(crate) restoring: Option<Restoring>,
+    /// Hosts that were wanted and do not answer.
+    pub(crate) absent: Vec<String>,
+    /// It goes on by itself after a failure, if it has a checkpoint.
+    pub(crate) heals: bool,
     /// Number of the checkpoint that it goes on from.
     pub(crate) from: Option<u64>,
     /// For the journal, of the time before there was one.
@@ -136,7 +147,7 @@ fn adopted(checkpoints: &Path, key: Option<&Key>) -> Vec<Adopted> {
     numbers(checkpoints).into_iter().filter_map(adopt).collect()
 }
 
-pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Option<Embedded>) -> Result<i32, RunError> {
+pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Option<Embedded>) -> Result<Life, RunError> {
     let JobStart { directory, id, identity, program, places, checkpoints, key, plan, quiet, tiers, restarts, notes, .. } = beginning;
     // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
@@ -155,7 +166,6 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             Some(TierSetup { specs: tiers.clone(), rate: tier_rate()?, writers })
         }
     };
-    let _lock = directory.lock(&id)?;
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
     let (arrivals, incoming) = mpsc::channel(MAX_WAITING_EVENTS);
@@ -176,10 +186,12 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         started: now(),
         epoch: directory.next_epoch(),
         ended: None,
+        goes_on: false,
         checkpoints: checkpoints.clone(),
         plan: Some(plan),
         restarts: restarts.clone(),
         lost: Vec::new(),
+        absent: beginning.absent,
     };
     directory.write("job.json", &record)?;
     let mut journal = Journal::open(directory.path());
@@ -210,7 +222,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         };
         nodes.push(attach(node, index as NodeIndex, introduction, arrivals.clone(), Arrival::Node));
     }
-    watch_signals(&arrivals);
+    beginning.signals.tell(arrivals.clone());
     let setup = Setup {
         id: id.clone(),
         identity,
@@ -232,23 +244,46 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         stdin: source.is_some(),
         restoring: beginning.restoring,
     };
-    let names =
-        Names { job: id, command: program.argv.clone(), nodes: nodes.iter().map(|node| node.name.clone()).collect(), checkpoints, quiet };
+    let names = Names {
+        job: id.clone(),
+        command: program.argv.clone(),
+        nodes: nodes.iter().map(|node| node.name.clone()).collect(),
+        checkpoints: checkpoints.clone(),
+        quiet,
+        heals: beginning.heals,
+    };
     // Manifests of the shared directory alone name no tiers.
     let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
     let input = InputReader::new(taken, source.is_some().then_some(more));
-    if let Some(source) = source {
-        tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked));
+    let reading = source.map(|source| tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked)));
+    let shell = Shell {
+        directory,
+        record,
+        journal,
+        identity,
+        program,
+        local: embedded.is_some(),
+        key,
+        tiers: tiers.clone(),
+        nodes,
+        names,
+        input,
+        output: beginning.output,
+        arrivals,
+        healing: beginning.healing,
+        lease,
+    };
+    let end = run_to_its_end(shell, setup, incoming).await;
+    if let Some(reading) = reading {
+        // Another life reads what it has not.
+        reading.abort();
+        let _ = reading.await;
     }
-    let local = embedded.is_some();
-    let shell =
-        Shell { directory, record, journal, identity, program, local, key, tiers, nodes, names, input, output: beginning.output, arrivals };
-    let result = run_to_its_end(shell, setup, incoming).await;
     serve::close(&doors);
     if let Some(embedded) = embedded {
         embedded.stop().await;
     }
-    result
+    Ok(Life { end, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals })
 }
 
 /// Ranks read their channels from their own environment, which may be of another day.
@@ -257,20 +292,6 @@ fn check_encryptable(environment: &[(String, String)]) -> Result<(), RunError> {
     match channels.filter(|channels| channels.split(',').any(|word| word.trim() == "ofi")) {
         Some(channels) => Err(RunError::Unencryptable { channels: channels.clone() }),
         None => Ok(()),
-    }
-}
-
-fn watch_signals(events: &mpsc::Sender<Arrival>) {
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let Ok(mut stream) = signal(kind) else { continue };
-        let events = events.clone();
-        tokio::spawn(async move {
-            while stream.recv().await.is_some() {
-                if events.send(Arrival::Signal(kind.as_raw_value())).await.is_err() {
-                    return;
-                }
-            }
-        });
     }
 }
 
@@ -300,6 +321,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         try_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
     }
     let plan = plan(&spec.periodic, None)?;
+    let (healing, (signals, strays)) = (healing::begin(spec.healing)?, Signals::new());
     removal::expire(spec.quiet)?;
     let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
@@ -311,6 +333,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     let wanted = WantedHosts::of_start(&names(&spec.hosts), &names(&spec.spares), Kept::default());
     let mut notes = Vec::new();
     let (reached, embedded) = connect_hosts(wanted, &mut notes).await?;
+    let absent = absent(names(&all), &reached);
     let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
     let places = place(spec.ranks, &wanted)?;
     tell_beyond_slots(spec.quiet, spec.ranks, &spec.hosts);
@@ -321,7 +344,13 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     };
     let identity = mend_wire::random_bytes::<16>();
     let input = (Mark::default(), Some(Source::new(&directory)));
+    let lock = directory.lock(&id)?;
     let beginning = JobStart {
+        lock,
+        healing,
+        signals,
+        heals: spec.healing.rules()?.goes_on,
+        absent,
         output: Output::new(directory.path(), &BTreeMap::new(), ShownOutput::default()),
         input,
         directory,
@@ -332,7 +361,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         pmi: PmiServer::new(spec.ranks, &identity),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
-        key,
+        key: key.clone(),
         plan,
         quiet: spec.quiet,
         tiers,
@@ -341,7 +370,15 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         from: None,
         notes,
     };
-    begin(beginning, reached, embedded).await
+    let life = begin(beginning, reached, embedded).await?;
+    let constants = Constants { options: spec.healing, encryption_key: spec.encryption_key, key, any_owner: false, quiet: spec.quiet };
+    see_through(life, constants, strays).await
+}
+
+/// Those that are not among the nodes.
+pub(crate) fn absent(mut wanted: Vec<String>, reached: &[ConnectedNode]) -> Vec<String> {
+    wanted.retain(|name| reached.iter().all(|node| node.name != *name));
+    wanted
 }
 
 pub(crate) fn names(hosts: &[Host]) -> Vec<String> {

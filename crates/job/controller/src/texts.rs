@@ -30,12 +30,15 @@ pub struct Names {
     pub checkpoints: PathBuf,
     /// No message of ours unless something is wrong.
     pub quiet: bool,
+    /// After a failure it goes on by itself.
+    pub heals: bool,
 }
 
 pub fn loss(how: &NodeLoss) -> String {
     match how {
         NodeLoss::Silent(ms) => format!("not a word for {ms} ms"),
-        NodeLoss::Broken(why) => why.clone(),
+        NodeLoss::Broken(why) | NodeLoss::Gone(why) => why.clone(),
+        NodeLoss::Left => "it left the job".into(),
     }
 }
 
@@ -227,7 +230,8 @@ impl Names {
             }
             Notice::PmiViolation { rank, text } => tracing::warn!(rank, text, "not a PMI-1 request"),
             Notice::RankKilled { rank, node, signal, newest } => {
-                say(&format!("rank {rank} on {} was ended by signal {signal}", self.node(*node)), &self.way_on(*newest));
+                let hint = if self.heals { String::new() } else { self.way_on(*newest) };
+                say(&format!("rank {rank} on {} was ended by signal {signal}", self.node(*node)), &hint);
             }
             Notice::RankExited { rank, node, code } => {
                 let own = if *code == NODE_LOST { "; the code is the program's own, no node was lost" } else { "" };
@@ -297,6 +301,7 @@ impl Names {
         let host = |node: NodeIndex| self.node(node).to_owned();
         Err(match end {
             End::Code(code) => return Ok(code),
+            End::RankKilled { signal, .. } => return Ok(128 + signal),
             End::NotStarted { rank, node, why, code } => RunError::Start { rank, host: host(node), error: why.error, hint: why.hint, code },
             End::NotRestored { rank, node, why, image } => {
                 let (error, hint) = not_rebuilt(&why);

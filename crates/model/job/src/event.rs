@@ -474,6 +474,13 @@ pub enum GoesOn {
 pub enum End {
     /// With this exit code.
     Code(i32),
+    /// A signal that nobody sent to the job ended a rank.
+    RankKilled {
+        /// The first such rank.
+        rank: Rank,
+        /// Number of the signal.
+        signal: i32,
+    },
     /// A rank could not be started.
     NotStarted {
         /// The rank that did not start.

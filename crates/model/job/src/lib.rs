@@ -13,12 +13,13 @@
 //! done about checkpoints, migrations, tiers, restarts, losses). The state's parts are plain structs that know nothing of the job:
 //! [`roster`] (nodes and ranks), [`operation`] (what is under way), `questions` (what agents were asked), [`periodic`] (checkpoints
 //! nobody asks for), `tiering` and `search` (copies), `losses` (connections that break). Before there is a job: [`choice`] (which checkpoint a
-//! restart begins from) and [`gathering`] (which hosts).
+//! restart begins from) and [`gathering`] (which hosts). After it: [`healing`] (whether it goes on by itself).
 
 pub mod choice;
 mod course;
 pub mod event;
 pub mod gathering;
+pub mod healing;
 pub mod input;
 pub mod job;
 mod losses;

@@ -14,6 +14,10 @@ pub enum NodeLoss {
     Silent(u64),
     /// Its connection broke, with this error.
     Broken(String),
+    /// The same; and its host answers, but nobody listens there: its daemon has ended, and with it all ranks.
+    Gone(String),
+    /// Its daemon has ended all ranks of the job and said so.
+    Left,
 }
 
 /// What a rank is doing.

@@ -19,6 +19,7 @@ fn is_milestone(event: &Event) -> bool {
         event,
         Event::JobStarted { .. }
             | Event::JobRestarted { .. }
+            | Event::GoesOn { .. }
             | Event::PassedOver { .. }
             | Event::RestartFailed { .. }
             | Event::ControllerDied

@@ -74,6 +74,8 @@ pub enum Event {
     },
     /// The job begins again from a checkpoint.
     JobRestarted { checkpoint: u64, ranks: u32, hosts: Vec<String>, settings: BTreeMap<String, String>, release: String, interval: String },
+    /// A failure has stopped the job, and it is about to go on by itself. `checkpoint` is its newest.
+    GoesOn { cause: Cause, checkpoint: u64 },
     /// A checkpoint was not used for a restart.
     PassedOver { checkpoint: u64, error: String },
     /// A restart ended before any rank was asked for.

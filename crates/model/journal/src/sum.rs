@@ -96,7 +96,7 @@ impl State {
             Event::ChannelBroke { .. } => self.tallies.broken_channels += 1,
             Event::PassedOver { .. } => self.tallies.passed_over += 1,
             Event::Ended { status, cause } => self.end(entry.at, Some(*status), cause),
-            Event::RestartFailed { cause } => self.end(entry.at, None, cause),
+            Event::RestartFailed { cause } | Event::GoesOn { cause, .. } => self.end(entry.at, None, cause),
             Event::ControllerDied => self.end(entry.at, None, &Cause::ControllerDied),
             Event::Unknown { .. } => self.tallies.unknown += 1,
             _ => {}

@@ -148,6 +148,9 @@ pub fn sentence(entry: &Entry) -> String {
             let on = hosts.join(", ");
             format!("the job goes on from checkpoint {checkpoint}: {ranks} rank(s) on {on}{}{}", schedule(interval), settings(set))
         }
+        Event::GoesOn { cause: why, checkpoint } => {
+            format!("the job was stopped: {}; it is to go on by itself, from checkpoint {checkpoint} if that is good", cause(why))
+        }
         Event::PassedOver { checkpoint, error } => format!("checkpoint {checkpoint} is passed over: {error}"),
         Event::RestartFailed { cause: why } => format!("the restart failed: {}", cause(why)),
         Event::ControllerDied => "the controller before this one died without a word".into(),

@@ -106,6 +106,27 @@ pub const LEASE: Setting = Setting {
     default: "10000",
     meaning: "Milliseconds that a node goes on with a job without a word from its controller (mend run). Then the kernel ends the job's ranks there, whatever stands still on the node.",
 };
+/// What follows a failure.
+pub const ON_FAILURE: Setting = Setting {
+    name: "MEND_ON_FAILURE",
+    kind: Kind::Choice(&["restart", "stop"]),
+    default: "restart",
+    meaning: "restart: a job that loses a node, or a rank to a signal, goes on by itself from its last checkpoint, on the nodes that are left and its spares. stop: it ends, for `mend restart` to continue it. A job without a checkpoint ends in any case.",
+};
+/// Bound of what is tried again.
+pub const RETRIES: Setting = Setting {
+    name: "MEND_RETRIES",
+    kind: Kind::Number { min: 0, max: 1_000_000 },
+    default: "3",
+    meaning: "How often a job goes on by itself from one checkpoint after a signal killed a rank (a crash, no memory); then it ends with the rank's status.",
+};
+/// How long nodes are waited for.
+pub const WAIT_FOR_NODES: Setting = Setting {
+    name: "MEND_WAIT_FOR_NODES",
+    kind: Kind::Number { min: 0, max: 1_000_000 },
+    default: "0",
+    meaning: "Seconds that a job which goes on by itself waits for nodes if none of its own answers; then it ends with exit code 75.",
+};
 /// Bound of a drain.
 pub const DRAIN_TIMEOUT: Setting = Setting {
     name: "MEND_DRAIN_TIMEOUT_MS",
@@ -297,6 +318,9 @@ pub const ALL: &[Setting] = &[
     PORT,
     NODE_TIMEOUT,
     LEASE,
+    ON_FAILURE,
+    RETRIES,
+    WAIT_FOR_NODES,
     DRAIN_TIMEOUT,
     MIGRATE_MODE,
     PRECOPY_THRESHOLD,

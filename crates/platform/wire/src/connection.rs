@@ -78,6 +78,18 @@ impl Connection {
         Self { sender: Sender { stream: write, sealing }, receiver: Receiver { stream: BufReader::new(read), opening } }
     }
 
+    /// What the peer has not had when this side drops the connection, it never gets: the kernel does not go on to send it (SO_LINGER of
+    /// zero, socket(7)), however long the network was cut. Nothing to do within the machine.
+    ///
+    /// # Errors
+    /// If the socket is gone.
+    pub fn forget_when_dropped(&self) -> io::Result<()> {
+        match &self.sender.stream {
+            WriteHalf::Tcp(stream) => stream.as_ref().set_zero_linger(),
+            WriteHalf::Unix(_) => Ok(()),
+        }
+    }
+
     /// Address of this side; `None` within the machine.
     ///
     /// # Errors

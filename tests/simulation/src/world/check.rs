@@ -127,7 +127,7 @@ impl World {
         let reason = |what: &str| self.reasons.contains(what);
         let good = match job.end_reason() {
             None => false,
-            Some(End::Code(_)) => reason("a rank ended") || reason("killed") || reason("a signal"),
+            Some(End::Code(_) | End::RankKilled { .. }) => reason("a rank ended") || reason("killed") || reason("a signal"),
             Some(End::NotStarted { .. } | End::NotRestored { image: false, .. }) => reason("a rank did not come to be"),
             Some(End::NotRestored { .. }) => reason("an image is bad"),
             Some(End::NoGoodCopy(_) | End::FileNotPut { .. } | End::Refused { .. }) => false,

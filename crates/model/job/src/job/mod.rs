@@ -280,6 +280,12 @@ impl Job {
         self.ending.as_ref().map(|(end, _)| end)
     }
 
+    /// True if its user has sent it a signal.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.is_some()
+    }
+
     /// When [`Event::Time`] is wanted at the latest, on the caller's clock.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {

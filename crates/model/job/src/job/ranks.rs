@@ -193,13 +193,20 @@ impl Job {
             let (node, newest) = (self.roster.ranks[rank as usize].node, self.newest_left());
             self.tell(Notice::RankKilled { rank, node, signal, newest });
         }
+        let end = |code| match status {
+            ExitStatus::Signal(signal) => End::RankKilled { rank, signal },
+            ExitStatus::Code(_) => End::Code(code),
+        };
         let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.pmi.client(rank) == ClientState::Active);
         if self.roster.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_))) {
-            let code = self.interrupted.map_or(self.exit_code, |(signal, _)| 128 + signal);
-            self.end(End::Code(code));
+            match self.interrupted {
+                Some((signal, _)) => self.end(End::Code(128 + signal)),
+                None if fatal && self.exit_code == code => self.end(end(code)),
+                None => self.end(End::Code(self.exit_code)),
+            }
         } else if fatal && self.interrupted.is_none() {
             // The others would wait for its messages for ever.
-            self.end(End::Code(code));
+            self.end(end(code));
         }
     }
 

@@ -132,9 +132,13 @@ impl DescriptorError {
         }
     }
 
-    /// It is likely to be gone in a moment.
+    /// It is likely to be gone in a moment: the program has the descriptor for a moment only, or was just closing and opening it.
     pub fn is_transient(&self) -> bool {
-        matches!(self, DescriptorError::Netlink { .. })
+        match self {
+            DescriptorError::Netlink { .. } => true,
+            DescriptorError::Examine { source, .. } => matches!(source.raw_os_error(), Some(libc::ENOENT | libc::EBADF)),
+            DescriptorError::Unsupported { .. } | DescriptorError::List(_) => false,
+        }
     }
 }
 

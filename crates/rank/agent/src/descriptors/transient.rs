@@ -73,6 +73,9 @@ mod tests {
 
     #[test]
     fn what_stays_and_what_stayed_too_long_are_told_at_once() {
+        let closing = || DescriptorError::Examine { fd: 1, source: std::io::ErrorKind::NotFound.into() };
+        assert!(!closing().is_transient(), "only what the kernel says counts");
+        assert!(DescriptorError::Examine { fd: 1, source: std::io::Error::from_raw_os_error(libc::ENOENT) }.is_transient());
         for kind in [|| vec![DescriptorError::Netlink { fd: 7 }, stays()], || vec![DescriptorError::Netlink { fd: 7 }]] {
             let count = kind().len();
             // Late already, where nothing else ends it.

@@ -1,0 +1,174 @@
+//! How a job that a failure has stopped goes on by itself: in the same process, from its last checkpoint, on the nodes that are left.
+//!
+//! ```text
+//! a life of the job ── a failure, and a checkpoint ──► wait until no rank of it can live ──► restart ──► the next life
+//!                   └─ anything else ──► the end
+//! ```
+//! Whether it goes on is decided by [`mend_job::healing`]. Invariants: the job's lock is held from its first life to its last; no rank is
+//! started before every earlier one has been reaped, its daemon is known to be gone, or its lease is over. Faults assumed: nodes fall silent
+//! and live; the user ends the job between two lives; no node answers.
+
+use crate::candidates::Candidates;
+use crate::checkpoint_plan::PeriodicOptions;
+use crate::error::RunError;
+use crate::input::Wanted;
+use crate::record::{JobDirectory, JobLock, now};
+use crate::restart::{Notes, RestartSpec, restart_newest};
+use crate::run::LifeEnd;
+use crate::signals::Signals;
+use mend_job::healing::{Healing, HealingRules};
+use mend_messages::tier::TierSpec;
+use mend_report::with_causes;
+use mend_sealed::Key;
+use mend_settings::SettingError;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Between two looks for nodes.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the user wrote for this run or restart; `None`: what the settings say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HealingOptions {
+    /// `--on-failure`: the job goes on by itself.
+    pub goes_on: Option<bool>,
+    /// `--retries`
+    pub retries: Option<u32>,
+    /// `--wait-for-nodes`, seconds.
+    pub wait_for_nodes: Option<u32>,
+}
+
+impl HealingOptions {
+    /// What is decided by.
+    ///
+    /// # Errors
+    /// A setting has a value that it may not have.
+    pub(crate) fn rules(self) -> Result<HealingRules, SettingError> {
+        let goes_on = match self.goes_on {
+            Some(goes_on) => goes_on,
+            None => mend_settings::ON_FAILURE.choice()? == "restart",
+        };
+        let retries = match self.retries {
+            Some(retries) => retries,
+            None => mend_settings::RETRIES.number()? as u32,
+        };
+        Ok(HealingRules { goes_on, retries })
+    }
+
+    fn patience(self) -> Result<Duration, SettingError> {
+        let seconds = match self.wait_for_nodes {
+            Some(seconds) => u64::from(seconds),
+            None => mend_settings::WAIT_FOR_NODES.number()?,
+        };
+        Ok(Duration::from_secs(seconds))
+    }
+}
+
+/// A life of the job that is over.
+pub(crate) struct Life {
+    pub(crate) end: LifeEnd,
+    pub(crate) lock: JobLock,
+    pub(crate) id: String,
+    pub(crate) checkpoints: PathBuf,
+    pub(crate) tiers: Vec<TierSpec>,
+    pub(crate) signals: Signals,
+}
+
+/// What all lives of a job have in common.
+pub(crate) struct Constants {
+    pub(crate) options: HealingOptions,
+    pub(crate) encryption_key: Option<PathBuf>,
+    pub(crate) key: Option<Key>,
+    pub(crate) any_owner: bool,
+    pub(crate) quiet: bool,
+}
+
+/// Has the job go on for as long as it does. Returns its exit code.
+///
+/// # Errors
+/// What ended it early.
+pub(crate) async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<i32>) -> Result<i32, RunError> {
+    while let Some(checkpoint) = life.end.goes_on {
+        if let Err(error) = &life.end.result {
+            eprintln!("mend: {error}");
+        }
+        eprintln!("mend: job {} goes on by itself, from checkpoint {checkpoint} if that is good", life.id);
+        life = next_life(life, &constants, &mut strays).await?;
+    }
+    life.end.result
+}
+
+async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<i32>) -> Result<Life, RunError> {
+    let Life { end, lock, id, checkpoints, tiers, signals } = life;
+    let mut notes = Notes::of(&id, lock);
+    let next = async {
+        wait_until(end.reaped, &id).await;
+        let patience = Instant::now() + constants.options.patience()?;
+        loop {
+            let mut spec = RestartSpec {
+                candidates: Candidates::numbered(&checkpoints, Some(&id), None),
+                hosts: Vec::new(),
+                spares: Vec::new(),
+                tiers: Some(tiers.clone()).filter(|tiers| !tiers.is_empty()),
+                repeat_output: false,
+                input: Wanted::Continued,
+                any_owner: constants.any_owner,
+                encryption_key: constants.encryption_key.clone(),
+                periodic: PeriodicOptions::default(),
+                healing: constants.options,
+                quiet: constants.quiet,
+            };
+            match restart_newest(&mut spec, constants.key.as_ref(), end.healing.clone(), &signals, &mut notes).await {
+                Err(error) if error.wants_nodes() && Instant::now() < patience => {
+                    tracing::info!(error = with_causes(&error), "nodes are waited for");
+                    notes.tell_of_waiting(&error, patience);
+                    tokio::time::sleep(LOOK_INTERVAL).await;
+                }
+                next => return next,
+            }
+        }
+    };
+    let next = tokio::select! {
+        next = next => next,
+        Some(signal) = strays.recv() => Err(RunError::Interrupted { signal }),
+    };
+    if let Err(error) = next {
+        if !notes.written {
+            notes.write(&id, &error);
+        }
+        put_end_on_record(&id, &error);
+        return Err(match error {
+            RunError::Interrupted { .. } => error,
+            error => RunError::NotHealed { job: id, source: Box::new(error) },
+        });
+    }
+    next
+}
+
+/// What cannot be told to have ended may live on until its lease is over.
+async fn wait_until(reaped: Option<Instant>, id: &str) {
+    let Some(left) = reaped.map(|reaped| reaped.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero()) else { return };
+    if left > LOOK_INTERVAL {
+        eprintln!("mend: job {id} waits {} s: ranks on a node that cannot be asked may live for so long", left.as_secs_f32().ceil());
+    }
+    tokio::time::sleep(left).await;
+}
+
+fn put_end_on_record(id: &str, error: &RunError) {
+    let written = JobDirectory::open(id).and_then(|directory| {
+        let mut record = directory.record()?;
+        record.ended = Some((now(), error.to_string()));
+        record.goes_on = false;
+        directory.write("job.json", &record)
+    });
+    if let Err(error) = written {
+        tracing::warn!(%error, "the end of the job is not on record");
+    }
+}
+
+/// Nothing has failed yet.
+pub(crate) fn begin(options: HealingOptions) -> Result<Healing, SettingError> {
+    options.patience()?;
+    Ok(Healing::new(options.rules()?))
+}

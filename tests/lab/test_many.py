@@ -2,10 +2,11 @@
 
 import json
 import os
+import subprocess
 import unittest
 
 import melt
-from cases import InDirectory, Rewrites
+from cases import MIB, InDirectory, Rewrites
 from cluster import Lab, find_lammps
 
 FOOTPRINT = 64
@@ -33,6 +34,58 @@ class Many(Rewrites):
     def start(self):
         placed = ("-n", "4", "--hosts", "node1,node2", "--spares", "node3,node4")
         return self.rewrite(placed, "-x", footprint=FOOTPRINT, dirty=2)
+
+
+def limited_group(limit):
+    """A control group in which processes get so many bytes, and its directory; or why there is none."""
+    reasons = []
+    with open("/proc/self/cgroup", encoding="ascii") as file:
+        lines = [line.strip().split(":", 2) for line in file]
+    for _, controllers, path in lines:
+        mount, name = {"": ("/sys/fs/cgroup", "memory.max"), "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")}.get(controllers, (None, None))
+        if not mount:
+            continue
+        place = os.path.join(mount, path.lstrip("/"), f"mend-test-room-{os.getpid()}")
+        try:
+            os.mkdir(place)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        try:
+            with open(os.path.join(place, name), "r+", encoding="ascii") as file:
+                file.write(str(limit))
+            return place
+        except OSError as error:
+            reasons.append(str(error))
+            os.rmdir(place)
+    raise unittest.SkipTest(f"no control group with a limit of memory: {'; '.join(reasons)}")
+
+
+class Room(Many):
+    """One of the spares has too little memory for a rank."""
+
+    def test_a_rank_goes_where_it_fits_and_nowhere_else(self):
+        group = limited_group((FOOTPRINT // 2) * MIB)
+        pids = subprocess.run(["pgrep", "-x", "mendd"], capture_output=True, text=True, check=True).stdout.split()
+        own = [pid for pid in pids if "node3" in open(f"/proc/{pid}/cmdline", encoding="ascii").read().split("\0")]
+        mine = [pid for pid in own if self.lab.name in open(f"/proc/{pid}/environ", encoding="utf-8").read()]
+        self.addCleanup(os.rmdir, group)
+        for pid in mine:
+            with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
+                file.write(pid)
+        self.addCleanup(self.lab.kill, "node3")
+        job, name = self.start()
+        before = self.lab.places(name)
+        refused = self.lab.mend("migrate", name, "0", "--to", "node3")
+        self.assertEqual(refused.returncode, 1)
+        self.assertRegex(refused.stderr, r"rank 0 takes \S+ MiB, and node node3 has \S+ MiB of memory left")
+        self.assertIn("name a node with more memory", refused.stderr)
+        self.assertEqual(self.lab.places(name), before)
+        # Where none is named, the empty node that has too little is passed over, for all of them.
+        for rank in range(4):
+            self.lab.verb("migrate", name, str(rank))
+        self.assertNotIn("node3", self.lab.places(name))
+        self.ends_well(job)
 
 
 class AtOnce(Many):

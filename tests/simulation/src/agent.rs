@@ -5,6 +5,9 @@ use crate::node::{Phase, Process};
 use mend_messages::agent::{ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved};
 use std::collections::{BTreeMap, VecDeque};
 
+/// What a rank takes where it moves to, bytes.
+pub const RANK_BYTES: u64 = 10;
+
 /// A failure in an agent's words.
 pub fn failed(why: &str) -> Reply {
     Reply::Failed { error: why.into(), hint: String::new() }
@@ -18,7 +21,7 @@ impl Process {
                 let obstacles = vec![Obstacle { what: "a socket".into(), hint: String::new() }];
                 Reply::Inspected(Inspection { obstacles, ..Inspection::default() })
             }
-            Request::Inspect { .. } => Reply::Inspected(Inspection { image_bytes: 10, ..Inspection::default() }),
+            Request::Inspect { .. } => Reply::Inspected(Inspection { image_bytes: RANK_BYTES, ..Inspection::default() }),
             Request::Suspend | Request::SuspendPeer(_) if fails => failed("channels did not drain in time"),
             Request::Suspend => {
                 if self.phase == Phase::Runs {

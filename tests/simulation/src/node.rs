@@ -139,4 +139,6 @@ pub struct Node {
     pub leaving: bool,
     /// Nothing comes through between it and the job any more.
     pub cut: bool,
+    /// Memory that it has told to have, bytes.
+    pub memory: Option<u64>,
 }

@@ -145,7 +145,6 @@ impl JobLink {
         loop {
             let deliver = |message| async {
                 match message {
-                    FromDaemon::Pong => true,
                     FromDaemon::Left => false,
                     message => tell(NodeEvent::Message(message)).await,
                 }

@@ -6,6 +6,7 @@ use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::{Failure, Gone, Refusal, TargetTrouble};
 use mend_job::event::{End, GoesOn, JobPhase, NodeLoss, Notice, Outcome, Status, Unexplained};
 use mend_job::roster::RankPhase;
+use mend_journal::text::size;
 use mend_messages::agent::Unasked;
 use mend_messages::control::{Answer, CheckpointDone, Explanation, JobStatus, RankStatus};
 use mend_messages::daemon::ExitStatus;
@@ -119,6 +120,10 @@ impl Names {
             Failure::NoOtherNode => (
                 "the job has no other node that takes ranks".into(),
                 "name spares with --spares when you start it; `mend drain` lists nodes that take none".into(),
+            ),
+            Failure::NoRoom { rank, node, needs, left } => (
+                format!("rank {rank} takes {}, and node {} has {} of memory left", size(*needs), self.node(*node), size(*left)),
+                "name a node with more memory, with --to; --spares at the job's start names more".into(),
             ),
             Failure::Cancelled { rank } => plain(format!("the move of rank {rank} was cancelled: it goes on where it was")),
             Failure::NotMoving { rank } => {

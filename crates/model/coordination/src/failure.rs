@@ -139,6 +139,17 @@ pub enum Failure {
     },
     /// There is no other node.
     NoOtherNode,
+    /// The node, or of all the one with the most, has too little memory left for the rank.
+    NoRoom {
+        /// The rank that was to move.
+        rank: Rank,
+        /// The node.
+        node: NodeIndex,
+        /// What the rank needs, bytes.
+        needs: u64,
+        /// What the node has left, bytes.
+        left: u64,
+    },
     /// Somebody did not want it any more.
     Cancelled {
         /// The rank that was to move.

@@ -199,6 +199,13 @@ impl Migration {
         if self.waits() { self.suspend(now_us) } else { Vec::new() }
     }
 
+    /// It cannot be, and the reason is known before the rank's agent has answered the first question.
+    pub fn refuse(&mut self, failure: Failure) {
+        if self.state == State::Inspecting {
+            self.failure.get_or_insert(failure);
+        }
+    }
+
     /// An agent answered; the answer to `Action::Stream`'s save comes here too.
     pub fn reply(&mut self, now_us: u64, rank: Rank, reply: Reply) -> Vec<Action> {
         let moving = rank == self.rank;

@@ -23,6 +23,12 @@ pub struct Move {
     pub(crate) from: NodeIndex,
     /// The node that it moves to.
     pub(crate) target: NodeIndex,
+    /// Somebody has named it; else another one will do.
+    pub(crate) named: bool,
+    /// Nodes that are not to be chosen.
+    pub(crate) avoid: Vec<String>,
+    /// What the rank takes there, bytes; 0 before its agent has told it.
+    pub(crate) bytes: u64,
     /// Number of the process that is being built there, if one is.
     pub(crate) attempt: Option<u64>,
     /// The restored rank's listener there.

@@ -2,8 +2,8 @@
 
 use crate::setup::NodeSetup;
 use mend_coordination::failure::Failure;
-use mend_coordination::placement::choose_target;
-use mend_messages::daemon::ExitStatus;
+use mend_coordination::placement::{Candidate, choose_target};
+use mend_messages::daemon::{ExitStatus, NodeRoom};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Rank};
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,15 @@ pub(crate) struct Process {
     pub(crate) attempt: u64,
 }
 
+/// A rank that is on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Coming {
+    pub(crate) rank: Rank,
+    pub(crate) target: NodeIndex,
+    /// Memory that it takes there and has not taken yet, bytes.
+    pub(crate) bytes: u64,
+}
+
 /// A node of the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
@@ -75,6 +84,8 @@ pub struct NodeState {
     pub setup: NodeSetup,
     /// False once it is lost or has ended.
     pub alive: bool,
+    /// What it has told last that it has to spare.
+    pub room: Option<NodeRoom>,
 }
 
 /// All nodes and ranks of a job, by their numbers.
@@ -91,7 +102,7 @@ impl Roster {
     pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase) -> Self {
         let rank = |&node: &NodeIndex| RankState { node, attempt: 0, generation: 1, open: true, address: None, phase, agent: false };
         Self {
-            nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true }).collect(),
+            nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true, room: None }).collect(),
             ranks: places.iter().map(rank).collect(),
             attempts: 0,
         }
@@ -160,14 +171,51 @@ impl Roster {
         self.ranks.iter().all(|rank| rank.node == self.ranks[0].node)
     }
 
-    /// Where a rank may move, if it may: to the node of this name, or to the emptiest that is not to be avoided. `coming`: ranks that are
-    /// on their way, and where to.
-    pub(crate) fn move_target(
+    /// Nodes that a rank may move to which names none: those that are alive, are not its own and not to be avoided.
+    fn candidates(&self, rank: Rank, avoid: &[String], coming: &[Coming]) -> Vec<Candidate> {
+        let mut places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
+        coming.iter().for_each(|one| places[one.rank as usize] = one.target);
+        let takes = |node: &NodeIndex| *node != places[rank as usize] && !avoid.iter().any(|name| name == self.node_name(*node));
+        let on = |node: NodeIndex| places.iter().filter(|&&place| place == node).count() as u32;
+        let candidate = |node: NodeIndex| Candidate { node, ranks: on(node), room: self.room(node, coming) };
+        self.alive().into_iter().filter(takes).map(candidate).collect()
+    }
+
+    /// What a node has left when all that is on its way has come.
+    fn room(&self, node: NodeIndex, coming: &[Coming]) -> Option<NodeRoom> {
+        let room = self.nodes.get(node as usize)?.room?;
+        let promised = coming.iter().filter(|one| one.target == node).map(|one| one.bytes).fold(0, u64::saturating_add);
+        Some(NodeRoom { memory: room.memory.saturating_sub(promised), ..room })
+    }
+
+    /// Where a rank moves that needs so many bytes, and was to move to `target`: there if it fits, or where it does if nobody has `named`
+    /// the target. `coming`: other ranks that are on their way.
+    ///
+    /// # Errors
+    /// [`Failure::NoRoom`]
+    pub(crate) fn find_room(
         &self,
-        rank: Rank,
-        (to, avoid): (Option<&str>, &[String]),
-        coming: &[(Rank, NodeIndex)],
+        (rank, needs): (Rank, u64),
+        (target, named): (NodeIndex, bool),
+        avoid: &[String],
+        coming: &[Coming],
     ) -> Result<NodeIndex, Failure> {
+        let left = |room: Option<NodeRoom>| room.map_or(u64::MAX, |room| room.memory);
+        let there = left(self.room(target, coming));
+        if there >= needs {
+            return Ok(target);
+        }
+        let candidates = if named { Vec::new() } else { self.candidates(rank, avoid, coming) };
+        choose_target(&candidates, Some(needs)).ok_or_else(|| {
+            let most = candidates.iter().map(|one| (one.node, left(one.room))).max_by_key(|(_, left)| *left);
+            let (node, left) = most.unwrap_or((target, there));
+            Failure::NoRoom { rank, node, needs, left }
+        })
+    }
+
+    /// Where a rank may move, if it may: to the node of this name, or to one that is not to be avoided. `coming`: ranks that are
+    /// on their way.
+    pub(crate) fn move_target(&self, rank: Rank, (to, avoid): (Option<&str>, &[String]), coming: &[Coming]) -> Result<NodeIndex, Failure> {
         let Some(state) = self.ranks.get(rank as usize) else {
             return Err(Failure::NoSuchRank { rank, size: self.ranks.len() as u32 });
         };
@@ -181,13 +229,7 @@ impl Roster {
                 Some(node) if node as NodeIndex == state.node => Err(Failure::ThereAlready { rank, node: state.node }),
                 Some(node) => Ok(node as NodeIndex),
             },
-            None => {
-                let mut places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
-                coming.iter().for_each(|(rank, target)| places[*rank as usize] = *target);
-                let takes = |node: &NodeIndex| !avoid.iter().any(|name| name == self.node_name(*node));
-                let may: Vec<NodeIndex> = self.alive().into_iter().filter(takes).collect();
-                choose_target(&places, rank, &may).ok_or(Failure::NoOtherNode)
-            }
+            None => choose_target(&self.candidates(rank, avoid, coming), None).ok_or(Failure::NoOtherNode),
         }
     }
 

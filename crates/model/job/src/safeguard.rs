@@ -80,6 +80,8 @@ safeguards! {
     LeftInputIsAwaited,
     /// Of a checkpoint that is gone no node keeps anything.
     GoneOnesGoEverywhere,
+    /// A rank does not move to a node that has too little memory for it.
+    RanksGoWhereTheyFit,
 }
 
 /// Those that are in, for machines that are not the job's.

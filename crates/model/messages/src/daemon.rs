@@ -20,6 +20,17 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// What a node has to spare, as its daemon sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRoom {
+    /// Memory that processes of the daemon's can still get, bytes: of the machine or of the control group that has least.
+    pub memory: u64,
+    /// Processors that they may use.
+    pub processors: u32,
+    /// Threads that run or want to, on average over the last minute, in hundredths (proc_loadavg(5)).
+    pub load: u32,
+}
+
 /// Introduces a job to a daemon; first message on a job connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobIntroduction {
@@ -335,7 +346,7 @@ pub enum FromDaemon {
     /// About the tiers that checkpoints are kept in.
     Tier(TierReport),
     /// Answer to `Ping`.
-    Pong,
+    Pong(NodeRoom),
     /// The daemon refuses to go on with this job.
     Refused {
         /// The reason, for the user.

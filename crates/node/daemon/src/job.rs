@@ -23,6 +23,7 @@ use crate::program::ExaminedPrograms;
 use crate::put_files::put_files;
 use crate::rank::{Command, RankContext, RankEvent, RankOrigin, run_rank};
 use crate::restore::{Restoration, Source};
+use crate::room;
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
 use crate::start::ProgramStart;
@@ -296,7 +297,7 @@ impl Job {
 
     fn obey(&mut self, message: ToDaemon) {
         match message {
-            ToDaemon::Ping => self.urgent.send(FromDaemon::Pong),
+            ToDaemon::Ping => self.urgent.send(FromDaemon::Pong(room::now())),
             ToDaemon::Start { rank, attempt, stdin } => {
                 let beginning = ProgramStart {
                     rank,

@@ -25,6 +25,7 @@ mod program;
 mod put_files;
 mod rank;
 mod restore;
+mod room;
 mod shared_memory;
 mod sink;
 mod start;

@@ -86,7 +86,7 @@ impl Source for Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mend_messages::daemon::{ExitStatus, Stream};
+    use mend_messages::daemon::{ExitStatus, NodeRoom, Stream};
 
     #[tokio::test]
     async fn urgent_overtakes_output_and_an_exit_does_not() {
@@ -95,12 +95,12 @@ mod tests {
         let exited = FromDaemon::Exited { rank: 0, attempt: 0, status: ExitStatus::Code(0) };
         ordered.send(output.clone()).await.unwrap();
         ordered.send(exited.clone()).await.unwrap();
-        urgent.send(FromDaemon::Pong);
+        urgent.send(FromDaemon::Pong(NodeRoom::default()));
         drop((urgent, ordered));
         let mut came = Vec::new();
         while let Some(message) = outbox.next(true).await {
             came.push(message);
         }
-        assert_eq!(came, [FromDaemon::Pong, output, exited]);
+        assert_eq!(came, [FromDaemon::Pong(NodeRoom::default()), output, exited]);
     }
 }

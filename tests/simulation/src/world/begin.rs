@@ -6,16 +6,20 @@
 //! and a good one is not given up.
 
 use super::World;
+use crate::agent::RANK_BYTES;
 use crate::coming::{Coming, SECOND_US};
 use crate::node::Node;
 use crate::story::Story;
 use mend_coordination::placement::place;
 use mend_job::Job;
 use mend_job::choice::{Blame, CheckpointChoice, Checks, LoadFailure, Step};
-use mend_job::event::End;
+use mend_job::event::{End, Event};
 use mend_job::gathering::{GatherAction, Gathering, HostNeed, LastRun, RestartHosts, WantedHosts, restart_places};
 use mend_job::safeguard::Kept;
+use mend_messages::daemon::{FromDaemon, NodeRoom};
 use mend_messages::job::NodeIndex;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::BTreeSet;
 
 /// How long connecting to a dead host takes.
@@ -95,7 +99,26 @@ impl World {
             job.sabotage(safeguard);
         }
         self.job = Some(job);
-        self.carry_out(effects)
+        self.carry_out(effects)?;
+        self.tell_rooms()
+    }
+
+    /// Some nodes tell how much memory they have, and some of these have too little. Drawn apart, so that all else stays as it was.
+    fn tell_rooms(&mut self) -> Result<(), String> {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(self.life << 32));
+        for at in self.hosts.clone() {
+            let memory = match rng.next_u64() % 8 {
+                0 => RANK_BYTES - 1,
+                1 => RANK_BYTES,
+                2 => 1000 * RANK_BYTES,
+                _ => continue,
+            };
+            self.nodes[at].memory = Some(memory);
+            let node = self.hosts.iter().position(|&host| host == at).unwrap_or_default() as NodeIndex;
+            let message = FromDaemon::Pong(NodeRoom { memory, processors: 2, load: 0 });
+            self.feed(Event::Daemon { node, message })?;
+        }
+        Ok(())
     }
 
     fn places(&self, from: Option<u64>, hosts: &[String], spares: &[String]) -> Result<Vec<NodeIndex>, String> {

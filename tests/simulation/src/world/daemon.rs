@@ -2,6 +2,7 @@
 
 use super::World;
 use crate::Defect;
+use crate::agent::RANK_BYTES;
 use crate::agent::failed;
 use crate::coming::{Coming, Fault, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US};
 use crate::disk::place;
@@ -213,6 +214,10 @@ impl World {
                 self.plan(delay, Coming::Started { at, rank, attempt });
             }
             ToDaemon::Restore { rank, attempt: number, source, image, stdin } => {
+                let moves = matches!(source, RestoreSource::Transfer { .. });
+                if let Some(memory) = self.nodes[at].memory.filter(|memory| moves && *memory < RANK_BYTES) {
+                    return Err(format!("rank {rank} moves to node {at}, which has {memory} bytes for it"));
+                }
                 self.restore(at, (rank, number), source, (image, stdin));
             }
             ToDaemon::Ask(steps) => {

@@ -75,6 +75,7 @@ pub type Moment = (u64, Option<u64>);
 pub struct World {
     pub options: Options,
     pub now: u64,
+    pub seed: u64,
     pub rng: ChaCha8Rng,
     queue: BTreeMap<(u64, u64), Coming>,
     next: u64,
@@ -152,6 +153,7 @@ impl World {
         let mut world = Self {
             options,
             now: 0,
+            seed,
             rng,
             queue: BTreeMap::new(),
             next: 0,

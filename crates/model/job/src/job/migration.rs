@@ -5,7 +5,7 @@ use super::Job;
 use crate::course::Course;
 use crate::event::{Asker, Effect, Outcome};
 use crate::operation::{Move, Operation};
-use crate::roster::Process;
+use crate::roster::{Coming, Process};
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Failure, Refusal, TargetTrouble};
 use mend_coordination::migration::{self, Manner, Migration};
@@ -30,7 +30,7 @@ impl Job {
         (mode, deadline_us): (MoveMode, Option<u64>),
         asker: Asker,
     ) {
-        let coming: Vec<_> = self.all_moves().iter().map(|one| (one.machine.rank(), one.target)).collect();
+        let coming = self.coming(rank);
         let target = self.roster.move_target(rank, to, &coming);
         self.note_migration(rank, target.as_ref().ok().copied());
         match target {
@@ -41,7 +41,8 @@ impl Job {
                 let (machine, actions) = Migration::start(rank, self.roster.all_living(), manner);
                 let mut course = Course::default();
                 course.begin(self.now_us);
-                let new = Move { machine, from, target, attempt: None, address: None, fed: false, course, asker };
+                let (named, avoid) = (to.0.is_some(), to.1.to_vec());
+                let new = Move { machine, from, target, named, avoid, bytes: 0, attempt: None, address: None, fed: false, course, asker };
                 match &mut self.operation {
                     Some(Operation::Migration { moves }) => moves.push(new),
                     operation => *operation = Some(Operation::Migration { moves: vec![new] }),
@@ -52,6 +53,33 @@ impl Job {
                 self.note_not_migrated(rank, Code::Refused, &failure);
                 self.answer(asker, Outcome::Failed(failure));
             }
+        }
+    }
+
+    /// Ranks that are on their way, but for this one.
+    fn coming(&self, but: Rank) -> Vec<Coming> {
+        let coming = |one: &Move| {
+            let sent = one.machine.progress().map_or(0, |progress| progress.bytes);
+            Coming { rank: one.machine.rank(), target: one.target, bytes: one.bytes.saturating_sub(sent) }
+        };
+        self.all_moves().iter().filter(|one| one.machine.rank() != but).map(coming).collect()
+    }
+
+    /// A rank's agent has told how much memory the rank takes. If the node that it was to move to has too little, another one is taken, or
+    /// the rank stays.
+    pub(crate) fn weigh_move(&mut self, rank: Rank, bytes: u64) {
+        if !self.keeps(Safeguard::RanksGoWhereTheyFit) {
+            return;
+        }
+        let coming = self.coming(rank);
+        let Some(one) = self.move_of(rank) else { return };
+        one.bytes = bytes;
+        let (target, named, avoid) = (one.target, one.named, one.avoid.clone());
+        let found = self.roster.find_room((rank, bytes), (target, named), &avoid, &coming);
+        let Some(one) = self.move_of(rank) else { return };
+        match found {
+            Ok(target) => one.target = target,
+            Err(failure) => one.machine.refuse(failure),
         }
     }
 

@@ -60,6 +60,11 @@ impl Job {
         if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
             tiers.expect_size(rank, found.image_bytes);
         }
+        if let (Reply::Inspected(found), Some(mover)) = (&reply, mover)
+            && mover == rank
+        {
+            self.weigh_move(rank, found.image_bytes);
+        }
         self.note_reply(rank, mover, &reply);
         if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background
             && (reply == Reply::Synced || reply.is_failure())

@@ -86,10 +86,14 @@ impl Job {
             FromDaemon::Round { rank, round } if at_home(rank, self) => self.move_round(rank, round),
             FromDaemon::PrecopyFailed { rank, error, hint } if at_home(rank, self) => self.precopy_failed(rank, error, hint),
             FromDaemon::Tier(report) => self.tier_report(node, report),
+            FromDaemon::Pong(room) => {
+                if let Some(node) = self.roster.nodes.get_mut(node as usize) {
+                    node.room = Some(room);
+                }
+            }
             FromDaemon::Ready { .. }
             | FromDaemon::Resumed { .. }
             | FromDaemon::Left
-            | FromDaemon::Pong
             | FromDaemon::Report { .. }
             | FromDaemon::FabricInUse { .. }
             | FromDaemon::Pmi { .. }

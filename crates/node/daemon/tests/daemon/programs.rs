@@ -234,7 +234,7 @@ fn input_that_a_discarded_rank_was_not_given_comes_back() {
             while !taken && pongs < 50 {
                 match job.next().await {
                     FromDaemon::StdinTaken { rank: 0 } => taken = true,
-                    FromDaemon::Pong => {
+                    FromDaemon::Pong(_) => {
                         pongs += 1;
                         job.send(ToDaemon::Ping).await;
                     }
@@ -250,7 +250,7 @@ fn input_that_a_discarded_rank_was_not_given_comes_back() {
         loop {
             match job.next().await {
                 FromDaemon::StdinLeft { rank: 0, attempt: 1, bytes } => break assert_eq!(bytes, piece(number)),
-                FromDaemon::Pong => {}
+                FromDaemon::Pong(_) => {}
                 other => panic!("{other:?}"),
             }
         }

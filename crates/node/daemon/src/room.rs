@@ -1,0 +1,26 @@
+//! What this node has to spare: told to controllers with every answer to a ping.
+
+use mend_messages::daemon::NodeRoom;
+
+/// As it is now. What cannot be told is 0.
+pub fn now() -> NodeRoom {
+    let memory = mend_kernel::memory::pools().iter().map(|pool| pool.free).min().unwrap_or(0);
+    let processors = std::thread::available_parallelism().map_or(0, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
+    NodeRoom { memory, processors, load: load(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default()) }
+}
+
+fn load(loadavg: &str) -> u32 {
+    let last_minute = loadavg.split_ascii_whitespace().next().and_then(|number| number.parse::<f64>().ok());
+    last_minute.map_or(0, |load| (load * 100.0) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn this_machine_has_something_to_spare() {
+        let room = super::now();
+        assert!(room.memory > 0 && room.processors > 0, "{room:?}");
+        assert_eq!(super::load("1.25 0.90 0.80 2/345 6789\n"), 125);
+        assert_eq!(super::load("none"), 0);
+    }
+}

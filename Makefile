@@ -46,6 +46,7 @@ bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs
 	@./benches/network.py --record
 	@./benches/images.py
 	@./benches/migration.py --record
+	@./benches/healing.py --record
 	@./benches/checkpoints.py --record
 	@./benches/restart.py --record
 	@./benches/tracking.py --record

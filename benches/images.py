@@ -22,7 +22,8 @@ import time
 
 import results
 from side_by_side import main, report
-from cluster import MEND, Lab, Machine, compile_mpi
+from cluster import Lab, Machine, compile_mpi
+from raw_tcp import RawTcp
 
 
 def checkpoint(runs, work):
@@ -93,28 +94,6 @@ def drain(runs, work):
                     print(f"  {phase:10} median {statistics.median(times) / 1e3:8.3f} ms ({min(times) / 1e3:.3f} to {max(times) / 1e3:.3f})", flush=True)
 
 
-RECEIVER = """
-import socket, sys
-s = socket.create_server(("0.0.0.0", 9000)); print("ready", flush=True)
-buffer = bytearray(1 << 20)
-for _ in range(int(sys.argv[2])):
-    c, _ = s.accept(); left = int(sys.argv[1])
-    while left > 0: left -= c.recv_into(buffer)
-    c.sendall(b"x"); c.close()
-"""
-SENDER = """
-import socket, sys, time
-buffer = bytes(1 << 20); total = int(sys.argv[1])
-s = socket.socket(); s.setsockopt(socket.IPPROTO_TCP, 13, b"cubic"); s.connect(("node2", 9000))
-start = time.monotonic()
-sent = 0
-while sent < total:
-    part = min(len(buffer), total - sent); s.sendall(buffer[:part]); sent += part
-s.recv(1)
-print(time.monotonic() - start)
-"""
-
-
 def migration(runs, work):
     program = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
     ours, theirs = [], []
@@ -124,14 +103,11 @@ def migration(runs, work):
         time.sleep(2)
         size = lab.verb("migrate", name, "0", "--to", "node2", "--mode", "frozen")["bytes"]
         lab.verb("migrate", name, "0", "--to", "node1", "--mode", "frozen")
-        prefix = [MEND, "lab", "exec", "--name", lab.name]
-        receiver = subprocess.Popen([*prefix, "node2", "--", "python3", "-c", RECEIVER, str(size), str(runs)], stdout=subprocess.PIPE)
-        receiver.stdout.readline()
-        for _ in range(runs):
-            theirs.append(float(lab.on("node1", "python3", "-c", SENDER, str(size)).stdout) * 1e3)
-            ours.append(lab.verb("migrate", name, "0", "--to", "node2", "--mode", "frozen")["stopped_us"] / 1e3)
-            lab.verb("migrate", name, "0", "--to", "node1", "--mode", "frozen")
-        receiver.wait()
+        with RawTcp(lab, "node1", "node2", size, runs) as tcp:
+            for _ in range(runs):
+                theirs.append(tcp.milliseconds())
+                ours.append(lab.verb("migrate", name, "0", "--to", "node2", "--mode", "frozen")["stopped_us"] / 1e3)
+                lab.verb("migrate", name, "0", "--to", "node1", "--mode", "frozen")
         lab.mend("kill", name)
     report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "raw TCP")
 

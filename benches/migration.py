@@ -1,84 +1,118 @@
 #!/usr/bin/env python3
-"""Measures how long a rank stands still when it moves live, beside the same rank moving frozen, in one run.
+"""Measures moves of ranks between two lab nodes beside what they are to be compared with, in one run.
 
-    migration.py [--runs N] [--footprint MIB] [--dirty MIB] [--json]
+    migration.py [--runs N] [NAME ...]
 
-One rank with a footprint (1024 MiB), of which it rewrites a part (8 MiB) all the time, goes to and fro between two lab nodes, live and
-frozen in turns. Told: how long it stood still, how long the whole move took, what was sent in all and while it stood still. With --json
-one document on standard output, times in milliseconds, one entry a move.
+    live      one rank with 1 GiB, of which it rewrites 8 MiB all the time, live and frozen in turns: how long it stands still, how long
+              the whole move takes, what is sent in all and while it stands still; frozen against raw TCP of as many bytes
+    empty     one rank that has next to nothing, frozen: everything, as who asks waits for it
+    together  512 MiB in 1, 2, 4 or 8 ranks that move in one go, frozen and live: the whole time against that of one rank
 
-Times are wall-clock; the machine should have nothing else to do.
+MEND_BENCH_MIB sizes the rank of `live`. Times are wall-clock; the machine should have nothing else to do. All of it takes three minutes.
 """
 
-import argparse
-import json
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(os.path.dirname(HERE), "tests", "lab")]
-from cluster import Lab, compile_mpi  # noqa: E402
+import results
+from side_by_side import main, report
+from cluster import Lab, compile_mpi
+from raw_tcp import RawTcp
 
 MIB = 1 << 20
+LIVE_MIB = int(os.environ.get("MEND_BENCH_MIB", "1024"))
+DIRTY_MIB = 8
+TOGETHER_MIB = 512
 
 
-def moves(lab, arguments, work):
-    """What each move took, in turns."""
-    program = compile_mpi("mpi_rewrites.c", os.path.join(work, "rewrites"))
-    argv = [program, "-f", str(arguments.footprint), "-d", str(arguments.dirty), "-u", "go"]
-    job = lab.start(work, "run", "-n", "1", "--hosts", "node1", "--spares", "node2", "--", *argv)
-    name = lab.running(job)
-    job.wait_for(lambda: "begins" in job.stderr(), "the table is filled")
-    found, here = [], 1
-    for _ in range(arguments.runs):
-        for mode in ("live", "frozen"):
-            here = 3 - here
-            began = time.monotonic()
-            done = lab.verb("migrate", name, "0", "--to", f"node{here}", "--mode", mode)
-            live = done["precopied"] or {"rounds": 0, "stopped_bytes": done["bytes"], "why": ""}
-            found.append({
-                "mode": mode,
-                "stopped_ms": done["stopped_us"] / 1e3,
-                "total_ms": (time.monotonic() - began) * 1e3,
-                "bytes": done["bytes"],
-                "stopped_bytes": live["stopped_bytes"],
-                "rounds": live["rounds"],
-                "why": live["why"],
-                "phases_ms": {phase.removesuffix("_us"): us / 1e3 for phase, us in done["phases"].items()},
-            })
-    job.let_go()
-    job.finish()
-    return found
+class Job:
+    """Ranks on node1 that fill a table each and rewrite a part of it, and their moves to and fro."""
+
+    def __init__(self, lab, work, ranks, footprint, dirty):
+        self.lab, self.ranks, self.here = lab, ranks, 1
+        program = compile_mpi("mpi_rewrites.c", os.path.join(work, "rewrites"))
+        self.directory = os.path.join(work, f"{ranks}-{footprint}")
+        os.mkdir(self.directory)
+        argv = [program, "-f", str(footprint), "-d", str(dirty), "-u", "go"]
+        placed = ("-n", str(ranks), "--hosts", "node1", "--spares", "node2")
+        self.job = lab.start(self.directory, "run", *placed, "--", *argv)
+        self.name = lab.running(self.job)
+        self.job.wait_for(lambda: "begins" in self.job.stderr(), "the tables are filled")
+
+    def move(self, mode):
+        """All ranks to the other node: what was told of each, and the milliseconds that it took whoever asked."""
+        self.here = 3 - self.here
+        ranks = "0" if self.ranks == 1 else f"0-{self.ranks - 1}"
+        begun = time.monotonic()
+        done = self.lab.verb("migrate", self.name, ranks, "--to", f"node{self.here}", "--mode", mode)
+        took = (time.monotonic() - begun) * 1e3
+        return (done if isinstance(done, list) else [done]), took
+
+    def end(self):
+        self.job.let_go()
+        self.job.finish()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--footprint", type=int, default=1024, metavar="MIB")
-    parser.add_argument("--dirty", type=int, default=8, metavar="MIB")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    work = tempfile.mkdtemp(prefix="mend-bench-")
-    try:
-        with Lab(2) as lab:
-            found = moves(lab, arguments, work)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    if arguments.json:
-        print(json.dumps({"footprint_mib": arguments.footprint, "dirty_mib": arguments.dirty, "moves": found}, indent=2))
-        return
+def live(runs, work):
+    stopped, total, sent, while_stopped = {"live": [], "frozen": []}, {"live": [], "frozen": []}, [], []
+    with Lab(2) as lab:
+        job = Job(lab, work, 1, LIVE_MIB, DIRTY_MIB)
+        # There and back, so that each timed move finds the same.
+        size = job.move("frozen")[0][0]["bytes"]
+        job.move("frozen")
+        raw = []
+        with RawTcp(lab, "node1", "node2", size, runs) as tcp:
+            for _ in range(runs):
+                raw.append(tcp.milliseconds())
+                for mode in ("frozen", "live"):
+                    (done,), took = job.move(mode)
+                    stopped[mode].append(done["stopped_us"] / 1e3)
+                    total[mode].append(took)
+                    if mode == "live":
+                        sent.append(done["bytes"] / size)
+                        while_stopped.append(done["precopied"]["stopped_bytes"] / MIB)
+        job.end()
+    report(f"frozen, {size / MIB:.0f} MiB, in all", raw, total["frozen"], "ms", "raw TCP")
+    results.note("live, time stopped", "ms", stopped["live"], stopped["frozen"], "frozen, time stopped")
+    results.note("live, in all", "ms", total["live"], total["frozen"], "frozen, in all")
+    results.note("live, bytes sent in all", "times the frozen image", sent)
+    results.note(f"live, sent while it stands still ({DIRTY_MIB} MiB are rewritten all the time)", "MiB", while_stopped)
     for mode in ("frozen", "live"):
-        of_mode = [one for one in found if one["mode"] == mode]
-        median = lambda what: statistics.median(one[what] for one in of_mode)
-        stopped = sorted(one["stopped_ms"] for one in of_mode)
-        print(f"{mode:7} stopped {median('stopped_ms'):8.1f} ms ({stopped[0]:.1f} to {stopped[-1]:.1f}, {len(of_mode)} moves), "
-              f"in all {median('total_ms'):8.1f} ms, {median('bytes') / MIB:8.1f} MiB, "
-              f"{median('stopped_bytes') / MIB:7.1f} MiB of it while it stood still")
+        times = sorted(stopped[mode])
+        print(f"{mode:7} stopped {statistics.median(times):8.1f} ms ({times[0]:.1f} to {times[-1]:.1f}), "
+              f"in all {statistics.median(total[mode]):8.1f} ms")
+    print(f"live    sent {statistics.median(sent):.2f} x the image, {statistics.median(while_stopped):.1f} MiB while it stood still")
 
+
+def empty(runs, work):
+    times = []
+    with Lab(2) as lab:
+        job = Job(lab, work, 1, 1, 1)
+        job.move("frozen")
+        for _ in range(runs):
+            times.append(job.move("frozen")[1])
+        job.end()
+    results.note("a rank with next to nothing, frozen, everything", "ms", times)
+    print(f"empty   everything {statistics.median(times):8.1f} ms ({min(times):.1f} to {max(times):.1f})")
+
+
+def together(runs, work):
+    times = {}
+    with Lab(2) as lab:
+        for ranks in (1, 2, 4, 8):
+            job = Job(lab, work, ranks, TOGETHER_MIB // ranks, 1)
+            job.move("frozen")
+            for mode in ("frozen", "live"):
+                times[ranks, mode] = [job.move(mode)[1] for _ in range(runs)]
+            job.end()
+    for mode in ("frozen", "live"):
+        for ranks in (2, 4, 8):
+            report(f"{TOGETHER_MIB} MiB in {ranks} ranks, {mode}, in all", times[1, mode], times[ranks, mode], "ms", "one rank")
+
+
+BENCHES = {"live": live, "empty": empty, "together": together}
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(__doc__, BENCHES))

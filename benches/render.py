@@ -20,6 +20,8 @@ PAGES = {
     "one-node": "Messages on one node",
     "network": "Messages between nodes",
     "images": "Drains, migrations, encryption",
+    "migration": "Moves of ranks",
+    "healing": "Jobs that go on by themselves",
     "checkpoints": "Checkpoints",
     "tracking": "Incremental images",
     "restart": "Restarts",

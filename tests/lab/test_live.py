@@ -1,6 +1,7 @@
 """Ranks that move while they run: nothing of what they change meanwhile is lost, and what fails costs them nothing."""
 
 import json
+import os
 import unittest
 
 import melt
@@ -29,6 +30,34 @@ class InOneLab(Live):
         cls.lab = cls.enterClassContext(Lab(3))
         if cls.TRACKING:
             cls.lab.set("MEND_TRACKING", cls.TRACKING)
+
+
+class Rates(Live):
+    """What a live move has measured is known to the next one of the rank, to the job's next life, and to later jobs of the program."""
+
+    def test_a_rank_that_changes_faster_than_it_can_be_sent_is_stopped_at_once_next_time(self):
+        self.lab = self.enterContext(Lab(3, "--bandwidth", "500mbit"))
+        job, name = self.start(footprint=64, dirty=64)
+        # Nothing is known yet.
+        first = self.lab.verb("migrate", name, "1", "--to", "node3", "--mode", "auto")
+        self.assertIsNotNone(first["precopied"])
+        second = self.lab.verb("migrate", name, "1", "--to", "node2", "--mode", "auto")
+        self.assertIsNone(second["precopied"])
+        # Whoever wants it otherwise says so.
+        self.assertIsNotNone(self.lab.verb("migrate", name, "1", "--to", "node3", "--mode", "live")["precopied"])
+        self.lab.verb("checkpoint", name)
+        self.lab.mend("kill", name)
+        job.finish(137)
+        again = self.lab.start(self.directory, "restart", name)
+        self.assertEqual(self.lab.running(again), name)
+        self.assertIsNone(self.lab.verb("migrate", name, "1", "--mode", "auto")["precopied"])
+        again.let_go()
+        again.finish()
+        os.unlink(os.path.join(self.directory, "go"))
+        other, name = self.start(footprint=64, dirty=64)
+        self.assertIsNone(self.lab.verb("migrate", name, "0", "--mode", "auto")["precopied"])
+        other.let_go()
+        other.finish()
 
 
 class Moves(InOneLab):

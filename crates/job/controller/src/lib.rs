@@ -27,6 +27,7 @@ mod journaling;
 pub mod manifest;
 mod nodes;
 mod output;
+mod programs;
 pub mod record;
 pub mod removal;
 mod restart;

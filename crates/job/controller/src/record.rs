@@ -4,15 +4,17 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
+use mend_job::event::MeasuredRates;
 use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
-use mend_messages::job::Secret;
+use mend_messages::job::{Rank, Secret};
 use mend_policy::restarts::Restarts;
 use mend_wire::secret::{from_hex, to_hex};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -43,6 +45,9 @@ pub struct JobRecord {
     pub epoch: u64,
     /// End, seconds since 1970, and how; `None` while it runs or if the controller was killed.
     pub ended: Option<(u64, String)>,
+    /// What was measured of ranks that moved.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rates: BTreeMap<Rank, MeasuredRates>,
     /// A failure has stopped it, and it is about to go on by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_on: bool,

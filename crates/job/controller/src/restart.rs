@@ -290,6 +290,7 @@ async fn restart_from(
         quiet: spec.quiet,
         directory,
         tiers,
+        rates: record.as_ref().map(|record| record.rates.clone()).unwrap_or_default(),
         restarts: record.map(|record| record.restarts).unwrap_or_default(),
         restoring: Some(restoring),
         from: Some(manifest.number),

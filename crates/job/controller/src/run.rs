@@ -15,6 +15,7 @@ use crate::journaling;
 use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
 use crate::nodes::Node;
 use crate::output::Output;
+use crate::programs;
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::texts::Names;
 use crate::tiers::{has_images, record_held};
@@ -310,8 +311,13 @@ impl Running {
             Effect::CancelUpkeep => self.cancel_upkeep(),
             Effect::KeepRestarts(restarts) => {
                 self.shell.record.restarts = restarts;
-                if let Err(error) = self.shell.directory.write("job.json", &self.shell.record) {
-                    tracing::warn!(%error, "what the restart took is not on record");
+                self.put_on_record("what the restart took");
+            }
+            Effect::KeepRates { rank, rates } => {
+                self.shell.record.rates.insert(rank, rates);
+                self.put_on_record("what was measured of a rank that moved");
+                if let Some(program) = self.shell.program.argv.first() {
+                    programs::keep(program, rates);
                 }
             }
             Effect::KeepTiers { number, complete } => {
@@ -347,6 +353,12 @@ impl Running {
             Effect::Over => {}
         }
         None
+    }
+
+    fn put_on_record(&self, what: &str) {
+        if let Err(error) = self.shell.directory.write("job.json", &self.shell.record) {
+            tracing::warn!(%error, "{what} is not on record");
+        }
     }
 
     /// Whether a checkpoint can still be built on. Somebody may have damaged or removed it.

@@ -12,6 +12,7 @@ use crate::journaling;
 use crate::manifest::{self, numbers};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
+use crate::programs;
 use crate::record::{JobDirectory, JobLock, JobRecord, now, try_below};
 use crate::run::{Arrival, Shell, run as run_to_its_end};
 use crate::shown_output::ShownOutput;
@@ -22,6 +23,7 @@ use crate::tiers::is_plain;
 use crate::{client, removal, serve};
 use mend_coordination::placement::place;
 use mend_coordination::pmi::PmiServer;
+use mend_job::event::MeasuredRates;
 use mend_job::gathering::WantedHosts;
 use mend_job::healing::Healing;
 use mend_job::safeguard::Kept;
@@ -29,7 +31,7 @@ use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, Moving, NodeSetup, 
 use mend_journal::Event as Happened;
 use mend_messages::agent::SaveMode;
 use mend_messages::daemon::JobIntroduction;
-use mend_messages::job::{NodeIndex, Program, Secret};
+use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
 use mend_policy::restarts::Restarts;
 use mend_sealed::Key;
@@ -98,6 +100,8 @@ pub(crate) struct JobStart {
     pub(crate) tiers: Vec<TierSpec>,
     /// What restarts took before.
     pub(crate) restarts: Restarts,
+    /// What was measured of ranks that moved.
+    pub(crate) rates: BTreeMap<Rank, MeasuredRates>,
     pub(crate) restoring: Option<Restoring>,
     /// Hosts that were wanted and do not answer.
     pub(crate) absent: Vec<String>,
@@ -190,6 +194,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         checkpoints: checkpoints.clone(),
         plan: Some(plan),
         restarts: restarts.clone(),
+        rates: beginning.rates.clone(),
         lost: Vec::new(),
         absent: beginning.absent,
     };
@@ -240,6 +245,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         reserve,
         node_timeout_us: node_timeout.as_micros() as u64,
         restarts,
+        rates: beginning.rates,
+        program_rates: program.argv.first().and_then(|program| programs::rates(program)),
         pmi: beginning.pmi,
         stdin: source.is_some(),
         restoring: beginning.restoring,
@@ -366,6 +373,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         quiet: spec.quiet,
         tiers,
         restarts: Restarts::default(),
+        rates: BTreeMap::new(),
         restoring: None,
         from: None,
         notes,

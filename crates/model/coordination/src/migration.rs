@@ -23,7 +23,7 @@ use crate::failure::{Failure, Gone, Refusal, obstacles};
 use mend_messages::agent::{Reply, Request, Round, SaveOrder, SaveTarget, Unasked};
 use mend_messages::control::{MoveMode, MoveProgress, Phases, Precopied, StopReason};
 use mend_messages::job::Rank;
-use mend_policy::precopy::{Bounds, Habit, Precopy, choose};
+use mend_policy::precopy::{Bounds, MeasuredRates, Precopy, choose};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ pub struct Manner {
     /// Within which bounds.
     pub bounds: Bounds,
     /// What was seen of it before.
-    pub habit: Option<Habit>,
+    pub rates: Option<MeasuredRates>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,13 +214,13 @@ impl Migration {
                 if let Some(failure) = self.failure.take().or_else(|| obstacles(rank, &inspection.obstacles)) {
                     return self.finish(now_us, Err(failure));
                 }
-                let Manner { mut mode, bounds, habit } = self.manner;
+                let Manner { mut mode, bounds, rates } = self.manner;
                 if mode == MoveMode::Auto && inspection.tracking.method == "off" {
                     // Somebody does not want changes to be noticed, which without help means to read all memory each time.
                     mode = MoveMode::Frozen;
                 }
                 let left_us = bounds.deadline_us.map(|deadline| deadline.saturating_sub(now_us));
-                if choose(mode, inspection.image_bytes, habit, left_us) == MoveMode::Frozen {
+                if choose(mode, inspection.image_bytes, rates, left_us) == MoveMode::Frozen {
                     return self.suspend(now_us);
                 }
                 self.state = State::Precopying;
@@ -376,8 +376,8 @@ impl Migration {
 
     /// What was seen of the rank, for the next time.
     #[must_use]
-    pub fn habit(&self) -> Option<Habit> {
-        self.precopy.as_ref().and_then(Precopy::habit)
+    pub fn rates(&self) -> Option<MeasuredRates> {
+        self.precopy.as_ref().and_then(Precopy::rates)
     }
 
     /// Nothing was stopped yet: the agent forgets what it has begun, and then the target what it has, which may say more until then.

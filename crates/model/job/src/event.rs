@@ -15,6 +15,7 @@ use mend_messages::daemon::{FromDaemon, Stream, ToDaemon};
 use mend_messages::files::KeptFile;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Destination, ImageRef};
+pub use mend_policy::precopy::MeasuredRates;
 use mend_policy::restarts::Restarts;
 use mend_policy::retention::{Bounds, Weighed};
 use mend_policy::schedule::CheckpointKind;
@@ -317,6 +318,13 @@ pub enum Effect {
     CancelUpkeep,
     /// Put on the job's record what restarts took.
     KeepRestarts(Restarts),
+    /// Put on record what was measured of a rank that moved.
+    KeepRates {
+        /// The rank.
+        rank: Rank,
+        /// What was measured.
+        rates: MeasuredRates,
+    },
     /// Put on record which tiers hold the whole checkpoint.
     KeepTiers {
         /// Of the checkpoint.

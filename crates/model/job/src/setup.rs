@@ -5,6 +5,7 @@ use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::files::KeptFile;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, TierSpec};
+use mend_policy::precopy::MeasuredRates;
 use mend_policy::restarts::{Restart, Restarts};
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval, Rules};
@@ -179,6 +180,10 @@ pub struct Setup {
     pub reserve: u64,
     /// What restarts took before.
     pub restarts: Restarts,
+    /// What was measured of ranks that moved, in earlier lives of the job.
+    pub rates: BTreeMap<Rank, MeasuredRates>,
+    /// The same of the program, in other jobs.
+    pub program_rates: Option<MeasuredRates>,
     /// The process manager's state.
     pub pmi: PmiServer,
     /// Whether rank 0 gets standard input.

@@ -31,23 +31,23 @@ pub struct Bounds {
 
 /// What was seen of a rank before: bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Habit {
+pub struct MeasuredRates {
     /// That it changes.
     pub dirty: u64,
     /// That were sent of it.
     pub rate: u64,
 }
 
-/// Whether a rank runs on while it is copied: `bytes` of memory, of which `habit` is known, and so much time left.
+/// Whether a rank runs on while it is copied: `bytes` of memory, of which `rates` is known, and so much time left.
 #[must_use]
-pub fn choose(wanted: MoveMode, bytes: u64, habit: Option<Habit>, left_us: Option<u64>) -> MoveMode {
+pub fn choose(wanted: MoveMode, bytes: u64, rates: Option<MeasuredRates>, left_us: Option<u64>) -> MoveMode {
     if wanted != MoveMode::Auto {
         return wanted;
     }
     if bytes <= SMALL {
         return MoveMode::Frozen;
     }
-    let Some(Habit { dirty, rate }) = habit.filter(|habit| habit.rate > 0) else { return MoveMode::Live };
+    let Some(MeasuredRates { dirty, rate }) = rates.filter(|rates| rates.rate > 0) else { return MoveMode::Live };
     // What is sent twice has to fit into the time, too.
     let late = left_us.is_some_and(|left| time_us(bytes, rate).saturating_add(time_us(change(dirty, time_us(bytes, rate)), rate)) > left);
     let useless = change(dirty, time_us(bytes, rate)) >= bytes / 100 * NEARLY_ALL;
@@ -118,8 +118,8 @@ impl Precopy {
 
     /// What is known now for the next time.
     #[must_use]
-    pub fn habit(&self) -> Option<Habit> {
-        self.dirty.map(|dirty| Habit { dirty, rate: self.rate() })
+    pub fn rates(&self) -> Option<MeasuredRates> {
+        self.dirty.map(|dirty| MeasuredRates { dirty, rate: self.rate() })
     }
 
     /// Bytes that would have to be sent if the rank stopped now, if known.
@@ -263,16 +263,16 @@ mod tests {
 
     #[test]
     fn auto_weighs_what_was_seen_before() {
-        let habit = |dirty, rate| Some(Habit { dirty, rate });
-        let auto = |bytes, habit, left| choose(MoveMode::Auto, bytes, habit, left);
+        let rates = |dirty, rate| Some(MeasuredRates { dirty, rate });
+        let auto = |bytes, rates, left| choose(MoveMode::Auto, bytes, rates, left);
         assert_eq!(auto(1 << 30, None, None), MoveMode::Live);
         assert_eq!(auto(1 << 20, None, None), MoveMode::Frozen);
-        assert_eq!(auto(1 << 30, habit(1 << 20, 1 << 30), None), MoveMode::Live);
-        assert_eq!(auto(1 << 30, habit(2 << 30, 1 << 30), None), MoveMode::Frozen);
+        assert_eq!(auto(1 << 30, rates(1 << 20, 1 << 30), None), MoveMode::Live);
+        assert_eq!(auto(1 << 30, rates(2 << 30, 1 << 30), None), MoveMode::Frozen);
         // No time to send anything twice.
-        assert_eq!(auto(1 << 30, habit(1 << 28, 1 << 30), Some(1_100_000)), MoveMode::Frozen);
-        assert_eq!(auto(1 << 30, habit(1 << 28, 1 << 30), Some(1_300_000)), MoveMode::Live);
-        assert_eq!(choose(MoveMode::Live, 1, habit(2 << 30, 1), Some(0)), MoveMode::Live);
+        assert_eq!(auto(1 << 30, rates(1 << 28, 1 << 30), Some(1_100_000)), MoveMode::Frozen);
+        assert_eq!(auto(1 << 30, rates(1 << 28, 1 << 30), Some(1_300_000)), MoveMode::Live);
+        assert_eq!(choose(MoveMode::Live, 1, rates(2 << 30, 1), Some(0)), MoveMode::Live);
         assert_eq!(choose(MoveMode::Frozen, 1 << 40, None, None), MoveMode::Frozen);
     }
 
@@ -298,7 +298,7 @@ mod tests {
             let mut precopy = Precopy::new(Bounds { deadline_us: deadline, ..BOUNDS });
             for (number, done, bytes, us, total, left) in rounds {
                 let _ = precopy.round(now, Round { number, done, bytes, us, total, left });
-                let _ = (precopy.rate(), precopy.habit(), precopy.judge(now));
+                let _ = (precopy.rate(), precopy.rates(), precopy.judge(now));
             }
         }
     }

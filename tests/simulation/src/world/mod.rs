@@ -356,7 +356,11 @@ impl World {
                     }
                     self.story.take(&record)?;
                 }
-                Effect::Print { .. } | Effect::OutputEnds { .. } | Effect::CancelUpkeep | Effect::KeepRestarts(_) => {}
+                Effect::Print { .. }
+                | Effect::OutputEnds { .. }
+                | Effect::CancelUpkeep
+                | Effect::KeepRestarts(_)
+                | Effect::KeepRates { .. } => {}
                 Effect::Note { number } => self.note_input(number),
                 Effect::Stdin(wanted) => at_once.extend(self.stdin_effect(wanted)),
                 Effect::KeepTiers { number, complete } => self.check_tiers(number, &complete)?,

@@ -9,6 +9,7 @@ use mend_messages::daemon::ExitStatus;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::restarts::Restart;
 use rand_chacha::rand_core::RngCore;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 impl World {
@@ -114,6 +115,8 @@ impl World {
             drain_timeout_us: 20 * SECOND_US,
             reserve: [0, 1 << 20][self.draw(2) as usize],
             node_timeout_us: NODE_TIMEOUT_US,
+            rates: BTreeMap::new(),
+            program_rates: None,
             restarts: Default::default(),
             pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
             stdin,

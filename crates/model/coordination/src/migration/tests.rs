@@ -17,7 +17,7 @@ enum Pending {
 }
 
 fn manner(mode: MoveMode, deadline_us: Option<u64>) -> Manner {
-    Manner { mode, bounds: Bounds { threshold: 100, rounds: 5, deadline_us }, habit: None }
+    Manner { mode, bounds: Bounds { threshold: 100, rounds: 5, deadline_us }, rates: None }
 }
 
 fn round(number: u32, done: bool, left: u64) -> Round {

@@ -37,7 +37,7 @@ impl Job {
             Ok(target) => {
                 let from = self.roster.ranks[rank as usize].node;
                 let bounds = Bounds { threshold: self.moving.threshold, rounds: self.moving.rounds, deadline_us };
-                let manner = Manner { mode, bounds, habit: self.habits.get(&rank).copied() };
+                let manner = Manner { mode, bounds, rates: self.rates.get(&rank).copied().or(self.program_rates) };
                 let (machine, actions) = Migration::start(rank, self.roster.all_living(), manner);
                 let mut course = Course::default();
                 course.begin(self.now_us);
@@ -234,8 +234,10 @@ impl Job {
         self.questions.forget_mover(mover);
         self.note_migrated(ended.clone(), result.as_ref());
         let Move { machine, from, target, asker, .. } = ended;
-        if let Some(habit) = machine.habit() {
-            self.habits.insert(machine.rank(), habit);
+        if let Some(rates) = machine.rates() {
+            self.rates.insert(machine.rank(), rates);
+            self.program_rates = Some(rates);
+            self.effect(Effect::KeepRates { rank: machine.rank(), rates });
         }
         let name = |node: NodeIndex| self.roster.nodes[node as usize].setup.name.clone();
         let outcome = match result {

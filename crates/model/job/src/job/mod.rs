@@ -41,7 +41,7 @@ use mend_coordination::pmi::PmiServer;
 use mend_messages::control::{Ask, Phases};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Rank};
-use mend_policy::precopy::Habit;
+use mend_policy::precopy::MeasuredRates;
 use mend_policy::restarts::Restarts;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -117,7 +117,8 @@ pub struct Job {
     pub(crate) saving: Saving,
     pub(crate) moving: Moving,
     /// What was seen of ranks that were copied while they ran.
-    pub(crate) habits: BTreeMap<Rank, Habit>,
+    pub(crate) rates: BTreeMap<Rank, MeasuredRates>,
+    pub(crate) program_rates: Option<MeasuredRates>,
     pub(crate) exit_code: i32,
     pub(crate) interrupted: Option<(i32, u64)>,
     pub(crate) spawn_told: bool,
@@ -175,7 +176,8 @@ impl Job {
             losses: Losses::new(setup.node_timeout_us),
             saving: setup.saving,
             moving: setup.moving,
-            habits: BTreeMap::new(),
+            rates: setup.rates,
+            program_rates: setup.program_rates,
             exit_code: 0,
             interrupted: None,
             spawn_told: false,

@@ -277,7 +277,6 @@ class Ranks(OnMachine):
     def test_standard_input_from_a_pipe_goes_on(self):
         reader, writer = os.pipe()
         def feed(text):
-            nonlocal writer
             if text is None:
                 for thread in threads:
                     thread.join(60)

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mend_controller::checkpoint_plan::PeriodicOptions;
-use mend_controller::healing::HealingOptions;
+use mend_controller::life::HealingOptions;
 use mend_settings::SettingError;
 use std::ffi::OsString;
 use std::path::PathBuf;

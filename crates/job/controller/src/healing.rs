@@ -12,83 +12,43 @@ use crate::candidates::Candidates;
 use crate::checkpoint_plan::PeriodicOptions;
 use crate::error::RunError;
 use crate::input::Wanted;
-use crate::record::{JobDirectory, JobLock, now};
-use crate::restart::{Notes, RestartSpec, restart_newest};
-use crate::run::LifeEnd;
+use crate::life::{Constants, Life};
+use crate::record::{JobDirectory, now};
+use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::Signals;
-use mend_job::healing::{Healing, HealingRules};
-use mend_messages::tier::TierSpec;
+use crate::start::{RunSpec, first_life};
 use mend_report::with_causes;
-use mend_sealed::Key;
-use mend_settings::SettingError;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Between two looks for nodes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the user wrote for this run or restart; `None`: what the settings say.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HealingOptions {
-    /// `--on-failure`: the job goes on by itself.
-    pub goes_on: Option<bool>,
-    /// `--retries`
-    pub retries: Option<u32>,
-    /// `--wait-for-nodes`, seconds.
-    pub wait_for_nodes: Option<u32>,
+/// Runs a new job to its end. Returns its exit code.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
+    let (signals, strays) = Signals::new();
+    let (life, constants) = first_life(spec, signals).await?;
+    see_through(life, constants, strays).await
 }
 
-impl HealingOptions {
-    /// What is decided by.
-    ///
-    /// # Errors
-    /// A setting has a value that it may not have.
-    pub(crate) fn rules(self) -> Result<HealingRules, SettingError> {
-        let goes_on = match self.goes_on {
-            Some(goes_on) => goes_on,
-            None => mend_settings::ON_FAILURE.choice()? == "restart",
-        };
-        let retries = match self.retries {
-            Some(retries) => retries,
-            None => mend_settings::RETRIES.number()? as u32,
-        };
-        Ok(HealingRules { goes_on, retries })
-    }
-
-    fn patience(self) -> Result<Duration, SettingError> {
-        let seconds = match self.wait_for_nodes {
-            Some(seconds) => u64::from(seconds),
-            None => mend_settings::WAIT_FOR_NODES.number()?,
-        };
-        Ok(Duration::from_secs(seconds))
-    }
-}
-
-/// A life of the job that is over.
-pub(crate) struct Life {
-    pub(crate) end: LifeEnd,
-    pub(crate) lock: JobLock,
-    pub(crate) id: String,
-    pub(crate) checkpoints: PathBuf,
-    pub(crate) tiers: Vec<TierSpec>,
-    pub(crate) signals: Signals,
-}
-
-/// What all lives of a job have in common.
-pub(crate) struct Constants {
-    pub(crate) options: HealingOptions,
-    pub(crate) encryption_key: Option<PathBuf>,
-    pub(crate) key: Option<Key>,
-    pub(crate) any_owner: bool,
-    pub(crate) quiet: bool,
+/// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
+    let (signals, strays) = Signals::new();
+    let (life, constants) = first_life_of_restart(spec, signals).await?;
+    see_through(life, constants, strays).await
 }
 
 /// Has the job go on for as long as it does. Returns its exit code.
 ///
 /// # Errors
 /// What ended it early.
-pub(crate) async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<i32>) -> Result<i32, RunError> {
+async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<i32>) -> Result<i32, RunError> {
     while let Some(checkpoint) = life.end.goes_on {
         if let Err(error) = &life.end.result {
             eprintln!("mend: {error}");
@@ -165,10 +125,4 @@ fn put_end_on_record(id: &str, error: &RunError) {
     if let Err(error) = written {
         tracing::warn!(%error, "the end of the job is not on record");
     }
-}
-
-/// Nothing has failed yet.
-pub(crate) fn begin(options: HealingOptions) -> Result<Healing, SettingError> {
-    options.patience()?;
-    Ok(Healing::new(options.rules()?))
 }

@@ -2,7 +2,7 @@
 //!
 //! It lives inside `mend run` and `mend restart`, one per job, and ends with the job. What is decided is decided by the pure machine
 //! of `mend-job`; this crate carries it out. Reading order: [`hosts`] and
-//! [`record`] (what is asked, where it is kept), `nodes` (connections to the daemons), `start` and `restart` (how a job begins), [`healing`] (how it goes on by itself), `run` (the loop that
+//! [`record`] (what is asked, where it is kept), `nodes` (connections to the daemons), `start` and `restart` (how a job begins), `healing` (how it goes on by itself), `run` (the loop that
 //! carries out effects), `texts` (what people read), [`journal_file`] (what happened), [`upkeep`] (what becomes of checkpoints), `serve` and [`client`] (the verbs' side door).
 //!
 //! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. The
@@ -15,7 +15,7 @@ pub mod client;
 pub mod drained;
 mod embedded;
 mod error;
-pub mod healing;
+mod healing;
 mod host_connections;
 pub mod hosts;
 pub mod image_file;
@@ -24,6 +24,7 @@ pub mod input;
 mod job_link;
 pub mod journal_file;
 mod journaling;
+pub mod life;
 pub mod manifest;
 mod nodes;
 mod output;
@@ -42,5 +43,6 @@ pub mod tiers;
 pub mod upkeep;
 
 pub use error::RunError;
-pub use restart::{RestartSpec, restart};
-pub use start::{RunSpec, run};
+pub use healing::{restart, run};
+pub use restart::RestartSpec;
+pub use start::RunSpec;

@@ -3,12 +3,12 @@
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::error::RunError;
-use crate::healing::{self, Constants, HealingOptions, Life, see_through};
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct};
 use crate::input::{Source, Wanted};
 use crate::journal_file::Journal;
 use crate::journaling;
+use crate::life::{Constants, HealingOptions, Life};
 use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobLock, JobRecord, RecordError};
@@ -61,21 +61,21 @@ pub struct RestartSpec {
     pub quiet: bool,
 }
 
-/// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
+/// The first life of a job that is restarted.
 ///
 /// # Errors
-/// See [`RunError`].
-pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
+/// What keeps it from beginning.
+pub(crate) async fn first_life_of_restart(mut spec: RestartSpec, signals: Signals) -> Result<(Life, Constants), RunError> {
     check_distinct(&spec.hosts.iter().chain(&spec.spares).cloned().collect::<Vec<_>>())?;
     let key = load_key(spec.encryption_key.as_deref())?;
     let mut notes = Notes::default();
-    let (healing, (signals, strays)) = (healing::begin(spec.healing)?, Signals::new());
+    let healing = spec.healing.begin()?;
     let life = restart_newest(&mut spec, key.as_ref(), healing, &signals, &mut notes).await;
     if let (Err(error), false, Some(job)) = (&life, notes.written, spec.candidates.job()) {
         notes.write(job, error);
     }
     let RestartSpec { healing: options, encryption_key, any_owner, quiet, .. } = spec;
-    see_through(life?, Constants { options, encryption_key, key, any_owner, quiet }, strays).await
+    Ok((life?, Constants { options, encryption_key, key, any_owner, quiet }))
 }
 
 /// What happens at a restart before its controller has the journal.

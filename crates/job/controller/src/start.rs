@@ -1,14 +1,14 @@
-//! How a job begins: a new one ([`run`]), and what that has in common with one that goes on ([`crate::restart`]).
+//! How a job begins: a new one ([`first_life`]), and what that has in common with one that goes on ([`crate::restart`]).
 
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::RunError;
-use crate::healing::{self, Constants, HealingOptions, Life, see_through};
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{InputReader, Source};
 use crate::journal_file::Journal;
 use crate::journaling;
+use crate::life::{Constants, HealingOptions, Life};
 use crate::manifest::{self, numbers};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
@@ -317,18 +317,18 @@ pub(crate) fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, 
     })
 }
 
-/// Runs a new job to its end. Returns its exit code.
+/// The first life of a new job.
 ///
 /// # Errors
-/// See [`RunError`].
-pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
+/// What keeps it from beginning.
+pub(crate) async fn first_life(mut spec: RunSpec, signals: Signals) -> Result<(Life, Constants), RunError> {
     let key = load_key(spec.encryption_key.as_deref())?;
     let base = spec.checkpoints.map(|base| std::path::absolute(&base).unwrap_or(base));
     if let Some(path) = &base {
         try_below(path).map_err(|source| RunError::CheckpointDirectory { path: path.clone(), source })?;
     }
     let plan = plan(&spec.periodic, None)?;
-    let (healing, (signals, strays)) = (healing::begin(spec.healing)?, Signals::new());
+    let healing = spec.healing.begin()?;
     removal::expire(spec.quiet)?;
     let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
@@ -380,7 +380,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     };
     let life = begin(beginning, reached, embedded).await?;
     let constants = Constants { options: spec.healing, encryption_key: spec.encryption_key, key, any_owner: false, quiet: spec.quiet };
-    see_through(life, constants, strays).await
+    Ok((life, constants))
 }
 
 /// Those that are not among the nodes.

@@ -61,7 +61,7 @@ pub fn replace(old: &[Option<NodeIndex>], nodes: u32) -> Result<Vec<NodeIndex>, 
 /// A node that a rank could move to.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    /// Which.
+    /// Its number.
     pub node: NodeIndex,
     /// Ranks that are on it or on their way to it.
     pub ranks: u32,

@@ -115,6 +115,7 @@ pub struct Operation {
     /// When it took effect: a checkpoint was to be published, a rank was on its target.
     pub decided: Option<u64>,
     /// What became of it.
+    #[serde(flatten)]
     pub outcome: Outcome,
     /// How long ranks stood still for it, microseconds.
     pub stopped_us: Option<u64>,

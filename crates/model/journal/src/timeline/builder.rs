@@ -159,6 +159,8 @@ impl Builder {
         for operation in timeline.operations.iter_mut().filter(|operation| operation.outcome == Outcome::UnderWay) {
             operation.end = end.max(operation.begin);
         }
+        // A phase is told of when it is over: what was part of another one comes before it.
+        timeline.operations.iter_mut().for_each(|operation| operation.phases.sort_by_key(|step| step.begin));
         timeline.operations.sort_by_key(|operation| operation.begin);
         let tolerance = (end.saturating_sub(timeline.begin) / TOLERANCE).max(LEAST_TOLERANCE);
         timeline.tracks = self.history.tracks(&timeline.operations, end, tolerance);
@@ -427,14 +429,16 @@ impl Operation {
         }
     }
 
-    /// A phase is over. Several ranks may tell of the same one: it lasts from the first to the last of them.
+    /// A phase is over. Phases follow each other, but for those that ranks tell of while they are rebuilt: such a phase lasts from the
+    /// first to the last of the ranks.
     fn add(&mut self, step: Step) {
-        let step = Step { begin: step.begin.clamp(self.begin, step.end.max(self.begin)), end: step.end.max(self.begin), ..step };
-        match self.phases.iter_mut().find(|known| known.phase == step.phase) {
-            Some(known) if matches!(step.phase, Phase::Read | Phase::Rebuild) => {
-                (known.begin, known.end) = (known.begin.min(step.begin), known.end.max(step.end));
-            }
-            _ => self.phases.push(step),
+        let beside = matches!(step.phase, Phase::Read | Phase::Rebuild);
+        let mut others = self.phases.iter().filter(|known| !beside && !matches!(known.phase, Phase::Read | Phase::Rebuild));
+        let begin = others.next_back().map_or(self.begin, |last| last.end).max(step.begin);
+        let step = Step { begin, end: step.end.max(begin), ..step };
+        match self.phases.iter_mut().find(|known| beside && known.phase == step.phase) {
+            Some(known) => (known.begin, known.end) = (known.begin.min(step.begin), known.end.max(step.end)),
+            None => self.phases.push(step),
         }
     }
 }

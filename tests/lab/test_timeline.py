@@ -127,7 +127,7 @@ class OfAJob(Rewrites):
 
         text = self.timeline(name)
         self.assertLessEqual(max(map(len, text.splitlines()[3:])), 100)
-        for part in (name, "rank 0", "rank 1", "C1", "▓", "checkpoint 1 ", "move of rank 1 from node2 to node1, live", "precopy", "all ranks ended well"):
+        for part in (name, "rank 0", "rank 1", "▓", "checkpoint 1 ", "move of rank 1 from node2 to node1, live", "precopy", "all ranks ended well"):
             self.assertIn(part, text)
 
         drawing = xml.etree.ElementTree.fromstring(self.timeline(name, "--format", "svg"))

@@ -111,6 +111,8 @@ pub fn render(timeline: &Timeline, title: &str) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.job(timeline, title);
     writer.nodes(timeline);
+    // Tracks first, which have no time; then events by time, those of a track as they came.
+    writer.packets.sort_by_key(|packet| packet.timestamp);
     Trace { packet: writer.packets }.encode_to_vec()
 }
 

@@ -270,3 +270,57 @@ fn operations_that_overlap_have_tracks_of_their_own() {
     let trace = perfetto::render(&journal.put(4_000, Event::KillAsked).timeline(), "j");
     assert_eq!(decoded(&trace)["j / moves"].len(), 2);
 }
+
+/// Entries in no sensible order, drawn from a seed.
+fn senseless(seed: u64) -> Journal {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut draw = |bound: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    let mut journal = Journal::default();
+    for _ in 0..draw(40) {
+        let node = ["", "a", "a node with a name that is longer than it should be"][draw(3) as usize];
+        let number = if draw(9) == 0 { u64::MAX } else { draw(5_000_000) };
+        let event = match draw(12) {
+            0 => Event::JobRestarted {
+                checkpoint: number,
+                ranks: draw(6) as u32,
+                hosts: Vec::new(),
+                settings: BTreeMap::new(),
+                release: String::new(),
+                interval: String::new(),
+            },
+            1 | 2 => Event::Placed { places: BTreeMap::from([(node.to_owned(), Ranks::from(vec![(draw(3) as u32, draw(40) as u32)]))]) },
+            3 => Event::RankStarted,
+            4 => Event::Resumed { us: number },
+            5 => Event::RankSignal { signal: 9 },
+            6 => Event::PhaseDone {
+                phase: [Phase::Save, Phase::Precopy, Phase::Move][draw(3) as usize],
+                us: number,
+                checkpoint: Some(draw(3)),
+            },
+            7 => Event::PhaseDone { phase: [Phase::Read, Phase::Suspend, Phase::Undo][draw(3) as usize], us: number, checkpoint: None },
+            8 => Event::RoundDone { round: 1, bytes: number, us: number, left: None },
+            9 => Event::MigrationDecided { from: node.into(), to: "b".into() },
+            10 => Event::NodeLost { why: "x".into(), ranks: Ranks::from(vec![(0, draw(9) as u32)]) },
+            _ => Event::Ended { status: 0, cause: Cause::Done },
+        };
+        journal = journal.of(draw(100_000), Some(draw(6) as u32), node, event);
+        if let Some(last) = journal.0.last_mut().filter(|_| draw(30) == 0) {
+            last.at = number;
+        }
+    }
+    journal
+}
+
+#[test]
+fn whatever_a_journal_holds_it_is_drawn() {
+    for seed in 0..3_000 {
+        let timeline = senseless(seed).timeline();
+        assert!(text::render(&timeline, "x", seed as usize % 150).lines().count() > 5);
+        assert!(svg::render(&timeline, "x").ends_with("</svg>\n"));
+        decoded(&perfetto::render(&timeline, "x"));
+        serde_json::to_string(&timeline).unwrap();
+    }
+}

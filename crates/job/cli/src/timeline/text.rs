@@ -3,9 +3,10 @@
 
 use super::names;
 use super::scale::Scale;
+use mend_journal::ranks::Ranks;
 use mend_journal::text;
 use mend_journal::timeline::{Activity, Mark, MarkKind, Operation, Outcome, Span, Timeline, What};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ranks up to here have a line each.
 const SINGLE: u64 = 16;
@@ -48,8 +49,9 @@ fn weight(activity: Activity) -> usize {
 /// All of it, `width` columns wide. `title`: the job, for people.
 pub fn render(timeline: &Timeline, title: &str, width: usize) -> String {
     let rows = names::rows(timeline, SINGLE);
-    let names: Vec<String> = rows.iter().map(|row| names::shortened(&names::ranks(&row.ranks), MAX_NAME)).collect();
-    let margin = names.iter().take(MAX_ROWS).map(|name| name.chars().count()).max().unwrap_or(0).max(3) + 2;
+    let single = rows.iter().all(|row| row.ranks.count() == 1);
+    let longest = rows.iter().map(|row| names::ranks(&row.ranks).chars().count()).max().unwrap_or(0);
+    let margin = if single { longest.clamp(3, MAX_NAME) } else { MAX_NAME } + 2;
     let columns = width.saturating_sub(margin).max(MIN_COLUMNS);
     let chart = Chart { timeline, scale: Scale::of(timeline), columns };
     let line = |name: &str, cells: String| format!("{name:margin$}{cells}").trim_end().to_owned();
@@ -58,11 +60,12 @@ pub fn render(timeline: &Timeline, title: &str, width: usize) -> String {
     lines.push(line("", labels));
     lines.push(line("", axis));
     lines.push(line("job", chart.job()));
-    for (row, name) in rows.iter().zip(&names).take(MAX_ROWS) {
-        lines.push(line(name, chart.row(row)));
+    let rows = chart.rows(&rows, single);
+    for (ranks, cells) in rows.iter().take(MAX_ROWS) {
+        lines.push(line(&names::shortened(&names::ranks(ranks), MAX_NAME), cells.clone()));
     }
     if rows.len() > MAX_ROWS {
-        lines.push(line("", format!("… {} more; --format svg and --json have all", rows.len() - MAX_ROWS)));
+        lines.push(line("", format!("… {} more; --json has all", rows.len() - MAX_ROWS)));
     }
     lines.push(String::new());
     lines.extend(chart.legend(width));
@@ -161,6 +164,25 @@ impl Chart<'_> {
             cells[*self.columns_of(life.begin, life.end).end()] = '┤';
         }
         cells.into_iter().collect()
+    }
+
+    /// The lines of all ranks. Those of many that look the same are one.
+    fn rows(&self, rows: &[names::Row<'_>], single: bool) -> Vec<(Ranks, String)> {
+        let mut lines: Vec<(Ranks, String)> = Vec::new();
+        let mut known: BTreeMap<(String, Vec<Option<&str>>), usize> = BTreeMap::new();
+        for row in rows {
+            let cells = self.row(row);
+            // Names of nodes stand only where there is room for them.
+            let key = (cells.clone(), stays(row.spans).map(|stay| stay.first().and_then(|span| span.node.as_deref())).collect());
+            match known.get(&key).filter(|_| !single) {
+                Some(at) => lines[*at].0 = Ranks::from([Vec::from(lines[*at].0.clone()), Vec::from(row.ranks.clone())].concat()),
+                None => {
+                    known.insert(key, lines.len());
+                    lines.push((row.ranks.clone(), cells));
+                }
+            }
+        }
+        lines
     }
 
     /// The line of some ranks.

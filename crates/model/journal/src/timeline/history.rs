@@ -5,6 +5,9 @@ use crate::event::Phase;
 use crate::ranks::Ranks;
 use std::collections::BTreeMap;
 
+/// Checkpoints' stops on all tracks together; of more, the newest are drawn.
+const MAX_STOPS: usize = 1_000_000;
+
 /// Being somewhere.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stay {
@@ -173,20 +176,26 @@ impl History {
             }
         }
         let moving: Ranks = moves.keys().copied().collect();
-        let mut tracks = Vec::new();
-        let mut alike = Vec::new();
+        let (mut alone, mut alike) = (Vec::new(), Vec::new());
         for group in self.groups {
             let moved = group.ranks.intersection(&moving);
             for rank in Vec::from(moved.clone()).into_iter().flat_map(|(first, last)| first..=last) {
-                let own = moves.get(&rank).map_or(&[][..], Vec::as_slice);
-                tracks.push(Track { ranks: Ranks::from_iter([rank]), spans: spans(&group.stays, &[own, &stops].concat(), end) });
+                alone.push((rank, group.stays.clone()));
             }
             let ranks = group.ranks.without(&moved);
             if !ranks.is_empty() {
                 alike.push((ranks, group.stays));
             }
         }
-        tracks.extend(joined(alike, tolerance).into_iter().map(|(ranks, stays)| Track { ranks, spans: spans(&stays, &stops, end) }));
+        let alike = joined(alike, tolerance);
+        stops.sort_by_key(|stop| stop.begin);
+        stops.drain(..stops.len().saturating_sub(MAX_STOPS / (alone.len() + alike.len()).max(1)));
+        let mut tracks: Vec<Track> = Vec::new();
+        for (rank, stays) in alone {
+            let own = moves.get(&rank).map_or(&[][..], Vec::as_slice);
+            tracks.push(Track { ranks: Ranks::from_iter([rank]), spans: spans(&stays, &[own, &stops].concat(), end) });
+        }
+        tracks.extend(alike.into_iter().map(|(ranks, stays)| Track { ranks, spans: spans(&stays, &stops, end) }));
         tracks.sort_by_key(|track| Vec::from(track.ranks.clone()).first().copied());
         tracks
     }

@@ -53,6 +53,8 @@ pub enum Command {
     Undrain(Undrain),
     /// Show what happened to a job, running or ended: its journal.
     Log(Log),
+    /// Show when what happened to a job, running or ended, as a chart.
+    Timeline(Timeline),
     /// Show what stands in the way of saving a running job, rank by rank.
     Explain(Verb),
     /// End a running job.
@@ -266,6 +268,42 @@ pub struct Log {
     pub follow: bool,
     /// Print JSON
     #[arg(long)]
+    pub json: bool,
+}
+
+/// How a timeline is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A chart for the terminal, and a table of checkpoints, moves and restarts
+    Text,
+    /// A drawing for a browser or a document
+    Svg,
+    /// A trace for ui.perfetto.dev
+    Perfetto,
+}
+
+/// `mend timeline`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend timeline                                    of the job that runs, or ended last
+  mend timeline lmp-3f2a --output job.svg          as a drawing
+  mend timeline --output job.pftrace               as a trace: open it at ui.perfetto.dev
+  mend timeline --json | jq '.operations[-1]'      the last checkpoint, move or restart
+
+All of it is from the job's journal. A line stands for a rank, or for ranks that did the same. In JSON, times are \
+microseconds since 1970.")]
+pub struct Timeline {
+    /// The job; default: the only one there is
+    pub job: Option<String>,
+    /// How it is drawn; default: as FILE's name ends (.svg, .pftrace), else text
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub format: Option<Format>,
+    /// Write it there instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "format")]
     pub json: bool,
 }
 

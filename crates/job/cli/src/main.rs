@@ -1,7 +1,7 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `launch` what `run` and `restart` do, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
@@ -15,6 +15,7 @@ mod migrate;
 mod mpiexec;
 mod removal;
 mod report;
+mod timeline;
 mod verbs;
 
 use arguments::{Arguments, Command};
@@ -71,6 +72,7 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Kill(verb) => verbs::kill(verb).await,
             Command::Rm(remove) => removal::run(&remove),
             Command::Log(log) => journal::log(log).await,
+            Command::Timeline(arguments) => timeline::run(&arguments),
             Command::Image(command) => image::image(command),
             Command::Version(version) => verbs::version(&version),
             Command::Settings => {

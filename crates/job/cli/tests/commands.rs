@@ -1,6 +1,9 @@
 //! What `mend` prints and how it ends, as people see it: every verb's help, and the errors they meet first. Each is a snapshot in
 //! `snapshots/`; one that changes is looked at and accepted (CONTRIBUTING.md says how).
 
+use mend_journal::event::{Cause, Entry, Event};
+use mend_journal::frame;
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -116,10 +119,37 @@ fn errors_say_what_was_wrong_and_what_to_do() {
         ("run-with-a-bad-interval", &["run", "--interval", "often", "true"]),
         ("run-with-a-bad-key", &["run", "--encryption-key", "text", "true"]),
         ("run-with-a-bad-tier", &["run", "--tiers", "cloud", "true"]),
+        ("timeline-of-a-job-without-a-journal", &["timeline", "lmp"]),
+        ("timeline-of-no-such-job", &["timeline", "lmp-4"]),
+        ("timeline-in-no-such-format", &["timeline", "--format", "png"]),
+        ("timeline-in-two-formats", &["timeline", "--format", "svg", "--json"]),
         ("undrain-what-is-not-drained", &["undrain", "a"]),
     ];
     for (name, arguments) in cases {
         snapshot(home.path(), name, arguments, &[]);
+    }
+}
+
+#[test]
+fn a_timeline_is_drawn_as_its_file_is_named() {
+    let home = with_a_job();
+    let event = |seq, at, event| Entry { seq, at, node: None, rank: None, event };
+    let places = BTreeMap::from([("a".to_owned(), [0, 1].into_iter().collect()), ("b".into(), [2, 3].into_iter().collect())]);
+    let (command, hosts, settings) = (vec!["lmp".into()], Vec::new(), BTreeMap::new());
+    let started = Event::JobStarted { command, ranks: 4, hosts, settings, release: "1".into(), interval: String::new() };
+    let of_rank = |rank: u32| Entry { rank: Some(rank), ..event(3 + u64::from(rank), 1_005_000_000, Event::RankStarted) };
+    let begin = [event(1, 1_000_000_000, started), event(2, 1_000_100_000, Event::Placed { places })];
+    let end = [event(7, 1_060_000_000, Event::Ended { status: 0, cause: Cause::Done })];
+    let entries: Vec<Entry> = begin.into_iter().chain((0..4).map(of_rank)).chain(end).collect();
+    let journal: Vec<u8> = [frame::file_head().to_vec()].into_iter().chain(entries.iter().filter_map(frame::encode)).flatten().collect();
+    std::fs::write(home.path().join("jobs/lmp-3f2a9c/journal"), journal).unwrap();
+    snapshot(home.path(), "timeline-of-a-job", &["timeline"], &[]);
+    snapshot(home.path(), "timeline-as-json", &["timeline", "--json"], &[]);
+    snapshot(home.path(), "timeline-into-no-directory", &["timeline", "--output", "absent/job.svg"], &[]);
+    for (file, begin) in [("job.svg", &b"<svg "[..]), ("job.pftrace", b"\x0a"), ("job.txt", b"lmp-3f2a9c: lmp")] {
+        let said = mend(home.path(), &["timeline", "--output", file], &[]);
+        assert!(said.status.success() && said.stdout.is_empty() && said.stderr.is_empty(), "{said:?}");
+        assert!(std::fs::read(home.path().join(file)).unwrap().starts_with(begin), "{file}");
     }
 }
 

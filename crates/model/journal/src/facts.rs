@@ -52,6 +52,29 @@ pub enum Phase {
     Other,
 }
 
+impl Phase {
+    /// Its name, as short as it can be.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Inspect => "inspect",
+            Self::Suspend => "suspend",
+            Self::Save => "save",
+            Self::Keep => "keep",
+            Self::Resume => "resume",
+            Self::Write => "write",
+            Self::Precopy => "precopy",
+            Self::Wait => "wait",
+            Self::Move => "move",
+            Self::Connect => "connect",
+            Self::Undo => "undo",
+            Self::Read => "read",
+            Self::Rebuild => "rebuild",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// Why a checkpoint or migration failed, as a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

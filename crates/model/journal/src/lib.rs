@@ -1,7 +1,7 @@
 //! The journal of a job: its events, their frames in a file, what they add up to, how they read in English.
 //!
 //! Reading order: [`event`] (what can happen), [`frame`] (how it stands in a file), [`state`] (what all events add up to) and [`sum`] (how they do),
-//! [`compact`] (how the file stays small), [`text`] (how events read).
+//! [`compact`] (how the file stays small), [`text`] (how events read), [`timeline`] (when what happened).
 //!
 //! Invariants: events that this release does not know are kept and passed over, never a reason to refuse the journal; what
 //! [`compact::compact`] leaves adds up to the same state as what it was given; whatever bytes a file holds, reading it ends.
@@ -17,6 +17,8 @@ pub mod ranks;
 pub mod state;
 pub mod sum;
 pub mod text;
+pub mod timeline;
 
 pub use event::{Entry, Event};
 pub use state::State;
+pub use timeline::Timeline;

@@ -46,6 +46,40 @@ impl Ranks {
             self.0.insert(at, (first, rank - 1));
         }
     }
+
+    /// Those that are in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let (mut one, mut two) = (self.0.iter().peekable(), other.0.iter().peekable());
+        let mut common = Vec::new();
+        while let (Some((first, last)), Some((from, to))) = (one.peek(), two.peek()) {
+            let (begin, end) = (*first.max(from), *last.min(to));
+            if begin <= end {
+                common.push((begin, end));
+            }
+            let passed = if last <= to { &mut one } else { &mut two };
+            passed.next();
+        }
+        Self(common)
+    }
+
+    /// Those that are not in the other.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        let mut left = Vec::new();
+        for (first, last) in &self.0 {
+            // What is left of the run begins there; nothing, past the last rank that there can be.
+            let mut begin = Some(*first);
+            for (from, to) in other.0.iter().filter(|(from, to)| from <= last && to >= first) {
+                if let Some(begin) = begin.filter(|begin| begin < from) {
+                    left.push((begin, from - 1));
+                }
+                begin = to.checked_add(1);
+            }
+            left.extend(begin.filter(|begin| begin <= last).map(|begin| (begin, *last)));
+        }
+        Self(left)
+    }
 }
 
 impl From<Vec<(u32, u32)>> for Ranks {
@@ -100,6 +134,24 @@ mod tests {
                 prop_assert!((0..12).all(|rank| ranks.contains(rank) == model.contains(&rank)));
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_compared_as_sets(one in proptest::collection::btree_set(0u32..20, 0..20), other in proptest::collection::btree_set(0u32..20, 0..20)) {
+            let ranks = |set: &BTreeSet<u32>| set.iter().copied().collect::<Ranks>();
+            prop_assert_eq!(ranks(&one).intersection(&ranks(&other)), ranks(&(&one & &other)));
+            prop_assert_eq!(ranks(&one).without(&ranks(&other)), ranks(&(&one - &other)));
+        }
+    }
+
+    #[test]
+    fn the_last_rank_that_there_can_be_is_no_exception() {
+        let all = Ranks::from(vec![(0, u32::MAX)]);
+        let last = Ranks::from(vec![(u32::MAX, u32::MAX)]);
+        assert_eq!(all.without(&last), Ranks::from(vec![(0, u32::MAX - 1)]));
+        assert_eq!(all.intersection(&last), last);
+        assert!(all.without(&all).is_empty());
     }
 
     #[test]

@@ -16,15 +16,9 @@ import time
 
 from side_by_side import main, report
 import melt
-from cluster import Lab
+from cluster import DAEMON_KILLED, OTHERS, Lab
 
-OTHERS = """
-own=$(readlink /proc/$$/ns/net) all=
-for process in /proc/[0-9]*; do
-  [ "$(readlink $process/ns/net)" = "$own" ] && [ ${process#/proc/} != $$ ] && all="$all ${process#/proc/}"
-done
-"""
-DAEMON_KILLED = OTHERS + 'for pid in $all; do [ "$(cat /proc/$pid/comm)" = mendd ] && kill -KILL $pid; done 2>/dev/null; true'
+# All of a node stands still.
 ALL_STOPPED = OTHERS + "kill -STOP $all 2>/dev/null; true"
 
 

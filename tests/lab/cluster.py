@@ -279,6 +279,21 @@ class Machine:
         return re.findall(r"^mend: job (\S+):", job.stderr(), re.MULTILINE)[-1]
 
 
+# All processes of a lab node, known by its network, but the shell that looks.
+OTHERS = """
+own=$(readlink /proc/$$/ns/net) all=
+for process in /proc/[0-9]*; do
+  [ "$(readlink $process/ns/net)" = "$own" ] && [ ${process#/proc/} != $$ ] && all="$all ${process#/proc/}"
+done 2>/dev/null
+"""
+DAEMON_KILLED = OTHERS + 'for pid in $all; do [ "$(cat /proc/$pid/comm)" = mendd ] && kill -KILL $pid; done 2>/dev/null; true'
+# In a session of its own; the shell ends when it is ready.
+DAEMON = 'rm -f "$1"; mkfifo "$1"; setsid "$0" --name "$2" --ready-fd 3 3>"$1" >/dev/null 2>&1 </dev/null & read -r ready <"$1"'
+RANK_KILLED = OTHERS + """for pid in $all; do
+  tr '\\0' '\\n' </proc/$pid/environ | grep -qx "MEND_RANK=$1" && kill -"$2" $pid && exit 0
+done 2>/dev/null; exit 1"""
+
+
 class Lab(Machine):
     """Nodes made of namespaces; commands run on `head`."""
 
@@ -319,3 +334,17 @@ class Lab(Machine):
 
     def kill(self, node):
         self.lab("kill", "--name", self.name, node)
+
+    def kill_daemon(self, node):
+        """With it die its ranks. The node stays, and says at once that nobody listens any more."""
+        self.on(node, "sh", "-c", DAEMON_KILLED)
+
+    def start_daemon(self, node, directory):
+        """Another one, where one was killed; something about it lies in the directory."""
+        started = self.on(node, "bash", "-c", DAEMON, os.path.join(BIN, "mendd"), os.path.join(directory, f"ready-{node}"), node)
+        if started.returncode:
+            raise Failed(f"no daemon on {node}: {started.stderr}")
+
+    def kill_rank(self, node, rank, number):
+        """Sends a signal to a rank that is on the node. False if it is not."""
+        return self.on(node, "sh", "-c", RANK_KILLED, "sh", str(rank), str(number)).returncode == 0

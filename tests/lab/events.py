@@ -6,8 +6,8 @@
 A scenario is an application (LAMMPS, IMB-MPI1, a checksummed storm of messages, compute-and-reduce, or a program of
 tests/apps/conformance, each of which has a part of MPI under way), 2 or 4 ranks, 1 to 3 nodes and what the channels are
 made of. All is drawn from the seed; the applications come in turn, in an order drawn once. While its job runs, events
-come at random moments; a restart kills the job and continues it from its last checkpoint, on hosts drawn anew. What comes
-out must be what an undisturbed run on default channels says. Goes on until N events (or M minutes) are over. The seed and
+come at random moments; a restart kills the job and continues it from its last checkpoint, on hosts drawn anew. A job that has
+a checkpoint goes on by itself when a daemon, or a rank, is killed. What comes out must be what an undisturbed run on default channels says. Goes on until N events (or M minutes) are over. The seed and
 the number of the scenario are printed with every failure: with --scenario only that one is run again.
 """
 
@@ -27,6 +27,9 @@ from cluster import Failed, Lab, Tally, compile_mpi, find_imb, find_lammps, imb_
 from test_conformance import DISTURBED, NOT_RESTARTED, OTHER_CHANNELS, compiled, right  # noqa: E402
 
 KILLED = 137
+KINDS = ("checkpoint", "migrate", "restart", "lose", "crash")
+# What ends a rank, by its number: SIGKILL, SIGSEGV, SIGBUS, SIGABRT.
+SIGNALS = (9, 11, 7, 6)
 # Events of one scenario, at most: few enough that 200 events see every application.
 EVENTS = 10
 # Seconds that a job may take to be gone whose first process ends.
@@ -80,7 +83,7 @@ class Scenario:
     def events(self):
         """What may happen to it."""
         kinds = ["checkpoint"] * 3 + ["migrate"] * 3
-        return kinds if self.name in NOT_RESTARTED else kinds + ["restart"] * 2
+        return kinds if self.name in NOT_RESTARTED else kinds + ["restart"] * 2 + ["lose", "crash"]
 
     def differences(self, plain, shaken):
         again = replays(output(shaken, "stderr"))
@@ -105,8 +108,9 @@ class Shaker:
         self.random = scenario.random
         self.all = [f"node{i + 1}" for i in range(scenario.nodes)]
         self.hosts = self.all
-        self.done = {"checkpoint": 0, "migrate": 0, "restart": 0}
+        self.done = dict.fromkeys(KINDS, 0)
         self.checkpoints = 0
+        self.healed = 0
         self.name = None
         self.job = None
 
@@ -146,13 +150,16 @@ class Shaker:
         return self.job.poll() is not None
 
     def event(self):
-        possible = {"checkpoint": True, "migrate": len(self.hosts) > 1, "restart": self.checkpoints > 0}
+        safe = self.checkpoints > 0
+        possible = {"checkpoint": True, "migrate": len(self.hosts) > 1, "restart": safe, "lose": safe and len(self.hosts) > 1, "crash": safe}
         kind = self.random.choice([kind for kind in self.scenario.events() if possible[kind]])
         if kind == "checkpoint":
             happened = self.verb("checkpoint", self.name)
             self.checkpoints += happened
         elif kind == "migrate":
             happened = self.verb("migrate", self.name, str(self.random.randrange(self.scenario.ranks)))
+        elif kind in ("lose", "crash"):
+            happened = self.harm(kind)
         else:
             # The job may end by itself just before.
             happened = self.verb("kill", self.name) and self.job.finish(None) == KILLED
@@ -164,6 +171,31 @@ class Shaker:
                 self.wait_until_running()
         self.done[kind] += happened
         return happened
+
+    def harm(self, kind):
+        """Kills a daemon that has ranks, or a rank, and waits until the job has gone on. False if it ended meanwhile."""
+        rank = self.random.randrange(self.scenario.ranks)
+        try:
+            node = self.lab.places(self.name)[rank]
+        except (StopIteration, TypeError, Failed):
+            # It has ended, or is about to.
+            self.ends()
+            return False
+        if kind == "lose":
+            self.lab.kill_daemon(node)
+        elif not self.lab.kill_rank(node, rank, self.random.choice(SIGNALS)):
+            return False
+        went_on = lambda: self.job.stderr().count("goes on by itself") > self.healed
+        while not went_on() and self.job.poll() is None:
+            time.sleep(0.02)
+        if kind == "lose":
+            self.lab.start_daemon(node, self.directory)
+        if not went_on():
+            # All had ended before.
+            return False
+        self.healed += 1
+        self.wait_until_running()
+        return True
 
     def run(self, quota):
         self.start()
@@ -216,7 +248,7 @@ def main():
         "iters": compile_mpi("mpi_iters.c", os.path.join(work, "iters")),
         **compiled(work, DISTURBED),
     }
-    total = {"checkpoint": 0, "migrate": 0, "restart": 0}
+    total = dict.fromkeys(KINDS, 0)
     tally, baselines = Tally(), {}
     began = time.monotonic()
 
@@ -234,6 +266,8 @@ def main():
         return f"scenario {number}: {scenario}: {counts}; equal ({sum(total.values())} events so far)"
 
     with Lab(3) as lab:
+        lab.set("MEND_ON_FAILURE", "restart")
+        lab.set("MEND_RETRIES", "100")
         if arguments.scenario is None:
             numbers = itertools.takewhile(lambda _: more(), itertools.count())
         else:

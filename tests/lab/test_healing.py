@@ -10,25 +10,13 @@ import time
 import unittest
 
 from cases import InDirectory, OnMachine
-from cluster import BIN, Lab, compile_mpi
+from cluster import OTHERS, Lab, compile_mpi
 
 # Prints what it reads, and stays where it is told to, without a child.
 READER = 'while read -r line; do echo "got $line"; case $line in stay*) while [ ! -e go ]; do :; done;; esac; done; echo end'
 
-# A daemon in its own session, and the end of this shell when it is ready.
-DAEMON = 'rm -f "$1"; mkfifo "$1"; setsid "$0" --name "$2" --ready-fd 3 3>"$1" >/dev/null 2>&1 </dev/null & read -r ready <"$1"'
-
-# All processes of this node, known by its network, but the shell.
-OTHERS = """
-own=$(readlink /proc/$$/ns/net) all=
-for process in /proc/[0-9]*; do
-  [ "$(readlink $process/ns/net)" = "$own" ] && [ ${process#/proc/} != $$ ] && all="$all ${process#/proc/}"
-done
-"""
-# Stops them for so many seconds.
+# All of a node stands still for so many seconds.
 STOPPED = OTHERS + 'kill -STOP $all 2>/dev/null; sleep "$1"; kill -CONT $all 2>/dev/null'
-# Kills the daemon among them.
-DAEMON_KILLED = OTHERS + 'for pid in $all; do [ "$(cat /proc/$pid/comm)" = mendd ] && kill -KILL $pid; done 2>/dev/null; true'
 
 # Each rank counts in a file of its own: two writers of one file would show.
 WRITER = 'exec 3>>"$0-$MEND_RANK"; i=0; while :; do i=$((i + 1)); echo $i >&3; done'
@@ -66,15 +54,6 @@ class Heals(InDirectory):
     def record(self, name):
         return json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
 
-    def kill_daemon(self, node):
-        """The node stays, and says at once that nobody listens any more."""
-        self.lab.on(node, "sh", "-c", DAEMON_KILLED)
-
-    def start_daemon(self, node):
-        ready = os.path.join(self.directory, f"ready-{node}")
-        started = self.lab.on(node, "bash", "-c", DAEMON, os.path.join(BIN, "mendd"), ready, node)
-        self.assertEqual(started.returncode, 0, started.stderr)
-
 
 class Nodes(Heals):
     def test_a_node_dies_and_a_spare_takes_its_ranks(self):
@@ -103,10 +82,10 @@ class Nodes(Heals):
             self.lab.verb("checkpoint", name)
             places = self.lab.places(name)
             victim = places[times % 3]
-            self.kill_daemon(victim)
+            self.lab.kill_daemon(victim)
             self.again(job, name, times)
             self.assertNotIn(victim, self.lab.places(name))
-            self.start_daemon(victim)
+            self.lab.start_daemon(victim, self.directory)
         self.ends_well(job, 3)
 
     def test_a_daemon_dies_while_the_job_goes_on(self):
@@ -114,27 +93,27 @@ class Nodes(Heals):
         for pause in (0.3, 0.6, 0.9):
             job, name = self.start(4, "node1,node2", "--spares", "node3,node4")
             self.lab.verb("checkpoint", name)
-            self.kill_daemon("node2")
+            self.lab.kill_daemon("node2")
             time.sleep(pause)
-            self.kill_daemon("node1")
+            self.lab.kill_daemon("node1")
             job.wait_for(lambda: job.stderr().count("goes on by itself") == 2, "both failures were noticed")
             job.wait_for(lambda: "restored and run" in job.stderr().rpartition("goes on by itself")[2], "it has gone on")
             self.lab.running(job)
             self.assertEqual(set(self.lab.places(name)), {"node3", "node4"})
             self.ends_well(job, 4, "node3")
             for node in ("node1", "node2"):
-                self.start_daemon(node)
+                self.lab.start_daemon(node, self.directory)
             self.directory = tempfile.mkdtemp(dir=self.work)
 
     def test_without_a_checkpoint_or_where_it_is_not_wanted_it_ends(self):
         job, name = self.start(2, "node1,node2")
-        self.kill_daemon("node2")
+        self.lab.kill_daemon("node2")
         job.finish(75)
         self.assertIn("the job was stopped", job.stderr())
         self.assertNotIn("by itself", job.stderr())
         other, name = self.start(2, "node1,node3", "--on-failure", "stop")
         self.lab.verb("checkpoint", name)
-        self.kill_daemon("node3")
+        self.lab.kill_daemon("node3")
         other.finish(75)
         self.assertIn(f"`mend restart {name}` continues it", other.stderr())
         self.assertNotIn("by itself", job.stderr())
@@ -142,7 +121,7 @@ class Nodes(Heals):
     def test_where_no_node_is_left_it_waits_or_ends(self):
         job, name = self.start(2, "node1")
         self.lab.verb("checkpoint", name)
-        self.kill_daemon("node1")
+        self.lab.kill_daemon("node1")
         job.finish(75)
         self.assertIn(f"job {name} cannot go on by itself: none of the hosts node1 answers", job.stderr())
         self.assertIn("--wait-for-nodes", job.stderr())
@@ -150,12 +129,12 @@ class Nodes(Heals):
         self.assertEqual(ended["cause"]["code"], "unreachable")
         job, name = self.start(2, "node2", "--wait-for-nodes", "600")
         self.lab.verb("checkpoint", name)
-        self.kill_daemon("node2")
+        self.lab.kill_daemon("node2")
         job.wait_for(lambda: "the job waits for nodes" in job.stderr(), "it waits")
         self.assertEqual(next(one for one in self.lab.verb("ps") if one["id"] == name)["state"], "restarting")
         # A verb waits, too, and is answered by the next life.
         asked = subprocess.Popen(self.lab.command("checkpoint", name, "--json"), env=self.lab.environment, stdout=subprocess.PIPE)
-        self.start_daemon("node2")
+        self.lab.start_daemon("node2", self.directory)
         self.again(job, name, 1)
         self.assertEqual(json.loads(asked.communicate(timeout=60)[0])["number"], 2)
         self.ends_well(job, 2, "node2")
@@ -169,7 +148,7 @@ class Nodes(Heals):
             self.directory = tempfile.mkdtemp(dir=self.work)
             job, name = self.start(2, node, "--wait-for-nodes", "600")
             self.lab.verb("checkpoint", name)
-            self.kill_daemon(node)
+            self.lab.kill_daemon(node)
             job.wait_for(lambda: "the job waits for nodes" in job.stderr(), "it waits")
             end(name)
             job.finish(128 + signal.SIGTERM)

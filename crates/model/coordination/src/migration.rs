@@ -407,7 +407,14 @@ impl Migration {
                 return self.withdraw(now_us, Failure::Refused { rank, why });
             }
             State::Withdrawing if moving && self.begin_awaited => return self.end_precopy(),
-            State::Withdrawing => drop(self.waiting.remove(&rank)),
+            State::Withdrawing => {
+                self.waiting.remove(&rank);
+                let ends = moving && matches!(why, Refusal::Unasked(Unasked::Left | Unasked::Ended));
+                if ends && matches!(self.failure, Some(Failure::NotRebuilt { .. })) {
+                    // That is why its target had not all of it.
+                    self.failure = Some(Failure::Refused { rank, why });
+                }
+            }
             State::Suspending => {
                 self.failure.get_or_insert(Failure::Refused { rank, why });
                 self.waiting.remove(&rank);
@@ -478,6 +485,13 @@ impl Migration {
             State::Inspecting | State::Waiting if rank == self.rank => self.finish(now_us, Err(failure)),
             State::Precopying if rank == self.rank => self.withdraw(now_us, failure),
             State::Moving | State::Connecting if rank == self.rank => self.undo(now_us, failure),
+            State::Withdrawing | State::Undoing if rank == self.rank => {
+                // That is why its target had not all of it.
+                if !matches!(self.failure, Some(Failure::Cancelled { .. })) {
+                    self.failure = Some(failure);
+                }
+                self.advance(now_us)
+            }
             State::Suspending => {
                 self.failure.get_or_insert(failure);
                 self.advance(now_us)

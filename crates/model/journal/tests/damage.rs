@@ -39,6 +39,7 @@ fn event() -> impl Strategy<Value = Event> {
         }),
         Just(Event::RankStarted),
         Just(Event::ControllerDied),
+        (0u64..9).prop_map(|checkpoint| Event::GoesOn { cause: Cause::Killed, checkpoint }),
         Just(Event::KillAsked),
         (-3i32..300).prop_map(|status| Event::RankExited { status }),
         (1i32..64).prop_map(|signal| Event::RankSignal { signal }),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::failure::TargetTrouble;
-use mend_messages::agent::{Inspection, Saved};
+use mend_messages::agent::{Inspection, Saved, Unasked};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -183,4 +183,18 @@ proptest! {
         prop_assert_eq!(&suspended, &resumed);
         prop_assert_eq!(finished.unwrap().is_ok(), committed);
     }
+}
+
+#[test]
+fn that_a_rank_ended_says_why_its_target_has_not_all_of_it() {
+    let mut machine = precopying(None);
+    let broken = TargetTrouble::Told(crate::failure::Trouble { error: "the stream ends".into(), hint: String::new() });
+    machine.target_failed(10, Failure::NotRebuilt { rank: 0, node: 2, why: broken });
+    // Its agent may go first.
+    let mut other = machine.clone();
+    let finished = other.reply(11, 0, Reply::Unasked(Unasked::Left));
+    let gone = Refusal::Unasked(Unasked::Left);
+    assert!(matches!(&finished[..], [.., Action::Finish(Err(Failure::Refused { rank: 0, why }))] if *why == gone), "{finished:?}");
+    let finished = machine.lost(11, 0, Gone::Ended);
+    assert!(matches!(&finished[..], [.., Action::Finish(Err(Failure::Lost { rank: 0, how: Gone::Ended }))]), "{finished:?}");
 }

@@ -76,8 +76,7 @@ impl Builder {
             Event::Abort { .. } | Event::MessagesLost { .. } | Event::ObstacleFound { .. } => self.mark(MarkKind::Trouble, entry),
             Event::PassedOver { .. } | Event::NodeReconnected { .. } | Event::TierFailed { .. } => self.mark(MarkKind::Trouble, entry),
             Event::Interrupted { .. } | Event::KillAsked => self.mark(MarkKind::EndAsked, entry),
-            Event::Ended { .. } => self.end(entry, now),
-            Event::RestartFailed { .. } => self.end(entry, now),
+            Event::Ended { .. } | Event::RestartFailed { .. } | Event::GoesOn { .. } => self.end(entry, now),
             // The next controller writes this, whenever that begins.
             Event::ControllerDied => self.end(entry, self.before),
             Event::Compacted { state } => self.summary(state),

@@ -355,6 +355,7 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Event::MigrationUndone { code: Code::Other, error: "x".into(), hint: String::new() }),
         proptest::collection::vec(0u32..6, 0..4).prop_map(|ranks| Event::NodeLost { why: "x".into(), ranks: ranks.into_iter().collect() }),
         Just(Event::ControllerDied),
+        Just(Event::GoesOn { cause: Cause::Killed, checkpoint: 3 }),
         Just(Event::RestartFailed { cause: Cause::Done }),
         Just(Event::Ended { status: 0, cause: Cause::Done }),
         Just(Event::Unknown { event: "later".into(), data: serde_json::Value::Null }),

@@ -8,7 +8,7 @@ use mend_messages::agent::{
 use mend_messages::control::{
     Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, Precopied, RankStatus, StopReason,
 };
-use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Question, RestoreSource, Resumption, Stream, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreSource, Resumption, Stream, ToDaemon};
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
@@ -203,7 +203,7 @@ fn answer() -> Vec<Answer> {
         state: "running".into(),
         uptime_s: 60,
         hosts: vec!["node1".into(), "node2".into()],
-        ranks: vec![RankStatus { rank: 0, host: "node1".into(), state: "moving".into() }],
+        ranks: vec![RankStatus { rank: 0, host: "node1".into(), state: "moving".into(), ended: false }],
         last_checkpoint: Some(7),
         restart: Some(phases()),
         interval_s: Some(61.5),
@@ -388,7 +388,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     ]);
     all.extend(tier_reports().into_iter().map(FromDaemon::Tier));
     all.extend([
-        FromDaemon::Pong,
+        FromDaemon::Pong(NodeRoom { memory: 1 << 34, processors: 64, load: 1250 }),
         FromDaemon::Refused { error: "another release".into() },
         FromDaemon::StdinTaken { rank: 0 },
         FromDaemon::StdinHeld { rank: 0, again: 7, begun: 4096 },

@@ -115,11 +115,12 @@ fn name(text: &str) -> Result<String, Failure> {
 /// The ranks on a node, of all jobs that run. A job that ends meanwhile is passed over.
 async fn ranks_on(node: &str) -> Result<Vec<(Running, Rank)>, Failure> {
     let mut all = Vec::new();
-    for (directory, record) in record::list()?.into_iter().filter(|(directory, _)| directory.is_running()) {
+    // Between two lives a job has no rank anywhere, and its next life leaves drained nodes out.
+    for (directory, record) in record::list()?.into_iter().filter(|(directory, record)| directory.is_running() && !record.goes_on) {
         match client::ask(&directory, &record, &Ask::Status, |_| {}).await {
             Ok(Answer::Status(status)) => {
                 let job = Arc::new((directory, record));
-                let here = status.ranks.iter().filter(|rank| rank.host == node && lives(&rank.state));
+                let here = status.ranks.iter().filter(|rank| rank.host == node && !rank.ended);
                 all.extend(here.map(|rank| (Arc::clone(&job), rank.rank)));
             }
             _ if directory.is_running() => {
@@ -130,8 +131,4 @@ async fn ranks_on(node: &str) -> Result<Vec<(Running, Rank)>, Failure> {
         }
     }
     Ok(all)
-}
-
-fn lives(state: &str) -> bool {
-    !["exited", "signal"].iter().any(|ended| state.starts_with(ended))
 }

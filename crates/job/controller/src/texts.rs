@@ -180,6 +180,7 @@ impl Names {
         let rank = |(rank, &(node, moves, phase)): (usize, &(NodeIndex, bool, RankPhase))| RankStatus {
             rank: rank as u32,
             host: self.node(node).to_owned(),
+            ended: matches!(phase, RankPhase::Exited(_)),
             state: match phase {
                 RankPhase::Starting => "starting".into(),
                 RankPhase::Restoring(_) => "restoring".into(),

@@ -83,8 +83,10 @@ pub struct RankStatus {
     pub rank: Rank,
     /// Host name of its node.
     pub host: String,
-    /// "starting", "running", "moving", "exited 0", …
+    /// For people: "starting", "running", "moving", "exited 0", …
     pub state: String,
+    /// It has ended.
+    pub ended: bool,
 }
 
 /// State of a job.

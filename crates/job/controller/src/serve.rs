@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Verbs that may be connected at the same time; more wait.
@@ -33,7 +34,23 @@ struct Doors<E, W> {
     places: Semaphore,
 }
 
-/// Listens and serves until the event loop is gone. Returns the port.
+/// The doors of a job; they close when this is dropped.
+#[derive(Debug)]
+pub struct OpenDoors {
+    /// The TCP port.
+    pub port: u16,
+    directory: PathBuf,
+    _tasks: JoinSet<()>,
+}
+
+impl Drop for OpenDoors {
+    fn drop(&mut self) {
+        // One that stays is of no harm: nobody answers there.
+        let _ = std::fs::remove_file(self.directory.join(SOCKET_NAME));
+    }
+}
+
+/// Listens and serves.
 ///
 /// # Errors
 /// If no port can be had. A directory whose file system has no sockets is no error: the port remains.
@@ -43,7 +60,8 @@ pub async fn listen<E: Send + 'static>(
     secret: Secret,
     events: mpsc::Sender<E>,
     wrap: impl Fn(Ask, mpsc::UnboundedSender<Answer>) -> E + Send + Sync + 'static,
-) -> io::Result<u16> {
+) -> io::Result<OpenDoors> {
+    let mut tasks = JoinSet::new();
     let listener = TcpListener::bind((address, 0)).await?;
     let port = listener.local_addr()?.port();
     let (pending, refusals) = (Arc::default(), Arc::default());
@@ -51,7 +69,7 @@ pub async fn listen<E: Send + 'static>(
     match bind(directory) {
         Ok(listener) => {
             let doors = doors.clone();
-            tokio::spawn(async move {
+            tasks.spawn(async move {
                 loop {
                     doors.clone().welcome(listener.accept().await.map(|(stream, _)| stream.into())).await;
                 }
@@ -59,12 +77,12 @@ pub async fn listen<E: Send + 'static>(
         }
         Err(error) => tracing::info!(%error, "no socket in the job's directory: verbs come by TCP"),
     }
-    tokio::spawn(async move {
+    tasks.spawn(async move {
         loop {
             doors.clone().welcome(listener.accept().await.map(|(stream, _)| stream.into())).await;
         }
     });
-    Ok(port)
+    Ok(OpenDoors { port, directory: directory.to_owned(), _tasks: tasks })
 }
 
 impl<E: Send + 'static, W: Fn(Ask, mpsc::UnboundedSender<Answer>) -> E + Send + Sync + 'static> Doors<E, W> {
@@ -123,10 +141,4 @@ fn bind(directory: &Path) -> io::Result<UnixListener> {
     // The umask may allow others, or deny the owner.
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     Ok(listener)
-}
-
-/// Takes the socket away.
-pub fn close(directory: &Path) {
-    // One that stays is of no harm: nobody answers there.
-    let _ = std::fs::remove_file(directory.join(SOCKET_NAME));
 }

@@ -176,16 +176,14 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     let (more, asked) = mpsc::channel(1);
     let (taken, source) = beginning.input;
     let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
-    let doors = directory.path().to_owned();
-    let controller_port =
-        serve::listen(bind, directory.path(), secret.clone(), arrivals.clone(), Arrival::Ask).await.map_err(RunError::Listen)?;
+    let doors = serve::listen(bind, directory.path(), secret.clone(), arrivals.clone(), Arrival::Ask).await.map_err(RunError::Listen)?;
     let record = JobRecord {
         id: id.clone(),
         command: program.argv.clone(),
         size: places.len() as u32,
         hosts: reached.iter().map(|node| node.name.clone()).collect(),
         controller_host: client::host_name(),
-        controller_port,
+        controller_port: doors.port,
         controller_pid: std::process::id(),
         started: now(),
         epoch: directory.next_epoch(),
@@ -286,7 +284,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         reading.abort();
         let _ = reading.await;
     }
-    serve::close(&doors);
+    drop(doors);
     if let Some(embedded) = embedded {
         embedded.stop().await;
     }

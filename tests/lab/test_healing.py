@@ -88,6 +88,18 @@ class Nodes(Heals):
             self.lab.start_daemon(victim, self.directory)
         self.ends_well(job, 3)
 
+    def test_images_come_from_the_memory_of_partners(self):
+        """Nothing of a checkpoint is on a disk; what the lost node had, its partner has, too."""
+        job, name = self.start(3, "node1,node2,node3", "--tiers", "memory,partner")
+        for times, victim in ((1, "node2"), (2, "node1")):
+            self.lab.verb("checkpoint", name)
+            whole = lambda: self.lab.verb("checkpoints", name)[-1]["tiers"] == ["memory", "partner"]
+            job.wait_for(whole, "partners have their copies")
+            self.lab.kill_daemon(victim)
+            self.again(job, name, times)
+            self.assertNotIn(victim, self.lab.places(name))
+        self.ends_well(job, 3, "node3")
+
     def test_a_daemon_dies_while_the_job_goes_on(self):
         """The second one while ranks are rebuilt, or a moment before or after."""
         for pause in (0.3, 0.6, 0.9):

@@ -3,6 +3,7 @@
 use super::*;
 use crate::failure::TargetTrouble;
 use mend_messages::agent::{Inspection, Saved, Unasked};
+use mend_policy::precopy::Bounds;
 use proptest::prelude::*;
 
 #[derive(Debug, Clone, PartialEq)]

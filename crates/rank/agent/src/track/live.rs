@@ -39,6 +39,8 @@ pub(crate) struct LiveScan {
     /// Whether one may write now.
     devices_write: fn() -> bool,
     maps: File,
+    /// Memory is taken under observation while the threads stand still, and then only.
+    at_rest: bool,
 }
 
 /// Pages of a window that may have to be sent.
@@ -71,7 +73,7 @@ impl Tracker {
         let asks = procmap::at_or_after(maps.as_raw_fd(), 0).is_ok();
         let userfault = active.and_then(|active| active.userfault.as_ref()).map(AsRawFd::as_raw_fd).filter(|_| asks);
         let (before, after) = (self.hashes.before.lend(), self.hashes.after.lend());
-        Ok(LiveScan { userfault, before: (before, 0), at: 0, after, count: 0, void: devices_write(), devices_write, maps })
+        Ok(LiveScan { userfault, before: (before, 0), at: 0, after, count: 0, void: devices_write(), devices_write, maps, at_rest: false })
     }
 
     /// Before the threads are parked for the image that follows the rounds, which have this name: it holds what changed since they were sent.
@@ -123,18 +125,55 @@ impl LiveScan {
         Some(areas.map(bytes).sum())
     }
 
-    /// Makes ready to notice changes of what is mapped at the beginning of a range. Returns up to where in the range that is. `None`: it
-    /// cannot be done, and all of the range is left to the image.
+    /// Takes anonymous mappings, ascending, under observation: for windows, while the program's threads stand still.
     ///
-    /// Private mappings that follow each other are taken under observation all at once, as they are at this moment: what is observed and
-    /// what is not are different mappings to the kernel, which never joins them, and the program's mremap over both would fail. A file's
-    /// are none of them: its pages must not be protected (see [`super::protect`]).
+    /// Private mappings that follow each other are taken all at once, as they are at this moment: what is observed and what is not are
+    /// different mappings to the kernel, which never joins them, and the program's mremap over both would fail. That is why the threads
+    /// stand still: one that maps memory between the look and the taking could have a part of it taken. A file's mappings are none of
+    /// them: its pages must not be protected (see [`super::protect`]).
+    pub fn observe_at_rest(&mut self, pagemap: i32, areas: impl Iterator<Item = (u64, u64)>) {
+        self.at_rest = true;
+        let mut done = 0;
+        for (start, end) in areas {
+            let mut at = start.max(done);
+            while at < end {
+                match self.observe(pagemap, at) {
+                    Some(to) if to > at => at = to,
+                    _ => break,
+                }
+            }
+            done = at;
+        }
+    }
+
+    /// Makes ready to notice changes of what is mapped at the beginning of a range. Returns up to where in the range that is. `None`: it
+    /// cannot be done, and all of the range is left to the image, or to the next round.
     pub fn enter(&self, pagemap: i32, (start, end): (u64, u64), anonymous: bool) -> Option<u64> {
-        let Some(userfault) = self.protects(anonymous) else { return Some(end) };
+        if self.protects(anonymous).is_none() {
+            return Some(end);
+        }
+        let to = if self.at_rest { self.observed_to(pagemap, start) } else { self.observe(pagemap, start) };
+        to.map(|to| to.min(end))
+    }
+
+    /// Up to where mappings are observed that follow each other from an address on.
+    fn observed_to(&self, pagemap: i32, start: u64) -> Option<u64> {
+        let at = |address| procmap::at_or_after(self.maps.as_raw_fd(), address).ok().flatten();
+        let is_ready = |found: &procmap::Mapped, from| may_be_observed(found) && observed(pagemap, from);
+        let mut to = at(start).filter(|found| found.range.0 <= start && is_ready(found, start))?.range.1;
+        while let Some(next) = at(to).filter(|next| next.range.0 == to && is_ready(next, to)) {
+            to = next.range.1;
+        }
+        Some(to)
+    }
+
+    /// Takes the mappings that follow each other from an address on under observation. Returns up to where they reach.
+    fn observe(&self, pagemap: i32, start: u64) -> Option<u64> {
+        let userfault = self.userfault?;
         let mut taken: Option<(u64, u64)> = None;
         for _ in 0..8 {
             match self.neighbours(pagemap, start) {
-                Some((to, None)) => return Some(to.min(end)),
+                Some((to, None)) => return Some(to),
                 // To take only what was not observed: the rest keeps its protection.
                 Some((_, Some((from, to)))) if register_anew(userfault, from, to).is_ok() => {
                     taken = Some(taken.map_or((from, to), |before| (before.0.min(from), before.1.max(to))));

@@ -17,9 +17,11 @@
 
 mod window;
 
+use crate::capture::quiesced_process::HeldAllocator;
 use crate::capture::write_error::{STALL_LIMIT, WriteError};
 use crate::memory::maps::{self, Advice, Area, NODE_MEMORY};
 use crate::memory::pages::PAGE;
+use crate::park::park;
 use crate::track::{LiveScan, Noticed, Prepared, Tracker, devices_write};
 use mend_image::fixed::Fixed;
 use mend_image::record::{Mapping, mapping};
@@ -35,6 +37,8 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 use window::{Buffers, Out, Runs, read};
 
+/// How long threads may take to stop for the list of a round; those that have stopped wait for the others so long.
+const PARK_LIMIT: Duration = Duration::from_millis(50);
 /// Bytes of a window: a huge page, so that none is split by being protected in part.
 const WINDOW: u64 = 2 << 20;
 /// Regions that a window can have.
@@ -118,6 +122,8 @@ pub(crate) struct Precopy {
     round: Round,
     /// Of the round, by hashes.
     hashed: u64,
+    /// The threads are stopped for the list of a round. Not if they once did not stop at once.
+    parks: bool,
 }
 
 impl Precopy {
@@ -168,6 +174,7 @@ impl Precopy {
             moved: now,
             round: Round::default(),
             hashed: 0,
+            parks: true,
         };
         precopy.buffers.split().1[..raw.len()].copy_from_slice(&raw);
         precopy.waiting = (0, raw.len());
@@ -290,9 +297,34 @@ impl Precopy {
         round
     }
 
+    /// What is mapped, taken under observation. The threads stand still for that, for less than a millisecond and about two per GiB that is
+    /// observed for the first time: so the list is of one moment, and no mapping is taken in part. Where they do not stop at once, they
+    /// run on, and each mapping is taken when its turn comes.
+    fn areas(&mut self) -> Result<Vec<Area>, WriteError> {
+        let read = || maps::read().map_err(|error| WriteError::Pagemap(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
+        if !self.parks {
+            return read();
+        }
+        let allocator = HeldAllocator::hold();
+        let parked = match park(PARK_LIMIT) {
+            Ok(parked) => parked,
+            Err(_) => {
+                drop(allocator);
+                self.parks = false;
+                return read();
+            }
+        };
+        let areas = read()?;
+        let anonymous = areas.iter().filter(|area| sends(area) && area.is_anonymous()).map(|area| (area.start, area.end));
+        self.live.observe_at_rest(self.pagemap.as_raw_fd(), anonymous);
+        drop(parked);
+        drop(allocator);
+        Ok(areas)
+    }
+
     /// Begins a round: what is mapped now.
     fn list(&mut self, excluded: &[(u64, u64)]) -> Result<(), WriteError> {
-        let areas = maps::read().map_err(|error| WriteError::Pagemap(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let areas = self.areas()?;
         let mut without: Vec<_> = excluded.iter().copied().chain([self.buffers.range()]).collect();
         without.sort_unstable();
         let mut payload = Vec::new();

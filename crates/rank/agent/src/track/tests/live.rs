@@ -180,3 +180,37 @@ fn rounds_and_the_rest_say_what_memory_says_by_write_protection() {
 fn rounds_and_the_rest_say_what_memory_says_by_hashes() {
     run_live("hash");
 }
+
+/// Else a part of it may be, the kernel has two mappings where the program has one, and its mremap fails.
+#[test]
+fn what_is_mapped_after_the_threads_stood_still_is_not_observed() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Some(mut bench) = Bench::new("write-protect") else { return };
+    const HALF: usize = 8 * PAGE as usize;
+    let map = |at: *mut libc::c_void, length: usize, fixed: i32| {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed);
+        // SAFETY: a new mapping, or one over what this test has mapped.
+        let base = unsafe { libc::mmap(at, length, protection, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        // SAFETY: just mapped.
+        unsafe { base.cast::<u8>().write_bytes(7, length) };
+        base
+    };
+    let base = map(std::ptr::null_mut(), 4 * HALF, 0);
+    // SAFETY: a part of it; the last quarter is another mapping's neighbour.
+    unsafe { libc::munmap(base.cast::<u8>().add(HALF).cast(), 2 * HALF) };
+    let start = base as u64;
+    let middle = start + HALF as u64;
+    let mut live = bench.tracker.begin_rounds(pinned).unwrap();
+    let pagemap = bench.pagemap.as_raw_fd();
+    live.observe_at_rest(pagemap, [(start, middle)].into_iter());
+    // The program goes on.
+    map(middle as *mut libc::c_void, HALF, libc::MAP_FIXED);
+    let end = middle + HALF as u64;
+    assert_eq!(live.enter(pagemap, (start, end), true), Some(middle));
+    assert_eq!(live.enter(pagemap, (middle, end), true), None);
+    assert!(!mend_kernel::pagemap::observed(pagemap, middle));
+    // With the next round's list it is.
+    live.observe_at_rest(pagemap, [(start, end)].into_iter());
+    assert_eq!(live.enter(pagemap, (start, end), true), Some(end));
+}

@@ -146,6 +146,9 @@ class Nodes(Heals):
         self.assertEqual(next(one for one in self.lab.verb("ps") if one["id"] == name)["state"], "restarting")
         # A verb waits, too, and is answered by the next life.
         asked = subprocess.Popen(self.lab.command("checkpoint", name, "--json"), env=self.lab.environment, stdout=subprocess.PIPE)
+        # It tries again and again, and says once that it does.
+        time.sleep(3)
+        self.assertEqual(job.stderr().count("left out: node node2"), 1)
         self.lab.start_daemon("node2", self.directory)
         self.again(job, name, 1)
         self.assertEqual(json.loads(asked.communicate(timeout=60)[0])["number"], 2)

@@ -92,7 +92,11 @@ async fn contact(names: Vec<String>, secret: &Secret, answers: &mut JoinSet<Answ
     Ok(())
 }
 
+/// Says so, once: a job that waits for nodes tries them again and again.
 fn leave_out(error: String, notes: &mut Vec<Event>) {
-    eprintln!("mend: left out: {error}");
-    notes.push(Event::NodeLeftOut { error });
+    let event = Event::NodeLeftOut { error: error.clone() };
+    if !notes.contains(&event) {
+        eprintln!("mend: left out: {error}");
+        notes.push(event);
+    }
 }

@@ -171,11 +171,20 @@ impl Watch {
         }
     }
 
-    /// Accepts one connection.
+    /// Accepts one connection, if one waits.
+    ///
+    /// Not to find out whether one does: accept4 first takes the lowest free number of the program's table, and a dup2 to that number, by a
+    /// thread of the program that has just closed it, fails meanwhile with EBUSY.
     pub fn accept(&self) -> Option<Placed> {
+        let mut listeners = [PollFd::new(&self.unix, PollFlags::IN), PollFd::new(&self.tcp, PollFlags::IN)];
+        rustix::event::poll(&mut listeners, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()?;
+        let [unix, tcp] = listeners.map(|listener| listener.revents().contains(PollFlags::IN));
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        if let Ok(socket) = rustix::net::accept_with(&self.unix, flags) {
+        if unix && let Ok(socket) = rustix::net::accept_with(&self.unix, flags) {
             return Some(socket.into());
+        }
+        if !tcp {
+            return None;
         }
         let socket = rustix::net::accept_with(&self.tcp, flags).ok()?;
         let _ = tune(socket.as_fd());

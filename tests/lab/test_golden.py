@@ -58,6 +58,8 @@ class Golden(unittest.TestCase):
             count = compile_plain("count.c", os.path.join(directory, "count"))
             job = machine.start(directory, "run", "--incremental", "2", count, "40", "1000", "go")
             name = machine.running(job)
+            # What was printed is in the manifest.
+            job.wait_for(job.stdout, "it has printed something")
             saved = os.path.join(machine.verb("checkpoint", name)["directory"], "manifest.json")
             with tarfile.open(os.path.join(GOLDEN, f"{self.formats(machine)}.tar.xz")) as archive:
                 golden = json.load(archive.extractfile("1/manifest.json"))

@@ -162,22 +162,27 @@ fn fork_reaper(control: UnixStream, launch: Launch, files: Vec<OwnedFd>, shared:
     fork_and_run(|| reap(false)).map_err(Refused::at(Step::Fork))
 }
 
+/// Forks a process with this id. An earlier process of the rank, which had it, may just be leaving.
+fn fork_as(id: Pid, mut child: impl FnMut() -> i32) -> io::Result<Pid> {
+    let patience = Instant::now() + LEAVING_TIME;
+    loop {
+        match fork_with_pid(id, &mut child) {
+            Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) && Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            forked => return forked,
+        }
+    }
+}
+
 /// Forks a process with this id in the namespace; `None` if that cannot be. The caller's further children are where its others are.
 fn fork_into(namespace: &OwnedFd, id: Pid, mut child: impl FnMut() -> i32) -> io::Result<Option<Pid>> {
     let own = File::open("/proc/self/ns/pid")?;
     if move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ProcessID)).is_err() {
         return Ok(None);
     }
-    let patience = Instant::now() + LEAVING_TIME;
-    loop {
-        match fork_with_pid(id, &mut child) {
-            Ok(pid) => return Ok(Some(pid)),
-            // An earlier process of this rank is just leaving.
-            Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) && Instant::now() < patience => {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Err(_) => break,
-        }
+    if let Ok(pid) = fork_as(id, &mut child) {
+        return Ok(Some(pid));
     }
     move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))?;
     Ok(None)

@@ -1,9 +1,9 @@
 //! The last steps on the way to the rank's program, in the process that becomes it.
 
 use super::order::{Launch, Step};
-use super::{Refused, order};
+use super::{Refused, fork_as, order};
 use mend_kernel::namespaces::fork_and_run;
-use mend_kernel::program::{InheritedFile, execute, fork_with_pid};
+use mend_kernel::program::{InheritedFile, execute};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal, chdir, getpid, getrlimit, set_parent_process_death_signal, setpgid, setrlimit};
@@ -18,8 +18,10 @@ use std::os::unix::ffi::OsStrExt;
 pub(super) fn start(launch: &Launch, files: Vec<OwnedFd>) -> Result<Pid, Refused> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| Refused { step: Step::Fork, errno: errno.raw_os_error() })?;
     let placed: Vec<InheritedFile> = files.into_iter().zip(&launch.numbers).map(|(file, &number)| InheritedFile { file, number }).collect();
+    let mut writer = Some(writer);
     let child = move || {
-        let mut writer = writer;
+        // In the child, once.
+        let Some(mut writer) = writer.take() else { return 127 };
         let Refused { step, errno } = become_program(launch, &placed, &mut writer);
         let _ = File::from(writer).write_all(&encode(step, errno));
         127
@@ -27,7 +29,7 @@ pub(super) fn start(launch: &Launch, files: Vec<OwnedFd>) -> Result<Pid, Refused
     // In the parent the closure's descriptors close with it, so the pipe ends when the child's copy does.
     let rank = if launch.isolated {
         let wanted = Pid::from_raw(launch.pid as i32).ok_or(Refused { step: Step::Fork, errno: Errno::INVAL.raw_os_error() })?;
-        fork_with_pid(wanted, child)
+        fork_as(wanted, child)
     } else {
         fork_and_run(child)
     }

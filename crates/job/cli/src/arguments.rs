@@ -87,8 +87,8 @@ If a node is lost, or a signal kills a rank, the job goes on by itself from its 
 hosts that are left. A rank that a signal killed is tried again --retries times from one checkpoint.
 
 The exit code is the program's (128 + signal if a signal ended it). It is 75 if a node, or a connection between two, was \
-lost and the job does not go on by itself: `mend restart` can. Standard error names the rank that exited with a code other than 0, and says if a 75 was \
-the program's own.")]
+lost and the job does not go on by itself: `mend restart` can. Standard error names the rank that exited with a code other \
+than 0, and says if a 75 was the program's own.")]
 pub struct Run {
     /// Number of ranks (also -np)
     #[arg(short = 'n', long = "np", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

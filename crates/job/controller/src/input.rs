@@ -178,19 +178,13 @@ impl Source {
         if regular {
             seek(rustix::stdio::stdin(), SeekFrom::Start(beginning()?)).map_err(io::Error::from)?;
         }
-        let alike = match wanted {
-            Wanted::Same => match begins_alike(at)? {
-                true => true,
-                false => return Err(InputError::Another { bytes: at.at }),
-            },
-            // Of an input whose checksum is not known, a file of any content would do.
-            Wanted::Auto => regular && at.sum.is_some() && begins_alike(at)?,
-            Wanted::Continued if regular => match begins_alike(at)? {
-                true => true,
-                false => return Err(InputError::Another { bytes: at.at }),
-            },
-            Wanted::New | Wanted::Continued => false,
-        };
+        let must = wanted == Wanted::Same || wanted == Wanted::Continued && regular;
+        // Of an input whose checksum is not known, a file of any content would do.
+        let may = wanted == Wanted::Auto && regular && at.sum.is_some();
+        let alike = (must || may) && begins_alike(at)?;
+        if must && !alike {
+            return Err(InputError::Another { bytes: at.at });
+        }
         if alike {
             if at.at > 0 && !quiet && wanted != Wanted::Continued {
                 eprintln!("mend: standard input goes on behind the {} bytes that were read before", at.at);

@@ -97,7 +97,9 @@ fn scan(path: &Path) -> Result<(frame::Scan, u64), JournalError> {
     Ok((scan, bytes.len() as u64))
 }
 
-fn now_us() -> u64 {
+/// The time as entries have it, microseconds since 1970.
+#[must_use]
+pub fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 

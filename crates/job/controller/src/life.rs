@@ -35,7 +35,7 @@ impl HealingOptions {
     ///
     /// # Errors
     /// A setting has a value that it may not have.
-    pub(crate) fn rules(self) -> Result<HealingRules, SettingError> {
+    fn rules(self) -> Result<HealingRules, SettingError> {
         let goes_on = match self.goes_on {
             Some(goes_on) => goes_on,
             None => mend_settings::ON_FAILURE.choice()? == "restart",

@@ -85,7 +85,7 @@ pub(crate) struct Notes {
     /// The controller has it, and has written what follows.
     pub(crate) written: bool,
     /// The lock of the job of this name.
-    pub(crate) lock: Option<(String, JobLock)>,
+    lock: Option<(String, JobLock)>,
     waiting: bool,
 }
 
@@ -274,7 +274,6 @@ async fn restart_from(
         lock,
         healing,
         signals,
-        heals: spec.healing.rules()?.goes_on,
         absent,
         id: manifest.job.clone(),
         identity: manifest.identity,

@@ -105,8 +105,6 @@ pub(crate) struct JobStart {
     pub(crate) restoring: Option<Restoring>,
     /// Hosts that were wanted and do not answer.
     pub(crate) absent: Vec<String>,
-    /// It goes on by itself after a failure, if it has a checkpoint.
-    pub(crate) heals: bool,
     /// Number of the checkpoint that it goes on from.
     pub(crate) from: Option<u64>,
     /// For the journal, of the time before there was one.
@@ -255,7 +253,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         nodes: nodes.iter().map(|node| node.name.clone()).collect(),
         checkpoints: checkpoints.clone(),
         quiet,
-        heals: beginning.heals,
+        heals: beginning.healing.is_wanted(),
     };
     // Manifests of the shared directory alone name no tiers.
     let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
@@ -354,7 +352,6 @@ pub(crate) async fn first_life(mut spec: RunSpec, signals: Signals) -> Result<(L
         lock,
         healing,
         signals,
-        heals: spec.healing.rules()?.goes_on,
         absent,
         output: Output::new(directory.path(), &BTreeMap::new(), ShownOutput::default()),
         input,

@@ -57,6 +57,12 @@ impl Healing {
         Self { rules, newest: 0, losses: 0, kills: 0 }
     }
 
+    /// Whether the job goes on by itself at all.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.rules.goes_on
+    }
+
     /// The job has ended in this way. `interrupted`: its user has sent it a signal; `newest`: its newest checkpoint.
     pub fn ended(&mut self, end: Option<&End>, interrupted: bool, newest: Option<u64>) -> Verdict {
         let Some(newest) = newest.filter(|_| self.rules.goes_on && !interrupted) else { return Verdict::Stop };

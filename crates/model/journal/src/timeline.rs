@@ -72,7 +72,7 @@ pub struct Track {
 pub struct Span {
     /// Since when.
     pub begin: u64,
-    /// Until when.
+    /// When it ends, microseconds since 1970.
     pub end: u64,
     /// Where it was; none if the journal does not say any more.
     pub node: Option<String>,
@@ -232,6 +232,14 @@ pub enum MarkKind {
     EndAsked,
     /// The job ended.
     Ended,
+}
+
+impl MarkKind {
+    /// True if ranks were lost.
+    #[must_use]
+    pub fn is_loss(self) -> bool {
+        matches!(self, Self::NodeLost | Self::RankEnded)
+    }
 }
 
 impl Timeline {

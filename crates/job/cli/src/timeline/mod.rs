@@ -20,7 +20,6 @@ use mend_journal::Timeline;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Columns of what does not go to a terminal.
 const COLUMNS: usize = 100;
@@ -51,7 +50,7 @@ pub fn run(arguments: &arguments::Timeline) -> Result<i32, Failure> {
     if !running {
         found.entries.extend(journal::unwritten_end(&found.entries));
     }
-    let timeline = Timeline::of(&found.entries, running.then(now_us));
+    let timeline = Timeline::of(&found.entries, running.then(journal_file::now_us));
     let title = format!("{}: {}", job.id, job.command.join(" "));
     let bytes = match (arguments.json, format) {
         (true, _) => {
@@ -80,10 +79,6 @@ fn by_name(output: Option<&Path>) -> Format {
 fn columns(output: Option<&Path>) -> usize {
     let terminal = output.is_none().then(|| terminal_size::terminal_size_of(std::io::stdout())).flatten();
     terminal.map_or(COLUMNS, |(width, _)| usize::from(width.0))
-}
-
-fn now_us() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 fn write(output: Option<&Path>, bytes: &[u8]) -> Result<(), Failure> {

@@ -54,6 +54,27 @@ pub fn shortened(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
+/// Kinds of activities, as legends name them; a more important one stands further down.
+pub const KINDS: [&str; 6] = ["running", "starting", "restoring", "running, being copied", "stopped for a checkpoint", "stopped to move"];
+
+/// The place of an activity among [`KINDS`].
+pub fn kind(activity: Activity) -> usize {
+    match activity {
+        Activity::Running => 0,
+        Activity::Starting => 1,
+        Activity::Restoring => 2,
+        Activity::Copying => 3,
+        Activity::Checkpoint { .. } => 4,
+        Activity::Moving => 5,
+    }
+}
+
+/// The nodes of a timeline, and last `None` if it is not known where some of these rows were.
+pub fn nodes<'a>(timeline: &'a Timeline, rows: &[Row<'_>]) -> impl Iterator<Item = Option<&'a str>> {
+    let unknown = rows.iter().any(|row| row.spans.iter().any(|span| span.node.is_none()));
+    timeline.nodes.iter().map(|node| Some(node.as_str())).chain(unknown.then_some(None))
+}
+
 /// What a rank does, as the name of a slice.
 pub fn activity(activity: Activity) -> String {
     match activity {

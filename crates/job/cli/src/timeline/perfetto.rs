@@ -246,9 +246,7 @@ impl Writer {
         let rows = names::rows(timeline, SINGLE_SLICES / each);
         let moves: Vec<(u64, &Operation)> =
             (1..).zip(timeline.operations.iter().filter(|one| matches!(one.what, What::Migration { .. }))).collect();
-        let unknown = rows.iter().any(|row| row.spans.iter().any(|span| span.node.is_none()));
-        let nodes = timeline.nodes.iter().map(|node| Some(node.as_str())).chain(unknown.then_some(None));
-        for node in nodes {
+        for node in names::nodes(timeline, &rows) {
             let mut process = None;
             for row in &rows {
                 let here = |span: &&Span| span.node.as_deref() == node;

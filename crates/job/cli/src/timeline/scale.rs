@@ -14,7 +14,7 @@ const CUT_GAP: f64 = 0.03;
 pub struct Stretch {
     /// Since when, microseconds since 1970.
     pub begin: u64,
-    /// Until when.
+    /// When it ends, microseconds since 1970.
     pub end: u64,
     /// Where it begins and ends on the axis, from 0 to 1.
     from: f64,

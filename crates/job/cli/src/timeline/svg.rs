@@ -4,7 +4,7 @@
 use super::names;
 use super::scale::Scale;
 use mend_journal::text;
-use mend_journal::timeline::{Activity, MarkKind, Operation, Outcome, Timeline, What};
+use mend_journal::timeline::{MarkKind, Operation, Outcome, Timeline, What};
 use std::fmt::Write;
 
 /// Ranks up to here have a row each on each node.
@@ -21,27 +21,10 @@ const BAR: f64 = 14.0;
 /// Narrower than this nothing is to be seen.
 const LEAST: f64 = 1.5;
 
-/// The activities in the order of the legend: name, fill.
-const FILLS: [(&str, &str); 6] = [
-    ("running", "#8fbf8f"),
-    ("starting", "#d9d9d9"),
-    ("restoring", "#b7a5d8"),
-    ("running, being copied", "#f2c14e"),
-    ("stopped for a checkpoint", "#4a78b5"),
-    ("stopped to move", "#d1495b"),
-];
-
-fn fill(activity: Activity) -> &'static str {
-    let at = match activity {
-        Activity::Running => 0,
-        Activity::Starting => 1,
-        Activity::Restoring => 2,
-        Activity::Copying => 3,
-        Activity::Checkpoint { .. } => 4,
-        Activity::Moving => 5,
-    };
-    FILLS[at].1
-}
+/// Fills of [`names::KINDS`].
+const FILLS: [&str; 6] = ["#8fbf8f", "#d9d9d9", "#b7a5d8", "#f2c14e", "#4a78b5", "#d1495b"];
+/// Of a rank that stands still for a checkpoint.
+const CHECKPOINT: &str = FILLS[4];
 
 /// A text as XML holds it.
 fn escaped(text: &str) -> String {
@@ -150,7 +133,7 @@ impl<'a> Drawing<'a> {
             let told = self.told(operation);
             self.bar((operation.begin, operation.end), (y, BAR), fill, &told);
             if let Some(stopped) = operation.stopped() {
-                self.bar(stopped, (y, BAR), FILLS[4].1, &told);
+                self.bar(stopped, (y, BAR), CHECKPOINT, &told);
             }
         }
         self.y += ROW;
@@ -187,11 +170,9 @@ impl<'a> Drawing<'a> {
     fn nodes(&mut self) -> Vec<Place<'a>> {
         let timeline = self.timeline;
         let rows = names::rows(timeline, SINGLE);
-        let unknown = rows.iter().any(|row| row.spans.iter().any(|span| span.node.is_none()));
-        let nodes = timeline.nodes.iter().map(|node| Some(node.as_str())).chain(unknown.then_some(None));
         let mut places = Vec::new();
         let mut more = 0;
-        for node in nodes {
+        for node in names::nodes(timeline, &rows) {
             let there = |row: &&names::Row<'_>| row.spans.iter().any(|span| span.node.as_deref() == node);
             let mut there = rows.iter().filter(there).peekable();
             if there.peek().is_none() {
@@ -211,7 +192,7 @@ impl<'a> Drawing<'a> {
                 for span in row.spans.iter().filter(|span| span.node.as_deref() == node) {
                     let (what, when) = (names::activity(span.activity), self.when(span.begin, span.end));
                     let told = format!("{name} on {}: {what}; {when}", names::node(node));
-                    self.bar((span.begin, span.end), (y, BAR), fill(span.activity), &told);
+                    self.bar((span.begin, span.end), (y, BAR), FILLS[names::kind(span.activity)], &told);
                 }
                 places.push(Place { node, ranks: row.ranks.clone(), y });
                 self.y += ROW;
@@ -271,7 +252,7 @@ impl<'a> Drawing<'a> {
     fn legend(&mut self) {
         self.y += 10.0;
         let (y, mut x) = (self.y, 20.0);
-        for (name, fill) in FILLS {
+        for (name, fill) in names::KINDS.into_iter().zip(FILLS) {
             self.put(format_args!("<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{BAR}\" height=\"{BAR}\" fill=\"{fill}\"/>"));
             self.words(x + BAR + 5.0, y + BAR - 3.0, "", name);
             x += 40.0 + 6.2 * name.len() as f64;

@@ -5,7 +5,7 @@ use super::names;
 use super::scale::Scale;
 use mend_journal::ranks::Ranks;
 use mend_journal::text;
-use mend_journal::timeline::{Activity, Mark, MarkKind, Operation, Outcome, Span, Timeline, What};
+use mend_journal::timeline::{Mark, Operation, Outcome, Span, Timeline, What};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Ranks up to here have a line each.
@@ -21,30 +21,12 @@ const MAX_NAME: usize = 18;
 /// Columns of the chart, at least, whatever the terminal has.
 const MIN_COLUMNS: usize = 30;
 
-/// The activities, as they are drawn and explained, the most important one last: a column shows that which is furthest down.
-const SIGNS: [(char, &str); 6] = [
-    ('─', "running"),
-    ('·', "starting"),
-    ('░', "restoring"),
-    ('≈', "running, being copied"),
-    ('█', "stopped for a checkpoint"),
-    ('▓', "stopped to move"),
-];
+/// How each of [`names::KINDS`] is drawn: a column shows the one that is furthest down.
+const SIGNS: [char; 6] = ['─', '·', '░', '≈', '█', '▓'];
 /// Where a rank ended badly, or its node was lost.
 const LOST: char = '×';
 /// Where the axis is not to scale.
 const CUT: char = '┊';
-
-fn weight(activity: Activity) -> usize {
-    match activity {
-        Activity::Running => 0,
-        Activity::Starting => 1,
-        Activity::Restoring => 2,
-        Activity::Copying => 3,
-        Activity::Checkpoint { .. } => 4,
-        Activity::Moving => 5,
-    }
-}
 
 /// All of it, `width` columns wide. `title`: the job, for people.
 pub fn render(timeline: &Timeline, title: &str, width: usize) -> String {
@@ -191,19 +173,18 @@ impl Chart<'_> {
         let mut weights: Vec<Option<usize>> = vec![None; self.columns];
         for span in row.spans {
             for at in self.columns_of(span.begin, span.end) {
-                let weight = weight(span.activity);
+                let weight = names::kind(span.activity);
                 // Of two spans of the same weight in a column it does not matter which.
                 if weights[at].is_none_or(|before| before < weight) {
-                    (weights[at], cells[at]) = (Some(weight), SIGNS[weight].0);
+                    (weights[at], cells[at]) = (Some(weight), SIGNS[weight]);
                 }
             }
         }
         for stay in stays(row.spans) {
             self.name_node(stay, &mut cells, &weights);
         }
-        let bad = |mark: &&Mark| matches!(mark.kind, MarkKind::NodeLost | MarkKind::RankEnded);
         let of_row = |mark: &&Mark| !mark.ranks.intersection(&row.ranks).is_empty();
-        for mark in self.timeline.marks.iter().filter(bad).filter(of_row) {
+        for mark in self.timeline.marks.iter().filter(|mark| mark.kind.is_loss()).filter(of_row) {
             let ended = row.spans.iter().rfind(|span| span.end <= mark.at);
             cells[ended.map_or(self.column(mark.at), |span| *self.columns_of(span.begin, span.end).end())] = LOST;
         }
@@ -229,13 +210,12 @@ impl Chart<'_> {
     /// What the signs mean, those that there are.
     fn legend(&self, width: usize) -> Vec<String> {
         let tracks = &self.timeline.tracks;
-        let used: BTreeSet<usize> = tracks.iter().flat_map(|track| &track.spans).map(|span| weight(span.activity)).collect();
-        let mut parts: Vec<String> = used.into_iter().map(|weight| format!("{} {}", SIGNS[weight].0, SIGNS[weight].1)).collect();
-        let bad = |mark: &Mark| matches!(mark.kind, MarkKind::NodeLost | MarkKind::RankEnded);
+        let used: BTreeSet<usize> = tracks.iter().flat_map(|track| &track.spans).map(|span| names::kind(span.activity)).collect();
+        let mut parts: Vec<String> = used.into_iter().map(|weight| format!("{} {}", SIGNS[weight], names::KINDS[weight])).collect();
         let has = |what: &dyn Fn(&Operation) -> bool| self.timeline.operations.iter().any(what);
         let failed = |operation: &Operation| matches!(operation.outcome, Outcome::Failed { .. });
         let extras = [
-            (self.timeline.marks.iter().any(bad), format!("{LOST} lost")),
+            (self.timeline.marks.iter().any(|mark| mark.kind.is_loss()), format!("{LOST} lost")),
             (self.scale.cuts().next().is_some(), format!("{CUT} not to scale")),
             (has(&|one| matches!(one.what, What::Checkpoint { .. }) && !failed(one)), "C checkpoint".into()),
             (has(&|one| matches!(one.what, What::Migration { .. }) && !failed(one)), "M move".into()),

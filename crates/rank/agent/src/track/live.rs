@@ -158,13 +158,10 @@ impl LiveScan {
 
     /// Up to where mappings are observed that follow each other from an address on.
     fn observed_to(&self, pagemap: i32, start: u64) -> Option<u64> {
-        let at = |address| procmap::at_or_after(self.maps.as_raw_fd(), address).ok().flatten();
-        let is_ready = |found: &procmap::Mapped, from| may_be_observed(found) && observed(pagemap, from);
-        let mut to = at(start).filter(|found| found.range.0 <= start && is_ready(found, start))?.range.1;
-        while let Some(next) = at(to).filter(|next| next.range.0 == to && is_ready(next, to)) {
-            to = next.range.1;
+        match self.neighbours(pagemap, start)? {
+            (to, None) => Some(to),
+            (_, Some((other, _))) => Some(other).filter(|other| *other > start),
         }
-        Some(to)
     }
 
     /// Takes the mappings that follow each other from an address on under observation. Returns up to where they reach.

@@ -69,10 +69,33 @@ pub struct Handoff {
     pub attach: [i32; 4],
     /// Entries used in `kept`.
     pub kept_count: u32,
-    /// Always zero.
-    pub reserved: u32,
+    /// 1: the process went back to the image in place ([`Rollback`]); 0: it is a new one.
+    pub in_place: u32,
     /// Memory objects with [`crate::record::object::KEEP`].
     pub kept: [Kept; MAX_KEPT],
+}
+
+/// Most threads of a process that goes back to an image in place.
+pub const MAX_ROLLBACK_THREADS: usize = 4096;
+
+/// Set by the agent, checked by the restorer.
+pub const ROLLBACK_MAGIC: u64 = 0x6b63_6162_6c6c_6f72;
+
+/// What the agent of a living process tells a restorer that it has mapped into that process, to take it back to an image.
+///
+/// The process's first thread begins at the restorer's entry with a stack as execve(2) makes it, and every other one with an argument count
+/// of zero, as a thread that waits. Lives in the restorer's zone.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Rollback {
+    /// [`ROLLBACK_MAGIC`]
+    pub magic: u64,
+    /// Entries used in `threads`.
+    pub count: u32,
+    /// Always zero.
+    pub reserved: u32,
+    /// Ids of the threads that wait: all but the first, the agent's among them.
+    pub threads: [u32; MAX_ROLLBACK_THREADS],
 }
 
 const _: () = {

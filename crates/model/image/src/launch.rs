@@ -137,6 +137,8 @@ pub struct Arguments {
     pub attach: [Option<i32>; 4],
     /// What the restorer is started for.
     pub mode: Mode,
+    /// Address of the [`crate::handoff::Rollback`] of a living process that the restorer has been mapped into.
+    pub in_place: Option<u64>,
 }
 
 /// Why a command line is not the restorer's.
@@ -160,7 +162,7 @@ impl Arguments {
     /// See [`ArgumentError`].
     pub fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Self, ArgumentError> {
         let (mut images, mut control, mut agent, mut mode) = (None, None, None, None);
-        let mut attach = [None; 4];
+        let (mut attach, mut in_place) = ([None; 4], None);
         while let Some(option) = words.next() {
             let value = words.next().ok_or(ArgumentError::Value)?;
             match option {
@@ -179,11 +181,17 @@ impl Arguments {
                         _ => return Err(ArgumentError::Value),
                     });
                 }
+                b"--in-place" => {
+                    let address = core::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                    in_place = Some(address.filter(|address| *address != 0).ok_or(ArgumentError::Value)?);
+                }
                 _ => return Err(ArgumentError::Unknown),
             }
         }
         match (images, control, agent, mode) {
-            (Some(images), Some(control_fd), Some(agent_fd), Some(mode)) => Ok(Self { images, control_fd, agent_fd, attach, mode }),
+            (Some(images), Some(control_fd), Some(agent_fd), Some(mode)) => {
+                Ok(Self { images, control_fd, agent_fd, attach, mode, in_place })
+            }
             _ => Err(ArgumentError::Missing),
         }
     }
@@ -208,6 +216,10 @@ impl Arguments {
         }
         words.push("--mode".to_string());
         words.push(self.mode.name().to_string());
+        if let Some(address) = self.in_place {
+            words.push("--in-place".to_string());
+            words.push(address.to_string());
+        }
         words
     }
 }
@@ -382,6 +394,7 @@ mod tests {
             agent_fd: 7,
             attach: [Some(0), None, Some(9), Some(12)],
             mode: Mode::Migrate,
+            in_place: None,
         };
         let words = arguments.words();
         assert_eq!(Arguments::parse(words.iter().map(|word| word.as_bytes())), Ok(arguments));
@@ -389,6 +402,8 @@ mod tests {
         assert_eq!(Arguments::parse([b"--image-fd".as_slice(), b"-3"].into_iter()), Err(ArgumentError::Value));
         let chain = Arguments { images: ImageFds::collect(9..40).unwrap(), ..arguments };
         assert_eq!(Arguments::parse(chain.words().iter().map(|word| word.as_bytes())), Ok(chain));
+        let lives = Arguments { in_place: Some(0x7000_0000_1000), ..arguments };
+        assert_eq!(Arguments::parse(lives.words().iter().map(|word| word.as_bytes())), Ok(lives));
         let long = std::vec![*b"3"; MAX_CHAIN + 1].join(&b',');
         for bad in [&b"3,"[..], b"", b"3,-1", b",", &long] {
             assert_eq!(ImageFds::parse(bad), Err(ArgumentError::Value));

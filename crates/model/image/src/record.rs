@@ -220,8 +220,8 @@ fixed_record! {
     pub struct Thread {
         /// Id as the process itself sees it.
         pub tid: u32,
-        /// Always zero.
-        pub reserved: u32,
+        /// See [`thread`].
+        pub flags: u32,
         /// Address of its [`crate::handoff::Context`] in the restored memory.
         pub context: u64,
         /// Base of the fs segment (TLS).
@@ -229,6 +229,12 @@ fixed_record! {
         /// Base of the gs segment.
         pub gs: u64,
     }
+}
+
+/// Flags of a [`Thread`].
+pub mod thread {
+    /// The agent's own, whose id means nothing to the program. Images of older releases lack it.
+    pub const AGENT: u32 = 1;
 }
 
 fixed_record! {

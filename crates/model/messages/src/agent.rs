@@ -231,6 +231,17 @@ pub struct Round {
     pub left: Option<u64>,
 }
 
+/// How a rank that is paused goes back to an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollbackOrder {
+    /// The zone of addresses that the image leaves free (`mend_image::ZONES`).
+    pub zone: u32,
+    /// How many images come: the rank's, and those that it builds on, newest first.
+    pub images: u32,
+    /// What the program's streams are, by the numbers of `mend_image::launch::Role`.
+    pub roles: Vec<u8>,
+}
+
 /// What the daemon asks of an agent. Each is answered by exactly one [`Reply`] with the same `seq`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -260,6 +271,12 @@ pub enum Request {
     KeepFiles(KeepOrder),
     /// Make what was kept durable; the threads may run. → [`Reply::Synced`]
     SyncFiles,
+    /// Park the threads, in whatever the rank is about: it goes on from an image, or never. → [`Reply::Paused`]; a failure leaves it as it was.
+    Pause,
+    /// Go back to an image in place. Only after `Pause`. A socket comes with this message, and through it, with one byte, descriptors: the
+    /// restorer's file, its control socket, the connection of the agent of the image, images, streams. Answered by a failure alone, which leaves the
+    /// rank paused; else this connection ends, and the agent of the image says `Restored` on its own.
+    RollBack(RollbackOrder),
     /// Unpark the threads, reopen the fabric. Legal after any of the above, also after a failure. → [`Reply::Resumed`]
     Resume,
 }
@@ -284,6 +301,8 @@ pub enum Reply {
     Kept(Vec<KeptFile>),
     /// To `SyncFiles`.
     Synced,
+    /// To `Pause`.
+    Paused,
     /// To `Resume`: the threads go on at this moment.
     Resumed {
         /// Microseconds since the rank was asked to suspend; 0 if it was not, or has come out of an image since.

@@ -20,6 +20,8 @@ impl Request {
             Self::EndPrecopy => "end-precopy",
             Self::KeepFiles(_) => "keep-files",
             Self::SyncFiles => "sync-files",
+            Self::Pause => "pause",
+            Self::RollBack(_) => "roll-back",
             Self::Resume => "resume",
         }
     }
@@ -41,6 +43,7 @@ impl Reply {
             Self::Synced => "synced",
             Self::Resumed { .. } => "resumed",
             Self::Failed { .. } => "failed",
+            Self::Paused => "paused",
             Self::Unasked(_) => "unasked",
         }
     }

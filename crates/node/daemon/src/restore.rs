@@ -299,7 +299,7 @@ impl Restoration {
             attach[role as usize] = Some(number);
         }
         let fds = ImageFds::collect(FIRST_IMAGE_FD..first_role).ok_or(RestoreError::NoImage)?;
-        let arguments = Arguments { images: fds, control_fd: CONTROL_FD, agent_fd: AGENT_FD, attach, mode };
+        let arguments = Arguments { images: fds, control_fd: CONTROL_FD, agent_fd: AGENT_FD, attach, mode, in_place: None };
         let launch = Launch {
             isolated: true,
             shared: self.shared && header.lowest_thread >= FIRST_DRAWN_PID,

@@ -86,6 +86,18 @@ impl ThreadAttributes {
         }
     }
 
+    /// `no_new_privs` is set.
+    #[must_use]
+    pub fn gains_no_privileges(&self) -> bool {
+        self.no_new_privileges
+    }
+
+    /// The capabilities that it may have, a bit each.
+    #[must_use]
+    pub fn permitted(&self) -> u64 {
+        self.capabilities[1]
+    }
+
     /// The kernel would let the thread confine itself (Landlock, seccomp): it gains no privileges, or may administrate.
     #[must_use]
     pub fn may_be_confined(&self) -> bool {

@@ -239,6 +239,23 @@ impl Registration {
         }
     }
 
+    /// Makes the kernel forget, for the calling thread, the memory that it writes to by itself: when the thread is scheduled, and when it ends.
+    ///
+    /// # Safety
+    /// The thread must not rely on it any more: restartable sequences, robust futexes, and whoever waits for its end.
+    pub unsafe fn withdraw(&self) {
+        const UNREGISTER: usize = 1;
+        const ROBUST_LIST_BYTES: usize = 24;
+        // SAFETY: of addresses only those are used that the kernel has of this thread.
+        unsafe {
+            if self.rseq != 0 {
+                syscall(libc::SYS_rseq, [self.rseq as usize, self.rseq_length, UNREGISTER, RSEQ_SIGNATURE, 0, 0]);
+            }
+            syscall(libc::SYS_set_robust_list, [0, ROBUST_LIST_BYTES, 0, 0, 0, 0]);
+            syscall(libc::SYS_set_tid_address, [0; 6]);
+        }
+    }
+
     /// Tells the kernel again, for the calling thread. Best effort, but for what the thread has asked for: what of that cannot be
     /// brought back is told, for people.
     ///

@@ -12,6 +12,7 @@
 //! | [`memory`] | the program's address space |
 //! | [`descriptors`] | the program's descriptors: each kind is saved and opened again in one file |
 //! | [`process`] | what else the kernel keeps for the process |
+//! | [`rollback`] | going back to an image in place |
 //! | [`restore`] | the first steps of the agent in a restored process |
 //!
 //! Rules: whatever fails here, the program runs on. While threads are parked nothing here calls the C library's malloc or
@@ -26,6 +27,7 @@ mod network;
 mod park;
 mod process;
 mod restore;
+mod rollback;
 mod start;
 mod track;
 

@@ -11,6 +11,7 @@ use crate::memory::guards;
 use crate::memory::mapping_attributes::{self, MappingError};
 use crate::process::origin;
 use crate::process::state::StateError;
+use crate::rollback::leftovers;
 use mend_image::ZONES;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff};
 use mend_kernel::raw::syscall;
@@ -38,6 +39,8 @@ pub(crate) enum RebuildError {
     Thread(i32),
     #[error("thread {0} cannot get back {1}")]
     Attribute(i32, &'static str),
+    #[error("the process cannot go back in place: {0}")]
+    Leftover(String),
     #[error("guard pages at {0:#x} cannot be made again: {1}")]
     Guards(u64, rustix::io::Errno),
     #[error("a lock on {0} cannot be taken again, somebody else has it: {1}")]
@@ -70,8 +73,12 @@ pub(crate) fn rebuild(quiesced: &QuiescedProcess, handoff: &Handoff) -> Result<D
     if let Some((tid, what)) = quiesced.parked.threads().find_map(|slot| slot.lost.map(|what| (slot.tid, what))) {
         return Err(RebuildError::Attribute(tid, what));
     }
-    // What is inherited here, before the program's own is added.
-    origin::record();
+    if handoff.in_place == 0 {
+        // What is inherited here, before the program's own is added.
+        origin::record();
+    } else {
+        leftovers::clear(&quiesced.parked).map_err(RebuildError::Leftover)?;
+    }
     let length = (handoff.restorer_end - handoff.restorer_start) as usize;
     // SAFETY: the restorer's own memory, which all threads have left.
     unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };

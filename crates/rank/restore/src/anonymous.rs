@@ -42,6 +42,24 @@ pub(crate) fn advise(start: u64, length: usize, flags: u32) {
     }
 }
 
+/// Gives a mapping that is there what was advised of the one that it stands for, and no more of what programs notice: memory that is pinned,
+/// that a child does not get, or gets empty, and guard pages within it.
+pub(crate) fn advise_anew((start, end): Range, flags: u32) {
+    const DO_FORK: usize = 11;
+    const KEEP_ON_FORK: usize = 19;
+    const DO_DUMP: usize = 17;
+    const GUARD_REMOVE: usize = 103;
+    let length = (end - start) as usize;
+    // SAFETY: changes no content, but for guard pages, which have none. What the kernel does not know was never advised.
+    unsafe {
+        let _ = sys::call(sys::MUNLOCK, [start as usize, length, 0, 0, 0, 0]);
+        for advice in [DO_FORK, KEEP_ON_FORK, DO_DUMP, GUARD_REMOVE] {
+            let _ = sys::call(sys::MADVISE, [start as usize, length, advice, 0, 0, 0]);
+        }
+    }
+    advise(start, length, flags);
+}
+
 /// Maps at an address where nothing is mapped. Where there is too little memory to set aside, as on a node with less than the other, the
 /// mapping comes back all the same. `how`: flags of mmap(2).
 pub(crate) fn map_there(

@@ -154,6 +154,20 @@ pub enum RestoreError<'a> {
         /// The error's number.
         errno: i32,
     },
+    /// `/proc/self/maps` cannot be read, or has another form.
+    #[error("/proc/self/maps cannot be read")]
+    Space {
+        /// The error's number.
+        errno: i32,
+    },
+    /// munmap(2) failed.
+    #[error("memory at {start:#x}, which the image does not have, cannot be unmapped")]
+    Unmap {
+        /// The first address.
+        start: u64,
+        /// The error's number.
+        errno: i32,
+    },
     /// The kernel maps nothing there.
     #[error("{length} bytes at {start:#x} cannot be mapped")]
     Map {
@@ -200,6 +214,8 @@ impl RestoreError<'_> {
             | Self::ObjectSize { .. }
             | Self::ObjectFill { .. }
             | Self::ObjectRead { .. }
+            | Self::Space { .. }
+            | Self::Unmap { .. }
             | Self::Map { .. }
             | Self::MapThere { .. }
             | Self::Protect { .. } => Failure::Kernel,
@@ -220,6 +236,8 @@ impl RestoreError<'_> {
             | Self::ObjectSize { errno, .. }
             | Self::ObjectFill { errno }
             | Self::ObjectRead { errno }
+            | Self::Space { errno }
+            | Self::Unmap { errno, .. }
             | Self::Map { errno, .. }
             | Self::Protect { errno, .. } => *errno,
             _ => 0,

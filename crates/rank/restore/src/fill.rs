@@ -17,6 +17,7 @@ use mend_image::{Header, kept};
 
 /// Content below which a second thread is not worth its making, bytes.
 const SHARED_WORK: u64 = 1 << 20;
+const PAGE: usize = 4096;
 
 /// Memory that is filled.
 ///
@@ -84,8 +85,9 @@ pub fn fill<'s>(
     fill_chain(newest, first, older, target, None, with).map(drop)
 }
 
-/// As [`fill`], but only of the pages in `only` (settled, of whole pages); others are left as they are. Returns those of them that no
-/// image holds: they have to become as a fresh mapping gives them. Memory objects are filled as far as the target has them.
+/// As [`fill`], but only of the pages in `only` (settled, of whole pages), which are readable; others are left as they are. A page that is
+/// what it has to be is not written. Returns those of them that no image holds: they have to become as a fresh mapping gives them. Memory
+/// objects are filled as far as the target has them.
 ///
 /// # Errors
 /// As for [`fill`].
@@ -111,7 +113,7 @@ fn fill_chain<'a, 's>(
     let rooms = [Lock::new(take_room(with.arena)?), Lock::new(take_room(with.arena)?)];
     let mut newer: Header = *newest.header();
     let scope = only.map_or(Scope::Everything, Scope::Of);
-    let Found { stored, kept } = run(&mut newest, Some(first), scope, target, with, &rooms)?;
+    let Found { stored, kept } = run(&mut newest, Some(first), (scope, only.is_some()), target, with, &rooms)?;
     let (mut wanted, mut missing) = (List::new(with.arena), List::new(with.arena));
     match only {
         None => wanted = kept,
@@ -129,7 +131,7 @@ fn fill_chain<'a, 's>(
         let mut stream = Stream::open(*fd, member + 1, with.progress)?;
         newer.builds_on(stream.header()).map_err(|error| RestoreError::Link { member: Member(member + 1), error })?;
         newer = *stream.header();
-        let Found { stored, kept } = run(&mut stream, None, Scope::Older(wanted.all()), target, with, &rooms)?;
+        let Found { stored, kept } = run(&mut stream, None, (Scope::Older(wanted.all()), only.is_some()), target, with, &rooms)?;
         let (mut rest, mut taken, mut still) = (List::new(with.arena), List::new(with.arena), List::new(with.arena));
         rest.extend(meet(wanted.all(), kept.all()))?;
         if only.is_some() {
@@ -167,11 +169,11 @@ pub(crate) struct Found<'a> {
     pub kept: List<'a>,
 }
 
-/// Takes what is needed of one image.
+/// Takes what is needed of one image. If told to compare, memory has content, and what is right stays.
 pub(crate) fn run<'a, 's>(
     stream: &mut Stream<'s>,
     first: Option<Record<'s>>,
-    scope: Scope,
+    (scope, compare): (Scope, bool),
     target: &mut dyn Target,
     with: Resources<'a>,
     rooms: &[Lock<&mut [u8]>; 2],
@@ -179,7 +181,7 @@ pub(crate) fn run<'a, 's>(
     let large = stream.file_length() >= SHARED_WORK;
     let (stored, kept) = (List::new(with.arena), List::new(with.arena));
     let state = State { stream, target, first, stored, kept, done: false, failed: None };
-    let pass = Pass { lock: Lock::new(state), scope, progress: with.progress };
+    let pass = Pass { lock: Lock::new(state), scope, compare, progress: with.progress };
     if large {
         with.workers.share(&|worker| rooms[worker].with(|room| pass.work(room)));
     } else {
@@ -198,6 +200,8 @@ pub(crate) fn run<'a, 's>(
 struct Pass<'p, 's, 'a> {
     lock: Lock<State<'p, 's, 'a>>,
     scope: Scope<'p>,
+    /// Memory has content already, of which what is right stays.
+    compare: bool,
     progress: &'p Progress,
 }
 
@@ -275,7 +279,8 @@ impl<'s> Pass<'_, 's, '_> {
                 Ok(match self.share_of(range) {
                     Share::None => Task::Pass(record),
                     _ if !matches!(self.scope, Scope::Older(_)) && !state.target.admits(&record)? => Task::Pass(record),
-                    Share::Whole => Task::Whole(record),
+                    Share::Whole if !self.compare => Task::Whole(record),
+                    Share::Whole => Task::Parts(record),
                     Share::Parts => Task::Parts(record),
                 })
             }
@@ -306,17 +311,39 @@ impl<'s> Pass<'_, 's, '_> {
     }
 
     fn take_parts(&self, record: &Record, room: &mut [u8]) -> Result<(), RestoreError<'static>> {
-        let (Scope::Of(wanted) | Scope::Older(wanted)) = self.scope else { return Ok(()) };
+        let everything = [(record.head.address, record.head.address + record.head.length)];
+        let wanted = match self.scope {
+            Scope::Everything => &everything[..],
+            Scope::Of(wanted) | Scope::Older(wanted) => wanted,
+        };
         let (start, length) = (record.head.address, record.head.length);
         let payload = record.passing(room)?;
         for (from, to) in ranges::parts(wanted, (start, start + length)) {
             let (part, count) = (&payload[(from - start) as usize..], (to - from) as usize);
             // SAFETY: the target admitted the record, or opened as private memory what is wanted of older images.
-            unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), from as *mut u8, count) };
-            self.progress.place(to - from);
+            let place = unsafe { core::slice::from_raw_parts_mut(from as *mut u8, count) };
+            if !self.compare {
+                place.copy_from_slice(&part[..count]);
+                self.progress.place(to - from);
+                continue;
+            }
+            for (place, page) in place.chunks_mut(PAGE).zip(part.chunks(PAGE)) {
+                if !same(place, page) {
+                    place.copy_from_slice(page);
+                    self.progress.place(PAGE as u64);
+                }
+            }
         }
         Ok(())
     }
+}
+
+/// Whether two pages are equal. By words: the restorer has no memcmp that is worth the name.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    // Of whole pages nothing is left over.
+    let ((one, _), (other, _)) = (one.as_chunks::<64>(), other.as_chunks::<64>());
+    let word = |block: &[u8; 64], at: usize| u64::from_ne_bytes(*block.as_chunks::<8>().0.get(at).unwrap_or(&[0; 8]));
+    one.iter().zip(other).all(|(one, other)| (0..8).fold(0, |differs, at| differs | (word(one, at) ^ word(other, at))) == 0)
 }
 
 /// How much of a record is wanted.

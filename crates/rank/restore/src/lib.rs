@@ -23,6 +23,7 @@ pub mod error;
 pub mod fill;
 mod list;
 mod lock;
+pub mod present;
 pub mod rounds;
 pub mod space;
 pub mod stream;

@@ -420,7 +420,7 @@ pub fn fill_rest<'s>(
 ) -> Result<(), RestoreError<'static>> {
     let rooms = [Lock::new(take_room(with.arena)?), Lock::new(take_room(with.arena)?)];
     let header = *newest.header();
-    let Found { stored, kept } = run(&mut newest, Some(first), Scope::Everything, target, with, &rooms)?;
+    let Found { stored, kept } = run(&mut newest, Some(first), (Scope::Everything, false), target, with, &rooms)?;
     let builds = if header.incremental() { header.builds_on(&early.header) } else { Ok(()) };
     builds.map_err(|error: LinkError| RestoreError::Link { member: crate::error::Member(0), error })?;
     for range in kept.all() {

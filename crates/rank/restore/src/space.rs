@@ -1,8 +1,10 @@
 //! The image's address space: mapped, filled, given its final form.
 
-use crate::anonymous::{NO_FILE, advise, map_there};
+use crate::anonymous::{NO_FILE, advise, advise_anew, discard, map_there};
 use crate::arena::Arena;
 use crate::fill::Target;
+use crate::list::{Array, List};
+use crate::present::{Present, identity, staying};
 use crate::rounds::{Early, TOP};
 use crate::stream::Record;
 use crate::tables::{Tables, open_object};
@@ -50,15 +52,8 @@ impl<'a> Building<'a> {
         top: u32,
         mut early: Option<&mut Early>,
     ) -> Result<Self, RestoreError<'a>> {
-        let opened = arena.take(tables.mappings().count())?;
-        let memory = arena.take(4 * tables.objects().count())?;
-        let building = Self { tables, mode, opened, memory, top };
-        for (index, record) in tables.objects().enumerate() {
-            if record.flags & object::FILE == 0 {
-                let fd = building.make_memory(&record)?;
-                building.memory[4 * index..4 * index + 4].copy_from_slice(&(fd as u32 + 1).to_le_bytes());
-            }
-        }
+        let mut building = Self::new(tables, arena, mode, top)?;
+        building.make_objects()?;
         // Mappings of one file follow each other: its descriptor is kept until another is needed.
         let mut last_file = None;
         for (index, record) in tables.mappings().enumerate() {
@@ -76,6 +71,69 @@ impl<'a> Building<'a> {
         early.map_or(Ok(()), |early| early.end_groups(TOP))?;
         close_file(&mut last_file);
         Ok(building)
+    }
+
+    fn new(tables: Tables<'a>, arena: &'a Arena, mode: Mode, top: u32) -> Result<Self, RestoreError<'a>> {
+        let opened = arena.take(tables.mappings().count())?;
+        let memory = arena.take(4 * tables.objects().count())?;
+        Ok(Self { tables, mode, opened, memory, top })
+    }
+
+    fn make_objects(&mut self) -> Result<(), RestoreError<'a>> {
+        let tables = self.tables;
+        for (index, record) in tables.objects().enumerate() {
+            if record.flags & object::FILE == 0 {
+                let fd = self.make_memory(&record)?;
+                self.memory[4 * index..4 * index + 4].copy_from_slice(&(fd as u32 + 1).to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// The same in a process that lives, all of whose threads stand still in the caller's memory. Private memory of the image that is there
+    /// stays, with what it holds; the rest is unmapped, and what is missing is mapped, empty. Returns what stayed, too.
+    ///
+    /// # Errors
+    /// As for [`Building::map`]; [`RestoreError::Unmap`].
+    pub fn map_in_place(
+        tables: Tables<'a>,
+        arena: &'a Arena,
+        (mode, top): (Mode, u32),
+        present: &Present,
+    ) -> Result<(Self, Array<'a, Range>), RestoreError<'a>> {
+        let mut building = Self::new(tables, arena, mode, top)?;
+        building.make_objects()?;
+        let mut last_file = None;
+        let (stays, ranges) = {
+            let file = |record: &Mapping| match building.memory_of(record.object as usize) {
+                Some(_) => Ok(None),
+                None => Ok(building.file_of(record.object, &mut last_file).ok().and_then(identity)),
+            };
+            staying(present, &tables, arena, file)?
+        };
+        present.clear(ranges.all())?;
+        for (record, stays) in tables.mappings().zip(stays.iter()) {
+            if record.flags & (mapping::VDSO | mapping::VVAR) != 0 {
+                continue;
+            }
+            if *stays == 0 {
+                building.map_one(&record, &mut last_file)?;
+                continue;
+            }
+            if !present.is_protected(&record) {
+                protect(&record, record.protection as usize)?;
+            }
+            advise_anew((record.start, record.end), record.flags);
+        }
+        close_file(&mut last_file);
+        Ok((building, ranges))
+    }
+
+    /// Lets these pages be as a fresh mapping gives them.
+    pub fn empty(&self, pages: &List) {
+        for page in pages.all() {
+            discard(*page);
+        }
     }
 
     fn make_memory(&self, record: &Object) -> Result<usize, RestoreError<'static>> {

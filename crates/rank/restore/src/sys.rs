@@ -30,6 +30,7 @@ pub const FTRUNCATE: usize = 77;
 pub const CAPGET: usize = 125;
 pub const CAPSET: usize = 126;
 pub const PERSONALITY: usize = 135;
+pub const MUNLOCK: usize = 150;
 pub const PRCTL: usize = 157;
 pub const ARCH_PRCTL: usize = 158;
 pub const GETTID: usize = 186;

@@ -29,6 +29,9 @@ fn records<'a, T: Fixed>(table: &'a [u8]) -> impl Iterator<Item = T> + Clone + u
 }
 
 impl<'a> Tables<'a> {
+    /// None of any.
+    pub const EMPTY: Self = Self { strings: &[], objects: &[], mappings: &[], threads: &[], process: &[] };
+
     /// Reads everything before the pages, and the head that follows it. `room` holds one record's payload at a time; `unread` is given
     /// the input that the program had not read.
     ///

@@ -34,22 +34,32 @@ impl<'a> Companion<'a> {
             if threads.clone().any(|thread| thread.tid == tid as u32) {
                 continue;
             }
-            let arguments = CloneArguments {
-                flags: clone::THREAD | clone::CLONE_CHILD_CLEARTID,
-                child_tid: (&raw const self.alive) as u64,
-                stack: stack.as_mut_ptr() as u64,
-                stack_size: STACK as u64,
-                set_tid: (&raw const tid) as u64,
-                set_tid_size: 1,
-                ..CloneArguments::default()
-            };
-            let (size, entry) = (size_of::<CloneArguments>(), help as *const () as usize);
-            // SAFETY: the new thread runs `help` on its own stack; `self` outlives it, by the caller's promise.
-            if unsafe { clone::clone_thread(&arguments, size, core::ptr::from_ref(self) as usize, entry) } > 0 {
-                return Some(tid as usize);
+            if let Some(tid) = self.make(stack, Some(&tid)) {
+                return Some(tid);
             }
         }
         None
+    }
+
+    /// The same with an id of the kernel's choice: all threads of the image are there.
+    pub fn start_anywhere(&self) -> Option<usize> {
+        self.make(zone::take(STACK), None)
+    }
+
+    fn make(&self, stack: &mut [u8], tid: Option<&i32>) -> Option<usize> {
+        let arguments = CloneArguments {
+            flags: clone::THREAD | clone::CLONE_CHILD_CLEARTID,
+            child_tid: (&raw const self.alive) as u64,
+            stack: stack.as_mut_ptr() as u64,
+            stack_size: STACK as u64,
+            set_tid: tid.map_or(0, |tid| core::ptr::from_ref(tid) as u64),
+            set_tid_size: u64::from(tid.is_some()),
+            ..CloneArguments::default()
+        };
+        let (size, entry) = (size_of::<CloneArguments>(), help as *const () as usize);
+        // SAFETY: the new thread runs `help` on its own stack; `self` outlives it, by the caller's promise.
+        let made = unsafe { clone::clone_thread(&arguments, size, core::ptr::from_ref(self) as usize, entry) };
+        usize::try_from(made).ok().filter(|made| *made > 0)
     }
 
     /// Waits for its end.
@@ -74,14 +84,27 @@ pub struct Help(pub Tables<'static>);
 
 impl Workers for Help {
     fn share(&self, work: &(dyn Fn(usize) + Sync)) {
-        let second = || work(1);
-        let companion = Companion::new(&second);
-        let started = if processors() > 1 { companion.start(self.0.threads()) } else { None };
-        // Without help it only takes longer.
-        work(0);
-        if let Some(tid) = started {
-            companion.finish(tid);
-        }
+        share(work, |companion| companion.start(self.0.threads()));
+    }
+}
+
+/// The same, with an id of the kernel's choice.
+pub struct AnyHelp;
+
+impl Workers for AnyHelp {
+    fn share(&self, work: &(dyn Fn(usize) + Sync)) {
+        share(work, |companion| companion.start_anywhere());
+    }
+}
+
+fn share(work: &(dyn Fn(usize) + Sync), start: impl Fn(&Companion) -> Option<usize>) {
+    let second = || work(1);
+    let companion = Companion::new(&second);
+    let started = if processors() > 1 { start(&companion) } else { None };
+    // Without help it only takes longer.
+    work(0);
+    if let Some(tid) = started {
+        companion.finish(tid);
     }
 }
 

@@ -17,6 +17,8 @@
 //! Where rounds precede the image (`mend_image::rounds`: the process still runs elsewhere), A is a socket; its memory is received first, and
 //! then the image, whose header is read anew.
 //!
+//! With `--in-place` it has been mapped into a living process, which goes back to an image ([`in_place`]).
+//!
 //! Order (what deals with the image is `mend-restore`'s): read the tables and check everything that can be checked (processor, vdso, mapped files) while still whole;
 //! leave the old address space; map; fill; protect; make threads; say `Ready`; wait; jump. The stream is untrusted:
 //! lengths, addresses and order are bounded, and a checksum is compared before anything of a record is relied on. (What a
@@ -29,6 +31,7 @@ mod clone;
 mod companion;
 mod counter;
 mod credentials;
+mod in_place;
 mod inherited;
 mod memory;
 mod own;
@@ -64,19 +67,27 @@ struct Stack(core::cell::UnsafeCell<[u8; STACK]>);
 unsafe impl Sync for Stack {}
 static STACK_MEMORY: Stack = Stack(core::cell::UnsafeCell::new([0; STACK]));
 
-/// Leaves the stack that the kernel made, which is unmapped later.
+/// Leaves the stack that the kernel made, which is unmapped later. A thread that waits in a living process has an argument count of zero, and
+/// keeps its stack ([`in_place`]).
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _start() -> ! {
     core::arch::naked_asm!(
         "mov rdi, rsp",
-        "lea rsp, [rip + {stack} + {size}]",
         "xor ebp, ebp",
+        "cmp qword ptr [rdi], 0",
+        "je 2f",
+        "lea rsp, [rip + {stack} + {size}]",
         "call {begin}",
+        "ud2",
+        "2:",
+        "and rsp, -16",
+        "call {wait}",
         "ud2",
         stack = sym STACK_MEMORY,
         size = const STACK,
         begin = sym begin,
+        wait = sym in_place::wait,
     )
 }
 
@@ -102,6 +113,9 @@ fn restore(arguments: Arguments) -> ! {
     let header = *stream.header();
     let arguments = inherited::move_above(arguments, header.top_descriptor);
     stream.renumber(arguments.images.all()[0]);
+    if let Some(address) = arguments.in_place {
+        in_place::restore(arguments, address, stream, &header, began);
+    }
     let own = Space::read();
     check_machine(&header, &own);
     if header.rounds != 0 {
@@ -111,22 +125,33 @@ fn restore(arguments: Arguments) -> ! {
         restore_live(arguments, stream, &header, &own);
     }
 
-    let (tables, first, process) = read_tables(&mut stream, &own);
+    let (tables, first, process) = read_tables(&mut stream, |tables| own.same_shape(tables.mappings()));
 
     own.leave();
     let mut building = or_fail(Building::map(tables, &ARENA, arguments.mode, header.top_descriptor));
     let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &Help(tables) };
     or_fail(fill(stream, first, &arguments.images.all()[1..], &mut building, resources));
-    complete(arguments, &own, tables, process, &mut building, (began, 0))
+    complete(arguments, Purpose::NewProcess(&own), tables, process, &mut building, (began, 0))
 }
 
-/// Reads what an image says of the process, and checks that it can be built here. The first record after that comes with it.
-fn read_tables(stream: &mut Stream<'static>, own: &Space) -> (Tables<'static>, Record<'static>, Process) {
+/// What becomes of an image.
+enum Purpose<'a> {
+    /// A process that begins in this address space.
+    NewProcess(&'a Space),
+    /// The process that it is of, which lives.
+    InPlace,
+}
+
+/// Reads what an image says of the process, and checks that it can be built here; `suits`: whether the kernel's own mappings fit. The first record after that comes with it.
+fn read_tables(
+    stream: &mut Stream<'static>,
+    suits: impl FnOnce(&Tables<'static>) -> bool,
+) -> (Tables<'static>, Record<'static>, Process) {
     let room = zone::take(MAX_PAGES as usize + 8);
     let unread = |role, bytes: &[u8]| status(&Status::Unread { role, bytes });
     let (tables, first) = or_fail(Tables::read(stream, &ARENA, room, unread));
     let process = or_fail(tables.check(stream));
-    if !own.same_shape(tables.mappings()) {
+    if !suits(&tables) {
         fail(Failure::Machine, 0, text!("this kernel places its vdso in another way than {}", stream.header().kernel()));
     }
     or_fail(tables.check_files(stream, room));
@@ -152,12 +177,12 @@ fn restore_live(arguments: Arguments, stream: Stream<'static>, first_header: &He
     }
     let arguments = inherited::move_above(Arguments { attach, ..arguments }, header.top_descriptor);
     stream.renumber(arguments.images.all()[0]);
-    let (tables, first, process) = read_tables(&mut stream, own);
+    let (tables, first, process) = read_tables(&mut stream, |tables| own.same_shape(tables.mappings()));
     let mut building = or_fail(Building::map_over(tables, &ARENA, arguments.mode, header.top_descriptor, &mut early));
     let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &Help(tables) };
     or_fail(fill_rest(stream, first, &early, &mut building, resources));
     await_clock(header.monotonic);
-    complete(arguments, own, tables, process, &mut building, (began, before))
+    complete(arguments, Purpose::NewProcess(own), tables, process, &mut building, (began, before))
 }
 
 /// The clocks were set when the first round began: they may be behind by what a message takes.
@@ -202,7 +227,7 @@ fn check_machine(header: &Header, own: &Space) {
 /// All memory is there: the rest of the process, and the jump. `before` bytes had been read when it `began`.
 fn complete(
     arguments: Arguments,
-    own: &Space,
+    purpose: Purpose,
     tables: Tables<'static>,
     process: Process,
     building: &mut Building,
@@ -210,9 +235,17 @@ fn complete(
 ) -> ! {
     let mut kept = [Kept::default(); MAX_KEPT];
     let kept_count = or_fail(building.finish(&mut kept)) as u32;
-    own.place_kernel_group(tables.mappings());
-    set_process(&process, &tables);
-    threads::make(tables.threads(), process.capabilities);
+    match purpose {
+        Purpose::NewProcess(own) => {
+            own.place_kernel_group(tables.mappings());
+            set_process(&process, tables.text(process.executable, process.executable_length));
+            threads::make(tables.threads(), process.capabilities);
+        }
+        Purpose::InPlace => {
+            set_process(&process, None);
+            threads::make_agent(tables.threads());
+        }
+    }
     let Some(first) = tables.threads().next() else { fail(Failure::Image, 0, text!("the image has no thread")) };
     let (restorer_start, restorer_end) = zone::range();
     let us = (sys::now() - began) / 1000;
@@ -226,7 +259,7 @@ fn complete(
         agent_fd: arguments.agent_fd,
         attach: arguments.attach.map(|fd| fd.unwrap_or(-1)),
         kept_count,
-        reserved: 0,
+        in_place: u32::from(matches!(purpose, Purpose::InPlace)),
         kept,
     };
     // SAFETY: `Tables::check` found the place within one mapping of the image, aligned; the agent keeps it writable.
@@ -249,10 +282,10 @@ struct MemoryMap {
     exe_fd: u32,
 }
 
-fn set_process(process: &Process, tables: &Tables) {
+/// `path`: of the executable, if the process has another one.
+fn set_process(process: &Process, path: Option<&[u8]>) {
     const PR_SET_MM: usize = 35;
     const PR_SET_MM_MAP: usize = 14;
-    let path = tables.text(process.executable, process.executable_length);
     // O_RDONLY | O_CLOEXEC
     // SAFETY: `Tables::text` made sure that a NUL follows.
     let executable = path.and_then(|path| unsafe { sys::call(sys::OPEN, [path.as_ptr() as usize, 0o2_000_000, 0, 0, 0, 0]) }.ok());

@@ -14,7 +14,7 @@ use core::cell::Cell;
 use core::format_args as text;
 use core::sync::atomic::{AtomicU32, Ordering};
 use mend_image::launch::Failure;
-use mend_image::record::Thread;
+use mend_image::record::{Thread, thread};
 use mend_restore::sys;
 
 const STACK: usize = 4096;
@@ -26,6 +26,8 @@ const MORE_ATTEMPTS: usize = 500;
 /// 10 ms, as a timespec.
 static PAUSE: [u64; 2] = [0, 10_000_000];
 const EEXIST: isize = 17;
+/// Instead of the id of a thread that may have any.
+const ANY_ID: u32 = 0;
 
 const ARCH_SET_FS: usize = 0x1002;
 const ARCH_SET_GS: usize = 0x1001;
@@ -228,7 +230,7 @@ unsafe extern "C" fn enter(start: *const Start) -> ! {
     // SAFETY: `Making::make` wrote it to this thread's stack.
     let start = unsafe { *start };
     // SAFETY: takes nothing.
-    if unsafe { sys::call(sys::GETTID, [0; 6]) } != Ok(start.tid as usize) {
+    if start.tid != ANY_ID && unsafe { sys::call(sys::GETTID, [0; 6]) } != Ok(start.tid as usize) {
         clone::end();
     }
     if start.gs != 0 {
@@ -244,6 +246,28 @@ unsafe extern "C" fn enter(start: *const Start) -> ! {
     unsafe { jump(start.context) }
 }
 
+/// In a process that goes back to an image in place: makes the agent's thread, with an id of the kernel's choice. All others are there.
+pub fn make_agent(threads: impl Iterator<Item = Thread>) {
+    for thread in threads.filter(|thread| thread.flags & thread::AGENT != 0) {
+        let mut making = Making::new(Thread { tid: ANY_ID, ..thread });
+        let result = making.make(false, None);
+        if result < 0 {
+            fail(Failure::Kernel, -result as i32, text!("the agent's thread cannot be made"));
+        }
+    }
+}
+
+/// Waits for the word to go, and becomes this thread, which it was before.
+pub fn follow(thread: &Thread) -> ! {
+    while GO.load(Ordering::Acquire) == 0 {
+        wait(&GO, 0);
+    }
+    set_base(ARCH_SET_FS, thread.fs);
+    set_base(ARCH_SET_GS, thread.gs);
+    // SAFETY: as in `enter`.
+    unsafe { jump(thread.context) }
+}
+
 /// Lets all threads go, and becomes the first one.
 pub fn go(first: &Thread) -> ! {
     set_base(ARCH_SET_FS, first.fs);
@@ -256,12 +280,14 @@ pub fn go(first: &Thread) -> ! {
     unsafe { jump(first.context) }
 }
 
-fn wait(word: &AtomicU32, value: u32) {
+/// Waits until a word may have another value.
+pub fn wait(word: &AtomicU32, value: u32) {
     // SAFETY: FUTEX_WAIT_PRIVATE reads the word.
     let _ = unsafe { sys::call(sys::FUTEX, [core::ptr::from_ref(word) as usize, 128, value as usize, 0, 0, 0]) };
 }
 
-fn wake(word: &AtomicU32) {
+/// Wakes all that [`wait`] for a word.
+pub fn wake(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE_PRIVATE uses only the address.
     let _ = unsafe { sys::call(sys::FUTEX, [core::ptr::from_ref(word) as usize, 129, i32::MAX as usize, 0, 0, 0]) };
 }

@@ -5,6 +5,7 @@
 //!    ▲                      │  ▲                  │
 //!    └────── Resume ────────┘  └─ failed Save ────┘
 //! ```
+//! `Pause` parks the rank in any stage; it leaves that only for an image ([`crate::rollback`]).
 //! While suspended, the agent drives the fabric for its peers' sake. A restored process begins in Parked. Requests out
 //! of order are refused; nothing that fails here stops the program. In every stage a copy of the process may be writing the
 //! last image; the agent says when it is done, and ends it when another image is asked for.
@@ -14,6 +15,7 @@ mod draining;
 pub(crate) mod environment;
 mod inspection;
 pub(crate) mod link;
+mod pausing;
 mod precopying;
 mod saving;
 pub(crate) mod table_thread;
@@ -339,6 +341,8 @@ impl Agent {
                 Reply::PrecopyEnded
             }
             Request::SyncFiles => self.kept_files.synced(),
+            Request::Pause => return self.pause(seq),
+            Request::RollBack(_) => refused("only a paused rank can go back to an image"),
             Request::Resume => return self.resume(seq),
         };
         self.link.send(&FromAgent::Reply { seq, reply })

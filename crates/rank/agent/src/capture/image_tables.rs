@@ -15,7 +15,7 @@ use crate::track::DirtyScan;
 use mend_image::cpu::Cpu;
 use mend_image::fixed::Fixed;
 use mend_image::launch::{ROLES, Role};
-use mend_image::record::{Kind, Process, Thread, mapping, object};
+use mend_image::record::{Kind, Process, Thread, mapping, object, thread};
 use mend_image::{Header, put_text};
 use mend_kernel::pagemap;
 use mend_kernel::threads::segment_base;
@@ -221,7 +221,7 @@ fn threads(quiesced: &QuiescedProcess) -> Vec<Thread> {
     let process = rustix::process::getpid().as_raw_nonzero().get() as u32;
     let own = Thread {
         tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
-        reserved: 0,
+        flags: thread::AGENT,
         context: (&raw const quiesced.context) as u64,
         fs: segment_base(false),
         gs: segment_base(true),
@@ -229,7 +229,7 @@ fn threads(quiesced: &QuiescedProcess) -> Vec<Thread> {
     let mut threads: Vec<Thread> = quiesced
         .parked
         .threads()
-        .map(|slot| Thread { tid: slot.tid as u32, reserved: 0, context: slot.context(), fs: slot.segments.0, gs: slot.segments.1 })
+        .map(|slot| Thread { tid: slot.tid as u32, flags: 0, context: slot.context(), fs: slot.segments.0, gs: slot.segments.1 })
         .collect();
     threads.push(own);
     threads.sort_by_key(|thread| (thread.tid != process, thread.tid));

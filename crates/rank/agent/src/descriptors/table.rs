@@ -1,11 +1,15 @@
 //! The program's descriptors as the agent's thread sees them: from a table of its own, which it gets when it starts and again
 //! when a restored process goes on ([`leave`]). In between, and where the kernel gives it none, it shares the program's.
 
+use crate::park::Parked;
 use mend_kernel::copy::FIRST_DESCRIPTOR;
+use mend_kernel::raw::check;
 use mend_kernel::table::{self, Window};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
-use std::mem::ManuallyDrop;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::IoSlice;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -43,6 +47,82 @@ pub(crate) fn apart() -> bool {
 /// Moves a descriptor of the agent's out of the program's way, where the two share a table.
 pub(crate) fn move_high(made: OwnedFd) -> Result<OwnedFd, Errno> {
     if apart() { Ok(made) } else { rustix::io::fcntl_dupfd_cloexec(&made, FIRST_DESCRIPTOR) }
+}
+
+/// Gives the program's table duplicates of these; their numbers there. The program's threads are parked, and the tables are two.
+pub(crate) fn give(parked: &Parked, files: &[OwnedFd]) -> Result<Vec<i32>, Errno> {
+    let call = |number, arguments| {
+        // SAFETY: the calls below are given memory of this function's, which waits for them.
+        let result = unsafe { parked.call(number, arguments) };
+        check(result).map_err(Errno::from_raw_os_error)
+    };
+    let mut pair = [-1i32; 2];
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    call(libc::SYS_socketpair, [libc::AF_UNIX as usize, kind as usize, 0, pair.as_mut_ptr() as usize, 0, 0])?;
+    let result = take(pair[0]).and_then(|sender| {
+        let files: Vec<BorrowedFd> = files.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_GIVEN))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !ancillary.push(SendAncillaryMessage::ScmRights(&files)) {
+            return Err(Errno::INVAL);
+        }
+        sendmsg(&sender, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+        let mut received = Received::default();
+        call(libc::SYS_recvmsg, [pair[1] as usize, received.message() as usize, libc::MSG_CMSG_CLOEXEC as usize, 0, 0, 0])?;
+        let numbers = received.numbers();
+        if numbers.len() == files.len() {
+            return Ok(numbers);
+        }
+        parked.close(&numbers);
+        Err(Errno::MFILE)
+    });
+    parked.close(&pair);
+    result
+}
+
+/// Most descriptors that are given at once.
+const MAX_GIVEN: usize = 64;
+
+/// Room for a message of one byte with descriptors.
+struct Received {
+    byte: u8,
+    vector: libc::iovec,
+    /// Words, so that it is aligned as `struct cmsghdr` wants it.
+    control: [u64; 8 + MAX_GIVEN],
+    header: libc::msghdr,
+}
+
+impl Default for Received {
+    fn default() -> Self {
+        // SAFETY: zeros are valid for these structs of numbers and pointers.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+impl Received {
+    /// Its address, for recvmsg(2). It must not move until it has been looked at.
+    fn message(&mut self) -> *mut libc::msghdr {
+        self.vector = libc::iovec { iov_base: (&raw mut self.byte).cast(), iov_len: 1 };
+        self.header.msg_iov = &raw mut self.vector;
+        self.header.msg_iovlen = 1;
+        self.header.msg_control = self.control.as_mut_ptr().cast();
+        self.header.msg_controllen = size_of_val(&self.control);
+        &raw mut self.header
+    }
+
+    /// The numbers of the descriptors that came.
+    fn numbers(&self) -> Vec<i32> {
+        // SAFETY: the kernel has filled header and control block; the macros stay within its length.
+        unsafe {
+            let first = libc::CMSG_FIRSTHDR(&raw const self.header);
+            if first.is_null() || ((*first).cmsg_level, (*first).cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                return Vec::new();
+            }
+            let count = ((*first).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize) / size_of::<i32>();
+            let data = libc::CMSG_DATA(first).cast::<i32>();
+            (0..count).map(|at| data.add(at).read_unaligned()).collect()
+        }
+    }
 }
 
 /// A descriptor of the program's, in the agent's hands.

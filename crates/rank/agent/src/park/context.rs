@@ -48,6 +48,15 @@ pub(crate) unsafe extern "C" fn capture(
     )
 }
 
+/// Goes to `entry` with this stack pointer, for good.
+///
+/// # Safety
+/// Code there must need nothing else, and nothing of the caller's may be needed any more.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn leave(entry: u64, stack: u64) -> ! {
+    core::arch::naked_asm!("mov rsp, rsi", "xor ebp, ebp", "jmp rdi")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! The handler of the parking signal, in which a thread waits while it is parked. It allocates nothing, takes no lock and leaves `errno` alone.
 
-use super::context::{RESTORED, capture};
+use super::context::{RESTORED, capture, leave};
 use super::processor_handover::hand_over;
 use super::{ARRIVED, EPOCH, LEFT, PARKED, PREVIOUS_HANDLER, SLOTS, Slot, deadlines};
 use core::sync::atomic::Ordering;
@@ -63,6 +63,17 @@ unsafe extern "C" fn wait_in_handler(slot: *mut c_void) -> usize {
 
 fn wait_for_epoch(slot: &Slot) {
     while EPOCH.load(Ordering::Acquire) == slot.epoch {
+        let entry = slot.exit.0.load(Ordering::Acquire);
+        if entry != 0 {
+            let stack = slot.exit.1.load(Ordering::Relaxed);
+            // SAFETY: whoever asked for it vouches for entry and stack; this thread comes back out of an image, or never.
+            unsafe {
+                slot.registration.withdraw();
+                slot.state.store(LEFT, Ordering::Release);
+                wake(&slot.state);
+                leave(entry, stack);
+            }
+        }
         slot.request.run(slot.tid);
         wait(&EPOCH, slot.epoch, None);
     }

@@ -74,6 +74,8 @@ pub(crate) struct Slot {
     /// When the parking signal arrived.
     interrupted: AtomicU64,
     request: ThreadRequest,
+    /// Where the thread goes instead of back, and its stack pointer then; 0: nowhere.
+    exit: (AtomicU64, AtomicU64),
 }
 
 impl Slot {
@@ -312,6 +314,25 @@ impl Parked {
     pub fn release(&self) {
         EPOCH.store(self.epoch.wrapping_add(1), Ordering::Release);
         wake(&EPOCH);
+    }
+
+    /// Sends all threads to `entry`, each with a stack of its own there, for good. Returns when none is here any more.
+    pub fn leave(&self, entry: u64, stack: impl Fn(&Slot) -> u64) {
+        for slot in self.threads() {
+            slot.exit.1.store(stack(slot), Ordering::Relaxed);
+            slot.exit.0.store(entry, Ordering::Release);
+        }
+        for slot in self.threads() {
+            loop {
+                let state = slot.state.load(Ordering::Acquire);
+                if state == LEFT {
+                    break;
+                }
+                // It may have checked just before and wait only now.
+                wake(&EPOCH);
+                wait(&slot.state, state, Some(Duration::from_millis(2)));
+            }
+        }
     }
 
     /// In a restored process: waits until all threads have left the restorer's code.

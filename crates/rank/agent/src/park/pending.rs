@@ -63,6 +63,19 @@ impl Pending {
     }
 }
 
+/// Takes all pending signals, for good.
+pub(crate) fn discard(parked: &Parked) {
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    for slot in parked.threads() {
+        let mine = |(own, shared)| if slot.tid == process { own | shared } else { own };
+        for _ in 0..MAX_SIGNALS {
+            if next(parked, slot, mine).is_none() {
+                break;
+            }
+        }
+    }
+}
+
 /// Takes the lowest of the signals that `which` selects from those pending.
 fn next(parked: &Parked, slot: &Slot, which: impl Fn((u64, u64)) -> u64) -> Option<Info> {
     let never = 1 << (PARK_SIGNAL - 1) | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);

@@ -3,7 +3,7 @@
 pub(crate) mod attributes;
 pub(crate) mod origin;
 pub(crate) mod rseq;
-mod scheduling;
+pub(crate) mod scheduling;
 pub(crate) mod state;
 pub(crate) mod tasks;
 pub(crate) mod timers;

@@ -73,6 +73,20 @@ fn look(thread: i32) -> Scheduling {
     }
 }
 
+/// Gives threads back what the rank's parent has, as far as this user's rights allow.
+pub(crate) fn reset(threads: impl Iterator<Item = i32>) {
+    let parent = rustix::process::getppid().map_or(1, |parent| parent.as_raw_nonzero().get());
+    let given = look(parent);
+    let own: Vec<Scheduling> = read(threads);
+    let as_given = |own: Scheduling| Scheduling {
+        thread: own.thread,
+        processors: own.processors.and(given.processors.clone()),
+        attributes: own.attributes.and(given.attributes),
+        io_priority: own.io_priority.and(given.io_priority),
+    };
+    restore(&own.into_iter().map(as_given).collect::<Vec<_>>());
+}
+
 /// Brings it back as far as this node and this user's rights allow.
 pub(crate) fn restore(all: &[Scheduling]) {
     for Scheduling { thread, processors, attributes, io_priority } in all {

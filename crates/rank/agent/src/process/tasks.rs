@@ -58,6 +58,12 @@ pub(crate) fn numbers_in(directory: &str) -> io::Result<Vec<i32>> {
     Ok(entries_in(directory)?.iter().filter_map(|entry| entry.name.parse().ok()).collect())
 }
 
+/// Whether the process has children. Where the kernel does not tell, it has.
+pub(crate) fn has_children() -> bool {
+    let Ok(tasks) = list() else { return true };
+    tasks.iter().any(|task| task.read("children").is_none_or(|children| !children.trim().is_empty()) && task.identify().is_some())
+}
+
 /// All threads.
 pub(crate) fn list() -> io::Result<Vec<Task>> {
     Ok(numbers_in("/proc/self/task")?.into_iter().map(|outer| Task { outer }).collect())
@@ -95,6 +101,13 @@ impl Task {
         let processor = stat[stat.rfind(')')? + 1..].split_whitespace().nth(36)?.parse().ok()?;
         let since = milliseconds(sched_field(&text, "se.exec_start")?)?;
         Some((processor, since, sched_field(&text, "nr_voluntary_switches")?.parse().ok()?))
+    }
+
+    /// Whether it gains no new privileges, and the capabilities that it may have. `None` if it is gone.
+    pub fn privileges(&self) -> Option<(bool, u64)> {
+        let status = self.read("status")?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        Some((field("NoNewPrivs:")? == "1", u64::from_str_radix(field("CapPrm:")?, 16).ok()?))
     }
 
     /// Name, for people.

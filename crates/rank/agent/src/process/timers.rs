@@ -85,6 +85,14 @@ fn parse(text: &str) -> Option<Vec<Timer>> {
     Some(timers)
 }
 
+/// Deletes all timers of the process.
+pub(crate) fn delete_all() {
+    for timer in parse(&std::fs::read_to_string("/proc/self/timers").unwrap_or_default()).unwrap_or_default() {
+        // SAFETY: takes a number.
+        unsafe { syscall(libc::SYS_timer_delete, [timer.number as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
 const PR_TIMER_CREATE_RESTORE_IDS: usize = 77;
 
 fn restore_numbers(how: usize) -> bool {

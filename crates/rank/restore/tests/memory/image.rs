@@ -163,7 +163,7 @@ impl Image {
         writer.record(Kind::Strings, 0, 0, &self.strings).unwrap();
         writer.record(Kind::Objects, 0, 0, &table(&self.objects)).unwrap();
         writer.record(Kind::Mappings, 0, 0, &table(&self.mappings)).unwrap();
-        writer.record(Kind::Threads, 0, 0, &table(&[Thread { tid: 1, reserved: 0, context: self.handoff, fs: 0, gs: 0 }])).unwrap();
+        writer.record(Kind::Threads, 0, 0, &table(&[Thread { tid: 1, flags: 0, context: self.handoff, fs: 0, gs: 0 }])).unwrap();
         let process = Process {
             layout: [0; 11],
             auxv: [0; 64],

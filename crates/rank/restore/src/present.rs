@@ -1,0 +1,248 @@
+//! The address space of a living process, as `/proc/self/maps` shows it, and what of it can stay when the process goes back to an image.
+
+use crate::arena::{Arena, Zeroed};
+use crate::list::Array;
+use crate::tables::Tables;
+use crate::{RestoreError, sys};
+use mend_image::ranges::Range;
+use mend_image::record::{Mapping, mapping};
+
+/// Room for the text of `/proc/self/maps` at first, bytes.
+const FIRST_ROOM: usize = 1 << 20;
+
+/// One mapping that is there.
+#[derive(Clone, Copy)]
+pub struct Area {
+    start: u64,
+    end: u64,
+    protection: u32,
+    shared: bool,
+    offset: u64,
+    /// 0 without a file.
+    device: u64,
+    inode: u64,
+    /// 1: vdso or vvar, 2: vsyscall.
+    kernel: u8,
+}
+
+// SAFETY: numbers.
+unsafe impl Zeroed for Area {}
+
+const KERNEL_GROUP: u8 = 1;
+const VSYSCALL: u8 = 2;
+
+/// What is mapped, by ascending address, but for the restorer's own.
+pub struct Present<'a> {
+    areas: Array<'a, Area>,
+    zone: Range,
+}
+
+impl<'a> Present<'a> {
+    /// Reads it. What lies in `zone` is the caller's own.
+    ///
+    /// # Errors
+    /// [`RestoreError::Space`], or the arena's.
+    pub fn read(arena: &'a Arena, zone: Range) -> Result<Self, RestoreError<'static>> {
+        let mut room = FIRST_ROOM;
+        loop {
+            let bytes = arena.take(room)?;
+            let length = read_maps(bytes)?;
+            if length < room {
+                let mut areas = Array::new(arena);
+                for line in bytes[..length].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                    let area = parse(line).ok_or(RestoreError::Space { errno: 0 })?;
+                    if area.start < zone.0 || area.end > zone.1 {
+                        areas.push(area)?;
+                    }
+                }
+                return Ok(Self { areas, zone });
+            }
+            room *= 4;
+        }
+    }
+
+    fn over(&self, (start, end): Range) -> &[Area] {
+        let all = self.areas.all();
+        let first = all.partition_point(|area| area.end <= start);
+        let after = all.partition_point(|area| area.start < end);
+        &all[first..after.max(first)]
+    }
+
+    /// Whether the kernel's own mappings lie where the image has them.
+    pub fn kernel_group_stays(&self, image: impl Iterator<Item = Mapping>) -> bool {
+        let here = self.areas.all().iter().filter(|area| area.kernel == KERNEL_GROUP).map(|area| (area.start, area.end));
+        here.eq(image.filter(|record| record.flags & (mapping::VDSO | mapping::VVAR) != 0).map(|record| (record.start, record.end)))
+    }
+
+    /// Whether all of a mapping of the image is there in a form in which only its content has to be put right: private memory, of the file
+    /// with this device and inode if it is of one.
+    pub fn holds(&self, record: &Mapping, file: Option<(u64, u64)>) -> bool {
+        if record.flags & (mapping::SHARED | mapping::POOL) != 0 {
+            return false;
+        }
+        let (device, inode) = file.unwrap_or_default();
+        let mut at = record.start;
+        for area in self.over((record.start, record.end)) {
+            let offset = if file.is_some() { area.offset.wrapping_add(at.wrapping_sub(area.start)) } else { 0 };
+            let wanted = if file.is_some() { record.offset + (at - record.start) } else { 0 };
+            let same = !area.shared && area.kernel == 0 && (area.device, area.inode) == (device, inode) && offset == wanted;
+            if area.start > at || !same {
+                return false;
+            }
+            at = area.end.min(record.end);
+        }
+        at == record.end
+    }
+
+    /// Whether all of it has this protection.
+    pub fn is_protected(&self, record: &Mapping) -> bool {
+        self.over((record.start, record.end)).iter().all(|area| area.protection == record.protection)
+    }
+
+    /// Unmaps everything outside of `kept`, which is sorted, but for the kernel's own mappings.
+    ///
+    /// # Errors
+    /// [`RestoreError::Unmap`]: sealed memory.
+    pub fn clear(&self, kept: &[Range]) -> Result<(), RestoreError<'static>> {
+        for area in self.areas.all().iter().filter(|area| area.kernel == 0) {
+            let whole = [(area.start, area.end)];
+            for (start, end) in mend_image::ranges::without(&whole, kept) {
+                debug_assert!(end <= self.zone.0 || start >= self.zone.1);
+                // SAFETY: memory of a program whose threads all stand still in the restorer's own.
+                let done = unsafe { sys::call(sys::MUNMAP, [start as usize, (end - start) as usize, 0, 0, 0, 0]) };
+                done.map_err(|errno| RestoreError::Unmap { start, errno })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Device and inode of an open file, as `/proc/self/maps` shows them.
+pub(crate) fn identity(fd: usize) -> Option<(u64, u64)> {
+    let mut stat = [0u64; 18];
+    // SAFETY: fstat writes 144 bytes; `struct stat` begins with device and inode.
+    unsafe { sys::call(sys::FSTAT, [fd, stat.as_mut_ptr() as usize, 0, 0, 0, 0]) }.ok()?;
+    Some((stat[0], stat[1]))
+}
+
+/// The length of the text, as far as it fits.
+fn read_maps(bytes: &mut [u8]) -> Result<usize, RestoreError<'static>> {
+    const O_CLOEXEC: usize = 0o2_000_000;
+    let refused = |errno| RestoreError::Space { errno };
+    // SAFETY: a NUL-terminated path.
+    let fd = unsafe { sys::call(sys::OPEN, [c"/proc/self/maps".as_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) }.map_err(refused)?;
+    let mut length = 0;
+    let result = loop {
+        let rest = &mut bytes[length..];
+        if rest.is_empty() {
+            break Ok(length);
+        }
+        // SAFETY: reads into `rest`.
+        match unsafe { sys::call(sys::READ, [fd, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0]) } {
+            Ok(0) => break Ok(length),
+            Ok(count) => length += count,
+            Err(sys::EINTR) => {}
+            Err(errno) => break Err(refused(errno)),
+        }
+    };
+    sys::close(fd);
+    result
+}
+
+/// "start-end perm offset major:minor inode   name" (proc(5))
+fn parse(line: &[u8]) -> Option<Area> {
+    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let (range, permissions, offset, device, inode) = (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?);
+    let name = words.next().unwrap_or_default();
+    let (start, end) = pair(range, b'-')?;
+    let (major, minor) = pair(device, b':')?;
+    let bit = |letter: u8, bit: u32| if permissions.contains(&letter) { bit } else { 0 };
+    Some(Area {
+        start,
+        end,
+        protection: bit(b'r', 1) | bit(b'w', 2) | bit(b'x', 4),
+        shared: permissions.contains(&b's'),
+        offset: hexadecimal(offset)?,
+        // As the kernel numbers devices for stat(2).
+        device: minor & 0xff | major << 8 | (minor & !0xff) << 12,
+        inode: core::str::from_utf8(inode).ok()?.parse().ok()?,
+        kernel: match name {
+            b"[vdso]" | b"[vvar]" | b"[vvar_vclock]" => KERNEL_GROUP,
+            b"[vsyscall]" => VSYSCALL,
+            _ => 0,
+        },
+    })
+}
+
+fn pair(text: &[u8], between: u8) -> Option<(u64, u64)> {
+    let at = text.iter().position(|byte| *byte == between)?;
+    Some((hexadecimal(&text[..at])?, hexadecimal(&text[at + 1..])?))
+}
+
+fn hexadecimal(text: &[u8]) -> Option<u64> {
+    u64::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok()
+}
+
+/// Which mappings of an image are there and stay.
+pub(crate) fn staying<'a>(
+    present: &Present,
+    tables: &Tables,
+    arena: &'a Arena,
+    mut file: impl FnMut(&Mapping) -> Result<Option<(u64, u64)>, RestoreError<'static>>,
+) -> Result<(&'a mut [u8], Array<'a, Range>), RestoreError<'static>> {
+    let stays = arena.take(tables.mappings().count())?;
+    let mut ranges = Array::new(arena);
+    for (record, stays) in tables.mappings().zip(stays.iter_mut()) {
+        if record.flags & (mapping::VDSO | mapping::VVAR) != 0 {
+            continue;
+        }
+        let anonymous = record.object == mapping::NO_OBJECT;
+        let identity = if anonymous { None } else { file(&record)? };
+        if (anonymous || identity.is_some()) && present.holds(&record, identity) {
+            *stays = 1;
+            ranges.push((record.start, record.end))?;
+        }
+    }
+    Ok((stays, ranges))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc_maps() {
+        let area = parse(b"7f0a1000-7f0a3000 r-xp 00002000 fd:101 1234       /usr/lib/libc.so.6").unwrap();
+        assert_eq!((area.start, area.end, area.protection, area.shared), (0x7f0a_1000, 0x7f0a_3000, 5, false));
+        assert_eq!((area.offset, area.device, area.inode, area.kernel), (0x2000, 0x10_fd01, 1234, 0));
+        assert_eq!(parse(b"7ffd1000-7ffd3000 r-xp 00000000 00:00 0       [vdso]").unwrap().kernel, KERNEL_GROUP);
+        assert!(parse(b"7ffd1000-7ffd3000 rw-s 00000000 00:01 7       /memfd:x (deleted)").unwrap().shared);
+        assert!(parse(b"nonsense").is_none());
+    }
+
+    #[test]
+    fn what_is_there_stays_if_it_is_the_same() {
+        let arena = Arena::reserve(64 << 20).unwrap();
+        let mut areas = Array::new(&arena);
+        for line in [
+            &b"1000-3000 rw-p 00000000 00:00 0"[..],
+            b"3000-4000 r--p 00000000 00:00 0",
+            b"5000-7000 r-xp 00001000 08:01 9   /bin/x",
+            b"8000-9000 rw-s 00000000 00:01 4   /memfd:x",
+        ] {
+            areas.push(parse(line).unwrap()).unwrap();
+        }
+        let present = Present { areas, zone: (1 << 40, 2 << 40) };
+        let record = |start, end, offset| Mapping { start, end, offset, protection: 3, flags: 0, object: 0, page_shift: 0 };
+        let file = Some((0x801, 9));
+        // Two mappings of two protections are one to the image, or a part of one is.
+        assert!(present.holds(&record(0x1000, 0x4000, 0), None) && present.holds(&record(0x2000, 0x3000, 0), None));
+        assert!(present.is_protected(&record(0x1000, 0x3000, 0)) && !present.is_protected(&record(0x1000, 0x4000, 0)));
+        assert!(!present.holds(&record(0x1000, 0x5000, 0), None), "a gap");
+        assert!(!present.holds(&record(0x5000, 0x6000, 0), None), "a file's");
+        assert!(present.holds(&record(0x6000, 0x7000, 0x2000), file) && present.holds(&record(0x5000, 0x7000, 0x1000), file));
+        assert!(!present.holds(&record(0x6000, 0x7000, 0x1000), file), "another place of the file");
+        assert!(!present.holds(&record(0x5000, 0x7000, 0x1000), Some((0x801, 8))), "another file");
+        assert!(!present.holds(&record(0x8000, 0x9000, 0), Some((1, 4))), "shared");
+    }
+}

@@ -98,13 +98,13 @@ pub fn restore(arguments: Arguments, address: u64, mut stream: Stream<'static>, 
     }
 
     let (mut building, stays) = or_fail(Building::map_in_place(tables, &ARENA, (arguments.mode, header.top_descriptor), &present));
-    let mut private = List::new(&ARENA);
-    for record in tables.mappings().filter(|record| record.flags & (mapping::SHARED | mapping::VDSO | mapping::VVAR) == 0) {
-        or_fail(private.push((record.start, record.end)));
+    let mut all = List::new(&ARENA);
+    for record in tables.mappings().filter(|record| record.flags & (mapping::VDSO | mapping::VVAR) == 0) {
+        or_fail(all.push((record.start, record.end)));
     }
     let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &AnyHelp };
     let images = &arguments.images.all()[1..];
-    let missing = or_fail(rewrite(stream, first, images, &mut building, private.all(), resources));
+    let missing = or_fail(rewrite(stream, first, images, &mut building, all.all(), resources));
     let mut empty = List::new(&ARENA);
     or_fail(empty.extend(meet(missing.all(), stays.all())));
     building.empty(&empty);

@@ -44,6 +44,8 @@ pub struct JobIntroduction {
     pub size: u32,
     /// Which start of the job this is. A later start or restart has a higher number; the daemon ends what an earlier one left.
     pub epoch: u64,
+    /// Ranks that are on this node. What an earlier start left standing here of other ranks ends.
+    pub ranks: Vec<Rank>,
     /// Random; who resumes a connection of this start must name it.
     pub session: [u8; 16],
     /// Index of this node in the job.
@@ -191,6 +193,9 @@ pub enum ToDaemon {
     Tier(Box<TierOrder>),
     /// Send a signal to all ranks of the job on this node.
     Signal(i32),
+    /// As `End`, but ranks that can go back to a checkpoint in place stand still, with all their threads parked, until the job's next
+    /// start is introduced. → `Paused`, then `Left`
+    Pause,
     /// SIGKILL all ranks of the job on this node and forget it. → `Left` when all are reaped
     End,
     /// Proof of life. → `Pong`
@@ -211,6 +216,11 @@ pub enum ExitStatus {
 /// Everything a daemon says to a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromDaemon {
+    /// These ranks stand still; what they wrote has been sent.
+    Paused {
+        /// The ranks.
+        ranks: Vec<Rank>,
+    },
     /// Answer to `Introduce`.
     Ready {
         /// The node's own name.

@@ -27,6 +27,16 @@ pub enum Report {
         /// Bytes of the image.
         bytes: u64,
     },
+    /// The rank's process has gone back to its image in place.
+    WentBack {
+        /// Bytes of memory that were rewritten.
+        bytes: u64,
+    },
+    /// The rank's process could not go back in place: it was killed, and another one is restored.
+    NotInPlace {
+        /// What stood in the way.
+        why: String,
+    },
     /// The restored agent has reopened files and the rest.
     Rebuilt {
         /// The time it took, in microseconds.

@@ -9,8 +9,10 @@
 //! Invariants: every question gets exactly one answer, also when its agent dies or its rank ends; so does every image written behind its rank.
 //! The answer to a save comes after all earlier output. Faults assumed: agents say anything; what does not fit is dropped and logged.
 
+pub mod pausing;
 mod ready;
 
+use self::pausing::Pausing;
 use self::ready::{NotReady, Prepared, Ready};
 use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::conversation;
@@ -99,6 +101,7 @@ pub struct AgentRouter {
     sinks: Arc<Sinks>,
     /// Images that are written behind their ranks, into descriptors of ours.
     behind: HashMap<(AgentId, ImageId), Sink>,
+    pausing: Pausing,
 }
 
 impl AgentRouter {
@@ -113,7 +116,8 @@ impl AgentRouter {
         sinks: Sinks,
     ) -> Self {
         let (agents, questions, behind, sinks) = (HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(sinks));
-        Self { job, ip, urgent, ordered, saves, patience, agents, questions, asked: 0, batch: Batch::default(), map: None, sinks, behind }
+        let (batch, pausing) = (Batch::default(), Pausing::default());
+        Self { job, ip, urgent, ordered, saves, patience, agents, questions, asked: 0, batch, map: None, sinks, behind, pausing }
     }
 
     /// The map changed.
@@ -330,7 +334,11 @@ impl AgentRouter {
     pub fn heard(&mut self, event: AgentEvent, ranks: &mut LocalRanks) {
         match event {
             AgentEvent::Message { id, link: Some(link), message } => self.first_words(id, link, *message, ranks),
-            AgentEvent::Message { id, link: None, message } => self.words(id, *message, ranks),
+            AgentEvent::Message { id, link: None, message } => {
+                if !self.rollback_refused(id, &message, ranks) {
+                    self.words(id, *message, ranks);
+                }
+            }
             AgentEvent::Gone { id } => self.gone(id, ranks),
         }
     }
@@ -439,6 +447,9 @@ impl AgentRouter {
     }
 
     fn reply(&mut self, id: AgentId, number: u64, reply: Reply, ranks: &LocalRanks) {
+        if self.pause_answered(id, number, &reply) {
+            return;
+        }
         let Some(question) = self.questions.remove(&number) else {
             return tracing::warn!("an agent answered a question that nobody asked");
         };
@@ -501,6 +512,7 @@ impl AgentRouter {
     }
 
     fn gone(&mut self, id: AgentId, ranks: &mut LocalRanks) {
+        self.pause_lost(id);
         if let Some(slot) = ranks.values().find(|slot| slot.restore.as_ref().is_some_and(|awaited| awaited.agent == id)) {
             // Also when its process or its restorer dies, which its own end then tells better.
             if slot.restore.as_ref().is_some_and(|awaited| awaited.built.is_some()) {

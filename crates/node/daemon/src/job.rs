@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Introduce → Ready ─► serving ─── End ──► ending: ranks killed and reaped, output sent, Left ─► closed
+//!                         ├── Pause ──► pausing: ranks parked, their output sent, Paused, Left ─► closed; they stand for the next life
 //!                         └─ lease over, a later start, nonsense ─► lost: ranks killed and reaped
 //! ```
 //! A connection that breaks changes nothing, as long as the controller comes back within the lease (`job_link.rs`).
@@ -10,6 +11,9 @@
 //! waits until the earlier one has left. The loop never waits for the controller or a rank, so neither can keep it from the other.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
+mod standing;
+
+use self::standing::RestoreOrder;
 use crate::agent_router::{AgentRouter, SaveStep};
 use crate::agents::{AgentEvent, AgentSocket};
 use crate::failure::RankFailure;
@@ -18,19 +22,18 @@ use crate::launch_environment::shares_pid_namespace;
 use crate::local_rank::{LocalRank, LocalRanks};
 use crate::node::{JobQueues, Node, Present};
 use crate::outbox::{Ordered, Urgent, queues};
+use crate::paused::{PausedJob, PausedRank};
 use crate::privileges::Isolation;
 use crate::program::ExaminedPrograms;
 use crate::put_files::put_files;
-use crate::rank::{Command, RankContext, RankEvent, RankOrigin, run_rank};
-use crate::restore::{Restoration, Source};
+use crate::rank::{Command, NotInPlace, RankContext, RankEvent, RankOrigin, run_rank};
 use crate::room;
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
 use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
-use mend_messages::agent::ImageId;
-use mend_messages::daemon::{FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::job::Rank;
 use mend_messages::tier::{ImageOrigin, TierOrder};
 use mend_patience::Patience;
@@ -58,6 +61,9 @@ const TIMEOUT_BOUNDS_MS: (u64, u64) = (500, 600_000);
 const RENEWALS_PER_LEASE: u32 = 20;
 /// The kernel's own deadline comes this much later than the daemon's end of the lease, which is kinder: output is sent.
 const KERNEL_DEADLINE_DELAY: Duration = Duration::from_secs(1);
+
+/// How long ranks may take to stand still.
+const PAUSE_TIME: Duration = Duration::from_secs(3);
 
 /// How long the lease goes on after the controller's process closed the connection, at most: it has ended, or is back at once.
 const CLOSED_LEASE: Duration = Duration::from_secs(2);
@@ -119,14 +125,25 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         }
     };
     let (urgent, ordered, outbox) = queues();
-    let (agent_socket, agents) = match AgentSocket::open() {
-        Ok(opened) => opened,
-        Err(error) => {
-            let error = format!("no socket for the job's agents: {error}");
-            let _ = connection.sender.send(&FromDaemon::Refused { error }).await;
-            return;
-        }
+    let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
+    let before = match node.take_paused(&introduction) {
+        Some(paused) => paused,
+        None => match AgentSocket::open() {
+            Ok(agents) => PausedJob {
+                epoch: introduction.epoch,
+                ranks: HashMap::new(),
+                agents,
+                namespace: Arc::new(SharedNamespace::new(lease + KERNEL_DEADLINE_DELAY)),
+                shared_memory: SharedMemory::make(),
+            },
+            Err(error) => {
+                let error = format!("no socket for the job's agents: {error}");
+                let _ = connection.sender.send(&FromDaemon::Refused { error }).await;
+                return;
+            }
+        },
     };
+    let (agent_socket, agents) = before.agents;
     // If this does not arrive, the controller gives this node up.
     let _ = connection.sender.send(&FromDaemon::Ready { name: node.name.clone() }).await;
     let (heard, commands) = mpsc::channel(16);
@@ -136,7 +153,6 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (rank_event_sender, rank_events) = mpsc::unbounded_channel();
     let (save_steps, saves) = mpsc::unbounded_channel();
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
-    let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
     let (introduction, progress) = (Arc::new(introduction), Arc::new(Progress::default()));
     let mut job = Job {
         agent_router: AgentRouter::new(
@@ -160,21 +176,28 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         rendezvous: Rendezvous::default(),
         known: Arc::default(),
         key,
-        shared_memory: SharedMemory::make(),
-        namespace: Arc::new(SharedNamespace::new(lease + KERNEL_DEADLINE_DELAY)),
+        shared_memory: before.shared_memory,
+        namespace: before.namespace,
+        paused: before.ranks,
+        going_back: HashMap::new(),
         lease,
         rank_event_sender,
         patience,
     };
-    let end = job.run(Incoming { commands, agents, arrivals, rank_events, saves, states, superseded }).await;
-    leave(job, end, carrying).await;
+    let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded };
+    let end = job.run(&mut incoming).await;
+    leave(job, end, incoming, carrying).await;
 }
 
 /// Ends the job's processes, and the connection when the last output is sent.
-async fn leave(mut job: Job, end: End, mut carrying: JoinHandle<()>) {
+async fn leave(mut job: Job, end: End, incoming: Incoming, mut carrying: JoinHandle<()>) {
+    let mut paused = Vec::new();
+    if end == End::Paused {
+        paused = timeout(job.patience, job.put_aside()).await.unwrap_or_default();
+    }
     let (id, patience, progress) = (job.introduction.id.clone(), job.patience, job.progress.clone());
     let drained = match end {
-        End::Asked => timeout(patience, job.release()).await.is_ok(),
+        End::Asked | End::Paused => timeout(patience, job.release()).await.is_ok(),
         End::Lost | End::Superseded => false,
     };
     if !drained {
@@ -182,10 +205,14 @@ async fn leave(mut job: Job, end: End, mut carrying: JoinHandle<()>) {
         carrying.abort();
         job.release().await;
     }
+    let ranks = paused.iter().map(|(rank, _)| *rank).collect();
     // Behind the last output.
+    if end == End::Paused {
+        let _ = timeout(patience, job.ordered.send(FromDaemon::Paused { ranks })).await;
+    }
     let _ = timeout(patience, job.ordered.send(FromDaemon::Left)).await;
     // With the last sender the queue ends, and with the queue the connection.
-    drop(job);
+    job.leave_standing(paused, incoming.agents);
     if drained && timeout(patience, &mut carrying).await.is_err() {
         carrying.abort();
         tracing::warn!(job = id, "the controller did not take the last output");
@@ -203,6 +230,8 @@ enum End {
     Lost,
     /// A later start of the job has come.
     Superseded,
+    /// The controller said so, and wants ranks to stand still that can.
+    Paused,
 }
 
 struct Incoming {
@@ -223,7 +252,7 @@ struct Job {
     agent_socket: AgentSocket,
     agent_router: AgentRouter,
     ranks: LocalRanks,
-    rank_tasks: JoinSet<(Rank, u64)>,
+    rank_tasks: JoinSet<(Rank, u64, Option<NotInPlace>)>,
     tiers: Tiers,
     rendezvous: Rendezvous,
     known: Arc<Mutex<ExaminedPrograms>>,
@@ -236,20 +265,28 @@ struct Job {
     /// Goes, too, when they are gone.
     namespace: Arc<SharedNamespace>,
     rank_event_sender: mpsc::UnboundedSender<RankEvent>,
+    /// Ranks that an earlier life of the job left standing here.
+    paused: HashMap<Rank, PausedRank>,
+    /// What is to be done anew if they cannot go back in place.
+    going_back: HashMap<Rank, RestoreOrder>,
     patience: Duration,
     /// How long the ranks live on without a word from the controller.
     lease: Duration,
 }
 
 impl Job {
-    async fn run(&mut self, mut incoming: Incoming) -> End {
+    async fn run(&mut self, incoming: &mut Incoming) -> End {
         let mut silence = Patience::new(self.lease);
         let pause = silence.pause();
         let mut renewed = Instant::now();
         let mut tick = interval(pause);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let namespace = self.namespace.clone();
+        let mut pausing: Option<Instant> = None;
         loop {
+            if pausing.is_some_and(|until| !self.agent_router.is_pausing() || Instant::now() > until) {
+                return End::Paused;
+            }
             tokio::select! {
                 // RankEvent of a rank are sent before its agent's words that depend on them, and must be heard before them.
                 biased;
@@ -264,6 +301,10 @@ impl Job {
                     match message {
                         None => return End::Lost,
                         Some(ToDaemon::End) => return End::Asked,
+                        Some(ToDaemon::Pause) => {
+                            self.agent_router.pause(&self.ranks);
+                            pausing = Some(Instant::now() + PAUSE_TIME);
+                        }
                         Some(message) => self.obey(message),
                     }
                 }
@@ -339,7 +380,11 @@ impl Job {
                     self.agent_router.abandon(rank, slot.attempt);
                 }
             }
-            ToDaemon::Map(map) => self.agent_router.publish(map),
+            ToDaemon::Map(map) => {
+                // All ranks that shall be here are: what else stands here ends.
+                self.paused.clear();
+                self.agent_router.publish(map);
+            }
             ToDaemon::Ask(steps) => self.agent_router.questions(steps, &self.ranks),
             ToDaemon::SaveTo { seq, rank, address, token } => self.agent_router.save_to(seq, rank, address, token, &self.ranks),
             ToDaemon::PrecopyTo { seq, rank, address, token } => self.agent_router.precopy_to(seq, rank, address, token, &self.ranks),
@@ -348,7 +393,7 @@ impl Job {
                 tracing::warn!(job = self.introduction.id, "a controller introduced its job twice")
             }
             // Handled by the loop.
-            ToDaemon::End => {}
+            ToDaemon::End | ToDaemon::Pause => {}
         }
     }
 
@@ -388,42 +433,6 @@ impl Job {
         }
     }
 
-    fn restore(
-        &mut self,
-        (rank, attempt): (Rank, u64),
-        source: RestoreSource,
-        image: Option<ImageId>,
-        stdin: bool,
-    ) -> Result<(), RankFailure> {
-        if self.ranks.contains_key(&rank) {
-            return Err(RankFailure::Present(rank));
-        }
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(RankFailure::Channels)?;
-        let agent = self.agent_socket.adopt(ours.into()).map_err(RankFailure::Channels)?;
-        let restoration = Restoration {
-            rank,
-            size: self.introduction.size,
-            job: self.introduction.identity,
-            source: match source {
-                RestoreSource::Files(chain) => Source::Files(chain),
-                RestoreSource::Transfer { token } => {
-                    Source::Transfer(self.rendezvous.expect(token, Instant::now()), self.introduction.clone())
-                }
-            },
-            image,
-            key: self.key.clone(),
-            progress: self.progress.clone(),
-            agent: theirs.into(),
-            isolation: self.node.isolation.clone(),
-            shared: shares_pid_namespace(&self.introduction),
-            restorer: self.node.restorer.clone(),
-            patience: self.patience,
-        };
-        self.admit((rank, attempt), stdin, RankOrigin::Restore(Box::new(restoration)))?;
-        self.agent_router.await_restored(rank, agent, &mut self.ranks);
-        Ok(())
-    }
-
     fn admit(&mut self, (rank, attempt): (Rank, u64), fed: bool, origin: RankOrigin) -> Result<(), RankFailure> {
         if rank >= self.introduction.size {
             return Err(RankFailure::NoSuchRank { rank, size: self.introduction.size });
@@ -432,22 +441,41 @@ impl Job {
             return Err(RankFailure::Present(rank));
         }
         let (sender, commands) = mpsc::unbounded_channel();
+        self.run_rank((rank, attempt), fed, (commands, Vec::new()), origin);
+        self.ranks.insert(rank, LocalRank::new(attempt, sender));
+        Ok(())
+    }
+
+    fn run_rank(
+        &mut self,
+        (rank, attempt): (Rank, u64),
+        fed: bool,
+        (commands, held): (mpsc::UnboundedReceiver<Command>, Vec<Command>),
+        origin: RankOrigin,
+    ) {
         let (ordered, urgent, rank_events) = (self.ordered.clone(), self.urgent.clone(), self.rank_event_sender.clone());
         let shared_memory = self.shared_memory.as_ref().map(|own| own.path().to_owned());
         let open_files = self.node.open_files;
         let namespace = self.namespace.clone();
         let context = RankContext { rank, attempt, fed, shared_memory, namespace, open_files, ordered, urgent, commands, rank_events };
-        let rank_task = async move {
-            run_rank(context, origin).await;
-            (rank, attempt)
-        };
+        let rank_task = async move { (rank, attempt, run_rank(context, origin, held).await) };
         self.rank_tasks.spawn(rank_task.instrument(tracing::info_span!("rank", rank, attempt)));
-        self.ranks.insert(rank, LocalRank::new(attempt, sender));
-        Ok(())
     }
 
-    fn rank_task_ended(&mut self, ended: Option<(Rank, u64)>) {
-        let Some((rank, attempt)) = ended else { return tracing::error!("the task of a rank panicked") };
+    fn rank_task_ended(&mut self, ended: Option<(Rank, u64, Option<NotInPlace>)>) {
+        let Some((rank, attempt, failed)) = ended else { return tracing::error!("the task of a rank panicked") };
+        let order = self.going_back.remove(&rank);
+        if let (Some(failed), Some(order)) = (failed, order.filter(|order| order.attempt == attempt))
+            && self.ranks.get(&rank).is_some_and(|slot| slot.attempt == attempt)
+        {
+            match self.restore_anew(rank, order, failed) {
+                Ok(()) => return,
+                Err(failure) => {
+                    let (error, hint) = (with_causes(&failure), failure.hint());
+                    self.urgent.send(FromDaemon::RestoreFailed { rank, attempt, error, hint, image: failure.blames_image() });
+                }
+            }
+        }
         if self.ranks.get(&rank).is_some_and(|slot| slot.attempt == attempt) {
             self.ranks.remove(&rank);
             self.agent_router.abandon(rank, attempt);

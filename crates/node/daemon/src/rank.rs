@@ -3,12 +3,19 @@
 //! ```text
 //! Start:    Launching ─ Running ─► Running ─────────────── Ended ─► drained ─► Exited
 //! Restore:  Launching ─ Running ─► Building ─ Ready, GO ─► Rebuilding ─ settle ─► Running …
+//! RollBack: as Restore, in a process that is paused ── any failure before Running ──► killed, and restored anew
+//! Running ── Pause ──► its process is handed out, parked
 //! any state ── released (discard, end, connection lost) ──► processes killed, output drained, nothing reported
 //! Launching ── refused ──► StartFailed / RestoreFailed        Building, Rebuilding ── any failure ──► RestoreFailed
 //! ```
 //! Invariants: whatever the task reports last, no process of the rank is left by then; all output of the rank is in
 //! the queue before its exit. Faults assumed: the supervisor, the restorer or the rank is killed at any moment.
 
+mod in_place;
+
+use self::in_place::send_back;
+pub use self::in_place::{NotInPlace, PausedProcess};
+use crate::agents::AgentLink;
 use crate::channels::{OurEnds, open_channels};
 use crate::failure::RankFailure;
 use crate::input::{Feed, UnwrittenInput};
@@ -58,6 +65,8 @@ pub enum Command {
     Settle,
     /// The restored agent reported this failure.
     Abandon(String),
+    /// Its agent has parked the rank: give its process out. Without an answer there is none.
+    Pause(oneshot::Sender<PausedProcess>),
 }
 
 /// What the job needs to know of a rank's life; everything else goes to the controller directly.
@@ -95,6 +104,8 @@ pub enum RankOrigin {
     Start(Box<ProgramStart>),
     /// An image.
     Restore(Box<Restoration>),
+    /// An image, to which its paused process goes back.
+    RollBack(Box<Restoration>, Box<PausedProcess>, AgentLink),
 }
 
 /// What a rank's task works with.
@@ -129,17 +140,19 @@ impl RankContext {
     }
 }
 
-/// Runs the rank to its end.
-pub async fn run_rank(mut context: RankContext, origin: RankOrigin) {
-    let restoring = matches!(origin, RankOrigin::Restore(_));
-    match begin(&mut context, origin).await {
+/// Runs the rank to its end, or until it is clear that it cannot go back in place. `held`: commands that came before.
+pub async fn run_rank(mut context: RankContext, origin: RankOrigin, held: Vec<Command>) -> Option<NotInPlace> {
+    let restoring = matches!(origin, RankOrigin::Restore(_) | RankOrigin::RollBack(..));
+    match begin(&mut context, origin, held).await {
         Ok(Some(task)) => {
-            task.run(&mut context).await;
+            let failed = task.run(&mut context).await;
             context.namespace.sweep();
+            return failed.map(|(why, held)| NotInPlace { why, commands: context.commands, held });
         }
         Ok(None) => {}
         Err(failure) => report_failure(&context, restoring, &failure),
     }
+    None
 }
 
 fn report_failure(context: &RankContext, restoring: bool, failure: &RankFailure) {
@@ -152,26 +165,53 @@ fn report_failure(context: &RankContext, restoring: bool, failure: &RankFailure)
 }
 
 /// Gets a supervisor going. `None` if the rank was released meanwhile.
-async fn begin(context: &mut RankContext, origin: RankOrigin) -> Result<Option<RankTask>, RankFailure> {
-    let mut held = Vec::new();
+async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Command>) -> Result<Option<RankTask>, RankFailure> {
     let preparing = async {
         match origin {
             RankOrigin::Start(beginning) => {
                 let (launch, agentless) = beginning.prepare().await?;
-                Ok::<_, RankFailure>((launch, agentless, None))
+                Ok::<_, RankFailure>((launch, agentless, None, None))
             }
             RankOrigin::Restore(restoration) => {
                 let (launch, building) = restoration.prepare().await?;
-                Ok((launch, None, Some(building)))
+                Ok((launch, None, Some(building), None))
+            }
+            RankOrigin::RollBack(restoration, paused, agent) => {
+                let (launch, building) = restoration.prepare().await?;
+                Ok((launch, None, Some(building), Some((*paused, agent))))
             }
         }
     };
-    let (mut launch, agentless, mut building) = tokio::select! {
+    let (mut launch, agentless, mut building, paused) = tokio::select! {
         prepared = preparing => prepared?,
         () = collect(&mut context.commands, &mut held) => return Ok(None),
     };
     let piped = context.fed || building.as_ref().is_some_and(|building| building.uses(Role::Stdin));
     let (ours, theirs) = open_channels(piped).map_err(RankFailure::Channels)?;
+    if let Some((paused, agent)) = paused
+        && let Some(mut building) = building.take()
+    {
+        send_back(&mut building, &launch, theirs, &agent).map_err(RankFailure::Channels)?;
+        let PausedProcess { launch, link, process_events, sender } = paused;
+        // It runs already; what was said of it before comes first.
+        let _ = sender.send(ProcessEvent::Supervisor(Event::Running));
+        let (phase, in_place, building) = (Phase::Launching, true, Some(building));
+        let (agentless, ours, pipes, deadline) = (None, Some(ours), None, None);
+        return Ok(Some(RankTask {
+            phase,
+            in_place,
+            launch,
+            agentless,
+            link,
+            process_events,
+            sender,
+            building,
+            ours,
+            pipes,
+            held,
+            deadline,
+        }));
+    }
     let files: Vec<OwnedFd> = match &mut building {
         None => theirs.into_iter().map(|(_, end)| end).collect(),
         Some(building) => building.descriptors(theirs).map_err(RankFailure::Channels)?,
@@ -195,6 +235,7 @@ async fn begin(context: &mut RankContext, origin: RankOrigin) -> Result<Option<R
     let phase = Phase::Launching;
     Ok(Some(RankTask {
         phase,
+        in_place: false,
         launch,
         agentless,
         link,
@@ -236,6 +277,7 @@ enum Transition {
     Failed(RankFailure),
     Ended(ExitStatus),
     Released,
+    Paused(oneshot::Sender<PausedProcess>),
 }
 
 /// Everything that carries bytes from and to the process.
@@ -249,6 +291,8 @@ struct RankPipes {
 #[derive(Debug)]
 struct RankTask {
     phase: Phase,
+    /// Its process was there before, and goes back in place.
+    in_place: bool,
     launch: Launch,
     agentless: Option<Agentless>,
     link: RankSupervisor,
@@ -263,7 +307,8 @@ struct RankTask {
 }
 
 impl RankTask {
-    async fn run(mut self, context: &mut RankContext) {
+    /// Why it could not go back in place, if so, and what it was told meanwhile.
+    async fn run(mut self, context: &mut RankContext) -> Option<(String, Vec<Command>)> {
         let restoring = self.building.is_some();
         loop {
             let deadline = self.deadline;
@@ -279,18 +324,31 @@ impl RankTask {
             };
             match transition {
                 Transition::Continue => {}
-                Transition::Failed(failure) => {
-                    self.end().await;
-                    return report_failure(context, restoring, &failure);
+                Transition::Failed(failure) => return self.failed(context, restoring, &failure).await,
+                Transition::Ended(status) if self.phase == Phase::Running => {
+                    self.exited(context, status).await;
+                    return None;
                 }
-                Transition::Ended(status) if self.phase == Phase::Running => return self.exited(context, status).await,
-                Transition::Ended(status) => {
-                    self.end().await;
-                    return report_failure(context, restoring, &RankFailure::DiedEarly(status));
+                Transition::Ended(status) => return self.failed(context, restoring, &RankFailure::DiedEarly(status)).await,
+                Transition::Released => {
+                    self.released(context).await;
+                    return None;
                 }
-                Transition::Released => return self.released(context).await,
+                Transition::Paused(taker) => {
+                    self.paused(context, taker).await;
+                    return None;
+                }
             }
         }
+    }
+
+    async fn failed(mut self, context: &RankContext, restoring: bool, failure: &RankFailure) -> Option<(String, Vec<Command>)> {
+        self.end().await;
+        if self.in_place && self.phase != Phase::Running {
+            return Some((with_causes(failure), self.held));
+        }
+        report_failure(context, restoring, failure);
+        None
     }
 
     fn on_process_event(&mut self, context: &RankContext, event: ProcessEvent) -> Transition {
@@ -368,8 +426,11 @@ impl RankTask {
                 }
                 Transition::Continue
             }
-            RestorerMessage::Ready { bytes, us } => {
+            RestorerMessage::Ready { bytes, placed, us } => {
                 context.urgent.send(FromDaemon::Report { rank: context.rank, report: Report::ImageRead { us, bytes } });
+                if self.in_place {
+                    context.urgent.send(FromDaemon::Report { rank: context.rank, report: Report::WentBack { bytes: placed } });
+                }
                 // The job hears of it before the agent can speak.
                 context.tell(Milestone::Built { us, bytes });
                 if let Some(building) = &mut self.building
@@ -385,7 +446,9 @@ impl RankTask {
                 self.building = None;
                 self.phase = Phase::Rebuilding;
                 self.deadline = Some(Instant::now() + REBUILD_TIMEOUT);
-                self.deliver_held();
+                if !self.in_place {
+                    self.deliver_held();
+                }
                 Transition::Continue
             }
         }
@@ -397,11 +460,14 @@ impl RankTask {
             Command::Settle => {
                 self.phase = Phase::Running;
                 self.deadline = None;
+                self.deliver_held();
             }
+            Command::Pause(taker) => return Transition::Paused(taker),
             Command::Abandon(error) => return Transition::Failed(RestoreError::Agent(error).into()),
             command => {
                 self.held.push(command);
-                if matches!(self.phase, Phase::Rebuilding | Phase::Running) {
+                // What a process was given that failed to go back would be lost to the next one.
+                if self.phase == Phase::Running || (self.phase == Phase::Rebuilding && !self.in_place) {
                     self.deliver_held();
                 }
             }
@@ -423,7 +489,7 @@ impl RankTask {
                 Command::Hold(done) => pipes.hold(done),
                 Command::Feed => pipes.feeds().for_each(Feed::release),
                 // Carried out when they came.
-                Command::Signal(_) | Command::Settle | Command::Abandon(_) => {}
+                Command::Signal(_) | Command::Settle | Command::Abandon(_) | Command::Pause(_) => {}
             }
         }
     }

@@ -12,7 +12,7 @@ use mend_image::cpu::CpuMismatch;
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
-use mend_messages::agent::ImageId;
+use mend_messages::agent::{ImageId, RollbackOrder};
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
 use mend_report::process_hint;
@@ -34,6 +34,7 @@ use tokio::io::AsyncReadExt;
 use crate::channels::RankEnds;
 
 /// Descriptor numbers in the restorer: 0 to 2 are `/dev/null`.
+const NULL_STREAMS: usize = 3;
 const CONTROL_FD: i32 = 3;
 const AGENT_FD: i32 = 4;
 /// The image, what it builds on, then the roles.
@@ -319,6 +320,7 @@ impl Restoration {
             Building {
                 given: Some(RestorerDescriptors { images, control: theirs.into(), agent: self.agent }),
                 roles,
+                zone: header.zone,
                 control: ours,
                 stream_faults,
             },
@@ -397,6 +399,8 @@ struct RestorerDescriptors {
 pub struct Building {
     given: Option<RestorerDescriptors>,
     roles: Vec<Role>,
+    /// The zone of addresses that the image leaves free.
+    zone: u32,
     control: UnixStream,
     /// What may go wrong with streams out of encrypted files, with their names, or from another node.
     stream_faults: Vec<(Option<String>, StreamFault)>,
@@ -416,6 +420,8 @@ pub enum RestorerMessage {
     Ready {
         /// Bytes read.
         bytes: u64,
+        /// Bytes of pages written to memory.
+        placed: u64,
         /// Microseconds it took.
         us: u64,
     },
@@ -435,6 +441,14 @@ impl Building {
         files.extend(images);
         files.extend(ends.into_iter().filter(|(role, _)| self.uses(*role)).map(|(_, end)| end));
         Ok(files)
+    }
+
+    /// The same for a process that goes back in place, with the restorer's file before them, and what its agent is told. Yields them once.
+    pub fn in_place(&mut self, restorer: &Path, ends: RankEnds) -> io::Result<(Vec<OwnedFd>, RollbackOrder)> {
+        let images = self.given.as_ref().map_or(0, |given| given.images.len()) as u32;
+        let files = self.descriptors(ends)?.into_iter().skip(NULL_STREAMS);
+        let order = RollbackOrder { zone: self.zone, images, roles: self.roles.iter().map(|role| *role as u8).collect() };
+        Ok((std::iter::once(File::open(restorer)?.into()).chain(files).collect(), order))
     }
 
     /// What the restorer says.
@@ -468,7 +482,7 @@ impl RestorerMessages {
         self.stream.read_exact(&mut payload).await.map_err(|_| RestoreError::Speechless)?;
         match Status::decode(&head, &payload).map_err(|_| RestoreError::Speechless)? {
             Status::Unread { role, bytes } => Ok(RestorerMessage::Unread { role, bytes: bytes.to_vec() }),
-            Status::Ready { bytes, us, .. } => Ok(RestorerMessage::Ready { bytes, us }),
+            Status::Ready { bytes, placed, us } => Ok(RestorerMessage::Ready { bytes, placed, us }),
             Status::Failed { failure, errno, text } => {
                 // To the restorer a file that does not open any further is one that ends.
                 let stream_fault =

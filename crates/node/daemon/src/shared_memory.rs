@@ -7,7 +7,7 @@
 
 use mend_messages::agent::SHARED_MEMORY_PREFIX;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{DirBuilder, File, Permissions, read_dir, remove_dir_all, rename, set_permissions};
+use std::fs::{DirBuilder, File, Permissions, read_dir, remove_dir_all, remove_file, rename, set_permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -37,6 +37,18 @@ impl SharedMemory {
             Err(error) => {
                 tracing::info!(%error, "ranks share the node's /dev/shm");
                 None
+            }
+        }
+    }
+
+    /// Removes what is in it.
+    pub fn clear(&self) {
+        for entry in read_dir(&self.path).into_iter().flatten().flatten() {
+            let directory = entry.file_type().is_ok_and(|about| about.is_dir());
+            if directory {
+                remove(&entry.path());
+            } else if let Err(error) = remove_file(entry.path()) {
+                tracing::info!(%error, "a file stays in a job's /dev/shm");
             }
         }
     }

@@ -19,7 +19,7 @@ mod reaper;
 mod spawn;
 mod start;
 
-pub use spawn::{RankSupervisor, SpawnError, spawn};
+pub use spawn::{RankSupervisor, SpawnError, send_files, spawn};
 
 use mend_kernel::namespaces::{fork_and_run, unshare};
 use mend_kernel::program::fork_with_pid;

@@ -70,7 +70,10 @@ pub(super) fn spawn_self(subcommand: &str) -> io::Result<(std::os::unix::net::Un
 }
 
 /// One byte on a new, empty socket with the descriptors: does not block.
-fn send_files(socket: &std::os::unix::net::UnixStream, files: &[OwnedFd]) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's, as for too many of them.
+pub fn send_files(socket: &std::os::unix::net::UnixStream, files: &[OwnedFd]) -> io::Result<()> {
     let borrowed: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

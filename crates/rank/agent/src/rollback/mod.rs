@@ -79,8 +79,7 @@ pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd
     let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let others: Vec<u32> = others.chain([own]).collect();
     let begin = || -> Result<(u64, Block, Vec<u64>), RollbackError> {
-        let mut rollback =
-            Rollback { magic: ROLLBACK_MAGIC, count: others.len() as u32, reserved: 0, threads: [0; MAX_ROLLBACK_THREADS] };
+        let mut rollback = Rollback { magic: ROLLBACK_MAGIC, count: others.len() as u32, reserved: 0, threads: [0; MAX_ROLLBACK_THREADS] };
         rollback.threads.get_mut(..others.len()).ok_or(RollbackError::ManyThreads)?.copy_from_slice(&others);
         let mut attach = [None; 4];
         for (role, number) in order.roles.iter().zip(&numbers[2 + images..]) {

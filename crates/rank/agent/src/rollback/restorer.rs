@@ -74,7 +74,13 @@ fn load(file: BorrowedFd, segment: &ProgramHeader64<LittleEndian>, endian: Littl
         mapped.map_err(MapError::Map)?;
         if in_memory > in_file {
             // SAFETY: the rest of the last page of a writable segment, mapped just now.
-            unsafe { std::ptr::write_bytes((address + in_file) as *mut u8, 0, (file_end.min(last.next_multiple_of(PAGE)) - address - in_file) as usize) };
+            unsafe {
+                std::ptr::write_bytes(
+                    (address + in_file) as *mut u8,
+                    0,
+                    (file_end.min(last.next_multiple_of(PAGE)) - address - in_file) as usize,
+                )
+            };
         }
     }
     let (from, to) = (if in_file > 0 { file_end } else { first }, last.next_multiple_of(PAGE));

@@ -9,7 +9,8 @@ pub use built::{compile, restorer};
 use built::{preload, shared_directory};
 use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+    FromAgent, Hello, ImageId, Inspection, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome,
+    Written,
 };
 use mend_messages::frame;
 use mend_messages::job::Secret;

@@ -1,0 +1,100 @@
+//! Ranks that stand still between two lives of their job, to go back to a checkpoint in place in the next one.
+//!
+//! ```text
+//! a life ends ── Pause ──► agents park their ranks ──► PausedJob, kept by the node ── the next life's Introduce ──► Restore: in place
+//!                                                          └── nobody comes for it ──► killed
+//! ```
+//! Invariants: a paused rank runs not one instruction of its program until it is back at a checkpoint, so that it may stand longer than the job's
+//! lease. Whoever takes it over proves that it is a later life of the same job. Faults assumed: the controller dies meanwhile; the
+//! next life has other ranks here, or none.
+
+use crate::agents::{AgentEvent, AgentId, AgentLink, AgentSocket};
+use crate::node::Node;
+use crate::rank::PausedProcess;
+use crate::shared_memory::SharedMemory;
+use crate::supervisor::namespace::SharedNamespace;
+use mend_messages::daemon::JobIntroduction;
+use mend_messages::job::Rank;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How long a paused rank waits at least: a next life may wait for a lease to end, then for nodes.
+const LEAST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// One rank that stands still.
+#[derive(Debug)]
+pub struct PausedRank {
+    /// The connection of its agent.
+    pub agent: AgentId,
+    /// How to speak to it.
+    pub link: AgentLink,
+    /// Its process.
+    pub process: PausedProcess,
+}
+
+/// What is left of a life of a job. Dropping it ends all its processes.
+#[derive(Debug)]
+pub struct PausedJob {
+    /// Which life it was.
+    pub epoch: u64,
+    /// The ranks that stand still.
+    pub ranks: HashMap<Rank, PausedRank>,
+    /// Where their agents speak, and what they say.
+    pub agents: (AgentSocket, mpsc::Receiver<AgentEvent>),
+    /// The PID namespace that they are in.
+    pub namespace: Arc<SharedNamespace>,
+    /// Their `/dev/shm`.
+    pub shared_memory: Option<SharedMemory>,
+}
+
+impl PausedJob {
+    /// For the job's next life: its memory files are empty, and ranks that shall not be here are gone.
+    fn taken_over(mut self, next: &JobIntroduction) -> Self {
+        self.ranks.retain(|rank, _| next.ranks.contains(rank));
+        self.namespace.renew();
+        if let Some(shared_memory) = &self.shared_memory {
+            // A restart begins with an empty one: what the checkpoint has of it comes back.
+            shared_memory.clear();
+        }
+        self
+    }
+}
+
+impl Node {
+    /// Keeps a job's paused ranks for its next life, for a while.
+    pub fn keep_paused(self: &Arc<Self>, identity: [u8; 16], job: PausedJob, lease: Duration) {
+        let (epoch, namespace, patience) = (job.epoch, job.namespace.clone(), LEAST_PATIENCE.max(3 * lease));
+        tracing::info!(ranks = job.ranks.len(), "ranks stand still for the job's next life");
+        self.paused().insert(identity, job);
+        let node = self.clone();
+        tokio::spawn(async move {
+            let until = tokio::time::Instant::now() + patience;
+            let there = || node.paused().get(&identity).is_some_and(|job| job.epoch == epoch);
+            while there() && tokio::time::Instant::now() < until {
+                // They do not run, so the deadline of what runs does not concern them.
+                namespace.renew();
+                tokio::time::sleep(lease / 4).await;
+            }
+            drop(namespace);
+            if there() {
+                tracing::warn!("nobody came for ranks that stood still: they are killed");
+                let left = node.paused().remove(&identity);
+                drop(left);
+            }
+        });
+    }
+
+    /// What an earlier life of this job left standing here. Of no later, and no other job's.
+    pub fn take_paused(&self, next: &JobIntroduction) -> Option<PausedJob> {
+        let job = self.paused().remove(&next.identity)?;
+        // What is not taken over ends here.
+        (job.epoch < next.epoch).then(|| job.taken_over(next))
+    }
+
+    fn paused(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 16], PausedJob>> {
+        // Only ever changed by whole entries.
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

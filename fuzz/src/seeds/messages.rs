@@ -2,7 +2,7 @@
 
 use super::{Seed, keep};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking,
+    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking,
     Unasked, Unwritten, Welcome, Written,
 };
 use mend_messages::control::{
@@ -78,6 +78,8 @@ fn requests() -> Vec<Request> {
         Request::EndPrecopy,
         Request::KeepFiles(KeepOrder { checkpoint: "/srv/7.part".into(), limit: 64 << 20, seal: Some([8; 32]) }),
         Request::SyncFiles,
+        Request::Pause,
+        Request::RollBack(RollbackOrder { zone: 1, images: 2, roles: vec![0, 1, 3] }),
         Request::Resume,
     ]
 }
@@ -135,6 +137,7 @@ fn replies() -> Vec<Reply> {
         Reply::PrecopyEnded,
         Reply::Kept(kept_files()),
         Reply::Synced,
+        Reply::Paused,
         Reply::Resumed { stopped_us: 3000 },
         Reply::Failed { error: "no room".into(), hint: String::new() },
         Reply::Unasked(Unasked::Left),
@@ -147,6 +150,8 @@ fn reports() -> Vec<Report> {
         Report::DrainSlow { peers: vec![0, 2], waited_us: 2_000_000 },
         Report::ImageRead { us: 5000, bytes: 1 << 28 },
         Report::Rebuilt { us: 900 },
+        Report::WentBack { bytes: 1 << 20 },
+        Report::NotInPlace { why: "thread 7 has ended since".into() },
         Report::ProcessKilled { what: "what watches it was killed".into() },
     ]
 }
@@ -322,6 +327,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         encrypt_data: true,
         node_timeout_ms: 10_000,
         epoch: 1_764_021_600_000_000,
+        ranks: vec![0, 2],
         session: [5; 16],
         lease_ms: 20_000,
     };
@@ -345,7 +351,7 @@ fn to_daemon() -> Vec<ToDaemon> {
     ]);
     all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));
     let resumption = Resumption { identity: [8; 16], epoch: 1_764_021_600_000_000, session: [5; 16], delivered: 300 };
-    all.extend([ToDaemon::Signal(-15), ToDaemon::End, ToDaemon::Ping, ToDaemon::Resume(resumption)]);
+    all.extend([ToDaemon::Signal(-15), ToDaemon::Pause, ToDaemon::End, ToDaemon::Ping, ToDaemon::Resume(resumption)]);
     all
 }
 
@@ -397,7 +403,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     all.push(FromDaemon::Round { rank: 1, round: round() });
     all.push(FromDaemon::PrecopyFailed { rank: 1, error: "the receiver is gone".into(), hint: "try again".into() });
     all.extend(reports().into_iter().map(|report| FromDaemon::Report { rank: 1, report }));
-    all.extend([FromDaemon::Resumed { delivered: 299 }, FromDaemon::Left]);
+    all.extend([FromDaemon::Resumed { delivered: 299 }, FromDaemon::Paused { ranks: vec![0, 2] }, FromDaemon::Left]);
     all
 }
 

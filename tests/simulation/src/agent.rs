@@ -47,6 +47,9 @@ impl Process {
                     SaveTarget::File(_) => Reply::Saved(self.saved(order, id)),
                 }
             }
+            // Only daemons ask these.
+            Request::Pause => Reply::Paused,
+            Request::RollBack(_) => failed("it is not paused"),
             Request::Resume => {
                 self.stale_marker |= self.phase == Phase::Parked;
                 self.phase = Phase::Runs;

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mend_controller::checkpoint_plan::PeriodicOptions;
-use mend_controller::life::HealingOptions;
+use mend_controller::life::{HealingOptions, OnFailure};
 use mend_settings::SettingError;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -156,8 +156,9 @@ impl Periodic {
 /// What follows a failure, of `mend run` and `mend restart`.
 #[derive(Debug, Args)]
 pub struct Healing {
-    /// After the loss of a node, or of a rank to a signal: go on by itself from the last checkpoint, or end
-    #[arg(long, value_name = "restart|stop", value_parser = ["restart", "stop"])]
+    /// After the loss of a node, or of a rank to a signal: go on by itself from the last checkpoint, with ranks that live going back in place
+    /// (pause) or all restarted (restart), or end
+    #[arg(long, value_name = "pause|restart|stop", value_parser = ["pause", "restart", "stop"])]
     pub on_failure: Option<String>,
     /// How often it goes on from one checkpoint after a signal killed a rank
     #[arg(long, value_name = "N")]
@@ -170,8 +171,8 @@ pub struct Healing {
 impl Healing {
     /// As the controller takes it.
     pub fn options(&self) -> HealingOptions {
-        let goes_on = self.on_failure.as_ref().map(|word| word == "restart");
-        HealingOptions { goes_on, retries: self.retries, wait_for_nodes: self.wait_for_nodes }
+        let on_failure = self.on_failure.as_deref().map(OnFailure::named);
+        HealingOptions { on_failure, retries: self.retries, wait_for_nodes: self.wait_for_nodes }
     }
 }
 

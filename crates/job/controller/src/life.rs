@@ -10,11 +10,34 @@ use mend_settings::SettingError;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What follows the loss of a node, or of a rank to a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The job goes on from its last checkpoint: ranks whose processes live go back to it in place, the others are restarted.
+    Pause,
+    /// The job goes on from its last checkpoint, with new processes.
+    Restart,
+    /// The job ends.
+    Stop,
+}
+
+impl OnFailure {
+    /// By its name on the command line and in the setting; anything else stops.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        match name {
+            "pause" => Self::Pause,
+            "restart" => Self::Restart,
+            _ => Self::Stop,
+        }
+    }
+}
+
 /// What the user wrote for this run or restart; `None`: what the settings say.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HealingOptions {
-    /// `--on-failure`: the job goes on by itself.
-    pub goes_on: Option<bool>,
+    /// `--on-failure`
+    pub on_failure: Option<OnFailure>,
     /// `--retries`
     pub retries: Option<u32>,
     /// `--wait-for-nodes`, seconds.
@@ -36,15 +59,16 @@ impl HealingOptions {
     /// # Errors
     /// A setting has a value that it may not have.
     fn rules(self) -> Result<HealingRules, SettingError> {
-        let goes_on = match self.goes_on {
-            Some(goes_on) => goes_on,
-            None => mend_settings::ON_FAILURE.choice()? == "restart",
+        let on_failure = match self.on_failure {
+            Some(on_failure) => on_failure,
+            None => OnFailure::named(mend_settings::ON_FAILURE.choice()?),
         };
+        let (goes_on, in_place) = (on_failure != OnFailure::Stop, on_failure == OnFailure::Pause);
         let retries = match self.retries {
             Some(retries) => retries,
             None => mend_settings::RETRIES.number()? as u32,
         };
-        Ok(HealingRules { goes_on, retries })
+        Ok(HealingRules { goes_on, in_place, retries })
     }
 
     /// How long nodes are waited for.

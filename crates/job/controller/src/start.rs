@@ -213,6 +213,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             secret: secret.clone(),
             size: places.len() as u32,
             epoch: record.epoch,
+            ranks: ranks_on(&places, index as NodeIndex),
             session: mend_wire::random_bytes(),
             node: index as NodeIndex,
             program: program.clone(),
@@ -246,6 +247,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         pmi: beginning.pmi,
         stdin: source.is_some(),
         restoring: beginning.restoring,
+        healing: beginning.healing.is_wanted().then(|| beginning.healing.clone()),
     };
     let names = Names {
         job: id.clone(),
@@ -376,6 +378,10 @@ pub(crate) async fn first_life(mut spec: RunSpec, signals: Signals) -> Result<(L
     let life = begin(beginning, reached, embedded).await?;
     let constants = Constants { options: spec.healing, encryption_key: spec.encryption_key, key, any_owner: false, quiet: spec.quiet };
     Ok((life, constants))
+}
+
+fn ranks_on(places: &[NodeIndex], node: NodeIndex) -> Vec<Rank> {
+    (0..).zip(places).filter(|(_, place)| **place == node).map(|(rank, _)| rank).collect()
 }
 
 /// Those that are not among the nodes.

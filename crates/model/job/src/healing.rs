@@ -18,6 +18,8 @@ const MAX_LOSSES: u32 = 10;
 pub struct HealingRules {
     /// The job goes on at all.
     pub goes_on: bool,
+    /// Ranks whose processes live go back in place.
+    pub in_place: bool,
     /// How often it goes on from one checkpoint after a rank was killed.
     pub retries: u32,
 }
@@ -63,6 +65,12 @@ impl Healing {
         self.rules.goes_on
     }
 
+    /// Whether ranks that live are to stand still for the next life, if the job ends in this way.
+    #[must_use]
+    pub fn pauses(&self, end: &End, interrupted: bool, newest: Option<u64>) -> bool {
+        self.rules.in_place && matches!(self.clone().ended(Some(end), interrupted, newest), Verdict::GoOn(_))
+    }
+
     /// The job has ended in this way. `interrupted`: its user has sent it a signal; `newest`: its newest checkpoint.
     pub fn ended(&mut self, end: Option<&End>, interrupted: bool, newest: Option<u64>) -> Verdict {
         let Some(newest) = newest.filter(|_| self.rules.goes_on && !interrupted) else { return Verdict::Stop };
@@ -94,7 +102,7 @@ mod tests {
     use super::*;
     use crate::roster::NodeLoss;
 
-    const RULES: HealingRules = HealingRules { goes_on: true, retries: 2 };
+    const RULES: HealingRules = HealingRules { goes_on: true, in_place: true, retries: 2 };
     const KILLED: End = End::RankKilled { rank: 1, signal: 9 };
 
     fn lost(goes_on: GoesOn) -> End {
@@ -115,6 +123,16 @@ mod tests {
             assert_eq!(verdict(&end, false, Some(3)), Verdict::Stop);
         }
         assert_eq!(Healing::new(RULES).ended(None, false, Some(3)), Verdict::Stop);
+    }
+
+    #[test]
+    fn ranks_stand_still_only_for_a_life_that_follows() {
+        let healing = Healing::new(RULES);
+        assert!(healing.pauses(&KILLED, false, Some(3)) && healing.pauses(&lost(GoesOn::From(3)), false, Some(3)));
+        assert!(!healing.pauses(&KILLED, true, Some(3)) && !healing.pauses(&End::Code(0), false, Some(3)));
+        assert!(!Healing::new(HealingRules { in_place: false, ..RULES }).pauses(&KILLED, false, Some(3)));
+        // It decides nothing.
+        assert_eq!(healing, Healing::new(RULES));
     }
 
     #[test]

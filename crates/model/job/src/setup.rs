@@ -1,5 +1,6 @@
 //! What a job begins with: all that was found out about the world before its machine's first step.
 
+use crate::healing::Healing;
 use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::files::KeptFile;
@@ -190,4 +191,6 @@ pub struct Setup {
     pub stdin: bool,
     /// `None`: a new job.
     pub restoring: Option<Restoring>,
+    /// What is remembered of its failures; `None`: it does not go on by itself.
+    pub healing: Option<Healing>,
 }

@@ -98,6 +98,12 @@ pub enum Event {
     StartFailed { error: String, hint: String, status: i32 },
     /// A rank's memory is restored, its threads stand still.
     RankRestored { us: u64, bytes: u64 },
+    /// A life of the job is over, and these ranks stand still on the node, to go back to a checkpoint in place.
+    RanksPaused { ranks: Ranks },
+    /// A rank's process went back to the checkpoint in place: so many bytes of its memory were rewritten.
+    WentBack { bytes: u64 },
+    /// A rank's process could not go back in place: another one is restored.
+    NotInPlace { why: String },
     /// A rank could not be restored.
     RestoreFailed { error: String, hint: String, image: bool },
     /// All ranks of a restart run again.
@@ -189,6 +195,8 @@ impl From<Report> for Event {
             Report::ImageRead { us, .. } => Self::PhaseDone { phase: Phase::Read, us, checkpoint: None },
             Report::Rebuilt { us } => Self::PhaseDone { phase: Phase::Rebuild, us, checkpoint: None },
             Report::ProcessKilled { what } => Self::Noticed { what },
+            Report::WentBack { bytes } => Self::WentBack { bytes },
+            Report::NotInPlace { why } => Self::NotInPlace { why: cut(why) },
         }
     }
 }

@@ -109,9 +109,9 @@ pub const LEASE: Setting = Setting {
 /// What follows a failure.
 pub const ON_FAILURE: Setting = Setting {
     name: "MEND_ON_FAILURE",
-    kind: Kind::Choice(&["restart", "stop"]),
-    default: "restart",
-    meaning: "restart: a job that loses a node, or a rank to a signal, goes on by itself from its last checkpoint, on the nodes that are left and its spares. stop: it ends, for `mend restart` to continue it. A job without a checkpoint ends in any case.",
+    kind: Kind::Choice(&["pause", "restart", "stop"]),
+    default: "pause",
+    meaning: "pause: a job that loses a node, or a rank to a signal, goes on by itself from its last checkpoint, on the nodes that are left and its spares; ranks whose processes live go back to it in place. restart: the same, with new processes for all ranks. stop: it ends, for `mend restart` to continue it. A job without a checkpoint ends in any case.",
 };
 /// Bound of what is tried again.
 pub const RETRIES: Setting = Setting {

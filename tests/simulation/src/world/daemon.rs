@@ -257,7 +257,8 @@ impl World {
                 }
             }
             ToDaemon::Tier(order) => self.obey_tier(at, *order),
-            ToDaemon::End => self.leave(at, true),
+            // A rank that stands still does nothing, as one that is gone.
+            ToDaemon::End | ToDaemon::Pause => self.leave(at, true),
             _ => {}
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::World;
 use crate::coming::{Coming, Fault, HORIZON_US, NODE_TIMEOUT_US, SECOND_US};
+use mend_job::healing::{Healing, HealingRules};
 use mend_job::setup::{Moving, NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_messages::agent::SaveMode;
 use mend_messages::control::{Ask, MoveMode};
@@ -121,6 +122,7 @@ impl World {
             pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
             stdin,
             restoring,
+            healing: self.chance(2).then(|| Healing::new(HealingRules { goes_on: true, in_place: true, retries: 3 })),
         }
     }
 }

@@ -17,6 +17,7 @@ impl Job {
             return;
         }
         let well = end == End::Code(0);
+        let farewell = if self.pauses(&end) { ToDaemon::Pause } else { ToDaemon::End };
         self.ending = Some((end, self.now_us));
         self.searching = None;
         if self.keeps(Safeguard::NobodyIsLeftWaiting) {
@@ -26,8 +27,14 @@ impl Job {
             self.close_tiers();
         }
         if self.keeps(Safeguard::NodesAreEnded) {
-            self.send_to_all(&ToDaemon::End);
+            self.send_to_all(&farewell);
         }
+    }
+
+    /// Whether ranks stand still for the next life instead of being killed.
+    fn pauses(&self, end: &End) -> bool {
+        let newest = self.listed.last().copied();
+        self.healing.as_ref().is_some_and(|healing| healing.pauses(end, self.interrupted.is_some(), newest))
     }
 
     /// The job ends: nobody is left waiting, nothing unfinished is left behind. What is just being published or removed is seen through.

@@ -101,6 +101,10 @@ impl Job {
                 ExitStatus::Code(status) => (*rank, Event::RankExited { status: *status }),
                 ExitStatus::Signal(signal) => (*rank, Event::RankSignal { signal: *signal }),
             },
+            FromDaemon::Paused { ranks } => {
+                let ranks = ranks.iter().copied().collect();
+                return self.put(Some(node), None, false, Event::RanksPaused { ranks });
+            }
             FromDaemon::Report { rank, report } => (*rank, report.clone().into()),
             _ => return,
         };

@@ -26,6 +26,7 @@ mod tiers;
 
 use self::input::MovingInput;
 use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
+use crate::healing::Healing;
 use crate::losses::Losses;
 use crate::noted::Noted;
 use crate::operation::Operation;
@@ -120,6 +121,8 @@ pub struct Job {
     pub(crate) rates: BTreeMap<Rank, MeasuredRates>,
     pub(crate) program_rates: Option<MeasuredRates>,
     pub(crate) exit_code: i32,
+    /// `None`: it does not go on by itself.
+    pub(crate) healing: Option<Healing>,
     pub(crate) interrupted: Option<(i32, u64)>,
     pub(crate) spawn_told: bool,
     pub(crate) ending: Option<(End, u64)>,
@@ -179,6 +182,7 @@ impl Job {
             rates: setup.rates,
             program_rates: setup.program_rates,
             exit_code: 0,
+            healing: setup.healing,
             interrupted: None,
             spawn_told: false,
             ending: None,

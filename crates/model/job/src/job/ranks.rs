@@ -94,6 +94,7 @@ impl Job {
             FromDaemon::Ready { .. }
             | FromDaemon::Resumed { .. }
             | FromDaemon::Left
+            | FromDaemon::Paused { .. }
             | FromDaemon::Report { .. }
             | FromDaemon::FabricInUse { .. }
             | FromDaemon::Pmi { .. }

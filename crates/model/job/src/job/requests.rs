@@ -22,6 +22,8 @@ impl Job {
             Request::Inspect { .. } | Request::Resume | Request::Precopy { .. } | Request::EndPrecopy => 60 * SECOND_US,
             // It gives up by itself when a peer makes no progress for that long; until then channels drain.
             Request::Suspend | Request::SuspendPeer(_) => 3 * self.drain_timeout_us + 5 * SECOND_US,
+            // A daemon asks these by itself.
+            Request::Pause | Request::RollBack(_) => 60 * SECOND_US,
             Request::Save(_) | Request::KeepFiles(_) | Request::SyncFiles => 3600 * SECOND_US,
         }
     }

@@ -134,6 +134,7 @@ impl Stage {
             }
             Request::KeepFiles(_) => Reply::Kept(Vec::new()),
             Request::SyncFiles => Reply::Synced,
+            Request::Pause | Request::RollBack(_) => Reply::Failed { error: "not in this play".into(), hint: String::new() },
             Request::Resume => {
                 println!("goes on");
                 Reply::Resumed { stopped_us: 0 }

@@ -162,6 +162,7 @@ impl Daemon {
             size,
             encryption_key: None,
             epoch: 1,
+            ranks: (0..64).collect(),
             session: random_bytes(),
             node: 3,
             program: Program {

@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn job(identity: [u8; 16], secret: u8, encrypt_data: bool) -> JobIntroduction {
     JobIntroduction {
         epoch: 1,
+        ranks: (0..64).collect(),
         session: [4; 16],
         id: "job".into(),
         identity,

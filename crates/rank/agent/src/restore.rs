@@ -73,10 +73,9 @@ pub(crate) fn rebuild(quiesced: &QuiescedProcess, handoff: &Handoff) -> Result<D
     if let Some((tid, what)) = quiesced.parked.threads().find_map(|slot| slot.lost.map(|what| (slot.tid, what))) {
         return Err(RebuildError::Attribute(tid, what));
     }
-    if handoff.in_place == 0 {
-        // What is inherited here, before the program's own is added.
-        origin::record();
-    } else {
+    // What is inherited here, before the program's own is added: a process that went back in place had nothing of its own.
+    origin::record();
+    if handoff.in_place != 0 {
         leftovers::clear(&quiesced.parked).map_err(RebuildError::Leftover)?;
     }
     let length = (handoff.restorer_end - handoff.restorer_start) as usize;

@@ -2,13 +2,15 @@
 
 mod support;
 
+use mend_messages::agent::{Reply, Request};
+use std::path::Path;
 use support::{Rank, compile, rollbacks};
 
 #[test]
 fn a_counter_counts_from_its_image_on() {
-    let rank = Rank::start(4234, &compile("apps/counter.c"), &["150"]);
+    let rank = Rank::start(4234, &compile("apps/counter.c"), &["45"]);
     let printed = rollbacks(rank, &["tick 5", "tick 15", "tick 25"]);
-    let expected: Vec<String> = (1..=150).map(|tick| format!("tick {tick}")).chain(["OK".to_string()]).collect();
+    let expected: Vec<String> = (1..=45).map(|tick| format!("tick {tick}")).chain(["OK".to_string()]).collect();
     assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
 }
 
@@ -34,4 +36,150 @@ fn signals_handlers_and_timers() {
 fn memory_of_all_kinds() {
     let rank = Rank::start(5003, &compile("apps/memory.c"), &["100"]);
     rollbacks(rank, &["tick 3", "tick 10", "tick 20"]);
+}
+
+#[test]
+fn what_a_process_has_changed_since_is_as_it_was() {
+    let mut rank = Rank::start(5004, &compile("apps/since.c"), &["60"]);
+    rank.await_line("tick 3");
+    let path = rank.directory.join("image");
+    rank.save(&path);
+    rank.resume();
+    for _ in 0..3 {
+        rank.await_line("tick 9");
+        rank.roll_back(&[path.clone()]).unwrap();
+        rank.printed.clear();
+        rank.resume();
+    }
+    rank.finish();
+}
+
+#[test]
+fn python_goes_back() {
+    const PROGRAM: &str = r#"
+import threading, time, queue, os, sys
+q = queue.Queue()
+seen = []
+def consume():
+    while True:
+        item = q.get()
+        if item is None: return
+        seen.append(item)
+t = threading.Thread(target=consume); t.start()
+d = {}
+for i in range(1, 121):
+    d[i] = [str(k) for k in range(i * 10)]
+    q.put(i)
+    time.sleep(0.03)
+    assert all(len(d[k]) == k * 10 for k in d) and len(d) == i
+    print("tick", i, flush=True)
+q.put(None); t.join()
+assert seen == list(range(1, 121))
+import json, decimal, subprocess
+print(subprocess.run(["/bin/echo", "OK"], capture_output=True, text=True).stdout, end="")
+"#;
+    let rank = Rank::start(5005, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
+    rollbacks(rank, &["tick 5", "tick 15", "tick 25"]);
+}
+
+/// Also one that has been restarted, and goes back to an image from before.
+#[test]
+fn chains_and_earlier_images_and_other_processes() {
+    let mut rank = Rank::start(5006, &compile("apps/counter.c"), &["200"]);
+    let directory = rank.directory.clone();
+    let place = |name: &str| directory.join(name);
+    rank.await_line("tick 3");
+    let full = rank.save_on(&place("full"), None);
+    rank.resume();
+    rank.await_line("tick 9");
+    let next = rank.save_on(&place("next"), Some(full.id));
+    assert_eq!(next.base, Some(full.id));
+    rank.resume();
+    for chain in [vec![place("next"), place("full")], vec![place("full")], vec![place("next"), place("full")]] {
+        rank.two_lines_more();
+        rank.roll_back(&chain).unwrap();
+        rank.printed.clear();
+        rank.resume();
+    }
+    rank.two_lines_more();
+    rank.kill();
+    let mut rank = Rank::restart(&place("full"), &directory);
+    rank.resume();
+    rank.await_line("tick 12");
+    rank.roll_back(&[place("next"), place("full")]).unwrap();
+    rank.printed.clear();
+    rank.resume();
+    rank.await_line("tick 12");
+    let printed = String::from_utf8(rank.kill()).unwrap();
+    assert!(!printed.contains("LOST"), "{printed}");
+}
+
+/// In whatever it is about: an image is being written in its background, or it is copied while it runs, or it stands still.
+#[test]
+fn a_rank_is_paused_in_any_stage() {
+    let mut rank = Rank::start(5007, &compile("apps/memory.c"), &["60"]);
+    let directory = rank.directory.clone();
+    rank.await_line("tick 3");
+    let first = directory.join("first");
+    rank.save(&first);
+    rank.resume();
+    rank.two_lines_more();
+    let go_back = |rank: &mut Rank| {
+        rank.roll_back(&[first.clone()]).unwrap();
+        rank.printed.clear();
+        rank.resume();
+        rank.two_lines_more();
+    };
+    let behind = rank.snapshot(&directory.join("behind"), Some(1 << 16));
+    rank.resume();
+    go_back(&mut rank);
+    assert!(behind.behind && !directory.join("behind").exists());
+    let (stream, _reader) = std::os::unix::net::UnixStream::pair().unwrap();
+    rank.precopy_by(&stream, false);
+    go_back(&mut rank);
+    rank.save(&directory.join("saved"));
+    go_back(&mut rank);
+    assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
+    go_back(&mut rank);
+    rank.finish();
+}
+
+#[test]
+fn what_cannot_go_back_says_why() {
+    // A thread of the image has ended.
+    const ENDED: &str = r#"
+import threading, time
+stop = threading.Event()
+t = threading.Thread(target=stop.wait); t.start()
+print("tick 1", flush=True); time.sleep(0.5)
+stop.set(); t.join()
+print("tick 2", flush=True); time.sleep(20)
+"#;
+    let refused = |program: &str, pid: u32| {
+        let mut rank = Rank::start(pid, Path::new("/usr/bin/python3"), &["-c", program]);
+        rank.await_line("tick 1");
+        let path = rank.directory.join("image");
+        rank.save(&path);
+        rank.resume();
+        rank.await_line("tick 2");
+        rank.roll_back(&[path]).unwrap_err().0
+    };
+    let why = refused(ENDED, 5008);
+    assert!(why.contains("has ended since"), "{why}");
+    const CHILD: &str = r#"
+import subprocess, time
+print("tick 1", flush=True); time.sleep(0.5)
+child = subprocess.Popen(["sleep", "20"])
+print("tick 2", flush=True); time.sleep(20)
+"#;
+    let why = refused(CHILD, 5009);
+    assert_eq!(why, "it has child processes");
+    const PRIVILEGES: &str = r#"
+import ctypes, time
+print("tick 1", flush=True); time.sleep(0.5)
+assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0
+print("tick 2", flush=True); time.sleep(20)
+"#;
+    let why = refused(PRIVILEGES, 5010);
+    assert!(why.contains("has given up privileges since"), "{why}");
 }

@@ -39,6 +39,7 @@ pub(super) extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame:
             if tiles::used(frame.cast()) {
                 tiles::make_used();
             }
+            without_alternate_stack(frame.cast());
             (*slot).lost = (*slot).registration.restore().err();
             (*slot).state.store(ARRIVED, Ordering::Release);
             wake(&(*slot).state);
@@ -48,6 +49,21 @@ pub(super) extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame:
         (*slot).state.store(LEFT, Ordering::Release);
         // The slot may be freed from here on; waking its address is harmless.
         wake(&(*slot).state);
+    }
+}
+
+/// Takes an alternate stack away that the thread has got since, if it had none. With one in the frame the kernel sets it at the return
+/// from the handler; without, it leaves the one that there is.
+///
+/// # Safety
+/// `frame` is this handler's own signal frame.
+unsafe fn without_alternate_stack(frame: *const libc::ucontext_t) {
+    // SAFETY: per contract; sigaltstack(2) reads the struct.
+    unsafe {
+        if (*frame).uc_stack.ss_size == 0 {
+            let none = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+            syscall(libc::SYS_sigaltstack, [(&raw const none) as usize, 0, 0, 0, 0, 0]);
+        }
     }
 }
 

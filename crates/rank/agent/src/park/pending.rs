@@ -5,7 +5,7 @@
 //! difference (rt_sigqueueinfo(2)), so parked threads do it when the agent asks.
 
 use crate::park::{Parked, Slot};
-use crate::process::tasks::Task;
+use crate::process::tasks::{self, Task};
 use mend_kernel::threads::PARK_SIGNAL;
 
 /// `siginfo_t`.
@@ -68,8 +68,9 @@ pub(crate) fn discard(parked: &Parked) {
     let process = rustix::process::getpid().as_raw_nonzero().get();
     for slot in parked.threads() {
         let mine = |(own, shared)| if slot.tid == process { own | shared } else { own };
+        let Some(task) = tasks::of_thread(slot.tid) else { continue };
         for _ in 0..MAX_SIGNALS {
-            if next(parked, slot, mine).is_none() {
+            if next_of(parked, slot, task, mine).is_none() {
                 break;
             }
         }
@@ -78,7 +79,11 @@ pub(crate) fn discard(parked: &Parked) {
 
 /// Takes the lowest of the signals that `which` selects from those pending.
 fn next(parked: &Parked, slot: &Slot, which: impl Fn((u64, u64)) -> u64) -> Option<Info> {
+    next_of(parked, slot, Task { outer: slot.outer }, which)
+}
+
+fn next_of(parked: &Parked, slot: &Slot, task: Task, which: impl Fn((u64, u64)) -> u64) -> Option<Info> {
     let never = 1 << (PARK_SIGNAL - 1) | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
-    let mask = which(Task { outer: slot.outer }.pending()) & !never;
+    let mask = which(task.pending()) & !never;
     (mask != 0).then(|| parked.take_own(slot, mask.trailing_zeros() + 1)).flatten()
 }

@@ -69,6 +69,11 @@ pub(crate) fn list() -> io::Result<Vec<Task>> {
     Ok(numbers_in("/proc/self/task")?.into_iter().map(|outer| Task { outer }).collect())
 }
 
+/// The thread with this id, as the process itself sees it. In a restored process its number in `/proc` may be another than it was.
+pub(crate) fn of_thread(tid: i32) -> Option<Task> {
+    list().ok()?.into_iter().find(|task| task.identify().is_some_and(|(found, _)| found == tid))
+}
+
 impl Task {
     fn read(&self, what: &str) -> Option<String> {
         std::fs::read_to_string(format!("/proc/self/task/{}/{what}", self.outer)).ok()

@@ -2,9 +2,7 @@
 
 use crate::park::Parked;
 use crate::park::pending;
-use crate::process::origin;
-use crate::process::tasks::Task;
-use crate::process::{scheduling, timers};
+use crate::process::{scheduling, tasks, timers};
 
 /// Takes away what can be taken away: POSIX timers, pending signals, scheduling of the threads' own. What is, by name, for good.
 ///
@@ -14,11 +12,9 @@ pub(crate) fn clear(parked: &Parked) -> Result<(), String> {
     timers::delete_all();
     pending::discard(parked);
     scheduling::reset(parked.threads().map(|slot| slot.tid));
-    if let Some((what, _)) = origin::obstacles().into_iter().next() {
-        return Err(what);
-    }
     for slot in parked.threads() {
-        let (no_new_privileges, permitted) = (Task { outer: slot.outer }).privileges().ok_or("a thread cannot be examined")?;
+        let (no_new_privileges, permitted) =
+            tasks::of_thread(slot.tid).and_then(|task| task.privileges()).ok_or("a thread cannot be examined")?;
         let saved = &slot.registration.attributes;
         if (no_new_privileges && !saved.gains_no_privileges()) || permitted & saved.permitted() != saved.permitted() {
             return Err(format!("thread {} has given up privileges since", slot.tid));

@@ -16,7 +16,7 @@ mod restorer;
 
 use crate::descriptors::table;
 use crate::park::Parked;
-use crate::process::tasks;
+use crate::process::{attributes, origin, tasks};
 use mend_image::handoff::{MAX_ROLLBACK_THREADS, ROLLBACK_MAGIC, Rollback};
 use mend_image::launch::{Arguments, ImageFds, Mode, Role};
 use mend_kernel::table::LiftedLimit;
@@ -42,6 +42,8 @@ pub(crate) enum RollbackError {
     SharedTable,
     #[error("it has child processes")]
     Children,
+    #[error("{0}")]
+    Own(String),
     #[error("it has more than {MAX_ROLLBACK_THREADS} threads")]
     ManyThreads,
     #[error("the descriptors for it did not come")]
@@ -66,6 +68,11 @@ pub(crate) fn possible() -> Result<(), RollbackError> {
 /// Takes the process, whose threads are parked, back to the images that come through `socket`. Does not return if that begins.
 pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd) -> Result<Infallible, RollbackError> {
     possible()?;
+    // What the kernel takes back from nobody. No image would have been taken with it: the program has got it since.
+    let own = origin::obstacles().into_iter().next().or_else(|| attributes::obstacle(parked));
+    if let Some((what, _)) = own {
+        return Err(RollbackError::Own(what));
+    }
     let files = receive(socket)?;
     let images = order.images as usize;
     if files.len() != FIXED_FILES + images + order.roles.len() {

@@ -79,7 +79,7 @@ fn requests() -> Vec<Request> {
         Request::KeepFiles(KeepOrder { checkpoint: "/srv/7.part".into(), limit: 64 << 20, seal: Some([8; 32]) }),
         Request::SyncFiles,
         Request::Pause,
-        Request::RollBack(RollbackOrder { zone: 1, images: 2, roles: vec![0, 1, 3] }),
+        Request::RollBack(RollbackOrder { image: id(2), zone: 1, images: 2, roles: vec![0, 1, 3] }),
         Request::Resume,
     ]
 }

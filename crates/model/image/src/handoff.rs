@@ -92,8 +92,9 @@ pub struct Rollback {
     pub magic: u64,
     /// Entries used in `threads`.
     pub count: u32,
-    /// Always zero.
-    pub reserved: u32,
+    /// 1: since the image was taken, the process's own userfaultfd has noticed writes where it observes memory (`PAGE_IS_WRITTEN` of
+    /// PAGEMAP_SCAN), and no device wrote. 0: what changed is not known.
+    pub observed: u32,
     /// Ids of the threads that wait: all but the first, the agent's among them.
     pub threads: [u32; MAX_ROLLBACK_THREADS],
 }

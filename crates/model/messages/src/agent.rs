@@ -234,6 +234,8 @@ pub struct Round {
 /// How a rank that is paused goes back to an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollbackOrder {
+    /// The rank's image.
+    pub image: ImageId,
     /// The zone of addresses that the image leaves free (`mend_image::ZONES`).
     pub zone: u32,
     /// How many images come: the rank's, and those that it builds on, newest first.

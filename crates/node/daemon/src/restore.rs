@@ -321,6 +321,7 @@ impl Restoration {
                 given: Some(RestorerDescriptors { images, control: theirs.into(), agent: self.agent }),
                 roles,
                 zone: header.zone,
+                image: ImageId(header.id),
                 control: ours,
                 stream_faults,
             },
@@ -401,6 +402,7 @@ pub struct Building {
     roles: Vec<Role>,
     /// The zone of addresses that the image leaves free.
     zone: u32,
+    image: ImageId,
     control: UnixStream,
     /// What may go wrong with streams out of encrypted files, with their names, or from another node.
     stream_faults: Vec<(Option<String>, StreamFault)>,
@@ -447,7 +449,8 @@ impl Building {
     pub fn in_place(&mut self, restorer: &Path, ends: RankEnds) -> io::Result<(Vec<OwnedFd>, RollbackOrder)> {
         let images = self.given.as_ref().map_or(0, |given| given.images.len()) as u32;
         let files = self.descriptors(ends)?.into_iter().skip(NULL_STREAMS);
-        let order = RollbackOrder { zone: self.zone, images, roles: self.roles.iter().map(|role| *role as u8).collect() };
+        let order =
+            RollbackOrder { image: self.image, zone: self.zone, images, roles: self.roles.iter().map(|role| *role as u8).collect() };
         Ok((std::iter::once(File::open(restorer)?.into()).chain(files).collect(), order))
     }
 

@@ -40,18 +40,52 @@ fn memory_of_all_kinds() {
 
 #[test]
 fn what_a_process_has_changed_since_is_as_it_was() {
-    let mut rank = Rank::start(5004, &compile("apps/since.c"), &["60"]);
-    rank.await_line("tick 3");
-    let path = rank.directory.join("image");
-    rank.save(&path);
-    rank.resume();
-    for _ in 0..3 {
-        rank.await_line("tick 9");
-        rank.roll_back(&[path.clone()]).unwrap();
-        rank.printed.clear();
+    for (tracked, pid) in [(false, 5004), (true, 5014)] {
+        let mut rank = Rank::start(pid, &compile("apps/since.c"), &["30"]);
+        rank.await_line("tick 3");
+        let path = rank.directory.join("image");
+        drop(if tracked { rank.save_on(&path, None) } else { rank.save(&path) });
         rank.resume();
+        for _ in 0..3 {
+            rank.await_line("tick 9");
+            rank.roll_back(std::slice::from_ref(&path)).unwrap();
+            rank.printed.clear();
+            rank.resume();
+        }
+        rank.finish();
     }
-    rank.finish();
+}
+
+/// Where the kernel has noticed what was written, no other page is even read.
+#[test]
+fn only_what_was_written_is_read() {
+    const PROGRAM: &str = r#"
+import os, time, zlib
+still = os.urandom(48 << 20)
+digest = zlib.crc32(still)
+for i in range(1, 100000):
+    time.sleep(0.03)
+    print("tick" if i % 20 or zlib.crc32(still) == digest else "LOST", i, flush=True)
+"#;
+    let mut rank = Rank::start(5015, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
+    let directory = rank.directory.clone();
+    rank.await_line("tick 3");
+    let (plain, tracked) = (directory.join("plain"), directory.join("tracked"));
+    rank.save(&plain);
+    rank.resume();
+    let saved = rank.save_on(&tracked, None);
+    rank.resume();
+    rank.two_lines_more();
+    rank.roll_back(&[tracked]).unwrap();
+    let noticed = rank.restorer_read;
+    rank.printed.clear();
+    rank.resume();
+    rank.two_lines_more();
+    rank.roll_back(&[plain]).unwrap();
+    rank.resume();
+    rank.await_line("tick 21");
+    assert!(rank.restorer_read > saved.bytes / 2 && noticed < rank.restorer_read / 4, "{noticed} of {}", rank.restorer_read);
+    assert!(!String::from_utf8(rank.kill()).unwrap().contains("LOST"));
 }
 
 #[test]
@@ -125,7 +159,7 @@ fn a_rank_is_paused_in_any_stage() {
     rank.resume();
     rank.two_lines_more();
     let go_back = |rank: &mut Rank| {
-        rank.roll_back(&[first.clone()]).unwrap();
+        rank.roll_back(std::slice::from_ref(&first)).unwrap();
         rank.printed.clear();
         rank.resume();
         rank.two_lines_more();

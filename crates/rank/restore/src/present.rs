@@ -1,7 +1,7 @@
 //! The address space of a living process, as `/proc/self/maps` shows it, and what of it can stay when the process goes back to an image.
 
 use crate::arena::{Arena, Zeroed};
-use crate::list::Array;
+use crate::list::{Array, List};
 use crate::tables::Tables;
 use crate::{RestoreError, sys};
 use mend_image::ranges::Range;
@@ -68,6 +68,30 @@ impl<'a> Present<'a> {
         &all[first..after.max(first)]
     }
 
+    /// Private memory without a file that holds what it held when it was last protected, as the userfaultfd that observes it has noticed:
+    /// populated pages that were not written to since. Where nothing observes, nothing is known; nor where the kernel does not tell.
+    /// Source: Documentation/admin-guide/mm/pagemap.rst.
+    ///
+    /// # Errors
+    /// The arena's.
+    pub fn unwritten(&self, arena: &'a Arena) -> Result<List<'a>, RestoreError<'static>> {
+        let mut found = List::new(arena);
+        let Ok(pagemap) = open(c"/proc/self/pagemap") else { return Ok(found) };
+        let room = arena.take_array::<Region>(SCAN_REGIONS)?;
+        for area in self.areas.all().iter().filter(|area| !area.shared && area.kernel == 0 && area.inode == 0) {
+            let mut at = area.start;
+            while at < area.end {
+                let Some((regions, next)) = scan_unwritten(pagemap, (at, area.end), room) else { break };
+                for region in regions {
+                    found.push((region.start, region.end))?;
+                }
+                at = next;
+            }
+        }
+        sys::close(pagemap);
+        Ok(found)
+    }
+
     /// Whether the kernel's own mappings lie where the image has them.
     pub fn kernel_group_stays(&self, image: impl Iterator<Item = Mapping>) -> bool {
         let here = self.areas.all().iter().filter(|area| area.kernel == KERNEL_GROUP).map(|area| (area.start, area.end));
@@ -117,6 +141,43 @@ impl<'a> Present<'a> {
     }
 }
 
+/// `struct page_region`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+// SAFETY: numbers.
+unsafe impl Zeroed for Region {}
+
+/// Regions that one call tells.
+const SCAN_REGIONS: usize = 4096;
+
+/// Populated pages that were not written to, and up to where the range was looked at; `None`: nothing is known of it.
+fn scan_unwritten(pagemap: usize, (start, end): Range, room: &mut [Region]) -> Option<(&[Region], u64)> {
+    const PAGEMAP_SCAN: usize = 0xc060_6610;
+    const CHECK_OBSERVED: u64 = 2; // PM_SCAN_CHECK_WPASYNC
+    const WRITTEN: u64 = 1 << 1;
+    const PRESENT_OR_SWAPPED: u64 = 1 << 3 | 1 << 4;
+    // size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any of, returned
+    let (vec, length) = (room.as_mut_ptr() as u64, room.len() as u64);
+    let mut arguments = [96, CHECK_OBSERVED, start, end, 0, vec, length, 0, WRITTEN, WRITTEN, PRESENT_OR_SWAPPED, PRESENT_OR_SWAPPED];
+    // SAFETY: the kernel writes at most `length` regions into `room`, and `walk_end`.
+    let count = unsafe { sys::call(sys::IOCTL, [pagemap, PAGEMAP_SCAN, arguments.as_mut_ptr() as usize, 0, 0, 0]) }.ok()?;
+    let next = if count < room.len() { end } else { arguments[4].clamp(start, end) };
+    (next > start).then(|| (&room[..count.min(room.len())], next))
+}
+
+/// Opens a file to read it.
+fn open(path: &core::ffi::CStr) -> Result<usize, i32> {
+    const O_CLOEXEC: usize = 0o2_000_000;
+    // SAFETY: a NUL-terminated path.
+    unsafe { sys::call(sys::OPEN, [path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) }
+}
+
 /// Device and inode of an open file, as `/proc/self/maps` shows them.
 pub(crate) fn identity(fd: usize) -> Option<(u64, u64)> {
     let mut stat = [0u64; 18];
@@ -127,10 +188,8 @@ pub(crate) fn identity(fd: usize) -> Option<(u64, u64)> {
 
 /// The length of the text, as far as it fits.
 fn read_maps(bytes: &mut [u8]) -> Result<usize, RestoreError<'static>> {
-    const O_CLOEXEC: usize = 0o2_000_000;
     let refused = |errno| RestoreError::Space { errno };
-    // SAFETY: a NUL-terminated path.
-    let fd = unsafe { sys::call(sys::OPEN, [c"/proc/self/maps".as_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0]) }.map_err(refused)?;
+    let fd = open(c"/proc/self/maps").map_err(refused)?;
     let mut length = 0;
     let result = loop {
         let rest = &mut bytes[length..];

@@ -16,6 +16,7 @@ pub const MMAP: usize = 9;
 pub const MPROTECT: usize = 10;
 pub const MUNMAP: usize = 11;
 pub const RT_SIGPROCMASK: usize = 14;
+pub const IOCTL: usize = 16;
 pub const PREAD: usize = 17;
 pub const PWRITE: usize = 18;
 pub const SCHED_YIELD: usize = 24;

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use mend_image::Header;
 use mend_image::handoff::{MAX_ROLLBACK_THREADS, ROLLBACK_MAGIC, Rollback};
 use mend_image::launch::{Arguments, Failure, Mode};
-use mend_image::ranges::meet;
+use mend_image::ranges::{meet, without};
 use mend_image::record::{Thread, mapping, thread};
 use mend_restore::List;
 use mend_restore::fill::{Resources, rewrite};
@@ -88,6 +88,7 @@ pub fn restore(arguments: Arguments, address: u64, mut stream: Stream<'static>, 
     if tables.threads().filter(|thread| thread.flags & thread::AGENT != 0).count() != 1 {
         fail(Failure::Image, 0, text!("the image does not say which thread is the agent's"));
     }
+    let unwritten = if rollback.observed != 0 { or_fail(present.unwritten(&ARENA)) } else { List::new(&ARENA) };
     // SAFETY: nobody looks before `KNOWN` says so.
     unsafe { *THREADS.0.get() = tables };
     KNOWN.store(1, Ordering::Release);
@@ -102,9 +103,13 @@ pub fn restore(arguments: Arguments, address: u64, mut stream: Stream<'static>, 
     for record in tables.mappings().filter(|record| record.flags & (mapping::VDSO | mapping::VVAR) == 0) {
         or_fail(all.push((record.start, record.end)));
     }
+    // What was mapped anew holds nothing.
+    let (mut known, mut only) = (List::new(&ARENA), List::new(&ARENA));
+    or_fail(known.extend(meet(unwritten.all(), stays.all())));
+    or_fail(only.extend(without(all.all(), known.all())));
     let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &AnyHelp };
     let images = &arguments.images.all()[1..];
-    let missing = or_fail(rewrite(stream, first, images, &mut building, all.all(), resources));
+    let missing = or_fail(rewrite(stream, first, images, &mut building, only.all(), resources));
     let mut empty = List::new(&ARENA);
     or_fail(empty.extend(meet(missing.all(), stays.all())));
     building.empty(&empty);

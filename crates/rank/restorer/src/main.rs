@@ -143,10 +143,7 @@ enum Purpose<'a> {
 }
 
 /// Reads what an image says of the process, and checks that it can be built here; `suits`: whether the kernel's own mappings fit. The first record after that comes with it.
-fn read_tables(
-    stream: &mut Stream<'static>,
-    suits: impl FnOnce(&Tables<'static>) -> bool,
-) -> (Tables<'static>, Record<'static>, Process) {
+fn read_tables(stream: &mut Stream<'static>, suits: impl FnOnce(&Tables<'static>) -> bool) -> (Tables<'static>, Record<'static>, Process) {
     let room = zone::take(MAX_PAGES as usize + 8);
     let unread = |role, bytes: &[u8]| status(&Status::Unread { role, bytes });
     let (tables, first) = or_fail(Tables::read(stream, &ARENA, room, unread));

@@ -81,7 +81,13 @@ impl Job {
     }
 
     /// Another process of a rank that could not go back in place.
-    pub(super) fn restore_anew(&mut self, rank: Rank, order: RestoreOrder, failed: NotInPlace) -> Result<(), RankFailure> {
+    pub(super) fn restore_anew(&mut self, rank: Rank, order: RestoreOrder, mut failed: NotInPlace) -> Result<(), RankFailure> {
+        while let Ok(command) = failed.commands.try_recv() {
+            // What is said of the agent that failed is not for the next one.
+            if !matches!(command, Command::Abandon(_) | Command::Settle) {
+                failed.held.push(command);
+            }
+        }
         tracing::info!(rank, why = failed.why, "a rank could not go back in place: it is restored anew");
         self.urgent.send(FromDaemon::Report { rank, report: Report::NotInPlace { why: failed.why } });
         let (restoration, agent) = self.restoration(rank, Source::Files(order.chain), order.image)?;

@@ -60,9 +60,11 @@ impl Agent {
         loop {
             let ToAgent::Request { seq, request } = self.link.receive()? else { continue };
             let reply = match (request, self.link.take_descriptor()) {
-                (Request::RollBack(order), Some(socket)) => match roll_back(&parked, &order, &socket) {
-                    Err(error) => Reply::Failed { error: with_causes(&error), hint: String::new() },
-                },
+                (Request::RollBack(order), Some(socket)) => {
+                    match roll_back(&parked, &order, &socket, self.tracker.observes_since(order.image)) {
+                        Err(error) => Reply::Failed { error: with_causes(&error), hint: String::new() },
+                    }
+                }
                 (Request::RollBack(_), None) => refused("no descriptor came with the request"),
                 _ => refused("the rank is paused: it goes back to an image, or never goes on"),
             };

@@ -65,8 +65,9 @@ pub(crate) fn possible() -> Result<(), RollbackError> {
     Ok(())
 }
 
-/// Takes the process, whose threads are parked, back to the images that come through `socket`. Does not return if that begins.
-pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd) -> Result<Infallible, RollbackError> {
+/// Takes the process, whose threads are parked, back to the images that come through `socket`. `observed`: the tracker has noticed what
+/// changed since the image. Does not return if that begins.
+pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd, observed: bool) -> Result<Infallible, RollbackError> {
     possible()?;
     // What the kernel takes back from nobody. No image would have been taken with it: the program has got it since.
     let own = origin::obstacles().into_iter().next().or_else(|| attributes::obstacle(parked));
@@ -86,7 +87,12 @@ pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd
     let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let others: Vec<u32> = others.chain([own]).collect();
     let begin = || -> Result<(u64, Block, Vec<u64>), RollbackError> {
-        let mut rollback = Rollback { magic: ROLLBACK_MAGIC, count: others.len() as u32, reserved: 0, threads: [0; MAX_ROLLBACK_THREADS] };
+        let mut rollback = Rollback {
+            magic: ROLLBACK_MAGIC,
+            count: others.len() as u32,
+            observed: u32::from(observed),
+            threads: [0; MAX_ROLLBACK_THREADS],
+        };
         rollback.threads.get_mut(..others.len()).ok_or(RollbackError::ManyThreads)?.copy_from_slice(&others);
         let mut attach = [None; 4];
         for (role, number) in order.roles.iter().zip(&numbers[2 + images..]) {

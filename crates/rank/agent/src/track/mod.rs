@@ -262,6 +262,13 @@ impl Tracker {
         areas.iter().filter(own).map(|area| protect::changed(pagemap.as_raw_fd(), area.start, area.end).ok()).sum()
     }
 
+    /// Whether the kernel has noticed, and can tell, what was written since this image where memory is under observation.
+    pub fn observes_since(&self, image: ImageId) -> bool {
+        let tracked = self.since.is_some_and(|(id, _)| id == image);
+        let protects = self.active.as_ref().is_some_and(|active| active.method == Method::WriteProtect);
+        tracked && protects && self.intact() && !devices_write()
+    }
+
     /// Whether the descriptors are still ours.
     fn intact(&self) -> bool {
         self.active.as_ref().is_some_and(Active::intact)

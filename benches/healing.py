@@ -5,7 +5,9 @@
 
     lammps  LAMMPS, 4 ranks on two of three lab nodes, checkpoints in a directory in memory: the daemon of one node is killed. From that
             until all ranks run again: the job goes on by itself, against a job that ends (--on-failure stop) and is restarted at once
-    silent  the same where the whole node stands still, with a lease of 1 s: the job waits until the lease is over
+    large   a program of 1 GiB per rank (MEND_BENCH_MIB) that rewrites a tenth of it, 3 ranks on three of four nodes, images in memory: the
+            daemon of one node is killed. Ranks that live go back in place (--on-failure pause), against all being restarted
+    silent  the same as the first where the whole node stands still, with a lease of 1 s: the job waits until the lease is over
 
 Times are wall-clock; the machine should have nothing else to do. All of it takes two minutes.
 """
@@ -16,7 +18,7 @@ import time
 
 from side_by_side import main, report
 import melt
-from cluster import DAEMON_KILLED, OTHERS, Lab
+from cluster import DAEMON_KILLED, OTHERS, Lab, compile_mpi
 
 # All of a node stands still.
 ALL_STOPPED = OTHERS + "kill -STOP $all 2>/dev/null; true"
@@ -33,7 +35,7 @@ def heal(lab, work, harm, by_hand):
     directory = os.path.join(work, f"run-{time.monotonic_ns()}")
     os.mkdir(directory)
     argv = melt.argv(directory, size=16)
-    options = ("-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--on-failure", "stop" if by_hand else "restart")
+    options = ("-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--on-failure", "stop" if by_hand else "pause")
     job = lab.start(directory, "run", *options, "--", *argv)
     name = lab.running(job)
     time.sleep(1)
@@ -49,6 +51,44 @@ def heal(lab, work, harm, by_hand):
     lab.mend("kill", name)
     job.finish(None)
     return at / 1e3 - begun * 1e3
+
+
+LARGE_MIB = int(os.environ.get("MEND_BENCH_MIB", "1024"))
+
+
+def heal_large(lab, work, program, mode):
+    """Milliseconds from the harm until all ranks run again, and the bytes that each rank that went back had rewritten."""
+    directory = os.path.join(work, f"run-{time.monotonic_ns()}")
+    os.mkdir(directory)
+    argv = [program, "-f", str(LARGE_MIB), "-d", str(LARGE_MIB // 10), "-u", "go"]
+    options = ("-n", "3", "--hosts", "node1,node2,node3", "--spares", "node4", "--tiers", "memory,partner", "--on-failure", mode)
+    job = lab.start(directory, "run", *options, "--", *argv)
+    name = lab.running(job)
+    job.wait_for(lambda: "begins" in job.stderr(), "the tables are filled")
+    lab.verb("checkpoint", name)
+    job.wait_for(lambda: lab.verb("checkpoints", name)[-1]["tiers"] == ["memory", "partner"], "partners have their copies")
+    time.sleep(1)
+    begun = time.time()
+    lab.on("node2", "sh", "-c", DAEMON_KILLED)
+    while not (at := resumed(lab, name, 1)):
+        time.sleep(0.05)
+    rewritten = [one["data"]["bytes"] for one in lab.verb("log", name) if one["event"] == "went_back"]
+    lab.mend("kill", name)
+    job.finish(None)
+    return at / 1e3 - begun * 1e3, rewritten
+
+
+def large(runs, work):
+    program = compile_mpi("mpi_rewrites.c", os.path.join(work, "rewrites"))
+    paused, restarted, rewritten = [], [], []
+    for _ in range(runs):
+        for mode, times in (("restart", restarted), ("pause", paused)):
+            with Lab(4) as lab:
+                took, went_back = heal_large(lab, work, program, mode)
+                times.append(took)
+                rewritten += went_back
+    report("a killed daemon, large ranks, until all run again", restarted, paused, "ms", "all ranks restarted")
+    print(f"rewritten of each rank that went back: {', '.join(f'{bytes / 2**20:.1f} MiB' for bytes in rewritten)}")
 
 
 def compare(what, runs, work, harm, settings):
@@ -70,7 +110,7 @@ def silent(runs, work):
     compare("a node that stands still, until all ranks run again", runs, work, ALL_STOPPED, {"MEND_LEASE_MS": "1000", "MEND_NODE_TIMEOUT_MS": "1000"})
 
 
-BENCHES = {"lammps": lammps, "silent": silent}
+BENCHES = {"lammps": lammps, "large": large, "silent": silent}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

@@ -60,8 +60,8 @@ async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::Unb
 }
 
 async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<i32>) -> Result<Life, RunError> {
-    let Life { end, lock, id, checkpoints, tiers, signals } = life;
-    let mut notes = Notes::of(&id, lock);
+    let Life { end, embedded, lock, id, checkpoints, tiers, signals } = life;
+    let mut notes = Notes::of(&id, lock, embedded);
     let next = async {
         wait_until(end.reaped, &id).await;
         let patience = Instant::now() + constants.options.patience()?;

@@ -19,15 +19,24 @@ use tokio::time::sleep_until;
 /// A host's name, and its daemon or why there is none.
 type Answer = (String, Result<ConnectedNode, RunError>);
 
-/// The daemons of these hosts, in their order, or an embedded one if none is wanted. Who was left out is added to `notes`, for the
-/// journal.
+/// The daemons of these hosts, in their order, or an embedded one if none is wanted: that of an earlier life, if it lives. Who was left out is
+/// added to `notes`, for the journal.
 ///
 /// # Errors
 /// [`RunError::Node`], [`RunError::NoSuchHost`], [`RunError::Drained`] of one that must be there; [`RunError::NoHostLeft`].
-pub async fn connect_hosts(wanted: WantedHosts, notes: &mut Vec<Event>) -> Result<(Vec<ConnectedNode>, Option<Embedded>), RunError> {
+pub async fn connect_hosts(
+    wanted: WantedHosts,
+    embedded: Option<Embedded>,
+    notes: &mut Vec<Event>,
+) -> Result<(Vec<ConnectedNode>, Option<Embedded>), RunError> {
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     if wanted.hosts.is_empty() {
         let name = client::host_name();
+        if let Some(embedded) = embedded
+            && let Ok(node) = connect_node(name.clone(), embedded.address, &secret).await
+        {
+            return Ok((vec![node], Some(embedded)));
+        }
         let embedded = embedded::start(&name).await?;
         let node = connect_node(name, embedded.address, &secret).await?;
         return Ok((vec![node], Some(embedded)));

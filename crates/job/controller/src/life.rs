@@ -1,5 +1,6 @@
 //! A life of a job, one run of its machine, and what all its lives have in common.
 
+use crate::embedded::Embedded;
 use crate::record::JobLock;
 use crate::run::LifeEnd;
 use crate::signals::Signals;
@@ -87,6 +88,8 @@ impl HealingOptions {
 /// A life of the job that is over.
 pub(crate) struct Life {
     pub(crate) end: LifeEnd,
+    /// The daemon that this process has started, if another life follows.
+    pub(crate) embedded: Option<Embedded>,
     pub(crate) lock: JobLock,
     pub(crate) id: String,
     pub(crate) checkpoints: PathBuf,

@@ -2,6 +2,7 @@
 
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
+use crate::embedded::Embedded;
 use crate::error::RunError;
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct};
@@ -87,6 +88,8 @@ pub(crate) struct Notes {
     /// The lock of the job of this name.
     lock: Option<(String, JobLock)>,
     waiting: bool,
+    /// The daemon of the life before, which may keep ranks that stand still.
+    embedded: Option<Embedded>,
 }
 
 impl Notes {
@@ -95,9 +98,9 @@ impl Notes {
         self.events.extend(candidates.take_passed().into_iter().map(event));
     }
 
-    /// Of a job whose lock is held.
-    pub(crate) fn of(job: &str, lock: JobLock) -> Self {
-        Self { lock: Some((job.to_owned(), lock)), ..Self::default() }
+    /// Of a job whose lock is held, and whose own daemon may live.
+    pub(crate) fn of(job: &str, lock: JobLock, embedded: Option<Embedded>) -> Self {
+        Self { lock: Some((job.to_owned(), lock)), embedded, ..Self::default() }
     }
 
     /// Says once that nodes are waited for.
@@ -230,7 +233,7 @@ async fn restart_from(
     let record = directory.record().ok();
     let wanted = wanted_hosts(&manifest, record.as_ref(), spec);
     let all = wanted.hosts.iter().map(|(name, _)| name.clone()).collect();
-    let (reached, embedded) = connect_hosts(wanted, &mut notes.events).await?;
+    let (reached, embedded) = connect_hosts(wanted, notes.embedded.take(), &mut notes.events).await?;
     let absent = absent(all, &reached);
     let slots: Option<Vec<u32>> = spec.hosts.iter().any(|host| host.slots > 0).then(|| spec.hosts.iter().map(|host| host.slots).collect());
     if slots.is_some() {

@@ -285,10 +285,14 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         let _ = reading.await;
     }
     drop(doors);
-    if let Some(embedded) = embedded {
-        embedded.stop().await;
-    }
-    Ok(Life { end, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals })
+    let embedded = match embedded {
+        Some(embedded) if end.goes_on.is_none() => {
+            embedded.stop().await;
+            None
+        }
+        embedded => embedded,
+    };
+    Ok(Life { end, embedded, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals })
 }
 
 /// Ranks read their channels from their own environment, which may be of another day.
@@ -337,7 +341,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, signals: Signals) -> Result<(L
     check_distinct(&all)?;
     let wanted = WantedHosts::of_start(&names(&spec.hosts), &names(&spec.spares), Kept::default());
     let mut notes = Vec::new();
-    let (reached, embedded) = connect_hosts(wanted, &mut notes).await?;
+    let (reached, embedded) = connect_hosts(wanted, None, &mut notes).await?;
     let absent = absent(names(&all), &reached);
     let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
     let places = place(spec.ranks, &wanted)?;

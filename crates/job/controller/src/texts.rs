@@ -5,7 +5,7 @@ use crate::manifest::ManifestError;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::{Failure, Gone, Refusal, TargetTrouble};
 use mend_job::event::{End, GoesOn, JobPhase, NodeLoss, Notice, Outcome, Status, Unexplained};
-use mend_job::roster::RankPhase;
+use mend_job::phase::RankPhase;
 use mend_journal::text::size;
 use mend_messages::agent::Unasked;
 use mend_messages::control::{Answer, CheckpointDone, Explanation, JobStatus, RankStatus};

@@ -4,8 +4,8 @@
 //! carries out effects is trusted: each effect that has an answer gets it, once, however long it takes.
 
 pub use crate::notice::Notice;
-pub use crate::roster::NodeLoss;
-use crate::roster::RankPhase;
+pub use crate::phase::NodeLoss;
+use crate::phase::RankPhase;
 use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
 use mend_coordination::pmi::PmiServer;
 use mend_journal::event::{Cause, Code};

@@ -100,7 +100,7 @@ impl Healing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::roster::NodeLoss;
+    use crate::phase::NodeLoss;
 
     const RULES: HealingRules = HealingRules { goes_on: true, in_place: true, retries: 2 };
     const KILLED: End = End::RankKilled { rank: 1, signal: 9 };

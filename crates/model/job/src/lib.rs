@@ -27,6 +27,7 @@ mod noted;
 mod notice;
 pub mod operation;
 pub mod periodic;
+pub mod phase;
 mod questions;
 pub mod roster;
 pub mod safeguard;

@@ -1,6 +1,6 @@
 //! What people are told while a job runs, without its words.
 
-use crate::roster::NodeLoss;
+use crate::phase::NodeLoss;
 use mend_coordination::failure::{Failure, Refusal};
 use mend_coordination::recovery::Source;
 use mend_messages::job::{NodeIndex, Rank};

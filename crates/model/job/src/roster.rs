@@ -1,37 +1,12 @@
 //! Who belongs to a job: its nodes and its ranks, where each rank is, and what is known of both.
 
+use crate::phase::RankPhase;
 use crate::setup::NodeSetup;
 use mend_coordination::failure::Failure;
 use mend_coordination::placement::{Candidate, choose_target};
-use mend_messages::daemon::{ExitStatus, NodeRoom};
+use mend_messages::daemon::NodeRoom;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Rank};
 use serde::{Deserialize, Serialize};
-
-/// How a node was lost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NodeLoss {
-    /// Not a word for so many milliseconds.
-    Silent(u64),
-    /// Its connection broke, with this error.
-    Broken(String),
-    /// The same; and its host answers, but nobody listens there: its daemon has ended, and with it all ranks.
-    Gone(String),
-    /// Its daemon has ended all ranks of the job and said so.
-    Left,
-}
-
-/// What a rank is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RankPhase {
-    /// Asked to start.
-    Starting,
-    /// Being rebuilt; true once complete.
-    Restoring(bool),
-    /// It runs.
-    Running,
-    /// It has ended.
-    Exited(ExitStatus),
-}
 
 /// What is known about a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -221,7 +221,6 @@ pub fn sentence(entry: &Entry) -> String {
         Event::ChannelBroke { peer, why } => format!("{rank}: the channel with rank {peer} broke: {why}"),
         Event::DrainSlow { peers, us } => format!("{rank}: channels with rank(s) {peers} have not drained after {}", duration(*us)),
         Event::MessagesLost { peer, why } => format!("{rank}: messages to or from rank {peer} are lost: {why}"),
-        Event::RanksPaused { ranks } if ranks.is_empty() => format!("no rank on {node} stands still for the job's next life"),
         Event::RanksPaused { ranks } => format!("rank(s) {ranks} on {node} stand still for the job's next life"),
         Event::WentBack { bytes } => format!("{rank} went back in place: {} of its memory were rewritten", size(*bytes)),
         Event::NotInPlace { why } => format!("{rank} could not go back in place and is restored in a new process: {why}"),

@@ -126,7 +126,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     };
     let (urgent, ordered, outbox) = queues();
     let lease = Duration::from_millis(introduction.lease_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
-    let before = match node.take_paused(&introduction) {
+    let before = match node.paused.take(&introduction) {
         Some(paused) => paused,
         None => match AgentSocket::open() {
             Ok(agents) => PausedJob {

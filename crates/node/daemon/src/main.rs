@@ -167,7 +167,7 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         library: mend_settings::find_part("libmend-fi.so"),
         restorer: mend_settings::find_part("mend-restorer"),
         jobs: Mutex::new(HashMap::new()),
-        paused: Mutex::new(HashMap::new()),
+        paused: Arc::default(),
     };
     // One thread serves everybody: the cores belong to the ranks.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Runtime)?;

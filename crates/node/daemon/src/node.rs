@@ -1,7 +1,7 @@
 //! What all jobs on this node share.
 
 use crate::job_link::Resumed;
-use crate::paused::PausedJob;
+use crate::paused::PausedJobs;
 use crate::privileges::Isolation;
 use mend_messages::daemon::{JobIntroduction, Resumption};
 use mend_messages::job::Secret;
@@ -34,8 +34,8 @@ pub struct Node {
     pub restorer: Option<PathBuf>,
     /// Jobs that are here, by identity.
     pub jobs: Mutex<HashMap<[u8; 16], RegisteredJob>>,
-    /// Ranks that stand still for the next life of their job, by identity.
-    pub paused: Mutex<HashMap<[u8; 16], PausedJob>>,
+    /// Ranks that stand still for the next life of their job.
+    pub paused: Arc<PausedJobs>,
 }
 
 /// How connections find their job.

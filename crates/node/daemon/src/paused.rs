@@ -9,14 +9,13 @@
 //! next life has other ranks here, or none.
 
 use crate::agents::{AgentEvent, AgentId, AgentLink, AgentSocket};
-use crate::node::Node;
 use crate::rank::PausedProcess;
 use crate::shared_memory::SharedMemory;
 use crate::supervisor::namespace::SharedNamespace;
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -62,16 +61,20 @@ impl PausedJob {
     }
 }
 
-impl Node {
-    /// Keeps a job's paused ranks for its next life, for a while.
-    pub fn keep_paused(self: &Arc<Self>, identity: [u8; 16], job: PausedJob, lease: Duration) {
+/// The paused ranks of all jobs of this node, by the job's identity.
+#[derive(Debug, Default)]
+pub struct PausedJobs(Mutex<HashMap<[u8; 16], PausedJob>>);
+
+impl PausedJobs {
+    /// Keeps a job's for its next life, for a while.
+    pub fn keep(self: &Arc<Self>, identity: [u8; 16], job: PausedJob, lease: Duration) {
         let (epoch, namespace, patience) = (job.epoch, job.namespace.clone(), LEAST_PATIENCE.max(3 * lease));
         tracing::info!(ranks = job.ranks.len(), "ranks stand still for the job's next life");
-        self.paused().insert(identity, job);
-        let node = self.clone();
+        self.all().insert(identity, job);
+        let jobs = self.clone();
         tokio::spawn(async move {
             let until = tokio::time::Instant::now() + patience;
-            let there = || node.paused().get(&identity).is_some_and(|job| job.epoch == epoch);
+            let there = || jobs.all().get(&identity).is_some_and(|job| job.epoch == epoch);
             while there() && tokio::time::Instant::now() < until {
                 // They do not run, so the deadline of what runs does not concern them.
                 namespace.renew();
@@ -80,21 +83,21 @@ impl Node {
             drop(namespace);
             if there() {
                 tracing::warn!("nobody came for ranks that stood still: they are killed");
-                let left = node.paused().remove(&identity);
+                let left = jobs.all().remove(&identity);
                 drop(left);
             }
         });
     }
 
     /// What an earlier life of this job left standing here. Of no later, and no other job's.
-    pub fn take_paused(&self, next: &JobIntroduction) -> Option<PausedJob> {
-        let job = self.paused().remove(&next.identity)?;
+    pub fn take(&self, next: &JobIntroduction) -> Option<PausedJob> {
+        let job = self.all().remove(&next.identity)?;
         // What is not taken over ends here.
         (job.epoch < next.epoch).then(|| job.taken_over(next))
     }
 
-    fn paused(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 16], PausedJob>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<[u8; 16], PausedJob>> {
         // Only ever changed by whole entries.
-        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

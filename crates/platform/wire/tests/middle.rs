@@ -38,6 +38,7 @@ fn introduction() -> ToDaemon {
             cwd: "/tmp".into(),
         },
         epoch: 1,
+        ranks: Vec::new(),
         session: [3; 16],
         encrypt_data: false,
         node_timeout_ms: 5000,

@@ -4,7 +4,8 @@ mod support;
 
 use mend_messages::agent::{Reply, Request};
 use std::path::Path;
-use support::{Rank, compile, rollbacks};
+use support::rollback::rollbacks;
+use support::{Rank, compile};
 
 #[test]
 fn a_counter_counts_from_its_image_on() {

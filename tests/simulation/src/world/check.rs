@@ -6,7 +6,7 @@ use crate::node::Phase;
 use mend_coordination::failure::Failure;
 use mend_job::Job;
 use mend_job::event::{End, GoesOn};
-use mend_job::roster::RankPhase;
+use mend_job::phase::RankPhase;
 use mend_messages::job::Rank;
 
 /// A failure that comes of what was asked, not of anything that is wrong.

@@ -4,7 +4,7 @@ use super::World;
 use crate::coming::{Coming, Fault, NODE_TIMEOUT_US};
 use crate::node::{Node, Phase};
 use mend_job::event::{Event, NodeLoss};
-use mend_job::roster::RankPhase;
+use mend_job::phase::RankPhase;
 use mend_messages::control::{Ask, MoveMode};
 use mend_messages::daemon::{ExitStatus, FromDaemon};
 use mend_messages::job::Rank;

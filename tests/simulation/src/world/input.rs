@@ -8,7 +8,7 @@ use crate::feeder::{Feeder, InputImage, byte};
 use crate::node::Phase;
 use mend_job::event::{Event, StdinEffect};
 use mend_job::input::{Input, InputAt};
-use mend_job::roster::RankPhase;
+use mend_job::phase::RankPhase;
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, RestoreSource};
 use mend_messages::job::Rank;

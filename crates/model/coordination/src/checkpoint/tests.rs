@@ -33,7 +33,9 @@ fn good_reply(rank: Rank, request: &Request) -> Reply {
         Request::KeepFiles(_) => Reply::Kept(kept(rank)),
         Request::SyncFiles => Reply::Synced,
         Request::Resume => Reply::Resumed { stopped_us: 30 },
-        Request::Precopy { .. } | Request::EndPrecopy => unreachable!("no checkpoint asks for that"),
+        Request::Precopy { .. } | Request::EndPrecopy | Request::Pause | Request::RollBack(_) => {
+            unreachable!("no checkpoint asks for that")
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{AGENTS_US, Job, OBEY_US};
 use crate::event::{Asker, Effect, End, JobPhase, Notice, Outcome, Status};
 use crate::operation::Operation;
-use crate::roster::RankPhase;
+use crate::phase::RankPhase;
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::Failure;
 use mend_journal::event::Code;

@@ -101,6 +101,7 @@ impl Job {
                 ExitStatus::Code(status) => (*rank, Event::RankExited { status: *status }),
                 ExitStatus::Signal(signal) => (*rank, Event::RankSignal { signal: *signal }),
             },
+            FromDaemon::Paused { ranks } if ranks.is_empty() => return,
             FromDaemon::Paused { ranks } => {
                 let ranks = ranks.iter().copied().collect();
                 return self.put(Some(node), None, false, Event::RanksPaused { ranks });

@@ -11,7 +11,7 @@
 
 use super::Job;
 use crate::event::{Asker, Effect, FreeSpace, Notice, Outcome, Publication, UpkeepDone};
-use crate::roster::RankPhase;
+use crate::phase::RankPhase;
 use crate::safeguard::Safeguard;
 use crate::space::SpaceVerdict;
 use mend_coordination::failure::{Failure, Trouble};

@@ -2,7 +2,8 @@
 
 use super::{Job, MAP_DELAY_US};
 use crate::event::{Effect, End, GoesOn, NodeLoss, Notice, StdinEffect};
-use crate::roster::{Process, RankPhase};
+use crate::phase::RankPhase;
+use crate::roster::Process;
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Gone, TargetTrouble, Trouble};
 use mend_coordination::pmi::{self, ClientState};

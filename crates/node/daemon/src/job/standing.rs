@@ -125,6 +125,6 @@ impl Job {
         let Self { node, introduction, agent_socket, namespace, shared_memory, lease, .. } = self;
         let (epoch, ranks) = (introduction.epoch, paused.into_iter().collect());
         let job = PausedJob { epoch, ranks, agents: (agent_socket, agents), namespace, shared_memory };
-        node.keep_paused(introduction.identity, job, lease);
+        node.paused.keep(introduction.identity, job, lease);
     }
 }

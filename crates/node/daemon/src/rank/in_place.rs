@@ -23,7 +23,7 @@ pub struct PausedProcess {
 /// A rank that could not go back in place: no process of it is left.
 #[derive(Debug)]
 pub struct NotInPlace {
-    /// Why.
+    /// What stood in the way.
     pub why: String,
     /// Where its commands come from.
     pub commands: mpsc::UnboundedReceiver<Command>,

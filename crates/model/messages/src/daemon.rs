@@ -216,11 +216,6 @@ pub enum ExitStatus {
 /// Everything a daemon says to a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromDaemon {
-    /// These ranks stand still; what they wrote has been sent.
-    Paused {
-        /// The ranks.
-        ranks: Vec<Rank>,
-    },
     /// Answer to `Introduce`.
     Ready {
         /// The node's own name.
@@ -417,6 +412,11 @@ pub enum FromDaemon {
         /// The last message that came from the controller.
         delivered: u64,
     },
-    /// Answer to `End`, and the daemon's last message: no process of the job is here any more.
+    /// These ranks stand still; what they wrote has been sent.
+    Paused {
+        /// The ranks.
+        ranks: Vec<Rank>,
+    },
+    /// Answer to `End` and `Pause`, and the daemon's last message: no process of the job is here any more, but ranks that stand still.
     Left,
 }

@@ -15,7 +15,8 @@ from test_healing import Heals
 LOOK = """
 for one in /proc/[0-9]*; do
     rank=$(tr '\\0' '\\n' <$one/environ 2>/dev/null | sed -n 's/^MEND_RANK=//p')
-    if [ -n "$rank" ]; then echo $rank $(cut -d' ' -f1,22 $one/stat); fi
+    stat=$(cut -d' ' -f1,22 $one/stat 2>/dev/null)
+    if [ -n "$rank" ] && [ -n "$stat" ]; then echo $rank $stat; fi
 done
 true"""
 
@@ -25,6 +26,7 @@ import os, subprocess, sys, threading, time
 kind, stop = sys.argv[1], threading.Event()
 thread = threading.Thread(target=stop.wait)
 thread.start()
+print("begun", file=sys.stderr, flush=True)
 i = 0
 while not os.path.exists("go"):
     i += 1
@@ -123,6 +125,7 @@ class Falls(Heals):
     def falls(self, kind):
         self.argv = ["python3", "-c", CHILD, kind]
         job, name = self.start(2, "node1,node2", "--spares", "node3")
+        job.wait_for(lambda: job.stderr().count("begun") == 2, "both have their threads")
         self.lab.verb("checkpoint", name)
         with open(os.path.join(self.directory, "change"), "w", encoding="utf-8"):
             pass
@@ -141,7 +144,7 @@ class Falls(Heals):
     def test_a_rank_with_a_child(self):
         found = self.falls("child")
         self.assertEqual(found, [])
-        left = self.lab.on("node1", "sh", "-c", "pgrep -f 'sleep 1000' || true").stdout
+        left = self.lab.on("node1", "sh", "-c", "pgrep -f '[s]leep 1000' || true").stdout
         self.assertEqual(left, "", "its child outlived it")
 
     def test_a_rank_that_lacks_a_thread(self):
@@ -196,6 +199,7 @@ class Alone(OnMachine):
         self.machine.set("MEND_ON_FAILURE", None)
         job = self.machine.start(self.directory, "run", "-n", "3", "--", "python3", "-c", CHILD, "none")
         name = self.machine.running(job)
+        job.wait_for(lambda: job.stderr().count("begun") == 3, "all have their threads")
         self.machine.verb("checkpoint", name)
         found = subprocess.run(["pgrep", "-f", "^python3 -c"], capture_output=True, text=True, check=False).stdout.split()
         mine = [pid for pid in found if os.path.realpath(f"/proc/{pid}/cwd") == os.path.realpath(self.directory)]

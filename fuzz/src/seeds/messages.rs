@@ -1,8 +1,9 @@
 //! Messages: at least one of each kind, with something in every list and choice.
 
 use super::{Seed, keep};
+use mend_image::cpu::{Cpu, Features};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking,
+    FromAgent, Hello, ImageId, Inspection, NodeNeeds, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking,
     Unasked, Unwritten, Welcome, Written,
 };
 use mend_messages::control::{
@@ -100,7 +101,12 @@ fn inspection() -> Inspection {
         executable: "/usr/bin/lmp".into(),
         tracking,
         written_files,
+        needs: Box::new(NodeNeeds { processor: cpu().needs(Features([1, 0])) }),
     }
+}
+
+fn cpu() -> Cpu {
+    Cpu { features: Features([u64::MAX, 5]), enabled: 0xe7, area: 2440, components: [(256, 576); 18] }
 }
 
 fn kept_files() -> Vec<KeptFile> {
@@ -182,7 +188,17 @@ fn from_agent() -> Vec<FromAgent> {
 }
 
 fn to_agent() -> Vec<ToAgent> {
-    let welcome = Welcome { job: [5; 16], secret: Secret([6; 32]), rank: 1, size: 2, node: 0, ip: address().ip(), encrypt_data: true };
+    let unused_features = Features([1 << 20, 1]);
+    let welcome = Welcome {
+        job: [5; 16],
+        secret: Secret([6; 32]),
+        rank: 1,
+        size: 2,
+        node: 0,
+        ip: address().ip(),
+        encrypt_data: true,
+        unused_features,
+    };
     let mut all = vec![ToAgent::Welcome(welcome), ToAgent::Map(map())];
     all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToAgent::Request { seq, request }));
     all
@@ -330,6 +346,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         ranks: vec![0, 2],
         session: [5; 16],
         lease_ms: 20_000,
+        unused_features: Features([0, 1 << 3]),
     };
     let files = RestoreSource::Files(vec!["/srv/7/rank-1.image".into(), "/srv/6/rank-1.image".into()]);
     let mut all = vec![
@@ -370,7 +387,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     let failed = || ("cannot".to_owned(), "try".to_owned());
     let (error, hint) = failed();
     let mut all = vec![
-        FromDaemon::Ready { name: "node1".into() },
+        FromDaemon::Ready { name: "node1".into(), processor: Box::new(cpu()) },
         FromDaemon::Started { rank: 1 },
         FromDaemon::StartFailed { rank: 1, attempt: 3, error, hint, code: 127 },
         FromDaemon::AgentUp { rank: 1, main_process: true, executable: "/usr/bin/lmp".into() },

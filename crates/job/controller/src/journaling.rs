@@ -6,10 +6,12 @@ use crate::error::RunError;
 use crate::journal_file::Journal;
 use crate::record::JobRecord;
 use crate::texts::{Names, loss};
+use mend_coordination::failure::Failure;
+use mend_image::cpu::CpuMismatch;
 use mend_job::event::Record;
 use mend_job::setup::CheckpointPlan;
 use mend_journal::Event;
-use mend_journal::event::{Cause, cut};
+use mend_journal::event::{Cause, Lack, cut};
 use mend_messages::job::NodeIndex;
 use mend_policy::schedule::Interval;
 use mend_report::with_causes;
@@ -81,9 +83,25 @@ pub(crate) fn record(journal: &mut Journal, names: &Names, alive: &[NodeIndex], 
         }
         Record::MigrationUndone { node, rank, code, failure } => {
             let (error, hint) = names.failure(&failure, alive);
-            journal.record_of(name(node), Some(rank), Event::MigrationUndone { code, error: cut(error), hint: cut(hint) });
+            journal.record_of(
+                name(node),
+                Some(rank),
+                Event::MigrationUndone { code, error: cut(error), hint: cut(hint), lacks: lack_of(&failure) },
+            );
         }
         Record::Cause(cause) => journal.cause(cause),
+    }
+}
+
+/// What the target of a migration was found to lack.
+fn lack_of(failure: &Failure) -> Option<Lack> {
+    match failure {
+        Failure::NoRoom { needs, left, .. } => Some(Lack::Memory { needs: *needs, left: *left }),
+        Failure::Processor { why: CpuMismatch::Features(missing), .. } => {
+            Some(Lack::CpuFeatures { names: missing.names().map(str::to_owned).collect() })
+        }
+        Failure::Processor { why: CpuMismatch::Registers { here, saved }, .. } => Some(Lack::Registers { here: *here, saved: *saved }),
+        _ => None,
     }
 }
 

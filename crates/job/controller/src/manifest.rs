@@ -5,6 +5,7 @@ use crate::record::{is_job_name, make_directories};
 use crate::stream_digest::Mark;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
+use mend_image::cpu::CpuNeeds;
 use mend_job::input::InputAt;
 use mend_kernel::untrusted::read_within;
 use mend_messages::agent::ImageId;
@@ -56,6 +57,9 @@ pub struct ImageEntry {
     /// It was incremental and was made full since, with all that it built on: it has another file name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merged: bool,
+    /// What the rank needs of a node's processor. Manifests of older releases do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<CpuNeeds>,
 }
 
 impl ImageEntry {

@@ -18,6 +18,7 @@ use crate::signals::Signals;
 use crate::start::{JobStart, absent, begin, configured, load_key, names, reference, tell_beyond_slots, tier_rate};
 use crate::tiers::is_plain;
 use mend_coordination::checkpoint::image_name;
+use mend_image::cpu::CpuNeeds;
 use mend_job::choice::{Blame, CheckpointChoice, Checks, LoadFailure, Step};
 use mend_job::gathering::{LastRun, RestartHosts, WantedHosts, restart_places};
 use mend_job::healing::Healing;
@@ -30,6 +31,7 @@ use mend_messages::tier::TierSpec;
 use mend_policy::restarts::Restart;
 use mend_report::with_causes;
 use mend_sealed::{Key, SealError};
+use mend_settings::SettingError;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -206,6 +208,13 @@ fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpe
     wanted
 }
 
+/// What each rank needs of a processor.
+fn needs(manifest: &Manifest) -> Result<Vec<CpuNeeds>, SettingError> {
+    let unused = mend_settings::IGNORE_CPU_FEATURES.features()?;
+    let needs = manifest.images.iter().map(|image| image.needs.unwrap_or_default());
+    Ok(needs.map(|needs| CpuNeeds { features: needs.features.without(unused), ..needs }).collect())
+}
+
 /// What a restart has to read; no time yet.
 fn reads(lineage: &[Line]) -> Restart {
     let images = || lineage.iter().flatten().map(|(_, image)| image);
@@ -267,6 +276,7 @@ async fn restart_from(
     let restoring = Restoring {
         chains,
         images: manifest.images.iter().map(|image| image.id).collect(),
+        needs: needs(&manifest)?,
         reads: reads(&lineage),
         checkpoint: images.to_owned(),
         files: manifest.files.clone(),

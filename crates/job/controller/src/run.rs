@@ -22,6 +22,7 @@ use crate::tiers::{has_images, record_held};
 use crate::upkeep;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::Trouble;
+use mend_image::cpu::CpuNeeds;
 use mend_job::Job;
 use mend_job::event::{Effect, Event, FreeSpace, NodeLoss, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
 use mend_job::healing::{Healing, Verdict};
@@ -399,6 +400,7 @@ impl Running {
             base: image.base,
             sequence: image.sequence,
             merged: false,
+            needs: Some(image.needs).filter(|needs| *needs != CpuNeeds::default()),
         };
         Manifest {
             format: FORMAT,

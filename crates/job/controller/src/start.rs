@@ -155,6 +155,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     mend_settings::PID_NAMESPACE.choice()?;
+    let unused_features = mend_settings::IGNORE_CPU_FEATURES.features()?;
     let encrypt_data = mend_settings::ENCRYPT_DATA.choice()? == "on";
     if encrypt_data {
         check_encryptable(&program.env)?;
@@ -221,6 +222,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             encrypt_data,
             node_timeout_ms: node_timeout.as_millis() as u64,
             lease_ms: lease.as_millis() as u64,
+            unused_features,
         };
         nodes.push(attach(node, index as NodeIndex, introduction, arrivals.clone(), Arrival::Node));
     }

@@ -4,6 +4,7 @@ use crate::error::{NODE_LOST, RunError};
 use crate::manifest::ManifestError;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::{Failure, Gone, Refusal, TargetTrouble};
+use mend_image::cpu::CpuMismatch;
 use mend_job::event::{End, GoesOn, JobPhase, NodeLoss, Notice, Outcome, Status, Unexplained};
 use mend_job::phase::RankPhase;
 use mend_journal::text::size;
@@ -69,8 +70,37 @@ fn refusal(why: &Refusal) -> (String, String) {
     (error.to_owned(), hint.to_owned())
 }
 
+/// Why a rank cannot run on a node's processor, and the way out.
+fn processor(rank: u32, node: &str, why: &CpuMismatch) -> (String, String) {
+    match why {
+        CpuMismatch::Features(missing) => (
+            format!("the processor of node {node} lacks {missing}, which rank {rank} may be using"),
+            format!(
+                "choose a node that has all of it; for a program that does not use it, `mend run` and `mend restart` take MEND_IGNORE_CPU_FEATURES={}",
+                missing.list()
+            ),
+        ),
+        CpuMismatch::Registers { here, saved } => (
+            format!(
+                "node {node} keeps the registers of its processor in another layout than rank {rank}'s ({here} bytes instead of {saved})"
+            ),
+            "choose a node with the same kind of processor".into(),
+        ),
+    }
+}
+
 fn not_rebuilt(why: &TargetTrouble) -> (String, String) {
     match why {
+        TargetTrouble::Processor(CpuMismatch::Features(missing)) => (
+            format!("no node has a processor with {missing}, which its program may be using"),
+            format!(
+                "name a node that has all of it, with --hosts or --spares; for a program that does not use it set MEND_IGNORE_CPU_FEATURES={}",
+                missing.list()
+            ),
+        ),
+        TargetTrouble::Processor(why @ CpuMismatch::Registers { .. }) => {
+            (why.to_string(), "name a node with the same kind of processor, with --hosts or --spares".into())
+        }
         TargetTrouble::Told(trouble) => (trouble.error.clone(), trouble.hint.clone()),
         TargetTrouble::Ended => ("the restored process ended".into(), String::new()),
         TargetTrouble::NodeLost => ("the node is lost".into(), String::new()),
@@ -125,6 +155,7 @@ impl Names {
                 format!("rank {rank} takes {}, and node {} has {} of memory left", size(*needs), self.node(*node), size(*left)),
                 "name a node with more memory, with --to; --spares at the job's start names more".into(),
             ),
+            Failure::Processor { rank, node, why } => processor(*rank, self.node(*node), why),
             Failure::Cancelled { rank } => plain(format!("the move of rank {rank} was cancelled: it goes on where it was")),
             Failure::NotMoving { rank } => {
                 (format!("rank {rank} is not being moved, or has come too far"), "`mend ps` says which ranks move".into())
@@ -251,6 +282,10 @@ impl Names {
                 say(&what, &self.way_on(*newest));
             }
             Notice::SpareLost { node, how } => eprintln!("mend: node {} is lost ({}); no rank was on it", self.node(*node), loss(how)),
+            Notice::PlacedElsewhere { failure, node } => {
+                let (error, _) = self.failure(failure, alive);
+                eprintln!("mend: {error}; it goes to {}", self.node(*node));
+            }
             Notice::FilePut(warning) => eprintln!("mend: {warning}"),
             Notice::Killed => eprintln!("mend: the job was ended by `mend kill`"),
             Notice::GoesOnBadly { rank, why } => tracing::warn!(rank, error = refusal(why).0, "an agent reports a failure"),

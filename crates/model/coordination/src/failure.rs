@@ -4,6 +4,7 @@
 //! Invariant: whoever decides by a failure decides by its variant, never by a text in it. Texts inside come from outside (an agent's
 //! own words, an error of the operating system) and are only passed on.
 
+use mend_image::cpu::CpuMismatch;
 use mend_messages::agent::{Obstacle, Reply, Unasked};
 use mend_messages::job::{NodeIndex, Rank};
 use serde::{Deserialize, Serialize};
@@ -150,6 +151,15 @@ pub enum Failure {
         /// What the node has left, bytes.
         left: u64,
     },
+    /// The node's processor will not do for the rank.
+    Processor {
+        /// The rank that was to move.
+        rank: Rank,
+        /// The node.
+        node: NodeIndex,
+        /// What is the matter with it.
+        why: CpuMismatch,
+    },
     /// Somebody did not want it any more.
     Cancelled {
         /// The rank that was to move.
@@ -171,6 +181,8 @@ pub enum Failure {
 /// Why a rank was not rebuilt where it was to go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetTrouble {
+    /// Its processor will not do.
+    Processor(CpuMismatch),
     /// Its daemon says so in its own words.
     Told(Trouble),
     /// The rebuilt process ended.

@@ -1,6 +1,6 @@
 //! The header: who was saved, and where it can go on. Readable on its own.
 
-use crate::cpu::Cpu;
+use crate::cpu::{CpuNeeds, Features};
 use crate::fixed::{Fixed, fixed_record};
 use crate::{ImageError, launch};
 
@@ -47,13 +47,13 @@ fixed_record! {
         pub monotonic: u64,
         /// `CLOCK_BOOTTIME` then.
         pub boottime: u64,
-        /// [`Cpu::features`].
+        /// The first half of [`CpuNeeds::features`].
         pub cpu_features: u64,
-        /// [`Cpu::xsave_mask`].
+        /// [`CpuNeeds::xsave_mask`].
         pub cpu_xsave_mask: u64,
-        /// [`Cpu::xsave_size`].
+        /// [`CpuNeeds::xsave_size`].
         pub cpu_xsave_size: u64,
-        /// [`Cpu::xsave_layout`].
+        /// [`CpuNeeds::xsave_layout`].
         pub cpu_xsave_layout: u64,
         /// xxh3-64 of the kernel's vdso; code of the process may return into it.
         pub vdso: u64,
@@ -83,6 +83,8 @@ fixed_record! {
         pub zone: u32,
         /// 1: [`crate::rounds`] follow, and then the image with a header of its own; 0: the image follows.
         pub rounds: u32,
+        /// The second half of [`CpuNeeds::features`]. Images of before this was told have none.
+        pub cpu_more_features: u64,
     }
 }
 
@@ -122,16 +124,17 @@ impl Default for Header {
             executable: [0; 1024],
             zone: 0,
             rounds: 0,
+            cpu_more_features: 0,
         }
     }
 }
 
 impl Header {
-    /// The processor it was saved on.
+    /// What the saved program needs of a processor.
     #[must_use]
-    pub fn cpu(&self) -> Cpu {
-        Cpu {
-            features: self.cpu_features,
+    pub fn cpu(&self) -> CpuNeeds {
+        CpuNeeds {
+            features: Features([self.cpu_features, self.cpu_more_features]),
             xsave_mask: self.cpu_xsave_mask,
             xsave_size: self.cpu_xsave_size,
             xsave_layout: self.cpu_xsave_layout,
@@ -144,9 +147,9 @@ impl Header {
         self.base != [0; 16]
     }
 
-    /// Notes the processor it is saved on.
-    pub fn set_cpu(&mut self, cpu: &Cpu) {
-        self.cpu_features = cpu.features;
+    /// Notes what the saved program needs of a processor.
+    pub fn set_cpu(&mut self, cpu: &CpuNeeds) {
+        [self.cpu_features, self.cpu_more_features] = cpu.features.0;
         self.cpu_xsave_mask = cpu.xsave_mask;
         self.cpu_xsave_size = cpu.xsave_size;
         self.cpu_xsave_layout = cpu.xsave_layout;
@@ -247,7 +250,7 @@ mod tests {
 
     fn sample() -> Header {
         let mut header = Header { rank: 3, size: 4, pid: 4711, monotonic: 99, ..Header::default() };
-        header.set_cpu(&Cpu::detect());
+        header.set_cpu(&CpuNeeds { features: Features([3, 5]), xsave_mask: 7, xsave_size: 832, xsave_layout: 99 });
         put_text(&mut header.executable, "/opt/lämmps/lmp".as_bytes());
         header
     }

@@ -8,6 +8,7 @@ pub use crate::phase::NodeLoss;
 use crate::phase::RankPhase;
 use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
 use mend_coordination::pmi::PmiServer;
+use mend_image::cpu::CpuNeeds;
 use mend_journal::event::{Cause, Code};
 use mend_messages::agent::{ImageId, Inspection};
 use mend_messages::control::{Ask, MigrationDone, MoveProgress, Phases};
@@ -198,6 +199,8 @@ pub struct PublishedImage {
     pub base: Option<u64>,
     /// 0 for a full image; else larger than that of the image it builds on.
     pub sequence: u32,
+    /// What the rank needs of a processor.
+    pub needs: CpuNeeds,
 }
 
 /// A checkpoint whose images are all durable: what its manifest is made of.

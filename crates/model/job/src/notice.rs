@@ -109,6 +109,13 @@ pub enum Notice {
         /// What stays free.
         reserve: u64,
     },
+    /// A rank of a restart cannot run where it was, and begins on another node.
+    PlacedElsewhere {
+        /// Why it cannot.
+        failure: Failure,
+        /// The node that it goes to.
+        node: NodeIndex,
+    },
     /// There is room again.
     RoomAgain,
     /// Upkeep failed; told once for each reason.

@@ -4,6 +4,7 @@ use crate::phase::RankPhase;
 use crate::setup::NodeSetup;
 use mend_coordination::failure::Failure;
 use mend_coordination::placement::{Candidate, choose_target};
+use mend_image::cpu::{Cpu, CpuNeeds};
 use mend_messages::daemon::NodeRoom;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Rank};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,8 @@ pub struct RankState {
     pub phase: RankPhase,
     /// Its agent spoke, or will not.
     pub agent: bool,
+    /// What it needs of a processor, as its agent or its image told last.
+    pub needs: CpuNeeds,
 }
 
 impl RankState {
@@ -61,6 +64,8 @@ pub struct NodeState {
     pub alive: bool,
     /// What it has told last that it has to spare.
     pub room: Option<NodeRoom>,
+    /// What its processor offers, once it has told.
+    pub processor: Option<Cpu>,
 }
 
 /// All nodes and ranks of a job, by their numbers.
@@ -75,9 +80,18 @@ pub(crate) struct Roster {
 impl Roster {
     /// Ranks that are in this phase at these places.
     pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase) -> Self {
-        let rank = |&node: &NodeIndex| RankState { node, attempt: 0, generation: 1, open: true, address: None, phase, agent: false };
+        let rank = |&node: &NodeIndex| RankState {
+            node,
+            attempt: 0,
+            generation: 1,
+            open: true,
+            address: None,
+            phase,
+            agent: false,
+            needs: CpuNeeds::default(),
+        };
         Self {
-            nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true, room: None }).collect(),
+            nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true, room: None, processor: None }).collect(),
             ranks: places.iter().map(rank).collect(),
             attempts: 0,
         }
@@ -163,11 +177,21 @@ impl Roster {
         Some(NodeRoom { memory: room.memory.saturating_sub(promised), ..room })
     }
 
+    /// Whether a rank can run on a node's processor, as far as is known.
+    ///
+    /// # Errors
+    /// [`Failure::Processor`]
+    pub(crate) fn runs_on(&self, rank: Rank, node: NodeIndex) -> Result<(), Failure> {
+        let processor = self.nodes.get(node as usize).and_then(|node| node.processor.as_ref());
+        let runs = processor.map_or(Ok(()), |processor| self.ranks[rank as usize].needs.runs_on(processor));
+        runs.map_err(|why| Failure::Processor { rank, node, why })
+    }
+
     /// Where a rank moves that needs so many bytes, and was to move to `target`: there if it fits, or where it does if nobody has `named`
     /// the target. `coming`: other ranks that are on their way.
     ///
     /// # Errors
-    /// [`Failure::NoRoom`]
+    /// [`Failure::NoRoom`], [`Failure::Processor`]
     pub(crate) fn find_room(
         &self,
         (rank, needs): (Rank, u64),
@@ -176,16 +200,40 @@ impl Roster {
         coming: &[Coming],
     ) -> Result<NodeIndex, Failure> {
         let left = |room: Option<NodeRoom>| room.map_or(u64::MAX, |room| room.memory);
-        let there = left(self.room(target, coming));
-        if there >= needs {
+        let (there, runs) = (left(self.room(target, coming)), self.runs_on(rank, target));
+        if there >= needs && runs.is_ok() {
             return Ok(target);
         }
-        let candidates = if named { Vec::new() } else { self.candidates(rank, avoid, coming) };
+        let mut candidates = if named { Vec::new() } else { self.candidates(rank, avoid, coming) };
+        candidates.retain(|one| self.runs_on(rank, one.node).is_ok());
         choose_target(&candidates, Some(needs)).ok_or_else(|| {
             let most = candidates.iter().map(|one| (one.node, left(one.room))).max_by_key(|(_, left)| *left);
-            let (node, left) = most.unwrap_or((target, there));
-            Failure::NoRoom { rank, node, needs, left }
+            match (most, runs) {
+                (None, Err(failure)) => failure,
+                (most, _) => {
+                    let (node, left) = most.unwrap_or((target, there));
+                    Failure::NoRoom { rank, node, needs, left }
+                }
+            }
         })
+    }
+
+    /// Places ranks elsewhere that cannot run on the processors of their nodes: each on the node with the fewest ranks on which it can, of
+    /// equal ones on the first. Returns those that were placed elsewhere, and why.
+    ///
+    /// # Errors
+    /// The first that can run nowhere: [`Failure::Processor`].
+    pub(crate) fn place_by_processor(&mut self) -> Result<Vec<Failure>, Failure> {
+        let mut elsewhere = Vec::new();
+        for rank in self.rank_numbers() {
+            let Err(why) = self.runs_on(rank, self.ranks[rank as usize].node) else { continue };
+            let ranks = |node: &NodeIndex| self.ranks.iter().filter(|rank| rank.node == *node).count();
+            let fitting = self.alive().into_iter().filter(|&node| self.runs_on(rank, node).is_ok());
+            let Some(node) = fitting.min_by_key(ranks) else { return Err(why) };
+            self.ranks[rank as usize].node = node;
+            elsewhere.push(why);
+        }
+        Ok(elsewhere)
     }
 
     /// Where a rank may move, if it may: to the node of this name, or to one that is not to be avoided. `coming`: ranks that are
@@ -218,5 +266,61 @@ impl Roster {
             address: state.address.clone(),
         };
         JobMap { version, entries: self.ranks.iter().enumerate().map(entry).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_image::cpu::{CpuMismatch, Features};
+
+    const ALL: Features = Features([0b11, 0]);
+    const FEWER: Features = Features([0b01, 0]);
+
+    /// Nodes with such processors, none of which has told its memory; all ranks on the first, and what they need is all.
+    fn roster(processors: &[Option<Features>], ranks: usize) -> Roster {
+        let setup = |at: usize| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at as u8], 7000).into() };
+        let mut roster = Roster::new((0..processors.len()).map(setup).collect(), &vec![0; ranks], RankPhase::Running);
+        for (node, features) in roster.nodes.iter_mut().zip(processors) {
+            node.processor = features.map(|features| Cpu { features, ..Cpu::default() });
+        }
+        for rank in &mut roster.ranks {
+            rank.needs = CpuNeeds { features: ALL, ..CpuNeeds::default() };
+        }
+        roster
+    }
+
+    fn lacks(rank: Rank, node: NodeIndex) -> Failure {
+        Failure::Processor { rank, node, why: CpuMismatch::Features(Features([0b10, 0])) }
+    }
+
+    #[test]
+    fn a_rank_moves_to_a_node_whose_processor_will_do() {
+        let mut roster = roster(&[Some(ALL), Some(FEWER), Some(ALL), None], 2);
+        let find = |roster: &Roster, target, named| roster.find_room((0, 10), (target, named), &[], &[]);
+        assert_eq!(find(&roster, 2, true), Ok(2));
+        assert_eq!(find(&roster, 1, true), Err(lacks(0, 1)));
+        assert_eq!(find(&roster, 1, false), Ok(2));
+        // What has not told is not known to lack anything.
+        assert_eq!(find(&roster, 3, true), Ok(3));
+        // Memory and processor are asked alike: each is the reason where the other would do.
+        let room = |memory| Some(NodeRoom { memory, processors: 2, load: 0 });
+        (roster.nodes[1].room, roster.nodes[2].room, roster.nodes[3].alive) = (room(100), room(5), false);
+        assert_eq!(find(&roster, 1, false), Err(Failure::NoRoom { rank: 0, node: 2, needs: 10, left: 5 }));
+        roster.nodes[2].alive = false;
+        assert_eq!(find(&roster, 1, false), Err(lacks(0, 1)));
+        roster.ranks[0].needs.features = FEWER;
+        assert_eq!(find(&roster, 1, false), Ok(1));
+    }
+
+    #[test]
+    fn ranks_of_a_restart_leave_nodes_that_will_not_do() {
+        let mut three = roster(&[Some(FEWER), Some(ALL), Some(ALL)], 4);
+        three.ranks[3].node = 1;
+        three.ranks[2].needs.features = FEWER;
+        assert_eq!(three.place_by_processor(), Ok(vec![lacks(0, 0), lacks(1, 0)]));
+        assert_eq!(three.ranks.iter().map(|rank| rank.node).collect::<Vec<_>>(), [2, 1, 0, 1]);
+        assert_eq!(three.place_by_processor(), Ok(Vec::new()));
+        assert_eq!(roster(&[Some(FEWER), Some(FEWER)], 1).place_by_processor(), Err(lacks(0, 0)));
     }
 }

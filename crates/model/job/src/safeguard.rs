@@ -82,6 +82,8 @@ safeguards! {
     GoneOnesGoEverywhere,
     /// A rank does not move to a node that has too little memory for it.
     RanksGoWhereTheyFit,
+    /// A rank does not move to a node, or begin again on one, whose processor lacks what it may be using.
+    ProcessorsAreCompared,
 }
 
 /// Those that are in, for machines that are not the job's.

@@ -2,6 +2,7 @@
 
 use crate::healing::Healing;
 use mend_coordination::pmi::PmiServer;
+use mend_image::cpu::CpuNeeds;
 use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::files::KeptFile;
 use mend_messages::job::{NodeIndex, Rank};
@@ -121,6 +122,8 @@ pub struct Restoring {
     pub chains: Vec<Vec<PathBuf>>,
     /// For each rank its image's name.
     pub images: Vec<ImageId>,
+    /// For each rank what it needs of a processor; what is missing is not known.
+    pub needs: Vec<CpuNeeds>,
     /// What is read; no time yet.
     pub reads: Restart,
     /// The checkpoint's directory.

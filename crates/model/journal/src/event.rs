@@ -4,7 +4,7 @@
 //! events that it does not know, and takes the default for fields that it misses. So fields and events are added, and never
 //! change their meaning or type; one that has to is a new one.
 
-pub use crate::facts::{Asker, Cause, Code, ImageFacts, Phase, PhaseTimes, Precopied};
+pub use crate::facts::{Asker, Cause, Code, ImageFacts, Lack, Phase, PhaseTimes, Precopied};
 use crate::ranks::Ranks;
 use crate::state::State;
 use mend_messages::report::Report;
@@ -165,7 +165,14 @@ pub enum Event {
     /// A round of copying a rank that runs is complete. `left`: bytes that were changed meanwhile, if that is known.
     RoundDone { round: u32, bytes: u64, us: u64, left: Option<u64> },
     /// The rank stays where it was.
-    MigrationUndone { code: Code, error: String, hint: String },
+    MigrationUndone {
+        code: Code,
+        error: String,
+        hint: String,
+        /// What the target was found to lack before anything was sent. Journals of older releases say so only in words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lacks: Option<Lack>,
+    },
     /// A channel of this rank to or from a peer broke.
     ChannelBroke { peer: u32, why: String },
     /// This rank waits long for its channels to drain, for these peers.

@@ -99,11 +99,43 @@ pub enum Code {
     Target,
     /// It was not possible from the beginning: no such rank, no such node.
     Refused,
+    /// The target of a migration has too little memory.
+    Memory,
+    /// The processor of the target of a migration will not do.
+    Processor,
     /// The job ended first.
     JobEnded,
     /// Something else; the text says what.
     #[serde(other)]
     Other,
+}
+
+/// What the target of a migration has not that the rank needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lack {
+    /// Memory, in bytes.
+    Memory {
+        /// What the rank needs.
+        needs: u64,
+        /// What the node has left.
+        left: u64,
+    },
+    /// Features of the processor.
+    CpuFeatures {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// Room for the rank's registers as they are laid out, in bytes.
+    Registers {
+        /// Room there.
+        here: u64,
+        /// What the rank's take.
+        saved: u64,
+    },
+    /// Something of a later release.
+    #[serde(untagged)]
+    Other(serde_json::Value),
 }
 
 /// Why a job ended.

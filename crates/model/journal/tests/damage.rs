@@ -70,7 +70,7 @@ fn event() -> impl Strategy<Value = Event> {
         text().prop_map(|to| Event::MigrationAsked { by: Asker::User, from: "node1".into(), to }),
         text().prop_map(|to| Event::MigrationDecided { from: "node1".into(), to }),
         (0u32..9, any::<u64>()).prop_map(|(round, bytes)| Event::RoundDone { round, bytes, us: 5, left: Some(bytes) }),
-        text().prop_map(|error| Event::MigrationUndone { code: Code::Target, error, hint: "x".into() }),
+        text().prop_map(|error| Event::MigrationUndone { code: Code::Target, error, hint: "x".into(), lacks: None }),
         (0u32..9, text())
             .prop_map(|(rank, error)| Event::Ended { status: 1, cause: Cause::StartFailed { rank, node: "node1".into(), error } }),
         (0u32..9).prop_map(|rank| Event::Ended { status: 139, cause: Cause::RankSignal { rank, signal: 11, node: "a".into() } }),

@@ -26,6 +26,7 @@
 use crate::files::{KeepOrder, KeptFile};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
 use crate::report::Report;
+use mend_image::cpu::{CpuNeeds, Features};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -67,6 +68,8 @@ pub struct Welcome {
     pub ip: IpAddr,
     /// Whether what goes to ranks of other nodes is encrypted.
     pub encrypt_data: bool,
+    /// Features of the processor that the program is known not to use, as somebody says; images do not ask for them.
+    pub unused_features: Features,
 }
 
 /// One thing that stands in the way of saving a rank.
@@ -195,6 +198,13 @@ pub struct Tracking {
     pub since: Option<ImageId>,
 }
 
+/// What a node must have, besides memory, for a rank to go on there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeNeeds {
+    /// Of its processor.
+    pub processor: CpuNeeds,
+}
+
 /// Facts `explain` shows about a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
@@ -212,6 +222,8 @@ pub struct Inspection {
     pub written_files: Vec<(String, u64)>,
     /// How incremental images of it come about.
     pub tracking: Tracking,
+    /// What a node must have for it.
+    pub needs: Box<NodeNeeds>,
 }
 
 /// How far an agent has come with copying a rank that runs on. Said at the end of each round, and now and then within a long one.

@@ -16,6 +16,7 @@ use crate::files::{NotPut, PutOrder};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::report::Report;
 use crate::tier::{TierOrder, TierReport};
+use mend_image::cpu::{Cpu, Features};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -60,6 +61,8 @@ pub struct JobIntroduction {
     pub node_timeout_ms: u64,
     /// Milliseconds without a word from the controller after which the job's ranks end here.
     pub lease_ms: u64,
+    /// Features of processors that the job's program does not use, as its user says.
+    pub unused_features: Features,
 }
 
 /// Goes on with a job after its connection broke; first message on the new connection.
@@ -220,6 +223,8 @@ pub enum FromDaemon {
     Ready {
         /// The node's own name.
         name: String,
+        /// What its processor offers to the job: without what is hidden there, with what the job does not use.
+        processor: Box<Cpu>,
     },
     /// The rank's process runs the program.
     Started {

@@ -21,6 +21,7 @@ use crate::outbox::{Ordered, Urgent};
 use crate::rank::{Command, Milestone, RankEvent};
 use crate::sink::{Sink, Sinks, hinting, keep_saved, not_kept};
 use mend_coordination::batch::Batch;
+use mend_image::cpu::Features;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
 };
@@ -88,6 +89,8 @@ struct OpenQuestion {
 #[derive(Debug)]
 pub struct AgentRouter {
     job: Arc<JobIntroduction>,
+    /// Of the processor here; see [`Welcome`].
+    unused_features: Features,
     ip: IpAddr,
     urgent: Urgent,
     ordered: Ordered,
@@ -107,7 +110,7 @@ pub struct AgentRouter {
 impl AgentRouter {
     /// A router without agents. What comes through `saves` is to be given to [`AgentRouter::save_came_further`].
     pub fn new(
-        job: Arc<JobIntroduction>,
+        (job, unused_features): (Arc<JobIntroduction>, Features),
         ip: IpAddr,
         urgent: Urgent,
         ordered: Ordered,
@@ -116,8 +119,8 @@ impl AgentRouter {
         sinks: Sinks,
     ) -> Self {
         let (agents, questions, behind, sinks) = (HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(sinks));
-        let (batch, pausing) = (Batch::default(), Pausing::default());
-        Self { job, ip, urgent, ordered, saves, patience, agents, questions, asked: 0, batch, map: None, sinks, behind, pausing }
+        let (asked, batch, map, pausing) = (0, Batch::default(), None, Pausing::default());
+        Self { job, unused_features, ip, urgent, ordered, saves, patience, agents, questions, asked, batch, map, sinks, behind, pausing }
     }
 
     /// The map changed.
@@ -409,6 +412,7 @@ impl AgentRouter {
             node: self.job.node,
             ip: self.ip,
             encrypt_data: self.job.encrypt_data,
+            unused_features: self.unused_features,
         };
         link.send(&ToAgent::Welcome(welcome), None);
         if let Some(map) = &self.map {

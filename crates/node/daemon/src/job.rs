@@ -144,8 +144,9 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         },
     };
     let (agent_socket, agents) = before.agents;
+    let processor = Box::new(node.processor_for(&introduction));
     // If this does not arrive, the controller gives this node up.
-    let _ = connection.sender.send(&FromDaemon::Ready { name: node.name.clone() }).await;
+    let _ = connection.sender.send(&FromDaemon::Ready { name: node.name.clone(), processor }).await;
     let (heard, commands) = mpsc::channel(16);
     let (connected, states) = mpsc::unbounded_channel();
     let carrying = tokio::spawn(carry(connection, outbox, heard, resumed, connected).in_current_span());
@@ -156,7 +157,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (introduction, progress) = (Arc::new(introduction), Arc::new(Progress::default()));
     let mut job = Job {
         agent_router: AgentRouter::new(
-            introduction.clone(),
+            (introduction.clone(), node.unused_features(&introduction)),
             ip,
             urgent.clone(),
             ordered.clone(),

@@ -148,6 +148,7 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         Some(address) => address,
         None => SocketAddr::from(([0, 0, 0, 0], mend_settings::PORT.number()? as u16)),
     };
+    let hidden_features = mend_settings::HIDE_CPU_FEATURES.features()?;
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     // Bound before anything is made, so that a second daemon ends here.
     let listener = std::net::TcpListener::bind(address).map_err(|source| ServeError::Listen { address, source })?;
@@ -164,6 +165,8 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         everywhere: address.ip().is_unspecified(),
         open_files: raise_open_files(),
         isolation,
+        processor: mend_kernel::processor::detect(),
+        hidden_features,
         library: mend_settings::find_part("libmend-fi.so"),
         restorer: mend_settings::find_part("mend-restorer"),
         jobs: Mutex::new(HashMap::new()),

@@ -3,6 +3,7 @@
 use crate::job_link::Resumed;
 use crate::paused::PausedJobs;
 use crate::privileges::Isolation;
+use mend_image::cpu::{Cpu, Features};
 use mend_messages::daemon::{JobIntroduction, Resumption};
 use mend_messages::job::Secret;
 use mend_transfer::peer::Admitted;
@@ -28,6 +29,10 @@ pub struct Node {
     pub open_files: Option<u64>,
     /// Whether ranks get namespaces.
     pub isolation: Isolation,
+    /// What the processor offers.
+    pub processor: Cpu,
+    /// What of it this node acts as if it lacked.
+    pub hidden_features: Features,
     /// `libmend-fi.so`, if it was found.
     pub library: Option<PathBuf>,
     /// `mend-restorer`, if it was found.
@@ -78,6 +83,17 @@ pub struct JobRegistration {
 }
 
 impl Node {
+    /// Features that no rank of a job needs here: nobody uses them.
+    pub fn unused_features(&self, job: &JobIntroduction) -> Features {
+        self.hidden_features.and(job.unused_features)
+    }
+
+    /// What the processor offers to a job's ranks. What they do not use they need not find.
+    pub fn processor_for(&self, job: &JobIntroduction) -> Cpu {
+        let features = self.processor.features.without(self.hidden_features).and(job.unused_features);
+        Cpu { features, ..self.processor }
+    }
+
     fn jobs(&self) -> MutexGuard<'_, HashMap<[u8; 16], RegisteredJob>> {
         // The map is only ever changed by whole entries, so a panic elsewhere leaves it sound.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)

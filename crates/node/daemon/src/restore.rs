@@ -8,7 +8,7 @@ use crate::clock;
 use crate::privileges::Isolation;
 use crate::supervisor::namespace::FIRST_DRAWN_PID;
 use crate::supervisor::order::Launch;
-use mend_image::cpu::CpuMismatch;
+use mend_image::cpu::{Cpu, CpuMismatch};
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
@@ -189,7 +189,11 @@ impl RestoreError {
             Self::Unsealable { .. } => Failure::Image.hint().into(),
             Self::Link { source, .. } => source.hint().into(),
             Self::Foreign { .. } => "name a checkpoint of this job; `mend checkpoints` lists them".into(),
-            Self::Processor { .. } => "restore on a node with the same kind of processor".into(),
+            Self::Processor { source: CpuMismatch::Features(missing), .. } => format!(
+                "restore on a node that has them; if the program does not use them, say so with MEND_IGNORE_CPU_FEATURES={}",
+                missing.list()
+            ),
+            Self::Processor { source: CpuMismatch::Registers { .. }, .. } => "restore on a node with the same kind of processor".into(),
             Self::NoProgram { .. } => "make the program available on this node under the same path".into(),
             Self::Clocks => "choose a node with Linux 5.6 or newer, or one that has been up longer".into(),
             Self::Refused { failure: Failure::Kernel, errno, .. } => kernel_hint(*errno).into(),
@@ -241,6 +245,8 @@ pub struct Restoration {
     pub progress: Arc<Progress>,
     /// The end of its agent's socket that the process gets.
     pub agent: OwnedFd,
+    /// What this node's processor offers to the job.
+    pub processor: Cpu,
     /// What this node can do.
     pub isolation: Isolation,
     /// Whether a PID namespace that others of the job are in will do, if the image's ids are fit for it.
@@ -290,7 +296,7 @@ impl Restoration {
         }
         link::check(&headers).map_err(|(at, source)| RestoreError::Link { from: froms.swap_remove(at), source })?;
         let header = headers.first().ok_or(RestoreError::NoImage)?;
-        check_machine(header)?;
+        check_machine(header, &self.processor)?;
         let clock = clock::offsets_for(header, time_namespaces).map_err(|clock::ClocksBehind| RestoreError::Clocks)?;
         let (ours, theirs) = UnixStream::pair().map_err(RestoreError::Control)?;
         let roles: Vec<Role> = mend_image::launch::ROLES.into_iter().filter(|&role| header.uses(role)).collect();
@@ -375,11 +381,8 @@ fn check_moment(header: &Header, from: &str, image: ImageId) -> Result<(), Resto
     Err(RestoreError::Foreign { from: from.into(), found, wanted })
 }
 
-fn check_machine(header: &Header) -> Result<(), RestoreError> {
-    header
-        .cpu()
-        .runs_on(&mend_image::cpu::Cpu::detect())
-        .map_err(|source| RestoreError::Processor { host: header.host().to_owned(), source })?;
+fn check_machine(header: &Header, processor: &Cpu) -> Result<(), RestoreError> {
+    header.cpu().runs_on(processor).map_err(|source| RestoreError::Processor { host: header.host().to_owned(), source })?;
     let program = header.executable();
     match std::fs::metadata(program) {
         Err(source) => Err(RestoreError::NoProgram { program: program.to_owned(), source }),

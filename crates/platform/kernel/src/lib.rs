@@ -10,6 +10,7 @@ pub mod memory;
 pub mod namespaces;
 pub mod pagemap;
 pub mod ports;
+pub mod processor;
 pub mod procmap;
 pub mod program;
 pub mod raw;

@@ -3,6 +3,11 @@
 //!
 //! A setting is read from the environment variable of its name. Flags of the commands override it.
 
+mod error;
+
+pub use error::SettingError;
+
+use mend_image::cpu::Features;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +29,8 @@ pub enum Kind {
         /// The greatest number.
         max: u64,
     },
+    /// Names of features of processors, separated by commas.
+    Features,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number within bounds, both included.
@@ -295,6 +302,20 @@ pub const ENCRYPT_DATA: Setting = Setting {
     default: "off",
     meaning: "on: bulk data is encrypted and authenticated on its way between nodes: messages between ranks, images of ranks that move, images that are copied to another node's memory or directories. `mend run` or `mend restart` decides it for all of the job. It costs bandwidth, and MEND_CHANNELS must not name ofi. off: both ends prove the job's secret, then the data passes in the clear. Commands, output and input are always encrypted.",
 };
+/// What a node does not offer though its processor has it.
+pub const HIDE_CPU_FEATURES: Setting = Setting {
+    name: "MEND_HIDE_CPU_FEATURES",
+    kind: Kind::Features,
+    default: "",
+    meaning: "Features of the processor that mendd acts as if its node lacked, by the names in /proc/cpuinfo, separated by commas; default none. A rank that may be using one of them does not come to the node. A rank that runs on the node counts as one that does not use them. In a pool of different nodes, set it on the better ones to what the others lack, and build the programs for what all have: then ranks can move among all of them. Mend does not keep programs from using the features.",
+};
+/// What a job does without.
+pub const IGNORE_CPU_FEATURES: Setting = Setting {
+    name: "MEND_IGNORE_CPU_FEATURES",
+    kind: Kind::Features,
+    default: "",
+    meaning: "Features of the processor that the job's program does not use, by the names in /proc/cpuinfo, separated by commas, or `all`; default none. `mend run` or `mend restart` decides it for all of the job. Its ranks may then move to nodes that lack these features, and restart there. A program that uses them all the same ends there with SIGILL. The C library may use them, too, unless GLIBC_TUNABLES forbids it when the program starts. Registers that a node cannot keep are refused whatever is set here.",
+};
 /// Bound of the messages that wait for their receives.
 pub const UNEXPECTED: Setting = Setting {
     name: "MEND_UNEXPECTED_KIB",
@@ -347,75 +368,10 @@ pub const ALL: &[Setting] = &[
     UNEXPECTED,
     ENCRYPTION_KEY,
     ENCRYPT_DATA,
+    HIDE_CPU_FEATURES,
+    IGNORE_CPU_FEATURES,
     LOG,
 ];
-
-/// A value that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingError {
-    /// Not a number, or out of range.
-    #[error("{name}={value}: expected a whole number from {min} to {max}")]
-    Number {
-        /// The variable.
-        name: &'static str,
-        /// What it holds.
-        value: String,
-        /// The least number.
-        min: u64,
-        /// The greatest number.
-        max: u64,
-    },
-    /// Neither a word that it may be nor a number in range.
-    #[error("{name}={value}: expected {words} or a whole number from {min} to {max}")]
-    WordOrNumber {
-        /// The variable.
-        name: &'static str,
-        /// What it holds.
-        value: String,
-        /// What it may hold.
-        words: String,
-        /// The least number.
-        min: u64,
-        /// The greatest number.
-        max: u64,
-    },
-    /// The same, of a value that was given in another way than by the variable.
-    #[error("expected {words} or a whole number from {min} to {max}")]
-    Given {
-        /// What it may be.
-        words: String,
-        /// The least number.
-        min: u64,
-        /// The greatest number.
-        max: u64,
-    },
-    /// A word that is none of those.
-    #[error("{name}={value}: expected some of {words}, separated by commas")]
-    List {
-        /// The variable.
-        name: &'static str,
-        /// What it holds.
-        value: String,
-        /// What it may hold.
-        words: String,
-    },
-    /// Not one of the words.
-    #[error("{name}={value}: expected one of {words}")]
-    Choice {
-        /// The variable.
-        name: &'static str,
-        /// What it holds.
-        value: String,
-        /// What it may hold.
-        words: String,
-    },
-    /// No default can be derived.
-    #[error("neither {name} nor HOME is set")]
-    NoHome {
-        /// The variable.
-        name: &'static str,
-    },
-}
 
 impl Setting {
     /// The first sentence of the meaning, and the further ones.
@@ -448,7 +404,7 @@ impl Setting {
     pub fn number(&self) -> Result<u64, SettingError> {
         let (min, max) = match self.kind {
             Kind::Number { min, max } => (min, max),
-            Kind::Path | Kind::Text | Kind::List(_) | Kind::Choice(_) | Kind::WordOrNumber { .. } => (0, u64::MAX),
+            Kind::Path | Kind::Text | Kind::List(_) | Kind::Features | Kind::Choice(_) | Kind::WordOrNumber { .. } => (0, u64::MAX),
         };
         let value = self.text();
         match value.parse() {
@@ -500,6 +456,14 @@ impl Setting {
         let value = self.text();
         let found = known.iter().find(|known| **known == value.trim());
         found.copied().ok_or_else(|| SettingError::Choice { name: self.name, value, words: known.join(", ") })
+    }
+
+    /// The value as features of a processor.
+    ///
+    /// # Errors
+    /// [`SettingError::Feature`] if one of the names is none that Mend knows.
+    pub fn features(&self) -> Result<Features, SettingError> {
+        Features::named(&self.text()).map_err(|word| SettingError::Feature { name: self.name, word: word.to_owned() })
     }
 
     /// The value as milliseconds.
@@ -559,6 +523,7 @@ pub fn reference() -> String {
             Kind::Text => "text".to_owned(),
             Kind::List(words) => format!("of {}", words.join(", ")),
             Kind::WordOrNumber { words, min, max } => format!("{} or {min} to {max}", words.join(", ")),
+            Kind::Features => "names".to_owned(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
             Kind::Number { min, max } => format!("{min} to {max}"),
         };

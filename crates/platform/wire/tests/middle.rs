@@ -43,11 +43,12 @@ fn introduction() -> ToDaemon {
         encrypt_data: false,
         node_timeout_ms: 5000,
         lease_ms: 10_000,
+        unused_features: Default::default(),
     }))
 }
 
 fn ready() -> FromDaemon {
-    FromDaemon::Ready { name: "node-to-be-hidden".into() }
+    FromDaemon::Ready { name: "node-to-be-hidden".into(), processor: Box::default() }
 }
 
 async fn relay(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, flip: Option<usize>) -> Vec<u8> {

@@ -45,7 +45,6 @@ use crate::report::{await_go, fail, or_fail, status};
 use crate::zone::ARENA;
 use core::format_args as text;
 use mend_image::Header;
-use mend_image::cpu::Cpu;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff, Kept, MAX_KEPT};
 use mend_image::launch::{Arguments, Failure, Mode, ROLES, Status};
 use mend_image::record::{MAX_PAGES, Process};
@@ -165,8 +164,11 @@ fn restore_live(arguments: Arguments, stream: Stream<'static>, first_header: &He
     if (header.job, header.rank, header.size) != (first_header.job, first_header.rank, first_header.size) || header.rounds != 0 {
         fail(Failure::Image, 0, text!("what follows the rounds is another rank's image"));
     }
+    // The daemon has looked whether this processor will do for what it knew of the rank.
+    if header.cpu() != first_header.cpu() {
+        fail(Failure::Image, 0, text!("what follows the rounds needs another processor than they did"));
+    }
     check_ids(&header);
-    check_processor(&header);
     // What no descriptor of the program's turned out to be is not its.
     let mut attach = arguments.attach;
     for role in ROLES.into_iter().filter(|role| !header.uses(*role)) {
@@ -205,16 +207,9 @@ fn check_ids(header: &Header) {
     }
 }
 
-fn check_processor(header: &Header) {
-    if let Err(error) = header.cpu().runs_on(&Cpu::detect()) {
-        fail(Failure::Machine, 0, text!("{error}"));
-    }
-}
-
-/// Refuses a machine on which the saved code cannot go on.
+/// Refuses a machine on which the saved code cannot go on. What its processor offers the daemon has looked at.
 fn check_machine(header: &Header, own: &Space) {
     check_ids(header);
-    check_processor(header);
     let here = own.vdso().unwrap_or_default();
     if header.vdso_size != 0 && (here.len() as u64 != header.vdso_size || xxh3_64(here) != header.vdso) {
         fail(Failure::Machine, 0, text!("this kernel has another vdso than the one the image was taken on ({})", header.kernel()));

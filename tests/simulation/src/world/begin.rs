@@ -99,6 +99,8 @@ impl World {
             job.sabotage(safeguard);
         }
         self.job = Some(job);
+        self.from = from;
+        self.tell_processors();
         self.carry_out(effects)?;
         self.tell_rooms()
     }

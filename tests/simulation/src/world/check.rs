@@ -3,7 +3,7 @@
 use super::World;
 use crate::coming::{Coming, SECOND_US};
 use crate::node::Phase;
-use mend_coordination::failure::Failure;
+use mend_coordination::failure::{Failure, TargetTrouble};
 use mend_job::Job;
 use mend_job::event::{End, GoesOn};
 use mend_job::phase::RankPhase;
@@ -18,6 +18,7 @@ pub fn is_expected(failure: &Failure) -> bool {
             | Failure::ThereAlready { .. }
             | Failure::NoOtherNode
             | Failure::NoRoom { .. }
+            | Failure::Processor { .. }
             | Failure::Storage(_)
             | Failure::JobEnded
             | Failure::NoSuchNode { .. }
@@ -129,6 +130,9 @@ impl World {
         let good = match job.end_reason() {
             None => false,
             Some(End::Code(_) | End::RankKilled { .. }) => reason("a rank ended") || reason("killed") || reason("a signal"),
+            Some(End::NotRestored { rank, why: TargetTrouble::Processor(_), .. }) => {
+                self.no_processor_for(*rank) || reason("a node was lost")
+            }
             Some(End::NotStarted { .. } | End::NotRestored { image: false, .. }) => reason("a rank did not come to be"),
             Some(End::NotRestored { .. }) => reason("an image is bad"),
             Some(End::NoGoodCopy(_) | End::FileNotPut { .. } | End::Refused { .. }) => false,

@@ -214,6 +214,7 @@ impl World {
                 self.plan(delay, Coming::Started { at, rank, attempt });
             }
             ToDaemon::Restore { rank, attempt: number, source, image, stdin } => {
+                self.check_processor(at, rank, &source, image)?;
                 let moves = matches!(source, RestoreSource::Transfer { .. });
                 if let Some(memory) = self.nodes[at].memory.filter(|memory| moves && *memory < RANK_BYTES) {
                     return Err(format!("rank {rank} moves to node {at}, which has {memory} bytes for it"));
@@ -375,6 +376,7 @@ impl World {
         let now = self.now;
         let fails = self.fails(40);
         let defect = self.options.defect;
+        let needs = self.processors.needs(at);
         let Some(process) = self.process(at, rank, attempt).filter(|process| process.questions.contains(&seq)) else { return Ok(()) };
         if process.stuck {
             process.held.push((seq, request));
@@ -391,7 +393,10 @@ impl World {
         let ends = request == Request::EndPrecopy || request == Request::Resume && was != Phase::Runs;
         let ended = process.precopies.take_if(|_| ends);
         let stale = process.stale_marker && defect == Some(Defect::StaleMarker) && matches!(request, Request::SuspendPeer(_));
-        let reply = process.answer(&request, fails || stale, ImageId::default());
+        let mut reply = process.answer(&request, fails || stale, ImageId::default());
+        if let Reply::Inspected(found) = &mut reply {
+            found.needs.processor = needs;
+        }
         if request == Request::Resume {
             let all_or_none = process.restarted && was == Phase::Built;
             if let Some(moment) = tracked.and_then(|(id, _)| self.moments.get_mut(&id)) {
@@ -424,6 +429,7 @@ impl World {
         match &reply {
             Reply::Saved(saved) => {
                 self.moments.insert(id, (self.now, None));
+                self.processors.saved(at, id);
                 self.keep_input(at, rank, id);
                 if saved.behind {
                     self.plan(slow, Coming::Behind { at, rank, attempt, path, id, base });

@@ -6,6 +6,7 @@ mod daemon;
 mod faults;
 mod input;
 mod precopy;
+mod processors;
 mod scenario;
 mod tiers;
 
@@ -26,6 +27,7 @@ use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval};
+use processors::Processors;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +94,10 @@ pub struct World {
     pub nodes: Vec<Node>,
     pub disk: Disk,
     pub moments: BTreeMap<ImageId, Moment>,
+    /// What nodes offer, and images need.
+    pub processors: Processors,
+    /// The checkpoint that this life began from.
+    pub from: Option<u64>,
     last_sent: BTreeMap<(u64, usize, bool), u64>,
     verbs: BTreeMap<VerbId, Asked>,
     pub attempts: u64,
@@ -167,6 +173,8 @@ impl World {
             nodes: (0..nodes).map(|_| Node { up: true, ..Node::default() }).collect(),
             disk: Disk::default(),
             moments: BTreeMap::new(),
+            processors: Processors::draw(seed, nodes),
+            from: None,
             last_sent: BTreeMap::new(),
             verbs: BTreeMap::new(),
             attempts: 0,

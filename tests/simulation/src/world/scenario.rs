@@ -88,6 +88,7 @@ impl World {
             Some(Restoring {
                 chains,
                 images: publication.images.iter().map(|image| image.id).collect(),
+                needs: publication.images.iter().map(|image| image.needs).collect(),
                 reads: Restart { read_us: 0, full: publication.bytes(), incremental: 0 },
                 checkpoint: format!("/c/{number}").into(),
                 files: Vec::new(),

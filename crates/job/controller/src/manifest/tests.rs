@@ -3,7 +3,17 @@
 use super::*;
 
 fn entry(base: Option<u64>, sequence: u32) -> ImageEntry {
-    ImageEntry { rank: 0, host: "a".into(), bytes: 3, checksum: 0, id: ImageId([sequence as u8 + 1; 16]), base, sequence, merged: false }
+    ImageEntry {
+        rank: 0,
+        host: "a".into(),
+        bytes: 3,
+        checksum: 0,
+        id: ImageId([sequence as u8 + 1; 16]),
+        base,
+        sequence,
+        merged: false,
+        needs: None,
+    }
 }
 
 fn publish_one(directory: &Path, number: u64, base: Option<u64>, sequence: u32) -> PathBuf {

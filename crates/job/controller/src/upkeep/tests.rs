@@ -80,6 +80,7 @@ fn take_of(directory: &Path, number: u8, bases: [Option<u8>; 2], full: u64, key:
             base: base.map(u64::from),
             sequence,
             merged: false,
+            needs: None,
         }
     };
     let images = (0..2).zip(bases).map(entry).collect();

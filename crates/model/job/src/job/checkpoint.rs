@@ -151,6 +151,7 @@ impl Job {
                     id: saved.id,
                     base: saved.base.and_then(|_| self.periodic.holder(rank, saved.base)),
                     sequence: saved.sequence,
+                    needs: self.roster.ranks[rank as usize].needs,
                 });
                 let publication = Box::new(Publication {
                     number,

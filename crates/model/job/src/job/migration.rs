@@ -22,6 +22,15 @@ const MAX_STREAM_US: u64 = 3_600_000_000;
 /// Longest time until the copying of a rank that runs begins: the two daemons meet.
 const MAX_BEGIN_US: u64 = 60_000_000;
 
+/// What is to blame if a rank does not move for this.
+fn refusal_code(failure: &Failure) -> Code {
+    match failure {
+        Failure::NoRoom { .. } => Code::Memory,
+        Failure::Processor { .. } => Code::Processor,
+        _ => Code::Refused,
+    }
+}
+
 impl Job {
     pub(crate) fn begin_migration(
         &mut self,
@@ -65,8 +74,8 @@ impl Job {
         self.all_moves().iter().filter(|one| one.machine.rank() != but).map(coming).collect()
     }
 
-    /// A rank's agent has told how much memory the rank takes. If the node that it was to move to has too little, another one is taken, or
-    /// the rank stays.
+    /// A rank's agent has told how much memory the rank takes, and what it needs of a processor. If the node that it was to move to has too
+    /// little, another one is taken, or the rank stays.
     pub(crate) fn weigh_move(&mut self, rank: Rank, bytes: u64) {
         if !self.keeps(Safeguard::RanksGoWhereTheyFit) {
             return;
@@ -76,6 +85,9 @@ impl Job {
         one.bytes = bytes;
         let (target, named, avoid) = (one.target, one.named, one.avoid.clone());
         let found = self.roster.find_room((rank, bytes), (target, named), &avoid, &coming);
+        if let Err(failure) = &found {
+            self.blame_for_move(rank, refusal_code(failure));
+        }
         let Some(one) = self.move_of(rank) else { return };
         match found {
             Ok(target) => one.target = target,

@@ -19,6 +19,7 @@ mod losses;
 mod migration;
 mod operation;
 mod periodic;
+mod placing;
 mod ranks;
 mod requests;
 mod restart;
@@ -105,6 +106,8 @@ pub struct Job {
     pub(crate) restart: Option<Phases>,
     /// What a restart that is not complete reads.
     pub(crate) restoring: Option<Restoring>,
+    /// A restart waits for its nodes to tell what their processors offer.
+    pub(crate) placing: bool,
     pub(crate) searching: Option<Search>,
     /// Nodes that are putting files back.
     pub(crate) putting: BTreeSet<NodeIndex>,
@@ -169,6 +172,7 @@ impl Job {
             restarts: setup.restarts,
             restart: None,
             restoring: setup.restoring,
+            placing: false,
             searching: None,
             putting: BTreeSet::new(),
             tiers,
@@ -197,12 +201,17 @@ impl Job {
     }
 
     fn begin_ranks(&mut self) {
-        let search = self.restoring.as_mut().and_then(|restoring| restoring.search.take());
+        let search = self.restoring.as_ref().and_then(|restoring| restoring.search.clone());
         self.open_tiers(search.as_ref());
         if let Some(interval_s) = self.periodic.interval_s() {
             self.tell(Notice::Schedule { interval_s, auto: self.periodic.is_auto(&self.plan) });
         }
-        match search {
+        self.begin_placing();
+    }
+
+    /// Every rank has its place.
+    pub(crate) fn begin_images(&mut self) {
+        match self.restoring.as_mut().and_then(|restoring| restoring.search.take()) {
             Some(search) => self.begin_search(search),
             None => self.order_ranks(BTreeMap::new(), 0),
         }

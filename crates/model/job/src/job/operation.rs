@@ -57,6 +57,9 @@ impl Job {
     /// An agent answered (or its time ran out).
     pub(crate) fn replied(&mut self, rank: Rank, mover: Option<Rank>, reply: Reply) {
         let now_us = self.now_us;
+        if let (Reply::Inspected(found), true) = (&reply, self.keeps(Safeguard::ProcessorsAreCompared)) {
+            self.roster.ranks[rank as usize].needs = found.needs.processor;
+        }
         if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
             tiers.expect_size(rank, found.image_bytes);
         }

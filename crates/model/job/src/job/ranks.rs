@@ -92,8 +92,13 @@ impl Job {
                     node.room = Some(room);
                 }
             }
-            FromDaemon::Ready { .. }
-            | FromDaemon::Resumed { .. }
+            FromDaemon::Ready { processor, .. } => {
+                if let Some(node) = self.roster.nodes.get_mut(node as usize) {
+                    node.processor = Some(*processor);
+                }
+                self.place_when_known();
+            }
+            FromDaemon::Resumed { .. }
             | FromDaemon::Left
             | FromDaemon::Paused { .. }
             | FromDaemon::Report { .. }
@@ -232,6 +237,7 @@ impl Job {
         if lost.is_empty() && !input_lost {
             self.tell(Notice::SpareLost { node: index, how });
             self.search_lost(index);
+            self.place_when_known();
             return;
         }
         for &rank in &lost {
@@ -239,7 +245,7 @@ impl Job {
         }
         let lost = if lost.is_empty() { vec![0] } else { lost };
         let goes_on = match self.newest_left() {
-            _ if self.searching.is_some() || !self.putting.is_empty() => GoesOn::Again,
+            _ if self.placing || self.searching.is_some() || !self.putting.is_empty() => GoesOn::Again,
             Some(number) => GoesOn::From(number),
             None if self.listed.is_empty() => GoesOn::NoCheckpoint,
             None => GoesOn::NotAllThere,

@@ -197,7 +197,7 @@ fn ranks_move_frozen_and_several_at_once() {
 
 #[test]
 fn a_move_that_fails_leaves_the_rank_where_it_was() {
-    let undone = Event::MigrationUndone { code: Code::Target, error: "no room".into(), hint: String::new() };
+    let undone = Event::MigrationUndone { code: Code::Target, error: "no room".into(), hint: String::new(), lacks: None };
     let before =
         Journal::started().asked(1_000, 3, "b", "").phase(1_100, Some(3), Phase::Suspend, 100).phase(1_300, Some(3), Phase::Move, 200);
     let timeline = before.phase(1_400, Some(3), Phase::Undo, 100).of(1_400, Some(3), Some("b"), undone).exited(2_000, 4).timeline();
@@ -352,7 +352,7 @@ fn event() -> impl Strategy<Value = Event> {
         (name(), name()).prop_map(|(from, to)| Event::MigrationDecided { from, to }),
         (name(), name(), proptest::option::of(0u64..900)).prop_map(|(from, to, precopied)| moved_event(&from, &to, precopied)),
         (0u32..3, us()).prop_map(|(round, us)| Event::RoundDone { round, bytes: 1, us, left: None }),
-        Just(Event::MigrationUndone { code: Code::Other, error: "x".into(), hint: String::new() }),
+        Just(Event::MigrationUndone { code: Code::Other, error: "x".into(), hint: String::new(), lacks: None }),
         proptest::collection::vec(0u32..6, 0..4).prop_map(|ranks| Event::NodeLost { why: "x".into(), ranks: ranks.into_iter().collect() }),
         Just(Event::ControllerDied),
         Just(Event::GoesOn { cause: Cause::Killed, checkpoint: 3 }),

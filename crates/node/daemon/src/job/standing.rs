@@ -72,6 +72,7 @@ impl Job {
             key: self.key.clone(),
             progress: self.progress.clone(),
             agent: theirs.into(),
+            processor: self.node.processor_for(&self.introduction),
             isolation: self.node.isolation.clone(),
             shared: shares_pid_namespace(&self.introduction),
             restorer: self.node.restorer.clone(),

@@ -115,7 +115,7 @@ impl Stage {
             Request::Save(order) => {
                 if let SaveTarget::Descriptor = order.target {
                     let mut header = Header { rank: welcome.rank, size: welcome.size, pid: 1000, job: welcome.job, ..Header::default() };
-                    header.set_cpu(&mend_image::cpu::Cpu::detect());
+                    header.set_cpu(&mend_kernel::processor::detect().needs(welcome.unused_features));
                     let stalling = std::env::var(ACT).unwrap() == "stalling";
                     put_text(&mut header.executable, if stalling { b"/bin/sh" } else { b"/no/such/program" });
                     let mut stream = std::fs::File::from(self.files.pop().unwrap());

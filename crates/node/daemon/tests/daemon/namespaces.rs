@@ -1,7 +1,7 @@
 //! The PID namespace that ranks of a job share on a node: who is in it, who is not, and that nothing stays in it.
 
 use crate::controller::{Controller, Daemon, for_each_isolated_user, marker, until_no_process_with};
-use mend_image::cpu::Cpu;
+use mend_image::cpu::Features;
 use mend_image::{Header, put_text};
 use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, RestoreSource, ToDaemon};
 use rustix::process::{Pid, Signal, kill_process};
@@ -137,7 +137,7 @@ async fn places(daemon: &Daemon, job: &mut Controller, cases: &[(u32, u32)]) -> 
     let mut seen = Vec::new();
     for &(pid, lowest_thread) in cases {
         let mut header = Header { rank: 1, size: 2, pid, lowest_thread, id: [7; 16], job: job.introduction.identity, ..Header::default() };
-        header.set_cpu(&Cpu::detect());
+        header.set_cpu(&mend_kernel::processor::detect().needs(Features::default()));
         put_text(&mut header.executable, b"/bin/sh");
         let path = daemon.file("image", &header.to_bytes(), 0o644);
         job.send(ToDaemon::Restore { rank: 1, attempt: 1, source: RestoreSource::Files(vec![path]), image: None, stdin: false }).await;

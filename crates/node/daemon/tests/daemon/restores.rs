@@ -1,7 +1,7 @@
 //! Restores that must fail, each with its reason, and without leaving a process.
 
 use crate::controller::{Controller, Daemon, User, for_each_isolated_user, for_each_user};
-use mend_image::cpu::Cpu;
+use mend_image::cpu::Features;
 use mend_image::{Header, put_text};
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, RestoreSource, ToDaemon};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 fn header(job: &Controller) -> Header {
     let mut header = Header { rank: 0, size: 1, pid: 1000, id: [7; 16], job: job.introduction.identity, ..Header::default() };
-    header.set_cpu(&Cpu::detect());
+    header.set_cpu(&mend_kernel::processor::detect().needs(Features::default()));
     put_text(&mut header.executable, b"/bin/sh");
     put_text(&mut header.host, b"elsewhere");
     header

@@ -13,8 +13,9 @@ use crate::descriptors::transient;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::maps;
 use crate::network::{Frozen, Network};
-use mend_image::cpu::Cpu;
-use mend_messages::agent::{ImageId, Inspection};
+use mend_image::cpu::CpuNeeds;
+use mend_kernel::processor;
+use mend_messages::agent::{ImageId, Inspection, NodeNeeds};
 use std::time::{Duration, Instant};
 
 /// For how long a save relies on what an inspection found. A program seldom changes it, and if it does
@@ -28,7 +29,7 @@ const REST_TIME: Duration = Duration::from_millis(8);
 pub(super) struct Inspected {
     pub at: Instant,
     pub advice: maps::Advice,
-    pub cpu: Cpu,
+    pub cpu: CpuNeeds,
     /// If nothing stood in the way.
     pub clear: Option<CleanInspection>,
     /// Why there is no memory for a copy of the process, if so. `None`: not known.
@@ -45,7 +46,7 @@ impl Agent {
         let pause = (!matches!(self.stage, Stage::Parked { .. })).then(wakeup::WakeupPause::new);
         let tracking = self.tracker.describe();
         // Before the fabric is held: both take long, and the program's calls would wait.
-        let (advice, cpu) = (maps::advice(), Cpu::detect());
+        let (advice, cpu) = (maps::advice(), self.processor_needs());
         self.dirty_copy_memory = ahead.and_then(|base| self.prepare_dirty_copies(base, &advice));
         // Held for an examination, so that no channel is opened between listing the fabric's descriptors and examining all, and let go
         // while transient descriptors are waited for.
@@ -70,7 +71,12 @@ impl Agent {
         // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
         std::thread::sleep(REST_TIME);
         self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, shared_copy_memory, report_page });
-        Inspection { tracking, ..found }
+        Inspection { tracking, needs: Box::new(NodeNeeds { processor: cpu }), ..found }
+    }
+
+    /// What the program needs of a processor: all that this one offers, but for what it is known not to use.
+    pub(super) fn processor_needs(&self) -> CpuNeeds {
+        processor::detect().needs(self.identity.as_ref().map(|identity| identity.unused_features).unwrap_or_default())
     }
 
     /// What of the process is not the program's, true as long as the fabric is held. A parked rank's is held already.

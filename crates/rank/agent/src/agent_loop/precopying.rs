@@ -5,7 +5,6 @@ use super::{Agent, Stage, refused};
 use crate::capture::image_tables::running_header;
 use crate::capture::precopy::{Next, Precopy};
 use crate::memory::maps;
-use mend_image::cpu::Cpu;
 use mend_messages::agent::{FromAgent, Reply};
 use std::io;
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ impl Agent {
         let known = self.inspected.as_ref().filter(|found| found.at.elapsed() < INSPECTION_VALIDITY);
         let (advice, cpu) = match known {
             Some(Inspected { advice, cpu, .. }) => (advice.clone(), *cpu),
-            None => (maps::advice(), Cpu::detect()),
+            None => (maps::advice(), self.processor_needs()),
         };
         let begun = running_header(identity, &cpu).map_err(|error| error.to_string());
         let (start, end) = self.scratch.range();

@@ -12,13 +12,13 @@ use crate::memory::maps::{self, Area};
 use crate::memory::pages::PAGE;
 use crate::process::{self, tasks};
 use crate::track::DirtyScan;
-use mend_image::cpu::Cpu;
+use mend_image::cpu::CpuNeeds;
 use mend_image::fixed::Fixed;
 use mend_image::launch::{ROLES, Role};
 use mend_image::record::{Kind, Process, Thread, mapping, object, thread};
 use mend_image::{Header, put_text};
-use mend_kernel::pagemap;
 use mend_kernel::threads::segment_base;
+use mend_kernel::{pagemap, processor};
 use mend_messages::agent::{ImageId, Welcome};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::fs::File;
@@ -262,13 +262,13 @@ fn header(request: &SaveRequest, quiesced: &QuiescedProcess, layout: &Layout, ar
         roles: quiesced.descriptors.roles(),
         ..Header::default()
     };
-    header.set_cpu(&request.cpu.unwrap_or_else(Cpu::detect));
+    header.set_cpu(&request.cpu.unwrap_or_else(|| processor::detect().needs(request.identity.unused_features)));
     describe_place(&mut header, areas, &quiesced.state.executable);
     header
 }
 
 /// What can be said of the image of a process that runs, before it is taken: enough to begin to build it elsewhere.
-pub(crate) fn running_header(identity: &Welcome, cpu: &Cpu) -> io::Result<Header> {
+pub(crate) fn running_header(identity: &Welcome, cpu: &CpuNeeds) -> io::Result<Header> {
     let first = rustix::process::getpid().as_raw_nonzero().get();
     let threads: Vec<i32> = tasks::list()?.iter().filter_map(|task| task.identify()).map(|(tid, _)| tid).collect();
     let areas = maps::read()?;

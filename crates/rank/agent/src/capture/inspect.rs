@@ -90,6 +90,7 @@ pub(crate) fn inspect(
         executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
         written_files: kept_files::written(descriptors),
         tracking: Tracking::default(),
+        needs: Box::default(),
     };
     (found, loose)
 }

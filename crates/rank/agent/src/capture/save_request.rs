@@ -5,7 +5,7 @@ use crate::descriptors::attached::Attached;
 use crate::descriptors::node_files::CopyBuffer;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::maps;
-use mend_image::cpu::Cpu;
+use mend_image::cpu::CpuNeeds;
 use mend_messages::agent::Welcome;
 
 /// What a save needs to know of the agent.
@@ -19,8 +19,8 @@ pub(crate) struct SaveRequest<'a> {
     pub excluded: Vec<(u64, u64)>,
     /// What `smaps` said lately.
     pub advice: maps::Advice,
-    /// The processor, if it was asked lately: on a virtual machine that takes half a millisecond.
-    pub cpu: Option<Cpu>,
+    /// What the program needs of a processor, if that was asked lately: on a virtual machine it takes half a millisecond.
+    pub cpu: Option<CpuNeeds>,
     /// Nothing stood in the way a moment ago; what has come since is found when the threads stand still.
     pub clear: Option<CleanInspection>,
     /// See [`mend_messages::agent::SaveOrder::files_kept`].

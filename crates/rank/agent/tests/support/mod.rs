@@ -102,7 +102,16 @@ pub fn read_message(stream: &mut UnixStream) -> std::io::Result<FromAgent> {
 
 fn welcome() -> ToAgent {
     let ip = std::net::Ipv4Addr::LOCALHOST.into();
-    ToAgent::Welcome(Welcome { job: [7; 16], secret: Secret([9; 32]), rank: 0, size: 1, node: 0, ip, encrypt_data: false })
+    ToAgent::Welcome(Welcome {
+        job: [7; 16],
+        secret: Secret([9; 32]),
+        rank: 0,
+        size: 1,
+        node: 0,
+        ip,
+        encrypt_data: false,
+        unused_features: Default::default(),
+    })
 }
 
 /// How a restore went wrong.

@@ -76,6 +76,7 @@ impl Agents {
                 node: job.entries[rank as usize].node,
                 ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
                 encrypt_data: false,
+                unused_features: Default::default(),
             };
             send(&mut socket, &ToAgent::Welcome(welcome));
             job.sockets[rank as usize] = socket.try_clone().ok();

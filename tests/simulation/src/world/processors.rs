@@ -1,0 +1,89 @@
+//! Nodes of different processors. Some worlds have them: there every node tells what its processor offers, a rank needs what the one where
+//! it runs offers, and its image needs the same.
+//!
+//! What is asserted: no rank is built on a node whose processor lacks what it needs; a restart that finds no processor for a rank was
+//! right. Drawn apart, so that all else stays as it was.
+
+use super::World;
+use mend_image::cpu::{Cpu, CpuNeeds, Features};
+use mend_messages::agent::ImageId;
+use mend_messages::daemon::{FromDaemon, RestoreSource};
+use mend_messages::job::Rank;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use std::collections::BTreeMap;
+
+/// What the better processors have, and the others.
+const ALL: Features = Features([0b11, 0]);
+const FEWER: Features = Features([0b01, 0]);
+
+/// What nodes offer, and images need.
+#[derive(Debug, Default)]
+pub struct Processors {
+    /// Of each node; empty: nothing is told in this world.
+    nodes: Vec<Features>,
+    images: BTreeMap<ImageId, Features>,
+}
+
+impl Processors {
+    /// Those of a world.
+    pub fn draw(seed: u64, nodes: usize) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xcb0);
+        let differ = rng.next_u64().is_multiple_of(4);
+        let draw = |_| if rng.next_u64().is_multiple_of(3) { FEWER } else { ALL };
+        Self { nodes: if differ { (0..nodes).map(draw).collect() } else { Vec::new() }, images: BTreeMap::new() }
+    }
+
+    fn lacks(&self, at: usize, needs: Features) -> bool {
+        self.nodes.get(at).is_some_and(|here| !needs.without(*here).is_empty())
+    }
+
+    /// The processor of a node.
+    pub fn of(&self, at: usize) -> Cpu {
+        Cpu { features: self.nodes.get(at).copied().unwrap_or_default(), ..Cpu::default() }
+    }
+
+    /// What a rank that runs on a node needs.
+    pub fn needs(&self, at: usize) -> CpuNeeds {
+        if self.nodes.is_empty() { CpuNeeds::default() } else { self.of(at).needs(Features::default()) }
+    }
+
+    /// An image is taken on a node.
+    pub fn saved(&mut self, at: usize, image: ImageId) {
+        self.images.insert(image, self.of(at).features);
+    }
+}
+
+impl World {
+    /// All nodes tell, sooner or later.
+    pub(crate) fn tell_processors(&mut self) {
+        if self.processors.nodes.is_empty() {
+            return;
+        }
+        for at in self.hosts.clone() {
+            let processor = Box::new(self.processors.of(at));
+            self.say(at, FromDaemon::Ready { name: format!("n{at}"), processor });
+        }
+    }
+
+    /// A rank is to be built on a node.
+    pub(crate) fn check_processor(&self, at: usize, rank: Rank, source: &RestoreSource, image: Option<ImageId>) -> Result<(), String> {
+        let home = || (0..self.nodes.len()).find(|&other| other != at && self.nodes[other].ranks.contains_key(&rank));
+        let needs = match source {
+            RestoreSource::Transfer { .. } => home().map(|home| self.processors.of(home).features),
+            RestoreSource::Files(_) => image.and_then(|image| self.processors.images.get(&image).copied()),
+        };
+        match needs.filter(|needs| self.processors.lacks(at, *needs)) {
+            Some(needs) => Err(format!("rank {rank} is to be built on node {at}, whose processor lacks some of {:?}", needs.0)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether no node that the job began on has a processor for this rank.
+    pub(crate) fn no_processor_for(&self, rank: Rank) -> bool {
+        let restarted = self.from.and_then(|number| self.disk.publication(number));
+        let image = restarted.and_then(|publication| publication.images.get(rank as usize));
+        let needs = image.and_then(|image| self.processors.images.get(&image.id)).copied().unwrap_or_default();
+        self.hosts.iter().all(|&at| self.processors.lacks(at, needs))
+    }
+}

@@ -10,7 +10,7 @@ import re
 import unittest
 
 from cases import InDirectory
-from cluster import Lab, compile_mpi
+from cluster import BIN, Lab, compile_mpi
 
 RECORDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "simulation", "conversations")
 LINE = re.compile(r" TRACE (\d+)\.(\d+) ([<>] \S+)$")
@@ -109,11 +109,12 @@ class Conversations(InDirectory):
 
     def test_a_migration_that_is_undone(self):
         job, name = self.start("--hosts", "node1,node2", "--spares", "node3")
-        # On that node the program is another file.
-        covered = self.lab.on("node3", "mount", "--bind", "/dev/null", self.program)
+        # On that node the restorer is another program, which says nothing.
+        restorer = os.path.join(BIN, "mend-restorer")
+        covered = self.lab.on("node3", "mount", "--bind", "/bin/true", restorer)
         self.assertEqual(covered.returncode, 0, covered.stderr)
         done = self.lab.mend("migrate", name, "1", "--to", "node3", "--mode", "frozen")
-        self.lab.on("node3", "umount", self.program)
+        self.lab.on("node3", "umount", restorer)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         self.end(job, name)
         self.compare("migration-undone")

@@ -1,6 +1,8 @@
-"""A move's target, and a restart's nodes, are asked first: for what the program may be using of its processor."""
+"""A move's target is asked first, for what the program may be using of its processor and for its files; a restart's nodes for the former."""
 
 import os
+import subprocess
+import sys
 import unittest
 
 from cases import InDirectory
@@ -52,7 +54,7 @@ class Target(InDirectory):
         self.assertEqual(self.lab.places(name), places)
         happened = self.events(name)[before:]
         phases = {event["data"]["phase"] for event in happened if event["event"] == "phase_done"}
-        self.assertLessEqual(phases, {"inspect", "ask"})
+        self.assertLessEqual(phases, {"inspect", "compare"})
         self.assertEqual([event["event"] for event in happened if event["event"].startswith(("rank_", "round_", "restore_"))], [])
         undone = [event["data"] for event in happened if event["event"] == "migration_undone"]
         self.assertEqual(len(undone), 1, happened)
@@ -146,6 +148,82 @@ class Target(InDirectory):
         job.wait_for(lambda: "are restored and run" in job.stderr(), "the job goes on")
         self.assertNotIn("node3", self.lab.places(name))
         self.ends_well(job)
+
+    def library(self, name, *flags):
+        """A library of the program's, of some version."""
+        path = os.path.join(self.directory, name)
+        command = ["cc", "-shared", "-fPIC", "-x", "c", "-o", path, *flags, "-"]
+        subprocess.run(command, input="int version(void) { return VERSION; } char table[] = {1, [SIZE] = 2};", text=True, check=True)
+        return path
+
+    def start_with_library(self, *place):
+        self.lab.set("LD_PRELOAD", self.library("libversion.so", "-DVERSION=1", "-DSIZE=1000"))
+        try:
+            return self.start(*place)
+        finally:
+            self.lab.set("LD_PRELOAD", None)
+
+    def on(self, node, *command):
+        done = self.lab.on(node, *command)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_another_version_of_a_library_is_refused_by_name(self):
+        self.lab_of(4)
+        job, name = self.start_with_library("--hosts", "node1,node2", "--spares", "node3,node4")
+        library = os.path.join(self.directory, "libversion.so")
+        larger = self.library("larger.so", "-DVERSION=2", "-DSIZE=300000")
+        self.on("node3", "mount", "--bind", larger, library)
+        said, undone = self.refused(name, 3, "--to", "node3")
+        self.assertIn(f"{library} on node node3 differs from the one that rank 3 uses: ", said)
+        self.assertIn("install the same version on node3, or choose another node", said)
+        self.assertEqual((undone["code"], undone["lacks"]), ("files", {"file": {"path": library, "what": "size", "more": 0}}))
+        # Of the same length it is another one all the same.
+        self.on("node3", "umount", library)
+        self.on("node3", "mount", "--bind", self.library("other.so", "-DVERSION=2", "-DSIZE=1000"), library)
+        said, undone = self.refused(name, 3, "--to", "node3", "--mode", "frozen")
+        self.assertIn(f"{library} on node node3 differs from the one that rank 3 uses: it has other content", said)
+        self.assertEqual(undone["lacks"]["file"]["what"], "content")
+        # Who chooses passes over the node: the first of the two spares, where nothing is in the way.
+        self.assertEqual(self.lab.verb("migrate", name, "1")["to"], "node4")
+        self.assertEqual(self.lab.verb("drain", "node2")["still_there"], [])
+        self.assertNotIn("node3", self.lab.places(name))
+        self.lab.verb("undrain", "node2")
+        # When it is the same again, nothing is in the way.
+        self.on("node3", "umount", library)
+        self.assertEqual(self.lab.verb("migrate", name, "3", "--to", "node3")["to"], "node3")
+        self.ends_well(job)
+
+    def test_files_that_are_missing_are_named(self):
+        self.lab_of(2)
+        data = os.path.join(self.directory, "data")
+        os.mkdir(data)
+        with open(os.path.join(data, "table"), "w", encoding="ascii") as file:
+            file.write("42\n" * 1000)
+        script = (
+            "import os, time\n"
+            "with open('data/table') as table, open('data/out', 'w') as out:\n"
+            "    open('ready', 'w').close()\n"
+            "    while not os.path.exists('go'): time.sleep(0.05)\n"
+            "    print(sum(map(int, table)), file=out)\n"
+        )
+        job = self.lab.start(self.directory, "run", "-n", "1", "--hosts", "node1", "--spares", "node2", "--", sys.executable, "-c", script)
+        name = self.lab.running(job)
+        job.wait_for(lambda: os.path.exists(os.path.join(self.directory, "ready")), "the files are open")
+        self.on("node2", "mount", "-t", "tmpfs", "tmpfs", data)
+        said, undone = self.refused(name, 0, "--to", "node2")
+        self.assertRegex(said, rf"{data}/(table|out), which rank 0 uses, is not on node node2 \(and 1 more\)")
+        self.assertEqual((undone["code"], undone["lacks"]["file"]["what"]), ("files", "absent"))
+        # A table that is too short, and a file to be written whose length is nobody's concern.
+        self.on("node2", "sh", "-c", f"echo 42 >{data}/table; : >{data}/out")
+        said, undone = self.refused(name, 0, "--to", "node2")
+        self.assertIn(f"{data}/table on node node2 differs from the one that rank 0 uses: 3 B instead of", said)
+        self.assertEqual(undone["lacks"]["file"], {"path": f"{data}/table", "what": "size", "more": 0})
+        self.on("node2", "umount", data)
+        self.assertEqual(self.lab.verb("migrate", name, "0")["to"], "node2")
+        job.let_go()
+        job.finish()
+        with open(os.path.join(data, "out"), encoding="ascii") as file:
+            self.assertEqual(file.read(), "42000\n")
 
     def test_names_that_are_none_are_refused(self):
         self.lab_of(1)

@@ -3,7 +3,7 @@
 use super::{Seed, keep};
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, NodeNeeds, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking,
+    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking,
     Unasked, Unwritten, Welcome, Written,
 };
 use mend_messages::control::{
@@ -13,6 +13,7 @@ use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Q
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
+use mend_messages::needs::{Difference, FileDifference, FileUsage, NeededFile, NodeNeeds};
 use mend_messages::report::Report;
 use mend_messages::tier::{Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport};
 use mend_messages::transfer::{Answer as TransferAnswer, Offer};
@@ -69,7 +70,7 @@ fn order() -> SaveOrder {
 
 fn requests() -> Vec<Request> {
     vec![
-        Request::Inspect { ahead: Some(id(1)) },
+        Request::Inspect { ahead: Some(id(1)), files: true },
         Request::Suspend,
         Request::SuspendPeer(3),
         Request::Save(order()),
@@ -101,8 +102,33 @@ fn inspection() -> Inspection {
         executable: "/usr/bin/lmp".into(),
         tracking,
         written_files,
-        needs: Box::new(NodeNeeds { processor: cpu().needs(Features([1, 0])) }),
+        needs: Box::new(needs()),
     }
+}
+
+fn needs() -> NodeNeeds {
+    let file = |path: &str, usage| NeededFile { path: path.into(), usage };
+    let files = vec![
+        file("/opt/app/libfoo.so", FileUsage::Mapped { size: 1 << 20, modified: None, sample: u64::MAX }),
+        file("/opt/app/table", FileUsage::Mapped { size: 77, modified: Some((5, 6)), sample: 9 }),
+        file("/srv/in", FileUsage::Read { size: 4096 }),
+        file("/srv/out", FileUsage::Written),
+        file("/srv", FileUsage::Directory),
+        file("/srv/watched", FileUsage::Place),
+    ];
+    NodeNeeds { processor: cpu().needs(Features([1, 0])), vdso: Some((u64::MAX, 8192)), files }
+}
+
+fn differences() -> Vec<Difference> {
+    let file = |what| Difference::File { path: "/opt/app/libfoo.so".into(), what };
+    vec![
+        Difference::Kernel { release: "6.18".into() },
+        file(FileDifference::Absent),
+        file(FileDifference::Unreadable("permission denied".into())),
+        file(FileDifference::Kind),
+        file(FileDifference::Size { there: 3, here: 4 }),
+        file(FileDifference::Content),
+    ]
 }
 
 fn cpu() -> Cpu {
@@ -144,6 +170,7 @@ fn replies() -> Vec<Reply> {
         Reply::Kept(kept_files()),
         Reply::Synced,
         Reply::Paused,
+        Reply::Compared(differences()),
         Reply::Resumed { stopped_us: 3000 },
         Reply::Failed { error: "no room".into(), hint: String::new() },
         Reply::Unasked(Unasked::Left),
@@ -363,6 +390,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::PrecopyTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
         ToDaemon::Restore { rank: 1, attempt: 3, source: files, image: Some(id(2)), stdin: false },
         ToDaemon::Restore { rank: 1, attempt: 3, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },
+        ToDaemon::Compare { seq: 9, rank: 1, needs: Box::new(needs()) },
         ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files() })),
         ToDaemon::Discard { rank: 1 },
     ]);

@@ -78,7 +78,7 @@ fn request(kind: &str) -> Option<Request> {
     let file = |mode| Request::Save(SaveOrder { mode, ..SaveOrder::full(SaveTarget::File("/c/1/rank-0.image".into())) });
     let keep = || mend_messages::files::KeepOrder { checkpoint: "/c/1".into(), limit: 0, seal: None };
     Some(match kind {
-        "inspect" => Request::Inspect { ahead: None },
+        "inspect" => Request::Inspect { ahead: None, files: false },
         "suspend" => Request::Suspend,
         "suspend-peer" => Request::SuspendPeer(0),
         "save" => file(SaveMode::Stop),

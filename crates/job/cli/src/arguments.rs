@@ -432,6 +432,9 @@ Examples:
   mend migrate 3 --urgent                          the move that is under way: stop the rank, and send the rest at once
   mend migrate 3 --cancel                          the same: it goes on where it is
 
+The node is asked first. It must have memory for the rank, every feature of the processor that the rank may be using, the same \
+program, libraries and data, the files that the rank has open, and a kernel with the same vdso. A node that lacks something is \
+refused by name before anything is sent; without --to another node is tried.
 With --json, what is told meanwhile is written to standard error, one line for each.")]
 pub struct Migrate {
     /// The job; default: the only one there is

@@ -13,6 +13,7 @@ use mend_job::setup::CheckpointPlan;
 use mend_journal::Event;
 use mend_journal::event::{Cause, Lack, cut};
 use mend_messages::job::NodeIndex;
+use mend_messages::needs::{Difference, FileDifference};
 use mend_policy::schedule::Interval;
 use mend_report::with_causes;
 use std::collections::BTreeMap;
@@ -101,6 +102,17 @@ fn lack_of(failure: &Failure) -> Option<Lack> {
             Some(Lack::CpuFeatures { names: missing.names().map(str::to_owned).collect() })
         }
         Failure::Processor { why: CpuMismatch::Registers { here, saved }, .. } => Some(Lack::Registers { here: *here, saved: *saved }),
+        Failure::Differs { first: Difference::Kernel { release }, .. } => Some(Lack::Kernel { release: release.clone() }),
+        Failure::Differs { first: Difference::File { path, what }, more, .. } => {
+            let what = match what {
+                FileDifference::Absent => "absent",
+                FileDifference::Unreadable(_) => "unreadable",
+                FileDifference::Kind => "kind",
+                FileDifference::Size { .. } => "size",
+                FileDifference::Content => "content",
+            };
+            Some(Lack::File { path: cut(path.clone()), what: what.into(), more: *more })
+        }
         _ => None,
     }
 }

@@ -13,6 +13,7 @@ use mend_messages::control::{Answer, CheckpointDone, Explanation, JobStatus, Ran
 use mend_messages::daemon::ExitStatus;
 use mend_messages::files::KeptFile;
 use mend_messages::job::NodeIndex;
+use mend_messages::needs::{Difference, FileDifference};
 use mend_messages::tier::{NodeStore, Tier};
 use std::path::PathBuf;
 
@@ -89,8 +90,45 @@ fn processor(rank: u32, node: &str, why: &CpuMismatch) -> (String, String) {
     }
 }
 
+/// What a node has not that a rank uses, and the way out.
+fn differs(rank: u32, node: &str, first: &Difference, more: u32) -> (String, String) {
+    let (what, hint) = match first {
+        Difference::Kernel { release } => (
+            format!("the kernel of node {node} ({release}) has another vdso than the one that rank {rank} may return into"),
+            format!("boot the same kernel on {node}, or choose another node"),
+        ),
+        Difference::File { path, what } => {
+            let install = format!("install the same version on {node}, or choose another node");
+            match what {
+                FileDifference::Absent => (format!("{path}, which rank {rank} uses, is not on node {node}"), install),
+                FileDifference::Unreadable(error) => (
+                    format!("{path}, which rank {rank} uses, cannot be read on node {node}: {error}"),
+                    format!("make it readable on {node}, or choose another node"),
+                ),
+                FileDifference::Kind => (format!("{path} on node {node} is not the kind of file that rank {rank} uses"), install),
+                FileDifference::Size { there, here } => {
+                    let (mut there_shown, mut here_shown) = (size(*there), size(*here));
+                    if there_shown == here_shown {
+                        (there_shown, here_shown) = (format!("{there} bytes"), format!("{here} bytes"));
+                    }
+                    (
+                        format!("{path} on node {node} differs from the one that rank {rank} uses: {there_shown} instead of {here_shown}"),
+                        install,
+                    )
+                }
+                FileDifference::Content => {
+                    let differs = "it has other content, or was changed at another time";
+                    (format!("{path} on node {node} differs from the one that rank {rank} uses: {differs}"), install)
+                }
+            }
+        }
+    };
+    (if more > 0 { format!("{what} (and {more} more)") } else { what }, hint)
+}
+
 fn not_rebuilt(why: &TargetTrouble) -> (String, String) {
     match why {
+        TargetTrouble::Silent => ("its daemon did not answer in time".into(), "look at mendd's log on that node".into()),
         TargetTrouble::Processor(CpuMismatch::Features(missing)) => (
             format!("no node has a processor with {missing}, which its program may be using"),
             format!(
@@ -155,6 +193,7 @@ impl Names {
                 format!("rank {rank} takes {}, and node {} has {} of memory left", size(*needs), self.node(*node), size(*left)),
                 "name a node with more memory, with --to; --spares at the job's start names more".into(),
             ),
+            Failure::Differs { rank, node, first, more } => differs(*rank, self.node(*node), first, *more),
             Failure::Processor { rank, node, why } => processor(*rank, self.node(*node), why),
             Failure::Cancelled { rank } => plain(format!("the move of rank {rank} was cancelled: it goes on where it was")),
             Failure::NotMoving { rank } => {

@@ -54,7 +54,7 @@ mod tests {
     fn steps() -> Vec<Vec<Question>> {
         let step =
             |seqs: [u64; 2], request: Request| seqs.map(|seq| Question { seq, rank: seq as u32 % 2, request: request.clone() }).into();
-        vec![step([4, 5], Request::Suspend), step([6, 7], Request::Inspect { ahead: None }), step([8, 9], Request::Resume)]
+        vec![step([4, 5], Request::Suspend), step([6, 7], Request::Inspect { ahead: None, files: false }), step([8, 9], Request::Resume)]
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl Checkpoint {
     pub fn start(orders: Vec<SaveOrder>, keep: KeepOrder, batched: bool) -> (Self, Vec<Action>) {
         let ranks: BTreeSet<Rank> = (0..orders.len() as Rank).collect();
         let ahead = |order: &SaveOrder| order.base.filter(|_| order.mode == SaveMode::CopyOnWrite);
-        let inspect = |(rank, order)| Action::Ask { rank, request: Request::Inspect { ahead: ahead(order) } };
+        let inspect = |(rank, order)| Action::Ask { rank, request: Request::Inspect { ahead: ahead(order), files: false } };
         let actions = (0..).zip(&orders).map(inspect).collect();
         let machine = Self {
             state: State::Inspecting,

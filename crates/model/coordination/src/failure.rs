@@ -7,6 +7,7 @@
 use mend_image::cpu::CpuMismatch;
 use mend_messages::agent::{Obstacle, Reply, Unasked};
 use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::needs::Difference;
 use serde::{Deserialize, Serialize};
 
 /// How a rank went.
@@ -160,6 +161,17 @@ pub enum Failure {
         /// What is the matter with it.
         why: CpuMismatch,
     },
+    /// The node has not what the rank uses.
+    Differs {
+        /// The rank that was to move.
+        rank: Rank,
+        /// The node.
+        node: NodeIndex,
+        /// The first thing that is not the same there.
+        first: Difference,
+        /// How many there are besides.
+        more: u32,
+    },
     /// Somebody did not want it any more.
     Cancelled {
         /// The rank that was to move.
@@ -189,6 +201,8 @@ pub enum TargetTrouble {
     Ended,
     /// The node was lost.
     NodeLost,
+    /// Its daemon did not answer in time.
+    Silent,
 }
 
 impl Failure {

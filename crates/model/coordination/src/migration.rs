@@ -2,13 +2,13 @@
 //! Live: it is streamed while it runs, round by round, then stopped for what changed last.
 //!
 //! ```text
-//!              frozen ┌─ [Waiting] ──┐
-//! Inspecting ─────────┤              ▼
-//!     │          live └► Precopying ─► Suspending ─► Moving ─► Connecting ─► Resuming ─► Done(Ok)
-//!     │                       │            │            │          │
-//!     │                       │            └────────────┴──────────┴──failure──► Undoing ─► Done(Err): the rank goes on where it was
-//!     │                       └─failure─► Withdrawing ─► Done(Err): nothing was stopped
-//!     └─obstacle─► Done(Err): nothing was stopped
+//!                       frozen ┌─ [Waiting] ──┐
+//! Inspecting ─► Comparing ─────┤              ▼
+//!     │             │     live └► Precopying ─► Suspending ─► Moving ─► Connecting ─► Resuming ─► Done(Ok)
+//!     │             │                  │            │            │          │
+//!     │             │                  │            └────────────┴──────────┴──failure──► Undoing ─► Done(Err): the rank goes on where it was
+//!     │             │                  └─failure─► Withdrawing ─► Done(Err): nothing was stopped
+//!     └─obstacle────┴─difference─► Done(Err): nothing was stopped, nothing was sent
 //! ```
 //! Several ranks may be copied at once, but one at a time stands still: a migration that is held waits for its turn to stop its rank, in
 //! `Waiting`, or in `Precopying`, which goes on meanwhile. The caller holds it ([`Migration::hold`]) and lets it go.
@@ -37,6 +37,7 @@ const SILENCE_US: u64 = 60_000_000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Inspecting,
+    Comparing,
     Waiting,
     Precopying,
     Withdrawing,
@@ -102,7 +103,7 @@ impl Migration {
             stop: None,
             held: false,
         };
-        (machine, vec![Action::Ask { rank, request: Request::Inspect { ahead: None } }])
+        (machine, vec![Action::Ask { rank, request: Request::Inspect { ahead: None, files: true } }])
     }
 
     /// The rank that moves.
@@ -116,6 +117,7 @@ impl Migration {
     pub fn phase(&self) -> Option<&'static str> {
         Some(match self.state {
             State::Inspecting => "inspect",
+            State::Comparing => "compare",
             State::Waiting => "wait",
             State::Precopying => "precopy",
             State::Withdrawing => "withdraw",
@@ -151,11 +153,22 @@ impl Migration {
         if self.waits() { self.suspend(now_us) } else { Vec::new() }
     }
 
-    /// It cannot be, and the reason is known before the rank's agent has answered the first question.
+    /// It cannot be, and the reason is known before the rank's agent has answered the first question, or the target the next.
     pub fn refuse(&mut self, failure: Failure) {
-        if self.state == State::Inspecting {
+        if matches!(self.state, State::Inspecting | State::Comparing) {
             self.failure.get_or_insert(failure);
         }
+    }
+
+    /// Whether it waits for its target to compare what the rank needs.
+    #[must_use]
+    pub fn compares(&self) -> bool {
+        self.state == State::Comparing
+    }
+
+    /// It has another target, which has not been asked yet.
+    pub fn compare_again(&mut self) -> Vec<Action> {
+        if self.compares() { vec![Action::Compare] } else { Vec::new() }
     }
 
     /// An agent answered; the answer to `Action::Stream`'s save comes here too.
@@ -172,11 +185,19 @@ impl Migration {
                     mode = MoveMode::Frozen;
                 }
                 let left_us = bounds.deadline_us.map(|deadline| deadline.saturating_sub(now_us));
-                if choose(mode, inspection.image_bytes, rates, left_us) == MoveMode::Frozen {
+                self.manner.mode = choose(mode, inspection.image_bytes, rates, left_us);
+                self.state = State::Comparing;
+                return vec![Action::Compare];
+            }
+            (State::Comparing, Reply::Compared(_)) if moving => {
+                if let Some(failure) = self.failure.take() {
+                    return self.finish(now_us, Err(failure));
+                }
+                if self.manner.mode == MoveMode::Frozen {
                     return self.suspend(now_us);
                 }
                 self.state = State::Precopying;
-                self.precopy = Some(Precopy::new(bounds));
+                self.precopy = Some(Precopy::new(self.manner.bounds));
                 self.begin_awaited = true;
                 return vec![Action::Precopy];
             }
@@ -213,7 +234,7 @@ impl Migration {
 
     fn suspend(&mut self, now_us: u64) -> Vec<Action> {
         if self.held {
-            if self.state == State::Inspecting {
+            if self.state == State::Comparing {
                 self.state = State::Waiting;
             }
             return Vec::new();
@@ -274,7 +295,7 @@ impl Migration {
     pub fn hurry(&mut self, now_us: u64) -> Vec<Action> {
         if let Some(precopy) = &mut self.precopy {
             precopy.hurry();
-        } else if self.state == State::Inspecting {
+        } else if matches!(self.state, State::Inspecting | State::Comparing) {
             self.manner.mode = MoveMode::Frozen;
         }
         self.judge(now_us)
@@ -289,7 +310,7 @@ impl Migration {
                 self.failure.get_or_insert(failure);
                 Some(Vec::new())
             }
-            State::Waiting => Some(self.finish(now_us, Err(failure))),
+            State::Comparing | State::Waiting => Some(self.finish(now_us, Err(failure))),
             State::Undoing | State::Withdrawing => Some(Vec::new()),
             _ => Some(self.target_failed(now_us, failure)),
         }
@@ -353,7 +374,7 @@ impl Migration {
     fn refused(&mut self, now_us: u64, rank: Rank, why: Refusal) -> Vec<Action> {
         let moving = rank == self.rank;
         match self.state {
-            State::Inspecting if moving => return self.finish(now_us, Err(Failure::Refused { rank, why })),
+            State::Inspecting | State::Comparing if moving => return self.finish(now_us, Err(Failure::Refused { rank, why })),
             State::Precopying if moving => {
                 self.begin_awaited = false;
                 return self.withdraw(now_us, Failure::Refused { rank, why });
@@ -414,7 +435,7 @@ impl Migration {
             }
             State::Moving | State::Connecting => self.undo(now_us, failure),
             State::Precopying => self.withdraw(now_us, failure),
-            State::Waiting => self.finish(now_us, Err(failure)),
+            State::Comparing | State::Waiting => self.finish(now_us, Err(failure)),
             State::Withdrawing => {
                 // To its source a target that failed is a connection that broke.
                 if matches!(self.failure, Some(Failure::Refused { why: Refusal::Told { .. }, .. })) {
@@ -434,7 +455,7 @@ impl Migration {
         self.waiting.remove(&rank);
         let failure = Failure::Lost { rank, how };
         match self.state {
-            State::Inspecting | State::Waiting if rank == self.rank => self.finish(now_us, Err(failure)),
+            State::Inspecting | State::Comparing | State::Waiting if rank == self.rank => self.finish(now_us, Err(failure)),
             State::Precopying if rank == self.rank => self.withdraw(now_us, failure),
             State::Moving | State::Connecting if rank == self.rank => self.undo(now_us, failure),
             State::Withdrawing | State::Undoing if rank == self.rank => {
@@ -549,7 +570,7 @@ impl Migration {
     }
 
     fn finish(&mut self, _now_us: u64, result: Result<Outcome, Failure>) -> Vec<Action> {
-        let thaw = !matches!(self.state, State::Inspecting | State::Waiting | State::Withdrawing);
+        let thaw = !matches!(self.state, State::Inspecting | State::Comparing | State::Waiting | State::Withdrawing);
         self.state = State::Done;
         let finish = Action::Finish(result);
         if thaw { vec![Action::Thaw, finish] } else { vec![finish] }

@@ -38,6 +38,7 @@ impl Course {
 pub(crate) fn phase_of(name: &str) -> Option<Phase> {
     Some(match name {
         "inspect" => Phase::Inspect,
+        "compare" => Phase::Compare,
         "wait" => Phase::Wait,
         "suspend" => Phase::Suspend,
         "save" => Phase::Save,

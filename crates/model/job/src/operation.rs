@@ -11,6 +11,7 @@ use mend_coordination::migration::Migration;
 use mend_coordination::pmi::PmiServer;
 use mend_messages::agent::{ImageId, Inspection, SaveMode};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use mend_messages::needs::NodeNeeds;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +30,8 @@ pub struct Move {
     pub(crate) avoid: Vec<String>,
     /// What the rank takes there, bytes; 0 before its agent has told it.
     pub(crate) bytes: u64,
+    /// What a node must have for the rank, once its agent has told.
+    pub(crate) needs: Box<NodeNeeds>,
     /// Number of the process that is being built there, if one is.
     pub(crate) attempt: Option<u64>,
     /// The restored rank's listener there.

@@ -218,6 +218,13 @@ impl Roster {
         })
     }
 
+    /// Where else a rank moves that needs so many bytes: where it fits, and is not to avoid.
+    pub(crate) fn find_other(&self, (rank, needs): (Rank, u64), avoid: &[String], coming: &[Coming]) -> Option<NodeIndex> {
+        let mut candidates = self.candidates(rank, avoid, coming);
+        candidates.retain(|one| self.runs_on(rank, one.node).is_ok());
+        choose_target(&candidates, Some(needs))
+    }
+
     /// Places ranks elsewhere that cannot run on the processors of their nodes: each on the node with the fewest ranks on which it can, of
     /// equal ones on the first. Returns those that were placed elsewhere, and why.
     ///

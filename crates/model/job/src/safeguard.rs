@@ -84,6 +84,8 @@ safeguards! {
     RanksGoWhereTheyFit,
     /// A rank does not move to a node, or begin again on one, whose processor lacks what it may be using.
     ProcessorsAreCompared,
+    /// A rank does not move to a node whose files or kernel are not those that it uses.
+    FilesAreCompared,
 }
 
 /// Those that are in, for machines that are not the job's.

@@ -23,6 +23,8 @@ pub enum Asker {
 pub enum Phase {
     /// Looking for obstacles.
     Inspect,
+    /// Asking the target of a move whether it has what the rank uses.
+    Compare,
     /// Draining the channels.
     Suspend,
     /// Taking the images, or snapshots.
@@ -58,6 +60,7 @@ impl Phase {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Inspect => "inspect",
+            Self::Compare => "compare",
             Self::Suspend => "suspend",
             Self::Save => "save",
             Self::Keep => "keep",
@@ -103,6 +106,10 @@ pub enum Code {
     Memory,
     /// The processor of the target of a migration will not do.
     Processor,
+    /// A file on the target of a migration is missing or differs.
+    Files,
+    /// The kernel of the target of a migration differs.
+    Kernel,
     /// The job ended first.
     JobEnded,
     /// Something else; the text says what.
@@ -132,6 +139,20 @@ pub enum Lack {
         here: u64,
         /// What the rank's take.
         saved: u64,
+    },
+    /// A file as the rank uses it.
+    File {
+        /// Its path.
+        path: String,
+        /// How it differs: `absent`, `unreadable`, `kind`, `size` or `content`.
+        what: String,
+        /// How many more there are, files or other.
+        more: u32,
+    },
+    /// The kernel that the rank runs on.
+    Kernel {
+        /// Release of the one there.
+        release: String,
     },
     /// Something of a later release.
     #[serde(untagged)]

@@ -38,6 +38,7 @@ fn by(asker: Asker) -> &'static str {
 fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::Inspect => "looking for obstacles",
+        Phase::Compare => "asking the target for what the rank uses",
         Phase::Suspend => "draining channels",
         Phase::Save => "taking snapshots",
         Phase::Keep => "keeping files",

@@ -25,8 +25,9 @@
 
 use crate::files::{KeepOrder, KeptFile};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
+use crate::needs::{Difference, NodeNeeds};
 use crate::report::Report;
-use mend_image::cpu::{CpuNeeds, Features};
+use mend_image::cpu::Features;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -198,13 +199,6 @@ pub struct Tracking {
     pub since: Option<ImageId>,
 }
 
-/// What a node must have, besides memory, for a rank to go on there.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeNeeds {
-    /// Of its processor.
-    pub processor: CpuNeeds,
-}
-
 /// Facts `explain` shows about a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
@@ -264,6 +258,8 @@ pub enum Request {
         /// An image that builds on this one is to follow soon, [`SaveMode::CopyOnWrite`]: memory for what changed since may be
         /// made ready.
         ahead: Option<ImageId>,
+        /// List the files that a node must have for the rank, as a move is to follow.
+        files: bool,
     },
     /// Stop sending to all peers, drain every channel in both directions. → [`Reply::Suspended`]
     ///
@@ -322,6 +318,9 @@ pub enum Reply {
         /// Microseconds since the rank was asked to suspend; 0 if it was not, or has come out of an image since.
         stopped_us: u64,
     },
+    /// Not from an agent: the daemon of a target has compared what the rank needs with what is there ([`crate::daemon::ToDaemon::Compare`]). It
+    /// tells what is not the same, at most [`crate::needs::MAX_DIFFERENCES`] of it.
+    Compared(Vec<Difference>),
     /// The request could not be done; the rank is as it was before it (after a failed `Save` still suspended).
     Failed {
         /// What went wrong, and with which file, thread or peer.

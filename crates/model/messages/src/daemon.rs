@@ -14,6 +14,7 @@
 use crate::agent::{ImageId, Reply, Request, Round, Unwritten, Written};
 use crate::files::{NotPut, PutOrder};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
+use crate::needs::NodeNeeds;
 use crate::report::Report;
 use crate::tier::{TierOrder, TierReport};
 use mend_image::cpu::{Cpu, Features};
@@ -185,6 +186,15 @@ pub enum ToDaemon {
         /// As in `Start`.
         stdin: bool,
     },
+    /// Compare what a rank needs that may move here with what is here. → `Agent` with the same `seq`, with [`Reply::Compared`] or a failure
+    Compare {
+        /// Number of the request.
+        seq: u64,
+        /// The rank that may move here.
+        rank: Rank,
+        /// What it needs; the processor has been compared already.
+        needs: Box<NodeNeeds>,
+    },
     /// Put files back as they were at a checkpoint, before ranks are built. → `FilesPut`
     PutFiles(Box<PutOrder>),
     /// SIGKILL this rank and forget it: its exit is not reported.
@@ -300,7 +310,7 @@ pub enum FromDaemon {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Answer to a request of `Ask`, to `SaveTo` and to `PrecopyTo`.
+    /// Answer to a request of `Ask`, to `SaveTo`, to `PrecopyTo` and to `Compare`.
     Agent {
         /// Number of the request.
         seq: u64,

@@ -42,6 +42,7 @@ impl Reply {
             Self::Kept(_) => "kept",
             Self::Synced => "synced",
             Self::Resumed { .. } => "resumed",
+            Self::Compared(_) => "compared",
             Self::Failed { .. } => "failed",
             Self::Paused => "paused",
             Self::Unasked(_) => "unasked",

@@ -15,6 +15,7 @@ pub mod files;
 pub mod frame;
 pub mod job;
 mod kinds;
+pub mod needs;
 pub mod report;
 pub mod tier;
 pub mod transfer;

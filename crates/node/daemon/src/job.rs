@@ -16,6 +16,7 @@ mod standing;
 use self::standing::RestoreOrder;
 use crate::agent_router::{AgentRouter, SaveStep};
 use crate::agents::{AgentEvent, AgentSocket};
+use crate::comparison;
 use crate::failure::RankFailure;
 use crate::job_link::{LinkState, carry};
 use crate::launch_environment::shares_pid_namespace;
@@ -27,12 +28,14 @@ use crate::privileges::Isolation;
 use crate::program::ExaminedPrograms;
 use crate::put_files::put_files;
 use crate::rank::{Command, NotInPlace, RankContext, RankEvent, RankOrigin, run_rank};
+use crate::restore::can_restore;
 use crate::room;
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
 use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
+use mend_messages::agent::Reply;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::job::Rank;
 use mend_messages::tier::{ImageOrigin, TierOrder};
@@ -367,6 +370,16 @@ impl Job {
                 for slot in self.ranks.values() {
                     slot.tell(Command::Signal(signal));
                 }
+            }
+            ToDaemon::Compare { seq, rank, needs } => {
+                let (urgent, able) = (self.urgent.clone(), can_restore(&self.node.isolation, self.node.restorer.as_deref()));
+                tokio::task::spawn_blocking(move || {
+                    let reply = match able {
+                        Ok(_) => Reply::Compared(comparison::differences(&needs)),
+                        Err(error) => Reply::Failed { error: with_causes(&error), hint: error.hint() },
+                    };
+                    urgent.send(FromDaemon::Agent { seq, rank, reply });
+                });
             }
             ToDaemon::PutFiles(order) => {
                 let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());

@@ -8,6 +8,7 @@ mod agent_router;
 mod agents;
 mod channels;
 mod clock;
+mod comparison;
 mod conversation;
 mod failure;
 mod input;

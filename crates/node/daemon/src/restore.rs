@@ -260,11 +260,7 @@ pub struct Restoration {
 impl Restoration {
     /// Opens the image, checks its header, and says what to launch.
     pub async fn prepare(self) -> Result<(Launch, Building), RestoreError> {
-        let time_namespaces = match self.isolation {
-            Isolation::Available { clocks } => clocks,
-            Isolation::Refused { reason } => return Err(RestoreError::NotHere { reason }),
-        };
-        let restorer = self.restorer.ok_or(RestoreError::NoRestorer { name: restorer_name(0) })?;
+        let (time_namespaces, restorer) = can_restore(&self.isolation, self.restorer.as_deref())?;
         let mut stream_faults = Vec::new();
         let (found, mode) = match self.source {
             Source::Files(chain) => {
@@ -333,6 +329,19 @@ impl Restoration {
             },
         ))
     }
+}
+
+/// Whether ranks can be restored on this node at all: whether it has time namespaces for their clocks, and the restorer.
+///
+/// # Errors
+/// What is missing.
+pub fn can_restore(isolation: &Isolation, restorer: Option<&Path>) -> Result<(bool, PathBuf), RestoreError> {
+    let time_namespaces = match isolation {
+        Isolation::Available { clocks } => *clocks,
+        Isolation::Refused { reason } => return Err(RestoreError::NotHere { reason: reason.clone() }),
+    };
+    let found = restorer.filter(|restorer| restorer.is_file()).ok_or(RestoreError::NoRestorer { name: restorer_name(0) })?;
+    Ok((time_namespaces, found.to_owned()))
 }
 
 fn restorer_name(zone: u32) -> String {

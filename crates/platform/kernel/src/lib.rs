@@ -24,3 +24,4 @@ pub mod tiles;
 pub mod tracer;
 pub mod untrusted;
 pub mod userfault;
+pub mod vdso;

@@ -19,6 +19,7 @@ pub fn is_expected(failure: &Failure) -> bool {
             | Failure::NoOtherNode
             | Failure::NoRoom { .. }
             | Failure::Processor { .. }
+            | Failure::Differs { .. }
             | Failure::Storage(_)
             | Failure::JobEnded
             | Failure::NoSuchNode { .. }

@@ -214,12 +214,18 @@ impl World {
                 self.plan(delay, Coming::Started { at, rank, attempt });
             }
             ToDaemon::Restore { rank, attempt: number, source, image, stdin } => {
-                self.check_processor(at, rank, &source, image)?;
+                self.check_node(at, rank, &source, image)?;
                 let moves = matches!(source, RestoreSource::Transfer { .. });
                 if let Some(memory) = self.nodes[at].memory.filter(|memory| moves && *memory < RANK_BYTES) {
                     return Err(format!("rank {rank} moves to node {at}, which has {memory} bytes for it"));
                 }
                 self.restore(at, (rank, number), source, (image, stdin));
+            }
+            ToDaemon::Compare { seq, rank, needs } => {
+                let fails = self.fails(40);
+                let found = self.differences.compare(at, &needs);
+                let reply = if fails { failed("it cannot restore ranks") } else { Reply::Compared(found) };
+                self.say(at, FromDaemon::Agent { seq, rank, reply });
             }
             ToDaemon::Ask(steps) => {
                 let first = self.nodes[at].batch.begin(steps);
@@ -376,7 +382,7 @@ impl World {
         let now = self.now;
         let fails = self.fails(40);
         let defect = self.options.defect;
-        let needs = self.processors.needs(at);
+        let needs = self.differences.needs(at);
         let Some(process) = self.process(at, rank, attempt).filter(|process| process.questions.contains(&seq)) else { return Ok(()) };
         if process.stuck {
             process.held.push((seq, request));
@@ -395,7 +401,7 @@ impl World {
         let stale = process.stale_marker && defect == Some(Defect::StaleMarker) && matches!(request, Request::SuspendPeer(_));
         let mut reply = process.answer(&request, fails || stale, ImageId::default());
         if let Reply::Inspected(found) = &mut reply {
-            found.needs.processor = needs;
+            found.needs = needs.into();
         }
         if request == Request::Resume {
             let all_or_none = process.restarted && was == Phase::Built;
@@ -429,7 +435,7 @@ impl World {
         match &reply {
             Reply::Saved(saved) => {
                 self.moments.insert(id, (self.now, None));
-                self.processors.saved(at, id);
+                self.differences.saved(at, id);
                 self.keep_input(at, rank, id);
                 if saved.behind {
                     self.plan(slow, Coming::Behind { at, rank, attempt, path, id, base });

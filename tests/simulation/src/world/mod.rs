@@ -3,10 +3,10 @@
 mod begin;
 mod check;
 mod daemon;
+mod differences;
 mod faults;
 mod input;
 mod precopy;
-mod processors;
 mod scenario;
 mod tiers;
 
@@ -15,6 +15,7 @@ use crate::coming::{Coming, HORIZON_US, MILLISECOND_US, SECOND_US};
 use crate::disk::Disk;
 use crate::node::Node;
 use crate::story::Story;
+use differences::Differences;
 use mend_job::Job;
 use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, Record, UpkeepDone, VerbId};
 use mend_job::gathering::LastRun;
@@ -27,7 +28,6 @@ use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval};
-use processors::Processors;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,7 +95,7 @@ pub struct World {
     pub disk: Disk,
     pub moments: BTreeMap<ImageId, Moment>,
     /// What nodes offer, and images need.
-    pub processors: Processors,
+    pub differences: Differences,
     /// The checkpoint that this life began from.
     pub from: Option<u64>,
     last_sent: BTreeMap<(u64, usize, bool), u64>,
@@ -173,7 +173,7 @@ impl World {
             nodes: (0..nodes).map(|_| Node { up: true, ..Node::default() }).collect(),
             disk: Disk::default(),
             moments: BTreeMap::new(),
-            processors: Processors::draw(seed, nodes),
+            differences: Differences::draw(seed, nodes),
             from: None,
             last_sent: BTreeMap::new(),
             verbs: BTreeMap::new(),

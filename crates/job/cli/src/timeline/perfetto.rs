@@ -323,7 +323,7 @@ fn of_move(operation: &Operation, node: Option<&str>) -> Vec<Slice> {
         let there = matches!(step.phase, Phase::Read | Phase::Rebuild) || operation.decided.is_some_and(|decided| step.begin >= decided);
         let there = if there { to } else { from };
         // What is over before anything is done to the rank is to be seen with the operation.
-        if Some(there.as_str()) == node && !matches!(step.phase, Phase::Inspect | Phase::Wait | Phase::Precopy) {
+        if Some(there.as_str()) == node && !matches!(step.phase, Phase::Inspect | Phase::Compare | Phase::Wait | Phase::Precopy) {
             slices.push(Slice::new(step.begin, step.end, step.phase.name(), "phase"));
         }
     }

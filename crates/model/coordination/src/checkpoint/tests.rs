@@ -49,7 +49,7 @@ fn an_agent_hears_early_of_a_snapshot_that_builds_on_another_image() {
     let behind = SaveOrder { mode: SaveMode::CopyOnWrite, ..order.clone() };
     let built = SaveOrder { base: Some(id(3)), ..behind.clone() };
     let (_, actions) = Checkpoint::start(vec![order, behind, built.clone(), SaveOrder { mode: SaveMode::Stop, ..built }], keep(), false);
-    let ahead = |(rank, ahead)| Action::Ask { rank, request: Request::Inspect { ahead } };
+    let ahead = |(rank, ahead)| Action::Ask { rank, request: Request::Inspect { ahead, files: false } };
     assert_eq!(actions, [(0, None), (1, None), (2, Some(id(3))), (3, None)].map(ahead));
 }
 
@@ -57,7 +57,7 @@ fn an_agent_hears_early_of_a_snapshot_that_builds_on_another_image() {
 fn writing() -> Checkpoint {
     let (mut machine, _) = Checkpoint::start(orders(2), keep(), false);
     let save = Request::Save(orders(1).remove(0));
-    let requests = [Request::Inspect { ahead: None }, Request::Suspend, save, Request::KeepFiles(keep())];
+    let requests = [Request::Inspect { ahead: None, files: false }, Request::Suspend, save, Request::KeepFiles(keep())];
     for (time, request) in [1, 2, 3, 3].into_iter().zip(requests) {
         for rank in 0..2 {
             machine.reply(time, rank, good_reply(rank, &request));

@@ -17,6 +17,9 @@ pub enum Action {
         /// What the agent is to do.
         request: Request,
     },
+    /// Have the target's daemon compare what the rank needs with what is there. The answer is a reply of the rank's,
+    /// [`mend_messages::agent::Reply::Compared`]; before it is told, the caller refuses the migration or changes the target if there is a difference.
+    Compare,
     /// Stop answering PMI requests and feeding standard input, before any later `Ask` is sent.
     Freeze,
     /// Tell the target's daemon to build the rank from a transfer, and the source's to copy into it while the rank runs.

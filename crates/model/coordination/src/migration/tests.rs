@@ -9,6 +9,7 @@ use proptest::prelude::*;
 #[derive(Debug, Clone, PartialEq)]
 enum Pending {
     Reply(Rank, Request),
+    Compared,
     Precopying,
     /// So many more may follow.
     Round(u32),
@@ -28,7 +29,8 @@ fn round(number: u32, done: bool, left: u64) -> Round {
 /// A live migration of rank 0 of two, whose agent has begun to copy it.
 fn precopying(deadline_us: Option<u64>) -> Migration {
     let (mut machine, _) = Migration::start(0, 0..2, manner(MoveMode::Live, deadline_us));
-    assert_eq!(machine.reply(1, 0, Reply::Inspected(Inspection::default())), [Action::Precopy]);
+    assert_eq!(machine.reply(1, 0, Reply::Inspected(Inspection::default())), [Action::Compare]);
+    assert_eq!(machine.reply(1, 0, Reply::Compared(Vec::new())), [Action::Precopy]);
     assert!(machine.reply(2, 0, Reply::Precopying).is_empty());
     machine
 }
@@ -70,6 +72,7 @@ fn haste_and_the_deadline_stop_a_rank_between_two_words_of_its_agent() {
     // Before the agent has begun there is no stream that the rest could follow into.
     let (mut machine, _) = Migration::start(0, 0..2, manner(MoveMode::Live, Some(50)));
     machine.reply(1, 0, Reply::Inspected(Inspection::default()));
+    machine.reply(1, 0, Reply::Compared(Vec::new()));
     assert_eq!((machine.hurry(60), machine.due_us()), (vec![], None));
     assert_eq!(machine.reply(61, 0, Reply::Precopying), stops());
 }
@@ -85,6 +88,7 @@ fn nothing_is_stopped_for_what_fails_while_the_rank_runs() {
     // An agent that has not begun yet would begin after it was told to end.
     let (mut early, _) = Migration::start(0, 0..2, manner(MoveMode::Live, None));
     early.reply(1, 0, Reply::Inspected(Inspection::default()));
+    early.reply(1, 0, Reply::Compared(Vec::new()));
     assert_eq!(early.cancel(2), Some(vec![]));
     assert_eq!(early.reply(3, 0, Reply::Precopying), withdraws());
     assert_eq!(early.reply(4, 0, Reply::PrecopyEnded), over);
@@ -102,6 +106,39 @@ fn nothing_is_stopped_for_what_fails_while_the_rank_runs() {
     // What the target says of it is better.
     assert!(broken.target_failed(6, target_trouble(0)).is_empty());
     assert_eq!(broken.reply(7, 0, Reply::PrecopyEnded)[1], Action::Finish(Err(target_trouble(0))));
+}
+
+#[test]
+fn nothing_is_sent_before_the_target_has_all_that_the_rank_uses() {
+    let inspected = |mode| {
+        let (mut machine, _) = Migration::start(0, 0..2, manner(mode, None));
+        assert_eq!(machine.reply(1, 0, Reply::Inspected(Inspection::default())), [Action::Compare]);
+        assert!(machine.compares() && !machine.stops() && !machine.waits());
+        machine
+    };
+    let compared = || Reply::Compared(Vec::new());
+    let over = |failure| vec![Action::Finish(Err(failure))];
+    for mode in [MoveMode::Live, MoveMode::Frozen] {
+        let mut refused = inspected(mode);
+        // Another target may do.
+        assert_eq!(refused.compare_again(), [Action::Compare]);
+        refused.refuse(target_trouble(0));
+        assert_eq!(refused.reply(2, 0, compared()), over(target_trouble(0)));
+        assert_eq!(inspected(mode).target_failed(2, target_trouble(0)), over(target_trouble(0)));
+        assert_eq!(inspected(mode).cancel(2), Some(over(Failure::Cancelled { rank: 0 })));
+        assert_eq!(inspected(mode).lost(2, 0, Gone::Ended), over(Failure::Lost { rank: 0, how: Gone::Ended }));
+    }
+    assert_eq!(inspected(MoveMode::Frozen).reply(2, 0, compared()), stops());
+    // Who is in a hurry need not wait for the first round, but for this.
+    let mut hurried = inspected(MoveMode::Live);
+    assert_eq!(hurried.hurry(2), []);
+    assert_eq!(hurried.reply(3, 0, compared()), stops());
+    // Another rank is being stopped.
+    let mut held = inspected(MoveMode::Frozen);
+    held.hold(true);
+    assert_eq!(held.reply(2, 0, compared()), []);
+    assert!(held.waits());
+    assert_eq!(held.take_turn(3), stops());
 }
 
 fn target_trouble(rank: Rank) -> Failure {
@@ -134,6 +171,7 @@ proptest! {
                             request => open.push(Pending::Reply(rank, request)),
                         }
                     }
+                    Action::Compare => open.push(Pending::Compared),
                     Action::Freeze => frozen = true,
                     Action::Thaw => frozen = false,
                     Action::Stream => open.extend([Pending::Saved, Pending::Restored]),
@@ -167,6 +205,9 @@ proptest! {
                     };
                     machine.reply(1, from, if bad { failed } else { good })
                 }
+                Pending::Compared if bad && fate == 9 => { machine.refuse(target_trouble(rank)); machine.reply(1, rank, Reply::Compared(Vec::new())) }
+                Pending::Compared if bad => machine.target_failed(1, target_trouble(rank)),
+                Pending::Compared => machine.reply(1, rank, Reply::Compared(Vec::new())),
                 Pending::Precopying => machine.reply(1, rank, if bad { failed } else { Reply::Precopying }),
                 Pending::Round(_) if bad => machine.precopy_failed(1, rank, Refusal::Told { error: "x".into(), hint: String::new() }),
                 Pending::Round(more) => {

@@ -14,7 +14,7 @@ impl Job {
         let waiting: BTreeSet<Rank> = self.roster.all_living().into_iter().collect();
         let ended = self.roster.rank_numbers().filter(|rank| !waiting.contains(rank));
         let found: BTreeMap<Rank, _> = ended.map(|rank| (rank, Err(Unexplained::Gone(Gone::Ended)))).collect();
-        let inspect = waiting.iter().map(|&rank| (rank, Request::Inspect { ahead: None })).collect();
+        let inspect = waiting.iter().map(|&rank| (rank, Request::Inspect { ahead: None, files: false })).collect();
         self.operation = Some(Operation::Explain { waiting, found, asker });
         self.ask_agents(None, vec![inspect]);
         self.finish_explain();

@@ -14,6 +14,7 @@ use mend_messages::agent::{Request, Round};
 use mend_messages::control::{Ask, MigrationDone, MoveMode};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use mend_messages::needs::NodeNeeds;
 use mend_policy::precopy::Bounds;
 use std::net::SocketAddr;
 
@@ -51,7 +52,20 @@ impl Job {
                 let mut course = Course::default();
                 course.begin(self.now_us);
                 let (named, avoid) = (to.0.is_some(), to.1.to_vec());
-                let new = Move { machine, from, target, named, avoid, bytes: 0, attempt: None, address: None, fed: false, course, asker };
+                let new = Move {
+                    machine,
+                    from,
+                    target,
+                    named,
+                    avoid,
+                    bytes: 0,
+                    needs: Box::default(),
+                    attempt: None,
+                    address: None,
+                    fed: false,
+                    course,
+                    asker,
+                };
                 match &mut self.operation {
                     Some(Operation::Migration { moves }) => moves.push(new),
                     operation => *operation = Some(Operation::Migration { moves: vec![new] }),
@@ -66,7 +80,7 @@ impl Job {
     }
 
     /// Ranks that are on their way, but for this one.
-    fn coming(&self, but: Rank) -> Vec<Coming> {
+    pub(crate) fn coming(&self, but: Rank) -> Vec<Coming> {
         let coming = |one: &Move| {
             let sent = one.machine.progress().map_or(0, |progress| progress.bytes);
             Coming { rank: one.machine.rank(), target: one.target, bytes: one.bytes.saturating_sub(sent) }
@@ -76,7 +90,10 @@ impl Job {
 
     /// A rank's agent has told how much memory the rank takes, and what it needs of a processor. If the node that it was to move to has too
     /// little, another one is taken, or the rank stays.
-    pub(crate) fn weigh_move(&mut self, rank: Rank, bytes: u64) {
+    pub(crate) fn weigh_move(&mut self, rank: Rank, bytes: u64, needs: Box<NodeNeeds>) {
+        if let Some(one) = self.move_of(rank) {
+            one.needs = needs;
+        }
         if !self.keeps(Safeguard::RanksGoWhereTheyFit) {
             return;
         }
@@ -155,6 +172,7 @@ impl Job {
                     }
                     step.push((rank, request));
                 }
+                migration::Action::Compare => self.compare(rank),
                 migration::Action::Freeze => {
                     self.pmi.freeze();
                     self.freeze_input();

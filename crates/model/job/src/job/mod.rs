@@ -11,6 +11,7 @@
 //! twice or for something that is over.
 
 mod checkpoint;
+mod comparison;
 mod ending;
 mod explain;
 mod input;

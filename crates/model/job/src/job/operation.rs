@@ -57,6 +57,9 @@ impl Job {
     /// An agent answered (or its time ran out).
     pub(crate) fn replied(&mut self, rank: Rank, mover: Option<Rank>, reply: Reply) {
         let now_us = self.now_us;
+        if let Some(mover) = mover.filter(|&mover| self.is_compared(mover)) {
+            return self.compared(mover, reply);
+        }
         if let (Reply::Inspected(found), true) = (&reply, self.keeps(Safeguard::ProcessorsAreCompared)) {
             self.roster.ranks[rank as usize].needs = found.needs.processor;
         }
@@ -66,7 +69,7 @@ impl Job {
         if let (Reply::Inspected(found), Some(mover)) = (&reply, mover)
             && mover == rank
         {
-            self.weigh_move(rank, found.image_bytes);
+            self.weigh_move(rank, found.image_bytes, found.needs.clone());
         }
         self.note_reply(rank, mover, &reply);
         if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background

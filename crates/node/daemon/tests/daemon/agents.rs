@@ -199,7 +199,10 @@ fn questions_and_maps_reach_the_agent_and_answers_come_back() {
         let address = until_fabric(&mut job, true).await;
         assert_eq!(address, FabricAddress { tcp: "127.0.0.1:4711".parse().unwrap(), unix: "fabric-0-3".into() });
         assert_eq!(ask(&mut job, 90, Request::Suspend).await, Reply::Suspended { us: 5 });
-        assert!(matches!(ask(&mut job, 7, Request::Inspect { ahead: None }).await, Reply::Inspected(Inspection { threads: 7, .. })));
+        assert!(matches!(
+            ask(&mut job, 7, Request::Inspect { ahead: None, files: false }).await,
+            Reply::Inspected(Inspection { threads: 7, .. })
+        ));
         assert_eq!(ask(&mut job, 8, Request::Resume).await, Reply::Resumed { stopped_us: 0 });
         job.send(ToDaemon::Map(JobMap { version: 42, entries: Vec::new() })).await;
         let mut output = String::new();
@@ -273,7 +276,7 @@ fn nothing_of_a_batch_follows_when_something_failed() {
         job.send(ToDaemon::Ask(vec![step, vec![turn(6, 0, Request::Resume)]])).await;
         assert!(matches!(news(&mut job).await, FromDaemon::Agent { seq: 4, reply: Reply::Unasked(Unasked::NotHere), .. }));
         assert!(matches!(news(&mut job).await, FromDaemon::Agent { seq: 5, reply: Reply::Suspended { .. }, .. }));
-        assert!(matches!(ask(&mut job, 7, Request::Inspect { ahead: None }).await, Reply::Inspected(_)));
+        assert!(matches!(ask(&mut job, 7, Request::Inspect { ahead: None, files: false }).await, Reply::Inspected(_)));
     });
 }
 
@@ -309,7 +312,7 @@ fn without_an_agent_every_question_has_an_answer() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);
         let mut job = daemon.job(&["sleep", "1000"], 2).await;
-        assert_eq!(ask(&mut job, 1, Request::Inspect { ahead: None }).await, Reply::Unasked(Unasked::NotHere));
+        assert_eq!(ask(&mut job, 1, Request::Inspect { ahead: None, files: false }).await, Reply::Unasked(Unasked::NotHere));
         job.start(0, false).await;
         assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
         assert!(failure(ask(&mut job, 2, Request::Suspend).await).contains("a setuid program"));
@@ -332,7 +335,7 @@ fn a_static_program_is_known_to_have_no_agent() {
         job.start(0, false).await;
         assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
         assert_eq!(job.next().await, FromDaemon::Agentless { rank: 0 });
-        let told = failure(ask(&mut job, 1, Request::Inspect { ahead: None }).await);
+        let told = failure(ask(&mut job, 1, Request::Inspect { ahead: None, files: false }).await);
         assert!(told.contains("it has no agent: ") && told.contains("/endless is a static program"), "{told}");
     });
 }

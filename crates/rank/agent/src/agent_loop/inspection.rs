@@ -15,7 +15,7 @@ use crate::memory::maps;
 use crate::network::{Frozen, Network};
 use mend_image::cpu::CpuNeeds;
 use mend_kernel::processor;
-use mend_messages::agent::{ImageId, Inspection, NodeNeeds};
+use mend_messages::agent::{ImageId, Inspection};
 use std::time::{Duration, Instant};
 
 /// For how long a save relies on what an inspection found. A program seldom changes it, and if it does
@@ -41,7 +41,7 @@ pub(super) struct Inspected {
 }
 
 impl Agent {
-    pub(super) fn inspect(&mut self, ahead: Option<ImageId>) -> Inspection {
+    pub(super) fn inspect(&mut self, ahead: Option<ImageId>, files: bool) -> Inspection {
         self.inspected = None;
         let pause = (!matches!(self.stage, Stage::Parked { .. })).then(wakeup::WakeupPause::new);
         let tracking = self.tracker.describe();
@@ -55,7 +55,9 @@ impl Agent {
             let descriptors = inspect::descriptors(&self.attached, &surroundings, errors);
             (held, surroundings, descriptors)
         });
-        let (found, loose) = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.fingerprints, self.network.in_use());
+        let in_use = self.network.in_use();
+        let (mut found, loose) = inspect::inspect(&surroundings, &descriptors, &errors, &advice, &mut self.fingerprints, (in_use, files));
+        found.needs.processor = cpu;
         drop(held);
         let clear = found.obstacles.is_empty() && !surroundings.provider_open;
         let clear = clear.then(|| (descriptors.written_files(), CopyBuffer::new(loose)));
@@ -71,7 +73,7 @@ impl Agent {
         // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
         std::thread::sleep(REST_TIME);
         self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, shared_copy_memory, report_page });
-        Inspection { tracking, needs: Box::new(NodeNeeds { processor: cpu }), ..found }
+        Inspection { tracking, ..found }
     }
 
     /// What the program needs of a processor: all that this one offers, but for what it is known not to use.

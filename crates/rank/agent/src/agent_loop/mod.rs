@@ -322,7 +322,7 @@ impl Agent {
 
     fn answer(&mut self, seq: u64, request: Request) -> io::Result<()> {
         let reply = match request {
-            Request::Inspect { ahead } => Reply::Inspected(self.inspect(ahead)),
+            Request::Inspect { ahead, files } => Reply::Inspected(self.inspect(ahead, files)),
             Request::Suspend => self.suspend(),
             // The rank keeps running: only one peer is let go.
             Request::SuspendPeer(rank) => self.let_go(rank),

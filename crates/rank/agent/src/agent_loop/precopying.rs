@@ -56,7 +56,7 @@ impl Agent {
                 let stale = self.inspected.as_ref().is_none_or(|found| found.at.elapsed() >= FRESH);
                 if round.done && stale {
                     // An obstacle that has come meanwhile is told by the save.
-                    let _ = self.inspect(None);
+                    let _ = self.inspect(None, false);
                 }
                 self.link.send(&FromAgent::Round(round))
             }

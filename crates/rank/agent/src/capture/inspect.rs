@@ -1,5 +1,6 @@
 //! Inspects the process: what stands in the way of saving it. Changes nothing.
 
+use crate::capture::needed_files;
 use crate::descriptors::attached::Attached;
 use crate::descriptors::node_files::NodeFiles;
 use crate::descriptors::{DescriptorError, Descriptors, examine_all};
@@ -11,6 +12,7 @@ use crate::memory::maps::{Advice, Area};
 use crate::process::origin;
 use crate::process::{tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
+use mend_messages::needs::NodeNeeds;
 use mend_report::with_causes;
 
 /// What of the process is not the program's.
@@ -38,16 +40,16 @@ pub(crate) fn descriptors(attached: &Attached, surroundings: &Surroundings, erro
 }
 
 /// Examines all else, and tells what was found of the `descriptors`, and how many bytes of files are to be copied. That may change a
-/// moment later, so a save examines everything again.
+/// moment later, so a save examines everything again. If it is `wanted`, it lists what a node must have for the rank.
 pub(crate) fn inspect(
     surroundings: &Surroundings,
     descriptors: &Descriptors,
     errors: &[DescriptorError],
     advice: &Advice,
     fingerprints: &mut FileFingerprints,
-    fabric_in_use: bool,
+    (fabric_in_use, wanted): (bool, bool),
 ) -> (Inspection, u64) {
-    let mut loose = 0;
+    let (mut loose, mut needs) = (0, Box::<NodeNeeds>::default());
     let Surroundings { ref excluded, provider_open, copy, main_process, .. } = *surroundings;
     let mut obstacles = Vec::new();
     let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
@@ -69,12 +71,17 @@ pub(crate) fn inspect(
                 Ok(bytes) => loose = bytes,
                 Err(error) => add(with_causes(&error), error.hint()),
             }
-            if !provider_open {
+            if !provider_open || wanted {
                 let locked = descriptors.locked_files();
-                for error in Layout::obstacles(&areas, advice, &mut fingerprints.files(&locked)) {
-                    add(with_causes(&error), error.hint());
+                let (layout, errors) = Layout::survey(&areas, advice, &mut fingerprints.files(&locked));
+                for error in errors.iter().filter(|_| !provider_open) {
+                    add(with_causes(error), error.hint());
                 }
                 fingerprints.tidy();
+                if wanted {
+                    *needs =
+                        NodeNeeds { files: needed_files::files(&layout, descriptors), vdso: needed_files::vdso(), ..NodeNeeds::default() };
+                }
             }
         }
         Err(error) => add(format!("the address space cannot be read: {error}"), mend_report::proc_hint(&error)),
@@ -90,7 +97,7 @@ pub(crate) fn inspect(
         executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
         written_files: kept_files::written(descriptors),
         tracking: Tracking::default(),
-        needs: Box::default(),
+        needs,
     };
     (found, loose)
 }

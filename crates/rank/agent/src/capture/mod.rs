@@ -10,6 +10,7 @@ pub(crate) mod dirty_copies;
 pub(crate) mod image_tables;
 pub(crate) mod inspect;
 pub(crate) mod memory_headroom;
+pub(crate) mod needed_files;
 mod outlet;
 pub(crate) mod precopy;
 pub(crate) mod quiesced_process;

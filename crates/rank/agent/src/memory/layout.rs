@@ -85,13 +85,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// All that stands in the way of a plan.
-    pub fn obstacles(areas: &[Area], advice: &Advice, files: &mut DescribedFiles) -> Vec<LayoutError> {
-        Self::survey(areas, advice, files).1
-    }
-
-    /// Plans what can be planned. Each file is examined once, however often it is mapped.
-    fn survey(areas: &[Area], advice: &Advice, files: &mut DescribedFiles) -> (Self, Vec<LayoutError>) {
+    /// Plans what can be planned, and tells all that stands in the way of the rest. Each file is examined once, however often it is mapped.
+    pub fn survey(areas: &[Area], advice: &Advice, files: &mut DescribedFiles) -> (Self, Vec<LayoutError>) {
         let mut layout = Layout::default();
         let mut errors: Vec<LayoutError> = free_zone(areas).err().into_iter().collect();
         for area in areas {

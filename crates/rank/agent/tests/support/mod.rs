@@ -232,7 +232,7 @@ impl Rank {
 
     /// Inspects before a snapshot on `base` that is to follow.
     pub fn inspect_ahead(&mut self, ahead: Option<ImageId>) -> Inspection {
-        match self.ask(Request::Inspect { ahead }) {
+        match self.ask(Request::Inspect { ahead, files: true }) {
             Reply::Inspected(inspection) => inspection,
             other => panic!("unexpected {other:?}"),
         }

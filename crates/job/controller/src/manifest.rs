@@ -29,7 +29,7 @@ mod lineage;
 pub use lineage::{Line, chain_of, chains, files, lineage};
 
 /// Version of the manifest that is written.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// The oldest that is read; others are refused.
 const OLDEST_FORMAT: u32 = 2;
@@ -57,7 +57,7 @@ pub struct ImageEntry {
     /// It was incremental and was made full since, with all that it built on: it has another file name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merged: bool,
-    /// What the rank needs of a node's processor. Manifests of older releases do not tell.
+    /// What the rank needs of a node's processor; `None` in manifests of formats 2 and 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<CpuNeeds>,
 }

@@ -1,5 +1,8 @@
 //! The command line.
 
+use crate::attach::Attach;
+use crate::logs::Logs;
+use crate::wait::Wait;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mend_controller::checkpoint_plan::PeriodicOptions;
 use mend_controller::life::{HealingOptions, OnFailure};
@@ -21,6 +24,7 @@ Examples:
   mend checkpoint                                  of the job that runs
   mend migrate lmp-3f2a 3 --to c                   move rank 3 to node c
   mend restart lmp-3f2a --hosts a,c                go on from its last checkpoint
+  mend run --detach -n 4 ./app                     it outlives the terminal; see `mend logs`
 
 A job is named by its id or the beginning of its id. The name can be left out where only one job can be meant.
 
@@ -55,6 +59,12 @@ pub enum Command {
     Log(Log),
     /// Show when what happened to a job, running or ended, as a chart.
     Timeline(Timeline),
+    /// Show what a detached job has printed.
+    Logs(Logs),
+    /// Follow the output of a detached job to its end.
+    Attach(Attach),
+    /// Wait until jobs have ended, and end with their exit code.
+    Wait(Wait),
     /// Show what stands in the way of saving a running job, rank by rank.
     Explain(Verb),
     /// End a running job.
@@ -82,13 +92,14 @@ Examples:
   mend run --interval 600 --incremental 5 ./app    a checkpoint every 10 min, every sixth a full one
   mend run --interval auto --hosts a,b --spares c ./app    if a or b is lost, c takes its ranks
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
+  job=$(mend run --detach -n 2 ./app < input)      its id, for `mend attach $job`, `mend wait $job`
 
 If a node is lost, or a signal kills a rank, the job goes on by itself from its newest checkpoint, on the spares and the \
 hosts that are left. A rank that a signal killed is tried again --retries times from one checkpoint.
 
 The exit code is the program's (128 + signal if a signal ended it). It is 75 if a node, or a connection between two, was \
 lost and the job does not go on by itself: `mend restart` can. Standard error names the rank that exited with a code other \
-than 0, and says if a 75 was the program's own.")]
+than 0, and says if a 75 was the program's own. With `--detach` it is 0 when the ranks run; `mend wait` ends with the program's.")]
 pub struct Run {
     /// Number of ranks (also -np)
     #[arg(short = 'n', long = "np", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -124,6 +135,10 @@ pub struct Run {
     /// What follows a failure
     #[command(flatten)]
     pub healing: Healing,
+    /// Return when the ranks run, and print the job's id. The job outlives the terminal; `mend logs` shows its output.
+    /// Standard input is read if it is a file
+    #[arg(long)]
+    pub detach: bool,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,
@@ -404,6 +419,10 @@ pub struct Restart {
     /// What follows a failure
     #[command(flatten)]
     pub healing: Healing,
+    /// Return when the ranks run, and print the job's id. The job outlives the terminal; `mend logs` shows its output.
+    /// Standard input is read if it is a file
+    #[arg(long)]
+    pub detach: bool,
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,

@@ -4,7 +4,7 @@ use crate::arguments::Log;
 use crate::failure::Failure;
 use crate::report;
 use mend_controller::journal_file::{self, Journal, JournalError};
-use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
+use mend_controller::record::{self, JobDirectory};
 use mend_journal::event::{Asker, Event};
 use mend_journal::{Entry, State, text};
 use mend_report::with_causes;
@@ -43,17 +43,9 @@ pub fn unwritten_end(entries: &[Entry]) -> Option<Entry> {
     Some(Entry { seq: last.seq + 1, at: last.at, node: None, rank: None, event: Event::ControllerDied })
 }
 
-/// The job of this name; where none is given, the one that runs, or ended last.
-pub fn find(job: Option<&str>) -> Result<(JobDirectory, JobRecord), RecordError> {
-    match job {
-        None => record::find(None, true).or_else(|_| record::find(None, false)),
-        job => record::find(job, false),
-    }
-}
-
 /// `mend log`.
 pub async fn log(arguments: Log) -> Result<i32, Failure> {
-    let (directory, _) = find(arguments.job.as_deref())?;
+    let (directory, _) = record::find_any(arguments.job.as_deref())?;
     let mut next = 0;
     let mut version = None;
     loop {

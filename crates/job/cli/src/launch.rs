@@ -3,6 +3,7 @@
 use crate::arguments::{Input, Restart, Run};
 use crate::failure::Failure;
 use mend_controller::candidates::Candidates;
+use mend_controller::detached::{self, Started};
 use mend_controller::hosts::{Host, parse_list, read_file};
 use mend_controller::input::Wanted;
 use mend_controller::manifest::numbers;
@@ -11,6 +12,7 @@ use mend_controller::{RestartSpec, RunSpec, record};
 use mend_messages::job::Program;
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 fn hosts(list: Option<&str>, file: Option<&Path>) -> Result<Vec<Host>, Failure> {
@@ -120,4 +122,23 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
         quiet: arguments.quiet,
     };
     Ok(mend_controller::restart(spec).await?)
+}
+
+/// `mend run --detach` and `mend restart --detach`: has `controller` run as a process of its own, until it returns its exit code.
+pub fn detach(quiet: bool, controller: impl FnOnce() -> i32) -> Result<i32, Failure> {
+    if detached::leaves_input() && !quiet {
+        eprintln!("mend: standard input is a pipe, which a detached job does not read; `< FILE` gives it a file");
+    }
+    let started = detached::start(controller).map_err(|error| Failure::new(format!("the job cannot be detached: {error}"), "", 1))?;
+    match started {
+        Started::Accepted(id) => {
+            if !quiet {
+                eprintln!("mend: job {id} is detached: `mend attach {id}` follows its output, `mend wait {id}` waits for its end");
+            }
+            // Nobody may read it: the job runs all the same.
+            let _ = writeln!(std::io::stdout(), "{id}");
+            Ok(0)
+        }
+        Started::Ended(code) => Ok(code),
+    }
 }

@@ -1,22 +1,25 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
+mod attach;
 mod checkpoints;
 mod drain;
 mod failure;
 mod image;
 mod journal;
 mod launch;
+mod logs;
 mod migrate;
 mod mpiexec;
 mod removal;
 mod report;
 mod timeline;
 mod verbs;
+mod wait;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -42,6 +45,19 @@ fn run(command: Command) -> Result<i32, Failure> {
     if let Command::Lab(command) = command {
         return Ok(mend_lab::run(command)?);
     }
+    let detached = match &command {
+        Command::Run(run) if run.detach => Some(run.quiet),
+        Command::Restart(restart) if restart.detach => Some(restart.quiet),
+        _ => None,
+    };
+    match detached {
+        // As must the controller's process be made.
+        Some(quiet) => launch::detach(quiet, || carry_out(command).unwrap_or_else(|failure| failure.report())),
+        None => carry_out(command),
+    }
+}
+
+fn carry_out(command: Command) -> Result<i32, Failure> {
     // `mend ps | grep -q …` ends like any filter. A job must outlive the reader of its output.
     if !matches!(command, Command::Run(_) | Command::Restart(_)) {
         mend_kernel::signal_queue::end_on_closed_pipe();
@@ -72,6 +88,9 @@ fn run(command: Command) -> Result<i32, Failure> {
             Command::Kill(verb) => verbs::kill(verb).await,
             Command::Rm(remove) => removal::run(&remove),
             Command::Log(log) => journal::log(log).await,
+            Command::Logs(arguments) => logs::logs(arguments).await,
+            Command::Attach(arguments) => attach::attach(arguments).await,
+            Command::Wait(arguments) => wait::wait(arguments).await,
             Command::Timeline(arguments) => timeline::run(&arguments),
             Command::Image(command) => image::image(command),
             Command::Version(version) => verbs::version(&version),

@@ -78,6 +78,7 @@ fn errors_say_what_was_wrong_and_what_to_do() {
         ("no-verb", &[]),
         ("no-such-verb", &["frobnicate"]),
         ("no-such-option", &["ps", "--colour"]),
+        ("attach-to-a-job-that-was-not-detached", &["attach", "lmp"]),
         ("checkpoint-without-a-job", &["checkpoint"]),
         ("checkpoint-of-no-such-job", &["checkpoint", "lmp-4"]),
         ("checkpoint-of-an-ended-job", &["checkpoint", "lmp-3f2a9c"]),
@@ -99,6 +100,7 @@ fn errors_say_what_was_wrong_and_what_to_do() {
         ("lab-up-with-a-bad-name", &["lab", "up", "--name", "a/b"]),
         ("lab-up-with-a-bad-rate", &["lab", "up", "--bandwidth", "fast"]),
         ("log-of-no-such-job", &["log", "lmp-4"]),
+        ("logs-of-a-job-that-was-not-detached", &["logs"]),
         ("migrate-no-rank", &["migrate", "c"]),
         ("migrate-too-much", &["migrate", "lmp", "3", "c"]),
         ("migrate-without-a-job", &["migrate", "3"]),
@@ -124,6 +126,8 @@ fn errors_say_what_was_wrong_and_what_to_do() {
         ("timeline-in-no-such-format", &["timeline", "--format", "png"]),
         ("timeline-in-two-formats", &["timeline", "--format", "svg", "--json"]),
         ("undrain-what-is-not-drained", &["undrain", "a"]),
+        ("wait-for-a-job-that-has-ended", &["wait"]),
+        ("wait-for-no-such-job", &["wait", "lmp", "lmp-4"]),
     ];
     for (name, arguments) in cases {
         snapshot(home.path(), name, arguments, &[]);

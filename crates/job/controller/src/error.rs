@@ -4,6 +4,7 @@ use crate::hosts::HostsError;
 use crate::input::InputError;
 use crate::manifest::ManifestError;
 use crate::record::RecordError;
+use crate::spool_reader::SpoolError;
 use mend_coordination::placement::PlacementError;
 use mend_job::choice::Blame;
 use mend_sealed::KeyError;
@@ -37,6 +38,9 @@ pub enum RunError {
     /// The job's directory cannot be used.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// A detached job's output cannot be spooled.
+    #[error("the job's output cannot be spooled")]
+    Spool(#[from] SpoolError),
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -211,6 +215,7 @@ impl RunError {
                 hint.clone()
             }
             Self::Record(error) => error.hint(),
+            Self::Spool(error) => error.hint().to_owned(),
             Self::Manifest(error) => error.hint(),
             Self::Hosts(error) => error.hint().to_owned(),
             Self::Tiers(error) => error.hint().to_owned(),

@@ -97,11 +97,13 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         if !notes.written {
             notes.write(&id, &error);
         }
-        put_end_on_record(&id, &error);
-        return Err(match error {
+        let how = error.to_string();
+        let error = match error {
             RunError::Interrupted { .. } => error,
-            error => RunError::NotHealed { job: id, source: Box::new(error) },
-        });
+            error => RunError::NotHealed { job: id.clone(), source: Box::new(error) },
+        };
+        put_end_on_record(&id, how, error.exit_code());
+        return Err(error);
     }
     next
 }
@@ -115,10 +117,10 @@ async fn wait_until(reaped: Option<Instant>, id: &str) {
     tokio::time::sleep(left).await;
 }
 
-fn put_end_on_record(id: &str, error: &RunError) {
+fn put_end_on_record(id: &str, how: String, exit_code: i32) {
     let written = JobDirectory::open(id).and_then(|directory| {
         let mut record = directory.record()?;
-        record.ended = Some((now(), error.to_string()));
+        (record.ended, record.exit_code) = (Some((now(), how)), Some(exit_code));
         record.goes_on = false;
         directory.write("job.json", &record)
     });

@@ -5,6 +5,8 @@
 //! it is the same, it is dropped, so that the outputs of `mend run` and `mend restart`, put one after the other, read as if nothing
 //! had happened; where it is not, the user is told, and it is printed from the beginning of that line on.
 
+use crate::detached::{self, SharedSpool};
+use crate::error::RunError;
 use crate::manifest::Printed;
 use crate::shown_output::{self, ShownLog, ShownOutput};
 use crate::stream_digest::Mark;
@@ -124,9 +126,12 @@ fn named(stream: Stream) -> &'static str {
 
 impl Output {
     /// `at_checkpoint` is what the restored ranks had printed, `found` what the user has seen when the job ended. Both empty for a new job.
-    /// It is kept on record in the job's directory.
-    #[must_use]
-    pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: ShownOutput) -> Self {
+    /// It is kept on record in the job's directory. A detached job's goes there itself.
+    ///
+    /// # Errors
+    /// If it cannot be spooled.
+    pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: ShownOutput) -> Result<Self, RunError> {
+        let spool = detached::spool_in(directory)?;
         if let Some((rank, stream, bytes)) = found.doubt {
             let stream = named(stream);
             eprintln!(
@@ -143,14 +148,14 @@ impl Output {
             streams.entry(*key).or_insert_with(|| Replay::new(Mark::default(), Some(digest)));
         }
         let (chunks, mut waiting) = mpsc::channel::<Chunk>(MAX_WAITING_CHUNKS);
-        let mut record = ShownLog::new(directory, found.digests);
+        let mut record = ShownLog::new(directory, found.digests, spool.is_some());
         let printer = tokio::task::spawn_blocking(move || {
             while let Some(chunk) = waiting.blocking_recv() {
-                print(&mut record, &chunk);
+                print(&mut record, spool.as_ref(), &chunk);
             }
             record.close();
         });
-        Self { streams, chunks, printer }
+        Ok(Self { streams, chunks, printer })
     }
 
     /// Takes what a rank wrote.
@@ -200,24 +205,36 @@ impl Output {
     }
 }
 
-fn print(record: &mut ShownLog, Chunk { rank, stream, bytes, anew }: &Chunk) {
+fn print(record: &mut ShownLog, spool: Option<&SharedSpool>, Chunk { rank, stream, bytes, anew }: &Chunk) {
     let mut anew = *anew;
     for step in bytes.chunks(record.step(*stream)) {
         let begun = anew.take();
         // What is printed anew begins a line.
         let ahead: &[u8] = if begun.is_some_and(|anew| anew.open) { b"\n" } else { b"" };
-        record.begin(*rank, *stream, step, begun.map(|anew| anew.at), ahead.len() as u64);
+        // Messages of ours go there, too: not between the record and what it is of.
+        let mut spool = spool.map(|spool| detached::lock(spool));
+        let spooled = spool.as_ref().map(|spool| spool.positions());
+        record.begin((*rank, *stream), step, begun.map(|anew| anew.at), ahead.len() as u64, spooled);
         let text = if ahead.is_empty() { step } else { &[ahead, step].concat() };
-        // A reader that went away (`| head`) is no reason to end the job.
-        let _ = match stream {
-            Stream::Stdout => {
-                let mut out = std::io::stdout().lock();
-                // Not through its buffer, which would be written in two parts.
-                out.flush().and_then(|()| write_all(rustix::stdio::stdout(), text))
-            }
-            Stream::Stderr => write_all(rustix::stdio::stderr(), text),
-        };
+        match &mut spool {
+            Some(spool) => spool.write(*stream, text),
+            // A reader that went away (`| head`) is no reason to end the job.
+            None => drop(show(*stream, text)),
+        }
         record.done();
+        drop(spool);
+        record.tell();
+    }
+}
+
+fn show(stream: Stream, text: &[u8]) -> std::io::Result<()> {
+    match stream {
+        Stream::Stdout => {
+            let mut out = std::io::stdout().lock();
+            // Not through its buffer, which would be written in two parts.
+            out.flush().and_then(|()| write_all(rustix::stdio::stdout(), text))
+        }
+        Stream::Stderr => write_all(rustix::stdio::stderr(), text),
     }
 }
 

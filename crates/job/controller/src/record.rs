@@ -45,6 +45,9 @@ pub struct JobRecord {
     pub epoch: u64,
     /// End, seconds since 1970, and how; `None` while it runs or if the controller was killed.
     pub ended: Option<(u64, String)>,
+    /// With which exit code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
     /// What was measured of ranks that moved.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rates: BTreeMap<Rank, MeasuredRates>,
@@ -373,7 +376,7 @@ impl JobDirectory {
 }
 
 /// Whether somebody has the lock for himself. Leaves it unlocked.
-fn held(lock: &File) -> bool {
+pub(crate) fn held(lock: &File) -> bool {
     let shared = flock(lock, FlockOperation::NonBlockingLockShared);
     // Unlocking one's own lock does not fail.
     let _ = flock(lock, FlockOperation::Unlock);
@@ -448,6 +451,17 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
             let known = matching.into_iter().map(|at| known[at].clone()).collect();
             Err(RecordError::Ambiguous { name: name.to_owned(), known })
         }
+    }
+}
+
+/// The job of this name, as [`find`] has it; where none is given, the one that runs, or ended last.
+///
+/// # Errors
+/// As of [`find`].
+pub fn find_any(name: Option<&str>) -> Result<(JobDirectory, JobRecord), RecordError> {
+    match name {
+        None => find(None, true).or_else(|_| find(None, false)),
+        name => find(name, false),
     }
 }
 

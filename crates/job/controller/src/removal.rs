@@ -66,7 +66,7 @@ pub fn ended(directory: &JobDirectory, record: &JobRecord) -> u64 {
         let modified = fs::metadata(directory.path().join(name)).and_then(|found| found.modified()).ok()?;
         Some(modified.duration_since(UNIX_EPOCH).ok()?.as_secs())
     };
-    ["job.json", "shown.json", "shown.log", "checkpoints"].into_iter().filter_map(written).max().unwrap_or(record.started)
+    ["job.json", "shown.json", "shown.log", "spool", "checkpoints"].into_iter().filter_map(written).max().unwrap_or(record.started)
 }
 
 /// True if the job ended that long ago.

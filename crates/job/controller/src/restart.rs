@@ -293,7 +293,7 @@ async fn restart_from(
         program: manifest.program.clone(),
         places,
         pmi: manifest.pmi.clone(),
-        output: Output::new(directory.path(), &manifest.printed, shown),
+        output: Output::new(directory.path(), &manifest.printed, shown)?,
         input: (taken, source),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),

@@ -7,6 +7,7 @@
 //! ```
 //! Invariant: every effect that has an answer is answered, before anything else is told to the machine.
 
+use crate::detached;
 use crate::error::RunError;
 use crate::input::InputReader;
 use crate::job_link::{Lost, NodeEvent};
@@ -27,6 +28,7 @@ use mend_job::Job;
 use mend_job::event::{Effect, Event, FreeSpace, NodeLoss, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
 use mend_job::healing::{Healing, Verdict};
 use mend_job::input::InputAt;
+use mend_job::roster::RankPhase;
 use mend_job::setup::Setup;
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;
@@ -117,6 +119,13 @@ pub struct LifeEnd {
     pub healing: Healing,
 }
 
+fn exit_code(result: &Result<i32, RunError>) -> i32 {
+    match result {
+        Ok(code) => *code,
+        Err(error) => error.exit_code(),
+    }
+}
+
 enum Woken {
     By(Option<Arrival>),
     Time,
@@ -132,6 +141,8 @@ struct Running {
     verbs: BTreeMap<VerbId, AnswerSender>,
     next_verb: VerbId,
     upkeep: Option<Arc<AtomicBool>>,
+    /// Ranks below this one have begun to run.
+    begun: Rank,
     /// Nodes that have not said that the job's ranks there have ended.
     unreaped: BTreeSet<NodeIndex>,
     reaped: Option<Instant>,
@@ -143,7 +154,7 @@ pub async fn run(shell: Shell, setup: Setup, mut arrivals: mpsc::Receiver<Arriva
     let (job, effects) = Job::begin(setup, 0);
     let (verbs, next_verb, upkeep) = (BTreeMap::new(), 0, None);
     let unreaped = (0..shell.nodes.len() as NodeIndex).collect();
-    let mut running = Running { shell, job, began, notes: BTreeMap::new(), verbs, next_verb, upkeep, unreaped, reaped: None };
+    let mut running = Running { shell, job, began, notes: BTreeMap::new(), verbs, next_verb, upkeep, begun: 0, unreaped, reaped: None };
     running.carry_out_all(effects).await;
     while !running.job.is_over() {
         let due = running.job.next_deadline().map(|due| began + Duration::from_micros(due));
@@ -162,6 +173,7 @@ pub async fn run(shell: Shell, setup: Setup, mut arrivals: mpsc::Receiver<Arriva
         };
         if let Some(event) = event {
             running.take(event).await;
+            running.look_at_ranks();
         }
     }
     running.finish(arrivals).await
@@ -222,6 +234,20 @@ impl Running {
     async fn take(&mut self, event: Event) {
         let effects = self.job.handle(self.now_us(), event);
         self.carry_out_all(effects).await;
+    }
+
+    /// The job is accepted when all of its ranks have begun to run.
+    fn look_at_ranks(&mut self) {
+        let size = self.shell.record.size;
+        while self.begun < size && self.job.end_reason().is_none() {
+            match self.job.rank(self.begun).map(|rank| rank.phase) {
+                Some(RankPhase::Running | RankPhase::Exited(_)) => self.begun += 1,
+                _ => return,
+            }
+            if self.begun == size {
+                detached::accept(&self.shell.record.id);
+            }
+        }
     }
 
     async fn carry_out_all(&mut self, effects: Vec<Effect>) {
@@ -471,8 +497,13 @@ impl Running {
         };
         self.shell.record.goes_on = goes_on.is_some();
         self.shell.record.ended = goes_on.is_none().then(|| (now(), how));
+        self.shell.record.exit_code = goes_on.is_none().then(|| exit_code(&result));
         if let Err(error) = self.shell.directory.write("job.json", &self.shell.record) {
             tracing::warn!(%error, "the end of the job is not on record");
+        }
+        if result.is_ok() {
+            // The program had begun, and has ended before all of its ranks were seen to run.
+            detached::accept(&self.shell.record.id);
         }
         self.shell.output.finish().await;
         self.shell.nodes.clear();

@@ -7,14 +7,16 @@
 //! +                                                   and after
 //! ```
 //! A controller that is killed leaves at most the last entry undecided. Where its bytes were going to a regular file, the file's length
-//! decides; else they count as not shown, and may be printed twice: at most [`MAX_STEP_BYTES`] of them.
+//! decides; where they were spooled ([`crate::spool`]), the spool does; else they count as not shown, and may be printed twice: at most [`MAX_STEP_BYTES`] of them.
 //! Faults assumed: the controller is killed at any moment; the file was truncated or replaced since.
 
 use crate::manifest::Printed;
 use crate::record::JobDirectory;
+use crate::spool_reader::SpoolReader;
 use crate::stream_digest::{Mark, StreamDigest};
 use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
+use mend_spool::Positions;
 use rustix::fs::{OFlags, SeekFrom, fcntl_getfl, fstat, seek};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,6 +49,9 @@ struct State {
     generation: u64,
     /// Of standard output and standard error.
     targets: [Option<Target>; 2],
+    /// Or it is spooled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    spooled: bool,
     streams: Vec<(Rank, Stream, StreamDigest)>,
 }
 
@@ -55,7 +60,7 @@ struct Entry {
     rank: Rank,
     stream: Stream,
     bytes: u64,
-    /// Where in the regular file.
+    /// Where in the regular file, or in the spooled stream.
     place: Option<u64>,
     /// First the digest ends here: what was beyond it is printed anew.
     cut: Option<Mark>,
@@ -134,8 +139,10 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
             _ => break,
         }
     }
-    if let Some(entry) = undecided {
-        found.decide(entry, &state.targets);
+    match undecided {
+        Some(entry) if state.spooled => found.decide_spooled(entry, directory),
+        Some(entry) => found.decide(entry, &state.targets),
+        None => {}
     }
     found
 }
@@ -145,6 +152,14 @@ impl ShownOutput {
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
         digest.extend(end, &lines, open);
+    }
+
+    /// It is in the spool as a whole or not at all.
+    fn decide_spooled(&mut self, entry: Entry, directory: &JobDirectory) {
+        let there = SpoolReader::at_end(directory.path()).map_or(0, |reader| reader.positions().of(entry.stream));
+        if entry.place.is_some_and(|place| there >= place.saturating_add(entry.bytes)) {
+            self.take(entry);
+        }
     }
 
     fn decide(&mut self, entry: Entry, targets: &[Option<Target>; 2]) {
@@ -176,32 +191,40 @@ pub struct ShownLog {
     log: Option<File>,
     length: u64,
     targets: [Option<Target>; 2],
-    /// What goes wrong with it is told once.
+    spooled: bool,
+    /// What went wrong with it first; told once.
+    trouble: Option<io::Error>,
     told: bool,
 }
 
 impl ShownLog {
     /// That of a job of which so much was shown.
     #[must_use]
-    pub fn new(directory: &Path, digests: StreamDigests) -> Self {
-        let targets = [Stream::Stdout, Stream::Stderr].map(target);
-        Self { directory: directory.to_owned(), digests, generation: 0, log: None, length: 0, targets, told: false }
+    pub fn new(directory: &Path, digests: StreamDigests, spooled: bool) -> Self {
+        let targets = if spooled { [None, None] } else { [Stream::Stdout, Stream::Stderr].map(target) };
+        let directory = directory.to_owned();
+        Self { directory, digests, generation: 0, log: None, length: 0, targets, spooled, trouble: None, told: false }
     }
 
     /// How much may be written at once.
     #[must_use]
     pub fn step(&self, stream: Stream) -> usize {
+        if self.spooled {
+            // A frame, with a line's end ahead of it.
+            return mend_spool::MAX_BYTES - 1;
+        }
         if self.targets[stream as usize].is_some() { usize::MAX } else { MAX_STEP_BYTES }
     }
 
     /// These bytes are about to be written, at the end of the stream or, to begin anew, at `cut`. `ahead` more go before them that are not
-    /// the rank's.
-    pub fn begin(&mut self, rank: Rank, stream: Stream, bytes: &[u8], cut: Option<Mark>, ahead: u64) {
+    /// the rank's. `spooled` is how much the spool has of each stream, if they go there.
+    pub fn begin(&mut self, (rank, stream): (Rank, Stream), bytes: &[u8], cut: Option<Mark>, ahead: u64, spooled: Option<Positions>) {
         if self.log.is_none() || self.length > MAX_LOG_BYTES {
             let begun = self.begin_log();
             self.check(begun);
         }
-        let place = self.targets[stream as usize].as_ref().and_then(|_| end_of(ours(stream)).ok()).map(|place| place + ahead);
+        let in_file = || self.targets[stream as usize].as_ref().and_then(|_| end_of(ours(stream)).ok());
+        let place = spooled.map_or_else(in_file, |positions| Some(positions.of(stream))).map(|place| place + ahead);
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
         let from = digest.end().at;
@@ -225,6 +248,7 @@ impl ShownLog {
             let begun = self.begin_log();
             self.check(begun);
         }
+        self.tell();
     }
 
     fn append(&mut self, text: &str) -> io::Result<()> {
@@ -242,7 +266,7 @@ impl ShownLog {
         }
         self.generation += 1;
         let streams = self.digests.iter().map(|((rank, stream), digest)| (*rank, *stream, digest.clone())).collect();
-        let state = State { generation: self.generation, targets: self.targets.clone(), streams };
+        let state = State { generation: self.generation, targets: self.targets.clone(), spooled: self.spooled, streams };
         mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&state)?)?;
         let mut log = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
         log.set_len(0)?;
@@ -254,6 +278,15 @@ impl ShownLog {
 
     fn check(&mut self, result: io::Result<()>) {
         if let Err(error) = result
+            && !self.told
+        {
+            self.trouble.get_or_insert(error);
+        }
+    }
+
+    /// Says once what went wrong. Not while the spool is in use: what is said goes there, too.
+    pub fn tell(&mut self) {
+        if let Some(error) = self.trouble.take()
             && !std::mem::replace(&mut self.told, true)
         {
             eprintln!("mend: what was printed cannot be put on record ({error}); a restart may print some of it again");

@@ -1,5 +1,6 @@
 //! Signals to this process: told to the life of the job that runs, or to nobody between two lives.
 
+use crate::detached;
 use crate::run::Arrival;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,7 +32,7 @@ impl Signals {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on SIGINT, SIGTERM and SIGHUP are told to this life of the job, for as long as it listens.
+    /// From now on SIGINT, SIGTERM and SIGHUP are told to this life of the job, for as long as it listens. To a detached job SIGHUP is nothing.
     pub(crate) fn tell(&self, events: mpsc::Sender<Arrival>) {
         let mut listener = self.listener();
         listener.events = Some(events);
@@ -43,6 +44,9 @@ impl Signals {
             let signals = self.clone();
             tokio::spawn(async move {
                 while stream.recv().await.is_some() {
+                    if kind == SignalKind::hangup() && detached::is_detached() {
+                        continue;
+                    }
                     signals.pass_on(kind.as_raw_value()).await;
                 }
             });

@@ -211,6 +211,13 @@ pub const EXPIRE: Setting = Setting {
     default: "never",
     meaning: "Days after which jobs that ended are removed, with their checkpoints. They are removed when another job starts with mend run; see mend rm.",
 };
+/// Bound of what a detached job has printed.
+pub const SPOOL: Setting = Setting {
+    name: "MEND_SPOOL_MB",
+    kind: Kind::Number { min: 1, max: 100_000_000 },
+    default: "1024",
+    meaning: "MiB that the output of a detached job takes in its directory, at most (mend run --detach). When there is more, the oldest part is removed. mend logs says how many bytes are gone.",
+};
 /// What periodic checkpoints leave free.
 pub const DISK_RESERVE: Setting = Setting {
     name: "MEND_DISK_RESERVE",
@@ -353,6 +360,7 @@ pub const ALL: &[Setting] = &[
     INCREMENTAL,
     KEEP,
     EXPIRE,
+    SPOOL,
     DISK_RESERVE,
     MTBF,
     SPACE_PERCENT,

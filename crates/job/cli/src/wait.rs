@@ -1,0 +1,77 @@
+//! `mend wait`: waits for the end of jobs.
+
+use crate::failure::Failure;
+use crate::report;
+use clap::Args;
+use mend_controller::job_end::{self, CONTROLLER_KILLED, JobEnd};
+use mend_controller::manifest::numbers;
+use mend_controller::record::{self, JobRecord};
+use serde::Serialize;
+
+/// `mend wait`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend wait                                        for the job that runs
+  mend wait lmp-3f2a; echo $?                      its exit code, as `mend run` would end with
+  mend wait lmp-3f2a iters-81c0                    for both; the exit code is 0 if both have 0
+
+The exit code is the job's, also if it ended long ago. Of several jobs it is that of the first, in the order in which they \
+are named, whose exit code is not 0. A job that goes on by itself after a failure has not ended. If a job's controller was killed, \
+nobody knows the job's exit code: mend says so, and 70 stands for it.")]
+pub struct Wait {
+    /// The jobs; default: the only one there is
+    #[arg(value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Serialize)]
+struct Waited {
+    job: String,
+    /// Not known if the controller was killed.
+    exit_code: Option<i32>,
+    how: String,
+}
+
+/// Says that nobody knows how the job ended.
+pub fn tell_killed(record: &JobRecord) {
+    let what = format!("the controller of job {} was killed: the job's exit code is not known", record.id);
+    let hint = match numbers(&record.checkpoints).last() {
+        Some(_) => format!("`mend restart {}` continues it from its last checkpoint", record.id),
+        None => format!("`mend log {}` shows what happened to it", record.id),
+    };
+    eprintln!("{}", mend_report::failure("mend", &what, &hint));
+}
+
+/// `mend wait`.
+pub async fn wait(arguments: Wait) -> Result<i32, Failure> {
+    let jobs = match &arguments.jobs[..] {
+        [] => vec![record::find_any(None)?],
+        names => names.iter().map(|name| record::find_any(Some(name))).collect::<Result<_, _>>()?,
+    };
+    let (mut code, mut waited) = (0, Vec::new());
+    for (directory, record) in jobs {
+        let end = job_end::wait(&directory).await?;
+        code = if code == 0 { end.code() } else { code };
+        let job = record.id.clone();
+        match end {
+            JobEnd::Ended { how, .. } if !arguments.json => println!("{job} has ended: {how}"),
+            JobEnd::Ended { code, how } => waited.push(Waited { job, exit_code: Some(code), how }),
+            JobEnd::ControllerKilled => {
+                tell_killed(&record);
+                waited.push(Waited {
+                    job,
+                    exit_code: None,
+                    how: format!("controller killed: exit code {CONTROLLER_KILLED} stands for it"),
+                });
+            }
+        }
+    }
+    if arguments.json {
+        report::json(&waited)?;
+    }
+    Ok(code)
+}

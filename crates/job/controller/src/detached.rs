@@ -1,0 +1,259 @@
+//! A controller that is a process of its own (`mend run --detach`), and where the messages of that process go.
+//!
+//! ```text
+//! caller ── fork ─► controller: a session of its own, no terminal
+//!    │ ◄─ its messages, until the ranks run ─┤
+//!    │ ◄─ the job's id, when the ranks run ──┘      then the caller returns, with 0
+//!    └─ SIGINT, SIGTERM ─► controller               and waits for its end: the user gave the job up before it ran
+//! ```
+//! If the controller ends before the ranks run, the caller ends with its exit code. Standard error of the controller is a pipe to a thread of its
+//! own. This writes what comes to the job's spool, as standard error, and before the ranks run also to the caller's. So what
+//! `mend run` would have told is told, in the order in which it would have been.
+//!
+//! Invariant: nobody writes a message while he has the spool, or both would wait for each other once the pipe is full. Faults assumed: the caller
+//! is killed, or its terminal goes away, at any moment (the job goes on); the controller is killed (messages that are still in the pipe are lost).
+
+use crate::error::RunError;
+use crate::spool::Spool;
+use mend_kernel::namespaces::fork_and_run;
+use mend_messages::daemon::Stream;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, SeekFrom, fstat, seek};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, setsid, waitpid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Bytes of messages that are kept until there is a spool.
+const MAX_EARLY_BYTES: usize = 1 << 20;
+
+/// The spool of this process's job.
+pub type SharedSpool = Arc<Mutex<Spool>>;
+
+/// What this process is if it is a detached controller.
+#[derive(Debug)]
+struct Detached {
+    state: Mutex<State>,
+    /// Wakes the thread that carries messages.
+    wake: PipeWriter,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    spool: Option<SharedSpool>,
+    /// Messages of the time before there was one.
+    early: Vec<u8>,
+    /// The job whose ranks run.
+    accepted: Option<String>,
+    over: bool,
+}
+
+static DETACHED: OnceLock<Detached> = OnceLock::new();
+
+/// Locks a spool, or anything else whose changes are whole before anything can panic.
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this process is a detached controller.
+pub(crate) fn is_detached() -> bool {
+    DETACHED.get().is_some()
+}
+
+/// Where the job of this directory prints to, if this process is detached. Made or opened when it is asked for first.
+///
+/// # Errors
+/// If it cannot be.
+pub(crate) fn spool_in(directory: &Path) -> Result<Option<SharedSpool>, RunError> {
+    let Some(detached) = DETACHED.get() else { return Ok(None) };
+    let limit = mend_settings::SPOOL.number()? << 20;
+    let mut state = lock(&detached.state);
+    if state.spool.is_none() {
+        let mut spool = Spool::open(directory, limit)?;
+        spool.write(Stream::Stderr, &std::mem::take(&mut state.early));
+        state.spool = Some(Arc::new(Mutex::new(spool)));
+    }
+    Ok(state.spool.clone())
+}
+
+/// All ranks of the job run, or it came to its end without that: the caller is told its id, once.
+pub(crate) fn accept(id: &str) {
+    if let Some(detached) = DETACHED.get() {
+        lock(&detached.state).accepted.get_or_insert_with(|| id.to_owned());
+        detached.wake();
+    }
+}
+
+impl Detached {
+    fn wake(&self) {
+        // The thread lives for as long as anybody can call this.
+        let _ = (&self.wake).write_all(b".");
+    }
+
+    /// Has what is written to standard error carried from here on.
+    fn begin(caller: OwnedFd, report: PipeWriter) -> io::Result<JoinHandle<()>> {
+        let (messages, standard_error) = io::pipe()?;
+        let (woken, wake) = io::pipe()?;
+        dup2_stderr(&standard_error)?;
+        let detached = DETACHED.get_or_init(|| Self { state: Mutex::default(), wake });
+        std::thread::Builder::new().name("messages".into()).spawn(move || detached.carry(messages, woken, Some((caller, report))))
+    }
+
+    fn carry(&self, mut messages: PipeReader, mut woken: PipeReader, mut caller: Option<(OwnedFd, PipeWriter)>) {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let mut both = [PollFd::new(&messages, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
+            match poll(&mut both, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+            let came = both[0].revents().contains(PollFlags::IN);
+            let asked = !both[1].revents().is_empty();
+            if came {
+                let length = messages.read(&mut buffer).unwrap_or(0);
+                self.deliver(&buffer[..length], caller.as_ref().map(|(standard_error, _)| standard_error));
+                // All that was said before somebody woke this thread.
+                continue;
+            }
+            if asked && woken.read(&mut buffer).unwrap_or(0) == 0 {
+                return;
+            }
+            let state = lock(&self.state);
+            if state.over {
+                return;
+            }
+            if let (Some(id), Some((standard_error, mut report))) = (&state.accepted, caller.take_if(|_| state.accepted.is_some())) {
+                drop(standard_error);
+                // It may have been killed.
+                let _ = report.write_all(id.as_bytes());
+            }
+        }
+    }
+
+    fn deliver(&self, bytes: &[u8], caller: Option<&OwnedFd>) {
+        if let Some(caller) = caller {
+            let mut rest = bytes;
+            while let Ok(written @ 1..) = rustix::io::write(caller, rest) {
+                rest = &rest[written..];
+            }
+        }
+        let mut state = lock(&self.state);
+        let Some(spool) = state.spool.clone() else {
+            let left = MAX_EARLY_BYTES.saturating_sub(state.early.len()).min(bytes.len());
+            state.early.extend_from_slice(&bytes[..left]);
+            return;
+        };
+        drop(state);
+        lock(&spool).write(Stream::Stderr, bytes);
+    }
+}
+
+/// What came of a start, as its caller sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// All ranks of the job of this id run.
+    Accepted(String),
+    /// The controller has ended, with this exit code, before they did. It has said why.
+    Ended(i32),
+}
+
+/// Carries the rest of the messages when it is dropped.
+struct Carrier(Option<JoinHandle<()>>);
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        let (Some(detached), Some(thread)) = (DETACHED.get(), self.0.take()) else { return };
+        lock(&detached.state).over = true;
+        detached.wake();
+        let _ = thread.join();
+    }
+}
+
+/// Runs `controller` in a process of its own, without a terminal, until it returns its exit code. Returns when the ranks of its job run, or
+/// when it has ended before. To be called before there are threads.
+///
+/// # Errors
+/// Those of the system.
+pub fn start(controller: impl FnOnce() -> i32) -> io::Result<Started> {
+    let input = standard_input()?;
+    let (report, reporting) = io::pipe()?;
+    let child = fork_and_run(move || match detach(&input, reporting) {
+        Ok(_carrier) => controller(),
+        Err(error) => {
+            eprintln!("{}", mend_report::failure("mend", &format!("the job cannot be detached: {error}"), ""));
+            1
+        }
+    })?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(accepted(report, child))
+}
+
+/// Makes this process, just forked, a controller without a terminal.
+fn detach(input: &File, report: PipeWriter) -> io::Result<Carrier> {
+    setsid()?;
+    dup2_stdin(input)?;
+    dup2_stdout(OpenOptions::new().write(true).open("/dev/null")?)?;
+    let caller = fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
+    Ok(Carrier(Some(Detached::begin(caller, report)?)))
+}
+
+/// What rank 0 reads: a regular file that this process has on standard input, from where it stands; else nothing. The job reads it by an
+/// offset of its own, so that the caller (a shell's `while read`, say) and the job do not take lines from each other.
+fn standard_input() -> io::Result<File> {
+    let found = fstat(rustix::stdio::stdin()).map(|found| FileType::from_raw_mode(found.st_mode));
+    match found {
+        Ok(FileType::RegularFile) => {
+            let at = seek(rustix::stdio::stdin(), SeekFrom::Current(0))?;
+            let file = match File::open("/proc/self/fd/0") {
+                Ok(file) => file,
+                // It was opened by another user.
+                Err(_) => return Ok(rustix::io::dup(rustix::stdio::stdin())?.into()),
+            };
+            seek(&file, SeekFrom::Start(at))?;
+            Ok(file)
+        }
+        _ => File::open("/dev/null"),
+    }
+}
+
+/// Whether standard input is something that a detached job does not read, and that somebody may have meant for it.
+#[must_use]
+pub fn leaves_input() -> bool {
+    fstat(rustix::stdio::stdin()).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo)
+}
+
+async fn accepted(report: PipeReader, controller: Pid) -> io::Result<Started> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut report = pipe::Receiver::from_owned_fd(report.into())?;
+    let mut id = String::new();
+    let reading = report.read_to_string(&mut id);
+    tokio::pin!(reading);
+    let given_up = tokio::select! {
+        read = &mut reading => { read?; None }
+        _ = interrupt.recv() => Some(Signal::INT),
+        _ = terminate.recv() => Some(Signal::TERM),
+    };
+    match given_up {
+        None if !id.is_empty() => return Ok(Started::Accepted(id)),
+        None => {}
+        // It may have ended.
+        Some(signal) => drop(kill_process(controller, signal)),
+    }
+    loop {
+        match waitpid(Some(controller), WaitOptions::empty()) {
+            Ok(Some((_, status))) => {
+                let by_signal = status.terminating_signal().map(|signal| 128 + signal);
+                return Ok(Started::Ended(status.exit_status().or(by_signal).unwrap_or(1)));
+            }
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

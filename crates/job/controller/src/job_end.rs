@@ -1,0 +1,83 @@
+//! Whether a job has ended, and how, as another process sees it.
+//!
+//! A job runs for as long as its controller has the job's lock, also while it goes on by itself after a failure. One that spools its output has
+//! ended when the last byte of this is written. Faults assumed: the controller is killed, and has put no end on record; the job is restarted, or
+//! removed, while somebody looks.
+
+use crate::journal_file;
+use crate::record::{JobDirectory, JobRecord, RecordError};
+use crate::spool;
+use mend_journal::State;
+use std::time::Duration;
+
+/// The exit code that stands for that of a job whose controller was killed, EX_SOFTWARE.
+pub const CONTROLLER_KILLED: i32 = 70;
+/// Between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    /// As its record says.
+    Ended {
+        /// The exit code of `mend run` or `mend restart`.
+        code: i32,
+        /// In words.
+        how: String,
+    },
+    /// Its controller was killed and has left no exit code.
+    ControllerKilled,
+}
+
+impl JobEnd {
+    /// What stands for the job's exit code.
+    #[must_use]
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Ended { code, .. } => *code,
+            Self::ControllerKilled => CONTROLLER_KILLED,
+        }
+    }
+}
+
+/// Whether a controller still works for the job.
+fn is_open(directory: &JobDirectory) -> bool {
+    directory.is_running() || spool::is_open(directory.path())
+}
+
+/// How the job ended; `None` if it runs.
+///
+/// # Errors
+/// If its record cannot be read; it may have been removed.
+pub fn look(directory: &JobDirectory) -> Result<Option<JobEnd>, RecordError> {
+    if is_open(directory) {
+        return Ok(None);
+    }
+    let record = directory.record()?;
+    // It may have been restarted since.
+    Ok((!is_open(directory)).then(|| end(directory, &record)))
+}
+
+fn end(directory: &JobDirectory, record: &JobRecord) -> JobEnd {
+    let Some((_, how)) = &record.ended else { return JobEnd::ControllerKilled };
+    // Earlier releases kept it in the journal alone.
+    let code = record.exit_code.or_else(|| {
+        let found = journal_file::read(directory.path()).ok()?;
+        State::of(&found.entries).ended.and_then(|end| end.status)
+    });
+    let code = code.or_else(|| how.strip_prefix("exit code ")?.parse().ok());
+    JobEnd::Ended { code: code.unwrap_or(1), how: how.clone() }
+}
+
+/// Waits until the job has ended.
+///
+/// # Errors
+/// As of [`look`].
+pub async fn wait(directory: &JobDirectory) -> Result<JobEnd, RecordError> {
+    loop {
+        if let Some(end) = look(directory)? {
+            return Ok(end);
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}

@@ -1,0 +1,409 @@
+"""Detached jobs: they outlive who started them; their output is kept, shown as it was printed, and their exit code is told."""
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import stat
+import subprocess
+import time
+import unittest
+
+from cases import InDirectory, OnMachine
+from cluster import MEND, PATIENCE, Failed, Lab, compile_mpi
+
+# Prints lines, some to standard error, and stays in its middle until there is a file `go`; without a child.
+COUNTER = """i=0
+while [ $i -lt 60000 ]; do
+  i=$((i + 1)); echo "line $i"
+  [ $((i % 100)) != 0 ] || echo "at $i" >&2
+  if [ $i = 30000 ]; then while [ ! -e go ]; do :; done; fi
+done"""
+LINES = "".join(f"line {i}\n" for i in range(1, 60001))
+REMARKS = "".join(f"at {i}\n" for i in range(100, 60001, 100))
+# Stays until there is a file `go`, and ends with 3.
+STAYS = 'echo begun; echo remark >&2; while [ ! -e go ]; do sleep 0.05; done; echo "over"; exit 3'
+
+
+def until(condition, what):
+    start = time.monotonic()
+    while not (found := condition()):
+        if time.monotonic() - start > PATIENCE:
+            raise Failed(f"still waiting after {PATIENCE} s for {what}")
+        time.sleep(0.03)
+    return found
+
+
+def without_ours(text):
+    """Standard error without the messages of mend itself."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(("mend: ", "  hint: ")))
+
+
+class Detached(OnMachine):
+    def setUp(self):
+        super().setUp()
+        self.environment = self.machine.environment
+        self.addCleanup(self.end_all)
+
+    def end_all(self):
+        for one in self.machine.verb("ps"):
+            self.machine.mend("kill", one["id"])
+
+    def mend(self, *arguments, **options):
+        return self.machine.mend(*arguments, cwd=self.directory, **options)
+
+    def detach(self, *arguments, verb="run", **options):
+        """Starts a job; its id, which is all that is printed."""
+        done = self.mend(verb, "--detach", *arguments, **options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\A[\w-]+\n\Z")
+        return done.stdout.strip()
+
+    def popen(self, *arguments, **options):
+        """A verb beside the test, whose output is bytes."""
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        process = subprocess.Popen([MEND, *arguments], cwd=self.directory, env=self.environment, **options)
+
+        def end():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in filter(None, (process.stdout, process.stderr)):
+                pipe.close()
+
+        self.addCleanup(end)
+        return process
+
+    def let_go(self):
+        with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):
+            pass
+
+    def job_file(self, name, *path):
+        return os.path.join(self.machine.home, "jobs", name, *path)
+
+    def record(self, name):
+        with open(self.job_file(name, "job.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def ids(self):
+        return [one["id"] for one in self.machine.verb("ps")]
+
+    def running(self, name):
+        def look():
+            status = next((one.get("status") for one in self.machine.verb("ps") if one["id"] == name), None)
+            return status and all(rank["state"] == "running" for rank in status["ranks"])
+
+        until(look, f"{name} runs")
+
+    def end_of(self, name):
+        return self.mend("wait", name).returncode
+
+
+class Lives(Detached):
+    def test_it_returns_when_the_ranks_run_and_the_job_ends_as_any_other(self):
+        name = self.detach("-n", "2", "sh", "-c", STAYS)
+        one = next(one for one in self.machine.verb("ps") if one["id"] == name)
+        self.assertEqual([rank["state"] for rank in one["status"]["ranks"]], ["running"] * 2)
+        # Its session is its own, and has no terminal.
+        with open(f"/proc/{self.record(name)['controller_pid']}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        self.assertEqual((fields[3], fields[4]), (str(self.record(name)["controller_pid"]), "0"))
+        self.let_go()
+        waited = self.mend("wait", name)
+        self.assertEqual((waited.returncode, waited.stdout), (3, f"{name} has ended: exit code 3\n"))
+        # So it does for a job that ended before, and without a name for the one that ended last.
+        self.assertEqual(json.loads(self.mend("wait", "--json").stdout), [{"job": name, "exit_code": 3, "how": "exit code 3"}])
+        logs = self.mend("logs", name)
+        self.assertEqual((logs.returncode, logs.stdout), (0, "begun\nbegun\nover\nover\n"))
+        self.assertEqual(without_ours(logs.stderr), "remark\nremark\n")
+        # As `mend run` would have told it.
+        self.assertRegex(logs.stderr, rf"(?s)\Amend: job {name}: 2 rank.*exited with code 3\n\Z")
+
+    def test_errors_of_the_start_are_the_callers(self):
+        for code, what, arguments in (
+            (127, "no-such-program", ["no-such-program"]),
+            (126, "hint", [self.directory]),
+            (69, "no-such-host.invalid", ["--hosts", "no-such-host.invalid", "true"]),
+            (64, "--spares", ["--spares", "a", "true"]),
+            (64, "MEND_SPOOL_MB", ["true"]),
+        ):
+            environment = dict(self.environment, **({"MEND_SPOOL_MB": "0"} if what == "MEND_SPOOL_MB" else {}))
+            done = self.mend("run", "--detach", *arguments, env=environment)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+            self.assertIn(what, done.stderr)
+            self.assertNotIn("is detached", done.stderr)
+        self.assertEqual(self.mend("restart", "--detach", "no-such-job").returncode, 69)
+        self.assertEqual(self.ids(), [])
+
+    def test_a_program_that_ends_at_once_was_started(self):
+        for code in (0, 7):
+            name = self.detach("-q", "-n", "3", "sh", "-c", f"exit {code}")
+            self.assertEqual(self.end_of(name), code)
+
+    def test_its_caller_can_be_read_to_the_end(self):
+        """Nothing of the job keeps what the caller printed to."""
+        done = self.mend("run", "--detach", "sh", "-c", STAYS)
+        self.assertEqual(self.ids(), [done.stdout.strip()])
+
+    def test_the_terminal_goes_away(self):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.directory)
+            os.environ.update(self.environment)
+            os.execvp("bash", ["bash", "--norc", "-i"])
+        self.addCleanup(os.waitpid, pid, 0)
+        os.write(terminal, f"{MEND} run --detach sh -c '{STAYS}' > id; exec sleep 600\n".encode())
+        path = os.path.join(self.directory, "id")
+        until(lambda: os.path.exists(path) and os.path.getsize(path), "the job is accepted")
+        os.kill(pid, signal.SIGHUP)
+        os.close(terminal)
+        with open(path, encoding="utf-8") as file:
+            name = file.read().strip()
+        # What the terminal's end does to its processes, it does to this one, too.
+        os.kill(self.record(name)["controller_pid"], signal.SIGHUP)
+        self.assertEqual(self.ids(), [name])
+        self.let_go()
+        self.assertEqual(self.end_of(name), 3)
+        self.assertEqual(self.mend("logs", name).stdout, "begun\nover\n")
+
+    def test_who_started_it_is_killed_before_it_runs(self):
+        starter = self.popen("run", "--detach", "sh", "-c", STAYS)
+        children = until(lambda: children_of(starter.pid), "the controller is there")
+        starter.kill()
+        starter.communicate()
+        [name] = until(self.ids, "the job is on record")
+        self.assertEqual(self.record(name)["controller_pid"], int(children[0]))
+        self.running(name)
+        self.let_go()
+        self.assertEqual(self.end_of(name), 3)
+        self.assertEqual(self.mend("logs", name).stdout, "begun\nover\n")
+
+    def test_ctrl_c_before_it_runs_gives_it_up(self):
+        # Somebody listens and says nothing.
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.machine.set("MEND_PORT", str(listener.getsockname()[1]))
+            starter = self.popen("run", "--detach", "--hosts", "127.0.0.1", "sleep", "600")
+            connection, _ = listener.accept()
+            self.addCleanup(connection.close)
+            [controller] = until(lambda: children_of(starter.pid), "the controller is there")
+            starter.send_signal(signal.SIGINT)
+            out, _ = starter.communicate(timeout=PATIENCE)
+        self.machine.set("MEND_PORT", None)
+        self.assertEqual((starter.returncode, out), (130, b""))
+        self.assertFalse(os.path.exists(f"/proc/{controller}"))
+        self.assertEqual(self.ids(), [])
+
+    def test_standard_input_is_a_file_or_nothing(self):
+        path = os.path.join(self.directory, "input")
+        with open(path, "w+", encoding="utf-8") as file:
+            file.write("skipped\n" + "".join(f"line {i}\n" for i in range(20000)))
+            file.seek(len("skipped\n"))
+            name = self.detach("-n", "2", "sh", "-c", "wc -l", stdin=file)
+            self.end_of(name)
+            # The job reads it for itself.
+            self.assertEqual(os.lseek(file.fileno(), 0, os.SEEK_CUR), len("skipped\n"))
+        self.assertEqual(sorted(self.mend("logs", name).stdout.split()), ["0", "20000"])
+        done = subprocess.run(
+            [MEND, "run", "--detach", "wc", "-l"], input="a\nb\n", capture_output=True, text=True, env=self.environment, check=True
+        )
+        self.assertIn("standard input is a pipe", done.stderr)
+        self.end_of(done.stdout.strip())
+        self.assertEqual(self.mend("logs", done.stdout.strip()).stdout, "0\n")
+
+    def test_verbs_on_it(self):
+        name = self.detach("bash", "-c", COUNTER)
+        until(lambda: "line 30000\n" in self.mend("logs").stdout, "it is in its middle")
+        self.machine.verb("checkpoint", name)
+        self.assertEqual(len(self.machine.verb("checkpoints", name)), 1)
+        self.assertIn("checkpoint 1", self.mend("log", name).stdout)
+        refused = self.mend("rm", name)
+        self.assertEqual(refused.returncode, 69)
+        self.assertEqual(self.mend("kill", name).returncode, 0)
+        self.assertEqual(self.end_of(name), 137)
+        # It goes on where it was, and what it prints comes behind what it printed.
+        self.let_go()
+        self.assertEqual(self.detach(name, verb="restart"), name)
+        self.assertEqual(self.end_of(name), 0)
+        logs = self.mend("logs", name)
+        self.assertEqual((logs.stdout, without_ours(logs.stderr)), (LINES, REMARKS))
+        self.assertEqual(self.mend("rm", name).returncode, 0)
+        self.assertFalse(os.path.exists(self.job_file(name)))
+
+    def test_the_controller_is_killed_while_it_prints(self):
+        name = self.detach("bash", "-c", COUNTER)
+        until(lambda: "line 30000\n" in self.mend("logs", name).stdout, "it is in its middle")
+        self.machine.verb("checkpoint", name)
+        self.let_go()
+        until(lambda: "line 33000\n" in self.mend("logs", name).stdout, "it prints")
+        waiting = self.popen("wait", name)
+        attached = self.popen("attach", name)
+        os.kill(self.record(name)["controller_pid"], signal.SIGKILL)
+        for process in (waiting, attached):
+            _, said = process.communicate(timeout=PATIENCE)
+            self.assertEqual(process.returncode, 70, said)
+            self.assertIn(f"the controller of job {name} was killed".encode(), said)
+            self.assertIn(f"mend restart {name}".encode(), said)
+        waited = self.mend("wait", name, "--json")
+        self.assertEqual((waited.returncode, json.loads(waited.stdout)[0]["exit_code"]), (70, None))
+        begun = self.mend("logs", name).stdout
+        self.assertTrue(LINES.startswith(begun))
+        self.detach(name, verb="restart")
+        self.assertEqual(self.end_of(name), 0)
+        logs = self.mend("logs", name)
+        self.assertEqual((logs.stdout, without_ours(logs.stderr)), (LINES, REMARKS))
+        self.assertNotIn("may be printed twice", logs.stderr)
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        return file.read().split()
+
+
+class Output(Detached):
+    SIZE = 3_000_000
+
+    def files(self):
+        """Two files of any bytes, which a job prints."""
+        contents = []
+        for name in ("out", "err"):
+            contents.append(os.urandom(self.SIZE))
+            with open(os.path.join(self.directory, name), "wb") as file:
+                file.write(contents[-1])
+        return contents
+
+    def test_it_is_shown_to_the_byte_while_it_comes_and_after(self):
+        out, err = self.files()
+        wait = "until [ -e go ]; do sleep 0.05; done"
+        name = self.detach("-q", "sh", "-c", f"head -c 1000 out; {wait}; tail -c +1001 out; cat err >&2")
+        followers = [self.popen("logs", name, "--follow"), self.popen("attach", name, "--from-start")]
+        only = [self.popen("logs", name, "--follow", "--stdout"), self.popen("logs", name, "-f", "--stderr")]
+        until(lambda: len(self.popen("logs", name).communicate()[0]) == 1000, "it begins")
+        late = self.popen("attach", name)
+        self.let_go()
+        for process in followers:
+            self.assertTrue(process.communicate(timeout=PATIENCE) == (out, err), "what is followed differs")
+            self.assertEqual(process.returncode, 0)
+        self.assertTrue([process.communicate(timeout=PATIENCE) for process in only] == [(out, b""), (b"", err)], "a stream differs")
+        out_late, err_late = late.communicate(timeout=PATIENCE)
+        self.assertTrue(out.endswith(out_late) and err_late == err and len(out_late) >= self.SIZE - 1000)
+        self.assertTrue(self.popen("logs", name).communicate() == (out, err), "what was kept differs")
+        with open(os.path.join(self.directory, "both"), "wb") as file:
+            self.popen("logs", name, stdout=file).communicate()
+        with open(os.path.join(self.directory, "both"), "rb") as file:
+            self.assertTrue(file.read() == out)
+
+    def test_both_streams_come_in_the_order_in_which_they_were_printed(self):
+        script = 'for i in 1 2 3; do echo "out $i"; sleep 0.3; echo "err $i" >&2; sleep 0.3; done'
+        name = self.detach("-q", "sh", "-c", script)
+        self.end_of(name)
+        both = subprocess.run(
+            [MEND, "logs", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment, check=True
+        )
+        self.assertEqual(both.stdout, "".join(f"out {i}\nerr {i}\n" for i in (1, 2, 3)))
+
+    def test_the_oldest_part_goes_at_the_bound(self):
+        out, _ = self.files()
+        self.machine.set("MEND_SPOOL_MB", "1")
+        name = self.detach("-q", "sh", "-c", "echo begun >&2; cat out; echo over >&2")
+        self.end_of(name)
+        spool = self.job_file(name, "spool")
+        self.assertLessEqual(sum(os.path.getsize(os.path.join(spool, one)) for one in os.listdir(spool)), 1 << 20)
+        kept, said = self.popen("logs", name).communicate()
+        self.assertTrue(out.endswith(kept) and len(kept) > 800_000, len(kept))
+        gone = [int(bytes_) for bytes_ in re.findall(rb"(\d+) bytes of standard output are gone", said)]
+        self.assertEqual(sum(gone) + len(kept), self.SIZE)
+        self.assertIn(b"6 bytes of standard error are gone", said)
+        self.assertTrue(said.endswith(b"over\n"))
+
+    def test_it_is_for_its_owner_alone(self):
+        mask = os.umask(0)
+        self.addCleanup(os.umask, mask)
+        name = self.detach("-q", "echo", "text")
+        self.end_of(name)
+        self.assertEqual(stat.S_IMODE(os.stat(self.job_file(name, "spool")).st_mode), 0o700)
+        for one in os.listdir(self.job_file(name, "spool")):
+            self.assertEqual(stat.S_IMODE(os.stat(self.job_file(name, "spool", one)).st_mode), 0o600, one)
+
+    def test_ctrl_c_detaches_and_the_job_runs_on(self):
+        name = self.detach("sh", "-c", STAYS)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            attached = self.popen("attach", name, "--from-start")
+            self.assertEqual(attached.stdout.readline(), b"begun\n")
+            attached.send_signal(number)
+            _, said = attached.communicate(timeout=PATIENCE)
+            self.assertEqual(attached.returncode, 128 + number)
+            self.assertIn(f"detached from job {name}, which runs on".encode(), said)
+        self.assertEqual(self.ids(), [name])
+        attached = self.popen("attach", name)
+        self.let_go()
+        out, _ = attached.communicate(timeout=PATIENCE)
+        self.assertEqual((attached.returncode, out.splitlines()[-1:]), (3, [b"over"]))
+
+    def test_a_job_that_is_not_detached_can_be_waited_for_and_has_no_logs(self):
+        job = self.machine.start(self.directory, "run", "sh", "-c", STAYS)
+        name = self.machine.running(job)
+        waiting = self.popen("wait", name)
+        for verb in ("logs", "attach"):
+            done = self.mend(verb, name)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("was not started with --detach", done.stderr)
+        self.let_go()
+        job.finish(3)
+        self.assertEqual(waiting.communicate(timeout=PATIENCE)[0].decode(), f"{name} has ended: exit code 3\n")
+        self.assertEqual(waiting.returncode, 3)
+
+    def test_of_several_jobs_the_first_exit_code_that_is_not_0(self):
+        names = [self.detach("-q", "sh", "-c", f"exit {code}") for code in (0, 5, 6)]
+        waited = self.mend("wait", *names)
+        self.assertEqual(waited.returncode, 5, waited.stderr)
+        self.assertEqual(waited.stdout, "".join(f"{name} has ended: exit code {code}\n" for name, code in zip(names, (0, 5, 6))))
+        self.assertEqual(self.mend("wait", names[0], "no-such-job").returncode, 69)
+
+
+class Heals(InDirectory):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
+
+    def test_a_daemon_is_killed_and_the_output_is_kept_once(self):
+        lab = self.enterContext(Lab(4))
+        lab.set("MEND_ON_FAILURE", None)
+        argv = [self.program, "-i", "60", "-w", "200", "-m", "8", "-u", "go"]
+        done = lab.mend("run", "--detach", "-n", "3", "--hosts", "node1,node2", "--spares", "node3", "--", *argv, cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        name = done.stdout.strip()
+        lab.verb("checkpoint", name)
+        waiting = subprocess.Popen(lab.command("wait", name), env=lab.environment, stdin=subprocess.DEVNULL)
+        self.addCleanup(waiting.wait)
+        self.addCleanup(waiting.kill)
+        for times in (1, 2):
+            lab.kill_daemon(lab.places(name)[0])
+            goes_on = lambda: lab.mend("logs", name, "--stderr").stderr.count("restored and run") == times
+            until(goes_on, f"it has gone on {times} times")
+            self.assertIsNone(waiting.poll())
+            lab.verb("checkpoint", name)
+        with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):
+            pass
+        self.assertEqual(waiting.wait(PATIENCE), 0)
+        self.assertEqual(lab.mend("logs", name).stdout, lab.undisturbed("-n", "3", "--hosts", "node4", "--", *argv))
+        # And of a job that prints all the time: it is lost in the middle of its lines.
+        os.remove(os.path.join(self.directory, "go"))
+        hosts = ("--hosts", "node4", "--spares", "node3,node2,node1")
+        name = lab.mend("run", "--detach", "-q", *hosts, "bash", "-c", COUNTER, cwd=self.directory).stdout.strip()
+        until(lambda: "line 30000\n" in lab.mend("logs", name).stdout, "it is in its middle")
+        lab.verb("checkpoint", name)
+        with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):
+            pass
+        until(lambda: "line 33000\n" in lab.mend("logs", name).stdout, "it prints")
+        lab.kill_daemon("node4")
+        self.assertEqual(lab.mend("wait", name).returncode, 0)
+        logs = lab.mend("logs", name)
+        self.assertEqual((logs.stdout, without_ours(logs.stderr)), (LINES, REMARKS))
+        self.assertIn("goes on by itself, from checkpoint 1", logs.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -6,6 +6,7 @@ mod files;
 mod journal;
 mod messages;
 mod network;
+mod spool;
 
 // What the instrumented code calls.
 use libfuzzer_sys as _;

@@ -12,7 +12,7 @@ import time
 import unittest
 
 from cases import InDirectory, OnMachine
-from cluster import MEND, PATIENCE, Failed, Lab, compile_mpi
+from cluster import BIN, MEND, PATIENCE, Failed, Lab, compile_mpi
 
 # Prints lines, some to standard error, and stays in its middle until there is a file `go`; without a child.
 COUNTER = """i=0
@@ -63,8 +63,9 @@ class Detached(OnMachine):
 
     def popen(self, *arguments, **options):
         """A verb beside the test, whose output is bytes."""
-        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        process = subprocess.Popen([MEND, *arguments], cwd=self.directory, env=self.environment, **options)
+        pipe = subprocess.PIPE
+        options = {"env": self.environment, "stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe} | options
+        process = subprocess.Popen([MEND, *arguments], cwd=self.directory, **options)
 
         def end():
             if process.poll() is None:
@@ -147,6 +148,16 @@ class Lives(Detached):
         done = self.mend("run", "--detach", "sh", "-c", STAYS)
         self.assertEqual(self.ids(), [done.stdout.strip()])
 
+    def test_what_its_caller_has_open_it_has_not(self):
+        """A lock, say, ends with the caller."""
+        ours, theirs = os.pipe()
+        starter = self.popen("run", "--detach", "sh", "-c", STAYS, pass_fds=[theirs])
+        os.close(theirs)
+        name = starter.communicate(timeout=PATIENCE)[0].decode().strip()
+        with open(ours, "rb") as file:
+            self.assertEqual(file.read(), b"")
+        self.assertEqual(self.ids(), [name])
+
     def test_the_terminal_goes_away(self):
         pid, terminal = pty.fork()
         if pid == 0:
@@ -168,13 +179,30 @@ class Lives(Detached):
         self.assertEqual(self.end_of(name), 3)
         self.assertEqual(self.mend("logs", name).stdout, "begun\nover\n")
 
+    def parts_that_wait(self):
+        """Mend's parts, of which the daemon waits for a file `daemon` before it starts; their directory."""
+        parts = os.path.join(self.directory, "parts")
+        os.mkdir(parts)
+        for one in os.listdir(BIN):
+            if one != "mendd":
+                os.symlink(os.path.join(BIN, one), os.path.join(parts, one))
+        path = os.path.join(parts, "mendd")
+        with open(path, "w", encoding="utf-8") as file:
+            wait = f"until [ -e {self.directory}/daemon ]; do sleep 0.05; done"
+            file.write(f'#!/bin/sh\n{wait}\nexec {BIN}/mendd "$@"\n')
+        os.chmod(path, 0o755)
+        return parts
+
     def test_who_started_it_is_killed_before_it_runs(self):
-        starter = self.popen("run", "--detach", "sh", "-c", STAYS)
-        children = until(lambda: children_of(starter.pid), "the controller is there")
+        environment = dict(self.environment, MEND_LIBDIR=self.parts_that_wait())
+        starter = self.popen("run", "--detach", "sh", "-c", STAYS, env=environment)
+        [controller] = until(lambda: children_of(starter.pid), "the controller is there")
         starter.kill()
-        starter.communicate()
+        starter.wait(PATIENCE)
+        with open(os.path.join(self.directory, "daemon"), "w", encoding="utf-8"):
+            pass
         [name] = until(self.ids, "the job is on record")
-        self.assertEqual(self.record(name)["controller_pid"], int(children[0]))
+        self.assertEqual(self.record(name)["controller_pid"], int(controller))
         self.running(name)
         self.let_go()
         self.assertEqual(self.end_of(name), 3)

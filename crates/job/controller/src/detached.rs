@@ -15,7 +15,7 @@
 
 use crate::error::RunError;
 use crate::spool::Spool;
-use mend_kernel::namespaces::fork_and_run;
+use mend_kernel::namespaces::{close_other_files, fork_and_run};
 use mend_messages::daemon::Stream;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, setsid, waitpid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -197,6 +197,8 @@ pub fn start(controller: impl FnOnce() -> i32) -> io::Result<Started> {
 
 /// Makes this process, just forked, a controller without a terminal.
 fn detach(input: &File, report: PipeWriter) -> io::Result<Carrier> {
+    // SAFETY: this process was just forked and never returns to what its caller had open; `input` and `report` are all that it has itself.
+    unsafe { close_other_files(&[input.as_fd(), report.as_fd()])? };
     setsid()?;
     dup2_stdin(input)?;
     dup2_stdout(OpenOptions::new().write(true).open("/dev/null")?)?;

@@ -1,6 +1,6 @@
 //! The controller of one job: decides when and where, keeps the checkpoints, prints the output.
 //!
-//! It lives inside `mend run` and `mend restart`, one per job, and ends with the job. What is decided is decided by the pure machine
+//! It lives inside `mend run` and `mend restart`, or in a process that these fork (`detached`), one per job, and ends with the job. What is decided is decided by the pure machine
 //! of `mend-job`; this crate carries it out. Reading order: [`hosts`] and
 //! [`record`] (what is asked, where it is kept), `nodes` (connections to the daemons), `start` and `restart` (how a job begins), `healing` (how it goes on by itself), `run` (the loop that
 //! carries out effects), `texts` (what people read), [`journal_file`] (what happened), [`upkeep`] (what becomes of checkpoints), `serve` and [`client`] (the verbs' side door).

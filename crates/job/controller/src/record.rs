@@ -280,6 +280,12 @@ impl JobDirectory {
         }
     }
 
+    /// That of a test.
+    #[cfg(test)]
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
     /// The epoch of the start that begins now: the time in microseconds, so that it is the latest even where the record of the earlier
     /// ones is gone; or one more than the last one, should that clock be behind.
     #[must_use]
@@ -497,7 +503,7 @@ mod tests {
     #[test]
     fn who_looks_does_not_run() {
         let place = tempfile::tempdir().unwrap();
-        let directory = JobDirectory { path: place.path().to_path_buf() };
+        let directory = JobDirectory::at(place.path());
         let looking = directory.open_lock().unwrap();
         flock(&looking, FlockOperation::NonBlockingLockShared).unwrap();
         assert!(!directory.is_running());

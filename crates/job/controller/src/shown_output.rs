@@ -301,3 +301,32 @@ fn end_of(file: BorrowedFd<'_>) -> io::Result<u64> {
     }
     Ok(seek(file, SeekFrom::Current(0))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spool::Spool;
+
+    #[test]
+    fn of_a_spool_the_last_entry_is_decided_wherever_the_controller_was_killed() {
+        let (rank, stream) = (0, Stream::Stdout);
+        for (written, ahead) in [(false, ""), (true, ""), (false, "\n"), (true, "\n")] {
+            let place = tempfile::tempdir().unwrap();
+            let mut spool = Spool::open(place.path(), 1 << 20).unwrap();
+            let mut log = ShownLog::new(place.path(), StreamDigests::new(), true);
+            log.begin((rank, stream), b"one\ntw", None, 0, Some(spool.positions()));
+            spool.write(stream, b"one\ntw");
+            log.done();
+            // A message of ours between the two is not the rank's.
+            spool.write(Stream::Stderr, b"mend: a message\n");
+            log.begin((rank, stream), b"o\nthree", None, ahead.len() as u64, Some(spool.positions()));
+            if written {
+                spool.write(stream, format!("{ahead}o\nthree").as_bytes());
+            }
+            let found = load(&JobDirectory::at(place.path()));
+            let expected = if written { "one\ntwo\nthree" } else { "one\ntw" };
+            assert_eq!(found.doubt, None);
+            assert_eq!(found.digests[&(rank, stream)].end(), Mark::default().after(expected.as_bytes()), "{written} {ahead:?}");
+        }
+    }
+}

@@ -267,6 +267,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_full_disk_does_not_take_is_missing_and_told() {
+        let job = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(job.path(), 1 << 20).unwrap();
+        let full = || File::options().append(true).open("/dev/full").ok();
+        spool.write(Stream::Stdout, b"one\n");
+        spool.file = full();
+        spool.write(Stream::Stdout, b"two\n");
+        spool.write(Stream::Stdout, b"three\n");
+        assert_eq!(read(job.path()), ("one\nthree\n".into(), String::new(), [4, 0]));
+        // Where there is more than one segment, the oldest makes room.
+        spool.file = full();
+        spool.write(Stream::Stdout, b"four\n");
+        assert_eq!(read(job.path()), ("three\nfour\n".into(), String::new(), [8, 0]));
+    }
+
+    #[test]
     fn behind_damage_the_next_segment_is_read_and_the_damage_is_told() {
         let job = tempfile::tempdir().unwrap();
         let mut spool = Spool::open(job.path(), 1 << 20).unwrap();

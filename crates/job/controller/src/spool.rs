@@ -311,9 +311,10 @@ mod tests {
         spool.write(Stream::Stdout, b"before\n");
         let (mut follower, mut newest) = (SpoolReader::from_start(job.path()), SpoolReader::at_end(job.path()).unwrap());
         let (mut followed, mut since) = (Vec::new(), Vec::new());
-        let take = |found: Found<'_>, all: &mut Vec<u8>| match found {
-            Found::Bytes(Stream::Stdout, bytes) => all.extend_from_slice(bytes),
-            found => panic!("{found:?}"),
+        let take = |found: Found<'_>, all: &mut Vec<u8>| {
+            let Found::Bytes(Stream::Stdout, bytes) = found else { panic!("{found:?}") };
+            all.extend_from_slice(bytes);
+            Ok(())
         };
         let mut all = b"before\n".to_vec();
         for round in 0..3000 {
@@ -321,12 +322,12 @@ mod tests {
             spool.write(Stream::Stdout, piece.as_bytes());
             all.extend_from_slice(piece.as_bytes());
             if round % 7 == 0 {
-                follower.read(|found| Ok(take(found, &mut followed))).unwrap();
-                newest.read(|found| Ok(take(found, &mut since))).unwrap();
+                follower.read(|found| take(found, &mut followed)).unwrap();
+                newest.read(|found| take(found, &mut since)).unwrap();
             }
         }
-        follower.read(|found| Ok(take(found, &mut followed))).unwrap();
-        newest.read(|found| Ok(take(found, &mut since))).unwrap();
+        follower.read(|found| take(found, &mut followed)).unwrap();
+        newest.read(|found| take(found, &mut since)).unwrap();
         assert!(followed == all && since == all[7..]);
         assert!(!segment_in(&directory_in(job.path()), 1).exists());
     }

@@ -127,13 +127,14 @@ impl Detached {
                 return;
             }
             let state = lock(&self.state);
-            if state.over {
-                return;
-            }
             if let (Some(id), Some((standard_error, mut report))) = (&state.accepted, caller.take_if(|_| state.accepted.is_some())) {
                 drop(standard_error);
                 // It may have been killed.
                 let _ = report.write_all(id.as_bytes());
+            }
+            // Looked at last: a job may end at once.
+            if state.over {
+                return;
             }
         }
     }
@@ -255,7 +256,8 @@ async fn accepted(report: PipeReader, controller: Pid) -> io::Result<Started> {
                 return Ok(Started::Ended(status.exit_status().or(by_signal).unwrap_or(1)));
             }
             Ok(None) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            // This process was started with SIGCHLD ignored, so the exit code is gone.
+            Err(_) => return Ok(Started::Ended(1)),
         }
     }
 }

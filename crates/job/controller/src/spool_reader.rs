@@ -123,7 +123,7 @@ impl SpoolReader {
         let mut reader = Self::from_start(job);
         // The newest may have no head yet, which says what is before it.
         let there = reader.later()?;
-        reader.done = there[there.len().saturating_sub(2)..].first().map_or(0, |number| number - 1);
+        reader.done = there[there.len().saturating_sub(2)..].first().map_or(0, |number| number.saturating_sub(1));
         reader.read(|_| Ok(()))?;
         Ok(reader)
     }

@@ -23,6 +23,8 @@ while [ $i -lt 60000 ]; do
 done"""
 LINES = "".join(f"line {i}\n" for i in range(1, 60001))
 REMARKS = "".join(f"at {i}\n" for i in range(100, 60001, 100))
+# Prints what it reads, and stays where it is told to, without a child.
+READER = 'while read -r line; do echo "got $line"; case $line in stay*) while [ ! -e go ]; do :; done;; esac; done; echo end'
 # Stays until there is a file `go`, and ends with 3.
 STAYS = 'echo begun; echo remark >&2; while [ ! -e go ]; do sleep 0.05; done; echo "over"; exit 3'
 
@@ -404,7 +406,7 @@ class Heals(InDirectory):
         self.assertEqual(done.returncode, 0, done.stderr)
         name = done.stdout.strip()
         lab.verb("checkpoint", name)
-        waiting = subprocess.Popen(lab.command("wait", name), env=lab.environment, stdin=subprocess.DEVNULL)
+        waiting = subprocess.Popen(lab.command("wait", name), env=lab.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self.addCleanup(waiting.wait)
         self.addCleanup(waiting.kill)
         for times in (1, 2):
@@ -431,6 +433,25 @@ class Heals(InDirectory):
         logs = lab.mend("logs", name)
         self.assertEqual((logs.stdout, without_ours(logs.stderr)), (LINES, REMARKS))
         self.assertIn("goes on by itself, from checkpoint 1", logs.stderr)
+
+
+    def test_a_rank_is_killed_and_its_input_is_read_on(self):
+        lab = self.enterContext(Lab(1))
+        lab.set("MEND_ON_FAILURE", None)
+        text = "a\nstay\n" + "".join(f"line {i}\n" for i in range(30000))
+        with open(os.path.join(self.directory, "input"), "w+", encoding="utf-8") as file:
+            file.write("not read\n" + text)
+            file.seek(len("not read\n"))
+            done = lab.mend("run", "--detach", "--hosts", "node1", "bash", "-c", READER, cwd=self.directory, stdin=file)
+        name = done.stdout.strip()
+        until(lambda: "got stay" in lab.mend("logs", name).stdout, "it is in its middle")
+        lab.verb("checkpoint", name)
+        self.assertTrue(lab.kill_rank("node1", 0, signal.SIGKILL))
+        until(lambda: "restored and run" in lab.mend("logs", name).stderr, "it has gone on")
+        with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):
+            pass
+        self.assertEqual(lab.mend("wait", name).returncode, 0)
+        self.assertEqual(lab.mend("logs", name).stdout, "".join(f"got {line}\n" for line in text.splitlines()) + "end\n")
 
 
 if __name__ == "__main__":

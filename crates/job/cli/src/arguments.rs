@@ -237,7 +237,7 @@ pub struct Ps {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  mend rm lmp-3f2a                                 this job and its checkpoints, for good
+  mend rm lmp-3f2a                                 this job, its checkpoints and its output, for good
   mend rm --ended                                  all jobs that do not run
   mend rm --ended --older 7d                       that ended at least 7 days ago; also 12h, 30m
 

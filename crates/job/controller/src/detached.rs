@@ -16,21 +16,20 @@
 use crate::error::RunError;
 use crate::spool::Spool;
 use mend_kernel::namespaces::{close_other_files, fork_and_run};
+use mend_kernel::signal_queue::SignalQueue;
 use mend_messages::daemon::Stream;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, setsid, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, setsid, waitpid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Bytes of messages that are kept until there is a spool.
 const MAX_EARLY_BYTES: usize = 1 << 20;
@@ -186,21 +185,31 @@ impl Drop for Carrier {
 pub fn start(controller: impl FnOnce() -> i32) -> io::Result<Started> {
     let input = standard_input()?;
     let (report, reporting) = io::pipe()?;
-    let child = fork_and_run(move || match detach(&input, reporting) {
-        Ok(_carrier) => controller(),
-        Err(error) => {
-            eprintln!("{}", mend_report::failure("mend", &format!("the job cannot be detached: {error}"), ""));
-            1
+    // From here on, so that none ends the caller alone.
+    let signals = Cell::new(Some(SignalQueue::new(&[Signal::INT.as_raw(), Signal::TERM.as_raw()])?));
+    let queue = &signals;
+    let child = fork_and_run(move || {
+        let session = setsid();
+        // What has come is the caller's to pass on.
+        drop(queue.take());
+        match session.map_err(io::Error::from).and_then(|_| detach(&input, reporting)) {
+            Ok(_carrier) => controller(),
+            Err(error) => {
+                eprintln!("{}", mend_report::failure("mend", &format!("the job cannot be detached: {error}"), ""));
+                1
+            }
         }
     })?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(accepted(report, child))
+    match signals.take() {
+        Some(signals) => accepted(report, child, &signals),
+        None => Ok(Started::Ended(1)),
+    }
 }
 
 /// Makes this process, just forked, a controller without a terminal.
 fn detach(input: &File, report: PipeWriter) -> io::Result<Carrier> {
     // SAFETY: this process was just forked and never returns to what its caller had open; `input` and `report` are all that it has itself.
     unsafe { close_other_files(&[input.as_fd(), report.as_fd()])? };
-    setsid()?;
     dup2_stdin(input)?;
     dup2_stdout(OpenOptions::new().write(true).open("/dev/null")?)?;
     let caller = fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
@@ -232,32 +241,49 @@ pub fn leaves_input() -> bool {
     fstat(rustix::stdio::stdin()).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo)
 }
 
-async fn accepted(report: PipeReader, controller: Pid) -> io::Result<Started> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let mut report = pipe::Receiver::from_owned_fd(report.into())?;
-    let mut id = String::new();
-    let reading = report.read_to_string(&mut id);
-    tokio::pin!(reading);
-    let given_up = tokio::select! {
-        read = &mut reading => { read?; None }
-        _ = interrupt.recv() => Some(Signal::INT),
-        _ = terminate.recv() => Some(Signal::TERM),
-    };
-    match given_up {
-        None if !id.is_empty() => return Ok(Started::Accepted(id)),
-        None => {}
-        // It may have ended.
-        Some(signal) => drop(kill_process(controller, signal)),
-    }
-    loop {
-        match waitpid(Some(controller), WaitOptions::empty()) {
-            Ok(Some((_, status))) => {
-                let by_signal = status.terminating_signal().map(|signal| 128 + signal);
-                return Ok(Started::Ended(status.exit_status().or(by_signal).unwrap_or(1)));
-            }
-            Ok(None) | Err(Errno::INTR) => {}
-            // This process was started with SIGCHLD ignored, so the exit code is gone.
-            Err(_) => return Ok(Started::Ended(1)),
+fn accepted(mut report: PipeReader, controller: Pid, signals: &SignalQueue) -> io::Result<Started> {
+    let mut given_up = next_signal(signals, &report)?;
+    if given_up.is_none() {
+        let mut id = String::new();
+        report.read_to_string(&mut id)?;
+        if !id.is_empty() {
+            return Ok(Started::Accepted(id));
         }
     }
+    // It ends without that, or is to.
+    let process = pidfd_open(controller, PidfdFlags::empty())?;
+    loop {
+        if let Some(signal) = given_up {
+            // It may have ended.
+            let _ = kill_process(controller, signal);
+        }
+        given_up = next_signal(signals, &process)?;
+        if given_up.is_none() {
+            return Ok(Started::Ended(exit_code(controller)));
+        }
+    }
+}
+
+/// Waits for a signal, or until there is something to read (`None`).
+fn next_signal(signals: &SignalQueue, or: &impl AsFd) -> io::Result<Option<Signal>> {
+    loop {
+        let mut both = [PollFd::new(signals, PollFlags::IN), PollFd::new(or, PollFlags::IN)];
+        match poll(&mut both, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let readable = !both[1].revents().is_empty();
+        match signals.next()?.and_then(|arrived| Signal::from_named_raw(arrived.signal)) {
+            None if readable => return Ok(None),
+            None => {}
+            signal => return Ok(signal),
+        }
+    }
+}
+
+/// Of a process that has ended, as a shell has it.
+fn exit_code(process: Pid) -> i32 {
+    // It is gone if this process was started with SIGCHLD ignored.
+    let Ok(Some((_, status))) = waitpid(Some(process), WaitOptions::empty()) else { return 1 };
+    status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(1)
 }

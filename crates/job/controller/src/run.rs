@@ -28,7 +28,7 @@ use mend_job::Job;
 use mend_job::event::{Effect, Event, FreeSpace, NodeLoss, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
 use mend_job::healing::{Healing, Verdict};
 use mend_job::input::InputAt;
-use mend_job::roster::RankPhase;
+use mend_job::phase::RankPhase;
 use mend_job::setup::Setup;
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;

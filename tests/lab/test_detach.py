@@ -439,7 +439,10 @@ class Heals(Counts):
         for times in (1, 2):
             lab.kill_daemon(lab.places(name)[0])
             goes_on = lambda: lab.mend("logs", name, "--stderr").stderr.count("restored and run") == times
-            until(goes_on, f"it has gone on {times} times")
+            try:
+                until(goes_on, f"it has gone on {times} times")
+            except Failed as error:
+                raise Failed(f"{error}\n{lab.mend('logs', name, '--stderr').stderr}\n{lab.mend('log', name).stdout}") from None
             self.assertIsNone(waiting.poll())
             lab.verb("checkpoint", name)
         self.touch("go")

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::attach::Attach;
+use crate::journal::Log;
 use crate::logs::Logs;
 use crate::wait::Wait;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -264,27 +265,6 @@ fn age(text: &str) -> Result<Duration, String> {
     let length = text.parse().and_then(|span: jiff::Span| span.to_duration(jiff::SpanRelativeTo::days_are_24_hours())).ok();
     let length = length.and_then(|length| Duration::try_from(length).ok());
     length.ok_or_else(|| format!("`{text}` is no time: write for example 7d, 12h, 30m or 90s"))
-}
-
-/// `mend log`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  mend log                                         of the job that runs, or ended last
-  mend log lmp-3f2a --follow                       print new events as they happen, to the job's end
-  mend log --json | jq '.[-1].data.cause'          why it ended
-
-Times are UTC. In JSON an event has a number (seq), a time (at, microseconds since 1970), a name (event), data and a \
-sentence (text), and a node and a rank if it is about one. With --follow each event is a line; else all are an array.")]
-pub struct Log {
-    /// The job; default: the only one there is
-    pub job: Option<String>,
-    /// Print new events as they happen, to the job's end
-    #[arg(short, long)]
-    pub follow: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// How a timeline is drawn.

@@ -1,8 +1,8 @@
 //! `mend log`: what happened to a job, and what `ps` and `checkpoints` read from its journal.
 
-use crate::arguments::Log;
 use crate::failure::Failure;
 use crate::report;
+use clap::Args;
 use mend_controller::journal_file::{self, Journal, JournalError};
 use mend_controller::record::{self, JobDirectory};
 use mend_journal::event::{Asker, Event};
@@ -14,6 +14,27 @@ use std::time::Duration;
 
 /// Between two looks at a journal that is followed.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
+
+/// `mend log`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend log                                         of the job that runs, or ended last
+  mend log lmp-3f2a --follow                       print new events as they happen, to the job's end
+  mend log --json | jq '.[-1].data.cause'          why it ended
+
+Times are UTC. In JSON an event has a number (seq), a time (at, microseconds since 1970), a name (event), data and a \
+sentence (text), and a node and a rank if it is about one. With --follow each event is a line; else all are an array.")]
+pub struct Log {
+    /// The job; default: the only one there is
+    pub job: Option<String>,
+    /// Print new events as they happen, to the job's end
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 impl From<JournalError> for Failure {
     fn from(error: JournalError) -> Self {

@@ -3,8 +3,8 @@
 use super::{Seed, keep};
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Tracking,
-    Unasked, Unwritten, Welcome, Written,
+    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent,
+    Tracking, Unasked, Unwritten, Welcome, Written,
 };
 use mend_messages::control::{
     Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, Precopied, RankStatus, StopReason,

@@ -12,6 +12,32 @@ const READ_WRITE: usize = 0o2_000_002; // O_RDWR | O_CLOEXEC
 const READ_ONLY: usize = 0o2_000_000;
 const LOCK_EX: usize = 2;
 
+/// Nobody turns the counter while this lives: a thread that may have any id must not get one that another rank is about to get.
+pub struct Unturned {
+    namespace: Option<usize>,
+}
+
+impl Unturned {
+    /// Waits until whoever turns it is done. Where there is no lock to be had, nobody can turn it.
+    pub fn wait() -> Self {
+        let namespace = open(NAMESPACE, READ_ONLY);
+        if let Some(namespace) = namespace {
+            // SAFETY: an open descriptor.
+            let _ = unsafe { sys::call(sys::FLOCK, [namespace, LOCK_EX, 0, 0, 0, 0]) };
+        }
+        Self { namespace }
+    }
+}
+
+impl Drop for Unturned {
+    fn drop(&mut self) {
+        if let Some(namespace) = self.namespace {
+            // And the lock.
+            close(namespace);
+        }
+    }
+}
+
 /// The counter, and what it was.
 pub struct Counter {
     file: usize,

@@ -6,7 +6,7 @@
 
 use crate::clone::{self, CLONE_SETTLS, CloneArguments, clone_thread};
 use crate::companion::Companion;
-use crate::counter::Counter;
+use crate::counter::{Counter, Unturned};
 use crate::credentials;
 use crate::report::fail;
 use crate::zone;
@@ -248,6 +248,7 @@ unsafe extern "C" fn enter(start: *const Start) -> ! {
 
 /// In a process that goes back to an image in place: makes the agent's thread, with an id of the kernel's choice. All others are there.
 pub fn make_agent(threads: impl Iterator<Item = Thread>) {
+    let _unturned = Unturned::wait();
     for thread in threads.filter(|thread| thread.flags & thread::AGENT != 0) {
         let mut making = Making::new(Thread { tid: ANY_ID, ..thread });
         let result = making.make(false, None);

@@ -45,12 +45,12 @@ mod tests {
             match name {
                 "sse3" => "pni",
                 "lzcnt" => "abm",
-                "prefetchw" => "3dnowprefetch",
                 _ => return name.to_owned(),
             }
             .to_owned()
         };
-        for (name, _) in NAMES {
+        // The kernel takes this one for granted on some processors, whatever CPUID says: elsewhere the instruction does nothing.
+        for (name, _) in NAMES.iter().filter(|(name, _)| *name != "prefetchw") {
             let there = here.features.names().any(|found| found == *name);
             assert!(there || !flags.contains(&&*renamed(name)), "{name}: {there}");
         }

@@ -127,7 +127,7 @@ fn damage_is_told_apart() {
     let good = fs::read_to_string(&file).unwrap();
     fs::write(&file, good.replace("\"number\": 1", "\"number\": 2")).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Damaged { .. })));
-    fs::write(&file, good.replace("\"format\": 3", "\"format\": 9")).unwrap();
+    fs::write(&file, good.replace(&format!("\"format\": {FORMAT}"), "\"format\": 9")).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Format { format: 9, .. })));
     fs::write(&file, &good[..good.len() / 2]).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Damaged { .. })));

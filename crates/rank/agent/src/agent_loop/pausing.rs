@@ -42,14 +42,17 @@ impl Agent {
             }
             stage => {
                 // No thread may stand still that holds what the agent needs.
-                let (allocator, fabric) = (HeldAllocator::hold(), self.network.freeze());
+                // The fabric first, as a save does: a thread in it may need the allocator.
+                let fabric = self.network.freeze();
+                let allocator = HeldAllocator::hold();
                 match park(PARK_LIMIT) {
                     Ok(parked) => {
                         std::mem::forget((allocator, fabric));
                         ManuallyDrop::new(parked)
                     }
                     Err(error) => {
-                        drop((allocator, fabric));
+                        drop(allocator);
+                        drop(fabric);
                         self.stage = stage;
                         return self.link.send(&fail(with_causes(&error)));
                     }

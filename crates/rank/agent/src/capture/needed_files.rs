@@ -1,10 +1,11 @@
 //! What a node must have for the rank to go on there: the files and directories that the rank maps and has open, and the kernel's vdso.
 //!
-//! What an image brings with it is left out: memory with a name, files in the rank's `/dev/shm`, deleted files, pipes, sockets. So is what
+//! What an image brings with it is left out: memory with a name, what is in the rank's `/dev/shm`, deleted files, pipes, sockets. So is what
 //! every node has by itself: files in `/proc` and `/sys`, harmless devices.
 
 use crate::descriptors::{Descriptors, PathKind, What};
 use crate::memory::layout::Layout;
+use crate::memory::maps::NODE_MEMORY;
 use mend_image::record::object;
 use mend_messages::needs::{FileUsage, MAX_FILES, NeededFile};
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ pub(crate) fn files(layout: &Layout, descriptors: &Descriptors) -> Vec<NeededFil
     // A directory that has another name by now is an obstacle, and named as one.
     let working = std::fs::read_link("/proc/self/cwd").ok().and_then(|path| path.into_os_string().into_string().ok());
     files.extend(working.map(|path| NeededFile { path, usage: FileUsage::Directory }));
+    files.retain(|file| !file.path.starts_with(NODE_MEMORY));
     files.truncate(MAX_FILES);
     files
 }

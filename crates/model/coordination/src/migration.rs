@@ -424,7 +424,8 @@ impl Migration {
     /// The target refused, or its node died.
     pub fn target_failed(&mut self, now_us: u64, failure: Failure) -> Vec<Action> {
         match self.state {
-            State::Suspending => {
+            // A target that is gone would be asked in vain.
+            State::Inspecting | State::Suspending => {
                 self.failure.get_or_insert(failure);
                 Vec::new()
             }

@@ -150,7 +150,7 @@ impl Features {
 
     /// Those that are in either set.
     #[must_use]
-    pub fn and(self, more: Self) -> Self {
+    pub fn with(self, more: Self) -> Self {
         Self([self.0[0] | more.0[0], self.0[1] | more.0[1]])
     }
 
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(named("").to_string(), "");
         assert_eq!(Features::named("avx2,avx3"), Err("avx3"));
         assert_eq!(Features::named("AVX2"), Err("AVX2"));
-        assert!(NAMES.iter().all(|(name, _)| Features([0; 2]).and(named("all")).without(named(name)) != named("all")));
+        assert!(NAMES.iter().all(|(name, _)| Features([0; 2]).with(named("all")).without(named(name)) != named("all")));
         for (bit, (name, _)) in NAMES.iter().enumerate() {
             assert_eq!(named(name).names().collect::<std::vec::Vec<_>>(), [*name], "bit {bit}");
         }

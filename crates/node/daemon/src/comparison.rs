@@ -4,26 +4,22 @@
 //! Faults assumed: file systems are slow or hang, so this runs in a thread of its own and the controller waits only so long; files change
 //! meanwhile, which the restorer finds; paths are of any length and lead anywhere, so nothing but regular files is opened.
 
-use mend_image::record::object;
+use mend_kernel::sample::Sample;
+use mend_kernel::vdso;
 use mend_messages::needs::{Difference, FileDifference, FileUsage, MAX_DIFFERENCES, NeededFile, NodeNeeds};
 use rustix::fs::OFlags;
 use std::fs::{File, Metadata, OpenOptions, metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 /// What is not the same here, the first of it.
 pub fn differences(needs: &NodeNeeds) -> Vec<Difference> {
     let release = || rustix::system::uname().release().to_string_lossy().into_owned();
-    let other_kernel = needs.vdso.is_some_and(|vdso| own_vdso().is_some_and(|own| own != vdso));
+    // Where it is not known here the restorer will tell.
+    let other_kernel = needs.vdso.is_some_and(|vdso| vdso::identity().is_some_and(|own| own != vdso));
     let kernel = other_kernel.then(|| Difference::Kernel { release: release() });
     let file = |file: &NeededFile| Some(Difference::File { path: file.path.clone(), what: differs(file)? });
     kernel.into_iter().chain(needs.files.iter().filter_map(file)).take(MAX_DIFFERENCES).collect()
-}
-
-/// `None`: it is not known here, and the restorer will tell.
-fn own_vdso() -> Option<(u64, u64)> {
-    mend_kernel::vdso::bytes().ok()?.map(|bytes| (xxh3_64(&bytes), bytes.len() as u64))
 }
 
 fn differs(file: &NeededFile) -> Option<FileDifference> {
@@ -68,18 +64,14 @@ fn open(path: &str) -> io::Result<File> {
 fn look(path: &str) -> io::Result<(Metadata, u64)> {
     let file = open(path)?;
     let found = file.metadata()?;
-    let mut piece = vec![0; object::SAMPLE.min(found.len()) as usize];
-    let mut sample = Xxh3::new();
-    for at in [0, found.len() - piece.len() as u64] {
-        file.read_exact_at(&mut piece, at)?;
-        sample.update(&piece);
-    }
-    Ok((found, sample.digest()))
+    let hash = Sample::of(&file, found.len())?.hash;
+    Ok((found, hash))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
     use std::time::{Duration, SystemTime};
 
     fn mapped(path: &str, elf: bool) -> NeededFile {
@@ -127,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_compared_and_not_all_is_told() {
-        let own = own_vdso();
+        let own = vdso::identity();
         assert_eq!(differences(&NodeNeeds { vdso: own, ..NodeNeeds::default() }), []);
         let absent = |number: usize| NeededFile { path: format!("/no/such/{number}"), usage: FileUsage::Written };
         let needs = NodeNeeds { vdso: Some((1, 2)), files: (0..20).map(absent).collect(), ..NodeNeeds::default() };

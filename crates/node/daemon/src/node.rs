@@ -85,12 +85,12 @@ pub struct JobRegistration {
 impl Node {
     /// Features that no rank of a job needs here: nobody uses them.
     pub fn unused_features(&self, job: &JobIntroduction) -> Features {
-        self.hidden_features.and(job.unused_features)
+        self.hidden_features.with(job.unused_features)
     }
 
     /// What the processor offers to a job's ranks. What they do not use they need not find.
     pub fn processor_for(&self, job: &JobIntroduction) -> Cpu {
-        let features = self.processor.features.without(self.hidden_features).and(job.unused_features);
+        let features = self.processor.features.without(self.hidden_features).with(job.unused_features);
         Cpu { features, ..self.processor }
     }
 

@@ -9,7 +9,7 @@
 //! next life has other ranks here, or none.
 
 use crate::agents::{AgentEvent, AgentId, AgentLink, AgentSocket};
-use crate::rank::PausedProcess;
+use crate::rank::RankProcess;
 use crate::shared_memory::SharedMemory;
 use crate::supervisor::namespace::SharedNamespace;
 use mend_messages::daemon::JobIntroduction;
@@ -30,7 +30,7 @@ pub struct PausedRank {
     /// How to speak to it.
     pub link: AgentLink,
     /// Its process.
-    pub process: PausedProcess,
+    pub process: RankProcess,
 }
 
 /// What is left of a life of a job. Dropping it ends all its processes.

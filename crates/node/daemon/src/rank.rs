@@ -14,7 +14,7 @@
 mod in_place;
 
 use self::in_place::send_back;
-pub use self::in_place::{NotInPlace, PausedProcess};
+pub use self::in_place::{NotInPlace, RankProcess};
 use crate::agents::AgentLink;
 use crate::channels::{OurEnds, open_channels};
 use crate::failure::RankFailure;
@@ -66,7 +66,7 @@ pub enum Command {
     /// The restored agent reported this failure.
     Abandon(String),
     /// Its agent has parked the rank: give its process out. Without an answer there is none.
-    Pause(oneshot::Sender<PausedProcess>),
+    Pause(oneshot::Sender<RankProcess>),
 }
 
 /// What the job needs to know of a rank's life; everything else goes to the controller directly.
@@ -105,7 +105,7 @@ pub enum RankOrigin {
     /// An image.
     Restore(Box<Restoration>),
     /// An image, to which its paused process goes back.
-    RollBack(Box<Restoration>, Box<PausedProcess>, AgentLink),
+    RollBack(Box<Restoration>, Box<RankProcess>, AgentLink),
 }
 
 /// What a rank's task works with.
@@ -182,40 +182,42 @@ async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Comm
             }
         }
     };
-    let (mut launch, agentless, mut building, paused) = tokio::select! {
+    let (launch, agentless, mut building, paused) = tokio::select! {
         prepared = preparing => prepared?,
         () = collect(&mut context.commands, &mut held) => return Ok(None),
     };
     let piped = context.fed || building.as_ref().is_some_and(|building| building.uses(Role::Stdin));
     let (ours, theirs) = open_channels(piped).map_err(RankFailure::Channels)?;
-    if let Some((paused, agent)) = paused
-        && let Some(mut building) = building.take()
-    {
-        send_back(&mut building, &launch, theirs, &agent).map_err(RankFailure::Channels)?;
-        let PausedProcess { launch, link, process_events, sender } = paused;
-        // It runs already; what was said of it before comes first.
-        let _ = sender.send(ProcessEvent::Supervisor(Event::Running));
-        let (phase, in_place, building) = (Phase::Launching, true, Some(building));
-        let (agentless, ours, pipes, deadline) = (None, Some(ours), None, None);
-        return Ok(Some(RankTask {
-            phase,
-            in_place,
-            launch,
-            agentless,
-            link,
-            process_events,
-            sender,
-            building,
-            ours,
-            pipes,
-            held,
-            deadline,
-        }));
-    }
-    let files: Vec<OwnedFd> = match &mut building {
-        None => theirs.into_iter().map(|(_, end)| end).collect(),
-        Some(building) => building.descriptors(theirs).map_err(RankFailure::Channels)?,
+    let in_place = paused.is_some();
+    let process = match (paused, &mut building) {
+        (Some((paused, agent)), Some(building)) => {
+            send_back(building, &launch, theirs, &agent).map_err(RankFailure::Channels)?;
+            // It runs already; what was said of it before comes first.
+            let _ = paused.sender.send(ProcessEvent::Supervisor(Event::Running));
+            paused
+        }
+        (_, None) => launch_process(context, launch, theirs.into_iter().map(|(_, end)| end).collect()).await?,
+        (None, Some(building)) => launch_process(context, launch, building.descriptors(theirs).map_err(RankFailure::Channels)?).await?,
     };
+    let RankProcess { launch, link, process_events, sender } = process;
+    Ok(Some(RankTask {
+        phase: Phase::Launching,
+        in_place,
+        launch,
+        agentless,
+        link,
+        process_events,
+        sender,
+        building,
+        ours: Some(ours),
+        pipes: None,
+        held,
+        deadline: None,
+    }))
+}
+
+/// Starts a supervisor, which starts the process; `files` belong to the numbers in `launch`.
+async fn launch_process(context: &RankContext, mut launch: Launch, files: Vec<OwnedFd>) -> Result<RankProcess, RankFailure> {
     launch.shared_memory.clone_from(&context.shared_memory);
     launch.open_files = context.open_files;
     let namespace = if launch.shared { context.namespace.descriptor().await } else { None };
@@ -232,21 +234,7 @@ async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Comm
         }
         let _ = from_supervisor.send(ProcessEvent::SupervisorGone);
     });
-    let phase = Phase::Launching;
-    Ok(Some(RankTask {
-        phase,
-        in_place: false,
-        launch,
-        agentless,
-        link,
-        process_events,
-        sender,
-        building,
-        ours: Some(ours),
-        pipes: None,
-        held,
-        deadline: None,
-    }))
+    Ok(RankProcess { launch, link, process_events, sender })
 }
 
 /// Takes commands until the rank is released. Cancel safe: what was taken is in `held`.
@@ -277,7 +265,7 @@ enum Transition {
     Failed(RankFailure),
     Ended(ExitStatus),
     Released,
-    Paused(oneshot::Sender<PausedProcess>),
+    Paused(oneshot::Sender<RankProcess>),
 }
 
 /// Everything that carries bytes from and to the process.

@@ -14,6 +14,7 @@ pub mod processor;
 pub mod procmap;
 pub mod program;
 pub mod raw;
+pub mod sample;
 pub mod signal_queue;
 pub mod slice;
 pub mod soft_dirty;

@@ -19,6 +19,12 @@ pub fn bytes() -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
+/// Its hash and its length, as images have them (`mend_image::Header`); `None` if this process has none, or may not read it.
+#[must_use]
+pub fn identity() -> Option<(u64, u64)> {
+    bytes().ok()?.map(|bytes| (xxhash_rust::xxh3::xxh3_64(&bytes), bytes.len() as u64))
+}
+
 fn range(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))

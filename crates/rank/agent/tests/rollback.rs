@@ -91,28 +91,7 @@ for i in range(1, 100000):
 
 #[test]
 fn python_goes_back() {
-    const PROGRAM: &str = r#"
-import threading, time, queue, os, sys
-q = queue.Queue()
-seen = []
-def consume():
-    while True:
-        item = q.get()
-        if item is None: return
-        seen.append(item)
-t = threading.Thread(target=consume); t.start()
-d = {}
-for i in range(1, 121):
-    d[i] = [str(k) for k in range(i * 10)]
-    q.put(i)
-    time.sleep(0.03)
-    assert all(len(d[k]) == k * 10 for k in d) and len(d) == i
-    print("tick", i, flush=True)
-q.put(None); t.join()
-assert seen == list(range(1, 121))
-import json, decimal, subprocess
-print(subprocess.run(["/bin/echo", "OK"], capture_output=True, text=True).stdout, end="")
-"#;
+    const PROGRAM: &str = include_str!("apps/consumer.py");
     let rank = Rank::start(5005, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
     rollbacks(rank, &["tick 5", "tick 15", "tick 25"]);
 }

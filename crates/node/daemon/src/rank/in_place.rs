@@ -11,9 +11,9 @@ use crate::supervisor::{RankSupervisor, send_files};
 use mend_messages::daemon::FromDaemon;
 use tokio::sync::{mpsc, oneshot};
 
-/// The process of a paused rank. Dropping it ends all processes of the rank.
+/// The process of a rank, with who watches it. Dropping it ends all processes of the rank.
 #[derive(Debug)]
-pub struct PausedProcess {
+pub struct RankProcess {
     pub(super) launch: Launch,
     pub(super) link: RankSupervisor,
     pub(super) process_events: mpsc::UnboundedReceiver<ProcessEvent>,
@@ -42,7 +42,7 @@ pub(super) fn send_back(building: &mut Building, launch: &Launch, ends: RankEnds
 
 impl RankTask {
     /// The rank is parked: what it wrote goes its way, and its process to whoever keeps it.
-    pub(super) async fn paused(mut self, context: &RankContext, taker: oneshot::Sender<PausedProcess>) {
+    pub(super) async fn paused(mut self, context: &RankContext, taker: oneshot::Sender<RankProcess>) {
         let Some(mut pipes) = self.pipes.take().filter(|_| self.phase == Phase::Running) else { return self.end().await };
         let left = match pipes.stdin.take() {
             Some(feed) => feed.stop().await,
@@ -57,6 +57,6 @@ impl RankTask {
         }
         let Self { launch, link, process_events, sender, .. } = self;
         // Nobody takes it any more: it ends.
-        let _ = taker.send(PausedProcess { launch, link, process_events, sender });
+        let _ = taker.send(RankProcess { launch, link, process_events, sender });
     }
 }

@@ -79,8 +79,11 @@ pub(crate) fn inspect(
                 }
                 fingerprints.tidy();
                 if wanted {
-                    *needs =
-                        NodeNeeds { files: needed_files::files(&layout, descriptors), vdso: needed_files::vdso(), ..NodeNeeds::default() };
+                    *needs = NodeNeeds {
+                        files: needed_files::files(&layout, descriptors),
+                        vdso: mend_kernel::vdso::identity(),
+                        ..NodeNeeds::default()
+                    };
                 }
             }
         }

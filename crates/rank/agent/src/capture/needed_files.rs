@@ -9,7 +9,6 @@ use crate::memory::maps::NODE_MEMORY;
 use mend_image::record::object;
 use mend_messages::needs::{FileUsage, MAX_FILES, NeededFile};
 use std::collections::BTreeSet;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Files that are mapped and open, and the working directory.
 pub(crate) fn files(layout: &Layout, descriptors: &Descriptors) -> Vec<NeededFile> {
@@ -65,9 +64,4 @@ fn open(descriptors: &Descriptors) -> Vec<NeededFile> {
         }
     }
     found
-}
-
-/// The kernel's vdso as images have it: its hash and its length.
-pub(crate) fn vdso() -> Option<(u64, u64)> {
-    mend_kernel::vdso::bytes().ok()?.map(|bytes| (xxh3_64(&bytes), bytes.len() as u64))
 }

@@ -5,14 +5,14 @@
 
 use crate::descriptors::table;
 use mend_image::record::{Object, object};
+use mend_kernel::sample::Sample;
 use rustix::fd::FromRawFd;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::fs::{File, Metadata, metadata};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use xxhash_rust::xxh3::Xxh3;
+use std::os::unix::fs::MetadataExt;
 
 /// Seconds after a change that another one may bear the same time: the clock of a file system ticks, and a server has one of its own.
 const MAX_CLOCK_TICK_S: i64 = 2;
@@ -94,23 +94,16 @@ impl DescribedFiles<'_> {
 
 fn fingerprint(file: &File, metadata: &Metadata) -> io::Result<Object> {
     let size = metadata.len();
-    let mut sample = Xxh3::new();
-    let mut piece = vec![0; object::SAMPLE.min(size) as usize];
-    file.read_exact_at(&mut piece, 0)?;
-    sample.update(&piece);
-    let elf = if piece.starts_with(b"\x7fELF") { object::ELF } else { 0 };
-    let tail = size - piece.len() as u64;
-    file.read_exact_at(&mut piece, tail)?;
-    sample.update(&piece);
+    let Sample { hash, elf } = Sample::of(file, size)?;
     Ok(Object {
-        flags: elf,
+        flags: if elf { object::ELF } else { 0 },
         text: 0,
         text_length: 0,
         mode: metadata.mode(),
         size,
         mtime: metadata.mtime(),
         mtime_ns: metadata.mtime_nsec() as u64,
-        sample: sample.digest(),
+        sample: hash,
     })
 }
 

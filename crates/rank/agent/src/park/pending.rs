@@ -5,8 +5,9 @@
 //! difference (rt_sigqueueinfo(2)), so parked threads do it when the agent asks.
 
 use crate::park::{Parked, Slot};
-use crate::process::tasks::{self, Task};
+use crate::process::tasks::Task;
 use mend_kernel::threads::PARK_SIGNAL;
+use std::collections::HashMap;
 
 /// `siginfo_t`.
 pub(crate) type Info = [u32; 32];
@@ -63,14 +64,14 @@ impl Pending {
     }
 }
 
-/// Takes all pending signals, for good.
-pub(crate) fn discard(parked: &Parked) {
+/// Takes all pending signals, for good. `tasks`: the threads, by their ids.
+pub(crate) fn discard(parked: &Parked, tasks: &HashMap<i32, Task>) {
     let process = rustix::process::getpid().as_raw_nonzero().get();
     for slot in parked.threads() {
         let mine = |(own, shared)| if slot.tid == process { own | shared } else { own };
-        let Some(task) = tasks::of_thread(slot.tid) else { continue };
+        let Some(task) = tasks.get(&slot.tid) else { continue };
         for _ in 0..MAX_SIGNALS {
-            if next_of(parked, slot, task, mine).is_none() {
+            if next_of(parked, slot, *task, mine).is_none() {
                 break;
             }
         }

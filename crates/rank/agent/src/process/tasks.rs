@@ -1,6 +1,7 @@
 //! Threads as `/proc/self/task` shows them. No call here uses the C library's malloc: threads may be parked inside it.
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir, RawDirEntry, open};
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
@@ -69,9 +70,9 @@ pub(crate) fn list() -> io::Result<Vec<Task>> {
     Ok(numbers_in("/proc/self/task")?.into_iter().map(|outer| Task { outer }).collect())
 }
 
-/// The thread with this id, as the process itself sees it. In a restored process its number in `/proc` may be another than it was.
-pub(crate) fn of_thread(tid: i32) -> Option<Task> {
-    list().ok()?.into_iter().find(|task| task.identify().is_some_and(|(found, _)| found == tid))
+/// All threads by their ids as the process itself sees them. In a restored process their numbers in `/proc` may be others than they were.
+pub(crate) fn by_thread() -> io::Result<HashMap<i32, Task>> {
+    Ok(list()?.into_iter().filter_map(|task| Some((task.identify()?.0, task))).collect())
 }
 
 impl Task {

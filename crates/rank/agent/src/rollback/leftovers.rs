@@ -2,7 +2,8 @@
 
 use crate::park::Parked;
 use crate::park::pending;
-use crate::process::{scheduling, tasks, timers};
+use crate::process::tasks::{self, Task};
+use crate::process::{scheduling, timers};
 
 /// Takes away what can be taken away: POSIX timers, pending signals, scheduling of the threads' own. What is, by name, for good.
 ///
@@ -10,11 +11,11 @@ use crate::process::{scheduling, tasks, timers};
 /// What the program has made its own since that the kernel does not take back.
 pub(crate) fn clear(parked: &Parked) -> Result<(), String> {
     timers::delete_all();
-    pending::discard(parked);
+    let tasks = tasks::by_thread().map_err(|error| format!("the list of threads cannot be read: {error}"))?;
+    pending::discard(parked, &tasks);
     scheduling::reset(parked.threads().map(|slot| slot.tid));
     for slot in parked.threads() {
-        let (no_new_privileges, permitted) =
-            tasks::of_thread(slot.tid).and_then(|task| task.privileges()).ok_or("a thread cannot be examined")?;
+        let (no_new_privileges, permitted) = tasks.get(&slot.tid).and_then(Task::privileges).ok_or("a thread cannot be examined")?;
         let saved = &slot.registration.attributes;
         if (no_new_privileges && !saved.gains_no_privileges()) || permitted & saved.permitted() != saved.permitted() {
             return Err(format!("thread {} has given up privileges since", slot.tid));

@@ -12,6 +12,7 @@ use mend_messages::control::{
 use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreSource, Resumption, Stream, ToDaemon};
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
+use mend_messages::health::{Grade, Milli, NodeHealth, NodeReport, Reading, Unread};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::needs::{Difference, FileDifference, FileUsage, NeededFile, NodeNeeds};
 use mend_messages::report::Report;
@@ -49,6 +50,34 @@ fn map() -> JobMap {
     let address = FabricAddress { tcp: address(), unix: "mend-fabric-0".into() };
     let entry = |rank, open| MapEntry { rank, node: rank, generation: 2, open, address: open.then(|| address.clone()) };
     JobMap { version: 3, entries: vec![entry(0, true), entry(1, false)] }
+}
+
+fn health() -> NodeHealth {
+    NodeHealth { grade: Grade::Low, left_ms: Some(5000), why: "bmc:CPU Temp is 91 °C, low mark 85".into() }
+}
+
+fn node_report() -> NodeReport {
+    let reading = |marks, grade, left_ms: Option<u64>| Reading {
+        sensor: "bmc:CPU Temp".into(),
+        value: Milli(91_000),
+        unit: "°C".into(),
+        marks,
+        grade,
+        per_minute: left_ms.map(|_| Milli(-3)),
+        left_ms,
+        age_ms: 900,
+    };
+    let unread = |failed| Unread { source: "plugin:/etc/mend/nhc".into(), error: "it took longer than 10 s and was killed".into(), failed };
+    NodeReport {
+        name: "node1".into(),
+        watched: true,
+        health: health(),
+        room: NodeRoom { memory: 1 << 30, processors: 64, load: 150 },
+        memory: 1 << 40,
+        ranks: 3,
+        readings: vec![reading(Some((Milli(85_000), Milli(95_000))), Grade::Low, Some(5000)), reading(None, Grade::Well, None)],
+        unread: vec![unread(true), unread(false)],
+    }
 }
 
 fn address() -> SocketAddr {
@@ -396,7 +425,7 @@ fn to_daemon() -> Vec<ToDaemon> {
     ]);
     all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));
     let resumption = Resumption { identity: [8; 16], epoch: 1_764_021_600_000_000, session: [5; 16], delivered: 300 };
-    all.extend([ToDaemon::Signal(-15), ToDaemon::Pause, ToDaemon::End, ToDaemon::Ping, ToDaemon::Resume(resumption)]);
+    all.extend([ToDaemon::Signal(-15), ToDaemon::Pause, ToDaemon::End, ToDaemon::Ping, ToDaemon::Resume(resumption), ToDaemon::Look]);
     all
 }
 
@@ -449,6 +478,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     all.push(FromDaemon::PrecopyFailed { rank: 1, error: "the receiver is gone".into(), hint: "try again".into() });
     all.extend(reports().into_iter().map(|report| FromDaemon::Report { rank: 1, report }));
     all.extend([FromDaemon::Resumed { delivered: 299 }, FromDaemon::Paused { ranks: vec![0, 2] }, FromDaemon::Left]);
+    all.extend([FromDaemon::Health(health()), FromDaemon::Seen(Box::new(node_report()))]);
     all
 }
 

@@ -5,6 +5,7 @@ use mend_job::event::{Event, NodeLoss};
 use mend_messages::agent::{ImageId, Request};
 use mend_messages::control::Ask;
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
+use mend_messages::health::{Leaving, NodeHealth};
 use mend_messages::job::Rank;
 use mend_messages::tier::TierOrder;
 use mend_policy::retention::Bounds;
@@ -39,6 +40,17 @@ pub enum Fault {
     Unstuck(usize, Rank, u64),
 }
 
+/// What becomes of a node.
+#[derive(Clone, Debug)]
+pub enum Condition {
+    /// Its daemon finds this.
+    Health(NodeHealth),
+    /// The batch system drains it, or does not any more.
+    BatchSystem(Option<Leaving>),
+    /// An administrator drains it, or does not any more.
+    Administrator(bool),
+}
+
 /// Something that is on its way.
 #[derive(Clone, Debug)]
 pub enum Coming {
@@ -64,6 +76,7 @@ pub enum Coming {
     Effect { life: u64, event: Box<Event> },
     Upkeep { life: u64, bounds: Option<Bounds> },
     Fault(Fault),
+    Condition(usize, Condition),
     Verb(Ask),
     Revive,
 }

@@ -52,7 +52,7 @@ impl Story {
             },
             Record::CheckpointFailed { checkpoint, .. } => Self::ends(checkpoints, *checkpoint, false, "checkpoint"),
             Record::MigrationUndone { rank, .. } => Self::ends(migrations, *rank, false, "the migration of rank"),
-            Record::NodeLost { .. } | Record::Cause(_) => Ok(()),
+            Record::NodeLost { .. } | Record::NowhereToGo { .. } | Record::Cause(_) => Ok(()),
         }
     }
 

@@ -90,6 +90,11 @@ pub(crate) fn record(journal: &mut Journal, names: &Names, alive: &[NodeIndex], 
                 Event::MigrationUndone { code, error: cut(error), hint: cut(hint), lacks: lack_of(&failure) },
             );
         }
+        Record::NowhereToGo { node, by, ranks, failure } => {
+            let (error, hint) = names.failure(&failure, alive);
+            let event = Event::NowhereToGo { by, ranks: ranks.into_iter().collect(), error: cut(error), hint: cut(hint) };
+            journal.record_of(name(Some(node)), None, event);
+        }
         Record::Cause(cause) => journal.cause(cause),
     }
 }

@@ -8,6 +8,7 @@
 //! Invariant: every effect that has an answer is answered, before anything else is told to the machine.
 
 use crate::detached;
+use crate::drained;
 use crate::error::RunError;
 use crate::input::InputReader;
 use crate::job_link::{Lost, NodeEvent};
@@ -324,6 +325,14 @@ impl Running {
                 let result = upkeep::remove_by_hand(&self.shell.record.checkpoints, &numbers);
                 let result = result.map_err(|error| Trouble { error: with_causes(&error), hint: error.hint() });
                 return Some(Event::Removed { asker, result });
+            }
+            Effect::ListDrained => {
+                // Where that cannot be looked up, no move is made on what is not known: it is tried again.
+                let names = drained::list().map(|names| names.into_iter().collect());
+                return Some(Event::Drained(names.unwrap_or_else(|error| {
+                    tracing::warn!(error = with_causes(&error), "drained nodes cannot be listed");
+                    self.shell.names.nodes.clone()
+                })));
             }
             Effect::List => return Some(Event::Listed(manifest::numbers(&self.shell.record.checkpoints))),
             Effect::StartUpkeep { bounds, weighed } => {

@@ -12,6 +12,7 @@ use mend_messages::agent::Unasked;
 use mend_messages::control::{Answer, CheckpointDone, Explanation, JobStatus, RankStatus};
 use mend_messages::daemon::ExitStatus;
 use mend_messages::files::KeptFile;
+use mend_messages::health::LeaveReason;
 use mend_messages::job::NodeIndex;
 use mend_messages::needs::{Difference, FileDifference};
 use mend_messages::tier::{NodeStore, Tier};
@@ -43,6 +44,10 @@ pub fn loss(how: &NodeLoss) -> String {
         NodeLoss::Broken(why) | NodeLoss::Gone(why) => why.clone(),
         NodeLoss::Left => "it left the job".into(),
     }
+}
+
+fn listed(ranks: &[u32]) -> String {
+    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn gone(how: Gone) -> &'static str {
@@ -184,10 +189,14 @@ impl Names {
                 format!("its nodes are {}; name more with --spares when you start it", names()),
             ),
             Failure::NodeIsLost { node } => (format!("node {} is lost", self.node(*node)), format!("alive: {}", names())),
+            Failure::TakesNone { node } => (
+                format!("node {} takes no ranks: those on it are to leave", self.node(*node)),
+                "`mend node ls` says why; name another node".into(),
+            ),
             Failure::ThereAlready { rank, node } => plain(format!("rank {rank} is on {} already", self.node(*node))),
             Failure::NoOtherNode => (
                 "the job has no other node that takes ranks".into(),
-                "name spares with --spares when you start it; `mend drain` lists nodes that take none".into(),
+                "name spares with --spares when you start it; `mend node ls` lists nodes, and which take none".into(),
             ),
             Failure::NoRoom { rank, node, needs, left } => (
                 format!("rank {rank} takes {}, and node {} has {} of memory left", size(*needs), self.node(*node), size(*left)),
@@ -334,6 +343,20 @@ impl Names {
                 eprintln!("mend: the job runs on; the next try comes in {next_s} s, then ever later, and is told of if it succeeds");
             }
             Notice::PeriodicGoesOn { number } => eprintln!("mend: checkpoint {number} succeeded; periodic checkpoints go on"),
+            Notice::NodeUnfit { .. } | Notice::NodeFit { .. } if self.quiet => {}
+            Notice::NodeUnfit { node, reason, why, left_ms, ranks } => {
+                let what = if *reason == LeaveReason::Health { "is sick" } else { "is drained by the batch system" };
+                let until = left_ms.map_or_else(String::new, |ms| format!(" within {} s", ms.div_ceil(1000)));
+                let then = if ranks.is_empty() { "it takes no ranks".into() } else { format!("rank(s) {} leave it{until}", listed(ranks)) };
+                eprintln!("mend: node {} {what}: {why}; {then}", self.node(*node));
+            }
+            Notice::NodeFit { node, reason: LeaveReason::Health } => eprintln!("mend: node {} is well again", self.node(*node)),
+            Notice::NodeFit { node, .. } => eprintln!("mend: node {} is not drained any more", self.node(*node)),
+            Notice::NowhereToGo { node, ranks, failure } => {
+                let (error, hint) = self.failure(failure, alive);
+                let what = format!("rank(s) {} are to leave node {} and stay: {error}", listed(ranks), self.node(*node));
+                say(&what, &hint);
+            }
             Notice::RoomAgain => {
                 eprintln!("mend: there is room again in {}; periodic checkpoints go on", self.checkpoints.display());
             }

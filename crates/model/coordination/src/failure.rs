@@ -132,6 +132,11 @@ pub enum Failure {
         /// The node that was named.
         node: NodeIndex,
     },
+    /// Ranks are to leave the node: it takes none.
+    TakesNone {
+        /// The node that was named.
+        node: NodeIndex,
+    },
     /// The rank is there already.
     ThereAlready {
         /// The rank that was to move.

@@ -301,6 +301,15 @@ impl Migration {
         self.judge(now_us)
     }
 
+    /// From now on the rank is to run on its target by then, as far as that can be.
+    pub fn set_deadline(&mut self, now_us: u64, deadline_us: Option<u64>) -> Vec<Action> {
+        self.manner.bounds.deadline_us = deadline_us;
+        if let Some(precopy) = &mut self.precopy {
+            precopy.set_deadline(deadline_us);
+        }
+        self.judge(now_us)
+    }
+
     /// Somebody wants the rank to go on where it is. `None`: it is too late, it runs on the target or will in a moment.
     pub fn cancel(&mut self, now_us: u64) -> Option<Vec<Action>> {
         let failure = Failure::Cancelled { rank: self.rank };

@@ -14,6 +14,7 @@ use mend_messages::agent::{ImageId, Inspection};
 use mend_messages::control::{Ask, MigrationDone, MoveProgress, Phases};
 use mend_messages::daemon::{FromDaemon, Stream, ToDaemon};
 use mend_messages::files::KeptFile;
+use mend_messages::health::{LeaveReason, Leaving};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Destination, ImageRef};
 pub use mend_policy::precopy::MeasuredRates;
@@ -32,6 +33,8 @@ pub enum Asker {
     Verb(VerbId),
     /// The schedule of periodic checkpoints.
     Schedule,
+    /// This rank is to leave its node, for this reason.
+    Leaving(Rank, LeaveReason),
 }
 
 /// What a round of upkeep did.
@@ -105,6 +108,17 @@ pub enum Record {
         /// Why it does not move.
         failure: Failure,
     },
+    /// Ranks that are to leave a node have nowhere to go.
+    NowhereToGo {
+        /// The node.
+        node: NodeIndex,
+        /// Who wants them to leave.
+        by: mend_journal::event::Asker,
+        /// The ranks, which run on.
+        ranks: Vec<Rank>,
+        /// What kept the first of them.
+        failure: Failure,
+    },
     /// Why the job ends, if it ends by that. The first counts.
     Cause(Cause),
 }
@@ -133,6 +147,18 @@ pub enum Event {
         /// What it asks for.
         ask: Ask,
     },
+    /// Ranks are to leave a node, which takes none until nobody has a reason for that any more. What is said again takes the place of what
+    /// was said before with the same reason.
+    Leave {
+        /// The node.
+        node: NodeIndex,
+        /// Who says so. What one says does not touch what another has said.
+        reason: LeaveReason,
+        /// How they are to leave; `None`: this reason is no more.
+        leaving: Option<Leaving>,
+    },
+    /// Answer to [`Effect::ListDrained`]: names of nodes.
+    Drained(Vec<String>),
     /// A piece of standard input; empty at its end.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// SIGINT, SIGTERM or SIGHUP to the job.
@@ -310,6 +336,8 @@ pub enum Effect {
     },
     /// Look which checkpoints there are. → [`Event::Listed`]
     List,
+    /// Look which nodes an administrator has drained. → [`Event::Drained`]
+    ListDrained,
     /// Remove what is superseded, merge what takes too much space. → [`Event::Upkeep`], after a while
     StartUpkeep {
         /// What is kept; `None`: only leftovers are removed.

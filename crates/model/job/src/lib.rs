@@ -22,6 +22,7 @@ pub mod gathering;
 pub mod healing;
 pub mod input;
 pub mod job;
+mod leaving;
 mod losses;
 mod noted;
 mod notice;

@@ -3,6 +3,7 @@
 use crate::phase::NodeLoss;
 use mend_coordination::failure::{Failure, Refusal};
 use mend_coordination::recovery::Source;
+use mend_messages::health::LeaveReason;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, NodeStore};
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,35 @@ pub enum Notice {
         failure: Failure,
         /// The node that it goes to.
         node: NodeIndex,
+    },
+    /// Ranks are to leave a node, which takes none.
+    NodeUnfit {
+        /// The node that this is about.
+        node: NodeIndex,
+        /// Who says so.
+        reason: LeaveReason,
+        /// What is the matter.
+        why: String,
+        /// Milliseconds that they have, if anybody knows.
+        left_ms: Option<u64>,
+        /// Those that are there.
+        ranks: Vec<Rank>,
+    },
+    /// That reason is no more.
+    NodeFit {
+        /// The node that this is about.
+        node: NodeIndex,
+        /// Whose reason it was.
+        reason: LeaveReason,
+    },
+    /// Ranks that are to leave a node have nowhere to go.
+    NowhereToGo {
+        /// The node that this is about.
+        node: NodeIndex,
+        /// The ranks.
+        ranks: Vec<Rank>,
+        /// What keeps the first of them.
+        failure: Failure,
     },
     /// There is room again.
     RoomAgain,

@@ -66,6 +66,8 @@ pub struct NodeState {
     pub room: Option<NodeRoom>,
     /// What its processor offers, once it has told.
     pub processor: Option<Cpu>,
+    /// Ranks are to leave it: it takes none.
+    pub unfit: bool,
 }
 
 /// All nodes and ranks of a job, by their numbers.
@@ -91,7 +93,7 @@ impl Roster {
             needs: CpuNeeds::default(),
         };
         Self {
-            nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true, room: None, processor: None }).collect(),
+            nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true, room: None, processor: None, unfit: false }).collect(),
             ranks: places.iter().map(rank).collect(),
             attempts: 0,
         }
@@ -167,7 +169,12 @@ impl Roster {
         let takes = |node: &NodeIndex| *node != places[rank as usize] && !avoid.iter().any(|name| name == self.node_name(*node));
         let on = |node: NodeIndex| places.iter().filter(|&&place| place == node).count() as u32;
         let candidate = |node: NodeIndex| Candidate { node, ranks: on(node), room: self.room(node, coming) };
-        self.alive().into_iter().filter(takes).map(candidate).collect()
+        self.alive().into_iter().filter(|&node| !self.is_unfit(node)).filter(takes).map(candidate).collect()
+    }
+
+    /// Whether ranks are to leave a node.
+    pub(crate) fn is_unfit(&self, node: NodeIndex) -> bool {
+        self.nodes.get(node as usize).is_some_and(|node| node.unfit)
     }
 
     /// What a node has left when all that is on its way has come.
@@ -201,7 +208,7 @@ impl Roster {
     ) -> Result<NodeIndex, Failure> {
         let left = |room: Option<NodeRoom>| room.map_or(u64::MAX, |room| room.memory);
         let (there, runs) = (left(self.room(target, coming)), self.runs_on(rank, target));
-        if there >= needs && runs.is_ok() {
+        if there >= needs && runs.is_ok() && (named || !self.is_unfit(target)) {
             return Ok(target);
         }
         let mut candidates = if named { Vec::new() } else { self.candidates(rank, avoid, coming) };
@@ -256,6 +263,9 @@ impl Roster {
             Some(name) => match self.nodes.iter().position(|node| node.setup.name == name) {
                 None => Err(Failure::NoSuchNode { name: name.to_owned() }),
                 Some(node) if !self.nodes[node].alive => Err(Failure::NodeIsLost { node: node as NodeIndex }),
+                Some(node) if self.nodes[node].unfit && node as NodeIndex != state.node => {
+                    Err(Failure::TakesNone { node: node as NodeIndex })
+                }
                 Some(node) if node as NodeIndex == state.node => Err(Failure::ThereAlready { rank, node: state.node }),
                 Some(node) => Ok(node as NodeIndex),
             },

@@ -86,6 +86,12 @@ safeguards! {
     ProcessorsAreCompared,
     /// A rank does not move to a node whose files or kernel are not those that it uses.
     FilesAreCompared,
+    /// No rank goes to a node that ranks are to leave.
+    UnfitNodesTakeNone,
+    /// No rank that is to leave its node goes to one that is drained.
+    DrainedNodesAreAvoided,
+    /// Ranks that did not get away from a node are tried again.
+    LeaversAreTriedAgain,
 }
 
 /// Those that are in, for machines that are not the job's.

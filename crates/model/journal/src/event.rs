@@ -90,6 +90,12 @@ pub enum Event {
     NodeLeftOut { error: String },
     /// A node is lost.
     NodeLost { why: String, ranks: Ranks },
+    /// Ranks are to leave a node, which takes none: why, how (`live` or `frozen`), and in how many milliseconds, if anybody knows.
+    NodeUnfit { by: Asker, why: String, mode: String, left_ms: Option<u64>, ranks: Ranks },
+    /// That is over: as far as this one who said so is concerned, the node takes ranks again.
+    NodeFit { by: Asker },
+    /// Ranks that are to leave a node have nowhere to go: they run on where they are.
+    NowhereToGo { by: Asker, ranks: Ranks, error: String, hint: String },
     /// Which ranks are where, by node. Durable before any rank is asked to start.
     Placed { places: BTreeMap<String, Ranks> },
     /// A rank's program runs.

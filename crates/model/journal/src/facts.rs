@@ -1,6 +1,7 @@
 //! What events say of a job, as data of their own: who asked, what is to blame, why it ended, what was written, how long it took.
 
 use mend_messages::control::{Phases, StopReason};
+use mend_messages::health::LeaveReason;
 use serde::{Deserialize, Serialize};
 
 /// Who asked for something.
@@ -12,9 +13,22 @@ pub enum Asker {
     User,
     /// The job's schedule.
     Schedule,
+    /// The node's health.
+    Health,
+    /// The batch system.
+    BatchSystem,
     /// One of a later release.
     #[serde(other)]
     Other,
+}
+
+impl From<LeaveReason> for Asker {
+    fn from(reason: LeaveReason) -> Self {
+        match reason {
+            LeaveReason::Health => Self::Health,
+            LeaveReason::BatchSystem => Self::BatchSystem,
+        }
+    }
 }
 
 /// A step of a checkpoint, migration or restart.

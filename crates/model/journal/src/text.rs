@@ -31,6 +31,8 @@ fn by(asker: Asker) -> &'static str {
     match asker {
         Asker::User => "a user asked",
         Asker::Schedule => "it was due",
+        Asker::Health => "the node is sick",
+        Asker::BatchSystem => "the batch system drains the node",
         Asker::Other => "asked",
     }
 }
@@ -160,6 +162,20 @@ pub fn sentence(entry: &Entry) -> String {
         Event::NodeLeftOut { error } => format!("left out: {error}"),
         Event::NodeLost { why, ranks } if ranks.is_empty() => format!("node {node} is lost ({why}); no rank was on it"),
         Event::NodeLost { why, ranks } => format!("node {node} is lost ({why}), with rank(s) {ranks}"),
+        Event::NodeUnfit { by: asker, why, mode, left_ms, ranks } => {
+            let what = if *asker == Asker::Health { "is sick" } else { "is drained by the batch system" };
+            let until = left_ms.map_or_else(String::new, |ms| format!(", within {}", duration(ms.saturating_mul(1000))));
+            let how = if mode == "frozen" { "at once, standing still (frozen)" } else { "while they run (live)" };
+            match ranks.is_empty() {
+                true => format!("node {node} {what}: {why}; it takes no ranks"),
+                false => format!("node {node} {what}: {why}; rank(s) {ranks} leave it {how}{until}"),
+            }
+        }
+        Event::NodeFit { by: Asker::Health } => format!("node {node} is well again"),
+        Event::NodeFit { .. } => format!("node {node} is not drained any more"),
+        Event::NowhereToGo { ranks, error, hint, .. } => {
+            with_hint(format!("rank(s) {ranks} are to leave node {node} and have nowhere to go, they run on: {error}"), hint)
+        }
         Event::Placed { places } => {
             let each = places.iter().map(|(node, ranks)| format!("{node}: {ranks}"));
             format!("ranks are placed: {}", each.collect::<Vec<_>>().join("; "))
@@ -205,8 +221,11 @@ pub fn sentence(entry: &Entry) -> String {
         Event::TierComplete { checkpoint, tiers } => format!("checkpoint {checkpoint} is whole in {}", tiers.join(", ")),
         Event::TierFailed { checkpoint, tier, error } => format!("{tier} does not hold the whole checkpoint {checkpoint}: {error}"),
         Event::TierPassedOver { tier, why } => format!("on {node}, what {tier} would hold goes to the next tier: {why}"),
-        Event::MigrationAsked { from, to, .. } if to.is_empty() => format!("{rank} is to move away from {from}"),
-        Event::MigrationAsked { from, to, .. } => format!("{rank} is to move from {from} to {to}"),
+        Event::MigrationAsked { by: asker, from, to } => {
+            let where_to = if to.is_empty() { format!("away from {from}") } else { format!("from {from} to {to}") };
+            let why = if *asker == Asker::User { String::new() } else { format!(": {}", by(*asker)) };
+            format!("{rank} is to move {where_to}{why}")
+        }
         Event::MigrationDecided { from, to } => format!("{rank}: its copy on {to} is complete, the one on {from} is ended"),
         Event::MigrationCommitted { from, to, bytes, stopped_us, precopied, .. } => {
             let while_stopped = precopied.as_ref().map_or_else(String::new, |precopied| {

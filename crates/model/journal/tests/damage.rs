@@ -68,6 +68,15 @@ fn event() -> impl Strategy<Value = Event> {
         (0u64..400).prop_map(|checkpoint| Event::ImageWritten { checkpoint, image: ImageFacts::default(), note: None }),
         Just(Event::PhaseDone { phase: Phase::Suspend, us: 9, checkpoint: Some(1) }),
         text().prop_map(|to| Event::MigrationAsked { by: Asker::User, from: "node1".into(), to }),
+        text().prop_map(|why| Event::NodeUnfit {
+            by: Asker::Health,
+            why,
+            mode: "live".into(),
+            left_ms: Some(7),
+            ranks: [0, 2].into_iter().collect()
+        }),
+        Just(Event::NodeFit { by: Asker::BatchSystem }),
+        text().prop_map(|error| Event::NowhereToGo { by: Asker::Health, ranks: [1].into_iter().collect(), error, hint: String::new() }),
         text().prop_map(|to| Event::MigrationDecided { from: "node1".into(), to }),
         (0u32..9, any::<u64>()).prop_map(|(round, bytes)| Event::RoundDone { round, bytes, us: 5, left: Some(bytes) }),
         text().prop_map(|error| Event::MigrationUndone { code: Code::Target, error, hint: "x".into(), lacks: None }),

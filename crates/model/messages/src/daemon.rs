@@ -13,6 +13,8 @@
 
 use crate::agent::{ImageId, Reply, Request, Round, Unwritten, Written};
 use crate::files::{NotPut, PutOrder};
+pub use crate::health::NodeRoom;
+use crate::health::{NodeHealth, NodeReport};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::needs::NodeNeeds;
 use crate::report::Report;
@@ -21,17 +23,6 @@ use mend_image::cpu::{Cpu, Features};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-
-/// What a node has to spare, as its daemon sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeRoom {
-    /// Memory that processes of the daemon's can still get, bytes: of the machine or of the control group that has least.
-    pub memory: u64,
-    /// Processors that they may use.
-    pub processors: u32,
-    /// Threads that run or want to, on average over the last minute, in hundredths (proc_loadavg(5)).
-    pub load: u32,
-}
 
 /// Introduces a job to a daemon; first message on a job connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,6 +206,8 @@ pub enum ToDaemon {
     Ping,
     /// First message on a connection that goes on with a job. → `Resumed` or `Refused`
     Resume(Resumption),
+    /// Tell of the node; only before `Introduce`, or without it. → `Seen`
+    Look,
 }
 
 /// How a rank ended.
@@ -434,4 +427,8 @@ pub enum FromDaemon {
     },
     /// Answer to `End` and `Pause`, and the daemon's last message: no process of the job is here any more, but ranks that stand still.
     Left,
+    /// How the node is: after `Ready` if it is not well, and whenever that changes.
+    Health(NodeHealth),
+    /// Answer to `Look`.
+    Seen(Box<NodeReport>),
 }

@@ -8,6 +8,7 @@
 //! Units: the formulas take seconds as `f64`, the state machine microseconds as `u64` on the caller's clock.
 
 pub mod chain;
+pub mod health;
 pub mod interval;
 pub mod precopy;
 pub mod restarts;

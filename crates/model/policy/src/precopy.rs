@@ -93,6 +93,11 @@ impl Precopy {
         self.urgent = true;
     }
 
+    /// From now on the rank is to run on its target by then, on the caller's clock.
+    pub fn set_deadline(&mut self, deadline_us: Option<u64>) {
+        self.bounds.deadline_us = deadline_us;
+    }
+
     /// What the agent said last.
     #[must_use]
     pub fn last(&self) -> Round {

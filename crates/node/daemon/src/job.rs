@@ -403,7 +403,7 @@ impl Job {
             ToDaemon::SaveTo { seq, rank, address, token } => self.agent_router.save_to(seq, rank, address, token, &self.ranks),
             ToDaemon::PrecopyTo { seq, rank, address, token } => self.agent_router.precopy_to(seq, rank, address, token, &self.ranks),
             ToDaemon::Tier(order) => self.tier(*order),
-            ToDaemon::Introduce(_) | ToDaemon::Resume(_) => {
+            ToDaemon::Introduce(_) | ToDaemon::Resume(_) | ToDaemon::Look => {
                 tracing::warn!(job = self.introduction.id, "a controller introduced its job twice")
             }
             // Handled by the loop.

@@ -101,6 +101,7 @@ impl World {
         self.job = Some(job);
         self.from = from;
         self.tell_processors();
+        self.tell_health();
         self.carry_out(effects)?;
         self.tell_rooms()
     }

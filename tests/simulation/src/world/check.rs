@@ -17,6 +17,7 @@ pub fn is_expected(failure: &Failure) -> bool {
             | Failure::NotMoving { .. }
             | Failure::ThereAlready { .. }
             | Failure::NoOtherNode
+            | Failure::TakesNone { .. }
             | Failure::NoRoom { .. }
             | Failure::Processor { .. }
             | Failure::Differs { .. }

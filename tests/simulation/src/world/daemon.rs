@@ -136,6 +136,9 @@ impl World {
                 if life == self.life {
                     self.effects_under_way -= 1;
                     self.failed_for_real |= self.disk.full;
+                    if let Event::Drained(names) = &*event {
+                        self.note_drained(names);
+                    }
                     self.feed(*event)?;
                 }
                 Ok(())
@@ -143,6 +146,7 @@ impl World {
             Coming::Upkeep { life, bounds } if life == self.life && self.job.is_some() => self.upkeep_done(bounds),
             Coming::Upkeep { .. } => Ok(()),
             Coming::Fault(fault) => self.strike(fault),
+            Coming::Condition(at, condition) => self.takes_condition(at, condition),
             Coming::Verb(ask) => {
                 let ask = match ask {
                     Ask::Remove { .. } => {
@@ -159,7 +163,7 @@ impl World {
         }
     }
 
-    fn index(&self, at: usize) -> Option<NodeIndex> {
+    pub(crate) fn index(&self, at: usize) -> Option<NodeIndex> {
         self.hosts.iter().position(|&host| host == at).map(|node| node as NodeIndex)
     }
 
@@ -170,6 +174,7 @@ impl World {
     /// The machine hears what a daemon said; some things twice.
     fn heard(&mut self, at: usize, message: FromDaemon) -> Result<(), String> {
         let Some(node) = self.index(at) else { return Ok(()) };
+        self.note_heard(at, &message);
         let Some(job) = &self.job else { return Ok(()) };
         match &message {
             FromDaemon::Exited { rank, .. } if job.rank(*rank).is_some_and(|state| state.node == node) => {

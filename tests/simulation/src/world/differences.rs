@@ -40,6 +40,11 @@ impl Differences {
         Self { nodes: processors, images: BTreeMap::new(), libraries }
     }
 
+    /// Whether all nodes are alike.
+    pub fn are_none(&self) -> bool {
+        self.nodes.is_empty() && self.libraries.is_empty()
+    }
+
     fn lacks(&self, at: usize, needs: Features) -> bool {
         self.nodes.get(at).is_some_and(|here| !needs.without(*here).is_empty())
     }

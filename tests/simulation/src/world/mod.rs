@@ -6,6 +6,7 @@ mod daemon;
 mod differences;
 mod faults;
 mod input;
+mod leaving;
 mod precopy;
 mod scenario;
 mod tiers;
@@ -16,6 +17,7 @@ use crate::disk::Disk;
 use crate::node::Node;
 use crate::story::Story;
 use differences::Differences;
+use leaving::Conditions;
 use mend_job::Job;
 use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, Record, UpkeepDone, VerbId};
 use mend_job::gathering::LastRun;
@@ -96,6 +98,8 @@ pub struct World {
     pub moments: BTreeMap<ImageId, Moment>,
     /// What nodes offer, and images need.
     pub differences: Differences,
+    /// How nodes are.
+    pub conditions: Conditions,
     /// The checkpoint that this life began from.
     pub from: Option<u64>,
     last_sent: BTreeMap<(u64, usize, bool), u64>,
@@ -174,6 +178,7 @@ impl World {
             disk: Disk::default(),
             moments: BTreeMap::new(),
             differences: Differences::draw(seed, nodes),
+            conditions: Conditions::default(),
             from: None,
             last_sent: BTreeMap::new(),
             verbs: BTreeMap::new(),
@@ -201,6 +206,7 @@ impl World {
         world.draw_tiers();
         world.draw_stdin();
         world.draw_scenario();
+        world.draw_conditions();
         world
     }
 
@@ -293,7 +299,7 @@ impl World {
         let fate = |coming: &Coming| match coming {
             // The image has come.
             Coming::NoImage { at, token, .. } => !self.nodes[*at].images.contains_key(token),
-            coming => matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive),
+            coming => matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Revive),
         };
         let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
@@ -345,6 +351,7 @@ impl World {
                 }
                 Effect::Discard { number } => self.disk.discard(number),
                 Effect::Remove { asker, numbers } => self.remove(asker, &numbers)?,
+                Effect::ListDrained => self.list_drained(),
                 Effect::List => self.later(Event::Listed(self.disk.numbers())),
                 Effect::StartUpkeep { bounds, .. } => {
                     if std::mem::replace(&mut self.upkeep, true) {
@@ -362,6 +369,7 @@ impl World {
                     if let (Record::NodeLost { node, .. }, Some(last)) = (&*record, &mut self.last) {
                         last.lost.extend(last.hosts.get(*node as usize).cloned());
                     }
+                    self.check_target(&record)?;
                     self.story.take(&record)?;
                 }
                 Effect::Print { .. }
@@ -531,7 +539,11 @@ impl World {
     /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.
     fn come_to_rest(&mut self) -> Result<(), String> {
         self.quiet = true;
-        self.queue.retain(|_, coming| !matches!(coming, Coming::Fault(_) | Coming::Verb(_) | Coming::Revive));
+        self.queue.retain(|_, coming| !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Revive));
+        if self.job.is_none() {
+            return Ok(());
+        }
+        self.all_have_left()?;
         if self.job.is_none() {
             return Ok(());
         }

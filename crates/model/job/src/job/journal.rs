@@ -18,7 +18,11 @@ use mend_messages::job::{NodeIndex, Rank};
 use std::collections::BTreeMap;
 
 fn by(asker: Asker) -> By {
-    if asker == Asker::Schedule { By::Schedule } else { By::User }
+    match asker {
+        Asker::Schedule => By::Schedule,
+        Asker::Verb(_) => By::User,
+        Asker::Leaving(_, reason) => reason.into(),
+    }
 }
 
 impl Job {
@@ -265,10 +269,10 @@ impl Job {
     }
 
     /// A migration begins.
-    pub(crate) fn note_migration(&mut self, rank: Rank, to: Option<NodeIndex>) {
+    pub(crate) fn note_migration(&mut self, rank: Rank, to: Option<NodeIndex>, asker: Asker) {
         let node = self.node_of(rank);
         let (from, to) = (self.node_name(node), self.node_name(to));
-        self.put(node, Some(rank), false, Event::MigrationAsked { by: By::User, from, to });
+        self.put(node, Some(rank), false, Event::MigrationAsked { by: by(asker), from, to });
     }
 
     /// From here on the rank is on its target.

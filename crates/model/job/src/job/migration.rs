@@ -42,7 +42,7 @@ impl Job {
     ) {
         let coming = self.coming(rank);
         let target = self.roster.move_target(rank, to, &coming);
-        self.note_migration(rank, target.as_ref().ok().copied());
+        self.note_migration(rank, target.as_ref().ok().copied(), asker);
         match target {
             Ok(target) => {
                 let from = self.roster.ranks[rank as usize].node;

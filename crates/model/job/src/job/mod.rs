@@ -16,6 +16,7 @@ mod ending;
 mod explain;
 mod input;
 mod journal;
+mod leaving;
 mod losses;
 mod migration;
 mod operation;
@@ -29,6 +30,7 @@ mod tiers;
 use self::input::MovingInput;
 use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
 use crate::healing::Healing;
+use crate::leaving::Departures;
 use crate::losses::Losses;
 use crate::noted::Noted;
 use crate::operation::Operation;
@@ -120,6 +122,7 @@ pub struct Job {
     pub(crate) input: MovingInput,
     pub(crate) drain_timeout_us: u64,
     pub(crate) losses: Losses,
+    pub(crate) departures: Departures,
     pub(crate) saving: Saving,
     pub(crate) moving: Moving,
     /// What was seen of ranks that were copied while they ran.
@@ -183,6 +186,7 @@ impl Job {
             input: MovingInput::default(),
             drain_timeout_us: setup.drain_timeout_us,
             losses: Losses::new(setup.node_timeout_us),
+            departures: Departures::default(),
             saving: setup.saving,
             moving: setup.moving,
             rates: setup.rates,
@@ -268,6 +272,8 @@ impl Job {
             Event::Daemon { .. } => {}
             Event::NodeLost { node, how } => self.node_lost(node, how),
             Event::Ask { verb, ask } => self.asked(ask, Asker::Verb(verb)),
+            Event::Leave { node, reason, leaving } => self.leave(node, reason, leaving),
+            Event::Drained(names) => self.drained(if self.keeps(Safeguard::DrainedNodesAreAvoided) { &names } else { &[] }),
             Event::Stdin(bytes) => self.feed(bytes),
             Event::Signal(signal) => self.interrupt(signal),
             Event::Time => {}
@@ -313,10 +319,11 @@ impl Job {
         let tidy = self.tiers.is_some().then_some(self.tidy_due_us);
         let obey = self.interrupted.filter(|_| self.ending.is_none()).map(|(_, since)| since.saturating_add(OBEY_US));
         let reap = self.ending.as_ref().map(|(_, since)| since.saturating_add(REAP_US));
-        let all =
-            [self.map_due_us, self.move_due(), agents, tidy, obey, reap, self.questions.due(), self.losses_due(), self.periodic.due()];
+        let leave = self.departures.due();
+        let all = [self.map_due_us, self.move_due(), agents, tidy, obey, reap, leave];
+        let all = all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due()]);
         // What is overdue waits for something else: it is looked at again when that came.
-        all.into_iter().flatten().filter(|&due| due > self.now_us).min()
+        all.flatten().filter(|&due| due > self.now_us).min()
     }
 
     fn look_after_time(&mut self) {
@@ -338,6 +345,9 @@ impl Job {
         }
         self.judge_losses();
         self.judge_moves();
+        if self.keeps(Safeguard::LeaversAreTriedAgain) {
+            self.look_for_leavers();
+        }
         self.periodic_tick();
         self.next_operation();
     }
@@ -384,6 +394,7 @@ impl Job {
         match asker {
             Asker::Verb(verb) => self.effect(Effect::Answer { verb, outcome }),
             Asker::Schedule => self.schedule_answered(outcome),
+            Asker::Leaving(rank, _) => self.leaver_answered(rank, outcome),
         }
     }
 

@@ -9,6 +9,7 @@ use mend_coordination::failure::{Gone, TargetTrouble, Trouble};
 use mend_coordination::pmi::{self, ClientState};
 use mend_messages::agent::Request;
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
+use mend_messages::health::LeaveReason;
 use mend_messages::job::{NodeIndex, Rank};
 
 impl Job {
@@ -92,6 +93,7 @@ impl Job {
                     node.room = Some(room);
                 }
             }
+            FromDaemon::Health(health) => self.leave(node, LeaveReason::Health, mend_policy::health::leaving(&health)),
             FromDaemon::Ready { processor, .. } => {
                 if let Some(node) = self.roster.nodes.get_mut(node as usize) {
                     node.processor = Some(*processor);
@@ -99,6 +101,7 @@ impl Job {
                 self.place_when_known();
             }
             FromDaemon::Resumed { .. }
+            | FromDaemon::Seen(_)
             | FromDaemon::Left
             | FromDaemon::Paused { .. }
             | FromDaemon::Report { .. }
@@ -224,6 +227,7 @@ impl Job {
     pub(crate) fn node_lost(&mut self, index: NodeIndex, how: NodeLoss) {
         let Some(node) = self.roster.nodes.get_mut(index as usize).filter(|node| node.alive) else { return };
         node.alive = false;
+        self.departures.forget(index);
         if self.ending.is_some() {
             return;
         }

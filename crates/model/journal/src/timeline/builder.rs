@@ -69,12 +69,15 @@ impl Builder {
             }
             Event::RankExited { status } => self.rank_ended(entry, *status == 0),
             Event::RankSignal { .. } => self.rank_ended(entry, false),
+            Event::NodeUnfit { ranks, .. } => self.mark_of(MarkKind::Trouble, entry, ranks.clone()),
             Event::NodeLost { ranks, .. } => {
                 self.history.ended(ranks, now);
                 self.mark_of(MarkKind::NodeLost, entry, ranks.clone());
             }
             Event::Abort { .. } | Event::MessagesLost { .. } | Event::ObstacleFound { .. } => self.mark(MarkKind::Trouble, entry),
-            Event::PassedOver { .. } | Event::NodeReconnected { .. } | Event::TierFailed { .. } => self.mark(MarkKind::Trouble, entry),
+            Event::PassedOver { .. } | Event::NodeReconnected { .. } | Event::TierFailed { .. } | Event::NowhereToGo { .. } => {
+                self.mark(MarkKind::Trouble, entry)
+            }
             Event::Interrupted { .. } | Event::KillAsked => self.mark(MarkKind::EndAsked, entry),
             Event::Ended { .. } | Event::RestartFailed { .. } | Event::GoesOn { .. } => self.end(entry, now),
             // The next controller writes this, whenever that begins.

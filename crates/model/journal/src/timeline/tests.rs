@@ -349,6 +349,13 @@ fn event() -> impl Strategy<Value = Event> {
         (proptest::sample::select(phases.to_vec()), us(), proptest::option::of(0u64..4))
             .prop_map(|(phase, us, checkpoint)| Event::PhaseDone { phase, us, checkpoint }),
         (name(), name()).prop_map(|(from, to)| Event::MigrationAsked { by: Asker::User, from, to }),
+        (name(), proptest::collection::vec(0u32..6, 0..4)).prop_map(|(why, ranks)| Event::NodeUnfit {
+            by: Asker::Health,
+            why,
+            mode: "live".into(),
+            left_ms: None,
+            ranks: ranks.into_iter().collect()
+        }),
         (name(), name()).prop_map(|(from, to)| Event::MigrationDecided { from, to }),
         (name(), name(), proptest::option::of(0u64..900)).prop_map(|(from, to, precopied)| moved_event(&from, &to, precopied)),
         (0u32..3, us()).prop_map(|(round, us)| Event::RoundDone { round, bytes: 1, us, left: None }),

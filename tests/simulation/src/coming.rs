@@ -32,6 +32,8 @@ pub enum Fault {
     DiskEmpty,
     ControllerDies,
     Signal,
+    /// The batch system wants the job to end.
+    TimeUp,
     MessagesLost(Rank, Rank),
     OldLoss(Rank, Rank),
     NewestVanishes,

@@ -102,10 +102,10 @@ The exit code is the program's (128 + signal if a signal ended it). It is 75 if 
 lost and the job does not go on by itself: `mend restart` can. Standard error names the rank that exited with a code other \
 than 0, and says if a 75 was the program's own. With `--detach` it is 0 when the ranks run; `mend wait` ends with the program's.")]
 pub struct Run {
-    /// Number of ranks (also -np)
-    #[arg(short = 'n', long = "np", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub ranks: u32,
-    /// Hosts with commas, each NAME or NAME:RANKS (also -host); default: this machine alone
+    /// Number of ranks (also -np); default: as the batch job has it, else 1
+    #[arg(short = 'n', long = "np", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ranks: Option<u32>,
+    /// Hosts with commas, each NAME or NAME:RANKS (also -host); default: the nodes of the batch job, else this machine alone
     #[arg(long, alias = "host", value_name = "LIST")]
     pub hosts: Option<String>,
     /// File with one host per line, NAME or NAME:RANKS
@@ -114,6 +114,9 @@ pub struct Run {
     /// Hosts that get no rank at first, but can be targets of migrations. One that does not answer is left out
     #[arg(long, value_name = "LIST")]
     pub spares: Option<String>,
+    /// Nodes of the batch job that get no rank at first
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["hosts", "hostfile", "spares"])]
+    pub spare_nodes: u32,
     /// Environment variable for the ranks (also -env NAME VALUE)
     #[arg(long = "env", alias = "genv", num_args = 2, value_names = ["NAME", "VALUE"], action = clap::ArgAction::Append)]
     pub env: Vec<String>,

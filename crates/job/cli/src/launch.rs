@@ -58,6 +58,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         ranks: arguments.ranks,
         hosts,
         spares,
+        spare_nodes: arguments.spare_nodes,
         program: Program { argv, env, cwd },
         checkpoints: arguments.checkpoint_dir,
         tiers: tiers(arguments.tiers.as_deref())?,
@@ -120,6 +121,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
         healing: arguments.healing.options(),
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
+        batch: None,
     };
     Ok(mend_controller::restart(spec).await?)
 }

@@ -166,6 +166,30 @@ pub enum RunError {
         /// The signal that came.
         signal: i32,
     },
+    /// A batch system cannot be used.
+    #[error("the nodes of the batch job cannot be used")]
+    Batch(#[from] mend_batch::BatchError),
+    /// Spares of an allocation are wanted, and there is none.
+    #[error("--spare-nodes: this is not within a batch job whose nodes the job takes")]
+    NoAllocation,
+    /// A batch system did not start the daemons.
+    #[error("{system} does not start mendd on the nodes of the batch job: {why}")]
+    BatchDaemons {
+        /// The batch system.
+        system: &'static str,
+        /// What went wrong.
+        why: String,
+    },
+    /// The batch system wanted the job to end.
+    #[error("the time of the job is up (signal {signal}): it was stopped{}", at(checkpoint.as_ref()))]
+    TimeUp {
+        /// The signal that it has sent.
+        signal: i32,
+        /// The job.
+        job: String,
+        /// Its newest checkpoint.
+        checkpoint: Option<u64>,
+    },
     /// Standard input is not what it was to be.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -188,6 +212,10 @@ pub enum RunError {
         /// The reason that its daemon gives.
         error: String,
     },
+}
+
+fn at(checkpoint: Option<&u64>) -> String {
+    checkpoint.map_or_else(|| ", and has no checkpoint".into(), |number| format!(" at checkpoint {number}"))
 }
 
 impl RunError {
@@ -224,6 +252,15 @@ impl RunError {
             }
             Self::Input(InputError::NotKept { .. }) => "`mend restart` takes what comes then for new input; give the job its input as a file".into(),
             Self::Input(_) => "give the job the same input, or say that it is another one with --input new".into(),
+            Self::Batch(error) => error.hint().to_owned(),
+            Self::NoAllocation => "leave --hosts away within a batch job, or name spares with --spares".into(),
+            Self::BatchDaemons { .. } => "mend must be installed where all nodes see it; MEND_BATCH=none runs the job on this machine alone".into(),
+            Self::TimeUp { job, checkpoint: Some(_), .. } => {
+                format!("the same command goes on from it when the batch job is queued again; so does `mend restart {job}` anywhere")
+            }
+            Self::TimeUp { checkpoint: None, .. } => {
+                "give it more time for its last checkpoint (Slurm: --signal=TERM@SECONDS), or have some taken before, with --interval".into()
+            }
             Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
         }
     }
@@ -245,15 +282,16 @@ impl RunError {
     }
 
     /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go
-    /// on) for a lost node or lost messages, 69 (EX_UNAVAILABLE) for unreachable nodes, 65 (EX_DATAERR) for a bad image, else 1.
+    /// on) for a lost node, lost messages or a time that is up, 69 (EX_UNAVAILABLE) for unreachable nodes, 65 (EX_DATAERR) for a bad image, else 1.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Start { code, .. } => *code,
             Self::NotHealed { source, .. } if source.wants_nodes() => NODE_LOST,
             Self::NotHealed { source, .. } => source.exit_code(),
-            Self::NodeLost { .. } | Self::MessagesLost { .. } => NODE_LOST,
+            Self::NodeLost { .. } | Self::MessagesLost { .. } | Self::TimeUp { .. } => NODE_LOST,
             Self::Node { .. } | Self::NoSuchHost { .. } | Self::Drained { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
+            Self::BatchDaemons { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } | Self::File { .. } => 65,
             Self::Hosts(_)
             | Self::Setting(_)
@@ -262,6 +300,10 @@ impl RunError {
             | Self::Tiers(_)
             | Self::Unencryptable { .. }
             | Self::CheckpointDirectory { .. }
+            | Self::NoAllocation
+            | Self::Batch(
+                mend_batch::BatchError::InTask { .. } | mend_batch::BatchError::NotWithin { .. } | mend_batch::BatchError::Setting(_),
+            )
             | Self::Input(_) => 64,
             Self::Interrupted { signal } => 128 + signal,
             _ => 1,

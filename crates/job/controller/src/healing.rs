@@ -8,16 +8,19 @@
 //! started before every earlier one has been reaped, its daemon is known to be gone, or its lease is over. Faults assumed: nodes fall silent
 //! and live; the user ends the job between two lives; no node answers.
 
+use crate::batch::{BatchSession, InBatch};
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::PeriodicOptions;
 use crate::error::RunError;
 use crate::input::Wanted;
 use crate::life::{Constants, Life};
+use crate::manifest::numbers;
 use crate::record::{JobDirectory, now};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
-use crate::signals::Signals;
+use crate::signals::{Signals, Wish};
 use crate::start::{RunSpec, first_life};
 use mend_report::with_causes;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -28,27 +31,107 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// See [`RunError`].
-pub async fn run(spec: RunSpec) -> Result<i32, RunError> {
+pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     let (signals, strays) = Signals::new();
-    let (life, constants) = first_life(spec, signals).await?;
-    see_through(life, constants, strays).await
+    let mut batch = None;
+    if spec.hosts.is_empty()
+        && let Some(session) = BatchSession::find().await?
+    {
+        signals.are_of_batch();
+        let ranks = spec.ranks.unwrap_or_else(|| session.default_ranks(spec.spare_nodes));
+        spec.ranks = Some(ranks);
+        (spec.hosts, spec.spares) = session.share_out(ranks, spec.spare_nodes);
+        let (place, unfinished) = session.place(&spec.program.argv, ranks)?;
+        let in_batch = (Arc::new(session), place);
+        if let Some(job) = unfinished {
+            return go_on_in_batch(&job, spec, in_batch, signals, strays).await;
+        }
+        batch = Some(in_batch);
+    } else if spec.spare_nodes > 0 {
+        return Err(RunError::NoAllocation);
+    }
+    let in_batch = batch.clone();
+    let first = first_life(spec, batch, signals).await;
+    see_through_in_batch(first, in_batch, strays).await
+}
+
+/// A batch job was queued again, and runs the command of a job that is not finished.
+async fn go_on_in_batch(
+    job: &str,
+    spec: RunSpec,
+    in_batch: InBatch,
+    signals: Signals,
+    strays: mpsc::UnboundedReceiver<Wish>,
+) -> Result<i32, RunError> {
+    if !spec.quiet {
+        eprintln!("mend: job {job} of this batch job is not finished: it goes on from its last checkpoint");
+    }
+    let (_, record) = crate::record::find(Some(job), false)?;
+    let restart = RestartSpec {
+        candidates: Candidates::numbered(&record.checkpoints, Some(job), None),
+        hosts: spec.hosts,
+        spares: spec.spares,
+        tiers: spec.tiers,
+        repeat_output: false,
+        input: Wanted::Auto,
+        any_owner: false,
+        encryption_key: spec.encryption_key,
+        periodic: spec.periodic,
+        healing: spec.healing,
+        quiet: spec.quiet,
+        batch: Some(in_batch.clone()),
+    };
+    let first = first_life_of_restart(restart, signals).await;
+    see_through_in_batch(first, Some(in_batch), strays).await
+}
+
+/// Sees a job through, and then ends the daemons that its batch system has started, or has the batch job queued again.
+async fn see_through_in_batch(
+    first: Result<(Life, Constants), RunError>,
+    in_batch: Option<InBatch>,
+    strays: mpsc::UnboundedReceiver<Wish>,
+) -> Result<i32, RunError> {
+    let (result, quiet) = match first {
+        Ok((life, constants)) => {
+            let quiet = constants.quiet;
+            (see_through(life, constants, strays).await, quiet)
+        }
+        Err(error) => (Err(error), false),
+    };
+    if let Some((session, _)) = in_batch {
+        session.stop().await;
+        if matches!(result, Err(RunError::TimeUp { checkpoint: Some(_), .. })) {
+            session.requeue(quiet).await;
+        }
+    }
+    result
 }
 
 /// Continues a job from a checkpoint to its end: the newest whose images are good. Returns its exit code.
 ///
 /// # Errors
 /// See [`RunError`].
-pub async fn restart(spec: RestartSpec) -> Result<i32, RunError> {
+pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     let (signals, strays) = Signals::new();
-    let (life, constants) = first_life_of_restart(spec, signals).await?;
-    see_through(life, constants, strays).await
+    if spec.hosts.is_empty()
+        && let Some(session) = BatchSession::find().await?
+    {
+        signals.are_of_batch();
+        spec.hosts = session.all_hosts();
+        // Which command it is, its checkpoint says; a batch job that is queued again does not restart by the number.
+        let (place, _) = session.place(&[], 0)?;
+        spec.batch = Some((Arc::new(session), place));
+    }
+    let in_batch = spec.batch.clone();
+    let first = first_life_of_restart(spec, signals).await;
+    see_through_in_batch(first, in_batch, strays).await
 }
 
 /// Has the job go on for as long as it does. Returns its exit code.
 ///
 /// # Errors
 /// What ended it early.
-async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<i32>) -> Result<i32, RunError> {
+async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
     while let Some(checkpoint) = life.end.goes_on {
         if let Err(error) = &life.end.result {
             eprintln!("mend: {error}");
@@ -59,7 +142,7 @@ async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::Unb
     life.end.result
 }
 
-async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<i32>) -> Result<Life, RunError> {
+async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Result<Life, RunError> {
     let Life { end, embedded, lock, id, checkpoints, tiers, signals } = life;
     let mut notes = Notes::of(&id, lock, embedded);
     let next = async {
@@ -78,6 +161,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
                 periodic: PeriodicOptions::default(),
                 healing: constants.options,
                 quiet: constants.quiet,
+                batch: constants.batch.clone(),
             };
             match restart_newest(&mut spec, constants.key.as_ref(), end.healing.clone(), &signals, &mut notes).await {
                 Err(error) if error.wants_nodes() && Instant::now() < patience => {
@@ -91,7 +175,10 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
     };
     let next = tokio::select! {
         next = next => next,
-        Some(signal) = strays.recv() => Err(RunError::Interrupted { signal }),
+        Some(wish) = strays.recv() => Err(match wish {
+            Wish::End(signal) => RunError::Interrupted { signal },
+            Wish::TimeUp(signal) => RunError::TimeUp { signal, job: id.clone(), checkpoint: numbers(&checkpoints).last().copied() },
+        }),
     };
     if let Err(error) = next {
         if !notes.written {
@@ -99,7 +186,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         }
         let how = error.to_string();
         let error = match error {
-            RunError::Interrupted { .. } => error,
+            RunError::Interrupted { .. } | RunError::TimeUp { .. } => error,
             error => RunError::NotHealed { job: id.clone(), source: Box::new(error) },
         };
         put_end_on_record(&id, how, error.exit_code());

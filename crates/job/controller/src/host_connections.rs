@@ -1,6 +1,7 @@
 //! Connecting to the hosts of a job, all at once. Which are wanted, and how long each is waited for, is decided by
 //! [`mend_job::gathering`].
 
+use crate::batch::DaemonAddresses;
 use crate::client;
 use crate::drained;
 use crate::embedded::{self, Embedded};
@@ -19,13 +20,15 @@ use tokio::time::sleep_until;
 /// A host's name, and its daemon or why there is none.
 type Answer = (String, Result<ConnectedNode, RunError>);
 
-/// The daemons of these hosts, in their order, or an embedded one if none is wanted: that of an earlier life, if it lives. Who was left out is
+/// The daemons of these hosts, in their order, or an embedded one if none is wanted: that of an earlier life, if it lives. `addresses`: of daemons that are not at
+/// their host's name and the setting's port. Who was left out is
 /// added to `notes`, for the journal.
 ///
 /// # Errors
 /// [`RunError::Node`], [`RunError::NoSuchHost`], [`RunError::Drained`] of one that must be there; [`RunError::NoHostLeft`].
 pub async fn connect_hosts(
     wanted: WantedHosts,
+    addresses: &DaemonAddresses,
     embedded: Option<Embedded>,
     notes: &mut Vec<Event>,
 ) -> Result<(Vec<ConnectedNode>, Option<Embedded>), RunError> {
@@ -48,7 +51,7 @@ pub async fn connect_hosts(
     loop {
         while let Some(action) = actions.pop_front() {
             match action {
-                GatherAction::Connect(names) => contact(names, &secret, &mut answers).await?,
+                GatherAction::Connect(names) => contact(names, addresses, &secret, &mut answers).await?,
                 GatherAction::LeaveOut { host, lost: true } => {
                     leave_out(format!("node {host}, which was lost before, does not answer"), notes);
                 }
@@ -85,9 +88,9 @@ pub async fn connect_hosts(
     }
 }
 
-async fn contact(names: Vec<String>, secret: &Secret, answers: &mut JoinSet<Answer>) -> Result<(), RunError> {
+async fn contact(names: Vec<String>, addresses: &DaemonAddresses, secret: &Secret, answers: &mut JoinSet<Answer>) -> Result<(), RunError> {
     let (port, drained) = (mend_settings::PORT.number()? as u16, drained::list()?);
-    for (name, address) in names.iter().zip(resolve(&names, port).await) {
+    for (name, address) in names.iter().zip(resolve(&names, addresses, port).await) {
         let (name, secret, takes_none) = (name.clone(), secret.clone(), drained.contains(name));
         answers.spawn(async move {
             let node = match address {

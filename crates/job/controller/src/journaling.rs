@@ -57,6 +57,7 @@ pub(crate) fn cause_of(error: &RunError) -> Cause {
             Cause::MessagesLost { ranks: *ranks, nodes: hosts.clone(), why: cut(why.clone()) }
         }
         RunError::NotHealed { source, .. } => cause_of(source),
+        RunError::TimeUp { signal, .. } => Cause::TimeUp { signal: *signal },
         RunError::Interrupted { signal } => Cause::Interrupted { signal: *signal },
         RunError::Manifest(_) => Cause::NoCheckpoint { error: cut(with_causes(error)) },
         RunError::Node { .. }

@@ -9,6 +9,8 @@
 //! controller's own death ends the job (its connections are the job's lease on the nodes) and leaves every published
 //! checkpoint usable.
 
+pub mod batch;
+mod batch_daemons;
 pub mod candidates;
 pub mod checkpoint_plan;
 pub mod client;

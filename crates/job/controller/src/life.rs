@@ -1,5 +1,6 @@
 //! A life of a job, one run of its machine, and what all its lives have in common.
 
+use crate::batch::InBatch;
 use crate::embedded::Embedded;
 use crate::record::JobLock;
 use crate::run::LifeEnd;
@@ -103,5 +104,7 @@ pub(crate) struct Constants {
     pub(crate) encryption_key: Option<PathBuf>,
     pub(crate) key: Option<Key>,
     pub(crate) any_owner: bool,
+    /// The allocation that all lives are in.
+    pub(crate) batch: Option<InBatch>,
     pub(crate) quiet: bool,
 }

@@ -1,6 +1,7 @@
 //! The job's nodes, and how their daemons are reached. What passes between them and the controller is carried by a task per node
 //! (`job_link.rs`).
 
+use crate::batch::DaemonAddresses;
 use crate::error::RunError;
 use crate::job_link::{JobLink, NodeEvent};
 use mend_messages::auth::Purpose;
@@ -42,10 +43,11 @@ impl Node {
 ///
 /// # Errors
 /// [`RunError::NoSuchHost`] per host.
-pub async fn resolve(names: &[String], port: u16) -> Vec<Result<SocketAddr, RunError>> {
+pub async fn resolve(names: &[String], addresses: &DaemonAddresses, port: u16) -> Vec<Result<SocketAddr, RunError>> {
     let mut found = Vec::new();
     for name in names {
-        let address = match tokio::net::lookup_host((name.as_str(), port)).await {
+        let (host, port) = addresses.get(name).map_or((name.as_str(), port), |(host, port)| (host.as_str(), *port));
+        let address = match tokio::net::lookup_host((host, port)).await {
             Ok(mut addresses) => addresses.next().ok_or_else(|| std::io::Error::other("its name has no address")),
             Err(error) => Err(error),
         };

@@ -4,6 +4,8 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
+use crate::batch::BatchRecord;
+use crate::error::NODE_LOST;
 use mend_job::event::MeasuredRates;
 use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
@@ -54,6 +56,9 @@ pub struct JobRecord {
     /// A failure has stopped it, and it is about to go on by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_on: bool,
+    /// The batch job that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BatchRecord>,
     /// Where its checkpoints are.
     pub checkpoints: PathBuf,
     /// When they are taken, and which are kept; a restart goes on with it.
@@ -68,6 +73,14 @@ pub struct JobRecord {
     /// Hosts that were lost while it ran: a restart does not wait for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
+}
+
+impl JobRecord {
+    /// Whether it ended before its program did, so that a restart goes on with it.
+    #[must_use]
+    pub fn may_go_on(&self) -> bool {
+        self.ended.is_none() || self.exit_code == Some(NODE_LOST)
+    }
 }
 
 /// Most bytes of a file of the directory.

@@ -1,5 +1,6 @@
 //! How a job goes on from a checkpoint: which one is taken, on which hosts.
 
+use crate::batch::InBatch;
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
@@ -62,6 +63,8 @@ pub struct RestartSpec {
     pub healing: HealingOptions,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
+    /// The batch job that it goes on in.
+    pub batch: Option<InBatch>,
 }
 
 /// The first life of a job that is restarted.
@@ -77,8 +80,8 @@ pub(crate) async fn first_life_of_restart(mut spec: RestartSpec, signals: Signal
     if let (Err(error), false, Some(job)) = (&life, notes.written, spec.candidates.job()) {
         notes.write(job, error);
     }
-    let RestartSpec { healing: options, encryption_key, any_owner, quiet, .. } = spec;
-    Ok((life?, Constants { options, encryption_key, key, any_owner, quiet }))
+    let RestartSpec { healing: options, encryption_key, any_owner, quiet, batch, .. } = spec;
+    Ok((life?, Constants { options, encryption_key, key, any_owner, quiet, batch }))
 }
 
 /// What happens at a restart before its controller has the journal.
@@ -242,7 +245,11 @@ async fn restart_from(
     let record = directory.record().ok();
     let wanted = wanted_hosts(&manifest, record.as_ref(), spec);
     let all = wanted.hosts.iter().map(|(name, _)| name.clone()).collect();
-    let (reached, embedded) = connect_hosts(wanted, notes.embedded.take(), &mut notes.events).await?;
+    let addresses = match &spec.batch {
+        Some((session, _)) => session.ensure_daemons(&signals).await?,
+        None => BTreeMap::new(),
+    };
+    let (reached, embedded) = connect_hosts(wanted, &addresses, notes.embedded.take(), &mut notes.events).await?;
     let absent = absent(all, &reached);
     let slots: Option<Vec<u32>> = spec.hosts.iter().any(|host| host.slots > 0).then(|| spec.hosts.iter().map(|host| host.slots).collect());
     if slots.is_some() {
@@ -306,6 +313,7 @@ async fn restart_from(
         restarts: record.map(|record| record.restarts).unwrap_or_default(),
         restoring: Some(restoring),
         from: Some(manifest.number),
+        batch: spec.batch.as_ref().map(|(_, place)| place.clone()),
         notes: std::mem::take(&mut notes.events),
     };
     notes.written = true;

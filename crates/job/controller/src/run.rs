@@ -70,6 +70,8 @@ pub enum Arrival {
     Stdin(Vec<u8>),
     /// SIGINT, SIGTERM or SIGHUP to this process.
     Signal(i32),
+    /// The batch system wants the job to end, and has sent this signal.
+    TimeUp(i32),
     /// A round of upkeep of the checkpoints is over.
     Upkeep(UpkeepDone),
 }
@@ -212,6 +214,7 @@ impl Running {
             }
             Arrival::Stdin(bytes) => return self.shell.input.input.pass(bytes).map(Event::Stdin),
             Arrival::Signal(signal) => Event::Signal(signal),
+            Arrival::TimeUp(signal) => Event::TimeUp { signal },
             Arrival::Upkeep(done) => {
                 self.upkeep = None;
                 Event::Upkeep(done)

@@ -6,11 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+/// What a signal means to the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Its user wants it to end.
+    End(i32),
+    /// Its batch system wants it to end: a last checkpoint comes first.
+    TimeUp(i32),
+}
+
 /// Where signals go.
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
     listener: Arc<Mutex<Listener>>,
-    strays: mpsc::UnboundedSender<i32>,
+    strays: mpsc::UnboundedSender<Wish>,
 }
 
 #[derive(Debug, Default)]
@@ -18,11 +27,13 @@ struct Listener {
     events: Option<mpsc::Sender<Arrival>>,
     /// Until then a signal does what it does to any process.
     watching: bool,
+    /// A batch system sends signals, too.
+    under_batch: bool,
 }
 
 impl Signals {
     /// Nobody watches yet. The receiver gets those that come while no life of the job runs, once one has.
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<i32>) {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Wish>) {
         let (strays, receiver) = mpsc::unbounded_channel();
         (Self { listener: Arc::default(), strays }, receiver)
     }
@@ -32,6 +43,11 @@ impl Signals {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// From now on SIGTERM, SIGUSR1 and SIGUSR2 are a batch system's.
+    pub(crate) fn are_of_batch(&self) {
+        self.listener().under_batch = true;
+    }
+
     /// From now on SIGINT, SIGTERM and SIGHUP are told to this life of the job, for as long as it listens. To a detached job SIGHUP is nothing.
     pub(crate) fn tell(&self, events: mpsc::Sender<Arrival>) {
         let mut listener = self.listener();
@@ -39,7 +55,11 @@ impl Signals {
         if std::mem::replace(&mut listener.watching, true) {
             return;
         }
-        for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let of_user = [SignalKind::interrupt(), SignalKind::hangup()].map(|kind| (kind, false));
+        let of_batch = [SignalKind::user_defined1(), SignalKind::user_defined2()].map(|kind| (kind, true));
+        let either = (SignalKind::terminate(), listener.under_batch);
+        let watched = of_user.into_iter().chain([either]).chain(of_batch.into_iter().filter(|_| listener.under_batch));
+        for (kind, time_up) in watched {
             let Ok(mut stream) = signal(kind) else { continue };
             let signals = self.clone();
             tokio::spawn(async move {
@@ -47,20 +67,30 @@ impl Signals {
                     if kind == SignalKind::hangup() && detached::is_detached() {
                         continue;
                     }
-                    signals.pass_on(kind.as_raw_value()).await;
+                    let number = kind.as_raw_value();
+                    signals.pass_on(if time_up { Wish::TimeUp(number) } else { Wish::End(number) }).await;
                 }
             });
         }
     }
 
-    async fn pass_on(&self, signal: i32) {
+    /// A batch system has sent this signal, here or to the daemons.
+    pub(crate) async fn time_up(&self, signal: i32) {
+        self.pass_on(Wish::TimeUp(signal)).await;
+    }
+
+    async fn pass_on(&self, wish: Wish) {
         let events = self.listener().events.clone();
+        let arrival = match wish {
+            Wish::End(signal) => Arrival::Signal(signal),
+            Wish::TimeUp(signal) => Arrival::TimeUp(signal),
+        };
         let told = match events {
-            Some(events) => events.send(Arrival::Signal(signal)).await.is_ok(),
+            Some(events) => events.send(arrival).await.is_ok(),
             None => false,
         };
         if !told {
-            let _ = self.strays.send(signal);
+            let _ = self.strays.send(wish);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! How a job begins: a new one ([`first_life`]), and what that has in common with one that goes on ([`crate::restart`]).
 
+use crate::batch::{BatchRecord, InBatch};
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::RunError;
@@ -50,12 +51,14 @@ const CREDENTIAL_VARIABLES: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS
 /// What `mend run` was asked for.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
-    /// Number of ranks, at least 1.
-    pub ranks: u32,
+    /// Number of ranks, at least 1; `None`: what the batch system was asked for, else 1.
+    pub ranks: Option<u32>,
     /// Hosts; none means this machine.
     pub hosts: Vec<Host>,
     /// Hosts that get no rank at first.
     pub spares: Vec<Host>,
+    /// Nodes of an allocation that get no rank at first.
+    pub spare_nodes: u32,
     /// Program, environment and working directory.
     pub program: Program,
     /// Where checkpoints go; `None` for the job's own directory.
@@ -107,6 +110,8 @@ pub(crate) struct JobStart {
     pub(crate) absent: Vec<String>,
     /// Number of the checkpoint that it goes on from.
     pub(crate) from: Option<u64>,
+    /// The batch job that it is in.
+    pub(crate) batch: Option<BatchRecord>,
     /// For the journal, of the time before there was one.
     pub(crate) notes: Vec<Happened>,
 }
@@ -195,6 +200,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         rates: beginning.rates.clone(),
         lost: Vec::new(),
         absent: beginning.absent,
+        batch: beginning.batch,
     };
     directory.write("job.json", &record)?;
     let mut journal = Journal::open(directory.path());
@@ -326,7 +332,9 @@ pub(crate) fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, 
 ///
 /// # Errors
 /// What keeps it from beginning.
-pub(crate) async fn first_life(mut spec: RunSpec, signals: Signals) -> Result<(Life, Constants), RunError> {
+pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, signals: Signals) -> Result<(Life, Constants), RunError> {
+    let ranks = spec.ranks.unwrap_or(1);
+    let (session, batch) = in_batch.clone().unzip();
     let key = load_key(spec.encryption_key.as_deref())?;
     let base = spec.checkpoints.map(|base| std::path::absolute(&base).unwrap_or(base));
     if let Some(path) = &base {
@@ -344,11 +352,15 @@ pub(crate) async fn first_life(mut spec: RunSpec, signals: Signals) -> Result<(L
     check_distinct(&all)?;
     let wanted = WantedHosts::of_start(&names(&spec.hosts), &names(&spec.spares), Kept::default());
     let mut notes = Vec::new();
-    let (reached, embedded) = connect_hosts(wanted, None, &mut notes).await?;
+    let addresses = match &session {
+        Some(session) => session.ensure_daemons(&signals).await?,
+        None => BTreeMap::new(),
+    };
+    let (reached, embedded) = connect_hosts(wanted, &addresses, None, &mut notes).await?;
     let absent = absent(names(&all), &reached);
     let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };
-    let places = place(spec.ranks, &wanted)?;
-    tell_beyond_slots(spec.quiet, spec.ranks, &spec.hosts);
+    let places = place(ranks, &wanted)?;
+    tell_beyond_slots(spec.quiet, ranks, &spec.hosts);
     let (directory, id) = JobDirectory::create(spec.program.argv.first().map_or("", String::as_str))?;
     let checkpoints = match base {
         Some(base) => base.join(&id),
@@ -369,7 +381,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, signals: Signals) -> Result<(L
         identity,
         program: spec.program,
         places,
-        pmi: PmiServer::new(spec.ranks, &identity),
+        pmi: PmiServer::new(ranks, &identity),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
         key: key.clone(),
@@ -380,10 +392,12 @@ pub(crate) async fn first_life(mut spec: RunSpec, signals: Signals) -> Result<(L
         rates: BTreeMap::new(),
         restoring: None,
         from: None,
+        batch,
         notes,
     };
     let life = begin(beginning, reached, embedded).await?;
-    let constants = Constants { options: spec.healing, encryption_key: spec.encryption_key, key, any_owner: false, quiet: spec.quiet };
+    let (options, encryption_key, quiet) = (spec.healing, spec.encryption_key, spec.quiet);
+    let constants = Constants { options, encryption_key, key, any_owner: false, quiet, batch: in_batch };
     Ok((life, constants))
 }
 

@@ -329,6 +329,17 @@ impl Names {
                 );
                 say(&what, &self.way_on(*newest));
             }
+            Notice::TimeUp { .. } if self.quiet => {}
+            Notice::TimeUp { signal } => {
+                eprintln!("mend: the batch system wants the job to end (signal {signal}): a last checkpoint is taken, then it ends");
+            }
+            Notice::NotSavedInTime { failure, again, newest } => {
+                let (error, hint) = self.failure(failure, alive);
+                say(&format!("the last checkpoint failed: {error}"), &hint);
+                let then = if *again { "it is tried again" } else { "the job runs on until the batch system kills it" };
+                let newest = newest.map_or_else(String::new, |number| format!("; checkpoint {number} is its newest"));
+                eprintln!("mend: {then}{newest}");
+            }
             Notice::SpareLost { node, how } => eprintln!("mend: node {} is lost ({}); no rank was on it", self.node(*node), loss(how)),
             Notice::PlacedElsewhere { failure, node } => {
                 let (error, _) = self.failure(failure, alive);
@@ -435,6 +446,7 @@ impl Names {
                 },
             },
             End::Refused { node, error } => RunError::Refused { host: host(node), error },
+            End::TimeUp { signal, checkpoint } => RunError::TimeUp { signal, job: self.job.clone(), checkpoint },
             End::Interrupted(signal) => RunError::Interrupted { signal },
         })
     }

@@ -35,6 +35,8 @@ pub enum Asker {
     Schedule,
     /// This rank is to leave its node, for this reason.
     Leaving(Rank, LeaveReason),
+    /// The end of the job's time.
+    TimeUp,
 }
 
 /// What a round of upkeep did.
@@ -163,6 +165,11 @@ pub enum Event {
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// SIGINT, SIGTERM or SIGHUP to the job.
     Signal(i32),
+    /// The batch system wants the job to end: a last checkpoint is taken first.
+    TimeUp {
+        /// The signal that it has sent.
+        signal: i32,
+    },
     /// Time passed; the next deadline may be due.
     Time,
     /// Answer to [`Effect::Prepare`].
@@ -584,4 +591,11 @@ pub enum End {
     },
     /// A signal came before any rank was there.
     Interrupted(i32),
+    /// The batch system wanted the job to end.
+    TimeUp {
+        /// The signal that it has sent.
+        signal: i32,
+        /// The newest checkpoint that can be restarted.
+        checkpoint: Option<u64>,
+    },
 }

@@ -64,6 +64,20 @@ pub enum Notice {
         /// The newest checkpoint that can be restarted.
         newest: Option<u64>,
     },
+    /// The batch system wants the job to end.
+    TimeUp {
+        /// The signal that it has sent.
+        signal: i32,
+    },
+    /// The last checkpoint before the end of the job's time failed.
+    NotSavedInTime {
+        /// What went wrong.
+        failure: Failure,
+        /// It is tried again.
+        again: bool,
+        /// The newest checkpoint that can be restarted.
+        newest: Option<u64>,
+    },
     /// A node without ranks is lost.
     SpareLost {
         /// The node that this is about.

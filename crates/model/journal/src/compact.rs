@@ -32,6 +32,7 @@ fn is_milestone(event: &Event) -> bool {
             | Event::MigrationCommitted { .. }
             | Event::Interrupted { .. }
             | Event::KillAsked
+            | Event::TimeUp { .. }
             | Event::Ended { .. }
     )
 }

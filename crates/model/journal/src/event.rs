@@ -191,6 +191,8 @@ pub enum Event {
     Interrupted { signal: i32 },
     /// `mend kill`.
     KillAsked,
+    /// The batch system wants the job to end: a last checkpoint comes first.
+    TimeUp { signal: i32 },
     /// The job is over.
     Ended { status: i32, cause: Cause },
     /// What all events up to here add up to; all but some of them are left out from here back.

@@ -17,6 +17,8 @@ pub enum Asker {
     Health,
     /// The batch system.
     BatchSystem,
+    /// The end of the job's time.
+    TimeUp,
     /// One of a later release.
     #[serde(other)]
     Other,
@@ -208,6 +210,11 @@ pub enum Cause {
     Killed,
     /// A signal to `mend run` or `mend restart`.
     Interrupted {
+        /// Number of the signal.
+        signal: i32,
+    },
+    /// The batch system wanted it to end, and sent this signal.
+    TimeUp {
         /// Number of the signal.
         signal: i32,
     },

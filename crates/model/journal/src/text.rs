@@ -33,6 +33,7 @@ fn by(asker: Asker) -> &'static str {
         Asker::Schedule => "it was due",
         Asker::Health => "the node is sick",
         Asker::BatchSystem => "the batch system drains the node",
+        Asker::TimeUp => "the job's time is up",
         Asker::Other => "asked",
     }
 }
@@ -88,6 +89,7 @@ pub fn cause(cause: &Cause) -> String {
         Cause::Abort { rank, status } => format!("rank {rank} called MPI_Abort with code {status}"),
         Cause::Killed => "it was ended by `mend kill`".into(),
         Cause::Interrupted { signal } => format!("signal {signal}{} ended it", name_of(*signal)),
+        Cause::TimeUp { signal } => format!("the batch system wanted it to end (signal {signal}{})", name_of(*signal)),
         Cause::NodeLost { node, ranks, why } => format!("node {node} was lost with rank(s) {ranks}: {why}"),
         Cause::MessagesLost { ranks, nodes, why } => {
             format!("messages between rank {} on {} and rank {} on {} were lost: {why}", ranks.0, nodes.0, ranks.1, nodes.1)
@@ -112,7 +114,9 @@ fn name_of(signal: i32) -> &'static str {
         7 => " (SIGBUS)",
         8 => " (SIGFPE)",
         9 => " (SIGKILL)",
+        10 => " (SIGUSR1)",
         11 => " (SIGSEGV)",
+        12 => " (SIGUSR2)",
         13 => " (SIGPIPE)",
         14 => " (SIGALRM)",
         15 => " (SIGTERM)",
@@ -246,6 +250,9 @@ pub fn sentence(entry: &Entry) -> String {
         Event::NotInPlace { why } => format!("{rank} could not go back in place and is restored in a new process: {why}"),
         Event::Noticed { what } => format!("{rank}: {what}"),
         Event::Interrupted { signal } => format!("signal {signal}{} came and is passed on to the ranks", name_of(*signal)),
+        Event::TimeUp { signal } => {
+            format!("signal {signal}{}: the batch system wants the job to end; a last checkpoint comes first", name_of(*signal))
+        }
         Event::KillAsked => "`mend kill` ends the job".into(),
         Event::Ended { status, cause: why } => format!("the job ended with exit code {status}: {}", cause(why)),
         Event::Compacted { state } => left_out(state),

@@ -68,6 +68,10 @@ struct Arguments {
     /// End when standard input does
     #[arg(long)]
     until_eof: bool,
+    /// Started in a batch job: end when standard input does, write `ready NODE PORT` as a line to standard output, and `signal NODE NUMBER`
+    /// at each SIGTERM, SIGUSR1 and SIGUSR2, which end nothing
+    #[arg(long, conflicts_with_all = ["until_eof", "ready_fd"])]
+    under_batch: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -136,7 +140,9 @@ fn main() -> ExitCode {
 
 fn serve(arguments: Arguments) -> Result<(), ServeError> {
     start_log();
-    if arguments.until_eof {
+    let announcement = Announcement { ready_fd: arguments.ready_fd, under_batch: arguments.under_batch };
+    let until_eof = arguments.until_eof || arguments.under_batch;
+    if until_eof {
         // Out of the user's session: its Ctrl-C is for mend, which tells the ranks. And the scheduler shares processors
         // between sessions first (sched(7), autogroup): what else runs in the same terminal would be in one group with the
         // ranks, and two of these could be put on one processor while it has the other.
@@ -147,6 +153,8 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
     }
     let address = match arguments.listen {
         Some(address) => address,
+        // Whoever started it is told which port it is: several jobs may share a node.
+        None if arguments.under_batch => SocketAddr::from(([0, 0, 0, 0], 0)),
         None => SocketAddr::from(([0, 0, 0, 0], mend_settings::PORT.number()? as u16)),
     };
     let hidden_features = mend_settings::HIDE_CPU_FEATURES.features()?;
@@ -175,35 +183,58 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
     };
     // One thread serves everybody: the cores belong to the ranks.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Runtime)?;
-    let result = runtime.block_on(run(Arc::new(node), listener, arguments.ready_fd, arguments.until_eof));
+    let result = runtime.block_on(run(Arc::new(node), listener, announcement, until_eof));
     // Threads that wait for a slow file system or standard input are not waited for.
     runtime.shutdown_background();
     result
 }
 
-async fn run(node: Arc<Node>, listener: std::net::TcpListener, ready_fd: Option<i32>, until_eof: bool) -> Result<(), ServeError> {
+/// Who is told what.
+#[derive(Clone, Copy)]
+struct Announcement {
+    ready_fd: Option<i32>,
+    under_batch: bool,
+}
+
+async fn run(node: Arc<Node>, listener: std::net::TcpListener, announcement: Announcement, until_eof: bool) -> Result<(), ServeError> {
     listener.set_nonblocking(true).map_err(ServeError::Runtime)?;
     let listener = TcpListener::from_std(listener).map_err(ServeError::Runtime)?;
     let address = listener.local_addr().map_err(ServeError::Runtime)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Runtime)?;
-    if let Some(fd) = ready_fd {
-        announce(fd, address).map_err(|source| ServeError::Ready { fd, source })?;
+    if let Some(fd) = announcement.ready_fd {
+        announce(fd, &address.to_string()).map_err(|source| ServeError::Ready { fd, source })?;
+    }
+    if announcement.under_batch {
+        let name = node.name.clone();
+        announce(1, &format!("ready {name} {}", address.port())).map_err(|source| ServeError::Ready { fd: 1, source })?;
+        for kind in [SignalKind::terminate(), SignalKind::user_defined1(), SignalKind::user_defined2()] {
+            tokio::spawn(tell_of(kind, name.clone()));
+        }
     }
     tracing::info!(name = node.name, %address, "ready");
     // Whatever ends the daemon, its supervisors see their sockets close and end the ranks.
     tokio::select! {
         () = listen::listen(node, listener) => {}
         () = end_of_input(), if until_eof => {}
-        _ = terminate.recv() => {}
+        _ = terminate.recv(), if !announcement.under_batch => {}
         _ = interrupt.recv() => {}
     }
     Ok(())
 }
 
-/// Writes the address to an inherited descriptor.
-fn announce(fd: i32, address: SocketAddr) -> io::Result<()> {
-    let line = format!("{address}\n");
+/// Tells of a batch system's signals.
+async fn tell_of(kind: SignalKind, node: String) {
+    let Ok(mut signals) = signal(kind) else { return };
+    while signals.recv().await.is_some() {
+        // Nobody reads it any more: standard input has ended, too.
+        let _ = announce(1, &format!("signal {node} {}", kind.as_raw_value()));
+    }
+}
+
+/// Writes a line to an inherited descriptor.
+fn announce(fd: i32, text: &str) -> io::Result<()> {
+    let line = format!("{text}\n");
     if fd == 1 {
         let mut stdout = io::stdout();
         stdout.write_all(line.as_bytes())?;

@@ -79,6 +79,7 @@ impl World {
         self.life += 1;
         self.summary.lives += 1;
         (self.failed_for_real, self.signalled, self.hung, self.upkeep) = (false, None, None, false);
+        self.time_up = None;
         (self.effects_under_way, self.numbers_of_life, self.story) = (0, BTreeSet::new(), Story::default());
         self.reasons.clear();
         self.lost_told.clear();

@@ -145,8 +145,16 @@ impl World {
                 self.lost_told.contains(&now)
             }
             Some(End::Interrupted(_)) => reason("a signal"),
+            Some(End::TimeUp { .. }) => self.saved_in_time(),
         };
         if good { Ok(()) } else { Err(format!("it ended for no reason: {:?}", job.end_reason())) }
+    }
+
+    /// A job whose time is up ends with a checkpoint of what its ranks had come to.
+    fn saved_in_time(&self) -> bool {
+        let Some((before, rebuilding)) = self.time_up else { return false };
+        let excused = rebuilding || self.vanished.is_some() || self.reasons.contains("a rank ended");
+        excused || self.disk.numbers().last().copied() > before
     }
 
     /// Ranks that wait for messages that will never come do not wait for ever.

@@ -88,6 +88,14 @@ impl World {
                     return self.feed(Event::Signal(15));
                 }
             }
+            Fault::TimeUp => {
+                if let (Some(job), None) = (&self.job, self.time_up) {
+                    self.reasons.insert("its time was up");
+                    let built = |rank| job.rank(rank).is_none_or(|state| !matches!(state.phase, RankPhase::Restoring(_)));
+                    self.time_up = Some((self.disk.numbers().last().copied(), !(0..self.size).all(built)));
+                    return self.feed(Event::TimeUp { signal: 15 });
+                }
+            }
             Fault::MessagesLost(one, other) => self.break_channel(one, other, true)?,
             Fault::OldLoss(one, other) => {
                 self.break_channel(one, other, false)?;

@@ -115,6 +115,8 @@ pub struct World {
     pub lost_told: Vec<(Rank, Rank, NodeIndex, NodeIndex)>,
     pub hung: Option<(Rank, u64, Rank, u64, u64)>,
     pub signalled: Option<u64>,
+    /// When the job's time was up: its newest checkpoint, and whether ranks were still being restored.
+    pub time_up: Option<(Option<u64>, bool)>,
     pub upkeep: bool,
     pub effects_under_way: u32,
     numbers_of_life: BTreeSet<u64>,
@@ -189,6 +191,7 @@ impl World {
             lost_told: Vec::new(),
             hung: None,
             signalled: None,
+            time_up: None,
             upkeep: false,
             effects_under_way: 0,
             numbers_of_life: BTreeSet::new(),

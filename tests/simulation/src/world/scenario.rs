@@ -55,7 +55,7 @@ impl World {
             let at = SECOND_US + self.draw(HORIZON_US);
             let node = self.draw(self.nodes.len() as u64) as usize;
             let (one, other) = (self.rank(), self.rank());
-            let fault = match self.draw(26) {
+            let fault = match self.draw(27) {
                 0..2 => Fault::NodeDies(node),
                 2 => Fault::ConnectionBreaks(node),
                 3 => Fault::RankDies(one, ExitStatus::Signal(9)),
@@ -68,6 +68,7 @@ impl World {
                 18..20 => Fault::MessagesLost(one, other),
                 20..22 => Fault::OldLoss(one, other),
                 22..24 => Fault::ImageRots(one),
+                24 => Fault::TimeUp,
                 _ => Fault::NewestVanishes,
             };
             self.plan(at, Coming::Fault(fault));

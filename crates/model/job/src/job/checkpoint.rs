@@ -192,7 +192,9 @@ impl Job {
                 self.note_published(&publication);
                 self.taken(&publication);
                 self.answer(asker, Outcome::Checkpoint { publication: publication.clone(), directory, notes });
-                self.replicate(&publication);
+                if self.time_up.is_none() {
+                    self.replicate(&publication);
+                }
             }
             Err(trouble) => {
                 self.blame(Code::Publish);

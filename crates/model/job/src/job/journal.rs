@@ -22,6 +22,7 @@ fn by(asker: Asker) -> By {
         Asker::Schedule => By::Schedule,
         Asker::Verb(_) => By::User,
         Asker::Leaving(_, reason) => reason.into(),
+        Asker::TimeUp => By::TimeUp,
     }
 }
 
@@ -46,7 +47,7 @@ impl Job {
     }
 
     /// What is found to be why the job ends; the first counts.
-    fn cause(&mut self, cause: Cause) {
+    pub(crate) fn cause(&mut self, cause: Cause) {
         self.effect(Effect::Record(Box::new(Record::Cause(cause))));
     }
 

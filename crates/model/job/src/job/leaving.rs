@@ -92,7 +92,7 @@ impl Job {
 
     /// Has drained nodes looked up if ranks are to leave.
     pub(crate) fn look_for_leavers(&mut self) {
-        let idle = self.departures.looking || self.ending.is_some() || self.interrupted.is_some();
+        let idle = self.departures.looking || self.ending.is_some() || self.interrupted.is_some() || self.time_up.is_some();
         if idle || self.departures.nodes().iter().all(|(_, node)| self.leavers(*node).is_empty()) {
             return;
         }
@@ -103,7 +103,7 @@ impl Job {
     /// These nodes are drained: ranks that are to leave others go elsewhere.
     pub(crate) fn drained(&mut self, avoid: &[String]) {
         self.departures.looking = false;
-        if self.ending.is_some() || self.interrupted.is_some() {
+        if self.ending.is_some() || self.interrupted.is_some() || self.time_up.is_some() {
             return;
         }
         for (urgency, node) in self.departures.nodes() {

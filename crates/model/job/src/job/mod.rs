@@ -26,8 +26,10 @@ mod ranks;
 mod requests;
 mod restart;
 mod tiers;
+mod time_up;
 
 use self::input::MovingInput;
+use self::time_up::TimeUp;
 use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
 use crate::healing::Healing;
 use crate::leaving::Departures;
@@ -132,6 +134,7 @@ pub struct Job {
     /// `None`: it does not go on by itself.
     pub(crate) healing: Option<Healing>,
     pub(crate) interrupted: Option<(i32, u64)>,
+    pub(crate) time_up: Option<TimeUp>,
     pub(crate) spawn_told: bool,
     pub(crate) ending: Option<(End, u64)>,
     over: bool,
@@ -194,6 +197,7 @@ impl Job {
             exit_code: 0,
             healing: setup.healing,
             interrupted: None,
+            time_up: None,
             spawn_told: false,
             ending: None,
             over: false,
@@ -276,6 +280,7 @@ impl Job {
             Event::Drained(names) => self.drained(if self.keeps(Safeguard::DrainedNodesAreAvoided) { &names } else { &[] }),
             Event::Stdin(bytes) => self.feed(bytes),
             Event::Signal(signal) => self.interrupt(signal),
+            Event::TimeUp { signal } => self.time_is_up(signal),
             Event::Time => {}
             Event::Prepared { number, result } => self.prepared(number, result),
             Event::Published { number, result } => self.published(number, result),
@@ -321,7 +326,7 @@ impl Job {
         let reap = self.ending.as_ref().map(|(_, since)| since.saturating_add(REAP_US));
         let leave = self.departures.due();
         let all = [self.map_due_us, self.move_due(), agents, tidy, obey, reap, leave];
-        let all = all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due()]);
+        let all = all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due(), self.time_up_due()]);
         // What is overdue waits for something else: it is looked at again when that came.
         all.flatten().filter(|&due| due > self.now_us).min()
     }
@@ -348,6 +353,7 @@ impl Job {
         if self.keeps(Safeguard::LeaversAreTriedAgain) {
             self.look_for_leavers();
         }
+        self.judge_time_up();
         self.periodic_tick();
         self.next_operation();
     }
@@ -395,6 +401,7 @@ impl Job {
             Asker::Verb(verb) => self.effect(Effect::Answer { verb, outcome }),
             Asker::Schedule => self.schedule_answered(outcome),
             Asker::Leaving(rank, _) => self.leaver_answered(rank, outcome),
+            Asker::TimeUp => self.saved_in_time(outcome),
         }
     }
 
@@ -406,6 +413,7 @@ impl Job {
             && self.waiting.is_empty()
             && self.ending.is_none()
             && self.interrupted.is_none()
+            && self.time_up.is_none()
     }
 
     /// Numbers of requests that agents have not answered, and of verbs that wait.

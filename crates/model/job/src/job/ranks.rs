@@ -203,6 +203,10 @@ impl Job {
         if self.ending.is_some() {
             return;
         }
+        if matches!(status, ExitStatus::Signal(_)) && self.time_up.is_some() {
+            // Some batch systems send the signal to every process.
+            return self.end_in_time();
+        }
         if let (ExitStatus::Signal(signal), None) = (status, self.interrupted) {
             let (node, newest) = (self.roster.ranks[rank as usize].node, self.newest_left());
             self.tell(Notice::RankKilled { rank, node, signal, newest });

@@ -48,7 +48,7 @@ impl Job {
 
     /// Saves a rank on a store, if it does not save in the shared directory. False: ask its agent as usual.
     pub(crate) fn save_in_node_store(&mut self, rank: Rank, number: u64, order: &SaveOrder) -> bool {
-        let Some(tiering) = &mut self.tiers else { return false };
+        let Some(tiering) = self.tiers.as_mut().filter(|_| self.time_up.is_none()) else { return false };
         let Some((stores, needed)) = tiering.save(rank) else { return false };
         let seq = self.new_seq(rank, None, MAX_SAVE_US);
         let order = TierOrder::Save { seq, rank, number, stores, needed, order: order.clone() };

@@ -1,0 +1,238 @@
+//! Slurm. What it puts into the environment of a job is in sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"; states of nodes are in sinfo(1), "NODE
+//! STATE CODES".
+//!
+//! Signals: at a preemption, at the time limit, and when `--signal` says so, Slurm sends one to the tasks of job steps, not to the batch
+//! script (scancel(1), sbatch(1)). So it is the step with the daemons that hears of it.
+
+use crate::command::output;
+use crate::{BatchError, BatchNode, BatchRun, BatchSystem};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// As the setting names it.
+pub const NAME: &str = "slurm";
+const TITLE: &str = "Slurm";
+
+/// What srun would take from a job's environment (srun(1), "INPUT ENVIRONMENT VARIABLES"), meant for the user's own steps: with the daemons' step
+/// it would bind them to a part of the node.
+const INPUT_VARIABLES: [&str; 14] = [
+    "SLURM_CPUS_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_HINT",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_THREADS_PER_CORE",
+    "SLURM_THREAD_SPEC",
+];
+
+/// A job of Slurm's, seen from within.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slurm {
+    job: String,
+    restarts: u32,
+    list: String,
+    tasks: Option<u32>,
+    /// Per node, in the list's order.
+    slots: Vec<u32>,
+}
+
+impl Slurm {
+    /// The job that this environment is of; `None`: it is of none.
+    ///
+    /// # Errors
+    /// [`BatchError::InTask`], [`BatchError::Unexpected`].
+    pub fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, BatchError> {
+        let (Some(job), Some(list)) = (variable("SLURM_JOB_ID"), variable("SLURM_JOB_NODELIST")) else { return Ok(None) };
+        let number = |name: &str| variable(name).and_then(|text| text.parse::<u32>().ok());
+        if let Some(tasks) = number("SLURM_STEP_NUM_TASKS").filter(|&tasks| tasks > 1 && variable("SLURM_STEP_ID").is_some()) {
+            return Err(BatchError::InTask { tasks });
+        }
+        // An interactive step (salloc, srun --pty) has variables of its own, of one task.
+        let whole = |of_job: &str, of_step: &str| variable(of_job).or_else(|| variable(of_step));
+        let slots = match whole("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE") {
+            Some(text) => counts(&text)?,
+            None => Vec::new(),
+        };
+        Ok(Some(Self { job, restarts: number("SLURM_RESTART_COUNT").unwrap_or(0), list, tasks: number("SLURM_NTASKS"), slots }))
+    }
+
+    fn command(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(name);
+        command.args(arguments);
+        command
+    }
+}
+
+/// Reads counts per node: `2(x3),1` is 2, 2, 2, 1 (sbatch(1), `SLURM_TASKS_PER_NODE`).
+fn counts(text: &str) -> Result<Vec<u32>, BatchError> {
+    let unexpected = || BatchError::Unexpected { what: "the number of tasks per node", text: text.to_owned() };
+    let mut all = Vec::new();
+    for item in text.split(',') {
+        let (count, times) = match item.split_once("(x") {
+            Some((count, times)) => (count, times.strip_suffix(')').ok_or_else(unexpected)?),
+            None => (item, "1"),
+        };
+        let (count, times): (u32, usize) = (count.parse().map_err(|_| unexpected())?, times.parse().map_err(|_| unexpected())?);
+        if all.len() + times > 1_000_000 {
+            return Err(unexpected());
+        }
+        all.extend(std::iter::repeat_n(count, times));
+    }
+    Ok(all)
+}
+
+/// Reads what `sinfo -N -o '%N|%o|%T|%E'` prints: per node its address, state and reason. A node stands there once for each partition.
+fn states(text: &str) -> BTreeMap<String, (String, String, String)> {
+    let line = |line: &str| {
+        let mut fields = line.splitn(4, '|').map(|field| field.trim().to_owned());
+        Some((fields.next()?, (fields.next()?, fields.next()?, fields.next()?)))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Whether a node of this state is to be emptied. A suffix says more: `*` does not respond, `~` is powered off, …
+fn drains(state: &str) -> bool {
+    let state = state.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+    matches!(state, "draining" | "drained" | "drain" | "drng" | "failing" | "fail" | "failg")
+}
+
+impl BatchSystem for Slurm {
+    fn name(&self) -> &'static str {
+        TITLE
+    }
+
+    fn run(&self) -> BatchRun {
+        BatchRun { job: self.job.clone(), restarts: self.restarts }
+    }
+
+    fn tasks(&self) -> Option<u32> {
+        self.tasks
+    }
+
+    fn nodes(&self) -> Result<Vec<BatchNode>, BatchError> {
+        let names = output(TITLE, self.command("scontrol", &["show", "hostnames", &self.list]))?;
+        let told = states(&output(TITLE, self.command("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%N|%o|%T|%E"]))?);
+        let names: Vec<&str> = names.split_whitespace().collect();
+        if names.is_empty() {
+            return Err(BatchError::Unexpected { what: "the list of the job's nodes", text: self.list.clone() });
+        }
+        let slots = |at: usize| self.slots.get(at).copied().unwrap_or(1).max(1);
+        let node = |(at, name): (usize, &&str)| BatchNode {
+            name: (*name).to_owned(),
+            address: told.get(*name).map(|(address, ..)| address.clone()).filter(|text| !text.is_empty()).unwrap_or((*name).to_owned()),
+            slots: slots(at),
+        };
+        Ok(names.iter().enumerate().map(node).collect())
+    }
+
+    fn launcher(&self, nodes: &[BatchNode], program: &Path, arguments: &[&str]) -> Command {
+        let count = nodes.len();
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        let mut command = Command::new("srun");
+        command
+            .arg(format!("--jobid={}", self.job))
+            .args([format!("--nodes={count}"), format!("--ntasks={count}"), format!("--nodelist={}", names.join(","))])
+            // Beside the user's own steps, on whole nodes; the loss of a node or a daemon ends none of the others.
+            .args(["--ntasks-per-node=1", "--overlap", "--mem=0", "--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"])
+            .args(["--mpi=none", "--job-name=mendd", "--chdir=/", "--quiet", "--unbuffered"])
+            // Slurm's own name of the node, which may be another than the host's.
+            .args(["sh", "-c", "node=$SLURMD_NODENAME; exec \"$@\" --name \"${node:-$(hostname)}\"", "sh"])
+            .arg(program)
+            .args(arguments);
+        for variable in INPUT_VARIABLES {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    fn draining(&self, nodes: &[BatchNode]) -> Result<BTreeMap<String, String>, BatchError> {
+        let told = states(&output(TITLE, self.command("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%N|%o|%T|%E"]))?);
+        let ours = |name: &String| nodes.iter().any(|node| node.name == *name);
+        Ok(told
+            .into_iter()
+            .filter(|(name, (_, state, _))| ours(name) && drains(state))
+            .map(|(name, (.., reason))| (name, reason))
+            .collect())
+    }
+
+    fn is_preempted(&self) -> Result<bool, BatchError> {
+        let told = output(TITLE, self.command("scontrol", &["show", "job", &self.job]))?;
+        let field = |name: &str| told.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap_or_default().to_owned();
+        let time = field("PreemptTime=");
+        Ok(!matches!(time.as_str(), "" | "None" | "N/A" | "Unknown") && field("Requeue=") == "1")
+    }
+
+    fn requeue(&self) -> Result<(), BatchError> {
+        output(TITLE, self.command("scontrol", &["requeue", &self.job])).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<Option<Slurm>, BatchError> {
+        let all: BTreeMap<String, String> = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        Slurm::of(|name| all.get(name).cloned())
+    }
+
+    #[test]
+    fn a_job_is_known_by_its_environment() {
+        assert_eq!(of(&[("SLURM_CONF", "/etc/slurm.conf")]).unwrap(), None);
+        let batch = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", "n[1-3]"), ("SLURM_TASKS_PER_NODE", "2(x2),1"), ("SLURM_NTASKS", "5")];
+        let found = of(&batch).unwrap().unwrap();
+        assert_eq!((found.run().restarts, found.tasks(), found.slots.as_slice()), (0, Some(5), &[2, 2, 1][..]));
+        let again = of(&[&batch[..], &[("SLURM_RESTART_COUNT", "2")]].concat()).unwrap().unwrap();
+        assert_eq!(again.run(), BatchRun { job: "17".into(), restarts: 2 });
+    }
+
+    #[test]
+    fn one_of_many_tasks_is_refused_and_an_interactive_step_is_not() {
+        let step =
+            |tasks| of(&[("SLURM_JOB_ID", "1"), ("SLURM_JOB_NODELIST", "a"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", tasks)]);
+        assert!(matches!(step("4"), Err(BatchError::InTask { tasks: 4 })));
+        assert!(step("1").unwrap().is_some());
+    }
+
+    #[test]
+    fn counts_per_node() {
+        assert_eq!(counts("2(x3),1").unwrap(), [2, 2, 2, 1]);
+        assert_eq!(counts("7").unwrap(), [7]);
+        for bad in ["", "2(x", "2(x3", "a", "2(xa)", "1(x99999999999)", "1(x2000000)"] {
+            assert!(counts(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn states_of_nodes() {
+        let told = states("n1|10.0.0.1|draining|fan | loud\nn1|10.0.0.1|draining|fan | loud\nn2|n2|mixed*|none\nnonsense\n");
+        assert_eq!(told["n1"], ("10.0.0.1".into(), "draining".into(), "fan | loud".into()));
+        assert_eq!(told.len(), 2);
+        for (state, wanted) in
+            [("draining", true), ("drained*", true), ("draining@", true), ("mixed*", false), ("idle~", false), ("down*", false)]
+        {
+            assert_eq!(drains(state), wanted, "{state}");
+        }
+    }
+
+    #[test]
+    fn the_step_of_the_daemons_takes_whole_nodes() {
+        let slurm = of(&[("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", "n[1-2]")]).unwrap().unwrap();
+        let node = |name: &str| BatchNode { name: name.into(), address: name.into(), slots: 1 };
+        let command = slurm.launcher(&[node("n1"), node("n2")], Path::new("/lib/mendd"), &["--under-batch"]);
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        for wanted in ["--jobid=17", "--nodes=2", "--ntasks=2", "--nodelist=n1,n2", "--overlap", "--no-kill", "/lib/mendd", "--under-batch"]
+        {
+            assert!(words.iter().any(|word| word == wanted), "{wanted}: {words:?}");
+        }
+        assert!(command.get_envs().any(|(name, value)| name == "SLURM_CPUS_PER_TASK" && value.is_none()));
+    }
+}

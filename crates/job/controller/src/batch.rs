@@ -1,0 +1,235 @@
+//! A job in an allocation of a batch system: its nodes, the daemons on them, what the batch system says while the job runs.
+//!
+//! ```text
+//! BatchSession::find ──► unfinished? ── yes ──► a restart, on the allocation's nodes
+//!                             └─ no ──► share_out: which nodes get ranks, which are spares
+//! before each life: ensure_daemons ──► one command of the batch system's (`batch_daemons`)
+//! a signal of the batch system ──► Arrival::TimeUp ──► the machine's last checkpoint ──► end ──► requeue
+//! ```
+//! Invariant: a job goes on by itself only in the batch job that it began in, when that is queued again, and at the same command.
+
+use crate::batch_daemons::BatchDaemons;
+use crate::error::RunError;
+use crate::hosts::Host;
+use crate::manifest::numbers;
+use crate::record::{self, JobRecord};
+use crate::signals::Signals;
+use mend_batch::{BatchError, BatchNode, BatchSystem};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// Where a Mend job stands in a batch job: what its record keeps of that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchRecord {
+    /// The batch system.
+    pub system: String,
+    /// The batch job's number.
+    pub job: String,
+    /// How often that had been queued again when this life of the Mend job began.
+    pub restarts: u32,
+    /// How many jobs of the same command that run of the batch job had begun before.
+    pub nth: u32,
+}
+
+/// How daemons that a batch system has started are reached: by the node's name.
+pub(crate) type DaemonAddresses = BTreeMap<String, (String, u16)>;
+
+/// An allocation, and where this job stands in its batch job.
+pub type InBatch = (Arc<BatchSession>, BatchRecord);
+
+/// The allocation that this process is in.
+#[derive(Debug)]
+pub struct BatchSession {
+    system: Arc<dyn BatchSystem>,
+    nodes: Vec<BatchNode>,
+    /// What the daemons' command has to live as long as.
+    daemons: Mutex<Option<BatchDaemons>>,
+}
+
+/// Asks a batch system, whose commands may take a while.
+async fn ask<T: Send + 'static>(question: impl FnOnce() -> Result<T, BatchError> + Send + 'static) -> Result<T, BatchError> {
+    match tokio::task::spawn_blocking(question).await {
+        Ok(answer) => answer,
+        Err(error) => Err(BatchError::Unexpected { what: "a batch system's command", text: error.to_string() }),
+    }
+}
+
+impl BatchSession {
+    /// The allocation, if this is in one.
+    ///
+    /// # Errors
+    /// [`RunError::Batch`].
+    pub(crate) async fn find() -> Result<Option<Self>, RunError> {
+        let Some(system) = mend_batch::detect()? else { return Ok(None) };
+        mend_settings::REQUEUE.choice()?;
+        let system: Arc<dyn BatchSystem> = system.into();
+        let asked = system.clone();
+        let nodes = ask(move || asked.nodes()).await?;
+        Ok(Some(Self { system, nodes, daemons: Mutex::new(None) }))
+    }
+
+    /// How many ranks a job has that does not say: as many as the batch system was asked for, else as its nodes but the spares have room for.
+    pub(crate) fn default_ranks(&self, spares: u32) -> u32 {
+        let room: u64 = self.nodes[..self.hosts_left(spares)].iter().map(|node| u64::from(node.slots)).sum();
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        if spares == 0 { self.system.tasks().unwrap_or(room) } else { room }
+    }
+
+    fn hosts_left(&self, spares: u32) -> usize {
+        self.nodes.len().saturating_sub(spares as usize).max(1)
+    }
+
+    /// Nodes that get ranks, and spares: at least so many as are asked for, and those that are not needed.
+    pub(crate) fn share_out(&self, ranks: u32, spares: u32) -> (Vec<Host>, Vec<Host>) {
+        let mut room = 0u64;
+        let fills = |node: &BatchNode| {
+            let needed = room < u64::from(ranks);
+            room += u64::from(node.slots);
+            needed
+        };
+        let used = self.nodes[..self.hosts_left(spares)].iter().map(fills).filter(|needed| *needed).count();
+        let host = |node: &BatchNode| Host { name: node.name.clone(), slots: node.slots };
+        let (hosts, spares) = self.nodes.split_at(used.max(1));
+        (hosts.iter().map(host).collect(), spares.iter().map(host).collect())
+    }
+
+    /// All nodes, for a restart: ranks fill them in their order.
+    pub(crate) fn all_hosts(&self) -> Vec<Host> {
+        self.nodes.iter().map(|node| Host { name: node.name.clone(), slots: node.slots }).collect()
+    }
+
+    /// What the record of a job of this command says, and the job that it goes on with: one that an earlier run of the batch job began and did
+    /// not finish.
+    ///
+    /// # Errors
+    /// [`RunError::Record`].
+    pub(crate) fn place(&self, command: &[String], ranks: u32) -> Result<(BatchRecord, Option<String>), RunError> {
+        let run = self.system.run();
+        let same = |record: &JobRecord| record.command == command && record.size == ranks;
+        let all: Vec<_> = record::list()?.into_iter().filter(|(_, record)| same(record)).collect();
+        let of_run = |record: &JobRecord| record.batch.clone().filter(|batch| batch.system == self.system.name() && batch.job == run.job);
+        let begun = all.iter().filter(|(_, record)| of_run(record).is_some_and(|batch| batch.restarts == run.restarts)).count() as u32;
+        let unfinished = all.iter().find(|(directory, record)| {
+            let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == begun);
+            before && record.may_go_on() && !directory.is_running() && !numbers(&record.checkpoints).is_empty()
+        });
+        let place = BatchRecord { system: self.system.name().into(), job: run.job, restarts: run.restarts, nth: begun };
+        Ok((place, unfinished.map(|(_, record)| record.id.clone())))
+    }
+
+    /// Has daemons on all nodes, and says how they are reached. What the batch system tells them goes to `signals`.
+    ///
+    /// # Errors
+    /// [`RunError::Batch`], [`RunError::BatchDaemons`].
+    pub(crate) async fn ensure_daemons(&self, signals: &Signals) -> Result<DaemonAddresses, RunError> {
+        let mut daemons = self.daemons.lock().await;
+        if let Some(running) = daemons.as_mut().filter(|running| running.is_running()) {
+            return Ok(running.addresses(&self.nodes));
+        }
+        let started = daemons.insert(BatchDaemons::start(&*self.system, &self.nodes, signals.clone()).await?);
+        Ok(started.addresses(&self.nodes))
+    }
+
+    /// Ends the daemons, if they were started.
+    pub(crate) async fn stop(&self) {
+        if let Some(daemons) = self.daemons.lock().await.take() {
+            daemons.stop().await;
+        }
+    }
+
+    /// The job's time is up, and it has ended: has the batch job queued again, if that is wanted.
+    pub(crate) async fn requeue(&self, quiet: bool) {
+        let system = self.system.clone();
+        let wanted = mend_settings::REQUEUE.choice().unwrap_or("never");
+        let requeued = ask(move || {
+            let again = match wanted {
+                "always" => true,
+                "preempted" => system.is_preempted()?,
+                _ => false,
+            };
+            if again { system.requeue().map(|()| true) } else { Ok(false) }
+        });
+        match requeued.await {
+            Ok(true) if !quiet => eprintln!("mend: {} queues the batch job {} again", self.system.name(), self.system.run().job),
+            Ok(_) => {}
+            Err(error) => {
+                eprintln!("mend: {} could not queue the batch job {} again: {error}", self.system.name(), self.system.run().job);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_batch::BatchRun;
+    use std::path::Path;
+    use std::process::Command;
+
+    #[derive(Debug)]
+    struct Allocation(Option<u32>);
+
+    impl BatchSystem for Allocation {
+        fn name(&self) -> &'static str {
+            "Batch"
+        }
+
+        fn run(&self) -> BatchRun {
+            BatchRun { job: "1".into(), restarts: 0 }
+        }
+
+        fn tasks(&self) -> Option<u32> {
+            self.0
+        }
+
+        fn nodes(&self) -> Result<Vec<BatchNode>, BatchError> {
+            Ok(Vec::new())
+        }
+
+        fn launcher(&self, _: &[BatchNode], program: &Path, _: &[&str]) -> Command {
+            Command::new(program)
+        }
+
+        fn draining(&self, _: &[BatchNode]) -> Result<BTreeMap<String, String>, BatchError> {
+            Ok(BTreeMap::new())
+        }
+
+        fn is_preempted(&self) -> Result<bool, BatchError> {
+            Ok(false)
+        }
+
+        fn requeue(&self) -> Result<(), BatchError> {
+            Ok(())
+        }
+    }
+
+    fn session(slots: &[u32], tasks: Option<u32>) -> BatchSession {
+        let node = |(at, &slots): (usize, &u32)| BatchNode { name: format!("n{at}"), address: format!("a{at}"), slots };
+        BatchSession { system: Arc::new(Allocation(tasks)), nodes: slots.iter().enumerate().map(node).collect(), daemons: Mutex::new(None) }
+    }
+
+    fn names(hosts: &[Host]) -> Vec<&str> {
+        hosts.iter().map(|host| host.name.as_str()).collect()
+    }
+
+    #[test]
+    fn nodes_that_ranks_do_not_fill_are_spares() {
+        let three = session(&[2, 2, 2], None);
+        for (ranks, spares, hosts) in [(6, 0, 3), (4, 0, 2), (3, 0, 2), (1, 0, 1), (9, 0, 3), (6, 1, 2), (6, 9, 1)] {
+            let (found, left) = three.share_out(ranks, spares);
+            assert_eq!((found.len(), left.len()), (hosts, 3 - hosts), "{ranks} ranks, {spares} spares");
+        }
+        let (hosts, spares) = three.share_out(4, 0);
+        assert_eq!((names(&hosts), names(&spares)), (vec!["n0", "n1"], vec!["n2"]));
+    }
+
+    #[test]
+    fn a_job_without_a_number_takes_what_was_asked_for() {
+        assert_eq!(session(&[2, 2, 1], Some(4)).default_ranks(0), 4);
+        assert_eq!(session(&[2, 2, 1], None).default_ranks(0), 5);
+        // Ranks have to fit on the nodes that are left.
+        assert_eq!(session(&[2, 2, 1], Some(5)).default_ranks(1), 4);
+    }
+}

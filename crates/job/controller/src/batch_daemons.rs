@@ -1,0 +1,133 @@
+//! Daemons that a batch system has started on the nodes of an allocation: one command of its own, whose standard input keeps them alive and
+//! whose standard output they report on, a line each.
+//!
+//! ```text
+//! ready NODE PORT       it listens
+//! signal NODE NUMBER    the batch system has sent it a signal
+//! ```
+//! Faults assumed: the command takes its time, ends, or reports of fewer nodes than it was to start; nonsense in its output.
+
+use crate::batch::DaemonAddresses;
+use crate::error::RunError;
+use crate::signals::Signals;
+use mend_batch::{BatchNode, BatchSystem};
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Without news for so long, those that did not report are taken for absent. Prologs of the batch system may take a while.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// When the user is told what is being waited for.
+const TELL_AFTER: Duration = Duration::from_secs(5);
+/// How long they may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// They run as long as this is there.
+#[derive(Debug)]
+pub(crate) struct BatchDaemons {
+    child: Child,
+    ports: BTreeMap<String, u16>,
+    ended: watch::Receiver<bool>,
+}
+
+/// What a line says.
+#[derive(Debug, PartialEq, Eq)]
+enum Report {
+    Ready { node: String, port: u16 },
+    Signal(i32),
+}
+
+fn report(line: &str) -> Option<Report> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        ["ready", node, port] => Some(Report::Ready { node: node.into(), port: port.parse().ok()? }),
+        ["signal", _, number] => number.parse().ok().map(Report::Signal),
+        _ => None,
+    }
+}
+
+impl BatchDaemons {
+    /// Starts them, and waits until all are ready, or no more seem to come.
+    pub(crate) async fn start(system: &dyn BatchSystem, nodes: &[BatchNode], signals: Signals) -> Result<Self, RunError> {
+        let failed = |why: String| RunError::BatchDaemons { system: system.name(), why };
+        let program = mend_settings::find_part("mendd").ok_or_else(|| failed("mendd is not installed beside mend".into()))?;
+        let mut command = Command::from(system.launcher(nodes, &program, &["--under-batch"]));
+        let name = command.as_std().get_program().to_string_lossy().into_owned();
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
+        let mut child = child.map_err(|error| failed(format!("{name}: {error}")))?;
+        let stdout = child.stdout.take().ok_or_else(|| failed("it has no standard output".into()))?;
+        let mut lines = BufReader::new(stdout).lines();
+        let mut ports = BTreeMap::new();
+        let mut told = false;
+        while ports.len() < nodes.len() {
+            let patience = if told { READY_LIMIT } else { TELL_AFTER };
+            match timeout(patience, lines.next_line()).await {
+                Ok(Ok(Some(line))) => match report(&line) {
+                    Some(Report::Ready { node, port }) => drop(ports.insert(node, port)),
+                    Some(Report::Signal(signal)) => signals.time_up(signal).await,
+                    None => tracing::info!(line, "the daemons' command says"),
+                },
+                Ok(Ok(None) | Err(_)) => {
+                    return Err(failed(format!("{name} ended before they were ready (what it said is above)")));
+                }
+                Err(_) if told => break,
+                Err(_) => {
+                    told = true;
+                    let missing: Vec<&str> =
+                        nodes.iter().map(|node| node.name.as_str()).filter(|node| !ports.contains_key(*node)).collect();
+                    eprintln!("mend: waiting for {} to start mendd on {}", system.name(), missing.join(", "));
+                }
+            }
+        }
+        let (end, ended) = watch::channel(false);
+        tokio::spawn(listen(lines, signals, end));
+        Ok(Self { child, ports, ended })
+    }
+
+    /// Whether their command lives.
+    pub(crate) fn is_running(&self) -> bool {
+        !*self.ended.borrow()
+    }
+
+    /// How those that are ready are reached.
+    pub(crate) fn addresses(&self, nodes: &[BatchNode]) -> DaemonAddresses {
+        let reached = |node: &BatchNode| Some((node.name.clone(), (node.address.clone(), *self.ports.get(&node.name)?)));
+        nodes.iter().filter_map(reached).collect()
+    }
+
+    /// Lets them end and waits for that, at most some seconds.
+    pub(crate) async fn stop(mut self) {
+        drop(self.child.stdin.take());
+        if timeout(STOP_LIMIT, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+async fn listen(mut lines: Lines<BufReader<ChildStdout>>, signals: Signals, end: watch::Sender<bool>) {
+    while let Ok(Some(line)) = lines.next_line().await {
+        if let Some(Report::Signal(signal)) = report(&line) {
+            signals.time_up(signal).await;
+        }
+    }
+    // Nobody may be left to hear it.
+    let _ = end.send(true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports() {
+        assert_eq!(report("ready n1 4711"), Some(Report::Ready { node: "n1".into(), port: 4711 }));
+        assert_eq!(report("signal n1 15"), Some(Report::Signal(15)));
+        for nonsense in ["", "ready", "ready n1", "ready n1 70000", "signal n1 x", "slurmstepd: error: ready n1 1 2"] {
+            assert_eq!(report(nonsense), None, "{nonsense}");
+        }
+    }
+}

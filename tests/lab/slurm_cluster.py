@@ -21,7 +21,7 @@ ClusterName=lab
 SlurmctldHost=head
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={scratch}/munge.socket
+AuthInfo=socket={scratch}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={shared}/state
 SlurmdSpoolDir={scratch}/spool
@@ -49,7 +49,7 @@ OverTimeLimit=0
 MinJobAge=300
 BatchStartTimeout=60
 JobRequeue=1
-SchedulerParameters=sched_interval=2,bf_interval=2,requeue_delay=1
+SchedulerParameters=sched_interval=2,bf_interval=2
 NodeName=node[1-{nodes}] CPUs={processors} State=UNKNOWN
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace} MaxTime=60 State=UP
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=60 State=UP

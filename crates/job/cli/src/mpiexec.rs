@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_habits_of_mpiexec() {
         let run = parse("mend run -np 4 -hosts a,b -genv A 1 -env B 2 -wdir /tmp lmp -in in.melt -np 9");
-        assert_eq!((run.ranks, run.hosts.as_deref()), (4, Some("a,b")));
+        assert_eq!((run.ranks, run.hosts.as_deref()), (Some(4), Some("a,b")));
         assert_eq!(run.env, ["A", "1", "B", "2"]);
         assert_eq!(run.program, ["lmp", "-in", "in.melt", "-np", "9"]);
         let run = parse("mend run -machinefile hosts -spares c -interval 60 -q lmp -q");
@@ -125,11 +125,11 @@ mod tests {
     #[test]
     fn each_of_our_options_may_stand_before_one_of_mpiexec() {
         let run = parse("mend run --tiers memory,shared --encryption-key key --checkpoint-dir=/data -q -np 4 app -np 9");
-        assert_eq!((run.tiers.as_deref(), run.ranks, run.quiet), (Some("memory,shared"), 4, true));
+        assert_eq!((run.tiers.as_deref(), run.ranks, run.quiet), (Some("memory,shared"), Some(4), true));
         assert_eq!(run.program, ["app", "-np", "9"]);
         for line in ["mend run -n4 --machinefile hosts -q app", "mend run -qn 4 -fhosts app"] {
             let run = parse(line);
-            assert_eq!((run.ranks, run.hostfile, run.quiet), (4, Some("hosts".into()), true));
+            assert_eq!((run.ranks, run.hostfile, run.quiet), (Some(4), Some("hosts".into()), true));
         }
     }
 

@@ -49,7 +49,7 @@ pub struct BatchSession {
 }
 
 /// Asks a batch system, whose commands may take a while.
-async fn ask<T: Send + 'static>(question: impl FnOnce() -> Result<T, BatchError> + Send + 'static) -> Result<T, BatchError> {
+pub(crate) async fn ask<T: Send + 'static>(question: impl FnOnce() -> Result<T, BatchError> + Send + 'static) -> Result<T, BatchError> {
     match tokio::task::spawn_blocking(question).await {
         Ok(answer) => answer,
         Err(error) => Err(BatchError::Unexpected { what: "a batch system's command", text: error.to_string() }),
@@ -130,6 +130,11 @@ impl BatchSession {
         }
         let started = daemons.insert(BatchDaemons::start(&*self.system, &self.nodes, signals.clone()).await?);
         Ok(started.addresses(&self.nodes))
+    }
+
+    /// Its nodes that are to be emptied, with the reasons. Waits for the batch system.
+    pub(crate) fn draining(&self) -> Result<BTreeMap<String, String>, BatchError> {
+        self.system.draining(&self.nodes)
     }
 
     /// Ends the daemons, if they were started.

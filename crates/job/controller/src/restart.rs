@@ -313,7 +313,7 @@ async fn restart_from(
         restarts: record.map(|record| record.restarts).unwrap_or_default(),
         restoring: Some(restoring),
         from: Some(manifest.number),
-        batch: spec.batch.as_ref().map(|(_, place)| place.clone()),
+        batch: spec.batch.clone(),
         notes: std::mem::take(&mut notes.events),
     };
     notes.written = true;

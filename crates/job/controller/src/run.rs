@@ -35,6 +35,7 @@ use mend_journal::Event as Happened;
 use mend_journal::event::cut;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::daemon::ToDaemon;
+use mend_messages::health::{LeaveReason, Leaving};
 use mend_messages::job::{NodeIndex, Program, Rank};
 use mend_messages::tier::{TierOrder, TierSpec};
 use mend_report::with_causes;
@@ -72,6 +73,8 @@ pub enum Arrival {
     Signal(i32),
     /// The batch system wants the job to end, and has sent this signal.
     TimeUp(i32),
+    /// The batch system wants a node empty, or not any more.
+    Leave(NodeIndex, Option<Leaving>),
     /// A round of upkeep of the checkpoints is over.
     Upkeep(UpkeepDone),
 }
@@ -214,6 +217,7 @@ impl Running {
             }
             Arrival::Stdin(bytes) => return self.shell.input.input.pass(bytes).map(Event::Stdin),
             Arrival::Signal(signal) => Event::Signal(signal),
+            Arrival::Leave(node, leaving) => Event::Leave { node, reason: LeaveReason::BatchSystem, leaving },
             Arrival::TimeUp(signal) => Event::TimeUp { signal },
             Arrival::Upkeep(done) => {
                 self.upkeep = None;

@@ -1,6 +1,7 @@
 //! How a job begins: a new one ([`first_life`]), and what that has in common with one that goes on ([`crate::restart`]).
 
-use crate::batch::{BatchRecord, InBatch};
+use crate::batch::InBatch;
+use crate::batch_watch::watch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::RunError;
@@ -40,6 +41,7 @@ use mend_settings::SettingError;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
@@ -111,7 +113,7 @@ pub(crate) struct JobStart {
     /// Number of the checkpoint that it goes on from.
     pub(crate) from: Option<u64>,
     /// The batch job that it is in.
-    pub(crate) batch: Option<BatchRecord>,
+    pub(crate) batch: Option<InBatch>,
     /// For the journal, of the time before there was one.
     pub(crate) notes: Vec<Happened>,
 }
@@ -200,7 +202,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         rates: beginning.rates.clone(),
         lost: Vec::new(),
         absent: beginning.absent,
-        batch: beginning.batch,
+        batch: beginning.batch.as_ref().map(|(_, place)| place.clone()),
     };
     directory.write("job.json", &record)?;
     let mut journal = Journal::open(directory.path());
@@ -287,6 +289,10 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         healing: beginning.healing,
         lease,
     };
+    if let Some((session, _)) = beginning.batch {
+        let (names, interval) = (shell.names.nodes.clone(), Duration::from_secs(mend_settings::BATCH_POLL.number()?));
+        tokio::spawn(watch(session, names, interval, shell.arrivals.clone()));
+    }
     let end = run_to_its_end(shell, setup, incoming).await;
     if let Some(reading) = reading {
         // Another life reads what it has not.
@@ -334,7 +340,6 @@ pub(crate) fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, 
 /// What keeps it from beginning.
 pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, signals: Signals) -> Result<(Life, Constants), RunError> {
     let ranks = spec.ranks.unwrap_or(1);
-    let (session, batch) = in_batch.clone().unzip();
     let key = load_key(spec.encryption_key.as_deref())?;
     let base = spec.checkpoints.map(|base| std::path::absolute(&base).unwrap_or(base));
     if let Some(path) = &base {
@@ -352,8 +357,8 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     check_distinct(&all)?;
     let wanted = WantedHosts::of_start(&names(&spec.hosts), &names(&spec.spares), Kept::default());
     let mut notes = Vec::new();
-    let addresses = match &session {
-        Some(session) => session.ensure_daemons(&signals).await?,
+    let addresses = match &in_batch {
+        Some((session, _)) => session.ensure_daemons(&signals).await?,
         None => BTreeMap::new(),
     };
     let (reached, embedded) = connect_hosts(wanted, &addresses, None, &mut notes).await?;
@@ -392,7 +397,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         rates: BTreeMap::new(),
         restoring: None,
         from: None,
-        batch,
+        batch: in_batch.clone(),
         notes,
     };
     let life = begin(beginning, reached, embedded).await?;

@@ -63,7 +63,8 @@ impl Job {
     /// What became of the last checkpoint.
     pub(crate) fn saved_in_time(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Checkpoint { .. } => self.end_in_time(),
+            // It is in the checkpoint directory, which the tiers may know nothing of.
+            Outcome::Checkpoint { publication, .. } => self.end_at(Some(publication.number)),
             Outcome::Failed(failure) if self.ending.is_none() => self.not_saved_in_time(failure),
             _ => {}
         }
@@ -77,10 +78,13 @@ impl Job {
         self.tell(Notice::NotSavedInTime { failure, again, newest });
     }
 
-    /// Ends the job where it is.
+    /// Ends the job where it is, without another checkpoint.
     pub(crate) fn end_in_time(&mut self) {
+        self.end_at(self.newest_left());
+    }
+
+    fn end_at(&mut self, checkpoint: Option<u64>) {
         if let Some(TimeUp { signal, .. }) = self.time_up {
-            let checkpoint = self.newest_left();
             self.end(End::TimeUp { signal, checkpoint });
         }
     }

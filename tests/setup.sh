@@ -49,6 +49,12 @@ if ! command -v qemu-system-x86_64 >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ]
   { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq qemu-system-x86; } \
     </dev/null || say "no virtual machines: other kernels are not tested"
 fi
+# Without it the tests of batch jobs say that they are skipped.
+if ! command -v slurmctld >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+  say "installing Slurm"
+  { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq slurm-wlm munge; } \
+    </dev/null || say "no Slurm: jobs in its allocations are not tested"
+fi
 command -v python3 >/dev/null 2>&1 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed"
 
 command -v cargo >/dev/null 2>&1 || fail "Rust is needed: https://rustup.rs"

@@ -9,32 +9,16 @@
 //! Invariant: a job goes on by itself only in the batch job that it began in, when that is queued again, and at the same command.
 
 use crate::batch_daemons::BatchDaemons;
-use crate::error::RunError;
+use crate::error::{NODE_LOST, RunError};
 use crate::hosts::Host;
 use crate::manifest::numbers;
-use crate::record::{self, JobRecord};
+use crate::nodes::DaemonAddresses;
+use crate::record::{self, BatchRecord, JobRecord};
 use crate::signals::Signals;
 use mend_batch::{BatchError, BatchNode, BatchSystem};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Mutex;
-
-/// Where a Mend job stands in a batch job: what its record keeps of that.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchRecord {
-    /// The batch system.
-    pub system: String,
-    /// The batch job's number.
-    pub job: String,
-    /// How often that had been queued again when this life of the Mend job began.
-    pub restarts: u32,
-    /// How many jobs of the same command that run of the batch job had begun before.
-    pub nth: u32,
-}
-
-/// How daemons that a batch system has started are reached: by the node's name.
-pub(crate) type DaemonAddresses = BTreeMap<String, (String, u16)>;
 
 /// An allocation, and where this job stands in its batch job.
 pub type InBatch = (Arc<BatchSession>, BatchRecord);
@@ -46,6 +30,11 @@ pub struct BatchSession {
     nodes: Vec<BatchNode>,
     /// What the daemons' command has to live as long as.
     daemons: Mutex<Option<BatchDaemons>>,
+}
+
+/// Whether it ended before its program did, so that a restart goes on with it.
+fn may_go_on(record: &JobRecord) -> bool {
+    record.ended.is_none() || record.exit_code == Some(NODE_LOST)
 }
 
 /// Asks a batch system, whose commands may take a while.
@@ -113,7 +102,7 @@ impl BatchSession {
         let begun = all.iter().filter(|(_, record)| of_run(record).is_some_and(|batch| batch.restarts == run.restarts)).count() as u32;
         let unfinished = all.iter().find(|(directory, record)| {
             let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == begun);
-            before && record.may_go_on() && !directory.is_running() && !numbers(&record.checkpoints).is_empty()
+            before && may_go_on(record) && !directory.is_running() && !numbers(&record.checkpoints).is_empty()
         });
         let place = BatchRecord { system: self.system.name().into(), job: run.job, restarts: run.restarts, nth: begun };
         Ok((place, unfinished.map(|(_, record)| record.id.clone())))

@@ -7,8 +7,8 @@
 //! ```
 //! Faults assumed: the command takes its time, ends, or reports of fewer nodes than it was to start; nonsense in its output.
 
-use crate::batch::DaemonAddresses;
 use crate::error::RunError;
+use crate::nodes::DaemonAddresses;
 use crate::signals::Signals;
 use mend_batch::{BatchNode, BatchSystem};
 use std::collections::BTreeMap;

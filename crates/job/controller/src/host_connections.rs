@@ -1,12 +1,11 @@
 //! Connecting to the hosts of a job, all at once. Which are wanted, and how long each is waited for, is decided by
 //! [`mend_job::gathering`].
 
-use crate::batch::DaemonAddresses;
 use crate::client;
 use crate::drained;
 use crate::embedded::{self, Embedded};
 use crate::error::RunError;
-use crate::nodes::{ConnectedNode, connect_node, resolve};
+use crate::nodes::{ConnectedNode, DaemonAddresses, connect_node, resolve};
 use mend_job::gathering::{GatherAction, Gathering, WantedHosts};
 use mend_job::safeguard::Kept;
 use mend_journal::Event;

@@ -1,17 +1,20 @@
 //! The job's nodes, and how their daemons are reached. What passes between them and the controller is carried by a task per node
 //! (`job_link.rs`).
 
-use crate::batch::DaemonAddresses;
 use crate::error::RunError;
 use crate::job_link::{JobLink, NodeEvent};
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{JobIntroduction, ToDaemon};
 use mend_messages::job::{NodeIndex, Secret};
 use mend_wire::{Connection, Link, connect};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+
+/// How daemons that a batch system has started are reached: by the node's name.
+pub(crate) type DaemonAddresses = BTreeMap<String, (String, u16)>;
 
 /// A node of the job.
 #[derive(Debug)]

@@ -4,8 +4,6 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
-use crate::batch::BatchRecord;
-use crate::error::NODE_LOST;
 use mend_job::event::MeasuredRates;
 use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
@@ -22,6 +20,19 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where a Mend job stands in a batch job: what its record keeps of that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchRecord {
+    /// The batch system.
+    pub system: String,
+    /// The batch job's number.
+    pub job: String,
+    /// How often that had been queued again when this life of the Mend job began.
+    pub restarts: u32,
+    /// How many jobs of the same command that run of the batch job had begun before.
+    pub nth: u32,
+}
 
 /// What `job.json` holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,14 +84,6 @@ pub struct JobRecord {
     /// Hosts that were lost while it ran: a restart does not wait for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
-}
-
-impl JobRecord {
-    /// Whether it ended before its program did, so that a restart goes on with it.
-    #[must_use]
-    pub fn may_go_on(&self) -> bool {
-        self.ended.is_none() || self.exit_code == Some(NODE_LOST)
-    }
 }
 
 /// Most bytes of a file of the directory.

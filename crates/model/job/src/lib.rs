@@ -17,6 +17,7 @@
 
 pub mod choice;
 mod course;
+pub mod end;
 pub mod event;
 pub mod gathering;
 pub mod healing;

@@ -297,8 +297,10 @@ done 2>/dev/null; exit 1"""
 class Lab(Machine):
     """Nodes made of namespaces; commands run on `head`."""
 
-    def __init__(self, nodes=3, *options):
+    def __init__(self, nodes=3, *options, daemons=None):
+        """`daemons`: settings that the nodes' daemons have."""
         super().__init__()
+        self.daemons = daemons or {}
         self.name = f"test{os.getpid()}x{Lab.count}"
         Lab.count += 1
         self.nodes = nodes
@@ -309,15 +311,18 @@ class Lab(Machine):
 
     def __enter__(self):
         super().__enter__()
-        self.lab("up", "--nodes", str(self.nodes), "--name", self.name, *self.options)
+        # What else goes on here makes no node sick but where that is tested.
+        settings = {"MEND_HEALTH": "off", **self.daemons}
+        self.lab("up", "--nodes", str(self.nodes), "--name", self.name, *self.options, env=dict(os.environ, **settings))
         return self
 
     def __exit__(self, *_):
         super().__exit__()
         subprocess.run([MEND, "lab", "down", "--name", self.name], check=False, capture_output=True)
 
-    def lab(self, verb, *arguments):
-        done = subprocess.run([MEND, "lab", verb, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    def lab(self, verb, *arguments, env=None):
+        command = [MEND, "lab", verb, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=env)
         if done.returncode:
             raise Failed(f"mend lab {verb} {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout

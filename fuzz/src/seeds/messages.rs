@@ -280,6 +280,7 @@ fn answer() -> Vec<Answer> {
         state: "running".into(),
         uptime_s: 60,
         hosts: vec!["node1".into(), "node2".into()],
+        daemons: vec![address()],
         ranks: vec![RankStatus { rank: 0, host: "node1".into(), state: "moving".into(), ended: false }],
         last_checkpoint: Some(7),
         restart: Some(phases()),

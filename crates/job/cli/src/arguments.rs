@@ -3,6 +3,7 @@
 use crate::attach::Attach;
 use crate::journal::Log;
 use crate::logs::Logs;
+use crate::nodes::{Health, NodeCommand};
 use crate::wait::Wait;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mend_controller::checkpoint_plan::PeriodicOptions;
@@ -56,6 +57,11 @@ pub enum Command {
     Drain(Drain),
     /// Let a drained node take ranks again.
     Undrain(Undrain),
+    /// Show what nodes measure of their health: sensors, marks, trends.
+    Health(Health),
+    /// Nodes: list them, with what they have to spare.
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Show what happened to a job, running or ended: its journal.
     Log(Log),
     /// Show when what happened to a job, running or ended, as a chart.

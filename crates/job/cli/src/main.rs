@@ -1,7 +1,7 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `nodes` how nodes are, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
@@ -15,6 +15,7 @@ mod launch;
 mod logs;
 mod migrate;
 mod mpiexec;
+mod nodes;
 mod removal;
 mod report;
 mod timeline;
@@ -84,6 +85,8 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
             Command::Migrate(arguments) => migrate::migrate(arguments).await,
             Command::Drain(arguments) => drain::drain(arguments).await,
             Command::Undrain(arguments) => drain::undrain(&arguments),
+            Command::Health(arguments) => nodes::health(arguments).await,
+            Command::Node(command) => nodes::node(command).await,
             Command::Explain(verb) => verbs::explain(verb).await,
             Command::Kill(verb) => verbs::kill(verb).await,
             Command::Rm(remove) => removal::run(&remove),

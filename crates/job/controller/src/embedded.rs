@@ -30,7 +30,12 @@ pub struct Embedded {
 pub async fn start(name: &str) -> Result<Embedded, RunError> {
     let failed = |why: String| RunError::Embedded { why };
     let program = mend_settings::find_part("mendd").ok_or_else(|| failed("mendd is not installed beside mend".into()))?;
-    let mut child = Command::new(&program)
+    let mut command = Command::new(&program);
+    if !mend_settings::HEALTH.is_set() {
+        // There is no other node to go to.
+        command.env(mend_settings::HEALTH.name, "off");
+    }
+    let mut child = command
         .args(["--listen", "127.0.0.1:0", "--name", name, "--ready-fd", "1", "--until-eof"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

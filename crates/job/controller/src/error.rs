@@ -66,6 +66,14 @@ pub enum RunError {
         /// Name as the user gave it.
         host: String,
     },
+    /// A daemon was reached, and did not tell how its node is.
+    #[error("node {host} does not tell how it is: {why}")]
+    Unseen {
+        /// Name as the user gave it.
+        host: String,
+        /// What went wrong, as a text.
+        why: String,
+    },
     /// No host is left.
     #[error("none of the hosts {hosts} answers")]
     NoHostLeft {
@@ -237,6 +245,7 @@ impl RunError {
             }
             Self::NotHealed { source, .. } => source.hint(),
             Self::Drained { host } => format!("`mend undrain {host}`, or name other hosts with --hosts"),
+            Self::Unseen { .. } => "look at mendd's log on that node".into(),
             Self::NoHostLeft { .. } => "name hosts that run mendd with --hosts".into(),
             Self::Embedded { .. } => "mendd, libmend-fi.so and mend-restorer must lie beside mend, or in MEND_LIBDIR".into(),
             Self::Start { hint, .. } | Self::Restore { hint, .. } | Self::NodeLost { hint, .. } | Self::MessagesLost { hint, .. } => {
@@ -278,7 +287,15 @@ impl RunError {
     /// True if all that is missing is nodes.
     #[must_use]
     pub fn wants_nodes(&self) -> bool {
-        matches!(self, Self::Node { .. } | Self::NoSuchHost { .. } | Self::Drained { .. } | Self::NoHostLeft { .. } | Self::NodeLost { .. })
+        matches!(
+            self,
+            Self::Node { .. }
+                | Self::NoSuchHost { .. }
+                | Self::Drained { .. }
+                | Self::Unseen { .. }
+                | Self::NoHostLeft { .. }
+                | Self::NodeLost { .. }
+        )
     }
 
     /// Exit code of the command: as a shell for a program that cannot be started, 75 (EX_TEMPFAIL: a restart can go
@@ -290,7 +307,12 @@ impl RunError {
             Self::NotHealed { source, .. } if source.wants_nodes() => NODE_LOST,
             Self::NotHealed { source, .. } => source.exit_code(),
             Self::NodeLost { .. } | Self::MessagesLost { .. } | Self::TimeUp { .. } => NODE_LOST,
-            Self::Node { .. } | Self::NoSuchHost { .. } | Self::Drained { .. } | Self::NoHostLeft { .. } | Self::Refused { .. } => 69,
+            Self::Node { .. }
+            | Self::NoSuchHost { .. }
+            | Self::Drained { .. }
+            | Self::Unseen { .. }
+            | Self::NoHostLeft { .. }
+            | Self::Refused { .. } => 69,
             Self::BatchDaemons { .. } => 69,
             Self::Manifest(_) | Self::Restore { .. } | Self::File { .. } => 65,
             Self::Hosts(_)

@@ -9,6 +9,7 @@ use crate::nodes::{ConnectedNode, DaemonAddresses, connect_node, resolve};
 use mend_job::gathering::{GatherAction, Gathering, WantedHosts};
 use mend_job::safeguard::Kept;
 use mend_journal::Event;
+use mend_messages::health::{Grade, NodeHealth};
 use mend_messages::job::Secret;
 use mend_report::with_causes;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
 /// A host's name, and its daemon or why there is none.
-type Answer = (String, Result<ConnectedNode, RunError>);
+type Answer = (String, Result<(ConnectedNode, NodeHealth), RunError>);
 
 /// The daemons of these hosts, in their order, or an embedded one if none is wanted: that of an earlier life, if it lives. `addresses`: of daemons that are not at
 /// their host's name and the setting's port. Who was left out is
@@ -44,17 +45,25 @@ pub async fn connect_hosts(
         return Ok((vec![node], Some(embedded)));
     }
     let (begun, mut answers) = (Instant::now(), JoinSet::new());
-    let (mut there, mut errors) = (BTreeMap::new(), BTreeMap::new());
+    let (mut there, mut errors, mut sick) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::<String, String>::new());
     let (mut machine, actions) = Gathering::begin(wanted, 0, Kept::default());
     let mut actions = VecDeque::from(actions);
     loop {
         while let Some(action) = actions.pop_front() {
             match action {
                 GatherAction::Connect(names) => contact(names, addresses, &secret, &mut answers).await?,
-                GatherAction::LeaveOut { host, lost: true } => {
+                GatherAction::LeaveOut { host, unfit: true, .. } => {
+                    let why = sick.get(&host).cloned().unwrap_or_default();
+                    leave_out(format!("node {host}, which is sick: {why}"), notes);
+                }
+                GatherAction::Use(host) => {
+                    let why = sick.get(&host).cloned().unwrap_or_default();
+                    eprintln!("mend: node {host} is sick: {why}; it is used: it was named, or no other answers");
+                }
+                GatherAction::LeaveOut { host, lost: true, .. } => {
                     leave_out(format!("node {host}, which was lost before, does not answer"), notes);
                 }
-                GatherAction::LeaveOut { host, lost: false } => {
+                GatherAction::LeaveOut { host, .. } => {
                     leave_out(errors.get(&host).map_or(host, |error: &RunError| with_causes(error)), notes);
                 }
                 GatherAction::Gathered(names) => return Ok((names.iter().filter_map(|name| there.remove(name)).collect(), None)),
@@ -73,9 +82,15 @@ pub async fn connect_hosts(
         let next = match answer {
             None => machine.time(now_us),
             Some(answer) => match answer.map_err(|error| RunError::Embedded { why: error.to_string() })? {
-                (host, Ok(node)) => {
+                (host, Ok((node, health))) => {
                     there.insert(host.clone(), node);
-                    machine.answered(now_us, &host)
+                    match health.grade {
+                        Grade::Well => machine.answered(now_us, &host),
+                        Grade::Low | Grade::High => {
+                            sick.insert(host.clone(), health.why);
+                            machine.answered_unfit(now_us, &host)
+                        }
+                    }
                 }
                 (host, Err(error)) => {
                     errors.insert(host.clone(), error);
@@ -94,7 +109,10 @@ async fn contact(names: Vec<String>, addresses: &DaemonAddresses, secret: &Secre
         answers.spawn(async move {
             let node = match address {
                 _ if takes_none => Err(RunError::Drained { host: name.clone() }),
-                Ok(address) => connect_node(name.clone(), address, &secret).await,
+                Ok(address) => match connect_node(name.clone(), address, &secret).await {
+                    Ok(node) => node.look().await,
+                    Err(error) => Err(error),
+                },
                 Err(error) => Err(error),
             };
             (name, node)

@@ -63,6 +63,7 @@ pub(crate) fn cause_of(error: &RunError) -> Cause {
         RunError::Node { .. }
         | RunError::NoSuchHost { .. }
         | RunError::Drained { .. }
+        | RunError::Unseen { .. }
         | RunError::NoHostLeft { .. }
         | RunError::Refused { .. } => Cause::Unreachable { error: cut(with_causes(error)) },
         _ => Cause::Failed { error: cut(with_causes(error)) },

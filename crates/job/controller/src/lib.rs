@@ -30,6 +30,7 @@ mod job_link;
 pub mod journal_file;
 mod journaling;
 pub mod life;
+pub mod look;
 pub mod manifest;
 mod nodes;
 mod output;

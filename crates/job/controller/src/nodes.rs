@@ -4,8 +4,10 @@
 use crate::error::RunError;
 use crate::job_link::{JobLink, NodeEvent};
 use mend_messages::auth::Purpose;
-use mend_messages::daemon::{JobIntroduction, ToDaemon};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
+use mend_messages::health::{NodeHealth, NodeReport};
 use mend_messages::job::{NodeIndex, Secret};
+use mend_report::with_causes;
 use mend_wire::{Connection, Link, connect};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,6 +17,9 @@ use tokio::task::JoinHandle;
 
 /// How daemons that a batch system has started are reached: by the node's name.
 pub(crate) type DaemonAddresses = BTreeMap<String, (String, u16)>;
+
+/// How long a daemon may take to tell how its node is.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
 /// A node of the job.
 #[derive(Debug)]
@@ -82,6 +87,33 @@ pub struct ConnectedNode {
     pub address: SocketAddr,
     connection: Connection,
     secret: Secret,
+}
+
+/// Asks the daemon at the other end of a connection, before a job is introduced on it.
+///
+/// # Errors
+/// What went wrong, for people. The connection is of no use then.
+pub async fn look(connection: &mut Connection) -> Result<NodeReport, String> {
+    connection.sender.send(&ToDaemon::Look).await.map_err(|error| with_causes(&error))?;
+    match connection.receiver.receive::<FromDaemon>().await {
+        Ok(FromDaemon::Seen(report)) => Ok(*report),
+        Ok(_) => Err("its daemon answered something else".into()),
+        Err(error) => Err(with_causes(&error)),
+    }
+}
+
+impl ConnectedNode {
+    /// How the node is, as its daemon judges it.
+    ///
+    /// # Errors
+    /// [`RunError::Unseen`]
+    pub async fn look(mut self) -> Result<(Self, NodeHealth), RunError> {
+        match tokio::time::timeout(LOOK_LIMIT, look(&mut self.connection)).await {
+            Ok(Ok(report)) => Ok((self, report.health)),
+            Ok(Err(why)) => Err(RunError::Unseen { host: self.name, why }),
+            Err(_) => Err(RunError::Unseen { host: self.name, why: format!("not a word for {} s", LOOK_LIMIT.as_secs()) }),
+        }
+    }
 }
 
 /// Connects to one daemon.

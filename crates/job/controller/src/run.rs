@@ -284,7 +284,10 @@ impl Running {
                 }
             }
             Effect::Answer { verb, outcome } => {
-                let answer = self.shell.names.answer(outcome, &self.job.alive());
+                let mut answer = self.shell.names.answer(outcome, &self.job.alive());
+                if let Answer::Status(status) = &mut answer {
+                    status.daemons = self.shell.nodes.iter().map(|node| node.address).collect();
+                }
                 let more = matches!(answer, Answer::Progress(_) | Answer::Moving(_));
                 if let Some(answers) = self.verbs.get(&verb) {
                     // It may have gone away.

@@ -282,6 +282,7 @@ impl Names {
             state: state.into(),
             uptime_s: status.uptime_us / 1_000_000,
             hosts: self.nodes.clone(),
+            daemons: Vec::new(),
             ranks: status.ranks.iter().enumerate().map(rank).collect(),
             last_checkpoint: status.last_checkpoint,
             restart: status.restart,

@@ -107,7 +107,11 @@ pub enum GatherAction {
         host: String,
         /// It did not fail: it was lost before, and is not waited for.
         lost: bool,
+        /// It did not fail: ranks are to leave it, and there are others.
+        unfit: bool,
     },
+    /// Say that the job uses this host though ranks are to leave it: somebody named it, or there is no other.
+    Use(String),
     /// These are there.
     Gathered(Vec<String>),
     /// The job does not begin without this one, which failed.
@@ -120,6 +124,8 @@ pub enum GatherAction {
 enum Answer {
     Awaited,
     There,
+    /// It is there, and ranks are to leave it.
+    Unfit,
     Gone,
 }
 
@@ -159,6 +165,12 @@ impl Gathering {
         self.hear(now_us, host, Answer::There)
     }
 
+    /// A host is there, and is one that ranks are to leave. It is used if the user has named it for ranks, or if no other is there.
+    pub fn answered_unfit(&mut self, now_us: u64, host: &str) -> Vec<GatherAction> {
+        let answer = if self.kept.keeps(Safeguard::UnfitHostsAreLeftOut) { Answer::Unfit } else { Answer::There };
+        self.hear(now_us, host, answer)
+    }
+
     /// A host is not there.
     pub fn failed(&mut self, now_us: u64, host: &str) -> Vec<GatherAction> {
         self.hear(now_us, host, Answer::Gone)
@@ -178,7 +190,11 @@ impl Gathering {
                 self.over = true;
                 return vec![GatherAction::Missing(host.to_owned())];
             }
-            (Answer::Gone, _) => actions.push(GatherAction::LeaveOut { host: host.to_owned(), lost: false }),
+            (Answer::Gone, _) => actions.push(GatherAction::LeaveOut { host: host.to_owned(), lost: false, unfit: false }),
+            (Answer::Unfit, HostNeed::Must) => {
+                known.2 = Answer::There;
+                actions.push(GatherAction::Use(host.to_owned()));
+            }
             _ => {}
         }
         self.advance(now_us, &mut actions);
@@ -193,7 +209,7 @@ impl Gathering {
         }
         for (host, _, answer) in self.hosts.iter_mut().filter(|(.., answer)| *answer == Answer::Awaited) {
             *answer = Answer::Gone;
-            actions.push(GatherAction::LeaveOut { host: host.clone(), lost: true });
+            actions.push(GatherAction::LeaveOut { host: host.clone(), lost: true, unfit: false });
         }
         self.advance(now_us, &mut actions);
         actions
@@ -202,9 +218,10 @@ impl Gathering {
     fn advance(&mut self, now_us: u64, actions: &mut Vec<GatherAction>) {
         let awaited = |(_, need, answer): &&(String, HostNeed, Answer)| (*answer == Answer::Awaited).then_some(*need);
         let silent: Vec<HostNeed> = self.hosts.iter().filter_map(|host| awaited(&host)).collect();
-        let there: Vec<String> = self.hosts.iter().filter(|(.., answer)| *answer == Answer::There).map(|(name, ..)| name.clone()).collect();
+        let with = |wanted: Answer| self.hosts.iter().filter(|host| host.2 == wanted).map(|host| host.0.clone()).collect::<Vec<String>>();
+        let (there, unfit) = (with(Answer::There), with(Answer::Unfit));
         if !silent.is_empty() {
-            let hurry = !there.is_empty() && silent.iter().all(|need| *need == HostNeed::Lost);
+            let hurry = !(there.is_empty() && unfit.is_empty()) && silent.iter().all(|need| *need == HostNeed::Lost);
             if hurry && self.kept.keeps(Safeguard::LostHostsAreNotAwaited) {
                 self.due_us.get_or_insert(now_us.saturating_add(LOST_HOST_US));
             }
@@ -212,7 +229,13 @@ impl Gathering {
         }
         if !there.is_empty() {
             self.over = true;
+            actions.extend(unfit.into_iter().map(|host| GatherAction::LeaveOut { host, lost: false, unfit: true }));
             return actions.push(GatherAction::Gathered(there));
+        }
+        if !unfit.is_empty() {
+            self.over = true;
+            actions.extend(unfit.iter().cloned().map(GatherAction::Use));
+            return actions.push(GatherAction::Gathered(unfit));
         }
         self.tried.extend(self.hosts.drain(..).map(|(name, ..)| name));
         let others: Vec<String> = std::mem::take(&mut self.others).into_iter().filter(|name| !self.tried.contains(name)).collect();
@@ -266,9 +289,9 @@ mod tests {
         assert_eq!(wanted.hosts, [("c".to_owned(), HostNeed::Lost), ("d".to_owned(), HostNeed::May)]);
         let (mut machine, first) = Gathering::begin(wanted, 0, Kept::default());
         assert_eq!(first, [GatherAction::Connect(names("c d"))]);
-        assert_eq!(machine.failed(1, "c"), [GatherAction::LeaveOut { host: "c".into(), lost: false }]);
+        assert_eq!(machine.failed(1, "c"), [GatherAction::LeaveOut { host: "c".into(), lost: false, unfit: false }]);
         let then = machine.failed(2, "d");
-        assert_eq!(then, [GatherAction::LeaveOut { host: "d".into(), lost: false }, GatherAction::Connect(names("a b"))]);
+        assert_eq!(then, [GatherAction::LeaveOut { host: "d".into(), lost: false, unfit: false }, GatherAction::Connect(names("a b"))]);
         machine.failed(3, "a");
         let last = machine.failed(4, "b");
         assert_eq!(last[1], GatherAction::NobodyLeft(names("c d a b")));
@@ -280,11 +303,26 @@ mod tests {
         assert_eq!((machine.answered(7, "a"), machine.next_deadline()), (vec![], Some(7 + LOST_HOST_US)));
         assert_eq!(machine.time(7), []);
         let over = machine.time(7 + LOST_HOST_US);
-        assert_eq!(over, [GatherAction::LeaveOut { host: "b".into(), lost: true }, GatherAction::Gathered(names("a"))]);
+        assert_eq!(over, [GatherAction::LeaveOut { host: "b".into(), lost: true, unfit: false }, GatherAction::Gathered(names("a"))]);
         let (mut machine, _) = Gathering::begin(restart("a b", "x", "x", ""), 0, Kept::default());
         machine.answered(1, "b");
         assert_eq!(machine.failed(2, "a"), [GatherAction::Missing("a".into())]);
         assert_eq!(machine.answered(3, "a"), []);
+    }
+
+    #[test]
+    fn a_host_that_ranks_are_to_leave_is_used_if_it_is_named_or_there_is_no_other() {
+        let left_out = GatherAction::LeaveOut { host: "a".into(), lost: false, unfit: true };
+        let (mut machine, _) = Gathering::begin(restart("", "a b", "a b", ""), 0, Kept::default());
+        assert_eq!(machine.answered_unfit(1, "a"), []);
+        assert_eq!(machine.answered(2, "b"), [left_out, GatherAction::Gathered(names("b"))]);
+        let (mut machine, _) = Gathering::begin(restart("", "a b", "a b", ""), 0, Kept::default());
+        machine.answered_unfit(1, "a");
+        let over = machine.failed(2, "b");
+        assert_eq!(over[1..], [GatherAction::Use("a".into()), GatherAction::Gathered(names("a"))]);
+        let (mut machine, _) = Gathering::begin(restart("a b", "", "", ""), 0, Kept::default());
+        assert_eq!(machine.answered_unfit(1, "a"), [GatherAction::Use("a".into())]);
+        assert_eq!(machine.answered(2, "b"), [GatherAction::Gathered(names("a b"))]);
     }
 
     #[test]

@@ -90,6 +90,8 @@ safeguards! {
     UnfitNodesTakeNone,
     /// No rank that is to leave its node goes to one that is drained.
     DrainedNodesAreAvoided,
+    /// A job begins on no host that ranks are to leave, unless it is named or there is no other.
+    UnfitHostsAreLeftOut,
     /// Ranks that did not get away from a node are tried again.
     LeaversAreTriedAgain,
 }

@@ -3,6 +3,7 @@
 use crate::agent::{Inspection, SaveMode};
 use crate::job::Rank;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 
 /// What a verb asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +103,8 @@ pub struct JobStatus {
     pub uptime_s: u64,
     /// Hosts that may run ranks, spares included.
     pub hosts: Vec<String>,
+    /// Where the daemon of each of them was reached: address and port.
+    pub daemons: Vec<SocketAddr>,
     /// One per rank.
     pub ranks: Vec<RankStatus>,
     /// Number of the newest complete checkpoint.

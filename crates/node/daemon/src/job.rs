@@ -37,6 +37,7 @@ use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
 use mend_messages::agent::Reply;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
+use mend_messages::health::{Grade, NodeHealth};
 use mend_messages::job::Rank;
 use mend_messages::tier::{ImageOrigin, TierOrder};
 use mend_patience::Patience;
@@ -49,7 +50,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument;
@@ -73,8 +74,15 @@ const CLOSED_LEASE: Duration = Duration::from_secs(2);
 
 /// Serves one authenticated job connection: to the job's end, or by handing it to the job that it goes on with.
 pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
-    let Connection { sender, mut receiver } = connection;
-    let introduction = match timeout(INTRODUCTION_TIMEOUT, receiver.receive::<ToDaemon>()).await {
+    let Connection { mut sender, mut receiver } = connection;
+    let mut first = timeout(INTRODUCTION_TIMEOUT, receiver.receive::<ToDaemon>()).await;
+    while matches!(first, Ok(Ok(ToDaemon::Look))) {
+        if sender.send(&FromDaemon::Seen(Box::new(node.report()))).await.is_err() {
+            return;
+        }
+        first = timeout(INTRODUCTION_TIMEOUT, receiver.receive::<ToDaemon>()).await;
+    }
+    let introduction = match first {
         Ok(Ok(ToDaemon::Introduce(introduction))) => *introduction,
         Ok(Ok(ToDaemon::Resume(resumption))) => {
             if let Err(mut refused) = node.resume(&resumption, Connection { sender, receiver }).await {
@@ -85,6 +93,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
             return;
         }
         Ok(Ok(_)) => return tracing::warn!("a controller did not introduce its job"),
+        // Who only looked leaves.
         Ok(Err(error)) => return tracing::info!(%error, "a job connection ended before its introduction"),
         Err(_) => return tracing::warn!("a controller did not introduce its job in time"),
     };
@@ -188,7 +197,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         rank_event_sender,
         patience,
     };
-    let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded };
+    let health = job.node.health.verdicts();
+    let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded, health };
     let end = job.run(&mut incoming).await;
     leave(job, end, incoming, carrying).await;
 }
@@ -246,6 +256,7 @@ struct Incoming {
     saves: mpsc::UnboundedReceiver<SaveStep>,
     states: mpsc::UnboundedReceiver<LinkState>,
     superseded: Arc<Notify>,
+    health: watch::Receiver<NodeHealth>,
 }
 
 struct Job {
@@ -287,6 +298,10 @@ impl Job {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let namespace = self.namespace.clone();
         let mut pausing: Option<Instant> = None;
+        let health = self.node.health.verdict();
+        if health.grade > Grade::Well {
+            self.urgent.send(FromDaemon::Health(health));
+        }
         loop {
             if pausing.is_some_and(|until| !self.agent_router.is_pausing() || Instant::now() > until) {
                 return End::Paused;
@@ -318,6 +333,7 @@ impl Job {
                     self.rendezvous.arrived(token, image, Instant::now());
                 }
                 () = incoming.superseded.notified() => return End::Superseded,
+                Ok(()) = incoming.health.changed() => self.urgent.send(FromDaemon::Health(self.node.health.verdict())),
                 () = namespace.ended() => {
                     tracing::warn!(job = self.introduction.id, "the ranks' PID namespace has ended, as it does when the job's lease is over");
                     return End::Lost;
@@ -472,7 +488,12 @@ impl Job {
         let open_files = self.node.open_files;
         let namespace = self.namespace.clone();
         let context = RankContext { rank, attempt, fed, shared_memory, namespace, open_files, ordered, urgent, commands, rank_events };
-        let rank_task = async move { (rank, attempt, run_rank(context, origin, held).await) };
+        let here = self.node.count_rank();
+        let rank_task = async move {
+            let ended = run_rank(context, origin, held).await;
+            drop(here);
+            (rank, attempt, ended)
+        };
         self.rank_tasks.spawn(rank_task.instrument(tracing::info_span!("rank", rank, attempt)));
     }
 

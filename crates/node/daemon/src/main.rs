@@ -35,6 +35,8 @@ mod supervisor;
 mod tiers;
 
 use clap::Parser;
+use mend_health::monitor::Monitor;
+use mend_health::options::{Options, OptionsError};
 use mend_wire::secret::SecretError;
 use node::Node;
 use privileges::Isolation;
@@ -43,6 +45,7 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -96,6 +99,8 @@ enum ServeError {
     Listen { address: SocketAddr, source: io::Error },
     #[error("the ready line cannot be written to descriptor {fd}")]
     Ready { fd: i32, source: io::Error },
+    #[error(transparent)]
+    Health(#[from] OptionsError),
     #[error("the runtime cannot be started")]
     Runtime(#[source] io::Error),
 }
@@ -112,7 +117,7 @@ impl ServeError {
                 io::ErrorKind::AddrNotAvailable => "this node does not have that address; `ip addr` lists those it has".into(),
                 _ => String::new(),
             },
-            Self::Setting(_) => "correct the variable, or leave it unset".into(),
+            Self::Setting(_) | Self::Health(_) => "correct the variable, or leave it unset".into(),
             Self::Ready { .. } => "pass the number of a descriptor that is open for writing".into(),
             Self::Privileges(_) | Self::Runtime(_) => "raise the limits on processes and open files (ulimit -u, ulimit -n)".into(),
         }
@@ -167,8 +172,13 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
     if let Isolation::Refused { reason } = &isolation {
         tracing::warn!("{reason}: ranks run here, but cannot be restored here");
     }
+    let name = arguments.name.unwrap_or_else(host_name);
+    let watched = Options::read(&name)?;
+    // One thread serves everybody: the cores belong to the ranks.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Runtime)?;
+    let health = runtime.block_on(async { watched.map_or_else(Monitor::idle, Monitor::start) });
     let node = Node {
-        name: arguments.name.unwrap_or_else(host_name),
+        name,
         secret,
         advertised: arguments.advertise,
         everywhere: address.ip().is_unspecified(),
@@ -180,9 +190,9 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         restorer: mend_settings::find_part("mend-restorer"),
         jobs: Mutex::new(HashMap::new()),
         paused: Arc::default(),
+        health,
+        ranks: AtomicU32::new(0),
     };
-    // One thread serves everybody: the cores belong to the ranks.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Runtime)?;
     let result = runtime.block_on(run(Arc::new(node), listener, announcement, until_eof));
     // Threads that wait for a slow file system or standard input are not waited for.
     runtime.shutdown_background();

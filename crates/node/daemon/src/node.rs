@@ -3,14 +3,18 @@
 use crate::job_link::Resumed;
 use crate::paused::PausedJobs;
 use crate::privileges::Isolation;
+use crate::room;
+use mend_health::monitor::Monitor;
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::daemon::{JobIntroduction, Resumption};
+use mend_messages::health::NodeReport;
 use mend_messages::job::Secret;
 use mend_transfer::peer::Admitted;
 use mend_wire::Connection;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
 
@@ -41,6 +45,10 @@ pub struct Node {
     pub jobs: Mutex<HashMap<[u8; 16], RegisteredJob>>,
     /// Ranks that stand still for the next life of their job.
     pub paused: Arc<PausedJobs>,
+    /// How this node is.
+    pub health: Arc<Monitor>,
+    /// Ranks that are here, of all jobs.
+    pub ranks: AtomicU32,
 }
 
 /// How connections find their job.
@@ -94,6 +102,27 @@ impl Node {
         Cpu { features, ..self.processor }
     }
 
+    /// A rank is here until what is returned goes.
+    pub fn count_rank(self: &Arc<Self>) -> RankHere {
+        self.ranks.fetch_add(1, Ordering::Relaxed);
+        RankHere(self.clone())
+    }
+
+    /// All that is told of this node to who looks at it.
+    pub fn report(&self) -> NodeReport {
+        let (readings, unread) = self.health.readings();
+        NodeReport {
+            name: self.name.clone(),
+            watched: self.health.watches(),
+            health: self.health.verdict(),
+            room: room::now(),
+            memory: room::memory(),
+            ranks: self.ranks.load(Ordering::Relaxed),
+            readings,
+            unread,
+        }
+    }
+
     fn jobs(&self) -> MutexGuard<'_, HashMap<[u8; 16], RegisteredJob>> {
         // The map is only ever changed by whole entries, so a panic elsewhere leaves it sound.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -139,6 +168,16 @@ impl Node {
             // A job that is leaving drops it, which closes it.
             let _ = transfers.send(admitted).await;
         }
+    }
+}
+
+/// A rank that is here.
+#[derive(Debug)]
+pub struct RankHere(Arc<Node>);
+
+impl Drop for RankHere {
+    fn drop(&mut self) {
+        self.0.ranks.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

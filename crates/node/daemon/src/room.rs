@@ -9,6 +9,14 @@ pub fn now() -> NodeRoom {
     NodeRoom { memory, processors, load: load(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default()) }
 }
 
+/// Memory of the machine, bytes; 0 if it cannot be told.
+pub fn memory() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(0, |kib| kib.saturating_mul(1024))
+}
+
 fn load(loadavg: &str) -> u32 {
     let last_minute = loadavg.split_ascii_whitespace().next().and_then(|number| number.parse::<f64>().ok());
     last_minute.map_or(0, |load| (load * 100.0) as u32)
@@ -20,6 +28,7 @@ mod tests {
     fn this_machine_has_something_to_spare() {
         let room = super::now();
         assert!(room.memory > 0 && room.processors > 0, "{room:?}");
+        assert!(super::memory() >= room.memory);
         assert_eq!(super::load("1.25 0.90 0.80 2/345 6789\n"), 125);
         assert_eq!(super::load("none"), 0);
     }

@@ -4,8 +4,13 @@
 //! A setting is read from the environment variable of its name. Flags of the commands override it.
 
 mod error;
+mod health;
 
 pub use error::SettingError;
+pub use health::{
+    BMC, BMC_CIPHER, BMC_INTERVAL, BMC_PASSWORD_FILE, BMC_USER, HEALTH, HEALTH_CALM, HEALTH_DISKS, HEALTH_HORIZON, HEALTH_INTERVAL,
+    HEALTH_MARKS, HEALTH_PLUGIN_INTERVAL, HEALTH_PLUGIN_TIMEOUT, HEALTH_PLUGINS, HEALTH_PREDICTOR, HEALTH_ROOT, HEALTH_SMARTCTL,
+};
 
 use mend_image::cpu::Features;
 use std::path::PathBuf;
@@ -402,6 +407,23 @@ pub const ALL: &[Setting] = &[
     ENCRYPT_DATA,
     HIDE_CPU_FEATURES,
     IGNORE_CPU_FEATURES,
+    HEALTH,
+    HEALTH_INTERVAL,
+    HEALTH_MARKS,
+    HEALTH_CALM,
+    HEALTH_HORIZON,
+    HEALTH_DISKS,
+    HEALTH_ROOT,
+    HEALTH_PLUGINS,
+    HEALTH_PLUGIN_INTERVAL,
+    HEALTH_PLUGIN_TIMEOUT,
+    HEALTH_PREDICTOR,
+    HEALTH_SMARTCTL,
+    BMC,
+    BMC_USER,
+    BMC_PASSWORD_FILE,
+    BMC_CIPHER,
+    BMC_INTERVAL,
     LOG,
 ];
 

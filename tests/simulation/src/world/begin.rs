@@ -222,6 +222,10 @@ impl World {
                 if there && self.now > waited.max(begun) + LOST_HOST_US {
                     return Err("a restart waits for a host that was lost".into());
                 }
+                let unwanted = |host: &&String| self.is_unfit(number(host)) && !named.contains(host);
+                if let (Some(host), true) = (hosts.iter().find(unwanted), hosts.iter().any(|host| !unwanted(&host))) {
+                    return Err(format!("the job begins on {host}, which ranks are to leave, and others are there"));
+                }
                 let asked: Vec<&String> = if named.is_empty() { last.iter().filter(is_up).collect() } else { named.iter().collect() };
                 let strange = |host: &&String| !asked.contains(host) && !spares.contains(host);
                 if let (true, Some(host)) = (asked.iter().any(|host| !spares.contains(host)), hosts.iter().find(strange)) {
@@ -255,10 +259,10 @@ impl World {
                             under_way.insert((self.now + time, host));
                         }
                     }
-                    GatherAction::LeaveOut { host, .. } if self.nodes[number(&host)].up && !self.is_lost(&host) => {
+                    GatherAction::LeaveOut { host, unfit: false, .. } if self.nodes[number(&host)].up && !self.is_lost(&host) => {
                         return Err(format!("{host} is left out, and answers"));
                     }
-                    GatherAction::LeaveOut { .. } => {}
+                    GatherAction::LeaveOut { .. } | GatherAction::Use(_) => {}
                     over => return Ok((over, heard)),
                 }
             }
@@ -268,7 +272,11 @@ impl World {
             actions = match under_way.pop_first() {
                 Some((due, host)) if due == time => {
                     heard.push((number(&host), time));
-                    if self.nodes[number(&host)].up { machine.answered(self.now, &host) } else { machine.failed(self.now, &host) }
+                    match self.nodes[number(&host)].up {
+                        true if self.is_unfit(number(&host)) => machine.answered_unfit(self.now, &host),
+                        true => machine.answered(self.now, &host),
+                        false => machine.failed(self.now, &host),
+                    }
                 }
                 later => {
                     under_way.extend(later);

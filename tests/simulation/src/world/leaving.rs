@@ -61,6 +61,10 @@ impl World {
         }
     }
 
+    pub(crate) fn is_unfit(&self, at: usize) -> bool {
+        self.conditions.health.contains_key(&at)
+    }
+
     pub(crate) fn takes_condition(&mut self, at: usize, condition: Condition) -> Result<(), String> {
         match condition {
             Condition::Health(health) => {

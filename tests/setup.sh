@@ -43,6 +43,12 @@ if [ ${#missing[@]} -gt 0 ]; then
     fail "missing: ${missing[*]}. As root: ${install[*]}"
   fi
 fi
+# Without them the test of a BMC says that it is skipped.
+if ! { command -v ipmi_sim && command -v ipmitool; } >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+  say "installing openipmi and ipmitool"
+  { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq openipmi ipmitool; } \
+    </dev/null || say "no BMC: health over IPMI is not tested"
+fi
 # Without it the tier `vm` says that it is skipped.
 if ! command -v qemu-system-x86_64 >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
   say "installing qemu-system-x86"

@@ -272,10 +272,8 @@ fn show(found: &Found) {
     let row = |reading: &Reading| {
         let dash = || "-".to_owned();
         let shown = |value: Milli| plain(value.value());
-        let judged = reading.marks.is_some() || reading.grade > Grade::Well;
         let state = match reading.grade {
-            Grade::Well if judged => "well",
-            Grade::Well => "-",
+            Grade::Well => "well",
             Grade::Low => "low",
             Grade::High => "high",
         };

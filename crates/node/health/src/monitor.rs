@@ -22,7 +22,7 @@ const LIST_EVERY: u32 = 30;
 const SMART_EVERY: u32 = 10;
 /// Before a BMC that failed is asked again.
 const BMC_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How long the files of the kernel and of file systems may take.
+/// How long a file of the kernel or a file system may take.
 const FILES_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -56,6 +56,9 @@ impl Monitor {
         let monitor = Arc::new(Self { begun: Instant::now(), known: Some(Mutex::new(known)), verdicts });
         let options = Arc::new(options);
         tokio::spawn(read_files(monitor.clone(), options.clone()));
+        for directory in &options.disks {
+            tokio::spawn(read_disk(monitor.clone(), options.clone(), directory.clone()));
+        }
         if options.bmc.is_some() {
             tokio::spawn(read_bmc(monitor.clone(), options.clone()));
         }
@@ -159,7 +162,7 @@ fn ticks(period: Duration) -> tokio::time::Interval {
     ticks
 }
 
-/// What the kernel and file systems say: on a thread, as they may take long.
+/// What the kernel says: on a thread, as some chips take long.
 async fn read_files(monitor: Arc<Monitor>, options: Arc<Options>) {
     let mut ticks = ticks(options.interval);
     let mut chips = Vec::new();
@@ -181,7 +184,6 @@ async fn read_files(monitor: Arc<Monitor>, options: Arc<Options>) {
             Ok(Err(error)) => monitor.heard("kernel", Err(unread("kernel", error.to_string(), true))),
             Err(_) => monitor.heard("kernel", Err(unread("kernel", hung(), true))),
         }
-        read_disks(&monitor, &options).await;
     }
 }
 
@@ -189,22 +191,23 @@ fn hung() -> String {
     format!("reading it takes longer than {} s", FILES_LIMIT.as_secs())
 }
 
-/// Each on a thread of its own: a file system whose server is gone holds up no other. While one hangs it is not asked again.
-async fn read_disks(monitor: &Arc<Monitor>, options: &Arc<Options>) {
-    let all: Vec<_> = options.disks.iter().cloned().collect();
-    let reading = tokio::task::spawn_blocking(move || all.iter().map(|path| (path.clone(), disks::read(path))).collect::<Vec<_>>());
-    let source = |path: &PathBuf| format!("disk:{}", path.display());
-    let mut reading = reading;
-    let found = match timeout(FILES_LIMIT, &mut reading).await {
-        Ok(found) => found,
-        Err(_) => {
-            monitor.heard("disks", Err(unread("disks", hung(), true)));
-            reading.await
-        }
-    };
-    monitor.heard("disks", Ok(Vec::new()));
-    for (path, sample) in found.unwrap_or_default() {
-        monitor.heard(&source(&path), sample.map(|sample| sample.into_iter().collect()));
+/// A file system whose server is gone holds up no other. While it hangs it is not asked again.
+async fn read_disk(monitor: Arc<Monitor>, options: Arc<Options>, directory: PathBuf) {
+    let source = format!("disk:{}", directory.display());
+    let mut ticks = ticks(options.interval);
+    loop {
+        ticks.tick().await;
+        let here = directory.clone();
+        let mut reading = tokio::task::spawn_blocking(move || disks::read(&here));
+        let found = match timeout(FILES_LIMIT, &mut reading).await {
+            Ok(found) => found,
+            Err(_) => {
+                monitor.heard(&source, Err(unread(&source, hung(), true)));
+                reading.await
+            }
+        };
+        let found = found.unwrap_or_else(|error| Err(unread(&source, error.to_string(), true)));
+        monitor.heard(&source, found.map(|sample| sample.into_iter().collect()));
     }
 }
 

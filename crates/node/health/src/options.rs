@@ -47,7 +47,7 @@ pub struct Options {
     pub limit: Duration,
     /// Who predicts.
     pub predictor: Option<PathBuf>,
-    /// smartctl.
+    /// The program that reads SMART.
     pub smartctl: Option<PathBuf>,
     /// The node's management controller.
     pub bmc: Option<Bmc>,

@@ -16,7 +16,7 @@ pub const HEALTH_INTERVAL: Setting = Setting {
     default: "2000",
     meaning: "Milliseconds from one reading of memory pressure, disks, hwmon and error counters to the next.",
 };
-/// Marks.
+/// What is too much.
 pub const HEALTH_MARKS: Setting = Setting {
     name: "MEND_HEALTH_MARKS",
     kind: Kind::Text,
@@ -51,7 +51,7 @@ pub const HEALTH_ROOT: Setting = Setting {
     default: "/",
     meaning: "Directory below which sys/class/hwmon, sys/devices/system/edac and proc/pressure are looked for: for containers that have the node's elsewhere, and for tests.",
 };
-/// Plug-ins.
+/// Where plug-ins are.
 pub const HEALTH_PLUGINS: Setting = Setting {
     name: "MEND_HEALTH_PLUGINS",
     kind: Kind::Path,

@@ -8,7 +8,7 @@ import time
 import unittest
 
 from cases import Rewrites
-from cluster import MEND, PATIENCE, Failed, Lab
+from cluster import MEND, PATIENCE, ROOT, VENV, Failed, Lab
 
 # Fast, and only what a test makes sick.
 QUICK = {
@@ -226,6 +226,28 @@ class Health(Rewrites):
         self.until(lambda: self.events(name, "node_fit"), "it has cooled down")
         bmc.end()
         self.ends_well(job)
+
+
+    def test_the_example_plug_in_reads_redfish(self):
+        emulator = shutil.which("sushy-emulator", path=os.pathsep.join([os.path.join(VENV, "bin"), os.environ["PATH"]]))
+        if not emulator:
+            os.write(2, b"skipped: a BMC over Redfish: sushy-emulator is not installed (pip install sushy-tools)\n")
+            return
+        self.start_lab(1, MEND_REDFISH="http://127.0.0.1:8765")
+        shutil.copy(os.path.join(ROOT, "docs", "examples", "redfish"), self.plugins)
+        self.until(lambda: any(one["source"] == "plugin:redfish" for one in self.health("node1")["unread"]), "nobody answers yet, and that is named")
+        command = [MEND, "lab", "exec", "--name", self.lab.name, "node1", "--", emulator, "--fake", "-i", "127.0.0.1", "-p", "8765"]
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=self.lab.environment, cwd=self.directory)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.terminate)
+
+        def cpu():
+            return next((one for one in self.health("node1")["sensors"] if one["sensor"] == "plugin:redfish/CPU Temp"), None)
+
+        found = self.until(cpu, "its sensors")
+        self.assertEqual((found["unit"], found["low"], found["high"]), ("°C", 42.0, 45.0))
+        self.assertEqual([one for one in self.health("node1")["unread"] if one["source"] == "plugin:redfish"], [])
 
 
 class Bmc:

@@ -118,6 +118,12 @@ impl MarkRules {
         self.rule(sensor) == Some(Rule::Off)
     }
 
+    /// Whether an operator says what is too much for a sensor.
+    #[must_use]
+    pub fn has_marks(&self, sensor: &str) -> bool {
+        matches!(self.rule(sensor), Some(Rule::Marks(_)))
+    }
+
     fn rule(&self, sensor: &str) -> Option<Rule> {
         let fitting = self.0.iter().filter(|(name, _)| sensor.starts_with(name.as_str()));
         fitting.max_by_key(|(name, _)| name.len()).map(|(_, rule)| *rule)

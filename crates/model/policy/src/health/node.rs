@@ -28,7 +28,11 @@ impl NodeWatch {
 
     /// Some of its sensors say something.
     pub fn take(&mut self, now_us: u64, samples: Vec<Sample>) {
-        for sample in samples {
+        for mut sample in samples {
+            if sample.value.is_some() && self.marks.has_marks(&sample.sensor) {
+                // The operator knows better than the sensor.
+                sample.told = Grade::Well;
+            }
             let judged = (self.marks.marks(&sample.sensor, sample.marks), !self.marks.is_off(&sample.sensor));
             if !self.sensors.contains_key(&sample.sensor) && self.sensors.len() >= MOST_SENSORS {
                 continue;
@@ -119,6 +123,15 @@ mod tests {
         assert_eq!(node.readings(400 * SECOND).len(), 1);
         node.take(440 * SECOND, vec![temperature(20.0)]);
         assert_eq!((node.verdict(440 * SECOND), leaving(&node.verdict(440 * SECOND))), (NodeHealth::default(), None));
+    }
+
+    #[test]
+    fn an_operator_s_marks_take_the_place_of_what_a_sensor_says_of_itself() {
+        let mut node = NodeWatch::new(RULES, MarkRules::parse("bmc:CPU=90/97").unwrap());
+        node.take(SECOND, vec![Sample { told: Grade::Low, ..temperature(87.0) }]);
+        assert_eq!(node.verdict(SECOND).grade, Grade::Well);
+        node.take(2 * SECOND, vec![Sample { told: Grade::Low, ..temperature(97.0) }]);
+        assert_eq!(node.verdict(2 * SECOND).grade, Grade::High);
     }
 
     /// A node that heats up in a minute or two, with noise, after an hour of noise: it is found sick before it dies, told so once, with a

@@ -27,6 +27,9 @@ class Leases(InDirectory):
     def setUp(self):
         super().setUp()
         self.lab = self.enterContext(Lab(2))
+        # Twice what is stood still for: others use this machine, too.
+        self.lab.set("MEND_LEASE_MS", "6000")
+        self.lab.set("MEND_NODE_TIMEOUT_MS", "6000")
 
     def controller(self, name):
         """Sends signals to `mend run` itself, whatever stands between."""
@@ -43,7 +46,7 @@ class Leases(InDirectory):
         send = self.controller(name)
         for _ in range(2):
             send(signal.SIGSTOP.value)
-            time.sleep(6)
+            time.sleep(3)
             send(signal.SIGCONT.value)
             # `mend lab exec` stops with its command, as job control expects.
             job.interrupt(signal.SIGCONT)
@@ -89,7 +92,7 @@ class Leases(InDirectory):
         expected = self.lab.undisturbed("-n", "2", "--hosts", "node1", "--", *argv)
         job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--", *argv)
         name = self.lab.running(job)
-        cut = "ip link set dev eth0 down; sleep 4; ip link set dev eth0 up"
+        cut = "ip link set dev eth0 down; sleep 3; ip link set dev eth0 up"
         for _ in range(2):
             self.assertEqual(self.lab.on("node2", "sh", "-c", cut).returncode, 0)
             self.lab.verb("checkpoint", name)

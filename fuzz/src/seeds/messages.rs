@@ -426,7 +426,14 @@ fn to_daemon() -> Vec<ToDaemon> {
     ]);
     all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));
     let resumption = Resumption { identity: [8; 16], epoch: 1_764_021_600_000_000, session: [5; 16], delivered: 300 };
-    all.extend([ToDaemon::Signal(-15), ToDaemon::Pause, ToDaemon::End, ToDaemon::Ping, ToDaemon::Resume(resumption), ToDaemon::Look]);
+    all.extend([
+        ToDaemon::Signal(-15),
+        ToDaemon::Pause,
+        ToDaemon::End,
+        ToDaemon::Ping { at_us: 7 },
+        ToDaemon::Resume(resumption),
+        ToDaemon::Look,
+    ]);
     all
 }
 

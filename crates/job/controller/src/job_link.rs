@@ -7,8 +7,9 @@
 //!      └─ refused   ├─ silence ──► reconnecting
 //!                   └─ nonsense ──► lost
 //! ```
-//! A task of its own carries them, so that a slow terminal or a busy event loop never looks like a dead node. It pings every second. Silence
-//! is counted only while it waits, and of that only the time in which this process could run. After [`SUSPICION`] of it the connection is
+//! A task of its own carries them, so that a slow terminal or a busy event loop never looks like a dead node. It pings some fifteen times within the silence that a
+//! node may keep, and at least every second. Silence
+//! is counted only while it waits, and of that only the time in which this process could run. After a fifth of that silence the connection is
 //! given up for another one, which a daemon that lives accepts: so the job's lease on the node ends soon if it does not.
 //! Invariants: messages are delivered once and in order ([`Link`]); after [`NodeLoss`] none come; what a daemon has not had when its
 //! connection is given up never reaches it, so that its lease ends by [`Lost::last_word`]. Faults assumed: the connection breaks at any
@@ -25,7 +26,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
-const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest time between two pings, and how many there are at least in a lease and in the silence that is borne.
+const PINGS: (Duration, u32) = (Duration::from_secs(1), 15);
 /// Bounds of the pause between two attempts to connect again.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 /// How long one attempt may take: a packet that was lost is not sent again before a second has passed.
@@ -33,8 +35,8 @@ const ATTEMPT_TIME: Duration = Duration::from_secs(2);
 /// How long to try after the daemon closed the connection, as it does when it ends. One that lives answers at once.
 const CLOSED_LIMIT: Duration = Duration::from_secs(2);
 
-/// After how much silence a connection is given up for another one.
-const SUSPICION: Duration = Duration::from_secs(3);
+/// After how much silence a connection is given up for another one, at most, and which part of the silence that is borne.
+const SUSPICION: (Duration, u32) = (Duration::from_secs(3), 5);
 
 /// What a node's task reports.
 #[derive(Debug)]
@@ -64,6 +66,8 @@ pub struct JobLink {
     pub secret: Secret,
     /// How long the daemon may be silent.
     pub silence: Duration,
+    /// How long it goes on with the job without a ping.
+    pub lease: Duration,
     /// The job's identity, as it was introduced.
     pub identity: [u8; 16],
     /// Which start of the job this is.
@@ -74,10 +78,11 @@ pub struct JobLink {
     pub link: Link<ToDaemon>,
 }
 
-/// Commands, and a ping every second.
+/// Commands, and pings.
 struct Commands {
     queue: mpsc::UnboundedReceiver<ToDaemon>,
     ping: Interval,
+    began: Instant,
 }
 
 impl Source for Commands {
@@ -86,7 +91,7 @@ impl Source for Commands {
     async fn next(&mut self, _room: bool) -> Option<ToDaemon> {
         tokio::select! {
             message = self.queue.recv() => message,
-            _ = self.ping.tick() => Some(ToDaemon::Ping),
+            _ = self.ping.tick() => Some(ToDaemon::Ping { at_us: self.began.elapsed().as_micros() as u64 }),
         }
     }
 }
@@ -139,9 +144,9 @@ impl JobLink {
         if !tell(NodeEvent::Message(answer)).await || refused {
             return NodeLoss::Broken("it refused the job".into());
         }
-        let mut ping = interval(PING_INTERVAL);
+        let mut ping = interval(PINGS.0.min(self.silence.min(self.lease) / PINGS.1));
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut commands = Commands { queue, ping };
+        let mut commands = Commands { queue, ping, began: Instant::now() };
         loop {
             let deliver = |message| async {
                 match message {
@@ -149,7 +154,7 @@ impl JobLink {
                     message => tell(NodeEvent::Message(message)).await,
                 }
             };
-            let suspicion = SUSPICION.min(self.silence / 2);
+            let suspicion = SUSPICION.0.min(self.silence / SUSPICION.1);
             let end = self.link.run(connection, Some(suspicion), &mut commands, deliver).await;
             *last_word = Instant::now();
             let silent = matches!(end, LinkEnd::Silent(_));

@@ -141,6 +141,7 @@ pub fn attach<E: Send + 'static>(
         address,
         secret,
         silence: Duration::from_millis(introduction.node_timeout_ms),
+        lease: Duration::from_millis(introduction.lease_ms),
         identity: introduction.identity,
         epoch: introduction.epoch,
         session: introduction.session,

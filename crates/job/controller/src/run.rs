@@ -54,8 +54,8 @@ const UPKEEP_END_TIME: Duration = Duration::from_secs(5);
 /// How long ranks may take to end whose daemon is known to be gone: the kernel kills them then.
 const REAP_TIME: Duration = Duration::from_millis(200);
 
-/// A lease is over for certain so much later: the kernel's deadline comes a second behind it.
-const LEASE_END_TIME: Duration = Duration::from_millis(1500);
+/// A lease is over for certain so much later: by then the kernel has ended what had it.
+const LEASE_END_TIME: Duration = Duration::from_millis(300);
 
 /// Where a verb's answers go. A verb that went away is not waited for.
 pub type AnswerSender = mpsc::UnboundedSender<Answer>;

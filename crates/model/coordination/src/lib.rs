@@ -6,6 +6,7 @@
 pub mod batch;
 pub mod checkpoint;
 pub mod failure;
+pub mod lease;
 pub mod migration;
 pub mod placement;
 pub mod pmi;

@@ -1,7 +1,7 @@
 //! Controller ⇄ daemon, over one authenticated connection per job and node at a time.
 //!
 //! The job has a lease on the node, which each message of the controller renews; when it ends, the job's ranks end there. Both sides send
-//! [`ToDaemon::Ping`]/[`FromDaemon::Pong`] traffic at least every second; silence of a daemon for longer than the `node_timeout` setting
+//! [`ToDaemon::Ping`]/[`FromDaemon::Pong`] traffic at least every second, more often under a short lease; silence of a daemon for longer than the `node_timeout` setting
 //! means that it is dead.
 //!
 //! The first message of each side is sent as it is: `Introduce` and `Ready` for a job that begins, `Resume` and `Resumed` for one whose
@@ -202,8 +202,11 @@ pub enum ToDaemon {
     Pause,
     /// SIGKILL all ranks of the job on this node and forget it. → `Left` when all are reaped
     End,
-    /// Proof of life. → `Pong`
-    Ping,
+    /// Proof of life, and what renews the job's lease on the node. → `Pong`
+    Ping {
+        /// When it was sent, microseconds of a clock of the controller's that only goes forward.
+        at_us: u64,
+    },
     /// First message on a connection that goes on with a job. → `Resumed` or `Refused`
     Resume(Resumption),
     /// Tell of the node; only before `Introduce`, or without it. → `Seen`

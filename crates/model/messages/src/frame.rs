@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn lying_lengths_and_trailing_bytes_are_refused() {
         assert_eq!(body_length([0xff; 4]), Err(FrameError::TooLong(0xffff_ffff)));
-        let mut frame = encode(&ToDaemon::Ping).unwrap();
+        let mut frame = encode(&ToDaemon::Ping { at_us: 7 }).unwrap();
         frame.push(0);
         assert_eq!(decode::<ToDaemon>(&frame[4..]), Err(FrameError::Malformed));
     }

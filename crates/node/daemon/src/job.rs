@@ -35,6 +35,7 @@ use crate::sink::{Sinks, files_key};
 use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
+use mend_coordination::lease::SenderClock;
 use mend_messages::agent::Reply;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::health::{Grade, NodeHealth};
@@ -61,10 +62,8 @@ const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(30);
 const LEAVING_TIME: Duration = Duration::from_secs(3);
 /// Bounds of the silence that a controller may ask for.
 const TIMEOUT_BOUNDS_MS: (u64, u64) = (500, 600_000);
-/// Parts of the lease after which it is renewed again.
-const RENEWALS_PER_LEASE: u32 = 20;
-/// The kernel's own deadline comes this much later than the daemon's end of the lease, which is kinder: output is sent.
-const KERNEL_DEADLINE_DELAY: Duration = Duration::from_secs(1);
+/// Tenths of the lease after which the daemon ends the ranks itself, which is kinder than the kernel at the lease's end: output is sent.
+const KIND_END: u32 = 9;
 
 /// How long ranks may take to stand still.
 const PAUSE_TIME: Duration = Duration::from_secs(3);
@@ -145,7 +144,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
                 epoch: introduction.epoch,
                 ranks: HashMap::new(),
                 agents,
-                namespace: Arc::new(SharedNamespace::new(lease + KERNEL_DEADLINE_DELAY)),
+                namespace: Arc::new(SharedNamespace::new(lease)),
                 shared_memory: SharedMemory::make(),
             },
             Err(error) => {
@@ -291,9 +290,9 @@ struct Job {
 
 impl Job {
     async fn run(&mut self, incoming: &mut Incoming) -> End {
-        let mut silence = Patience::new(self.lease);
+        let mut silence = Patience::new(self.lease * KIND_END / 10);
         let pause = silence.pause();
-        let mut renewed = Instant::now();
+        let (begun, mut clock) = (Instant::now(), SenderClock::default());
         let mut tick = interval(pause);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let namespace = self.namespace.clone();
@@ -313,9 +312,9 @@ impl Job {
                 Some(ended) = self.rank_tasks.join_next(), if !self.rank_tasks.is_empty() => self.rank_task_ended(ended.ok()),
                 message = incoming.commands.recv() => {
                     silence.renew();
-                    if renewed.elapsed() >= self.lease / RENEWALS_PER_LEASE {
-                        renewed = Instant::now();
-                        self.namespace.renew();
+                    if let Some(ToDaemon::Ping { at_us }) = message {
+                        let age = clock.age_us(at_us, begun.elapsed().as_micros() as u64);
+                        self.namespace.renew(Duration::from_micros(age));
                     }
                     match message {
                         None => return End::Lost,
@@ -341,7 +340,7 @@ impl Job {
                 Some(state) = incoming.states.recv() => {
                     let lease = match state {
                         LinkState::Closed => self.lease.min(CLOSED_LEASE),
-                        LinkState::Connected => self.lease,
+                        LinkState::Connected => self.lease * KIND_END / 10,
                     };
                     silence = Patience::with_pause(lease, pause);
                 }
@@ -358,7 +357,7 @@ impl Job {
 
     fn obey(&mut self, message: ToDaemon) {
         match message {
-            ToDaemon::Ping => self.urgent.send(FromDaemon::Pong(room::now())),
+            ToDaemon::Ping { .. } => self.urgent.send(FromDaemon::Pong(room::now())),
             ToDaemon::Start { rank, attempt, stdin } => {
                 let beginning = ProgramStart {
                     rank,

@@ -52,7 +52,7 @@ impl PausedJob {
     /// For the job's next life: its memory files are empty, and ranks that shall not be here are gone.
     fn taken_over(mut self, next: &JobIntroduction) -> Self {
         self.ranks.retain(|rank, _| next.ranks.contains(rank));
-        self.namespace.renew();
+        self.namespace.renew(Duration::ZERO);
         if let Some(shared_memory) = &self.shared_memory {
             // A restart begins with an empty one: what the checkpoint has of it comes back.
             shared_memory.clear();
@@ -77,7 +77,7 @@ impl PausedJobs {
             let there = || jobs.all().get(&identity).is_some_and(|job| job.epoch == epoch);
             while there() && tokio::time::Instant::now() < until {
                 // They do not run, so the deadline of what runs does not concern them.
-                namespace.renew();
+                namespace.renew(Duration::ZERO);
                 tokio::time::sleep(lease / 4).await;
             }
             drop(namespace);

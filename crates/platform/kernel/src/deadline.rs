@@ -9,6 +9,13 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::time::Duration;
 
+/// The time since the machine began, that in which it was suspended included (`CLOCK_BOOTTIME`): the same to all processes.
+#[must_use]
+pub fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
 /// This process's deadline; none until it is [set](Deadline::put_off).
 #[derive(Debug)]
 pub struct Deadline {
@@ -33,15 +40,16 @@ impl Deadline {
         }
     }
 
-    /// From now on the deadline is `time` from now, whatever it was; zero takes it away.
+    /// From now on the deadline is at this time since the machine began ([`since_boot`]), whatever it was; zero takes it away. One that is over ends
+    /// the process at once.
     ///
     /// # Errors
     /// What timer_settime(2) says.
-    pub fn put_off(&self, time: Duration) -> io::Result<()> {
-        let value = libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
+    pub fn put_off(&self, at: Duration) -> io::Result<()> {
+        let value = libc::timespec { tv_sec: at.as_secs() as libc::time_t, tv_nsec: at.subsec_nanos().into() };
         let new = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         // SAFETY: the timer is this process's own and lives as long as `self`; `new` lives for the call.
-        match unsafe { libc::timer_settime(self.timer, 0, &raw const new, null_mut()) } {
+        match unsafe { libc::timer_settime(self.timer, libc::TIMER_ABSTIME, &raw const new, null_mut()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

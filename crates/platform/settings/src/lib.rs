@@ -108,14 +108,14 @@ pub const PORT: Setting = Setting {
 pub const NODE_TIMEOUT: Setting = Setting {
     name: "MEND_NODE_TIMEOUT_MS",
     kind: Kind::Number { min: 500, max: 600_000 },
-    default: "10000",
+    default: "3000",
     meaning: "Milliseconds of silence after which a node counts as dead. Only time in which the listener itself could run counts.",
 };
 /// How long a node keeps a job without a word from its controller.
 pub const LEASE: Setting = Setting {
     name: "MEND_LEASE_MS",
-    kind: Kind::Number { min: 1000, max: 600_000 },
-    default: "10000",
+    kind: Kind::Number { min: 500, max: 600_000 },
+    default: "3000",
     meaning: "Milliseconds that a node goes on with a job without a word from its controller (mend run). Then the kernel ends the job's ranks there, whatever stands still on the node.",
 };
 /// Which batch system's job `mend run` looks for.

@@ -179,8 +179,8 @@ mod tests {
     async fn messages_arrive_between_holders_of_one_secret() {
         let (a, b) = pair([1; 32], [1; 32]).await;
         let (mut a, mut b) = (a.unwrap(), b.unwrap());
-        a.sender.send(&ToDaemon::Ping).await.unwrap();
-        assert_eq!(b.receiver.receive::<ToDaemon>().await.unwrap(), ToDaemon::Ping);
+        a.sender.send(&ToDaemon::Ping { at_us: 7 }).await.unwrap();
+        assert_eq!(b.receiver.receive::<ToDaemon>().await.unwrap(), ToDaemon::Ping { at_us: 7 });
     }
 
     #[tokio::test]

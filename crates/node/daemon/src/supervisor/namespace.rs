@@ -21,7 +21,7 @@
 use super::process_tree::{kill_descendants, reap};
 use super::spawn::spawn_self;
 use super::{await_end, begin, mount_proc, number_of, separate_mounts};
-use mend_kernel::deadline::Deadline;
+use mend_kernel::deadline::{Deadline, since_boot};
 use mend_kernel::namespaces::{fork_and_run, unshare};
 use mend_kernel::signal_queue::SignalQueue;
 use mend_patience::while_active;
@@ -46,8 +46,9 @@ const MIN_PID_COUNT: u32 = 1 << 20;
 /// How long its keeper may do nothing before pid 1 is there.
 const KEEPER_START_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the daemon says to sweep; any other number puts the deadline off by so many milliseconds.
-const SWEEP_REQUEST: u32 = 0;
+/// What the daemon says to sweep; any other number is the deadline from then on, milliseconds since the machine began. What lies in the socket
+/// while the keeper stands still means the same when it is read.
+const SWEEP_REQUEST: u64 = 0;
 
 /// The namespace, made when the first rank needs it. Dropping it ends every process in it.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl SharedNamespace {
         let made = self.made.get_or_init(|| async {
             match make().await {
                 Ok(made) => {
-                    made.say(self.lease_ms());
+                    made.say(self.deadline_ms(Duration::ZERO));
                     Some(made)
                 }
                 Err(error) => {
@@ -111,20 +112,21 @@ impl SharedNamespace {
         }
     }
 
-    /// The controller lives: what is here lives on for another lease.
-    pub fn renew(&self) {
+    /// The controller lived so long ago: what is here lives on for another lease from then on.
+    pub fn renew(&self, age: Duration) {
         if let Some(Some(made)) = self.made.get() {
-            made.say(self.lease_ms());
+            made.say(self.deadline_ms(age));
         }
     }
 
-    fn lease_ms(&self) -> u32 {
-        u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
+    fn deadline_ms(&self, age: Duration) -> u64 {
+        let at = since_boot() + self.lease.saturating_sub(age);
+        u64::try_from(at.as_millis()).unwrap_or(u64::MAX).max(SWEEP_REQUEST + 1)
     }
 }
 
 impl Made {
-    fn say(&self, what: u32) {
+    fn say(&self, what: u64) {
         // A full socket holds enough of these; a closed one has nothing left to sweep or to keep alive. A few bytes go whole or not at all.
         let _ = self.control.try_write(&what.to_be_bytes());
     }
@@ -177,6 +179,7 @@ fn watch(control: &mut UnixStream, mut inner: UnixStream) -> io::Result<()> {
     control.write_all(&word)?;
     let deadline = deadline?;
     inner.set_nonblocking(true)?;
+    let mut word = [0; 8];
     loop {
         let mut ready = [PollFd::new(&*control, PollFlags::IN), PollFd::new(&inner, PollFlags::IN)];
         match poll(&mut ready, None) {
@@ -189,10 +192,10 @@ fn watch(control: &mut UnixStream, mut inner: UnixStream) -> io::Result<()> {
         }
         if told {
             control.read_exact(&mut word)?;
-            match u32::from_be_bytes(word) {
+            match u64::from_be_bytes(word) {
                 // A full socket holds enough of these.
                 SWEEP_REQUEST => drop(inner.write(&[0])),
-                ms => deadline.put_off(Duration::from_millis(ms.into()))?,
+                ms => deadline.put_off(Duration::from_millis(ms))?,
             }
         }
     }

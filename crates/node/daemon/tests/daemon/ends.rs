@@ -84,7 +84,7 @@ fn an_end_carries_the_last_words_and_leaves_nobody() {
                 output.extend(bytes);
             }
         }
-        job.send(ToDaemon::Ping).await;
+        job.send(ToDaemon::Ping { at_us: 0 }).await;
         job.send(ToDaemon::End).await;
         let mut pong = false;
         while let Some(message) = job.try_next().await {

@@ -228,7 +228,7 @@ fn input_that_a_discarded_rank_was_not_given_comes_back() {
         let mut number = 0;
         loop {
             job.send(ToDaemon::Stdin { rank: 0, bytes: piece(number) }).await;
-            job.send(ToDaemon::Ping).await;
+            job.send(ToDaemon::Ping { at_us: 0 }).await;
             // An answer to the next ping without one to the piece means that it waits.
             let (mut taken, mut pongs) = (false, 0);
             while !taken && pongs < 50 {
@@ -236,7 +236,7 @@ fn input_that_a_discarded_rank_was_not_given_comes_back() {
                     FromDaemon::StdinTaken { rank: 0 } => taken = true,
                     FromDaemon::Pong(_) => {
                         pongs += 1;
-                        job.send(ToDaemon::Ping).await;
+                        job.send(ToDaemon::Ping { at_us: 0 }).await;
                     }
                     other => panic!("{other:?}"),
                 }

@@ -72,7 +72,8 @@ mod tests {
     fn ranges_of_one_cause_are_merged_and_causes_kept_apart() {
         let bad = [(range(2 * BLOCK, BLOCK), Cause::Unreadable), (range(0, BLOCK), Cause::Differs), (range(BLOCK, BLOCK), Cause::Differs)];
         let found = of_file(3 * BLOCK, 3 * BLOCK + 9, &bad);
-        let expected = [(range(0, 2 * BLOCK), Cause::Differs), (range(2 * BLOCK, BLOCK), Cause::Unreadable), (range(3 * BLOCK, 9), Cause::Short)];
+        let expected =
+            [(range(0, 2 * BLOCK), Cause::Differs), (range(2 * BLOCK, BLOCK), Cause::Unreadable), (range(3 * BLOCK, 9), Cause::Short)];
         assert_eq!(found, expected.map(|(range, cause)| Damage { range, cause }));
         assert_eq!(to_fetch(&found, 3 * BLOCK + 9), [range(0, 3 * BLOCK + 9)]);
     }

@@ -12,7 +12,17 @@ use crate::uri::{Address, encoded};
 
 /// Directives of burst buffers that have nothing to do with staging in, or are another's task.
 const OTHERS: [&str; 11] = [
-    "jobdw", "persistentdw", "stage_out", "swap", "create_persistent", "destroy_persistent", "stage_in_list", "capacity", "access", "pool", "type",
+    "jobdw",
+    "persistentdw",
+    "stage_out",
+    "swap",
+    "create_persistent",
+    "destroy_persistent",
+    "stage_in_list",
+    "capacity",
+    "access",
+    "pool",
+    "type",
 ];
 
 /// One thing to stage.
@@ -84,7 +94,10 @@ fn one(mark: &str, words: &[String]) -> Result<Staged, String> {
         },
         ("#BB" | "#DW", "stage_in") => attributes(mark, words).map(Some),
         ("#BB" | "#DW", verb) if OTHERS.contains(&verb.split('=').next().unwrap_or_default()) => Ok(None),
-        (_, verb) => Err(format!("{mark} {verb} is no directive that is known: {mark} {}", if mark == "#MEND" { "stage-in URI… PATH" } else { "stage_in source=… destination=… type=…" })),
+        (_, verb) => Err(format!(
+            "{mark} {verb} is no directive that is known: {mark} {}",
+            if mark == "#MEND" { "stage-in URI… PATH" } else { "stage_in source=… destination=… type=…" }
+        )),
     }
 }
 
@@ -178,7 +191,11 @@ mod tests {
              #DW stage_in type=file source=/lus/in.dat destination=$DW_JOB_STRIPED/in.dat\n  #BB stage_in source=\"/lus/my dir\" destination=${DW_JOB_STRIPED}/d type=directory\n\
              # a remark\n#BBother\n\nsrun ./app\n",
         );
-        let staged = |line, uris: &[&str], path: &str| StageIn { line, uris: uris.iter().map(|uri| (*uri).to_owned()).collect(), path: path.to_owned() };
+        let staged = |line, uris: &[&str], path: &str| StageIn {
+            line,
+            uris: uris.iter().map(|uri| (*uri).to_owned()).collect(),
+            path: path.to_owned(),
+        };
         let expected = [
             staged(3, &["http://a/x", "s3://b/x"], "in put/x"),
             staged(5, &["file:///lus/in.dat"], "/bb/a b/in.dat"),

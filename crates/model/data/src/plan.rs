@@ -154,7 +154,9 @@ impl Plan {
     pub fn wrong(&mut self, ticket: Ticket, block: Range, blame: &str) {
         let Some((source, pieces)) = self.in_flight.get_mut(&ticket) else { return };
         let source = *source;
-        let Some(found) = pieces.iter().find(|piece| piece.range.offset <= block.offset && block.offset < piece.range.end()) else { return };
+        let Some(found) = pieces.iter().find(|piece| piece.range.offset <= block.offset && block.offset < piece.range.end()) else {
+            return;
+        };
         let mut wrong = found.wrong.clone();
         match wrong.iter_mut().find(|(who, _)| *who == source) {
             Some((_, times)) => *times += 1,
@@ -169,7 +171,9 @@ impl Plan {
     /// A request has ended with all of its bytes delivered. If some were not, its source has failed.
     pub fn ended(&mut self, ticket: Ticket) -> Verdict {
         match self.in_flight.get(&ticket) {
-            Some((_, pieces)) if !pieces.is_empty() => self.failed(ticket, Fault::Passing("it sent fewer bytes than it was asked for".to_owned())),
+            Some((_, pieces)) if !pieces.is_empty() => {
+                self.failed(ticket, Fault::Passing("it sent fewer bytes than it was asked for".to_owned()))
+            }
             Some(_) => {
                 if let Some((source, _)) = self.in_flight.remove(&ticket) {
                     self.sources[source].in_flight -= 1;
@@ -177,6 +181,15 @@ impl Plan {
                 Verdict::Again(0)
             }
             None => Verdict::Again(0),
+        }
+    }
+
+    /// A request is given back, and nobody is to blame.
+    pub fn give_back(&mut self, ticket: Ticket) {
+        if let Some((source, pieces)) = self.in_flight.remove(&ticket) {
+            self.queue.extend(pieces.into_iter().map(|piece| (piece.range.offset, piece)));
+            self.sources[source].in_flight -= 1;
+            self.drop_what_nobody_serves();
         }
     }
 

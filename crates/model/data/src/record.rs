@@ -54,7 +54,7 @@ impl Version {
             return Some(format!("its size was {}, and is {}", self.size, now.size));
         }
         match (&self.etag, &now.etag) {
-            (Some(then), Some(now)) if then != now => return Some(format!("its entity tag was {then}, and is {now}")),
+            (Some(then), Some(now)) if opaque(then) != opaque(now) => return Some(format!("its entity tag was {then}, and is {now}")),
             // The same tag is the same content, whatever a mirror says of times.
             (Some(_), Some(_)) => return None,
             _ => {}
@@ -64,6 +64,11 @@ impl Version {
             _ => None,
         }
     }
+}
+
+/// An entity tag without what servers write differently in a header and in a listing (RFC 9110, section 8.8.3).
+fn opaque(etag: &str) -> &str {
+    etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"')
 }
 
 /// Where a file can be had.
@@ -125,7 +130,9 @@ pub enum RecordError {
     #[error("it has format {0}, this release reads {FORMAT}")]
     Newer(u32),
     /// It cannot be written: a text or the list of sources is too long.
-    #[error("a source has more than {MAX_TEXT} bytes in its address, its entity tag or its reference to credentials, or there are more than {MAX_SOURCES} sources")]
+    #[error(
+        "a source has more than {MAX_TEXT} bytes in its address, its entity tag or its reference to credentials, or there are more than {MAX_SOURCES} sources"
+    )]
     TooLong,
 }
 
@@ -177,7 +184,9 @@ impl Record {
         let (body, rest) = postcard::take_from_bytes::<Body>(body).map_err(|_| RecordError::Foreign)?;
         let list = &before[HEAD + length..];
         let sums = match body.place {
-            Place::Here => Known::Here(Sums::from_bytes(list).filter(|sums| sums.count() == blocks(body.size)).ok_or(RecordError::Foreign)?),
+            Place::Here => {
+                Known::Here(Sums::from_bytes(list).filter(|sums| sums.count() == blocks(body.size)).ok_or(RecordError::Foreign)?)
+            }
             Place::Beside(digest) if list.is_empty() => Known::Beside(digest),
             Place::Nowhere if list.is_empty() => Known::Nowhere,
             Place::Beside(_) | Place::Nowhere => return Err(RecordError::Foreign),
@@ -192,9 +201,7 @@ impl Record {
     #[must_use]
     pub fn for_attribute(&self) -> (Self, bool) {
         match &self.sums {
-            Known::Here(sums) if sums.count() > SUMS_IN_ATTRIBUTE => {
-                (Self { sums: Known::Beside(sums.digest()), ..self.clone() }, true)
-            }
+            Known::Here(sums) if sums.count() > SUMS_IN_ATTRIBUTE => (Self { sums: Known::Beside(sums.digest()), ..self.clone() }, true),
             _ => (self.clone(), false),
         }
     }
@@ -271,6 +278,7 @@ mod tests {
         let version = |size, etag: Option<&str>, modified_ns| Version { size, etag: etag.map(str::to_owned), modified_ns };
         let then = version(5, Some("a"), Some(1));
         assert_eq!(then.changed(&version(5, Some("a"), Some(2))), None);
+        assert_eq!(then.changed(&version(5, Some("W/\"a\""), Some(2))), None);
         assert_eq!(then.changed(&version(5, None, Some(1))), None);
         assert_eq!(then.changed(&version(5, None, None)), None);
         assert!(then.changed(&version(6, Some("a"), Some(1))).unwrap().contains("was 5, and is 6"));

@@ -38,7 +38,8 @@ impl Begun {
             (Some(before), Some(after)) => then.uri == now.uri && then.endpoint == now.endpoint && before.changed(after).is_none(),
             _ => false,
         };
-        let changed = |then: &Source| now.sources.iter().any(|now| now.uri == then.uri && now.endpoint == then.endpoint && !same(then, now));
+        let changed =
+            |then: &Source| now.sources.iter().any(|now| now.uri == then.uri && now.endpoint == then.endpoint && !same(then, now));
         self.size == now.size
             && !self.sources.iter().any(changed)
             && self.sources.iter().any(|then| now.sources.iter().any(|now| same(then, now)))

@@ -1,0 +1,35 @@
+//! What is printed: sentences for people, JSON for programs.
+
+use crate::failure::{FAILED, Failure};
+use crate::stage::Staged;
+use serde::Serialize;
+use std::io::Write;
+
+/// Prints a value as one JSON document.
+pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string(), "", FAILED))?;
+    line(&text);
+    Ok(())
+}
+
+/// A line on standard output. Whoever has closed it wants no more.
+pub fn line(text: &str) {
+    if writeln!(std::io::stdout(), "{text}").is_err() {
+        std::process::exit(FAILED);
+    }
+}
+
+/// Bytes, for people.
+pub fn size(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
+
+/// A staged file, on a line.
+pub fn staged(one: &Staged) {
+    let path = one.path.display();
+    if one.already {
+        return line(&format!("{path}: {}, there already", size(one.size)));
+    }
+    let resumed = if one.resumed > 0 { format!(", {} of it by an earlier command", size(one.resumed)) } else { String::new() };
+    line(&format!("{path}: {} in {:.1} s{resumed}", size(one.size), one.seconds));
+}

@@ -12,7 +12,7 @@
 use crate::check::{self, Checked, State};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
-use crate::medium::{Aligned, Block, Medium};
+use crate::medium::{Aligned, Block, Medium, of_medium};
 use crate::partial::{BeginError, Partial};
 use crate::progress::Progress;
 use crate::record_file;
@@ -30,6 +30,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a page: no block of a file system on this architecture is longer.
+const PAGE: u64 = 4096;
 
 /// What became of a damaged file.
 #[derive(Debug, Serialize)]
@@ -69,7 +72,7 @@ impl Sink for Patching {
         let range = ranges::block(block, self.size);
         match &self.partial {
             Some(partial) if range.end() > self.within => partial.put(block, bytes, sum)?,
-            _ => self.file.write_all_at(bytes, range.offset)?,
+            _ => put(&self.file, bytes, range, self.size)?,
         }
         self.fetched.fetch_add(range.length, Ordering::Relaxed);
         self.progress.came(range.length);
@@ -191,6 +194,18 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     Ok(Repaired { path: checked.path.clone(), ranges: needed, fetched: count.into_inner(), cut, unverified })
 }
 
+/// Writes a block in place. The file's last page is read by the kernel before a part of it is written: if it is lost, that gives EIO, and the page is
+/// given back first.
+fn put(file: &File, bytes: &[u8], range: Range, size: u64) -> io::Result<()> {
+    match file.write_all_at(bytes, range.offset) {
+        Err(error) if of_medium(&error) && range.end() == size && size % PAGE > 0 => {
+            file.set_len((size - size % PAGE).max(range.offset))?;
+            file.write_all_at(bytes, range.offset)
+        }
+        done => done,
+    }
+}
+
 /// What was fetched for behind the end, from front to back, as far as there is no gap.
 fn put_in(file: &File, size: u64, partial: &Partial, behind: &[Range], lost: &[Range]) -> io::Result<()> {
     let mut bytes = Vec::new();
@@ -204,7 +219,7 @@ fn put_in(file: &File, size: u64, partial: &Partial, behind: &[Range], lost: &[R
         if partial.sum(block) != Some(Sum::of(&bytes)) {
             return Err(io::Error::other("what was fetched is not what is read again"));
         }
-        file.write_all_at(&bytes, range.offset)?;
+        put(file, &bytes, range, size)?;
     }
     Ok(())
 }

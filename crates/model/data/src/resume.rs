@@ -69,9 +69,12 @@ pub fn entry(block: u64, sum: Sum) -> [u8; ENTRY_BYTES] {
     bytes
 }
 
+/// What is claimed to be there: a block and its sum.
+pub type Claim = (u64, Sum);
+
 /// A log: what is fetched, what is claimed to be there, and how many of the bytes are good. `None` if it has no whole head of this format.
 #[must_use]
-pub fn read(bytes: &[u8]) -> Option<(Begun, Vec<(u64, Sum)>, usize)> {
+pub fn read(bytes: &[u8]) -> Option<(Begun, Vec<Claim>, usize)> {
     let number = |at: usize| bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes);
     if bytes.get(..8)? != MAGIC || number(8)? != FORMAT {
         return None;

@@ -194,8 +194,6 @@ fn cut(reading: &Arc<Reading>) -> Vec<Range> {
     let sparse = fs::metadata(&reading.path).is_ok_and(|metadata| metadata.blocks().saturating_mul(512) < metadata.len());
     let holes =
         if sparse { fs::File::open(&reading.path).map(|file| origin::holes(&file, compared)).unwrap_or_default() } else { Vec::new() };
-    let zeros = vec![0; BLOCK as usize];
-    let whole = Sum::of(&zeros);
     let mut runs = Vec::new();
     let mut at = 0;
     for hole in holes {
@@ -207,13 +205,20 @@ fn cut(reading: &Arc<Reading>) -> Vec<Range> {
         runs.extend(runs_of(at, first * BLOCK));
         for index in first..last {
             let length = ranges::block(index, compared).length;
-            reading.compare(index, || if length == BLOCK { whole } else { Sum::of(&zeros[..length as usize]) });
+            reading.compare(index, || of_zeros(length));
         }
         at = (last * BLOCK).min(compared);
     }
     runs.extend(runs_of(at, compared));
     reading.runs.store(runs.len(), Ordering::Relaxed);
     runs
+}
+
+/// The sum of so many zeros, at most a block.
+pub fn of_zeros(length: u64) -> Sum {
+    static WHOLE: OnceLock<Sum> = OnceLock::new();
+    let sum = |length: u64| Sum::of(&vec![0; length as usize]);
+    if length == BLOCK { *WHOLE.get_or_init(|| sum(BLOCK)) } else { sum(length) }
 }
 
 fn runs_of(from: u64, end: u64) -> impl Iterator<Item = Range> {

@@ -179,12 +179,7 @@ impl<S: Sink> Work<S> {
         let Ok(origin) = &self.origins[source] else { return None };
         let verdict = match self.carry(origin, source, ticket, range, alone).await {
             Ok(Ended::All) => self.plan().ended(ticket),
-            Ok(Ended::GivenBack) => {
-                self.plan().ignores_ranges(source);
-                self.plan().give_back(ticket);
-                Verdict::Again(0)
-            }
-            Ok(Ended::Broken) => {
+            Ok(Ended::GivenBack | Ended::Broken) => {
                 self.plan().give_back(ticket);
                 Verdict::Again(0)
             }
@@ -205,18 +200,21 @@ impl<S: Sink> Work<S> {
         alone: Option<tokio::sync::MutexGuard<'_, ()>>,
     ) -> Result<Ended, Fault> {
         let silence = self.settings.silence;
-        let silent = || Fault::Passing(format!("it sent nothing for {} ms", silence.as_millis()));
         let sequential = origin.ignores_ranges();
-        let mut body = tokio::time::timeout(silence, origin.read(range)).await.map_err(|_| silent())??;
+        let mut body = origin.read(range, silence).await?;
+        let discovered = origin.ignores_ranges() && !sequential;
+        if discovered {
+            self.plan().ignores_ranges(source);
+        }
         self.answered[source].0.store(true, Ordering::Relaxed);
         drop(alone);
-        if origin.ignores_ranges() && !sequential {
+        if discovered {
             return Ok(Ended::GivenBack);
         }
         let mut at = range.offset;
         let mut block = Vec::with_capacity(BLOCK as usize);
         while at < range.end() {
-            let Some(bytes) = tokio::time::timeout(silence, body.next()).await.map_err(|_| silent())?? else { break };
+            let Some(bytes) = body.next(silence).await? else { break };
             let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let index = at / BLOCK;
@@ -238,7 +236,7 @@ impl<S: Sink> Work<S> {
             }
         }
         // Hears the end, so that the connection or session can be used again.
-        let _ = tokio::time::timeout(silence, body.next()).await;
+        let _ = body.next(silence).await;
         Ok(Ended::All)
     }
 

@@ -162,15 +162,12 @@ impl Partial {
 
     /// Takes blocks as zeros that are known to be zeros: nothing is written, and who goes on finds that out again.
     pub fn put_holes(&self, holes: &[Range]) {
-        let zeros = vec![0; mend_data::sums::BLOCK as usize];
-        let whole = Sum::of(&zeros);
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         for hole in holes {
             for block in hole.offset.div_ceil(mend_data::sums::BLOCK)..hole.end().div_ceil(mend_data::sums::BLOCK) {
                 let range = ranges::block(block, self.size);
                 if range.end() <= hole.end() {
-                    let sum = if range.length == mend_data::sums::BLOCK { whole } else { Sum::of(&zeros[..range.length as usize]) };
-                    sums.entry(block).or_insert(sum);
+                    sums.entry(block).or_insert_with(|| crate::check::of_zeros(range.length));
                 }
             }
         }

@@ -49,7 +49,15 @@ pub fn load(path: &Path) -> io::Result<Found> {
     let owner = file.as_ref().map_or_else(own_user, MetadataExt::uid);
     let mut found = Found { trusted: owner == own_user() || owner == 0, ..Found::default() };
     let place = beside(path, names::RECORD);
-    let attribute = if file.is_some() { read_attribute(path)? } else { None };
+    let attribute = match file.is_some().then(|| read_attribute(path)) {
+        // The attribute's own block is lost: what stands beside may help.
+        Some(Err(error)) if crate::medium::of_medium(&error) => {
+            found.remarks.push(format!("its attribute {ATTRIBUTE} cannot be read: {error}"));
+            None
+        }
+        Some(read) => read?,
+        None => None,
+    };
     let mut record = match attribute.map(|bytes| Record::decode(&bytes)) {
         Some(Ok(record)) => record,
         Some(Err(error)) => {
@@ -89,8 +97,16 @@ pub fn load(path: &Path) -> io::Result<Found> {
 }
 
 fn read_attribute(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = vec![0; MAX_ATTRIBUTE];
-    match rustix::fs::getxattr(path, ATTRIBUTE, &mut bytes[..]) {
+    let mut bytes = vec![0; ATTRIBUTE_BYTES];
+    let read = match rustix::fs::getxattr(path, ATTRIBUTE, &mut bytes[..]) {
+        // Longer than Mend writes it: to be told as what it is.
+        Err(Errno::RANGE) => {
+            bytes.resize(MAX_ATTRIBUTE, 0);
+            rustix::fs::getxattr(path, ATTRIBUTE, &mut bytes[..])
+        }
+        read => read,
+    };
+    match read {
         Ok(length) => {
             bytes.truncate(length);
             Ok(Some(bytes))

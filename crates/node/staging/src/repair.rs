@@ -116,11 +116,10 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let file = OpenOptions::new().read(true).write(true).open(&checked.path).map_err(|error| system(&error))?;
     let before = file.metadata().map_err(|error| system(&error))?;
     let within = before.len();
-    let behind: Vec<Range> = needed
-        .iter()
-        .map(|range| Range::between(range.offset.max(within / BLOCK * BLOCK), range.end()))
-        .filter(|range| range.length > 0 && range.end() > within)
-        .collect();
+    // From here on the file grows; a block that it has only a part of belongs to that.
+    let edge = if within >= size { size } else { within / BLOCK * BLOCK };
+    let behind: Vec<Range> =
+        needed.iter().map(|range| Range::between(range.offset.max(edge), range.end())).filter(|range| range.length > 0).collect();
     let mut sources = record.sources.clone();
     let origins = if needed.is_empty() { Vec::new() } else { stage::open(&mut sources, fetcher, checked.found.trusted).await };
     let partial = match behind.is_empty() || origins.iter().all(Result::is_err) {
@@ -130,11 +129,8 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
             BeginError::System(error) => system(&error),
         })?),
     };
-    let mut wanted: Vec<Range> = needed
-        .iter()
-        .map(|range| Range::between(range.offset, range.end().min(within / BLOCK * BLOCK)))
-        .filter(|range| range.length > 0)
-        .collect();
+    let mut wanted: Vec<Range> =
+        needed.iter().map(|range| Range::between(range.offset, range.end().min(edge))).filter(|range| range.length > 0).collect();
     wanted.extend(partial.as_ref().map_or_else(|| behind.clone(), |partial| partial.missing(&behind)));
     let wanted = ranges::merged(wanted);
     progress.names(&shown);
@@ -198,7 +194,7 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
 /// given back first.
 fn put(file: &File, bytes: &[u8], range: Range, size: u64) -> io::Result<()> {
     match file.write_all_at(bytes, range.offset) {
-        Err(error) if of_medium(&error) && range.end() == size && size % PAGE > 0 => {
+        Err(error) if of_medium(&error) && range.end() == size && !size.is_multiple_of(PAGE) => {
             file.set_len((size - size % PAGE).max(range.offset))?;
             file.write_all_at(bytes, range.offset)
         }

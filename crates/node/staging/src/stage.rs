@@ -27,7 +27,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What became of a file.
 #[derive(Debug, Serialize)]
@@ -104,11 +104,10 @@ pub async fn open(sources: &mut [Source], fetcher: &Fetcher, trusted: bool) -> V
         let mut asked = 0;
         loop {
             asked += 1;
-            let silent = || Fault::Passing(format!("it did not answer within {} ms", silence.as_millis()));
-            match tokio::time::timeout(silence, origin.version()).await.map_err(|_| silent()).and_then(|version| version) {
+            match origin.version(silence).await {
                 Ok(version) => return Ok((origin, version)),
                 Err(Fault::Passing(_)) if asked < fetcher.settings.attempts => {
-                    tokio::time::sleep(std::time::Duration::from_millis(100 << asked.min(5))).await
+                    tokio::time::sleep(Duration::from_millis(100 << asked.min(5))).await
                 }
                 Err(fault) => return Err(fault),
             }
@@ -136,16 +135,11 @@ async fn sample(origin: &Origin, size: u64, fetcher: &Fetcher) -> Result<Vec<Sum
     indices.dedup();
     let mut sums = Vec::new();
     for index in indices {
-        let range = ranges::block(index, size);
         let mut bytes = Vec::new();
-        let read = async {
-            let mut body = origin.read(range).await?;
-            while let Some(piece) = body.next().await? {
-                bytes.extend_from_slice(&piece);
-            }
-            Ok(())
-        };
-        tokio::time::timeout(fetcher.settings.silence, read).await.map_err(|_| Fault::Passing("it does not answer".to_owned()))??;
+        let mut body = origin.read(ranges::block(index, size), fetcher.settings.silence).await?;
+        while let Some(piece) = body.next(fetcher.settings.silence).await? {
+            bytes.extend_from_slice(&piece);
+        }
         sums.push(Sum::of(&bytes));
     }
     Ok(sums)
@@ -264,7 +258,7 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
     for (source, blame) in file.sources.iter().zip(&fetched.blames).filter(|(_, blame)| blame.is_some()) {
         progress.tell(&format!("mend data: {shown}: {} failed, others did not: {}", source.uri, blame.as_deref().unwrap_or_default()));
     }
-    unchanged(&file.sources, &origins, &fetched.used).await.map_err(|why| {
+    unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {
         Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED)
     })?;
     let count = filling.fetched.load(std::sync::atomic::Ordering::Relaxed);
@@ -282,11 +276,11 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
 }
 
 /// That the sources still hold what was fetched of them.
-async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool]) -> Result<(), String> {
+async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], silence: Duration) -> Result<(), String> {
     for ((source, origin), _) in sources.iter().zip(origins.iter()).zip(used).filter(|(_, used)| **used) {
         let (Ok(origin), Some(then)) = (origin, &source.version) else { continue };
         // A source that has gone since cannot have changed what it sent.
-        if let Some(why) = origin.version().await.ok().and_then(|now| then.changed(&now)) {
+        if let Some(why) = origin.version(silence).await.ok().and_then(|now| then.changed(&now)) {
             return Err(format!("{} has changed ({why})", source.uri));
         }
     }

@@ -41,7 +41,13 @@ pub enum Body {
     /// From a server.
     Remote(BoxStream<'static, Result<Bytes, Fault>>),
     /// From a program.
-    Plugin(plugin::Reading),
+    Plugin(Box<plugin::Reading>),
+}
+
+/// A program watches its own silence, and kills it.
+async fn within<T>(silence: Duration, answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let silent = |_| Fault::Passing(format!("it sent nothing for {} ms", silence.as_millis()));
+    tokio::time::timeout(silence, answer).await.map_err(silent)?
 }
 
 impl Origin {
@@ -66,10 +72,10 @@ impl Origin {
     }
 
     /// What it holds now.
-    pub async fn version(&self) -> Result<Version, Fault> {
+    pub async fn version(&self, silence: Duration) -> Result<Version, Fault> {
         match self {
             Self::Local(local) => local.version(),
-            Self::Remote(remote) => remote.version().await,
+            Self::Remote(remote) => within(silence, remote.version()).await,
             Self::Plugin(plugin) => plugin.version().await,
         }
     }
@@ -82,11 +88,11 @@ impl Origin {
     }
 
     /// Asks for a range.
-    pub async fn read(&self, range: Range) -> Result<Body, Fault> {
+    pub async fn read(&self, range: Range, silence: Duration) -> Result<Body, Fault> {
         match self {
             Self::Local(local) => local.read(range).map(Body::Local),
-            Self::Remote(remote) => remote.read(range).await.map(Body::Remote),
-            Self::Plugin(plugin) => plugin.read(range).await.map(Body::Plugin),
+            Self::Remote(remote) => within(silence, remote.read(range)).await.map(Body::Remote),
+            Self::Plugin(plugin) => plugin.read(range).await.map(Box::new).map(Body::Plugin),
         }
     }
 
@@ -115,10 +121,10 @@ impl Origin {
 
 impl Body {
     /// The next bytes; `None` at the end.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Fault> {
+    pub async fn next(&mut self, silence: Duration) -> Result<Option<Bytes>, Fault> {
         match self {
             Self::Local(reading) => reading.next(),
-            Self::Remote(stream) => stream.next().await.transpose(),
+            Self::Remote(stream) => within(silence, async { stream.next().await.transpose() }).await,
             Self::Plugin(reading) => reading.next().await,
         }
     }

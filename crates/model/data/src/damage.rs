@@ -20,10 +20,10 @@ pub enum Cause {
 /// A damaged range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
-    /// Where.
+    /// Where it is.
     #[serde(flatten)]
     pub range: Range,
-    /// Why.
+    /// What is wrong with it.
     pub cause: Cause,
 }
 

@@ -38,7 +38,7 @@ const MAX_BODY: usize = MAX_SOURCES * (3 * MAX_TEXT + 64) + 64;
 /// What tells one content of a source from a later one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
-    /// Bytes.
+    /// How many bytes it has.
     pub size: u64,
     /// The entity tag of an HTTP or S3 server, as it gave it.
     pub etag: Option<String>,
@@ -87,7 +87,7 @@ pub struct Source {
 /// Where a file's checksums are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Here.
+    /// They are here.
     Here(Sums),
     /// In the file beside, if that has this digest.
     Beside(u64),

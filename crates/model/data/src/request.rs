@@ -12,7 +12,7 @@ pub enum Request {
     Stage {
         /// Each destination with its sources.
         wanted: Vec<Wanted>,
-        /// How.
+        /// How it is done.
         options: StageOptions,
     },
     /// `mend data check`.

@@ -1,9 +1,24 @@
 //! What is printed: sentences for people, JSON for programs.
 
 use crate::failure::{FAILED, Failure};
-use crate::stage::Staged;
 use serde::Serialize;
 use std::io::Write;
+use std::path::PathBuf;
+
+/// What became of a file.
+#[derive(Debug, Serialize)]
+pub struct Staged {
+    pub path: PathBuf,
+    pub size: u64,
+    /// Bytes that came from its sources now.
+    pub fetched: u64,
+    /// Bytes that an earlier command had fetched.
+    pub resumed: u64,
+    /// It was there already, from the same source.
+    pub already: bool,
+    pub sources: Vec<String>,
+    pub seconds: f64,
+}
 
 /// Prints a value as one JSON document.
 pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Failure> {

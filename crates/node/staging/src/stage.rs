@@ -13,6 +13,7 @@ use crate::origin::Origin;
 use crate::partial::{BeginError, Partial};
 use crate::progress::Progress;
 use crate::record_file;
+use crate::report::Staged;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use mend_data::plan::Fault;
@@ -22,27 +23,11 @@ use mend_data::request::{StageOptions, Wanted};
 use mend_data::resume::Begun;
 use mend_data::sums::{Sum, Sums};
 use mend_data::uri::{Address, decoded, safe_name};
-use serde::Serialize;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What became of a file.
-#[derive(Debug, Serialize)]
-pub struct Staged {
-    pub path: PathBuf,
-    pub size: u64,
-    /// Bytes that came from its sources now.
-    pub fetched: u64,
-    /// Bytes that an earlier command had fetched.
-    pub resumed: u64,
-    /// It was there already, from the same source.
-    pub already: bool,
-    pub sources: Vec<String>,
-    pub seconds: f64,
-}
 
 /// One file to stage.
 pub struct File {

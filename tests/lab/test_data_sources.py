@@ -12,7 +12,7 @@ import sys
 import time
 import unittest
 
-from cases import MIB, OnMachine
+from cases import MIB
 from cluster import BIN, PATIENCE, VENV
 from test_data import Data, UNREACHABLE
 

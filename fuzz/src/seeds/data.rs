@@ -8,7 +8,8 @@ use mend_data::sums::{BLOCK, Sum, Sums};
 #[test]
 fn what_stands_with_staged_files_is_read() {
     let version = Version { size: BLOCK + 7, etag: Some("\"5f-1\"".into()), modified_ns: Some(1_795_647_383_000_000_000) };
-    let source = Source { uri: "https://archive/in.dat".into(), endpoint: None, credentials: Some("env:ARCHIVE".into()), version: Some(version) };
+    let source =
+        Source { uri: "https://archive/in.dat".into(), endpoint: None, credentials: Some("env:ARCHIVE".into()), version: Some(version) };
     let mirror = Source { uri: "s3://bucket/in.dat".into(), endpoint: Some("http://store".into()), ..source.clone() };
     let sums = Sums::new(vec![Sum::of(b"a"), Sum::of(b"b")]);
     let record = |known| Record { sources: vec![source.clone(), mirror.clone()], size: BLOCK + 7, sums: known }.encode().expect("a record");

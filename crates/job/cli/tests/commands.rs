@@ -66,6 +66,8 @@ fn with_a_job() -> tempfile::TempDir {
     std::fs::write(job.join("job.json"), ENDED).unwrap();
     std::fs::write(home.path().join("text"), "no image at all, though a file that is longer than an image's head: ".repeat(100)).unwrap();
     std::fs::write(home.path().join("empty"), "").unwrap();
+    let script = "#!/bin/sh\n#MEND stage-in archive/x y\n#DW jobdw capacity=1\n#BB stage_in source=/a\n#MEND fetch x\n";
+    std::fs::write(home.path().join("job.sh"), script).unwrap();
     // Whatever the umask is.
     std::fs::set_permissions(home.path().join("text"), std::fs::Permissions::from_mode(0o644)).unwrap();
     home
@@ -75,6 +77,12 @@ fn with_a_job() -> tempfile::TempDir {
 fn errors_say_what_was_wrong_and_what_to_do() {
     let home = with_a_job();
     let cases: &[(&str, &[&str])] = &[
+        ("data-stage-without-a-path", &["data", "stage", "http://archive/x"]),
+        ("data-stage-from-no-address", &["data", "stage", "archive/x", "x"]),
+        ("data-stage-with-a-password", &["data", "stage", "ftp://me:secret@archive/x", "x"]),
+        ("data-stage-with-credentials-themselves", &["data", "stage", "http://archive/x", "x", "--credentials", "secret"]),
+        ("data-stage-by-no-script", &["data", "stage", "--script", "nonexistent"]),
+        ("data-stage-by-a-script-with-mistakes", &["data", "stage", "--script", "job.sh"]),
         ("no-verb", &[]),
         ("no-such-verb", &["frobnicate"]),
         ("no-such-option", &["ps", "--colour"]),

@@ -3,9 +3,13 @@
 //!
 //! A setting is read from the environment variable of its name. Flags of the commands override it.
 
+mod batch;
+mod data;
 mod error;
 mod health;
 
+pub use batch::{BATCH, BATCH_POLL, REQUEUE};
+pub use data::{DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT};
 pub use error::SettingError;
 pub use health::{
     BMC, BMC_CIPHER, BMC_INTERVAL, BMC_PASSWORD_FILE, BMC_USER, HEALTH, HEALTH_CALM, HEALTH_DISKS, HEALTH_HORIZON, HEALTH_INTERVAL,
@@ -117,27 +121,6 @@ pub const LEASE: Setting = Setting {
     kind: Kind::Number { min: 500, max: 600_000 },
     default: "3000",
     meaning: "Milliseconds that a node goes on with a job without a word from its controller (mend run). Then the kernel ends the job's ranks there, whatever stands still on the node.",
-};
-/// Which batch system's job `mend run` looks for.
-pub const BATCH: Setting = Setting {
-    name: "MEND_BATCH",
-    kind: Kind::Choice(&["auto", "slurm", "none"]),
-    default: "auto",
-    meaning: "Whose nodes mend run and mend restart take when no hosts are named: those of the batch job that they are in (auto), of Slurm's and no other (slurm), or this machine's alone (none).",
-};
-/// When a batch job is queued again.
-pub const REQUEUE: Setting = Setting {
-    name: "MEND_REQUEUE",
-    kind: Kind::Choice(&["preempted", "always", "never"]),
-    default: "preempted",
-    meaning: "When a batch job whose time is up is queued again, after its last checkpoint: where the batch system would do so by itself (preempted), at its time limit too (always), or not (never).",
-};
-/// How often a batch system is asked which nodes drain.
-pub const BATCH_POLL: Setting = Setting {
-    name: "MEND_BATCH_POLL_S",
-    kind: Kind::Number { min: 1, max: 3600 },
-    default: "30",
-    meaning: "Seconds from one question to the batch system to the next, which of the job's nodes are to be drained.",
 };
 /// What follows a failure.
 pub const ON_FAILURE: Setting = Setting {
@@ -424,6 +407,12 @@ pub const ALL: &[Setting] = &[
     BMC_PASSWORD_FILE,
     BMC_CIPHER,
     BMC_INTERVAL,
+    DATA_STREAMS,
+    DATA_REQUEST,
+    DATA_TIMEOUT,
+    DATA_ATTEMPTS,
+    DATA_READERS,
+    DATA_PLUGINS,
     LOG,
 ];
 

@@ -1,0 +1,84 @@
+//! What `mend` asks of `mend-data`, which it becomes: on standard input, in one piece. Both are of one release, so it has no version.
+
+use serde::{Deserialize, Serialize};
+
+/// A path, whatever bytes it has.
+pub type PathBytes = Vec<u8>;
+
+/// One command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// `mend data stage`.
+    Stage {
+        /// Each destination with its sources.
+        wanted: Vec<Wanted>,
+        /// How it is done.
+        options: StageOptions,
+    },
+    /// `mend data check`.
+    Check {
+        /// Files and directories.
+        paths: Vec<PathBytes>,
+        /// Compare with the source what has no checksums.
+        against_source: bool,
+        /// Print JSON.
+        json: bool,
+    },
+    /// `mend data repair`.
+    Repair {
+        /// Files and directories.
+        paths: Vec<PathBytes>,
+        /// As in a check.
+        against_source: bool,
+        /// Print JSON.
+        json: bool,
+    },
+    /// `mend data sources`.
+    Sources {
+        /// The file.
+        path: PathBytes,
+        /// Sources to add.
+        add: Vec<String>,
+        /// Sources to remove.
+        remove: Vec<String>,
+        /// Where credentials of the added ones are.
+        credentials: Option<String>,
+        /// Server of added `s3` addresses.
+        endpoint: Option<String>,
+        /// Print JSON.
+        json: bool,
+    },
+    /// `mend data mv`.
+    Move {
+        /// A file.
+        from: PathBytes,
+        /// Its new name, or a directory.
+        to: PathBytes,
+    },
+}
+
+/// One file or directory to stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Where it can be had; all hold the same.
+    pub uris: Vec<String>,
+    /// Where it is to be.
+    pub path: PathBytes,
+    /// Line of a job script that asks for it.
+    pub line: Option<usize>,
+}
+
+/// How files are staged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageOptions {
+    /// Where the credentials are: a reference.
+    pub credentials: Option<String>,
+    /// Server of `s3` addresses.
+    pub endpoint: Option<String>,
+    /// Replace what is there.
+    pub force: bool,
+    /// No progress.
+    pub quiet: bool,
+    /// Print JSON.
+    pub json: bool,
+}

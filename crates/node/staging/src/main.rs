@@ -1,0 +1,81 @@
+//! `mend-data`: what `mend data` becomes. It fetches job input from where it permanently lives, checks it, and fetches again what was lost.
+//!
+//! It reads its request from standard input (`mend_data::request`), so it is of no use by itself. A program of its own, since the libraries for all kinds of
+//! sources are larger than the rest of Mend, and no daemon needs them.
+//!
+//! `stage` fetches files into `partial` ones, `check` reads through a `medium`, `repair` puts in what is damaged, `against` compares with a source, `fetch`
+//! carries out the plan of requests, `origin` is one source, `record_file` where a file's record stands, `sources` shows and changes it, `verbs` what is
+//! told of many files.
+
+mod against;
+mod check;
+mod failure;
+mod fetch;
+mod medium;
+mod names;
+mod origin;
+mod partial;
+mod progress;
+mod record_file;
+mod repair;
+mod report;
+mod settings;
+mod sources;
+mod stage;
+mod verbs;
+
+use failure::{FAILED, Failure};
+use fetch::Fetcher;
+use mend_data::request::{PathBytes, Request};
+use names::path_of;
+use settings::Settings;
+use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Threads that carry bytes.
+const THREADS: usize = 8;
+/// How long a medium that does not answer may hold up the end.
+const CLOSING: Duration = Duration::from_secs(2);
+
+fn main() {
+    let code = run().unwrap_or_else(|failure| failure.report());
+    // Not by returning: a thread may be blocked in a read of a medium that does not answer.
+    std::process::exit(code);
+}
+
+fn run() -> Result<i32, Failure> {
+    let mut bytes = Vec::new();
+    let mut input = std::io::stdin();
+    let misused = || Failure::new("mend-data is a part of mend: it is called by `mend data`", "mend data --help", 64);
+    if input.is_terminal() {
+        return Err(misused());
+    }
+    input.read_to_end(&mut bytes).map_err(|_| misused())?;
+    let request: Request = postcard::from_bytes(&bytes).map_err(|_| misused())?;
+    // Two providers could be compiled in by others; this one is meant. It fails only if it is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let fetcher = Fetcher::new(Settings::read()?);
+    let threads = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, THREADS));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(format!("cannot start: {error}"), "", FAILED))?;
+    // As a task of its own, which may block its thread.
+    let task = runtime.spawn(async move { carry_out(request, &fetcher).await });
+    let done = runtime.block_on(task).unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+    // Connections are closed where they are dropped, some by tasks of their own: an ssh that serves several would stay behind.
+    runtime.shutdown_timeout(CLOSING);
+    done
+}
+
+async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let paths = |paths: Vec<PathBytes>| -> Vec<PathBuf> { paths.into_iter().map(path_of).collect() };
+    match request {
+        Request::Stage { wanted, options } => stage::run(wanted, options, fetcher).await,
+        Request::Check { paths: named, against_source, json } => verbs::check(paths(named), against_source, json, fetcher).await,
+        Request::Repair { paths: named, against_source, json } => verbs::repair(paths(named), against_source, json, fetcher).await,
+        Request::Sources { path, add, remove, credentials, endpoint, json } => {
+            sources::run(path_of(path), sources::Change { add, remove, credentials, endpoint }, json, fetcher).await
+        }
+        Request::Move { from, to } => sources::rename(path_of(from), path_of(to)),
+    }
+}

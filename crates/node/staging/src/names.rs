@@ -1,0 +1,64 @@
+//! The names of what stands beside a file, and how paths are shown.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Longest name of a file, in bytes: NAME_MAX of Linux's file systems.
+const NAME_MAX: usize = 255;
+/// The record of a file's sources.
+pub const RECORD: &str = "mend-source";
+/// A file that is still being fetched.
+pub const PART: &str = "mend-part";
+/// The log of one.
+pub const LOG: &str = "mend-part-log";
+
+/// The file of this kind beside a file: `.NAME.KIND`, or `.HASH.KIND` for a name that would be too long.
+pub fn beside(path: &Path, kind: &str) -> PathBuf {
+    let name = path.file_name().unwrap_or_default();
+    let hidden = |stem: &OsStr| {
+        let mut name = OsString::from(".");
+        name.push(stem);
+        name.push(".");
+        name.push(kind);
+        name
+    };
+    let plain = hidden(name);
+    let short = plain.len() + ".new".len() <= NAME_MAX;
+    path.with_file_name(if short { plain } else { hidden(OsStr::new(&format!("{:016x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes())))) })
+}
+
+/// The file that a record stands beside, by the record's name; `None` if it is none's.
+pub fn described(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.as_bytes();
+    let stem = name.strip_prefix(b".")?.strip_suffix(format!(".{RECORD}").as_bytes())?;
+    (!stem.is_empty()).then(|| path.with_file_name(OsStr::from_bytes(stem)))
+}
+
+/// True of names that Mend makes beside files.
+pub fn is_own(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    let own = |kind: &str| name.ends_with(format!(".{kind}").as_bytes()) || name.ends_with(format!(".{kind}.new").as_bytes());
+    name.starts_with(b".") && [RECORD, PART, LOG].into_iter().any(own)
+}
+
+/// A path from the bytes of a request.
+pub fn path_of(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beside_are_hidden_and_never_too_long() {
+        assert_eq!(beside(Path::new("a/x.dat"), RECORD), Path::new("a/.x.dat.mend-source"));
+        assert_eq!(described(Path::new("a/.x.dat.mend-source")), Some(PathBuf::from("a/x.dat")));
+        assert_eq!((described(Path::new("a/x.mend-source")), described(Path::new(".mend-source"))), (None, None));
+        let long = "x".repeat(255);
+        assert!(beside(Path::new(&long), LOG).as_os_str().len() < 40);
+        assert!(is_own(beside(Path::new(&long), LOG).as_os_str()) && is_own(OsStr::new(".a.mend-source.new")));
+        assert!(!is_own(OsStr::new("a.mend-part")) && !is_own(OsStr::new(".a")));
+    }
+}

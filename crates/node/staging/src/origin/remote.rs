@@ -1,0 +1,213 @@
+//! Sources on servers, through OpenDAL: http(s), s3, sftp, webdav(s), ftp(s).
+//!
+//! OpenDAL's own layers for retries and timeouts are left out: the plan decides what is asked again, and of whom. sftp goes through the program `ssh`, so
+//! that keys, agents, jump hosts and known hosts are those of its configuration.
+
+use super::credentials::Credentials;
+use super::http::{Checked, Seen};
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use mend_data::plan::Fault;
+use mend_data::ranges::Range;
+use mend_data::record::Version;
+use mend_data::uri::{Address, decoded, encoded};
+use opendal::options::ListOptions;
+use opendal::{Error, ErrorKind, HttpTransporter, OperationContext, Operator, services};
+use opendal_http_transport_reqwest::ReqwestTransport;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Longest wait for a connection: whoever answers later, answers too late.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Most letters of what a server said.
+const BRIEF: usize = 200;
+
+/// A file or directory on a server.
+pub struct Remote {
+    operator: Operator,
+    path: String,
+    lists: bool,
+    seen: Arc<Seen>,
+}
+
+/// What an error of OpenDAL's means for the plan.
+fn fault(error: &Error) -> Fault {
+    let what = match error.kind() {
+        ErrorKind::NotFound => return Fault::Final("it is not there".to_owned()),
+        ErrorKind::PermissionDenied => return Fault::Final("it refuses: no permission, or wrong credentials".to_owned()),
+        ErrorKind::ConditionNotMatch => return Fault::Final(format!("it has changed: {}", error.message())),
+        ErrorKind::IsADirectory => return Fault::Final("it is a directory: end both names with a slash".to_owned()),
+        ErrorKind::ConfigInvalid => return Fault::Final(brief(error)),
+        _ => brief(error),
+    };
+    if what.contains("signing credential") {
+        return Fault::Final(
+            "there are no credentials for it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name them with --credentials".to_owned(),
+        );
+    }
+    // Services do not classify these: HTTP's 401, FTP's 530.
+    let status = error.context_http().is_some_and(|status| (400..500).contains(&status) && status != 408 && status != 425 && status != 429);
+    if status || what.contains("[530]") || what.contains("Permission denied (") || what.contains("Host key verification failed") {
+        return Fault::Final(what);
+    }
+    Fault::Passing(what)
+}
+
+/// The status of an HTTP answer that led to an error.
+trait Status {
+    fn context_http(&self) -> Option<u16>;
+}
+
+impl Status for Error {
+    fn context_http(&self) -> Option<u16> {
+        // OpenDAL keeps the answer only as the text of its context: `response: Parts { status: 401, …`.
+        let text = self.to_string();
+        let (_, rest) = text.split_once("status: ")?;
+        rest.get(..3)?.parse().ok()
+    }
+}
+
+/// Message and causes of an error on one short line.
+fn brief(error: &Error) -> String {
+    let mut text = match error.context_http() {
+        Some(status) => format!("it answered with status {status}"),
+        None => error.message().trim().to_owned(),
+    };
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let own = error.to_string();
+        if !text.contains(&own) {
+            text = format!("{text}: {own}");
+        }
+        cause = error.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(BRIEF).collect()
+}
+
+fn client(silence: Duration) -> Result<reqwest::Client, Fault> {
+    static CLIENT: OnceLock<Result<reqwest::Client, String>> = OnceLock::new();
+    let made = CLIENT.get_or_init(|| {
+        let builder = reqwest::Client::builder().user_agent(concat!("mend/", env!("CARGO_PKG_VERSION")));
+        builder.connect_timeout(CONNECT.min(silence)).read_timeout(silence).build().map_err(|error| mend_report::with_causes(&error))
+    });
+    made.clone().map_err(Fault::Final)
+}
+
+/// An address with what no URI may hold as `%XX`.
+fn sendable(uri: &str) -> String {
+    let lawful = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
+    uri.bytes().map(|byte| if lawful(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+impl Remote {
+    pub fn open(
+        uri: &str,
+        address: &Address<'_>,
+        endpoint: Option<&str>,
+        credentials: &Credentials,
+        silence: Duration,
+    ) -> Result<Self, Fault> {
+        let given = |name: &str| credentials.get(name).unwrap_or_default();
+        let user = address.user.or(credentials.get("user")).unwrap_or_default();
+        let mut path = decoded(address.path).trim_start_matches('/').to_owned();
+        let (mut exactly, mut lists) = (None, true);
+        let made = match address.scheme.as_str() {
+            "http" | "https" => {
+                let whole = sendable(uri.split('#').next().unwrap_or_default()).replacen(
+                    &format!("{}@", address.user.unwrap_or_default()),
+                    "",
+                    usize::from(address.user.is_some()),
+                );
+                exactly = Some(whole.parse().map_err(|_| Fault::Final("it is no address that can be asked".to_owned()))?);
+                (path, lists) = ("file".to_owned(), false);
+                let endpoint = format!("{}://{}", address.scheme, address.place);
+                Operator::new(
+                    services::Http::default().endpoint(&endpoint).username(user).password(given("password")).token(given("token")),
+                )
+            }
+            "webdav" | "webdavs" => {
+                let endpoint = format!("{}://{}", if address.scheme == "webdav" { "http" } else { "https" }, address.place);
+                Operator::new(
+                    services::Webdav::default().endpoint(&endpoint).username(user).password(given("password")).token(given("token")),
+                )
+            }
+            "s3" => Operator::new(s3(address.place, endpoint, credentials)),
+            "sftp" => {
+                let at = if user.is_empty() { String::new() } else { format!("{user}@") };
+                Operator::new(services::Sftp::default().endpoint(&format!("ssh://{at}{}", address.place)).root("/").key(given("key")))
+            }
+            _ => {
+                let (user, password) = if user.is_empty() { ("anonymous", "anonymous@") } else { (user, given("password")) };
+                let endpoint = format!("{}://{}", address.scheme, address.place);
+                Operator::new(services::Ftp::default().endpoint(&endpoint).root("/").user(user).password(password))
+            }
+        };
+        let seen = Arc::new(Seen::default());
+        let transport = Checked { inner: ReqwestTransport::new(client(silence)?), exactly, seen: seen.clone() };
+        let context = OperationContext::new().with_http_transport(HttpTransporter::new(transport));
+        let operator = made.map_err(|error| fault(&error))?.with_context(context);
+        Ok(Self { operator, path, lists, seen })
+    }
+
+    pub async fn version(&self) -> Result<Version, Fault> {
+        let found = self.operator.stat(&self.path).await.map_err(|error| fault(&error))?;
+        if found.is_dir() {
+            return Err(Fault::Final("it is a directory: end both names with a slash".to_owned()));
+        }
+        let modified = found.last_modified().and_then(|time| i64::try_from(time.into_inner().as_nanosecond()).ok());
+        Ok(Version { size: found.content_length(), etag: found.etag().map(str::to_owned), modified_ns: modified })
+    }
+
+    pub fn expect(&self, version: &Version) {
+        self.seen.expect(version);
+    }
+
+    pub fn ignores_ranges(&self) -> bool {
+        self.seen.ignores_ranges()
+    }
+
+    pub async fn read(&self, range: Range) -> Result<BoxStream<'static, Result<Bytes, Fault>>, Fault> {
+        let reader = self.operator.reader(&self.path).await.map_err(|error| fault(&error))?;
+        let mut stream = reader.into_stream(range.offset..range.end()).await.map_err(|error| fault(&error))?;
+        // The request is sent here, not at the first byte: its answer tells whether ranges are ignored.
+        let first = stream.try_next().await.map_err(|error| fault(&error))?;
+        let first = futures_util::stream::iter(first.map(Ok));
+        Ok(first.chain(stream).map(|piece| piece.map(|buffer| buffer.to_bytes()).map_err(|error| fault(&error))).boxed())
+    }
+
+    pub async fn list(&self) -> Result<Vec<String>, Fault> {
+        if !self.lists {
+            return Err(Fault::Final("an HTTP server does not list what is in a directory: name the files, or use webdav://".to_owned()));
+        }
+        let options = ListOptions { recursive: true, ..ListOptions::default() };
+        let found = self.operator.list_options(&self.path, options).await.map_err(|error| fault(&error))?;
+        let files = found.into_iter().filter(|entry| entry.metadata().is_file());
+        Ok(files.filter_map(|entry| entry.path().strip_prefix(&self.path).map(encoded)).filter(|name| !name.is_empty()).collect())
+    }
+}
+
+fn s3(bucket: &str, endpoint: Option<&str>, credentials: &Credentials) -> services::S3 {
+    let variable = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    let region = credentials.get("region").map(str::to_owned).or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+    let mut builder = services::S3::default().bucket(bucket).region(region.as_deref().unwrap_or("us-east-1"));
+    if let Some(endpoint) = endpoint {
+        builder = builder.endpoint(endpoint);
+    }
+    if let (Some(id), Some(secret)) = (credentials.get("access_key_id"), credentials.get("secret_access_key")) {
+        builder = builder.access_key_id(id).secret_access_key(secret).session_token(credentials.get("session_token").unwrap_or_default());
+    } else if credentials.is_empty() && variable(&["AWS_SKIP_SIGNATURE"]).is_some() {
+        builder = builder.skip_signature();
+    }
+    builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_sent_as_it_was_written() {
+        assert_eq!(sendable("http://a/b%20c d?x=1&y=é"), "http://a/b%20c%20d?x=1&y=%C3%A9");
+    }
+}

@@ -1,0 +1,383 @@
+//! `mend data stage`: one file or a directory from its sources to its place.
+//!
+//! ```text
+//! sources ──versions──► agree? ──► partial file, resumed ──► blocks ──► still the same versions? ──► name, record
+//! ```
+//! Sources of one file are mirrors. Their lengths must be the same, and so must the first, middle and last block of each and of the first one, before a
+//! byte of both can be in one file.
+
+use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
+use crate::fetch::{Fetcher, Origins, Sink, Taken};
+use crate::names::path_of;
+use crate::origin::Origin;
+use crate::partial::{BeginError, Partial};
+use crate::progress::Progress;
+use crate::record_file;
+use crate::report::Staged;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+use mend_data::plan::Fault;
+use mend_data::ranges::{self, Range};
+use mend_data::record::{Record, Source, Version};
+use mend_data::request::{StageOptions, Wanted};
+use mend_data::resume::Begun;
+use mend_data::sums::{Sum, Sums};
+use mend_data::uri::{Address, decoded, safe_name};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// One file to stage.
+pub struct File {
+    pub sources: Vec<Source>,
+    pub path: PathBuf,
+    /// What it must sum up to, if that is known.
+    pub sums: Option<Sums>,
+    /// The records of other users name no credentials of ours.
+    pub trusted: bool,
+    pub force: bool,
+}
+
+struct Filling {
+    partial: Partial,
+    sums: Option<Sums>,
+    progress: Arc<Progress>,
+    fetched: std::sync::atomic::AtomicU64,
+}
+
+impl Sink for Filling {
+    fn wants(&self, block: u64) -> bool {
+        !self.partial.has(block)
+    }
+
+    fn take(&self, block: u64, bytes: &[u8]) -> io::Result<Taken> {
+        let sum = Sum::of(bytes);
+        if let Some(why) = self.sums.as_ref().and_then(|sums| differs(sums, block, sum)) {
+            return Ok(Taken::Wrong(why));
+        }
+        self.partial.put(block, bytes, sum)?;
+        self.progress.came(bytes.len() as u64);
+        self.fetched.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        Ok(Taken::Good)
+    }
+}
+
+/// How a block differs from what is known of it.
+pub fn differs(sums: &Sums, block: u64, sum: Sum) -> Option<String> {
+    (sums.get(block) != Some(sum))
+        .then(|| format!("it sent other bytes than were staged, at offset {}", block.saturating_mul(mend_data::sums::BLOCK)))
+}
+
+/// The sources as an error tells them: each with what is wrong.
+pub fn told(sources: &[Source], blames: &[Option<String>]) -> String {
+    let one = |(source, blame): (&Source, &Option<String>)| format!("{}: {}", source.uri, blame.as_deref().unwrap_or("it was not needed"));
+    sources.iter().zip(blames).map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn blame(fault: &Fault) -> String {
+    let (Fault::Passing(why) | Fault::Final(why)) = fault;
+    why.clone()
+}
+
+/// Opens sources, and asks each for its version. One that has another than it had is not used.
+pub async fn open(sources: &mut [Source], fetcher: &Fetcher, trusted: bool) -> Vec<Result<Origin, Fault>> {
+    let silence = fetcher.settings.silence;
+    let opened = sources.iter().map(|source| async move {
+        let origin = Origin::open(source, silence, trusted)?;
+        let mut asked = 0;
+        loop {
+            asked += 1;
+            match origin.version(silence).await {
+                Ok(version) => return Ok((origin, version)),
+                Err(Fault::Passing(_)) if asked < fetcher.settings.attempts => {
+                    tokio::time::sleep(Duration::from_millis(100 << asked.min(5))).await
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    });
+    let opened: Vec<Result<(Origin, Version), Fault>> = join_all(opened).await;
+    let mut origins = Vec::new();
+    for (source, opened) in sources.iter_mut().zip(opened) {
+        origins.push(opened.and_then(|(origin, version)| {
+            if let Some(why) = source.version.as_ref().and_then(|then| then.changed(&version)) {
+                return Err(Fault::Final(format!("it has changed since: {why}")));
+            }
+            origin.expect(&version);
+            source.version = Some(version);
+            Ok(origin)
+        }));
+    }
+    origins
+}
+
+/// The sums of some blocks, in order.
+async fn sample(origin: &Origin, size: u64, fetcher: &Fetcher) -> Result<Vec<Sum>, Fault> {
+    let blocks = ranges::blocks(size);
+    let mut indices = vec![0, blocks / 2, blocks.saturating_sub(1)];
+    indices.dedup();
+    let mut sums = Vec::new();
+    for index in indices {
+        let mut bytes = Vec::new();
+        let mut body = origin.read(ranges::block(index, size), fetcher.settings.silence).await?;
+        while let Some(piece) = body.next(fetcher.settings.silence).await? {
+            bytes.extend_from_slice(&piece);
+        }
+        sums.push(Sum::of(&bytes));
+    }
+    Ok(sums)
+}
+
+/// Leaves out mirrors that hold something else than the first source that can be had. The size of the file.
+async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher) -> Option<u64> {
+    let sizes: Vec<Option<u64>> =
+        sources.iter().zip(&*origins).map(|(source, origin)| origin.as_ref().ok().and(source.version.as_ref()).map(|it| it.size)).collect();
+    let first = sizes.iter().position(Option::is_some)?;
+    let size = sizes[first]?;
+    let mut expected = None;
+    for at in first + 1..origins.len() {
+        let Some(own) = sizes[at] else { continue };
+        if own != size {
+            origins[at] = Err(Fault::Final(format!("it has {own} bytes, {} has {size}", sources[first].uri)));
+            continue;
+        }
+        if size == 0 {
+            continue;
+        }
+        if expected.is_none() {
+            let Ok(origin) = &origins[first] else { return None };
+            // If the first one fails now, the plan will find that out; until then nobody can be compared with it.
+            expected = sample(origin, size, fetcher).await.ok();
+        }
+        let Ok(origin) = &origins[at] else { continue };
+        let own = sample(origin, size, fetcher).await;
+        match (&expected, own) {
+            (Some(expected), Ok(own)) if *expected == own => {}
+            (Some(_), Ok(_)) => origins[at] = Err(Fault::Final(format!("it holds other bytes than {}", sources[first].uri))),
+            (None, Ok(_)) => origins[at] = Err(Fault::Final(format!("it could not be compared with {}", sources[first].uri))),
+            (_, Err(fault)) => origins[at] = Err(fault),
+        }
+    }
+    Some(size)
+}
+
+/// The record of what is there already, if it is what is wanted.
+fn already(path: &Path, sources: &[Source], length: u64) -> Option<Record> {
+    let record = record_file::load(path).ok()?.record.filter(|record| record.size == length)?;
+    let same = |then: &Source, now: &Source| {
+        then.uri == now.uri
+            && then.endpoint == now.endpoint
+            && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
+    };
+    sources.iter().any(|now| record.sources.iter().any(|then| same(then, now))).then_some(record)
+}
+
+/// Stages one file.
+pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) -> Result<Staged, Failure> {
+    let began = Instant::now();
+    let shown = file.path.display().to_string();
+    progress.names(&shown);
+    let mut origins = open(&mut file.sources, fetcher, file.trusted).await;
+    let no_source = |sources: &[Source], blames: &[Option<String>]| {
+        Failure::new(format!("{shown} cannot be had from {}", told(sources, blames)), "", UNREACHABLE)
+    };
+    let blames = |origins: &[Result<Origin, Fault>]| origins.iter().map(|origin| origin.as_ref().err().map(blame)).collect::<Vec<_>>();
+    let Some(size) = agree(&file.sources, &mut origins, fetcher).await else { return Err(no_source(&file.sources, &blames(&origins))) };
+    if let Some(sums) = file.sums.as_ref().filter(|sums| sums.count() != ranges::blocks(size)) {
+        let what = format!("{shown}: its source has {size} bytes now, and not {} blocks as when it was staged", sums.count());
+        return Err(Failure::new(what, "", DAMAGED));
+    }
+    let uris = || file.sources.iter().map(|source| source.uri.clone()).collect::<Vec<_>>();
+    match fs::metadata(&file.path) {
+        Ok(there) if there.is_dir() => return Err(Failure::new(format!("{shown} is a directory"), "", FAILED)),
+        Ok(_) if file.force => {}
+        Ok(there) => {
+            if already(&file.path, &file.sources, there.len()).filter(|record| record.size == size).is_some() {
+                let seconds = began.elapsed().as_secs_f64();
+                return Ok(Staged { path: file.path.clone(), size, fetched: 0, resumed: 0, already: true, sources: uris(), seconds });
+            }
+            let hint = "--force replaces it; `mend data sources` shows where it came from";
+            return Err(Failure::new(format!("{shown} is there, and is not what its source holds now"), hint, FAILED));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(Failure::system(&shown, &error)),
+    }
+    // What could not be had or compared is no source of this file, and is not remembered.
+    let kept = || {
+        let used = file.sources.iter().zip(&origins).filter(|(_, origin)| origin.is_ok());
+        used.map(|(source, _)| source.clone()).collect::<Vec<Source>>()
+    };
+    let begun = Begun { sources: kept(), size };
+    let partial = Partial::begin(&file.path, &begun).map_err(|error| match error {
+        BeginError::Busy => Failure::new(format!("another mend data is fetching {shown}"), "wait for it, or end it", FAILED),
+        BeginError::System(error) => Failure::system(&shown, &error),
+    })?;
+    if partial.began_anew {
+        progress.tell(&format!(
+            "mend data: {shown}: its source has changed since an earlier command fetched a part of it; that part is fetched again"
+        ));
+    }
+    for (source, origin) in file.sources.iter().zip(&origins) {
+        match origin {
+            Ok(origin) => partial.put_holes(&origin.holes(size)),
+            Err(fault) => progress.tell(&format!("mend data: {shown}: without {}: {}", source.uri, blame(fault))),
+        }
+    }
+    let missing = partial.missing(&[Range { offset: 0, length: size }]);
+    progress.wants(size, size - ranges::total(&missing));
+    let resumed = partial.resumed;
+    let filling = Arc::new(Filling { partial, sums: file.sums.take(), progress: progress.clone(), fetched: 0.into() });
+    let sources = kept();
+    let origins: Origins = Arc::new(origins);
+    let fetched = fetcher.fetch(&origins, size, missing, &filling).await.map_err(|error| Failure::system(&shown, &error))?;
+    if !fetched.lost.is_empty() {
+        let changed = fetched.blames.iter().flatten().any(|blame| blame.contains("has changed"));
+        let hint = match changed {
+            true => "a source changed while it was fetched; repeat the command to have what it holds now",
+            false => "repeat the command to go on: what was fetched is not fetched again",
+        };
+        return Err(Failure { hint: hint.to_owned(), ..no_source(&file.sources, &fetched.blames) });
+    }
+    for (source, blame) in file.sources.iter().zip(&fetched.blames).filter(|(_, blame)| blame.is_some()) {
+        progress.tell(&format!("mend data: {shown}: {} failed, others did not: {}", source.uri, blame.as_deref().unwrap_or_default()));
+    }
+    unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {
+        Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED)
+    })?;
+    let count = filling.fetched.load(std::sync::atomic::Ordering::Relaxed);
+    let Some(filling) = Arc::into_inner(filling) else { return Err(Failure::new(format!("{shown} is still being fetched"), "", FAILED)) };
+    tokio::task::block_in_place(|| filling.partial.publish(sources)).map_err(|error| Failure::system(&shown, &error.into_io()))?;
+    Ok(Staged {
+        path: file.path.clone(),
+        size,
+        fetched: count,
+        resumed,
+        already: false,
+        sources: uris(),
+        seconds: began.elapsed().as_secs_f64(),
+    })
+}
+
+/// That the sources still hold what was fetched of them.
+async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], silence: Duration) -> Result<(), String> {
+    for ((source, origin), _) in sources.iter().zip(origins.iter()).zip(used).filter(|(_, used)| **used) {
+        let (Ok(origin), Some(then)) = (origin, &source.version) else { continue };
+        // A source that has gone since cannot have changed what it sent.
+        if let Some(why) = origin.version(silence).await.ok().and_then(|now| then.changed(&now)) {
+            return Err(format!("{} has changed ({why})", source.uri));
+        }
+    }
+    Ok(())
+}
+
+/// Where a file goes that is asked for under `path`: a directory gets it under its own name.
+fn destination(uri: &str, path: &[u8]) -> Result<PathBuf, Failure> {
+    let given = path_of(path.to_vec());
+    if !(path.ends_with(b"/") || given.is_dir()) {
+        // A link's target is replaced, not the link.
+        return Ok(if given.is_symlink() { fs::canonicalize(&given).unwrap_or(given) } else { given });
+    }
+    let whole = Address::parse(uri).map(|address| decoded(address.path)).unwrap_or_default();
+    let name = whole.split(['?', '#']).next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+    let name = safe_name(name)
+        .ok_or_else(|| Failure::bad_value(format!("{uri} has no name for a file in {}", given.display()), "name the file, too"))?;
+    Ok(given.join(name))
+}
+
+/// What is asked for, as files: directories are listed.
+async fn files(wanted: &Wanted, options: &StageOptions, fetcher: &Fetcher) -> Result<Vec<File>, Failure> {
+    let endpoint = options.endpoint.clone().or_else(|| std::env::var("AWS_ENDPOINT_URL").ok().filter(|value| !value.is_empty()));
+    let source = |uri: String| {
+        let endpoint = endpoint.clone().filter(|_| uri.starts_with("s3://"));
+        Source { uri, endpoint, credentials: options.credentials.clone(), version: None }
+    };
+    let file = |uris: Vec<String>, path| File {
+        sources: uris.into_iter().map(source).collect(),
+        path,
+        sums: None,
+        trusted: true,
+        force: options.force,
+    };
+    let directories = wanted.uris.iter().filter(|uri| Address::parse(uri).is_ok_and(|address| address.is_directory())).count();
+    if directories == 0 {
+        return Ok(vec![file(wanted.uris.clone(), destination(&wanted.uris[0], &wanted.path)?)]);
+    }
+    if directories < wanted.uris.len() {
+        return Err(Failure::bad_value(
+            "some addresses name a directory, with a slash at the end, and some a file",
+            "all sources of a file hold the same",
+        ));
+    }
+    let root = path_of(wanted.path.clone());
+    let mut blames = Vec::new();
+    for uri in &wanted.uris {
+        let listed = match Origin::open(&source(uri.clone()), fetcher.settings.silence, true) {
+            Ok(origin) => tokio::time::timeout(fetcher.settings.silence * 10, origin.list())
+                .await
+                .unwrap_or_else(|_| Err(Fault::Passing("it does not answer".to_owned()))),
+            Err(fault) => Err(fault),
+        };
+        match listed {
+            Ok(names) => {
+                let mut files = Vec::new();
+                for name in names {
+                    let decoded = decoded(&name);
+                    let below = safe_name(&decoded).ok_or_else(|| {
+                        Failure::new(
+                            format!("{uri} lists {decoded:?}, which would lead out of {}; nothing was fetched", root.display()),
+                            "",
+                            UNREACHABLE,
+                        )
+                    })?;
+                    files.push(file(wanted.uris.iter().map(|uri| format!("{uri}{name}")).collect(), root.join(below)));
+                }
+                return Ok(files);
+            }
+            Err(fault) => blames.push(format!("{uri}: {}", blame(&fault))),
+        }
+    }
+    Err(Failure::new(format!("the files of {} cannot be listed: {}", root.display(), blames.join("; ")), "", UNREACHABLE))
+}
+
+fn ready(path: &Path) -> Result<(), Failure> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    directory.map_or(Ok(()), |directory| fs::create_dir_all(directory).map_err(|error| Failure::system(directory.display(), &error)))
+}
+
+/// Carries out the command; its exit code.
+pub async fn run(wanted: Vec<Wanted>, options: StageOptions, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let progress = Arc::new(Progress::new(options.quiet));
+    let mut all = Vec::new();
+    for one in &wanted {
+        let named = |failure: Failure| match one.line {
+            Some(line) => Failure { what: format!("line {line}: {}", failure.what), ..failure },
+            None => failure,
+        };
+        let found = files(one, &options, fetcher).await.map_err(named)?;
+        if found.is_empty() {
+            let root = path_of(one.path.clone());
+            fs::create_dir_all(&root).map_err(|error| Failure::system(root.display(), &error))?;
+        }
+        all.extend(found);
+    }
+    let staging = all.into_iter().map(|file| {
+        let progress = progress.clone();
+        async move {
+            ready(&file.path)?;
+            one(file, fetcher, &progress).await
+        }
+    });
+    let done: Vec<Result<Staged, Failure>> = stream::iter(staging).buffered(fetcher.settings.streams).collect().await;
+    progress.end();
+    let failed: Vec<&Failure> = done.iter().filter_map(|one| one.as_ref().err()).collect();
+    let code = failed.iter().map(|failure| failure.report()).next_back().unwrap_or(0);
+    let staged: Vec<&Staged> = done.iter().filter_map(|one| one.as_ref().ok()).collect();
+    if options.json {
+        crate::report::json(&staged)?;
+    } else if !options.quiet {
+        staged.iter().for_each(|one| crate::report::staged(one));
+    }
+    Ok(code)
+}

@@ -1,0 +1,153 @@
+//! `mend data check` and `repair` over many files: what is told, and the exit code.
+
+use crate::against;
+use crate::check::{self, Checked, State};
+use crate::failure::{DAMAGED, FAILED, Failure};
+use crate::fetch::Fetcher;
+use crate::progress::Progress;
+use crate::repair::{self, Repaired};
+use crate::report;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Files by what was found, for `--json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    files: usize,
+    bytes: u64,
+    whole: usize,
+    readable: usize,
+    unknown: usize,
+    damaged: usize,
+    /// Those that are not whole, and those that were given by name.
+    details: Vec<&'a Checked>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repaired: Option<Vec<&'a Repaired>>,
+}
+
+fn is_bad(checked: &Checked) -> bool {
+    matches!(checked.state, State::Damaged | State::Missing | State::Failed)
+}
+
+async fn look(paths: &[PathBuf], against_source: bool, fetcher: &Fetcher, progress: &Arc<Progress>) -> (Vec<Checked>, Vec<Failure>) {
+    let mut checked = tokio::task::block_in_place(|| check::all(paths, fetcher.settings.readers));
+    let mut failures = Vec::new();
+    for one in checked.iter_mut().filter(|_| against_source) {
+        failures.extend(against::compare(one, fetcher, progress).await.err());
+    }
+    (checked, failures)
+}
+
+fn tell(checked: &[Checked]) {
+    for one in checked {
+        let path = one.path.display();
+        one.remarks.iter().for_each(|remark| eprintln!("mend data: {path}: {remark}"));
+        match one.state {
+            State::Missing => report::line(&format!("{path}: it is gone")),
+            State::Damaged => one.damages.iter().for_each(|damage| report::line(&format!("{path}: {}", check::told(damage)))),
+            _ => {}
+        }
+    }
+}
+
+/// The failures of files that were given by name and of which nothing is known.
+fn unknown(checked: &[Checked]) -> Vec<Failure> {
+    let named = checked.iter().filter(|one| one.named && one.state == State::Unknown);
+    named.map(|one| check::unknown(&one.path)).collect()
+}
+
+fn summary(checked: &[Checked]) -> String {
+    let count = |state: State| checked.iter().filter(|one| one.state == state).count();
+    let files = |count: usize| if count == 1 { "1 file".to_owned() } else { format!("{count} files") };
+    let bytes: u64 = checked.iter().map(|one| one.size).sum();
+    let mut text = format!("{} ({}): {} whole", files(checked.len()), report::size(bytes), count(State::Whole));
+    for (state, word) in [
+        (State::Readable, "readable, without checksums"),
+        (State::Unknown, "readable, without a source"),
+        (State::Damaged, "damaged"),
+        (State::Missing, "gone"),
+        (State::Failed, "not looked at"),
+    ] {
+        if count(state) > 0 {
+            text.push_str(&format!(", {} {word}", count(state)));
+        }
+    }
+    text
+}
+
+fn print_json(checked: &[Checked], repaired: Option<&[Repaired]>) -> Result<(), Failure> {
+    let count = |state: State| checked.iter().filter(|one| one.state == state).count();
+    report::json(&Report {
+        files: checked.len(),
+        bytes: checked.iter().map(|one| one.size).sum(),
+        whole: count(State::Whole),
+        readable: count(State::Readable),
+        unknown: count(State::Unknown),
+        damaged: checked.iter().filter(|one| is_bad(one)).count(),
+        details: checked.iter().filter(|one| one.named || is_bad(one)).collect(),
+        repaired: repaired.map(|repaired| repaired.iter().collect()),
+    })
+}
+
+/// The worst of some exit codes: a failure of the command before damage, damage before nothing.
+fn code(checked: &[Checked], failures: &[Failure]) -> i32 {
+    let failed = failures.iter().map(|failure| failure.report()).next_back();
+    let damaged = checked.iter().any(|one| matches!(one.state, State::Damaged | State::Missing)).then_some(DAMAGED);
+    let not_looked_at = checked.iter().any(|one| one.state == State::Failed).then_some(FAILED);
+    damaged.or(failed).or(not_looked_at).unwrap_or(0)
+}
+
+/// `mend data check`; its exit code.
+pub async fn check(paths: Vec<PathBuf>, against_source: bool, json: bool, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let progress = Arc::new(Progress::new(json));
+    let (checked, mut failures) = look(&paths, against_source, fetcher, &progress).await;
+    progress.end();
+    if json {
+        print_json(&checked, None)?;
+    } else {
+        tell(&checked);
+        report::line(&summary(&checked));
+    }
+    failures.extend(unknown(&checked));
+    Ok(code(&checked, &failures))
+}
+
+/// `mend data repair`; its exit code.
+pub async fn repair(paths: Vec<PathBuf>, against_source: bool, json: bool, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let progress = Arc::new(Progress::new(json));
+    let (mut checked, mut failures) = look(&paths, against_source, fetcher, &progress).await;
+    if !json {
+        tell(&checked);
+    }
+    let mut repaired = Vec::new();
+    for one in &mut checked {
+        match repair::one(one, fetcher, &progress).await {
+            Ok(None) => {}
+            Ok(Some(done)) => {
+                one.state = State::Whole;
+                one.size = one.found.record.as_ref().map_or(one.size, |record| record.size);
+                repaired.push(done);
+            }
+            Err(failure) => failures.push(failure),
+        }
+    }
+    progress.end();
+    failures.extend(unknown(&checked));
+    if json {
+        print_json(&checked, Some(&repaired))?;
+    } else {
+        repaired.iter().for_each(told);
+        report::line(&summary(&checked));
+    }
+    // A repair that failed says why, and that is its exit code.
+    let failed = failures.iter().map(|failure| failure.report()).next_back();
+    Ok(failed.unwrap_or_else(|| code(&checked, &[])))
+}
+
+fn told(one: &Repaired) {
+    let path = one.path.display();
+    let cut = if one.cut > 0 { format!(", cut {} bytes off", one.cut) } else { String::new() };
+    let how = if one.unverified { ", by its source's version alone: there were no checksums" } else { "" };
+    report::line(&format!("{path}: repaired, fetched {}{cut}{how}", report::size(one.fetched)));
+}

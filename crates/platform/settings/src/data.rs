@@ -1,0 +1,46 @@
+//! The settings of `mend data`.
+
+use crate::{Kind, Setting};
+
+/// How wide input is fetched.
+pub const DATA_STREAMS: Setting = Setting {
+    name: "MEND_DATA_STREAMS",
+    kind: Kind::Number { min: 1, max: 256 },
+    default: "4",
+    meaning: "Requests for ranges that mend data has under way at once, over all sources and files of one command.",
+};
+/// How long one request is.
+pub const DATA_REQUEST: Setting = Setting {
+    name: "MEND_DATA_REQUEST_MB",
+    kind: Kind::Number { min: 1, max: 65_536 },
+    default: "16",
+    meaning: "MiB that mend data asks a source for in one request, at most.",
+};
+/// How long a source may be silent.
+pub const DATA_TIMEOUT: Setting = Setting {
+    name: "MEND_DATA_TIMEOUT_MS",
+    kind: Kind::Number { min: 100, max: 3_600_000 },
+    default: "30000",
+    meaning: "Milliseconds that a source of mend data may send nothing. A slow source that sends something has all the time it needs.",
+};
+/// Bound of what is tried again.
+pub const DATA_ATTEMPTS: Setting = Setting {
+    name: "MEND_DATA_ATTEMPTS",
+    kind: Kind::Number { min: 1, max: 1000 },
+    default: "4",
+    meaning: "Faults in a row after which mend data gives a source up, waiting longer after each. Whatever arrives in between starts the count anew. A source that refuses, is not there or has changed is given up at once.",
+};
+/// How wide files are checked.
+pub const DATA_READERS: Setting = Setting {
+    name: "MEND_DATA_READERS",
+    kind: Kind::Number { min: 1, max: 256 },
+    default: "8",
+    meaning: "Threads that mend data check and mend data repair read files with.",
+};
+/// Where programs for other sources are.
+pub const DATA_PLUGINS: Setting = Setting {
+    name: "MEND_DATA_PLUGINS",
+    kind: Kind::Path,
+    default: "",
+    meaning: "Directories, separated by colons, with programs mend-source-NAME, which serve addresses NAME:// to mend data; searched before the directory of Mend's parts and PATH.",
+};

@@ -1,0 +1,228 @@
+"""`mend data` from servers that others wrote: SeaweedFS (S3), WsgiDAV, pyftpdlib, OpenSSH, Python's own HTTP server."""
+
+import glob
+import json
+import os
+import pwd
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+from cases import MIB
+from cluster import BIN, PATIENCE, VENV
+from test_data import Data, UNREACHABLE
+
+SERVERS = os.path.join(VENV, "data", "bin")
+SSHD = "/usr/sbin/sshd"
+SECRET = "data-secret-that-must-not-leak"
+
+
+def free_port(several=1):
+    """The first of some ports that nobody listens on."""
+    for _ in range(100):
+        port = random.randrange(21000, 29000)
+        sockets = [socket.socket() for _ in range(several)]
+        try:
+            for at, one in enumerate(sockets):
+                one.bind(("127.0.0.1", port + at))
+            return port
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+    raise OSError("no free port")
+
+
+class Sources(Data):
+    # A name that has to be encoded.
+    odd = "a b%20c"
+
+    def setUp(self):
+        super().setUp()
+        self.root = os.path.join(self.directory, "served")
+        self.write("served/in.dat", self.content)
+        self.write(f"served/tree/{self.odd}", b"x" * 5000)
+        self.write("served/tree/deep/y", b"")
+
+    def serve(self, command, port, **options):
+        """Starts a server and waits until it listens."""
+        log = self.enterContext(open(os.path.join(self.directory, "server.log"), "ab"))
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **options)
+        self.addCleanup(lambda: (server.kill(), server.wait()))
+        until = time.monotonic() + PATIENCE
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            self.assertIsNone(server.poll(), "the server ended")
+            self.assertLess(time.monotonic(), until, "the server does not listen")
+            time.sleep(0.05)
+
+    def installed(self, program):
+        path = os.path.join(SERVERS, program)
+        if not os.path.exists(path):
+            self.skipTest(f"no server: `make setup` could not install {program}")
+        return path
+
+    def all_of_it(self, base, *options):
+        """A file, its damage, a directory, and what is not there, from one server."""
+        self.data("stage", f"{base}/in.dat", self.path, *options)
+        self.assertEqual(self.read(), self.content)
+        self.spoil(5 * MIB)
+        os.truncate(self.path, 9 * MIB)
+        self.assertIn("repaired, fetched 4.00 MiB", self.data("repair", self.path).stdout)
+        self.assertEqual(self.read(), self.content)
+        self.data("stage", f"{base}/tree/", "tree", *options)
+        self.assertEqual(self.read(os.path.join(self.directory, "tree", self.odd)), b"x" * 5000)
+        self.assertEqual(self.read(os.path.join(self.directory, "tree", "deep", "y")), b"")
+        done = self.data("stage", f"{base}/nope", "nope", *options, code=UNREACHABLE)
+        self.assertIn("it is not there", done.stderr)
+        self.assertIn("2 whole", self.data("check", "tree").stdout)
+
+    def no_secret_is_kept(self):
+        """Neither beside a file nor in its attributes, nor in what is said of it."""
+        kept = subprocess.run(["grep", "-rlF", SECRET, self.directory, "--include=.*"], capture_output=True, text=True, check=False).stdout
+        self.assertEqual(kept, "")
+        for name in os.listxattr(self.path):
+            self.assertNotIn(SECRET.encode(), os.getxattr(self.path, name))
+        self.assertNotIn(SECRET, self.data("sources", self.path, "--json").stdout)
+
+    def test_python_s_http_server(self):
+        port = free_port()
+        self.serve([sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"], port, cwd=self.root)
+        self.data("stage", f"http://127.0.0.1:{port}/in.dat", self.path)
+        self.spoil(5 * MIB)
+        self.data("repair", self.path)
+        self.assertEqual(self.read(), self.content)
+        done = self.data("stage", f"http://127.0.0.1:{port}/tree/", "tree", code=UNREACHABLE)
+        self.assertIn("an HTTP server does not list", done.stderr)
+
+    def test_webdav(self):
+        port = free_port()
+        config = self.write("dav.json", json.dumps({
+            "host": "127.0.0.1", "port": port, "provider_mapping": {"/": self.root}, "simple_dc": {"user_mapping": {"*": {"me": {"password": SECRET}}}},
+            "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
+        }).encode())
+        self.serve([self.installed("wsgidav"), "--config", config], port)
+        self.machine.set("DAV_USER", "me")
+        self.machine.set("DAV_PASSWORD", SECRET)
+        self.all_of_it(f"webdav://127.0.0.1:{port}", "--credentials", "env:DAV")
+        self.no_secret_is_kept()
+        # As plain HTTP, too, and with a password that is none.
+        self.data("stage", f"http://127.0.0.1:{port}/tree/a%20b%2520c", "by http", "--credentials", "env:DAV")
+        self.assertEqual(self.read(os.path.join(self.directory, "by http")), b"x" * 5000)
+        self.machine.set("DAV_PASSWORD", "wrong")
+        done = self.data("stage", f"http://127.0.0.1:{port}/in.dat", "refused", "--credentials", "env:DAV", code=UNREACHABLE)
+        self.assertIn("it answered with status 401", done.stderr)
+
+    def test_ftp(self):
+        self.installed("wsgidav")
+        port = free_port()
+        self.serve([os.path.join(SERVERS, "python3"), "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(port), "-d", self.root, "-u", "me", "-P", SECRET], port)
+        # It answers a wrong password late.
+        self.machine.set("MEND_DATA_TIMEOUT_MS", "10000")
+        secret = self.write("secret", f"password = {SECRET}\n".encode())
+        reference = f"file:{secret}"
+        done = self.data("stage", f"ftp://me@127.0.0.1:{port}/in.dat", "x", "--credentials", reference, code=UNREACHABLE)
+        self.assertIn("others may read it (chmod 600)", done.stderr)
+        os.chmod(secret, 0o600)
+        self.all_of_it(f"ftp://me@127.0.0.1:{port}", "--credentials", reference)
+        self.no_secret_is_kept()
+        with open(secret, "w", encoding="ascii") as file:
+            file.write("password = wrong\n")
+        done = self.data("stage", f"ftp://me@127.0.0.1:{port}/in.dat", "x", "--credentials", reference, code=UNREACHABLE)
+        self.assertIn("530", done.stderr)
+
+    def test_sftp(self):
+        if not (os.path.exists(SSHD) and shutil.which("ssh")):
+            self.skipTest("no server: `make setup` as root installs openssh-server")
+        port, place = free_port(), os.path.join(self.directory, "ssh")
+        os.mkdir(place)
+        for name in ("host", "key"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{place}/{name}"], check=True)
+        os.rename(f"{place}/key.pub", f"{place}/authorized")
+        # Where root's sshd changes its root to; others' does not.
+        if os.geteuid() == 0:
+            os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+        config = self.write("ssh/sshd_config", f"""ListenAddress 127.0.0.1:{port}
+HostKey {place}/host
+AuthorizedKeysFile {place}/authorized
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+Subsystem sftp internal-sftp
+""".encode())
+        self.serve([SSHD, "-D", "-e", "-f", config], port)
+        with open(f"{place}/host.pub", encoding="ascii") as file:
+            key = " ".join(file.read().split()[:2])
+        self.write("ssh/known", f"[127.0.0.1]:{port} {key}\n".encode())
+        # As an ordinary user's configuration does it, without touching that of whoever runs this.
+        self.write("ssh/config", f"UserKnownHostsFile {place}/known\nIdentitiesOnly yes\n".encode())
+        wrapped = self.write("bin/ssh", f'#!/bin/sh\nexec {shutil.which("ssh")} -F {place}/config "$@"\n'.encode())
+        os.chmod(wrapped, 0o755)
+        self.machine.set("PATH", os.path.dirname(wrapped) + os.pathsep + os.environ["PATH"])
+        self.machine.set("MEND_DATA_TIMEOUT_MS", "10000")
+        secret = self.write("credentials/archive", f"key = {place}/key\nuser = {pwd.getpwuid(os.geteuid()).pw_name}\n".encode())
+        os.chmod(secret, 0o600)
+        self.machine.set("MEND_HOME", self.directory)
+        self.all_of_it(f"sftp://127.0.0.1:{port}{self.root}", "--credentials", "profile:archive")
+        done = self.data("stage", f"sftp://127.0.0.1:{port}{self.root}/in.dat", "refused", code=UNREACHABLE)
+        self.assertIn("Permission denied", done.stderr)
+
+    def test_s3(self):
+        weed = os.path.join(VENV, "bin", "weed")
+        if not os.path.exists(weed):
+            self.skipTest("no server: `make setup` could not install SeaweedFS")
+        port = free_port(several=4)
+        # What puts the objects there encodes a % of its own.
+        self.odd = "a b"
+        os.rename(os.path.join(self.root, "tree", "a b%20c"), os.path.join(self.root, "tree", self.odd))
+        identity = {"name": "me", "actions": ["Admin"], "credentials": [{"accessKey": "me", "secretKey": SECRET}]}
+        config = self.write("s3.json", json.dumps({"identities": [identity]}).encode())
+        objects = os.path.join(self.directory, "objects")
+        os.mkdir(objects)
+        options = [f"-dir={objects}", "-s3", f"-s3.config={config}", "-ip=127.0.0.1", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
+        options += [f"-{part}.port={port + at}" for at, part in enumerate(("s3", "master", "volume", "filer"))]
+        options.append(f"-filer.localSocket={self.directory}/filer.sock")
+        self.addCleanup(lambda: [os.unlink(path) for at in range(4) for path in glob.glob(f"/tmp/seaweedfs-*{port + at}.sock")])
+        self.serve([weed, "server", *options], port)
+        variables = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        for name, value in variables.items():
+            self.machine.set(name, value)
+        until = time.monotonic() + PATIENCE
+        for name in ("in.dat", f"tree/{self.odd}", "tree/deep/y"):
+            content = self.read(os.path.join(self.root, name))
+            put = [os.path.join(BIN, "mend-object"), "put", f"s3://data/{name}", str(len(content))]
+            while (done := subprocess.run(put, input=content, env=self.machine.environment, capture_output=True, check=False)).returncode:
+                self.assertLess(time.monotonic(), until, f"the server does not answer: {done.stderr}")
+                time.sleep(0.2)
+        self.all_of_it("s3://data")
+        # The server is remembered, and the credentials' place, if it is named.
+        self.machine.set("AWS_ENDPOINT_URL", None)
+        self.machine.set("AWS_SECRET_ACCESS_KEY", None)
+        self.machine.set("OTHER_ACCESS_KEY_ID", "me")
+        self.machine.set("OTHER_SECRET_ACCESS_KEY", SECRET)
+        self.data("stage", "s3://data/in.dat", "named.dat", "--credentials", "env:OTHER", "--endpoint", f"http://127.0.0.1:{port}")
+        self.path = os.path.join(self.directory, "named.dat")
+        self.spoil(5 * MIB)
+        self.data("repair", self.path)
+        self.assertEqual(self.read(), self.content)
+        self.no_secret_is_kept()
+        self.machine.set("OTHER_SECRET_ACCESS_KEY", "wrong")
+        self.spoil(5 * MIB)
+        done = self.data("repair", self.path, code=UNREACHABLE)
+        self.assertIn("no permission, or wrong credentials", done.stderr)
+
+
+# Its tests are run where they stand.
+del Data
+
+if __name__ == "__main__":
+    unittest.main()

@@ -14,7 +14,7 @@ RESTORER := crates/rank/restorer
 RESTORERS := mend-restorer mend-restorer-1 mend-restorer-2
 INSTALL := install -D -m 755
 
-.PHONY: help setup build demo test bench soak conformance fuzz lint clean install
+.PHONY: help setup build app demo test bench soak conformance fuzz lint clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -31,6 +31,9 @@ build: ## build Mend's parts into target/mend
 	@$(INSTALL) $(TARGET)/release/libmend_fi.so $(PARTS)/libmend-fi.so
 	@for name in $(RESTORERS); do $(INSTALL) $(TARGET)/restorer/release/$$name $(PARTS)/$$name; done
 	@git -c safe.directory='*' describe --always --dirty=+ --abbrev=12 > $(PARTS)/built-from 2>/dev/null || rm -f $(PARTS)/built-from
+
+app: ## build libmend-app (portable checkpoints) into target/app; needs cmake, zlib1g-dev, libxxhash-dev
+	@$(MAKE) --no-print-directory -C app/lib OUT=$(abspath target/app)
 
 demo: setup build ## the main job end to end: a LAMMPS rank moves, a node dies, the result stays the same
 	@./tests/demo/demo.py

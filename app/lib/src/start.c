@@ -1,0 +1,234 @@
+/* Start and end. All ranks settle on one checkpoint to restore, before any value is restored: rank 0 proposes the newest, each verifies its part, and if
+ * one rank's isn't whole, an older one is next. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static int lock_fd = -1;
+
+/* What rank 0 proposes. */
+struct proposal {
+    int64_t result;     /* below 0: the start fails on all ranks */
+    uint64_t checkpoint; /* 0: nothing to restore */
+    uint64_t largest;    /* number of any checkpoint there */
+};
+
+static int agree_on(struct proposal *p) {
+    if (app.transport.broadcast && app.transport.broadcast(app.transport.state, p, sizeof *p) != 0)
+        return fail(MEND_APP_SYSTEM, "the ranks can't be reached");
+    return 0;
+}
+
+static bool all_say(bool mine) {
+    int64_t least = mine;
+    if (app.transport.least && app.transport.least(app.transport.state, &least) != 0)
+        return false;
+    return least != 0;
+}
+
+/* One run at a time in a directory: two would remove each other's checkpoints. */
+static int lock_directory(void) {
+    char path[TEXT + 16];
+    const char *directory = app.settings.directory;
+    for (char *slash = strchr(directory + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash)
+            *slash = 0;
+        int made = mkdir(directory, 0777);
+        int why = errno;
+        if (slash)
+            *slash = '/';
+        if (made != 0 && why != EEXIST)
+            return fail(MEND_APP_SYSTEM, "the directory %s can't be made: %s", directory, strerror(why));
+        if (!slash)
+            break;
+    }
+    snprintf(path, sizeof path, "%s/lock", directory);
+    lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock_fd < 0)
+        return fail(MEND_APP_SYSTEM, "%s can't be opened: %s: name a directory that can be written (setting directory)", path, strerror(errno));
+    if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return fail(MEND_APP_REFUSED, "another run uses the directory %s now: wait for its end, or name another directory", directory);
+    return 0;
+}
+
+/* Whether this rank's part of a proposed checkpoint is whole. `why` tells otherwise. */
+static bool whole(uint64_t checkpoint, char why[TEXT]) {
+    struct saved_state *s = &app.saved;
+    uint32_t rank = (uint32_t)app.transport.rank, size = (uint32_t)app.transport.size;
+    if (store_read(app.settings.directory, checkpoint, &s->manifest, why) != 0)
+        return false;
+    s->same_ranks = s->manifest.ranks == size;
+    for (uint32_t i = rank % s->manifest.ranks; i < s->manifest.ranks; i += size) {
+        char path[TEXT];
+        struct stat status;
+        uint64_t digest[2];
+        store_path(path, app.settings.directory, checkpoint, i);
+        if (stat(path, &status) != 0 || (uint64_t)status.st_size != s->manifest.bytes[i]) {
+            snprintf(why, TEXT, "%.800s isn't there, or truncated: %" PRIu64 " bytes were written", path, s->manifest.bytes[i]);
+            return false;
+        }
+        struct table *t = rank_file_load(path, why);
+        if (!t)
+            return false;
+        table_digest(t, digest);
+        bool good = digest[0] == s->manifest.digest[i][0] && digest[1] == s->manifest.digest[i][1];
+        if (!good)
+            snprintf(why, TEXT, "%.900s isn't what was written: the manifest's digest differs", path);
+        good = good && (!app.settings.verify || rank_file_verify(t, path, why) == 0);
+        if (good && i == rank % s->manifest.ranks) {
+            s->own = t;
+            snprintf(s->own_path, sizeof s->own_path, "%s", path);
+        } else {
+            table_free(t);
+        }
+        if (!good)
+            return false;
+    }
+    return true;
+}
+
+/* The newest, of those below `below`, that a restart may use. */
+static uint64_t candidate(uint64_t below, uint64_t *largest) {
+    uint64_t *numbers, found = 0, ended = store_ended(app.settings.directory);
+    bool any = strcmp(app.settings.restart, "newest") == 0;
+    size_t count = store_list(app.settings.directory, &numbers);
+    *largest = count ? numbers[0] : 0;
+    if (strcmp(app.settings.restart, "auto") != 0 && !any && strcmp(app.settings.restart, "none") != 0) {
+        uint64_t wanted = strtoull(app.settings.restart, NULL, 10);
+        found = wanted < below ? wanted : 0;
+    } else if (any || strcmp(app.settings.restart, "auto") == 0) {
+        for (size_t i = 0; i < count && !found; i++) {
+            char path[TEXT], manifest[TEXT + 16];
+            store_path(path, app.settings.directory, numbers[i], -1);
+            snprintf(manifest, sizeof manifest, "%s/manifest", path);
+            /* Without a manifest it never counted. */
+            if (numbers[i] < below && (any || numbers[i] > ended) && access(manifest, F_OK) == 0)
+                found = numbers[i];
+        }
+    }
+    free(numbers);
+    return found;
+}
+
+static int choose(void) {
+    struct proposal p = {.checkpoint = UINT64_MAX};
+    bool passed_over = false;
+    for (;;) {
+        char why[TEXT] = "";
+        uint64_t tried = p.checkpoint;
+        if (app.transport.rank == 0)
+            p.checkpoint = candidate(p.checkpoint, &p.largest);
+        int done = agree_on(&p);
+        if (done)
+            return done;
+        if (p.checkpoint == 0) {
+            if (passed_over)
+                return fail_restore(MEND_APP_DAMAGED, "no checkpoint in %s is whole: set restart = none to start anew", app.settings.directory);
+            app.number_offset = (int64_t)p.largest;
+            return 0;
+        }
+        (void)tried;
+        bool good = whole(p.checkpoint, why);
+        if (!good)
+            fail(MEND_APP_DAMAGED, "checkpoint %" PRIu64 " can't be used: %s", p.checkpoint, why);
+        if (all_say(good))
+            break;
+        saved_clear();
+        passed_over = true;
+    }
+    const struct table *t = app.saved.own;
+    if (strcmp(app.program, t->program) != 0)
+        return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one", p.checkpoint, t->program, app.program);
+    if (passed_over && app.transport.rank == 0)
+        note("checkpoint %" PRIu64 " is used instead: it is older, and whole", p.checkpoint);
+    app.number_offset = (int64_t)p.largest - (int64_t)t->call;
+    app.restarting = true;
+    return 0;
+}
+
+EXPORT int mend_app_init_transport(const mend_app_transport *transport, const char *program, const char *configuration) {
+    if (app.started)
+        return fail(MEND_APP_INVALID, "mend_app_init was called already");
+    memset(&app, 0, sizeof app);
+    app.transport = *transport;
+    app.current = &app.root;
+    app.root.active = true;
+    app.slow = true;
+    app.scheduled_in = UINT64_MAX;
+    if (program && (strlen(program) >= TEXT || strchr(program, '\n')))
+        return fail(MEND_APP_INVALID, "the program's name is one line of less than %d characters", TEXT);
+    snprintf(app.program, sizeof app.program, "%s", program ? program : "");
+    int done = settings_read(&app.settings, configuration);
+    if (done == 0 && app.transport.rank == 0)
+        done = lock_directory();
+    if (!all_say(done == 0))
+        return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
+    app.started = true;
+    done = choose();
+    char error[TEXT];
+    if (done == 0 && (done = requests_start(&app.settings, error)) != 0)
+        fail(done, "%s", error);
+    if (!all_say(done == 0)) {
+        requests_stop();
+        saved_clear();
+        app.started = false;
+        if (lock_fd >= 0)
+            close(lock_fd);
+        lock_fd = -1;
+        return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
+    }
+    safe_point_start();
+    requests_restart_clock();
+    return MEND_APP_OK;
+}
+
+EXPORT int mend_app_init(const char *program, const char *configuration) {
+    mend_app_transport alone = {.size = 1};
+    return mend_app_init_transport(&alone, program, configuration);
+}
+
+static void free_contexts(struct context *c) {
+    for (struct context *child = c->children, *next; child; child = next) {
+        next = child->next;
+        free_contexts(child);
+        free(child->name);
+        free(child);
+    }
+    c->children = NULL;
+}
+
+EXPORT int mend_app_finalize(void) {
+    if (!app.started)
+        return fail(MEND_APP_INVALID, "mend_app_finalize: mend_app_init comes first");
+    bool unfinished = app.restarting;
+    safe_point_end();
+    requests_stop();
+    writing_stop();
+    if (unfinished)
+        fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
+    else if (app.transport.rank == 0 && app.newest)
+        store_mark_ended(app.settings.directory, app.newest);
+    while (app.current->parent)
+        mend_app_leave();
+    while (app.variables)
+        mend_app_forget(app.variables->name);
+    while (app.files)
+        mend_app_fclose(app.files->stream);
+    free_contexts(&app.root);
+    saved_clear();
+    if (lock_fd >= 0)
+        close(lock_fd);
+    lock_fd = -1;
+    if (app.transport.end)
+        app.transport.end(app.transport.state);
+    app.started = false;
+    app.slow = true;
+    return unfinished ? MEND_APP_REFUSED : MEND_APP_OK;
+}

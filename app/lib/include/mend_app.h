@@ -116,6 +116,8 @@ int mend_app_fclose(FILE *stream);
 int mend_app_checkpoint(void);
 /* The same, and a checkpoint is taken here; every rank calls it at the same point. */
 int mend_app_checkpoint_now(void);
+/* Has `prepare` called before variables are read for a checkpoint, to bring memory up to date; NULL ends that. */
+void mend_app_prepare(void (*prepare)(void *), void *data);
 /* Asks for a checkpoint, as a signal does. */
 void mend_app_request(void);
 /* Number of the newest checkpoint that counts, or 0. */

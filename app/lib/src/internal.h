@@ -218,6 +218,8 @@ struct app {
     uint64_t scheduled_in; /* calls until the next scheduled checkpoint; UINT64_MAX: none */
     bool restarting;
     struct saved_state saved;
+    void (*prepare)(void *);
+    void *prepare_data;
     struct agree_rank rank;
     struct agree_root *root_part;
     bool all_finished;

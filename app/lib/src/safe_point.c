@@ -205,6 +205,8 @@ static int take(void) {
     }
     app.offered_since_full = full ? 0 : app.since_full + 1;
     store_path(app.writing.path, app.settings.directory, app.taking, app.transport.rank);
+    if (app.prepare)
+        app.prepare(app.prepare_data);
     struct table *t = snapshot_take(behind, error);
     if (!t && behind && strstr(error, "no memory")) {
         note("%s: the program waits while its file is written", error);
@@ -313,6 +315,11 @@ EXPORT int mend_app_checkpoint(void) {
 
 EXPORT int mend_app_checkpoint_now(void) {
     return slow_checkpoint(true);
+}
+
+EXPORT void mend_app_prepare(void (*prepare)(void *), void *data) {
+    app.prepare = prepare;
+    app.prepare_data = data;
 }
 
 EXPORT uint64_t mend_app_newest(void) {

@@ -20,7 +20,7 @@ static const struct setting {
     ENTRY(calls, COUNT, "0", "a checkpoint at every so many calls of mend_app_checkpoint, without agreement; 0: none; the ranks must make the same calls"),
     ENTRY(keep, COUNT, "2", "newest checkpoints that are kept, from 1 up; what they link to stays, too"),
     ENTRY(restart, TEXT_VALUE, "auto", "auto: the newest whole checkpoint of a run that didn't end well; newest: of any run; none; or a number"),
-    ENTRY(signal, TEXT_VALUE, "none", "a signal that asks for a checkpoint: USR1, USR2, or none"),
+    ENTRY(signal, TEXT_VALUE, "none", "a signal that asks for a checkpoint: USR2, USR1 (which MPICH uses itself), or none"),
     ENTRY(watch, TEXT_VALUE, "", "a file: whenever it appears or its time changes, that asks for a checkpoint; empty: `request` in the directory"),
     ENTRY(watch_seconds, SECONDS, "0.5", "how often it is looked at"),
     ENTRY(join_seconds, SECONDS, "600", "how long all ranks may take to learn of a request, before it is cancelled"),

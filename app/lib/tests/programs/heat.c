@@ -1,9 +1,9 @@
 /* Heat on a rod: each rank has a block of it, with a cell of each neighbour at either end. Also an array dealt in turn, and one by a list of indices. The
  * last line is the same for every number of ranks, and whatever was restored.
  *
- *   heat CELLS STEPS [-p STEP MICROSECONDS] [-k STEP] [-r STEP] [-d STEP RANK]
+ *   heat CELLS STEPS [-p STEP MICROSECONDS] [-k STEP] [-K STEP] [-r STEP]
  *
- * -p: pauses so long at each step from STEP on; -k: kills its rank 0 at STEP, in a run that restored nothing; -r: asks for a checkpoint at STEP.
+ * -p: pauses so long at each step from STEP on; -k: kills its rank 0 at STEP, in a run that restored nothing; -K: in any run; -r: asks for a checkpoint at STEP.
  */
 #include <inttypes.h>
 #include <mend_app_mpi.h>
@@ -31,13 +31,15 @@ static uint64_t mixed(const void *value, uint64_t index) {
 
 int main(int argc, char **argv) {
     int64_t cells = argc > 1 ? atoll(argv[1]) : 1000, steps = argc > 2 ? atoll(argv[2]) : 100;
-    int64_t slow = INT64_MAX, pause = 0, kill_at = -1, ask_at = -1;
+    int64_t slow = INT64_MAX, pause = 0, kill_at = -1, kill_again = -1, ask_at = -1;
     for (int i = 3; i < argc; i++) {
         if (strcmp(argv[i], "-p") == 0 && i + 2 < argc) {
             slow = atoll(argv[++i]);
             pause = atoll(argv[++i]);
         } else if (strcmp(argv[i], "-k") == 0 && i + 1 < argc) {
             kill_at = atoll(argv[++i]);
+        } else if (strcmp(argv[i], "-K") == 0 && i + 1 < argc) {
+            kill_again = atoll(argv[++i]);
         } else if (strcmp(argv[i], "-r") == 0 && i + 1 < argc) {
             ask_at = atoll(argv[++i]);
         }
@@ -74,7 +76,7 @@ int main(int argc, char **argv) {
             fprintf(stderr, "heat: goes on at step %" PRId64 "\n", step);
         if (fresh && step == ask_at && rank == 0)
             mend_app_request();
-        if (fresh && step == kill_at && rank == 0)
+        if (rank == 0 && ((fresh && step == kill_at) || step == kill_again))
             raise(SIGKILL);
         if (step >= slow)
             usleep(pause);

@@ -45,7 +45,7 @@ program plate
   do while (step < steps)
     got = mend_app_checkpoint()
     if (got == mend_app_restored .and. rank == 0) write (0, '(a,i0)') 'plate: goes on at step ', step
-    if (step == kill_at .and. rank == 0) call abort()
+    if (step == kill_at .and. rank == 0) error stop 9
     call mpi_sendrecv(u(:, 1), int(rows), mpi_double_precision, left, 0, u(:, count + 1), int(rows), mpi_double_precision, right, &
       0, mpi_comm_world, mpi_status_ignore, error)
     call mpi_sendrecv(u(:, count), int(rows), mpi_double_precision, right, 0, u(:, 0), int(rows), mpi_double_precision, left, &

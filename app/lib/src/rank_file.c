@@ -27,15 +27,36 @@ enum { CHUNK_BYTES = 1 << 20, COMPACT_BYTES = 1024, ZSTD_FILTER = 32015, LZ4_FIL
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* What HDF5 said of the first failure since hdf5_lock(): its own innermost word, which has the system's in it. Later calls forget it. */
+static char failure[TEXT];
+
+static herr_t innermost(unsigned n, const H5E_error2_t *e, void *into) {
+    if (n == 0 && e->desc && *e->desc)
+        snprintf(into, TEXT, "%s", e->desc);
+    return 0;
+}
+
+static herr_t remember(hid_t stack, void *unused) {
+    (void)unused;
+    if (!failure[0])
+        H5Ewalk2(stack, H5E_WALK_UPWARD, innermost, failure);
+    return 0;
+}
+
+void hdf5_message(char into[TEXT]) {
+    snprintf(into, TEXT, "%s", failure[0] ? failure : "HDF5 doesn't say why");
+}
+
 void hdf5_lock(void) {
     static bool opened;
     pthread_mutex_lock(&lock);
     if (!opened) {
         H5dont_atexit();
         H5open();
-        H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+        H5Eset_auto2(H5E_DEFAULT, remember, NULL);
         opened = true;
     }
+    failure[0] = 0;
 }
 
 void hdf5_unlock(void) {
@@ -327,18 +348,6 @@ static bool write_block(hid_t blocks, const struct table *t, size_t number, cons
     H5Pclose(properties);
     H5Tclose(type);
     return good && write_indices(blocks, b, number);
-}
-
-static herr_t first_message(unsigned n, const H5E_error2_t *e, void *into) {
-    if (n == 0 && e->desc && *e->desc)
-        snprintf(into, TEXT, "%s", e->desc);
-    return 0;
-}
-
-/* HDF5's own innermost word; what the system said is in it. */
-void hdf5_message(char into[TEXT]) {
-    snprintf(into, TEXT, "HDF5 doesn't say why");
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, first_message, into);
 }
 
 static bool make_durable(const char *path, uint64_t *bytes) {

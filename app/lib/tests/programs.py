@@ -73,15 +73,15 @@ def environment(**settings):
     return clean
 
 
-def start(ranks, command, directory, mpiexec=None, **settings):
+def start(ranks, command, room, mpiexec=None, **settings):
     """A program on `ranks` ranks (0: without mpiexec), its output together."""
     launcher = [mpiexec or os.path.join(VENV, "bin", "mpiexec"), "-n", str(ranks)] if ranks else []
-    return subprocess.Popen([*launcher, *command], cwd=directory, env=environment(**settings), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen([*launcher, *command], cwd=room, env=environment(**settings), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run(ranks, command, directory, mpiexec=None, **settings):
+def run(ranks, command, room, mpiexec=None, **settings):
     """Exit code and output."""
-    process = start(ranks, command, directory, mpiexec, **settings)
+    process = start(ranks, command, room, mpiexec, **settings)
     try:
         output, _ = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:

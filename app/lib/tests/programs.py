@@ -46,7 +46,7 @@ def _compile(name, directory):
                      "-lmend-app", "-o", target]]
     else:
         parts = [os.path.join(SOURCES, f"{name}.c")]
-        compiler = os.path.join(VENV, "bin", "mpicc") if name not in ("values", "cost") else "gcc"
+        compiler = os.path.join(VENV, "bin", "mpicc") if name != "values" else "gcc"
         if compiler != "gcc":
             parts.append(os.path.join(shared, "mend_app_mpi.c"))
         commands = [[compiler, "-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", *flags[:2], *parts, *flags[2:], "-lmend-app", "-lm", "-o", target]]

@@ -184,6 +184,7 @@ void request_raise(void);
 void request_clear(void);
 /* A checkpoint counts now: the next is due an interval later. */
 void requests_restart_clock(void);
+void requests_retain(uint64_t newest);
 
 /* ---- behind ---- */
 struct writing {

@@ -1,4 +1,4 @@
-/* Requests for a checkpoint: a signal, a file, the time. A thread looks at file and clock; it makes no MPI call. What reaches one rank alone, as a
+/* Requests for a checkpoint: a signal, a file, the time. A thread looks at file and clock, and removes old checkpoints; it makes no MPI call. What reaches one rank alone, as a
  * signal or mend_app_request(), it passes on to all by touching the file. */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +16,7 @@
 
 _Atomic int request_raised;
 static _Atomic int from_here, ending;
+static _Atomic uint64_t retained;
 static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
@@ -47,6 +48,18 @@ void requests_restart_clock(void) {
     pthread_mutex_lock(&lock);
     due = app.settings.interval > 0 ? seconds_now() + app.settings.interval : 0;
     pthread_mutex_unlock(&lock);
+}
+
+/* Removing large files takes its time, which the program shall not wait for. */
+void requests_retain(uint64_t newest) {
+    atomic_store(&retained, newest);
+    pthread_cond_signal(&changed);
+}
+
+static void retain(void) {
+    uint64_t newest = atomic_exchange(&retained, 0);
+    if (newest)
+        store_retain(app.settings.directory, app.settings.keep, newest);
 }
 
 /* The file's time in seconds, or 0: there is none. */
@@ -83,6 +96,7 @@ static void *watch(void *data) {
             request_raise();
         }
         pthread_mutex_unlock(&lock);
+        retain();
         double time = touched();
         if (atomic_exchange(&from_here, 0)) {
             touch();
@@ -149,5 +163,6 @@ void requests_stop(void) {
     pthread_mutex_unlock(&lock);
     pthread_join(thread, NULL);
     running = false;
+    retain();
     request_clear();
 }

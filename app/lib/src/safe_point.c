@@ -89,7 +89,7 @@ static void over(bool counts, const struct agree_message *m) {
         app.offered = NULL;
         if (app.transport.rank == 0) {
             note("checkpoint %" PRIu64 " is complete", app.newest);
-            store_retain(app.settings.directory, app.settings.keep, app.newest);
+            requests_retain(app.newest);
         }
     } else {
         if (app.taking)

@@ -95,7 +95,7 @@ static int publish_text(const char *directory, const char *name, const char *tex
         whole = false;
         saved = errno;
     }
-    if (whole && (sync_directory(directory) != 0 || rename(temporary, path) != 0 || sync_directory(directory) != 0)) {
+    if (whole && (rename(temporary, path) != 0 || sync_directory(directory) != 0)) {
         whole = false;
         saved = errno;
     }

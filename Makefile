@@ -54,15 +54,20 @@ bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs
 	@./benches/restart.py --record
 	@./benches/tracking.py --record
 	@./benches/rivals.py --record
+	@./tests/setup.sh app
+	@$(MAKE) --no-print-directory app
+	@./benches/app.py --record
 	@./benches/render.py
 
 soak: setup build ## all that is drawn by a seed, at length: messages, changes to memory, events, power failures, kill points, damages; about MINUTES (default 60; 0: all of it)
 	cargo build --release --locked --workspace --bin mend-powerloss
 	@./tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
-conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (ten minutes)
+conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong; portable checkpoints on other machines (a quarter of an hour)
 	@./tests/setup.sh conformance
 	@./tests/lab/conformance.py
+	@./tests/setup.sh app
+	@./app/lib/tests/foreign.py
 
 fuzz: setup ## every fuzz target for SECONDS each (default 10)
 	@./fuzz/run.py --seconds $(SECONDS)

@@ -85,7 +85,7 @@ def clippy_steps():
 def house_steps():
     tests = [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests/house", "--pattern", "*.py"]
     python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
-    names = Step([python, "-m", "pyflakes", "tests", "benches", "fuzz/run.py"], check=True)
+    names = Step([python, "-m", "pyflakes", "tests", "benches", "app", "fuzz/run.py"], check=True)
     dependencies = Step([sys.executable, "tests/dependencies.py"])
     # With the features that the whole workspace asks for: what it is built on is built for the tests as well.
     build = Step(["cargo", "build", "--release", "--locked", "--workspace", "--bin", "xtask"], check=True)

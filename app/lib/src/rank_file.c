@@ -374,6 +374,8 @@ int rank_file_write(const struct table *t, const char *path, const struct settin
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
+    /* Not every parallel file system has locks; the directory has one. */
+    H5Pset_file_locking(access, false, true);
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     bool good = file >= 0;
     if (good) {

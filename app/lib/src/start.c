@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -56,6 +57,26 @@ static int lock_directory(void) {
     if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return fail(MEND_APP_REFUSED, "another run uses the directory %s now: wait for its end, or name another directory", directory);
     return 0;
+}
+
+/* The program may change its directory. */
+static int settle_directory(void) {
+    char path[PATH_MAX];
+    if (!realpath(app.settings.directory, path))
+        return fail(MEND_APP_SYSTEM, "the directory %s isn't seen by this rank (%s): name one that all ranks see (setting directory)", app.settings.directory, strerror(errno));
+    if (strlen(path) > TEXT - 64)
+        return fail(MEND_APP_INVALID, "the directory %s is too long: %d characters at most", path, TEXT - 64);
+    strcpy(app.settings.directory, path);
+    return 0;
+}
+
+/* A damaged checkpoint no longer counts when a run goes on from an older one: it would be kept in the older one's place. */
+static void set_aside(uint64_t checkpoint) {
+    char path[TEXT], manifest[TEXT + 32], aside[TEXT + 32];
+    store_path(path, app.settings.directory, checkpoint, -1);
+    snprintf(manifest, sizeof manifest, "%s/manifest", path);
+    snprintf(aside, sizeof aside, "%s/manifest.damaged", path);
+    rename(manifest, aside);
 }
 
 /* Whether this rank's part of a proposed checkpoint is whole. `why` tells otherwise. */
@@ -119,10 +140,11 @@ static uint64_t candidate(uint64_t below, uint64_t *largest) {
 
 static int choose(void) {
     struct proposal p = {.checkpoint = UINT64_MAX};
-    bool passed_over = false;
+    enum { MOST = 64 };
+    uint64_t damaged[MOST];
+    size_t passed_over = 0;
     for (;;) {
         char why[TEXT] = "";
-        uint64_t tried = p.checkpoint;
         if (app.transport.rank == 0)
             p.checkpoint = candidate(p.checkpoint, &p.largest);
         int done = agree_on(&p);
@@ -134,18 +156,20 @@ static int choose(void) {
             app.number_offset = (int64_t)p.largest;
             return 0;
         }
-        (void)tried;
         bool good = whole(p.checkpoint, why);
         if (!good)
             fail(MEND_APP_DAMAGED, "checkpoint %" PRIu64 " can't be used: %s", p.checkpoint, why);
         if (all_say(good))
             break;
         saved_clear();
-        passed_over = true;
+        if (passed_over < MOST)
+            damaged[passed_over++] = p.checkpoint;
     }
     const struct table *t = app.saved.own;
     if (strcmp(app.program, t->program) != 0)
         return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one", p.checkpoint, t->program, app.program);
+    for (size_t i = 0; i < passed_over && app.transport.rank == 0; i++)
+        set_aside(damaged[i]);
     if (passed_over && app.transport.rank == 0)
         note("checkpoint %" PRIu64 " is used instead: it is older, and whole", p.checkpoint);
     app.number_offset = (int64_t)p.largest - (int64_t)t->call;
@@ -171,7 +195,11 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     if (!all_say(done == 0))
         return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
     app.started = true;
-    done = choose();
+    done = settle_directory();
+    if (all_say(done == 0))
+        done = choose();
+    else if (done == 0)
+        done = MEND_APP_REFUSED;
     char error[TEXT];
     if (done == 0 && (done = requests_start(&app.settings, error)) != 0)
         fail(done, "%s", error);

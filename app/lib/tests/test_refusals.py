@@ -79,7 +79,7 @@ class Changed(InDirectory):
 
     def test_settings(self):
         for setting, word in (({"interval": "soon"}, "a number of seconds is needed"), ({"keep": "0"}, "at least 1"), ({"compress": "best"}, "none, deflate"),
-                              ({"restart": "9"}, "no checkpoint in checkpoints is whole"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
+                              ({"restart": "9"}, "/checkpoints is whole"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
                               ({"directory": "/proc/nowhere"}, "can't be"), ({"config": "absent.conf"}, "can't be read")):
             with self.subTest(**setting):
                 code, output = self.python(restore(), **{"restart": "newest", **setting})
@@ -146,6 +146,16 @@ class Damaged(InDirectory):
         self.assertIn("isn't there, or truncated", output)
         self.assertEqual(self.line(output, "heat digest"), self.expected)
 
+    def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(self):
+        self.damage("checkpoint-000040/rank-00001.h5", lambda data: data[:-1])
+        code, _ = run(2, [program("heat"), "3000", "60", "-K", "41"], self.directory, calls=20)
+        self.assertNotEqual(code, 0)
+        self.assertEqual(len(self.checkpoints()), 2)
+        self.damage(f"checkpoint-{self.checkpoints()[-1]:06}/rank-00000.h5", lambda data: data[:-1])
+        output = self.good(run(2, [program("heat"), "3000", "60"], self.directory))
+        self.assertIn("goes on at step 19", output)
+        self.assertEqual(self.line(output, "heat digest"), self.expected)
+
     def test_every_part_of_a_file_is_watched(self):
         """Bits all over a file: each is noticed, or says nothing (what HDF5 doesn't use)."""
         name = "checkpoint-000040/rank-00001.h5"
@@ -164,7 +174,7 @@ class Damaged(InDirectory):
             self.damage(f"{name}/manifest", lambda data: data[:-1])
         code, output = run(2, [program("heat"), "3000", "60"], self.directory)
         self.assertNotEqual(code, 0)
-        self.assertIn("no checkpoint in checkpoints is whole: set restart = none to start anew", output)
+        self.assertRegex(output, "no checkpoint in .*/checkpoints is whole: set restart = none to start anew")
         self.assertNotIn("heat digest", output)
 
     def test_private_variables_want_the_same_number_of_ranks(self):

@@ -155,6 +155,7 @@ if [ "${1:-}" = app ]; then
   want /usr/include/xxhash.h libxxhash-dev
   want h5dump hdf5-tools
   want mpif90.mpich mpich libmpich-dev gfortran
+  want mpicc.openmpi openmpi-bin libopenmpi-dev
   if [ ${#absent[@]} -gt 0 ]; then
     install=(apt-get install --yes --no-install-recommends "${absent[@]}")
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then

@@ -1,13 +1,16 @@
 """The agreement: every order of events by explore.c, and real ranks with real requests."""
 
 import os
+import random
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
-from programs import OUT, InDirectory, program, run, start
+from programs import OUT, ROOT, InDirectory, program, run, start
 
 PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
 
@@ -20,6 +23,37 @@ class Explored(unittest.TestCase):
                 done = subprocess.run([explore, *arguments.split()], capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertRegex(done.stdout, r"explored \d\d+ states")
+
+
+# What keeps the agreement safe, and what shows that it is missing: text of src/agree.c, its replacement, arguments of explore.
+SAFEGUARDS = (
+    ("if (!a->all_joined) {", "if (0) {", "2 5 s"),
+    ("if (a->frontier >= call)", "if (0)", "2 5 s"),
+    ("put(out, AGREE_ROOT, of_rank(a, AGREE_LEFT, call));", "", "3 3 s"),
+    ("if (a->state == AGREE_HOLDING && a->frontier >= a->call) {", "if (0) {", "3 4 s"),
+    ("if (under_way && !r->members[rank].reported)", "if (0)", "2 5 su"),
+    ("if (!r->members[i].reported) {", "if (0) {", "2 5 s"),
+)
+
+
+class Safeguards(unittest.TestCase):
+    def test_each_one_missing_is_noticed(self):
+        with open(os.path.join(ROOT, "app", "lib", "src", "agree.c"), encoding="utf-8") as file:
+            source = file.read()
+        with tempfile.TemporaryDirectory() as directory:
+            os.mkdir(os.path.join(directory, "src"))
+            os.mkdir(os.path.join(directory, "tests"))
+            shutil.copy(os.path.join(ROOT, "app", "lib", "src", "agree.h"), os.path.join(directory, "src"))
+            shutil.copy(os.path.join(ROOT, "app", "lib", "tests", "explore.c"), os.path.join(directory, "tests"))
+            for safeguard, without, arguments in SAFEGUARDS:
+                with self.subTest(safeguard):
+                    self.assertEqual(source.count(safeguard), 1)
+                    with open(os.path.join(directory, "src", "agree.c"), "w", encoding="utf-8") as file:
+                        file.write(source.replace(safeguard, without))
+                    subprocess.run(["gcc", "-std=c17", "-w", "-O2", "tests/explore.c", "src/agree.c", "-o", "explore"], cwd=directory, check=True)
+                    done = subprocess.run([os.path.join(directory, "explore"), *arguments.split()], capture_output=True, text=True, check=False)
+                    self.assertEqual(done.returncode, 1, done.stdout)
+                    self.assertIn("explore: ", done.stderr)
 
 
 class Ranks(InDirectory):
@@ -83,6 +117,27 @@ class Ranks(InDirectory):
             calls.setdefault(rank, []).append(call)
         self.assertEqual(calls["0"], calls["1"])
         self.assertEqual(calls["0"], calls["2"])
+
+    def test_many_requests_at_random_moments(self):
+        random.seed(int(os.environ.get("MEND_TEST_SEED", "1")))
+        for settings in ({"behind": "yes", "incremental": "yes"}, {"calls": 37}):
+            process = start(3, [program("loops"), "1500", "1000"], self.directory, watch_seconds=0.01, **settings)
+
+            def ask():
+                for _ in range(4):
+                    time.sleep(0.05 + random.random() / 4)
+                    with open(self.path("checkpoints", "request"), "w", encoding="utf-8"):
+                        os.utime(self.path("checkpoints", "request"), (time.time(), time.time() + 2 * _))
+
+            output = self.ask(process, ask)
+            calls = {}
+            for rank, call in self.taken(output):
+                calls.setdefault(rank, []).append(call)
+            self.assertGreaterEqual(len(calls["0"]), 2, output)
+            self.assertEqual(calls["0"], calls["1"], output)
+            self.assertEqual(calls["0"], calls["2"], output)
+            self.assertNotIn("no checkpoint", output)
+            shutil.rmtree(self.path("checkpoints"))
 
     def test_unequal_loops_cancel_everywhere_and_say_so(self):
         output = self.good(run(3, [program("loops"), "300", "2000", "uneven", "-r", "20"], self.directory, hold_seconds=0.3, join_seconds=3))

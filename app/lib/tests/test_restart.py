@@ -81,6 +81,36 @@ class Languages(InDirectory):
             self.assertEqual(self.line(output, "plate digest"), expected)
 
 
+class Elsewhere(InDirectory):
+    def goes_on_with(self, library):
+        heat = program(f"heat.{library}")
+        self.assertNotEqual(run(3, [program("heat"), "997", "60", "-k", "47"], self.directory, calls=20)[0], 0)
+        output = self.good(run(2, [heat, "997", "60"], self.directory, shutil.which(f"mpiexec.{library}"), calls=20))
+        self.assertIn("heat: goes on at step 39", output)
+        expected = self.good(run(1, [program("heat"), "997", "60"], self.directory, restart="none"))
+        self.assertEqual(self.line(output, "heat digest"), self.line(expected, "heat digest"))
+
+    def test_another_release_of_mpich(self):
+        self.goes_on_with("mpich")
+
+    def test_open_mpi(self):
+        self.goes_on_with("openmpi")
+
+    def test_a_program_that_changes_its_directory(self):
+        script = """
+import os, mend_app
+with mend_app.Session() as session:
+    state = session.scalars(step=3)
+    os.chdir("/")
+    session.request()
+    for _ in range(3):
+        session.checkpoint()
+    print("step", state.step, session.newest > 0)
+"""
+        self.assertIn("step 3 True", self.good(self.python(script)))
+        self.assertIn("step 3 True", self.good(self.python(script.replace("step=3", "step=0"), restart="newest")))
+
+
 class Symbols(InDirectory):
     def test_only_the_library_s_own_are_seen(self):
         from programs import OUT

@@ -90,7 +90,8 @@ int elements_convert(hid_t file_type, int type, uint64_t elements, void *data, c
     }
     /* In pieces that stay in the cache. What is converted lies at the end of the larger room, so from there when it grows. */
     enum { PIECE = 4096 };
-    unsigned char *bytes = data, *before = must_alloc(PIECE * larger), *after = must_alloc(PIECE * larger), *back = must_alloc(PIECE * larger);
+    unsigned char *bytes = data, *before = must_alloc(PIECE * larger), *after = must_alloc(PIECE * larger), *back = must_alloc(PIECE * larger),
+                  *background = must_alloc(PIECE * larger); /* Compounds are converted through it. */
     bool grows = in_memory > in_file;
     uint64_t pieces = (elements + PIECE - 1) / PIECE;
     for (uint64_t n = 0; n < pieces && done == 0; n++) {
@@ -98,13 +99,13 @@ int elements_convert(hid_t file_type, int type, uint64_t elements, void *data, c
         memcpy(before, bytes + first * in_file, count * in_file);
         clear_padding(file_type, count, before);
         memcpy(after, before, count * in_file);
-        if (H5Tconvert(file_type, memory_type, count, after, NULL, H5P_DEFAULT) < 0) {
+        if (H5Tconvert(file_type, memory_type, count, after, background, H5P_DEFAULT) < 0) {
             snprintf(error, TEXT, "HDF5 can't convert to %s", element_name(type));
             done = MEND_APP_SYSTEM;
             break;
         }
         memcpy(back, after, count * in_memory);
-        if (H5Tconvert(memory_type, file_type, count, back, NULL, H5P_DEFAULT) < 0) {
+        if (H5Tconvert(memory_type, file_type, count, back, background, H5P_DEFAULT) < 0) {
             snprintf(error, TEXT, "HDF5 can't convert from %s", element_name(type));
             done = MEND_APP_SYSTEM;
             break;
@@ -121,6 +122,7 @@ int elements_convert(hid_t file_type, int type, uint64_t elements, void *data, c
     free(before);
     free(after);
     free(back);
+    free(background);
     H5Tclose(memory_type);
     return done;
 }

@@ -40,18 +40,18 @@ static bool same_distribution(const struct variable *v, const struct block *b) {
 
 /* The block that holds the data, and from which of its elements on. */
 static int read_own(const struct variable *v, const struct block *b, uint64_t number, char error[TEXT]) {
-    int type = v->type == MEND_APP_POINTER ? 0 : v->type;
-    void *into = v->type == MEND_APP_POINTER ? (void *)v->pending : v->address;
+    bool pointers = v->type == MEND_APP_POINTER;
+    void *into = pointers ? (void *)v->pending : v->address;
     if (b->alias < 0)
-        return block_read(app.saved.own_path, b, number, type, into, error);
+        return block_read(app.saved.own_path, b, number, v->type, into, error);
     const struct block *owner = &app.saved.own->blocks[b->alias];
-    uint64_t size = type ? element_size(type) : 16, larger = owner->size > size ? owner->size : size;
+    uint64_t size = pointers ? 16 : element_size(v->type), larger = owner->size > size ? owner->size : size;
     if (owner->alias >= 0 || b->offset > owner->elements || b->elements > owner->elements - b->offset) {
         snprintf(error, TEXT, "alias `%.200s` is of nothing", b->name);
         return MEND_APP_DAMAGED;
     }
     unsigned char *whole = must_alloc(owner->elements * larger);
-    int done = block_read(app.saved.own_path, owner, (uint64_t)b->alias, type, whole, error);
+    int done = block_read(app.saved.own_path, owner, (uint64_t)b->alias, v->type, whole, error);
     if (done == 0)
         memcpy(into, whole + b->offset * size, b->elements * size);
     free(whole);

@@ -37,10 +37,10 @@
 
 /* ---- settings ---- */
 struct settings {
-    char directory[TEXT], watch[TEXT], restart[64], signal[16], compress[16], on_error[16];
+    char directory[TEXT], watch[TEXT], restart[64], signal[16], compress[16], on_error[16], verify[16];
     double interval, watch_seconds, join_seconds, hold_seconds;
     uint64_t calls, keep, full_every;
-    bool incremental, behind, verify, shuffle, quiet;
+    bool incremental, behind, shuffle, quiet;
 };
 int settings_read(struct settings *s, const char *configuration);
 
@@ -104,8 +104,8 @@ int rank_file_write(const struct table *t, const char *path, const struct settin
 struct table *rank_file_load(const char *path, char error[TEXT]);
 /* Reads each byte of each block and compares hashes. */
 int rank_file_verify(const struct table *t, const char *path, char error[TEXT]);
-/* All elements of one block as they lie in the file (type of the file), or converted to this machine's `type`. */
-int block_read(const char *path, const struct block *b, uint64_t number, int type, void *into, char error[TEXT]);
+/* All elements of one block, converted to this machine's `type`. `verify`: compares the bytes of the file with the block's hash. */
+int block_read(const char *path, const struct block *b, uint64_t number, int type, void *into, bool verify, char error[TEXT]);
 /* Elements [first, first + count) of the flattened block's first dimension. */
 int block_read_rows(const char *path, const struct block *b, uint64_t number, int type, uint64_t first, uint64_t count, void *into, char error[TEXT]);
 void block_hash(struct block *b, const void *data);
@@ -204,6 +204,7 @@ struct saved_state {
     char own_path[TEXT];
     struct table **all; /* other numbers of ranks: every table, loaded when needed */
     bool same_ranks;
+    bool verify_values; /* not yet compared with their hashes */
 };
 struct app {
     bool started, stopped_on_error;
@@ -253,5 +254,6 @@ uint64_t where_hash(void);
 int safe_point_end(void);
 void safe_point_start(void);
 void saved_clear(void);
+void set_aside(uint64_t checkpoint);
 
 #endif

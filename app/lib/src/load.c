@@ -1,13 +1,14 @@
 /* Reads a rank's file: its table, whether all is as it was written, and the data of single blocks. Files may be truncated or edited: counts and
  * lengths are checked before they are used. The manifest's digest decides. */
-#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "internal.h"
 
-enum { MOST_BLOCKS = 1 << 24, VERIFY_BYTES = 1 << 18 };
+enum { MOST_BLOCKS = 1 << 24, PIECE_BYTES = 1 << 18 };
 
 static hid_t open_file(const char *path) {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -255,8 +256,8 @@ static hid_t open_block(hid_t file, uint64_t number) {
     return H5Dopen2(file, name, H5P_DEFAULT);
 }
 
-/* Rows of the first dimension of an open block; a scalar has one. `type` 0: as it is in the file. */
-static int read_rows(hid_t dataset, const struct block *b, int type, uint64_t first, uint64_t count, void *into, char error[TEXT]) {
+/* Rows of the first dimension of an open block; a scalar has one. `type` 0: as it is in the file. `stream`, or NULL, takes the bytes of the file. */
+static int read_rows(hid_t dataset, const struct block *b, int type, uint64_t first, uint64_t count, void *into, struct stream *stream, char error[TEXT]) {
     uint64_t row = b->dimensions && b->dimension[0].extent ? b->elements / b->dimension[0].extent : 1, elements = count * row;
     hid_t in_file = H5Dget_type(dataset), wanted = type ? element_memory_type(type) : H5Tcopy(in_file), space = H5Dget_space(dataset);
     hsize_t at[MEND_APP_DIMENSIONS] = {first}, extents[MEND_APP_DIMENSIONS] = {count}, length = elements;
@@ -272,10 +273,14 @@ static int read_rows(hid_t dataset, const struct block *b, int type, uint64_t fi
         done = 0;
     } else if (good && (same || H5Tget_size(in_file) <= H5Tget_size(wanted))) {
         good = H5Dread(dataset, same ? wanted : in_file, memory, space, H5P_DEFAULT, into) >= 0;
+        if (good && stream)
+            hash_more(stream, into, elements * H5Tget_size(in_file));
         done = good ? (same ? 0 : elements_convert(in_file, type, elements, into, error)) : MEND_APP_DAMAGED;
     } else if (good) {
         void *larger = must_alloc(elements * H5Tget_size(in_file));
         good = H5Dread(dataset, in_file, memory, space, H5P_DEFAULT, larger) >= 0;
+        if (good && stream)
+            hash_more(stream, larger, elements * H5Tget_size(in_file));
         done = good ? elements_convert(in_file, type, elements, larger, error) : MEND_APP_DAMAGED;
         if (done == 0)
             memcpy(into, larger, elements * H5Tget_size(wanted));
@@ -300,7 +305,7 @@ int block_read_rows(const char *path, const struct block *b, uint64_t number, in
     hdf5_lock();
     hid_t file = open_file(path), dataset = file >= 0 ? open_block(file, number) : H5I_INVALID_HID;
     if (dataset >= 0 && space_agrees(dataset, b))
-        done = read_rows(dataset, b, type, first, count, into, error);
+        done = read_rows(dataset, b, type, first, count, into, NULL, error);
     if (done == MEND_APP_DAMAGED)
         unreadable(path, b, error);
     if (dataset >= 0)
@@ -311,31 +316,94 @@ int block_read_rows(const char *path, const struct block *b, uint64_t number, in
     return done;
 }
 
-int block_read(const char *path, const struct block *b, uint64_t number, int type, void *into, char error[TEXT]) {
-    return block_read_rows(path, b, number, type, 0, b->dimensions ? b->dimension[0].extent : 1, into, error);
+/* Bytes of a block that lie in one piece in a file are read past HDF5, in pieces that are hashed while they are in the processor's cache: into memory, or with `into`
+ * NULL only to be hashed. False: they don't, or can't be read. */
+static bool read_directly(hid_t dataset, const struct block *b, unsigned char *into, struct stream *stream) {
+    haddr_t offset = H5Dget_offset(dataset);
+    char file[2 * TEXT];
+    uint64_t bytes = b->elements * b->size;
+    if (offset == HADDR_UNDEF || H5Fget_name(dataset, file, sizeof file) <= 0)
+        return false;
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    void *scratch = into ? NULL : must_alloc(PIECE_BYTES);
+    uint64_t done = 0;
+    while (done < bytes) {
+        uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        void *to = into ? into + done : scratch;
+        ssize_t got = pread(fd, to, piece, (off_t)(offset + done));
+        if (got <= 0)
+            break;
+        hash_more(stream, to, (size_t)got);
+        done += (uint64_t)got;
+    }
+    close(fd);
+    free(scratch);
+    return done == bytes;
 }
 
-/* In pieces that stay in the processor's cache: with them verification costs little beside the read that follows. */
-static int verify_block(hid_t dataset, const struct block *b, const char *path, char error[TEXT]) {
-    uint64_t rows = b->dimensions ? b->dimension[0].extent : 1, bytes = b->elements * b->size, row = rows ? bytes / rows : 0;
-    uint64_t step = row && row < VERIFY_BYTES ? VERIFY_BYTES / row : 1, hash[2];
-    step = step > rows ? rows : step;
-    void *piece = must_alloc(step * row);
-    struct stream *stream = hash_start();
-    int done = 0;
-    for (uint64_t first = 0; first < rows && done == 0; first += step) {
-        uint64_t count = rows - first < step ? rows - first : step;
-        done = read_rows(dataset, b, 0, first, count, piece, error);
-        hash_more(stream, piece, count * row);
-    }
+static int compare_hash(struct stream *stream, const struct block *b, const char *path, char error[TEXT]) {
+    uint64_t hash[2];
     hash_end(stream, hash);
-    free(piece);
-    if (done != 0)
-        return unreadable(path, b, error);
     if (hash[0] == b->hash[0] && hash[1] == b->hash[1])
         return 0;
     snprintf(error, TEXT, "%.600s: `%.200s` isn't what was written: its hash differs", path, b->name);
     return MEND_APP_DAMAGED;
+}
+
+int block_read(const char *path, const struct block *b, uint64_t number, int type, void *into, bool verify, char error[TEXT]) {
+    uint64_t rows = b->dimensions ? b->dimension[0].extent : 1;
+    if (!verify)
+        return block_read_rows(path, b, number, type, 0, rows, into, error);
+    hdf5_lock();
+    hid_t file = open_file(path), dataset = file >= 0 ? open_block(file, number) : H5I_INVALID_HID;
+    struct stream *stream = hash_start();
+    int done = MEND_APP_DAMAGED;
+    if (dataset >= 0 && space_agrees(dataset, b)) {
+        hid_t in_file = H5Dget_type(dataset), wanted = element_memory_type(type);
+        bool same = H5Tequal(in_file, wanted) > 0;
+        H5Tclose(wanted);
+        H5Tclose(in_file);
+        if (same && read_directly(dataset, b, into, stream)) {
+            done = 0;
+        } else {
+            uint64_t ignored[2];
+            hash_end(stream, ignored);
+            stream = hash_start();
+            done = read_rows(dataset, b, type, 0, rows, into, stream, error);
+        }
+    }
+    if (done == MEND_APP_DAMAGED)
+        unreadable(path, b, error);
+    int compared = compare_hash(stream, b, path, done ? (char[TEXT]){0} : error);
+    if (dataset >= 0)
+        H5Dclose(dataset);
+    if (file >= 0)
+        H5Fclose(file);
+    hdf5_unlock();
+    return done ? done : compared;
+}
+
+static int verify_block(hid_t dataset, const struct block *b, const char *path, char error[TEXT]) {
+    uint64_t rows = b->dimensions ? b->dimension[0].extent : 1, bytes = b->elements * b->size, row = rows ? bytes / rows : 0, ignored[2];
+    uint64_t step = row && row < PIECE_BYTES ? PIECE_BYTES / row : 1;
+    step = step > rows ? rows : step;
+    struct stream *stream = hash_start();
+    if (read_directly(dataset, b, NULL, stream))
+        return compare_hash(stream, b, path, error);
+    hash_end(stream, ignored);
+    stream = hash_start();
+    void *piece = must_alloc(step * row);
+    int done = 0;
+    for (uint64_t first = 0; first < rows && done == 0; first += step)
+        done = read_rows(dataset, b, 0, first, rows - first < step ? rows - first : step, piece, stream, error);
+    free(piece);
+    if (done != 0) {
+        hash_end(stream, ignored);
+        return unreadable(path, b, error);
+    }
+    return compare_hash(stream, b, path, error);
 }
 
 int rank_file_verify(const struct table *t, const char *path, char error[TEXT]) {

@@ -43,7 +43,7 @@ static int read_own(const struct variable *v, const struct block *b, uint64_t nu
     bool pointers = v->type == MEND_APP_POINTER;
     void *into = pointers ? (void *)v->pending : v->address;
     if (b->alias < 0)
-        return block_read(app.saved.own_path, b, number, v->type, into, error);
+        return block_read(app.saved.own_path, b, number, v->type, into, app.saved.verify_values, error);
     const struct block *owner = &app.saved.own->blocks[b->alias];
     uint64_t size = pointers ? 16 : element_size(v->type), larger = owner->size > size ? owner->size : size;
     if (owner->alias >= 0 || b->offset > owner->elements || b->elements > owner->elements - b->offset) {
@@ -51,7 +51,7 @@ static int read_own(const struct variable *v, const struct block *b, uint64_t nu
         return MEND_APP_DAMAGED;
     }
     unsigned char *whole = must_alloc(owner->elements * larger);
-    int done = block_read(app.saved.own_path, owner, (uint64_t)b->alias, v->type, whole, error);
+    int done = block_read(app.saved.own_path, owner, (uint64_t)b->alias, v->type, whole, app.saved.verify_values, error);
     if (done == 0)
         memcpy(into, whole + b->offset * size, b->elements * size);
     free(whole);
@@ -92,6 +92,10 @@ int restore_variable(struct variable *v) {
     if (v->type == MEND_APP_POINTER)
         v->pending = must_alloc(v->elements * 16);
     int done = v->elements ? read_own(v, b, (uint64_t)(b - t->blocks), error) : 0;
+    if (done == MEND_APP_DAMAGED) {
+        set_aside(t->checkpoint);
+        return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " is set aside: start the program again, and an older one is used", v->name, where, error, t->checkpoint);
+    }
     if (done)
         return fail_restore(done, "`%s`%s: %s", v->name, where, error);
     v->restored = true;

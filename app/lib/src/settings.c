@@ -30,7 +30,7 @@ static const struct setting {
     ENTRY(full_every, COUNT, "8", "of so many incremental checkpoints one is full"),
     ENTRY(compress, TEXT_VALUE, "none", "none, deflate, deflate:1 to deflate:9, zstd, lz4 (the last two by plug-ins that HDF5_PLUGIN_PATH finds)"),
     ENTRY(shuffle, SWITCH, "yes", "bytes of equal weight stand together before they are compressed"),
-    ENTRY(verify, SWITCH, "yes", "every byte is compared with its hash before a restart; no: only what the files say of themselves"),
+    ENTRY(verify, TEXT_VALUE, "start", "start: all bytes are compared with their hashes before any value is restored, and an older checkpoint is used if need be; values: when a value is restored, which is faster; no: not at all"),
     ENTRY(on_error, TEXT_VALUE, "stop", "stop: a restore that fails ends the program; return: it returns an error"),
     ENTRY(quiet, SWITCH, "no", "yes: standard error tells of errors only"),
 };
@@ -129,6 +129,8 @@ static int check(const struct settings *s) {
         return fail(MEND_APP_INVALID, "compress = %s: none, deflate, deflate:1 to deflate:9, zstd or lz4", c);
     if (strcmp(s->signal, "none") && strcmp(s->signal, "USR1") && strcmp(s->signal, "USR2"))
         return fail(MEND_APP_INVALID, "signal = %s: none, USR1 or USR2", s->signal);
+    if (strcmp(s->verify, "start") && strcmp(s->verify, "values") && strcmp(s->verify, "no"))
+        return fail(MEND_APP_INVALID, "verify = %s: start, values or no", s->verify);
     if (strcmp(s->on_error, "stop") && strcmp(s->on_error, "return"))
         return fail(MEND_APP_INVALID, "on_error = %s: stop or return", s->on_error);
     char *end;

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import unittest
 
+import h5py
+
 from programs import PYTHON, InDirectory, program, run, skip
 
 SAVE = """
@@ -153,6 +155,19 @@ class Damaged(InDirectory):
         self.assertEqual(len(self.checkpoints()), 2)
         self.damage(f"checkpoint-{self.checkpoints()[-1]:06}/rank-00000.h5", lambda data: data[:-1])
         output = self.good(run(2, [program("heat"), "3000", "60"], self.directory))
+        self.assertIn("goes on at step 19", output)
+        self.assertEqual(self.line(output, "heat digest"), self.expected)
+
+    def test_values_compared_when_they_are_restored(self):
+        name = self.path("checkpoints", "checkpoint-000040", "rank-00001.h5")
+        with h5py.File(name) as file:
+            offset = file["Context/main()/u"].id.get_offset()
+        self.damage("checkpoint-000040/rank-00001.h5", lambda data: data[: offset + 100] + bytes([data[offset + 100] ^ 1]) + data[offset + 101:])
+        code, output = run(2, [program("heat"), "3000", "60"], self.directory, verify="values")
+        self.assertNotEqual(code, 0)
+        self.assertIn("`u` in context main: ", output)
+        self.assertIn("Checkpoint 40 is set aside: start the program again, and an older one is used", output)
+        output = self.good(run(2, [program("heat"), "3000", "60"], self.directory, verify="values"))
         self.assertIn("goes on at step 19", output)
         self.assertEqual(self.line(output, "heat digest"), self.expected)
 

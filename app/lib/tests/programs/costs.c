@@ -27,8 +27,11 @@ static double end(double since) {
     return slowest;
 }
 
+/* In large pages, as NumPy's. */
 static void *fresh(size_t bytes) {
-    return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
 }
 
 static double plain_write(const void *data, size_t bytes) {

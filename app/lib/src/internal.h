@@ -4,6 +4,7 @@
  *   snapshot.c    the registry as a table of one rank's file, with copies of what may change behind
  *   table.c       that table: its text and digest, its memory
  *   rank_file.c   the table as an HDF5 file
+ *   seal.c        what of a file must be whole before HDF5 parses it
  *   load.c        the table from an HDF5 file, and whether all of its bytes are whole
  *   restore.c     values of one variable from files: same rank
  *   spread.c      values of an array from other ranks' files, by global index
@@ -63,10 +64,15 @@ struct block {
     bool zero;           /* nothing but zero bytes */
     uint64_t held_by;    /* checkpoint whose file holds the data */
     uint64_t held_as;    /* its number in that file */
+    uint64_t at;             /* offset of its data in the file, where they are in one piece and large; else 0 */
     const void *data;    /* to be written: the program's memory, or `copy` */
     void *copy;          /* owned */
 };
 enum { WHOSE_SPREAD = 2 };
+/* A checkpoint whose files are linked to, and the hash of this rank's seal there. */
+struct ancestor {
+    uint64_t checkpoint, digest[2];
+};
 struct saved_context {
     char *path;
     uint64_t entered;
@@ -86,6 +92,9 @@ struct table {
     struct block *blocks;
     struct saved_context *contexts;
     struct saved_file *files;
+    uint64_t digest[2]; /* hash of the file's seal, when it is written */
+    size_t ancestors_count;
+    struct ancestor *ancestors;
 };
 struct table *table_new(void);
 struct block *table_block(struct table *t);
@@ -100,7 +109,7 @@ void hdf5_lock(void);
 void hdf5_unlock(void);
 void hdf5_message(char into[TEXT]);
 /* Writes and makes durable. Thread-safe; errors as text. */
-int rank_file_write(const struct table *t, const char *path, const struct settings *s, uint64_t *bytes, char error[TEXT]);
+int rank_file_write(struct table *t, const char *path, const struct settings *s, uint64_t *bytes, char error[TEXT]);
 struct table *rank_file_load(const char *path, char error[TEXT]);
 /* Reads each byte of each block and compares hashes. */
 int rank_file_verify(const struct table *t, const char *path, char error[TEXT]);
@@ -115,6 +124,13 @@ void hash128(const void *data, size_t bytes, uint64_t into[2]);
 struct stream *hash_start(void);
 void hash_more(struct stream *stream, const void *data, size_t bytes);
 void hash_end(struct stream *stream, uint64_t into[2]);
+
+/* ---- seals ---- */
+void seal_path(char into[TEXT], const char *path);
+/* Beside a file that is closed; sets t->digest. */
+int seal_write(struct table *t, const char *path, char error[TEXT]);
+/* Whether all that HDF5 would parse is as it was written, in the file and in those that it links to; gives the hash of its table. */
+int seal_check(const char *path, const uint64_t digest[2], const char *directory, uint32_t rank, uint64_t table[2], char error[TEXT]);
 
 /* ---- elements ---- */
 uint64_t element_size(int type);

@@ -23,7 +23,7 @@
 
 #include "internal.h"
 
-enum { CHUNK_BYTES = 1 << 20, COMPACT_BYTES = 1024, ZSTD_FILTER = 32015, LZ4_FILTER = 32004 };
+enum { CHUNK_BYTES = 1 << 20, COMPACT_BYTES = 1024, SEALED_BYTES = 1 << 16, ZSTD_FILTER = 32015, LZ4_FILTER = 32004 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -342,6 +342,10 @@ static bool write_block(hid_t blocks, const struct table *t, size_t number, cons
         good = write_chunks(dataset, b, type, filtered);
     else if (good && data)
         good = H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, b->data) >= 0;
+    if (good && data && !chunked && bytes >= SEALED_BYTES) {
+        haddr_t at = H5Dget_offset(dataset);
+        b->at = at == HADDR_UNDEF ? 0 : at;
+    }
     if (dataset >= 0)
         good = H5Dclose(dataset) >= 0 && good;
     H5Sclose(space);
@@ -368,7 +372,7 @@ static bool make_durable(const char *path, uint64_t *bytes) {
     return sync_directory(directory) == 0;
 }
 
-int rank_file_write(const struct table *t, const char *path, const struct settings *s, uint64_t *bytes, char error[TEXT]) {
+int rank_file_write(struct table *t, const char *path, const struct settings *s, uint64_t *bytes, char error[TEXT]) {
     error[0] = 0;
     hdf5_lock();
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
@@ -408,11 +412,17 @@ int rank_file_write(const struct table *t, const char *path, const struct settin
     }
     H5Pclose(access);
     hdf5_unlock();
+    if (good)
+        good = seal_write(t, path, error) == 0;
     if (good && !make_durable(path, bytes)) {
         good = false;
         snprintf(error, TEXT, "%.900s can't be made durable: %s", path, strerror(errno));
     }
-    if (!good)
+    if (!good) {
+        char seal[TEXT];
+        seal_path(seal, path);
+        unlink(seal);
         unlink(path);
+    }
     return good ? 0 : MEND_APP_SYSTEM;
 }

@@ -63,6 +63,8 @@ static void root_hears(const struct agree_message *m) {
 /* The checkpoint that is being taken doesn't count. */
 static void drop_file(void) {
     char path[TEXT];
+    seal_path(path, app.writing.path);
+    unlink(path);
     unlink(app.writing.path);
     store_path(path, app.settings.directory, app.taking, -1);
     rmdir(path);
@@ -162,7 +164,7 @@ static void report_when_written(void) {
     outcome.where = hash64(w->table->where, strlen(w->table->where), 0);
     outcome.replicas = replicas;
     outcome.needs = (uint32_t)(w->table->checkpoint - oldest);
-    table_digest(w->table, outcome.digest);
+    memcpy(outcome.digest, w->table->digest, sizeof outcome.digest);
     for (size_t i = 0; i < w->table->blocks_count; i++) {
         free(w->table->blocks[i].copy);
         w->table->blocks[i].copy = NULL;

@@ -150,6 +150,29 @@ static void link_unchanged(struct block *b) {
     b->held_as = before->held_as;
 }
 
+static void add_ancestor(struct table *t, uint64_t checkpoint) {
+    for (size_t i = 0; i < t->ancestors_count; i++)
+        if (t->ancestors[i].checkpoint == checkpoint)
+            return;
+    struct ancestor a = {.checkpoint = checkpoint};
+    if (app.base->checkpoint == checkpoint)
+        memcpy(a.digest, app.base->digest, sizeof a.digest);
+    for (size_t i = 0; i < app.base->ancestors_count; i++)
+        if (app.base->ancestors[i].checkpoint == checkpoint)
+            a = app.base->ancestors[i];
+    t->ancestors[t->ancestors_count++] = a;
+}
+
+/* The checkpoints that hold what is unchanged. */
+static void list_ancestors(struct table *t) {
+    if (!app.base)
+        return;
+    t->ancestors = must_alloc((app.base->ancestors_count + 1) * sizeof *t->ancestors);
+    for (size_t i = 0; i < t->blocks_count; i++)
+        if (t->blocks[i].held_by != t->checkpoint)
+            add_ancestor(t, t->blocks[i].held_by);
+}
+
 static void describe(struct block *b, const struct variable *v) {
     b->context = context_path(v->context);
     b->name = must_copy(v->name);
@@ -251,8 +274,10 @@ struct table *snapshot_take(bool copy, char error[TEXT]) {
         }
     }
     free(spans);
-    if (good)
+    if (good) {
+        list_ancestors(t);
         return t;
+    }
     table_free(t);
     return NULL;
 }

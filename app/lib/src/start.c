@@ -91,20 +91,17 @@ static bool whole(uint64_t checkpoint, char why[TEXT]) {
     bool at_start = !s->verify_values && strcmp(app.settings.verify, "no") != 0;
     for (uint32_t i = rank % s->manifest.ranks; i < s->manifest.ranks; i += size) {
         char path[TEXT];
-        struct stat status;
-        uint64_t digest[2];
+        uint64_t sealed[2], digest[2];
         store_path(path, app.settings.directory, checkpoint, i);
-        if (stat(path, &status) != 0 || (uint64_t)status.st_size != s->manifest.bytes[i]) {
-            snprintf(why, TEXT, "%.800s isn't there, or truncated: %" PRIu64 " bytes were written", path, s->manifest.bytes[i]);
+        if (seal_check(path, s->manifest.digest[i], app.settings.directory, i, sealed, why) != 0)
             return false;
-        }
         struct table *t = rank_file_load(path, why);
         if (!t)
             return false;
         table_digest(t, digest);
-        bool good = digest[0] == s->manifest.digest[i][0] && digest[1] == s->manifest.digest[i][1];
+        bool good = digest[0] == sealed[0] && digest[1] == sealed[1];
         if (!good)
-            snprintf(why, TEXT, "%.900s isn't what was written: the manifest's digest differs", path);
+            snprintf(why, TEXT, "%.900s isn't what was written: its table differs from its seal's", path);
         good = good && (!at_start || rank_file_verify(t, path, why) == 0);
         if (good && i == rank % s->manifest.ranks) {
             s->own = t;

@@ -1,6 +1,7 @@
 /* Directories of checkpoints.
  *
  *   DIRECTORY/checkpoint-000007/rank-00003.h5    written first, and durable
+ *   DIRECTORY/checkpoint-000007/rank-00003.seal  what must be whole of it: seal.c
  *   DIRECTORY/checkpoint-000007/manifest         renamed into place last: with it the checkpoint counts
  *   DIRECTORY/ended                              the number of the newest checkpoint when a run ended well
  *

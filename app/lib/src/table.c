@@ -106,6 +106,7 @@ void table_free(struct table *t) {
     free(t->blocks);
     free(t->contexts);
     free(t->files);
+    free(t->ancestors);
     free(t->program);
     free(t->where);
     free(t->machine);

@@ -115,7 +115,8 @@ class Read(InDirectory):
         shutil.rmtree(self.path("moved", "checkpoint-000005"))
         code, output = run(0, [PYTHON, "-c", "import mend_app\nmend_app.Session(program='files')"], self.directory, restart="newest", directory="moved")
         self.assertEqual(code, 1)
-        self.assertIn("block 1 can't be read, or the file that it links to", output)
+        self.assertIn("checkpoint 8 can't be used: ", output)
+        self.assertIn("checkpoint-000005/rank-00000.seal isn't there, or isn't what was written", output)
 
     def test_filters(self):
         try:

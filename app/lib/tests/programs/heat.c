@@ -53,7 +53,7 @@ int main(int argc, char **argv) {
     int64_t start = cells * rank / ranks, count = cells * (rank + 1) / ranks - start;
     double *u = calloc(count + 2, sizeof *u), *next = calloc(count + 2, sizeof *next), *newest = u;
     mend_app_dimension rod = mend_app_block(cells, start, count, 1, 1), turns = mend_app_cyclic(cells, 3, rank, ranks);
-    int64_t *dealt = calloc(turns.extent + 1, sizeof *dealt);
+    uint64_t *dealt = calloc(turns.extent + 1, sizeof *dealt);
     /* Every rank has the cells with its number as remainder, backwards. */
     uint64_t listed_count = (cells - rank + ranks - 1) / ranks, *indices = calloc(listed_count + 1, sizeof *indices);
     float *listed = calloc(listed_count + 1, sizeof *listed);
@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
     mend_app_variable("step", &step, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
     mend_app_variable("total", &total, MEND_APP_DOUBLE, 0, NULL, MEND_APP_REPLICATED);
     mend_app_array("u", u, MEND_APP_DOUBLE, 1, &rod);
-    mend_app_array("dealt", dealt, MEND_APP_INT64, 1, &turns);
+    mend_app_array("dealt", dealt, MEND_APP_UINT64, 1, &turns);
     mend_app_array("listed", listed, MEND_APP_FLOAT, 1, &list);
     for (; step < steps; step++) {
         if (mend_app_checkpoint() == MEND_APP_RESTORED && rank == 0)
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
             next[i] = u[i] + 0.25 * (u[i - 1] - 2 * u[i] + u[i + 1]);
         memcpy(u + 1, next + 1, count * sizeof *u);
         for (uint64_t i = 0; i < turns.extent; i++)
-            dealt[i] = dealt[i] * 31 + step + (int64_t)((i / 3 * ranks + rank) * 3 + i % 3);
+            dealt[i] = dealt[i] * 31 + (uint64_t)step + ((i / 3 * ranks + rank) * 3 + i % 3);
         for (uint64_t i = 0; i < listed_count; i++)
             listed[i] = listed[i] * 0.5f + (float)indices[i];
         int64_t one = 1, all;

@@ -86,6 +86,9 @@ mend_app_dimension mend_app_list(uint64_t global, uint64_t count, const uint64_t
 int mend_app_init(const char *program, const char *configuration);
 /* Waits until all ranks are here and all is written. MPI must still run. */
 int mend_app_finalize(void);
+/* Ends the library on this rank alone, after an error: nobody is waited for, and what is being written doesn't count. The next run goes on from the newest
+ * checkpoint. */
+void mend_app_abandon(void);
 
 /* 1 from the start until a saved state is restored, else 0. */
 int mend_app_restarting(void);

@@ -362,9 +362,5 @@ int safe_point_end(void) {
         if (!app.all_finished)
             pause_between_looks(&looks);
     }
-    free(app.root_part);
-    app.root_part = NULL;
-    table_free(app.base);
-    app.base = NULL;
     return 0;
 }

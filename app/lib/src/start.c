@@ -232,17 +232,13 @@ static void free_contexts(struct context *c) {
     c->children = NULL;
 }
 
-EXPORT int mend_app_finalize(void) {
-    if (!app.started)
-        return fail(MEND_APP_INVALID, "mend_app_finalize: mend_app_init comes first");
-    bool unfinished = app.restarting;
-    safe_point_end();
+static void clear(void) {
     requests_stop();
     writing_stop();
-    if (unfinished)
-        fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
-    else if (app.transport.rank == 0 && app.newest)
-        store_mark_ended(app.settings.directory, app.newest);
+    free(app.root_part);
+    table_free(app.writing.table == app.offered ? NULL : app.writing.table);
+    table_free(app.offered);
+    table_free(app.base);
     while (app.current->parent)
         mend_app_leave();
     while (app.variables)
@@ -254,9 +250,27 @@ EXPORT int mend_app_finalize(void) {
     if (lock_fd >= 0)
         close(lock_fd);
     lock_fd = -1;
-    if (app.transport.end)
-        app.transport.end(app.transport.state);
     app.started = false;
     app.slow = true;
+}
+
+EXPORT int mend_app_finalize(void) {
+    if (!app.started)
+        return fail(MEND_APP_INVALID, "mend_app_finalize: mend_app_init comes first");
+    bool unfinished = app.restarting;
+    safe_point_end();
+    requests_stop();
+    if (unfinished)
+        fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
+    else if (app.transport.rank == 0 && app.newest)
+        store_mark_ended(app.settings.directory, app.newest);
+    clear();
+    if (app.transport.end)
+        app.transport.end(app.transport.state);
     return unfinished ? MEND_APP_REFUSED : MEND_APP_OK;
+}
+
+EXPORT void mend_app_abandon(void) {
+    if (app.started)
+        clear();
 }

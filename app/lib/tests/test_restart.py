@@ -111,6 +111,28 @@ with mend_app.Session() as session:
         self.assertIn("step 3 True", self.good(self.python(script.replace("step=3", "step=0"), restart="newest")))
 
 
+    def test_a_session_after_one_that_an_error_ended(self):
+        script = """
+import mend_app
+for attempt in (1, 2):
+    try:
+        with mend_app.Session() as session, session.context("main"):
+            state = session.scalars(step=0)
+            while state.step < 6:
+                session.checkpoint(now=not session.restarting)
+                state.step += 1
+                if attempt == 1 and state.step == 4:
+                    raise ValueError("as it happens")
+            print("attempt", attempt, "ends at", state.step, "newest", session.newest)
+    except ValueError as error:
+        print("raised", error)
+"""
+        output = self.good(self.python(script, behind="yes"))
+        self.assertIn("raised as it happens", output)
+        self.assertRegex(output, "checkpoint [34] of 1 ranks is restored")
+        self.assertIn("attempt 2 ends at 6", output)
+
+
 class Symbols(InDirectory):
     def test_only_the_library_s_own_are_seen(self):
         from programs import OUT

@@ -113,9 +113,12 @@ class Session:
         return self
 
     def __exit__(self, kind, error, trace):
-        # After an error the other ranks may never come to the end: they aren't waited for, and MPI's own end ends the job.
         if kind is None:
             self.close()
+        else:
+            # The other ranks may never come to the end.
+            _library.call("mend_app_abandon")
+            self._kept.clear()
 
     def close(self):
         """Waits until all ranks are here and all is written."""

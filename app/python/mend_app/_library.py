@@ -48,6 +48,7 @@ for _name, _result, _arguments in (
     ("mend_app_init", ctypes.c_int, [_text, _text]),
     ("mend_app_init_transport", ctypes.c_int, [ctypes.POINTER(TransportTable), _text, _text]),
     ("mend_app_finalize", ctypes.c_int, []),
+    ("mend_app_abandon", None, []),
     ("mend_app_restarting", ctypes.c_int, []),
     ("mend_app_newest", _number, []),
     ("mend_app_saved_shape", ctypes.c_int, [_text, ctypes.POINTER(_number)]),

@@ -14,7 +14,7 @@ RESTORER := crates/rank/restorer
 RESTORERS := mend-restorer mend-restorer-1 mend-restorer-2
 INSTALL := install -D -m 755
 
-.PHONY: help setup build demo test bench soak conformance fuzz lint clean install
+.PHONY: help setup build app demo test bench soak conformance fuzz lint clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,6 +33,9 @@ build: ## build Mend's parts into target/mend
 	@$(INSTALL) $(TARGET)/release/libmend_fi.so $(PARTS)/libmend-fi.so
 	@for name in $(RESTORERS); do $(INSTALL) $(TARGET)/restorer/release/$$name $(PARTS)/$$name; done
 	@git -c safe.directory='*' describe --always --dirty=+ --abbrev=12 > $(PARTS)/built-from 2>/dev/null || rm -f $(PARTS)/built-from
+
+app: ## build libmend-app (portable checkpoints) into target/app; needs cmake, zlib1g-dev, libxxhash-dev
+	@$(MAKE) --no-print-directory -C app/lib OUT=$(abspath target/app)
 
 demo: setup build ## the main job end to end: a LAMMPS rank moves, a node dies, the result stays the same
 	@./tests/demo/demo.py
@@ -53,15 +56,20 @@ bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs
 	@./benches/restart.py --record
 	@./benches/tracking.py --record
 	@./benches/rivals.py --record
+	@./tests/setup.sh app
+	@$(MAKE) --no-print-directory app
+	@./benches/app.py --record
 	@./benches/render.py
 
 soak: setup build ## all that is drawn by a seed, at length: messages, changes to memory, events, power failures, kill points, damages; about MINUTES (default 60; 0: all of it)
 	cargo build --release --locked --workspace --bin mend-powerloss
 	@./tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
-conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong (ten minutes)
+conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's tests, fi_pingpong; portable checkpoints on other machines (a quarter of an hour)
 	@./tests/setup.sh conformance
 	@./tests/lab/conformance.py
+	@./tests/setup.sh app
+	@./app/lib/tests/foreign.py
 
 fuzz: setup ## every fuzz target for SECONDS each (default 10)
 	@./fuzz/run.py --seconds $(SECONDS)

@@ -27,6 +27,7 @@ PAGES = {
     "restart": "Restarts",
     "tiers": "Restarts from the nodes' memory",
     "rivals": "Beside other checkpointers",
+    "app": "Portable checkpoints",
 }
 # Longer texts are remarks below the table.
 CELL = 120

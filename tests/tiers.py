@@ -6,6 +6,7 @@ is stands in docs/decisions/0035-where-each-test-runs.md.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ def clippy_steps():
 def house_steps():
     tests = [sys.executable, "-m", "unittest", "discover", "--start-directory", "tests/house", "--pattern", "*.py"]
     python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
-    names = Step([python, "-m", "pyflakes", "tests", "benches", "fuzz/run.py"], check=True)
+    names = Step([python, "-m", "pyflakes", "tests", "benches", "app", "fuzz/run.py"], check=True)
     dependencies = Step([sys.executable, "tests/dependencies.py"])
     # With the features that the whole workspace asks for: what it is built on is built for the tests as well.
     build = Step(["cargo", "build", "--release", "--locked", "--workspace", "--bin", "xtask"], check=True)
@@ -196,6 +197,22 @@ def fuzz_steps():
     return [Step([sys.executable, "fuzz/run.py", "--seconds", FUZZ_SECONDS])]
 
 
+# What libmend-app is built with.
+APP_NEEDS = (("cmake", "cmake"), ("/usr/include/zlib.h", "zlib1g-dev"), ("/usr/include/xxhash.h", "libxxhash-dev"))
+
+
+def app_steps():
+    """libmend-app, which needs nothing else of Mend. The first time HDF5 is built, which takes two minutes."""
+    subprocess.run([os.path.join(ROOT, "tests", "setup.sh"), "app"], stdin=subprocess.DEVNULL, check=False)
+    absent = [package for what, package in APP_NEEDS if not os.path.exists(what) and not shutil.which(what)]
+    if absent:
+        raise NotHere(f"not installed: {', '.join(absent)}")
+    python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
+    build = Step(["make", "--no-print-directory", "-C", "app/lib", "tests"], check=True)
+    seed = {"MEND_TEST_SEED": str(commit_seed())}
+    return [build, Step([AS_USER, python, "-m", "unittest", "discover", "--start-directory", "app/lib/tests"], environment=seed)]
+
+
 def readme_steps():
     return [as_user([sys.executable, "tests/readme/readme.py"])]
 
@@ -216,6 +233,7 @@ TIERS = [
     Tier("integrity", "power failures, failing disks, SIGKILL before any system call, damaged checkpoints", integrity_steps, 40, beside=True),
     Tier("events", "random checkpoints, migrations and restarts", event_steps, 60, beside=True),
     Tier("vm", "dirty tracking and jobs on an older kernel, in a virtual machine", vm_steps, 60, beside=True),
+    Tier("app", "libmend-app: portable checkpoints, in C, C++, Fortran and Python", app_steps, 15),
     Tier("readme", "the README's commands, executed", readme_steps, 15, beside=True),
     Tier("demo", "make demo's script, half as long", demo_steps, 20, beside=True),
 ]

@@ -1,0 +1,1 @@
+//! Names HDF5, so that cargo fetches its source: see Cargo.toml.

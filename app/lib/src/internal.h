@@ -1,0 +1,275 @@
+/* What the parts of libmend-app share.
+ *
+ *   registry.c    variables, contexts, files: what the program has told
+ *   snapshot.c    the registry as a table of one rank's file, with copies of what may change behind
+ *   table.c       that table: its text and digest, its memory
+ *   rank_file.c   the table as an HDF5 file
+ *   seal.c        what of a file must be whole before HDF5 parses it
+ *   load.c        the table from an HDF5 file, and whether all of its bytes are whole
+ *   restore.c     values of one variable from files: same rank
+ *   spread.c      values of an array from other ranks' files, by global index
+ *   elements.c    types, and conversions that must be exact
+ *   store.c       directories of checkpoints: manifests, publication, retention
+ *   safe_point.c  checkpoints at safe points; drives agree.c
+ *   behind.c      the thread that writes
+ *   request.c     requests by signal, file, time
+ *   start.c       start, choice of the checkpoint to restore, end
+ *   settings.c    the configuration
+ *
+ * Only the program's own thread touches `app`, except where a comment says otherwise. HDF5 is used under hdf5_lock().
+ */
+#ifndef MEND_APP_INTERNAL_H
+#define MEND_APP_INTERNAL_H
+
+#include <hdf5.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "agree.h"
+#include "mend_app.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define FORMAT_VERSION 1
+#define NAME_MAX_LENGTH 200
+#define TEXT 1024
+
+/* ---- settings ---- */
+struct settings {
+    char directory[TEXT], watch[TEXT], restart[64], signal[16], compress[16], on_error[16], verify[16];
+    double interval, watch_seconds, join_seconds, hold_seconds;
+    uint64_t calls, keep, full_every;
+    bool incremental, behind, shuffle, quiet;
+};
+int settings_read(struct settings *s, const char *configuration);
+
+/* ---- tables: what one rank's file holds ---- */
+struct dimension {
+    uint32_t kind;
+    uint64_t extent, global, first, count, start, block, part, parts;
+    uint64_t *indices; /* list: `extent` of them; owned */
+};
+struct block {
+    char *context, *name; /* context: "main/solve" */
+    int type, whose;      /* whose: MEND_APP_PRIVATE, MEND_APP_REPLICATED, or WHOSE_SPREAD */
+    int dimensions;
+    struct dimension dimension[MEND_APP_DIMENSIONS];
+    uint64_t elements, size; /* size of an element where it was written */
+    int64_t alias;           /* block that holds it, or -1 */
+    uint64_t offset;         /* of an alias: elements */
+    uint64_t hash[2];
+    bool has_data;       /* false: linked or zero or alias */
+    bool zero;           /* nothing but zero bytes */
+    uint64_t held_by;    /* checkpoint whose file holds the data */
+    uint64_t held_as;    /* its number in that file */
+    uint64_t at;             /* offset of its data in the file, where they are in one piece and large; else 0 */
+    const void *data;    /* to be written: the program's memory, or `copy` */
+    void *copy;          /* owned */
+};
+enum { WHOSE_SPREAD = 2 };
+/* A checkpoint whose files are linked to, and the hash of this rank's seal there. */
+struct ancestor {
+    uint64_t checkpoint, digest[2];
+};
+struct saved_context {
+    char *path;
+    uint64_t entered;
+    bool active;
+};
+struct saved_file {
+    char *name, *path, *mode;
+    int64_t position;
+};
+struct table {
+    uint32_t rank, ranks;
+    uint64_t checkpoint, call;
+    char *program, *where; /* where: the active contexts' path */
+    char *machine;
+    int64_t taken; /* seconds since 1970 */
+    size_t blocks_count, contexts_count, files_count;
+    struct block *blocks;
+    struct saved_context *contexts;
+    struct saved_file *files;
+    uint64_t digest[2]; /* hash of the file's seal, when it is written */
+    size_t ancestors_count;
+    struct ancestor *ancestors;
+};
+struct table *table_new(void);
+struct block *table_block(struct table *t);
+void table_free(struct table *t);
+/* Hash of all that the table says, and by the blocks' hashes of all data. */
+void table_digest(const struct table *t, uint64_t digest[2]);
+const struct block *table_find(const struct table *t, const char *context, const char *name);
+const struct saved_context *table_context(const struct table *t, const char *path);
+
+/* ---- rank files ---- */
+void hdf5_lock(void);
+void hdf5_unlock(void);
+void hdf5_message(char into[TEXT]);
+/* Writes and makes durable. Thread-safe; errors as text. */
+int rank_file_write(struct table *t, const char *path, const struct settings *s, uint64_t *bytes, char error[TEXT]);
+struct table *rank_file_load(const char *path, char error[TEXT]);
+/* Reads each byte of each block and compares hashes. */
+int rank_file_verify(const struct table *t, const char *path, char error[TEXT]);
+/* All elements of one block, converted to this machine's `type`. `verify`: compares the bytes of the file with the block's hash. */
+int block_read(const char *path, const struct block *b, uint64_t number, int type, void *into, bool verify, char error[TEXT]);
+/* Elements [first, first + count) of the flattened block's first dimension. */
+int block_read_rows(const char *path, const struct block *b, uint64_t number, int type, uint64_t first, uint64_t count, void *into, char error[TEXT]);
+void block_hash(struct block *b, const void *data);
+bool all_zero(const void *data, uint64_t bytes);
+uint64_t hash64(const void *data, size_t bytes, uint64_t seed);
+void hash128(const void *data, size_t bytes, uint64_t into[2]);
+struct stream *hash_start(void);
+void hash_more(struct stream *stream, const void *data, size_t bytes);
+void hash_end(struct stream *stream, uint64_t into[2]);
+
+/* ---- seals ---- */
+void seal_path(char into[TEXT], const char *path);
+/* Beside a file that is closed; sets t->digest. */
+int seal_write(struct table *t, const char *path, char error[TEXT]);
+/* Whether all that HDF5 would parse is as it was written, in the file and in those that it links to; gives the hash of its table. */
+int seal_check(const char *path, const uint64_t digest[2], const char *directory, uint32_t rank, uint64_t table[2], char error[TEXT]);
+
+/* ---- elements ---- */
+uint64_t element_size(int type);
+const char *element_name(int type);
+/* New HDF5 type for elements in memory; close it. */
+hid_t element_memory_type(int type);
+int element_type_by_name(const char *name);
+/* Whether values written as one may be read as the other: the same kind of number. */
+bool element_kinds_agree(int written, int read);
+/* Converts in place (room for the larger) from the file's type to this machine's; an inexact value is an error that names its index. */
+int elements_convert(hid_t file_type, int type, uint64_t elements, void *data, char error[TEXT]);
+
+/* ---- registry ---- */
+struct context {
+    char *name;
+    struct context *parent, *children, *next;
+    uint64_t entered;
+    bool active;
+};
+struct variable {
+    struct variable *next;
+    struct context *context;
+    char *name;
+    void *address;
+    int type, whose, dimensions;
+    mend_app_dimension dimension[MEND_APP_DIMENSIONS];
+    uint64_t elements;
+    bool restored;
+    uint64_t *pending; /* pointers that wait for their targets: pairs of block and offset */
+};
+struct open_file {
+    struct open_file *next;
+    char *name, *path, *mode;
+    FILE *stream;
+    bool restored;
+};
+char *context_path(const struct context *c);
+
+/* ---- the store ---- */
+struct manifest {
+    uint64_t checkpoint, call, needs; /* needs: oldest checkpoint that is linked to, or its own number */
+    uint32_t ranks;
+    char program[TEXT], where[TEXT];
+    uint64_t (*digest)[2];
+    uint64_t *bytes;
+};
+void store_path(char into[TEXT], const char *directory, uint64_t checkpoint, int64_t rank);
+int store_prepare(const char *directory, uint64_t checkpoint, char error[TEXT]);
+int store_publish(const char *directory, const struct manifest *m, char error[TEXT]);
+int store_read(const char *directory, uint64_t checkpoint, struct manifest *m, char error[TEXT]);
+void manifest_clear(struct manifest *m);
+/* Numbers of all directories of checkpoints, newest first. */
+size_t store_list(const char *directory, uint64_t **numbers);
+void store_remove(const char *directory, uint64_t checkpoint);
+/* Removes what neither is among the `keep` newest nor linked to by them, nor above `newest`. */
+void store_retain(const char *directory, uint64_t keep, uint64_t newest);
+int store_mark_ended(const char *directory, uint64_t newest);
+uint64_t store_ended(const char *directory);
+int sync_directory(const char *path);
+
+/* ---- requests ---- */
+int requests_start(const struct settings *s, char error[TEXT]);
+void requests_stop(void);
+/* Set by a signal handler or the watching thread. */
+extern _Atomic int request_raised;
+void request_raise(void);
+void request_clear(void);
+/* A checkpoint counts now: the next is due an interval later. */
+void requests_restart_clock(void);
+void requests_retain(uint64_t newest);
+
+/* ---- behind ---- */
+struct writing {
+    struct table *table;
+    char path[TEXT], error[TEXT];
+    int result;
+    uint64_t bytes;
+    _Atomic int state; /* 0 idle, 1 to be written, 2 written */
+};
+int writing_start(struct writing *w, bool behind);
+void writing_stop(void);
+
+/* ---- all of it ---- */
+struct saved_state {
+    struct manifest manifest;
+    struct table *own; /* this rank's, or where the number of ranks differs that of rank (this rank mod N) */
+    char own_path[TEXT];
+    struct table **all; /* other numbers of ranks: every table, loaded when needed */
+    bool same_ranks;
+    bool verify_values; /* not yet compared with their hashes */
+};
+struct app {
+    bool started, stopped_on_error;
+    mend_app_transport transport;
+    struct settings settings;
+    char program[TEXT], error[4 * TEXT];
+    struct context root, *current;
+    struct variable *variables, *last;
+    struct open_file *files;
+    uint64_t call, newest;
+    int64_t number_offset; /* a checkpoint's number is its call plus this */
+    bool slow;             /* the next safe point has more to do than to count */
+    uint64_t scheduled_in; /* calls until the next scheduled checkpoint; UINT64_MAX: none */
+    bool restarting;
+    struct saved_state saved;
+    void (*prepare)(void *);
+    void *prepare_data;
+    struct agree_rank rank;
+    struct agree_root *root_part;
+    bool all_finished;
+    double joined_at;
+    struct writing writing;
+    uint64_t taking;
+    /* The newest checkpoint that counts, for what is unchanged. */
+    struct table *base, *offered;
+    uint64_t since_full, offered_since_full;
+};
+extern struct app app;
+
+/* Says it on standard error and keeps it for mend_app_error(); returns `code`. */
+int fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* fail(), and with on_error = stop the end of the job. */
+int fail_restore(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+double seconds_now(void);
+void *must_alloc(size_t bytes);
+char *must_copy(const char *text);
+
+struct table *snapshot_take(bool copy, char error[TEXT]);
+int restore_variable(struct variable *v);
+int spread_restore(struct variable *v, const struct block *like);
+int restore_pointers(bool all);
+int restore_file(struct open_file *f);
+int restore_check_complete(void);
+uint64_t dimension_global(const struct dimension *d, uint64_t index);
+uint64_t where_hash(void);
+int safe_point_end(void);
+void safe_point_start(void);
+void saved_clear(void);
+void set_aside(uint64_t checkpoint);
+
+#endif

@@ -1,0 +1,168 @@
+/* Requests for a checkpoint: a signal, a file, the time. A thread looks at file and clock, and removes old checkpoints; it makes no MPI call. What reaches one rank alone, as a
+ * signal or mend_app_request(), it passes on to all by touching the file. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* A file touched again so soon is the same request, passed on by several ranks. */
+#define SAME_REQUEST_SECONDS 1.0
+
+_Atomic int request_raised;
+static _Atomic int from_here, ending;
+static _Atomic uint64_t retained;
+static pthread_t thread;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed;
+static bool running;
+static double due;
+static char watched[TEXT];
+static struct sigaction before;
+static int signal_number;
+
+static void raised(int number) {
+    (void)number;
+    atomic_store_explicit(&request_raised, 1, memory_order_relaxed);
+    atomic_store_explicit(&from_here, 1, memory_order_relaxed);
+}
+
+void request_raise(void) {
+    atomic_store_explicit(&request_raised, 1, memory_order_relaxed);
+}
+
+void request_clear(void) {
+    atomic_store_explicit(&request_raised, 0, memory_order_relaxed);
+}
+
+EXPORT void mend_app_request(void) {
+    raised(0);
+}
+
+void requests_restart_clock(void) {
+    pthread_mutex_lock(&lock);
+    due = app.settings.interval > 0 ? seconds_now() + app.settings.interval : 0;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Removing large files takes its time, which the program shall not wait for. */
+void requests_retain(uint64_t newest) {
+    atomic_store(&retained, newest);
+    pthread_cond_signal(&changed);
+}
+
+static void retain(void) {
+    uint64_t newest = atomic_exchange(&retained, 0);
+    if (newest)
+        store_retain(app.settings.directory, app.settings.keep, newest);
+}
+
+/* The file's time in seconds, or 0: there is none. */
+static double touched(void) {
+    struct stat status;
+    if (stat(watched, &status) != 0)
+        return 0;
+    return (double)status.st_mtim.tv_sec + 1e-9 * (double)status.st_mtim.tv_nsec;
+}
+
+static void touch(void) {
+    int fd = open(watched, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return;
+    futimens(fd, NULL);
+    close(fd);
+}
+
+static void *watch(void *data) {
+    double known = *(double *)data, answered = 0;
+    pthread_mutex_lock(&lock);
+    while (!atomic_load(&ending)) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        double wait = app.settings.watch_seconds, now = seconds_now();
+        if (due > 0 && due - now < wait)
+            wait = due > now ? due - now : 0.001;
+        long nanoseconds = until.tv_nsec + (long)((wait - (double)(time_t)wait) * 1e9);
+        until.tv_sec += (time_t)wait + nanoseconds / 1000000000;
+        until.tv_nsec = nanoseconds % 1000000000;
+        pthread_cond_timedwait(&changed, &lock, &until);
+        if (due > 0 && seconds_now() >= due) {
+            due = 0;
+            request_raise();
+        }
+        pthread_mutex_unlock(&lock);
+        retain();
+        double time = touched();
+        if (atomic_exchange(&from_here, 0)) {
+            touch();
+            answered = known = touched();
+        } else if (time != known) {
+            if (time > answered + SAME_REQUEST_SECONDS) {
+                answered = time;
+                request_raise();
+            }
+            known = time;
+        }
+        pthread_mutex_lock(&lock);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+int requests_start(const struct settings *s, char error[TEXT]) {
+    static double at_start;
+    if (s->watch[0])
+        snprintf(watched, sizeof watched, "%s", s->watch);
+    else
+        snprintf(watched, sizeof watched, "%.900s/request", s->directory);
+    signal_number = strcmp(s->signal, "USR1") == 0 ? SIGUSR1 : strcmp(s->signal, "USR2") == 0 ? SIGUSR2 : 0;
+    if (signal_number) {
+        struct sigaction action = {.sa_handler = raised, .sa_flags = SA_RESTART};
+        sigaction(signal_number, NULL, &before);
+        if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+            signal_number = 0;
+            snprintf(error, TEXT, "signal = %s: the program handles that signal itself: name another one", s->signal);
+            return MEND_APP_INVALID;
+        }
+        sigaction(signal_number, &action, NULL);
+    }
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed, &clock);
+    pthread_condattr_destroy(&clock);
+    at_start = touched();
+    atomic_store(&ending, 0);
+    sigset_t every, mask;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &mask);
+    int done = pthread_create(&thread, NULL, watch, &at_start);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    if (done != 0) {
+        snprintf(error, TEXT, "a thread can't be started: %s", strerror(done));
+        return MEND_APP_SYSTEM;
+    }
+    running = true;
+    return 0;
+}
+
+void requests_stop(void) {
+    if (signal_number)
+        sigaction(signal_number, &before, NULL);
+    signal_number = 0;
+    if (!running)
+        return;
+    pthread_mutex_lock(&lock);
+    atomic_store(&ending, 1);
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+    pthread_join(thread, NULL);
+    running = false;
+    retain();
+    request_clear();
+}

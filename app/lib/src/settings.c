@@ -1,0 +1,170 @@
+/* The configuration: a file of `key = value` lines, overridden by the environment (MEND_APP_KEY). */
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+enum kind { TEXT_VALUE, SECONDS, COUNT, SWITCH };
+static const struct setting {
+    const char *key, *about, *initial;
+    enum kind kind;
+    size_t offset, room;
+} all[] = {
+#define ENTRY(field, kind, initial, about) {#field, about, initial, kind, offsetof(struct settings, field), sizeof ((struct settings *)0)->field}
+    ENTRY(directory, TEXT_VALUE, "checkpoints", "where checkpoints are kept; all ranks see it"),
+    ENTRY(interval, SECONDS, "0", "seconds between checkpoints; 0: only when asked for"),
+    ENTRY(calls, COUNT, "0", "a checkpoint at every so many calls of mend_app_checkpoint, without agreement; 0: none; the ranks must make the same calls"),
+    ENTRY(keep, COUNT, "2", "newest checkpoints that are kept, from 1 up; what they link to stays, too"),
+    ENTRY(restart, TEXT_VALUE, "auto", "auto: the newest whole checkpoint of a run that didn't end well; newest: of any run; none; or a number"),
+    ENTRY(signal, TEXT_VALUE, "none", "a signal that asks for a checkpoint: USR2, USR1 (which MPICH uses itself), or none"),
+    ENTRY(watch, TEXT_VALUE, "", "a file: whenever it appears or its time changes, that asks for a checkpoint; empty: `request` in the directory"),
+    ENTRY(watch_seconds, SECONDS, "0.5", "how often it is looked at"),
+    ENTRY(join_seconds, SECONDS, "600", "how long all ranks may take to learn of a request, before it is cancelled"),
+    ENTRY(hold_seconds, SECONDS, "60", "how long a rank waits for the others at a call, before it goes on and cancels"),
+    ENTRY(behind, SWITCH, "no", "yes: variables are copied, and a thread writes them while the program computes on"),
+    ENTRY(incremental, SWITCH, "no", "yes: variables that are as in the checkpoint before are links to it"),
+    ENTRY(full_every, COUNT, "8", "of so many incremental checkpoints one is full"),
+    ENTRY(compress, TEXT_VALUE, "none", "none, deflate, deflate:1 to deflate:9, zstd, lz4 (the last two by plug-ins that HDF5_PLUGIN_PATH finds)"),
+    ENTRY(shuffle, SWITCH, "yes", "bytes of equal weight stand together before they are compressed"),
+    ENTRY(verify, TEXT_VALUE, "start", "start: all bytes are compared with their hashes before any value is restored, and an older checkpoint is used if need be; values: when a value is restored, which is faster; no: not at all"),
+    ENTRY(on_error, TEXT_VALUE, "stop", "stop: a restore that fails ends the program; return: it returns an error"),
+    ENTRY(quiet, SWITCH, "no", "yes: standard error tells of errors only"),
+};
+enum { SETTINGS = sizeof all / sizeof *all };
+
+static int set(struct settings *s, const struct setting *setting, const char *value, const char *source) {
+    void *at = (char *)s + setting->offset;
+    char *end = NULL;
+    errno = 0;
+    switch (setting->kind) {
+    case TEXT_VALUE:
+        if (strlen(value) >= setting->room)
+            return fail(MEND_APP_INVALID, "%s: %s is too long: %zu characters at most", source, setting->key, setting->room - 1);
+        strcpy(at, value);
+        return 0;
+    case SECONDS:
+        *(double *)at = strtod(value, &end);
+        if (end == value || *end || !(*(double *)at >= 0) || *(double *)at > 1e9)
+            return fail(MEND_APP_INVALID, "%s: %s = %s: a number of seconds is needed, from 0 to 1e9", source, setting->key, value);
+        return 0;
+    case COUNT:
+        *(uint64_t *)at = strtoull(value, &end, 10);
+        if (end == value || *end || errno || !isdigit((unsigned char)value[0]))
+            return fail(MEND_APP_INVALID, "%s: %s = %s: a whole number is needed, from 0 up", source, setting->key, value);
+        return 0;
+    case SWITCH:
+        if (strcmp(value, "yes") != 0 && strcmp(value, "no") != 0)
+            return fail(MEND_APP_INVALID, "%s: %s = %s: yes or no is needed", source, setting->key, value);
+        *(bool *)at = value[0] == 'y';
+        return 0;
+    }
+    return 0;
+}
+
+static int unknown(const char *source, const char *key) {
+    char keys[TEXT] = "";
+    for (int i = 0; i < SETTINGS; i++) {
+        strcat(keys, i ? ", " : "");
+        strcat(keys, all[i].key);
+    }
+    return fail(MEND_APP_INVALID, "%s: no setting is named %s; there are: %s", source, key, keys);
+}
+
+static char *trim(char *text) {
+    while (isspace((unsigned char)*text))
+        text++;
+    size_t length = strlen(text);
+    while (length && isspace((unsigned char)text[length - 1]))
+        text[--length] = 0;
+    return text;
+}
+
+static int read_file(struct settings *s, const char *path, bool must_exist) {
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return must_exist ? fail(MEND_APP_INVALID, "the configuration %s can't be read: %s", path, strerror(errno)) : 0;
+    char line[2 * TEXT], source[TEXT + 32];
+    int number = 0, done = 0;
+    while (done == 0 && fgets(line, sizeof line, file)) {
+        snprintf(source, sizeof source, "%s, line %d", path, ++number);
+        char *hash = strchr(line, '#'), *equals;
+        if (hash)
+            *hash = 0;
+        char *text = trim(line);
+        if (!*text)
+            continue;
+        if (!(equals = strchr(text, '='))) {
+            done = fail(MEND_APP_INVALID, "%s: \"%s\" isn't of the form key = value", source, text);
+            break;
+        }
+        *equals = 0;
+        char *key = trim(text);
+        int at = 0;
+        while (at < SETTINGS && strcmp(all[at].key, key) != 0)
+            at++;
+        done = at < SETTINGS ? set(s, &all[at], trim(equals + 1), source) : unknown(source, key);
+    }
+    fclose(file);
+    return done;
+}
+
+static int check(const struct settings *s) {
+    if (s->keep == 0)
+        return fail(MEND_APP_INVALID, "keep = 0: at least 1 checkpoint is kept");
+    if (s->full_every == 0)
+        return fail(MEND_APP_INVALID, "full_every = 0: from 1 up (1: every checkpoint is full)");
+    if (s->watch_seconds < 0.01)
+        return fail(MEND_APP_INVALID, "watch_seconds: at least 0.01");
+    if (!s->directory[0])
+        return fail(MEND_APP_INVALID, "directory is empty: name a directory that all ranks see");
+    if (strlen(s->directory) > TEXT - 64)
+        return fail(MEND_APP_INVALID, "directory is too long: %d characters at most", TEXT - 64);
+    const char *c = s->compress;
+    bool deflate = strcmp(c, "deflate") == 0 || (strncmp(c, "deflate:", 8) == 0 && c[8] >= '1' && c[8] <= '9' && !c[9]);
+    if (!deflate && strcmp(c, "none") && strcmp(c, "zstd") && strcmp(c, "lz4"))
+        return fail(MEND_APP_INVALID, "compress = %s: none, deflate, deflate:1 to deflate:9, zstd or lz4", c);
+    if (strcmp(s->signal, "none") && strcmp(s->signal, "USR1") && strcmp(s->signal, "USR2"))
+        return fail(MEND_APP_INVALID, "signal = %s: none, USR1 or USR2", s->signal);
+    if (strcmp(s->verify, "start") && strcmp(s->verify, "values") && strcmp(s->verify, "no"))
+        return fail(MEND_APP_INVALID, "verify = %s: start, values or no", s->verify);
+    if (strcmp(s->on_error, "stop") && strcmp(s->on_error, "return"))
+        return fail(MEND_APP_INVALID, "on_error = %s: stop or return", s->on_error);
+    char *end;
+    if (strcmp(s->restart, "auto") && strcmp(s->restart, "newest") && strcmp(s->restart, "none") && (strtoull(s->restart, &end, 10) == 0 || *end))
+        return fail(MEND_APP_INVALID, "restart = %s: auto, newest, none or the number of a checkpoint", s->restart);
+    return 0;
+}
+
+int settings_read(struct settings *s, const char *configuration) {
+    memset(s, 0, sizeof *s);
+    int done = 0;
+    for (int i = 0; i < SETTINGS; i++)
+        set(s, &all[i], all[i].initial, "initial value");
+    const char *named = configuration ? configuration : getenv("MEND_APP_CONFIG");
+    done = named && *named ? read_file(s, named, true) : read_file(s, "mend-app.conf", false);
+    for (int i = 0; i < SETTINGS && done == 0; i++) {
+        char variable[64] = "MEND_APP_";
+        size_t length = strlen(variable);
+        for (const char *c = all[i].key; *c; c++)
+            variable[length++] = (char)toupper((unsigned char)*c);
+        variable[length] = 0;
+        const char *value = getenv(variable);
+        if (value)
+            done = set(s, &all[i], value, variable);
+    }
+    return done ? done : check(s);
+}
+
+EXPORT const char *mend_app_settings(void) {
+    static char text[8 * TEXT];
+    size_t length = 0;
+    if (text[0])
+        return text;
+    for (int i = 0; i < SETTINGS; i++)
+        length += (size_t)snprintf(text + length, sizeof text - length, "# %s\n%s = %s\n", all[i].about, all[i].key, all[i].initial);
+    return text;
+}

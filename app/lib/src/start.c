@@ -1,0 +1,276 @@
+/* Start and end. All ranks settle on one checkpoint to restore, before any value is restored: rank 0 proposes the newest, each verifies its part, and if
+ * one rank's isn't whole, an older one is next. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static int lock_fd = -1;
+
+/* What rank 0 proposes. */
+struct proposal {
+    int64_t result;     /* below 0: the start fails on all ranks */
+    uint64_t checkpoint; /* 0: nothing to restore */
+    uint64_t largest;    /* number of any checkpoint there */
+};
+
+static int agree_on(struct proposal *p) {
+    if (app.transport.broadcast && app.transport.broadcast(app.transport.state, p, sizeof *p) != 0)
+        return fail(MEND_APP_SYSTEM, "the ranks can't be reached");
+    return 0;
+}
+
+static bool all_say(bool mine) {
+    int64_t least = mine;
+    if (app.transport.least && app.transport.least(app.transport.state, &least) != 0)
+        return false;
+    return least != 0;
+}
+
+/* One run at a time in a directory: two would remove each other's checkpoints. */
+static int lock_directory(void) {
+    char path[TEXT + 16];
+    const char *directory = app.settings.directory;
+    for (char *slash = strchr(directory + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash)
+            *slash = 0;
+        int made = mkdir(directory, 0777);
+        int why = errno;
+        if (slash)
+            *slash = '/';
+        if (made != 0 && why != EEXIST)
+            return fail(MEND_APP_SYSTEM, "the directory %s can't be made: %s", directory, strerror(why));
+        if (!slash)
+            break;
+    }
+    snprintf(path, sizeof path, "%s/lock", directory);
+    lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock_fd < 0)
+        return fail(MEND_APP_SYSTEM, "%s can't be opened: %s: name a directory that can be written (setting directory)", path, strerror(errno));
+    if (flock(lock_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return fail(MEND_APP_REFUSED, "another run uses the directory %s now: wait for its end, or name another directory", directory);
+    return 0;
+}
+
+/* The program may change its directory. */
+static int settle_directory(void) {
+    char path[PATH_MAX];
+    if (!realpath(app.settings.directory, path))
+        return fail(MEND_APP_SYSTEM, "the directory %s isn't seen by this rank (%s): name one that all ranks see (setting directory)", app.settings.directory, strerror(errno));
+    if (strlen(path) > TEXT - 64)
+        return fail(MEND_APP_INVALID, "the directory %s is too long: %d characters at most", path, TEXT - 64);
+    strcpy(app.settings.directory, path);
+    return 0;
+}
+
+/* A damaged checkpoint no longer counts when a run goes on from an older one: it would be kept in the older one's place. */
+void set_aside(uint64_t checkpoint) {
+    char path[TEXT], manifest[TEXT + 32], aside[TEXT + 32];
+    store_path(path, app.settings.directory, checkpoint, -1);
+    snprintf(manifest, sizeof manifest, "%s/manifest", path);
+    snprintf(aside, sizeof aside, "%s/manifest.damaged", path);
+    rename(manifest, aside);
+}
+
+/* Whether this rank's part of a proposed checkpoint is whole. `why` tells otherwise. */
+static bool whole(uint64_t checkpoint, char why[TEXT]) {
+    struct saved_state *s = &app.saved;
+    uint32_t rank = (uint32_t)app.transport.rank, size = (uint32_t)app.transport.size;
+    if (store_read(app.settings.directory, checkpoint, &s->manifest, why) != 0)
+        return false;
+    s->same_ranks = s->manifest.ranks == size;
+    /* Other ranks read parts of blocks, which have no hash of their own. */
+    s->verify_values = s->same_ranks && strcmp(app.settings.verify, "values") == 0;
+    bool at_start = !s->verify_values && strcmp(app.settings.verify, "no") != 0;
+    for (uint32_t i = rank % s->manifest.ranks; i < s->manifest.ranks; i += size) {
+        char path[TEXT];
+        uint64_t sealed[2], digest[2];
+        store_path(path, app.settings.directory, checkpoint, i);
+        if (seal_check(path, s->manifest.digest[i], app.settings.directory, i, sealed, why) != 0)
+            return false;
+        struct table *t = rank_file_load(path, why);
+        if (!t)
+            return false;
+        table_digest(t, digest);
+        bool good = digest[0] == sealed[0] && digest[1] == sealed[1];
+        if (!good)
+            snprintf(why, TEXT, "%.900s isn't what was written: its table differs from its seal's", path);
+        good = good && (!at_start || rank_file_verify(t, path, why) == 0);
+        if (good && i == rank % s->manifest.ranks) {
+            s->own = t;
+            snprintf(s->own_path, sizeof s->own_path, "%s", path);
+        } else {
+            table_free(t);
+        }
+        if (!good)
+            return false;
+    }
+    return true;
+}
+
+/* The newest, of those below `below`, that a restart may use. */
+static uint64_t candidate(uint64_t below, uint64_t *largest) {
+    uint64_t *numbers, found = 0, ended = store_ended(app.settings.directory);
+    bool any = strcmp(app.settings.restart, "newest") == 0;
+    size_t count = store_list(app.settings.directory, &numbers);
+    *largest = count ? numbers[0] : 0;
+    if (strcmp(app.settings.restart, "auto") != 0 && !any && strcmp(app.settings.restart, "none") != 0) {
+        uint64_t wanted = strtoull(app.settings.restart, NULL, 10);
+        found = wanted < below ? wanted : 0;
+    } else if (any || strcmp(app.settings.restart, "auto") == 0) {
+        for (size_t i = 0; i < count && !found; i++) {
+            char path[TEXT], manifest[TEXT + 16];
+            store_path(path, app.settings.directory, numbers[i], -1);
+            snprintf(manifest, sizeof manifest, "%s/manifest", path);
+            /* Without a manifest it never counted. */
+            if (numbers[i] < below && (any || numbers[i] > ended) && access(manifest, F_OK) == 0)
+                found = numbers[i];
+        }
+    }
+    free(numbers);
+    return found;
+}
+
+static int choose(void) {
+    struct proposal p = {.checkpoint = UINT64_MAX};
+    enum { MOST = 64 };
+    uint64_t damaged[MOST];
+    size_t passed_over = 0;
+    for (;;) {
+        char why[TEXT] = "";
+        if (app.transport.rank == 0)
+            p.checkpoint = candidate(p.checkpoint, &p.largest);
+        int done = agree_on(&p);
+        if (done)
+            return done;
+        if (p.checkpoint == 0) {
+            if (passed_over)
+                return fail_restore(MEND_APP_DAMAGED, "no checkpoint in %s is whole: set restart = none to start anew", app.settings.directory);
+            app.number_offset = (int64_t)p.largest;
+            return 0;
+        }
+        bool good = whole(p.checkpoint, why);
+        if (!good)
+            fail(MEND_APP_DAMAGED, "checkpoint %" PRIu64 " can't be used: %s", p.checkpoint, why);
+        if (all_say(good))
+            break;
+        saved_clear();
+        if (passed_over < MOST)
+            damaged[passed_over++] = p.checkpoint;
+    }
+    const struct table *t = app.saved.own;
+    if (strcmp(app.program, t->program) != 0)
+        return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one", p.checkpoint, t->program, app.program);
+    for (size_t i = 0; i < passed_over && app.transport.rank == 0; i++)
+        set_aside(damaged[i]);
+    if (passed_over && app.transport.rank == 0)
+        note("checkpoint %" PRIu64 " is used instead: it is older, and whole", p.checkpoint);
+    app.number_offset = (int64_t)p.largest - (int64_t)t->call;
+    app.restarting = true;
+    return 0;
+}
+
+EXPORT int mend_app_init_transport(const mend_app_transport *transport, const char *program, const char *configuration) {
+    if (app.started)
+        return fail(MEND_APP_INVALID, "mend_app_init was called already");
+    memset(&app, 0, sizeof app);
+    app.transport = *transport;
+    app.current = &app.root;
+    app.root.active = true;
+    app.slow = true;
+    app.scheduled_in = UINT64_MAX;
+    if (program && (strlen(program) >= TEXT || strchr(program, '\n')))
+        return fail(MEND_APP_INVALID, "the program's name is one line of less than %d characters", TEXT);
+    snprintf(app.program, sizeof app.program, "%s", program ? program : "");
+    int done = settings_read(&app.settings, configuration);
+    if (done == 0 && app.transport.rank == 0)
+        done = lock_directory();
+    if (!all_say(done == 0))
+        return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
+    app.started = true;
+    done = settle_directory();
+    if (all_say(done == 0))
+        done = choose();
+    else if (done == 0)
+        done = MEND_APP_REFUSED;
+    char error[TEXT];
+    if (done == 0 && (done = requests_start(&app.settings, error)) != 0)
+        fail(done, "%s", error);
+    if (!all_say(done == 0)) {
+        requests_stop();
+        saved_clear();
+        app.started = false;
+        if (lock_fd >= 0)
+            close(lock_fd);
+        lock_fd = -1;
+        return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
+    }
+    safe_point_start();
+    requests_restart_clock();
+    return MEND_APP_OK;
+}
+
+EXPORT int mend_app_init(const char *program, const char *configuration) {
+    mend_app_transport alone = {.size = 1};
+    return mend_app_init_transport(&alone, program, configuration);
+}
+
+static void free_contexts(struct context *c) {
+    for (struct context *child = c->children, *next; child; child = next) {
+        next = child->next;
+        free_contexts(child);
+        free(child->name);
+        free(child);
+    }
+    c->children = NULL;
+}
+
+static void clear(void) {
+    requests_stop();
+    writing_stop();
+    free(app.root_part);
+    table_free(app.writing.table == app.offered ? NULL : app.writing.table);
+    table_free(app.offered);
+    table_free(app.base);
+    while (app.current->parent)
+        mend_app_leave();
+    while (app.variables)
+        mend_app_forget(app.variables->name);
+    while (app.files)
+        mend_app_fclose(app.files->stream);
+    free_contexts(&app.root);
+    saved_clear();
+    if (lock_fd >= 0)
+        close(lock_fd);
+    lock_fd = -1;
+    app.started = false;
+    app.slow = true;
+}
+
+EXPORT int mend_app_finalize(void) {
+    if (!app.started)
+        return fail(MEND_APP_INVALID, "mend_app_finalize: mend_app_init comes first");
+    bool unfinished = app.restarting;
+    safe_point_end();
+    requests_stop();
+    if (unfinished)
+        fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
+    else if (app.transport.rank == 0 && app.newest)
+        store_mark_ended(app.settings.directory, app.newest);
+    clear();
+    if (app.transport.end)
+        app.transport.end(app.transport.state);
+    return unfinished ? MEND_APP_REFUSED : MEND_APP_OK;
+}
+
+EXPORT void mend_app_abandon(void) {
+    if (app.started)
+        clear();
+}

@@ -1,0 +1,338 @@
+/* Directories of checkpoints.
+ *
+ *   DIRECTORY/checkpoint-000007/rank-00003.h5    written first, and durable
+ *   DIRECTORY/checkpoint-000007/rank-00003.seal  what must be whole of it: seal.c
+ *   DIRECTORY/checkpoint-000007/manifest         renamed into place last: with it the checkpoint counts
+ *   DIRECTORY/ended                              the number of the newest checkpoint when a run ended well
+ *
+ * A directory without a manifest is what a checkpoint left that didn't come to its end. The next start or retention removes it. The manifest is text
+ * and ends with its own hash. What it names is durable before it is: files, then their directory, then the manifest.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { MOST_RANKS = 1 << 24 };
+
+void store_path(char into[TEXT], const char *directory, uint64_t checkpoint, int64_t rank) {
+    if (rank < 0)
+        snprintf(into, TEXT, "%s/checkpoint-%06" PRIu64, directory, checkpoint);
+    else
+        snprintf(into, TEXT, "%s/checkpoint-%06" PRIu64 "/rank-%05" PRId64 ".h5", directory, checkpoint, rank);
+}
+
+int sync_directory(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    int done = fsync(fd);
+    close(fd);
+    return done;
+}
+
+static int parent_synced(const char *path) {
+    char parent[TEXT];
+    snprintf(parent, sizeof parent, "%s", path);
+    char *slash = strrchr(parent, '/');
+    if (!slash)
+        return sync_directory(".");
+    if (slash == parent)
+        return sync_directory("/");
+    *slash = 0;
+    return sync_directory(parent);
+}
+
+static int make_directories(const char *path) {
+    char partial[TEXT];
+    snprintf(partial, sizeof partial, "%s", path);
+    for (char *slash = strchr(partial + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash)
+            *slash = 0;
+        if (mkdir(partial, 0777) == 0) {
+            if (parent_synced(partial) != 0)
+                return -1;
+        } else if (errno != EEXIST) {
+            return -1;
+        }
+        if (!slash)
+            return 0;
+        *slash = '/';
+    }
+}
+
+/* Several ranks may do so at a time. */
+int store_prepare(const char *directory, uint64_t checkpoint, char error[TEXT]) {
+    char path[TEXT];
+    store_path(path, directory, checkpoint, -1);
+    if (make_directories(path) == 0)
+        return 0;
+    snprintf(error, TEXT, "the directory %.900s can't be made: %s", path, strerror(errno));
+    return MEND_APP_SYSTEM;
+}
+
+static int publish_text(const char *directory, const char *name, const char *text, size_t length, char error[TEXT]) {
+    char path[TEXT + 32], temporary[TEXT + 64];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    snprintf(temporary, sizeof temporary, "%s.part", path);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    bool whole = fd >= 0;
+    for (size_t done = 0; whole && done < length;) {
+        ssize_t wrote = write(fd, text + done, length - done);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        whole = wrote > 0;
+        done += wrote > 0 ? (size_t)wrote : 0;
+    }
+    whole = whole && fsync(fd) == 0;
+    int saved = errno;
+    if (fd >= 0 && close(fd) != 0 && whole) {
+        whole = false;
+        saved = errno;
+    }
+    if (whole && (rename(temporary, path) != 0 || sync_directory(directory) != 0)) {
+        whole = false;
+        saved = errno;
+    }
+    if (whole)
+        return 0;
+    unlink(temporary);
+    snprintf(error, TEXT, "%.900s can't be written: %s", path, strerror(saved));
+    return MEND_APP_SYSTEM;
+}
+
+int store_publish(const char *directory, const struct manifest *m, char error[TEXT]) {
+    char *text = NULL, path[TEXT];
+    size_t length = 0;
+    FILE *stream = open_memstream(&text, &length);
+    if (!stream) {
+        snprintf(error, TEXT, "no memory for a manifest");
+        return MEND_APP_SYSTEM;
+    }
+    fprintf(stream, "mend-app manifest %d\ncheckpoint %" PRIu64 "\ncall %" PRIu64 "\nneeds %" PRIu64 "\nranks %" PRIu32 "\nprogram %s\ncontexts %s\n", FORMAT_VERSION, m->checkpoint, m->call, m->needs, m->ranks, m->program, m->where);
+    for (uint32_t i = 0; i < m->ranks; i++)
+        fprintf(stream, "rank %" PRIu32 " %" PRIu64 " %016" PRIx64 "%016" PRIx64 "\n", i, m->bytes[i], m->digest[i][0], m->digest[i][1]);
+    fflush(stream);
+    uint64_t hash[2];
+    hash128(text, length, hash);
+    fprintf(stream, "hash %016" PRIx64 "%016" PRIx64 "\n", hash[0], hash[1]);
+    fclose(stream);
+    store_path(path, directory, m->checkpoint, -1);
+    int done = publish_text(path, "manifest", text, length, error);
+    free(text);
+    /* The directory's own entry. */
+    if (done == 0 && sync_directory(directory) != 0) {
+        snprintf(error, TEXT, "%.900s can't be made durable: %s", directory, strerror(errno));
+        done = MEND_APP_SYSTEM;
+    }
+    return done;
+}
+
+void manifest_clear(struct manifest *m) {
+    free(m->digest);
+    free(m->bytes);
+    memset(m, 0, sizeof *m);
+}
+
+/* The rest of a line after `key `, without its end; the next line follows in *at. */
+static bool take_line(char **at, const char *key, char **value) {
+    size_t length = strlen(key);
+    char *end = strchr(*at, '\n');
+    if (!end || strncmp(*at, key, length) != 0 || (*at)[length] != ' ')
+        return false;
+    *end = 0;
+    *value = *at + length + 1;
+    *at = end + 1;
+    return true;
+}
+
+static bool take_number(char **at, const char *key, uint64_t *number) {
+    char *value, *end;
+    if (!take_line(at, key, &value))
+        return false;
+    *number = strtoull(value, &end, 10);
+    return end != value && !*end;
+}
+
+static bool parse(char *text, size_t length, struct manifest *m, char error[TEXT]) {
+    /* The last line: "hash " and 32 digits. */
+    enum { LAST = 5 + 32 + 1 };
+    if (length < LAST || strncmp(text + length - LAST, "hash ", 5) != 0) {
+        snprintf(error, TEXT, "its end is missing");
+        return false;
+    }
+    uint64_t hash[2];
+    char expected[40];
+    hash128(text, length - LAST, hash);
+    snprintf(expected, sizeof expected, "%016" PRIx64 "%016" PRIx64, hash[0], hash[1]);
+    if (strncmp(text + length - LAST + 5, expected, 32) != 0) {
+        snprintf(error, TEXT, "it isn't what was written: its hash differs");
+        return false;
+    }
+    char *at = text, *value;
+    uint64_t version, ranks;
+    if (!take_number(&at, "mend-app manifest", &version)) {
+        snprintf(error, TEXT, "it isn't a manifest");
+        return false;
+    }
+    if (version != FORMAT_VERSION) {
+        snprintf(error, TEXT, "it has format %" PRIu64 ", and this library reads format %d: use the library that wrote it", version, FORMAT_VERSION);
+        return false;
+    }
+    snprintf(error, TEXT, "it makes no sense");
+    if (!take_number(&at, "checkpoint", &m->checkpoint) || !take_number(&at, "call", &m->call) || !take_number(&at, "needs", &m->needs) || !take_number(&at, "ranks", &ranks) || ranks == 0 || ranks > MOST_RANKS)
+        return false;
+    m->ranks = (uint32_t)ranks;
+    if (!take_line(&at, "program", &value) || strlen(value) >= TEXT)
+        return false;
+    strcpy(m->program, value);
+    if (!take_line(&at, "contexts", &value) || strlen(value) >= TEXT)
+        return false;
+    strcpy(m->where, value);
+    m->digest = must_alloc(ranks * sizeof *m->digest);
+    m->bytes = must_alloc(ranks * sizeof *m->bytes);
+    for (uint32_t i = 0; i < ranks; i++) {
+        uint32_t rank;
+        if (!take_line(&at, "rank", &value) || sscanf(value, "%" SCNu32 " %" SCNu64 " %16" SCNx64 "%16" SCNx64, &rank, &m->bytes[i], &m->digest[i][0], &m->digest[i][1]) != 4 || rank != i)
+            return false;
+    }
+    return true;
+}
+
+int store_read(const char *directory, uint64_t checkpoint, struct manifest *m, char error[TEXT]) {
+    char path[TEXT + 16], place[TEXT], why[TEXT];
+    memset(m, 0, sizeof *m);
+    store_path(place, directory, checkpoint, -1);
+    snprintf(path, sizeof path, "%s/manifest", place);
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        snprintf(error, TEXT, "%.900s can't be read: %s", path, strerror(errno));
+        return MEND_APP_DAMAGED;
+    }
+    size_t length = 0, room = 1 << 16;
+    char *text = must_alloc(room + 1);
+    for (size_t got; (got = fread(text + length, 1, room - length, file)) > 0;) {
+        length += got;
+        if (length == room) {
+            char *more = must_alloc(2 * room + 1);
+            memcpy(more, text, length);
+            free(text);
+            text = more;
+            room *= 2;
+        }
+    }
+    fclose(file);
+    text[length] = 0;
+    bool whole = strlen(text) == length && parse(text, length, m, why);
+    free(text);
+    if (whole && m->checkpoint != checkpoint) {
+        snprintf(why, TEXT, "it is that of checkpoint %" PRIu64, m->checkpoint);
+        whole = false;
+    }
+    if (whole)
+        return 0;
+    manifest_clear(m);
+    snprintf(error, TEXT, "%.500s: %.400s", path, why);
+    return MEND_APP_DAMAGED;
+}
+
+static int newest_first(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+size_t store_list(const char *directory, uint64_t **numbers) {
+    size_t count = 0, room = 16;
+    *numbers = must_alloc(room * sizeof **numbers);
+    DIR *dir = opendir(directory);
+    if (!dir)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (strncmp(entry->d_name, "checkpoint-", 11) != 0)
+            continue;
+        char *end;
+        uint64_t number = strtoull(entry->d_name + 11, &end, 10);
+        if (*end || number == 0)
+            continue;
+        if (count == room) {
+            uint64_t *more = must_alloc(2 * room * sizeof *more);
+            memcpy(more, *numbers, count * sizeof *more);
+            free(*numbers);
+            *numbers = more;
+            room *= 2;
+        }
+        (*numbers)[count++] = number;
+    }
+    closedir(dir);
+    qsort(*numbers, count, sizeof **numbers, newest_first);
+    return count;
+}
+
+void store_remove(const char *directory, uint64_t checkpoint) {
+    char path[TEXT], file[2 * TEXT];
+    store_path(path, directory, checkpoint, -1);
+    /* Without its manifest it doesn't count: first of all, and durable, so that no half of it counts after a loss of power. */
+    snprintf(file, sizeof file, "%s/manifest", path);
+    if (unlink(file) == 0)
+        sync_directory(path);
+    DIR *dir = opendir(path);
+    if (!dir)
+        return;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        unlink(file);
+    }
+    closedir(dir);
+    rmdir(path);
+}
+
+void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
+    uint64_t *numbers, kept = 0, oldest_needed = UINT64_MAX;
+    size_t count = store_list(directory, &numbers);
+    for (size_t i = 0; i < count; i++) {
+        struct manifest m;
+        char error[TEXT];
+        if (numbers[i] > newest)
+            continue;
+        if (store_read(directory, numbers[i], &m, error) != 0) {
+            if (numbers[i] < oldest_needed)
+                store_remove(directory, numbers[i]);
+            continue;
+        }
+        if (kept < keep) {
+            kept++;
+            oldest_needed = m.needs < oldest_needed ? m.needs : oldest_needed;
+        } else if (numbers[i] < oldest_needed) {
+            store_remove(directory, numbers[i]);
+        }
+        manifest_clear(&m);
+    }
+    free(numbers);
+}
+
+int store_mark_ended(const char *directory, uint64_t newest) {
+    char text[32], error[TEXT];
+    int length = snprintf(text, sizeof text, "%" PRIu64 "\n", newest);
+    return publish_text(directory, "ended", text, (size_t)length, error) == 0 ? 0 : fail(MEND_APP_SYSTEM, "%s", error);
+}
+
+uint64_t store_ended(const char *directory) {
+    char path[TEXT + 16];
+    uint64_t number = 0;
+    snprintf(path, sizeof path, "%s/ended", directory);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return 0;
+    if (fscanf(file, "%" SCNu64, &number) != 1)
+        number = 0;
+    fclose(file);
+    return number;
+}

@@ -1,0 +1,129 @@
+"""The test programs: built against target/app with the MPICH of .venv, Fortran with Debian's; run in directories of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+OUT = os.environ.get("MEND_APP_OUT", os.path.join(ROOT, "target", "app"))
+VENV = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"))
+SOURCES = os.path.join(ROOT, "app", "lib", "tests", "programs")
+PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
+PYTHON = os.path.join(VENV, "bin", "python3")
+# Debian's packages of other MPI libraries.
+OTHER_MPI = {"mpich": "mpich libmpich-dev", "openmpi": "openmpi-bin libopenmpi-dev"}
+_built = {}
+
+
+def skip(what, why):
+    """A line past the capture of the test's output, and unittest's own word."""
+    print(f"skipped: {what}: {why}", file=sys.__stdout__, flush=True)
+    raise unittest.SkipTest(f"{what}: {why}")
+
+
+def _compiler(*names):
+    for name in names:
+        found = shutil.which(name)
+        if found:
+            return found
+    return None
+
+
+def _compile(name, directory):
+    target = os.path.join(directory, name)
+    flags = ["-O2", f"-I{OUT}/include", f"-L{OUT}/lib", f"-Wl,-rpath,{OUT}/lib"]
+    shared = os.path.join(OUT, "share", "mend-app")
+    if name == "templates":
+        commands = [["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", *flags[:2], os.path.join(SOURCES, "templates.cpp"), *flags[2:], "-lmend-app", "-o", target]]
+    elif name == "plate":
+        mpif90, mpicc = _compiler("mpif90.mpich"), _compiler("mpicc.mpich")
+        if not mpif90 or not mpicc:
+            skip("Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
+        mpi_part = os.path.join(directory, "plate-mpi.o")
+        commands = [[mpicc, *flags[:2], "-c", os.path.join(shared, "mend_app_mpi.c"), "-o", mpi_part],
+                    [mpif90, "-std=f2018", "-O2", f"-J{directory}", os.path.join(shared, "mend_app.f90"), os.path.join(SOURCES, "plate.f90"), mpi_part, *flags[2:],
+                     "-lmend-app", "-o", target]]
+    else:
+        # "heat.openmpi": by another MPI library's compiler.
+        name, _, library = name.partition(".")
+        compiler = _compiler(f"mpicc.{library}") if library else os.path.join(VENV, "bin", "mpicc")
+        if not compiler:
+            skip(f"{library}, another MPI library", f"there is no mpicc.{library} (apt-get install {OTHER_MPI[library]})")
+        parts = [os.path.join(SOURCES, f"{name}.c"), os.path.join(shared, "mend_app_mpi.c")]
+        commands = [[compiler, "-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", *flags[:2], *parts, *flags[2:], "-lmend-app", "-lm", "-o", target]]
+    for command in commands:
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return target
+
+
+def program(name):
+    """Path of a test program, built once."""
+    if name not in _built:
+        if "directory" not in _built:
+            _built["directory"] = tempfile.TemporaryDirectory()
+        _built[name] = _compile(name, _built["directory"].name)
+    return _built[name]
+
+
+def environment(**settings):
+    """Settings by their keys."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MEND_APP_")}
+    clean.update({f"MEND_APP_{key.upper()}": str(value) for key, value in settings.items()})
+    # Open MPI asks twice.
+    clean.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
+    clean["PYTHONPATH"] = os.path.join(ROOT, "app", "python")
+    clean["MEND_APP_LIBRARY"] = os.path.join(OUT, "lib", "libmend-app.so")
+    return clean
+
+
+def start(ranks, command, room, mpiexec=None, **settings):
+    """A program on `ranks` ranks (0: without mpiexec), its output together."""
+    launcher = [mpiexec or os.path.join(VENV, "bin", "mpiexec"), "-n", str(ranks)] if ranks else []
+    return subprocess.Popen([*launcher, *command], cwd=room, env=environment(**settings), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(ranks, command, room, mpiexec=None, **settings):
+    """Exit code and output."""
+    process = start(ranks, command, room, mpiexec, **settings)
+    try:
+        output, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        raise AssertionError(f"{command} doesn't end; so far:\n{output}") from None
+    return process.returncode, output
+
+
+class InDirectory(unittest.TestCase):
+    """Each test in a fresh directory."""
+
+    def setUp(self):
+        self._directory = tempfile.TemporaryDirectory()
+        self.directory = self._directory.name
+        self.addCleanup(self._directory.cleanup)
+
+    def path(self, *parts):
+        return os.path.join(self.directory, *parts)
+
+    def checkpoints(self):
+        """Numbers of what counts, oldest first."""
+        where = self.path("checkpoints")
+        found = [entry for entry in os.listdir(where) if os.path.exists(os.path.join(where, entry, "manifest"))] if os.path.isdir(where) else []
+        return sorted(int(entry.split("-")[1]) for entry in found)
+
+    def python(self, script, **settings):
+        """A script with the Python package, in one process; exit code and output."""
+        return run(0, [PYTHON, "-c", script], self.directory, **settings)
+
+    def good(self, outcome):
+        code, output = outcome
+        self.assertEqual(code, 0, output)
+        return output
+
+    def line(self, output, start_of_line):
+        lines = [line for line in output.splitlines() if line.startswith(start_of_line)]
+        self.assertEqual(len(lines), 1, output)
+        return lines[0]

@@ -1,0 +1,167 @@
+"""The agreement: every order of events by explore.c, and real ranks with real requests."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from programs import OUT, ROOT, InDirectory, program, run, start
+
+PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
+
+
+class Explored(unittest.TestCase):
+    def test_every_order_of_events(self):
+        explore = os.path.join(OUT, "tests", "explore")
+        for arguments in ("1 5 s", "2 6 s", "2 6 sb", "2 6 sp", "2 6 spb", "2 5 tbf", "2 6 tpb", "2 5 su", "2 5 tu", "2 4 std", "3 4 s", "3 4 sb", "3 4 sp", "3 2 t"):
+            with self.subTest(arguments):
+                done = subprocess.run([explore, *arguments.split()], capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stdout, r"explored \d\d+ states")
+
+
+# What keeps the agreement safe, and what shows that it is missing: text of src/agree.c, its replacement, arguments of explore.
+SAFEGUARDS = (
+    ("if (!a->all_joined) {", "if (0) {", "2 5 s"),
+    ("if (a->frontier >= call)", "if (0)", "2 5 s"),
+    ("put(out, AGREE_ROOT, of_rank(a, AGREE_LEFT, call));", "", "3 3 s"),
+    ("if (a->state == AGREE_HOLDING && a->frontier >= a->call) {", "if (0) {", "3 4 s"),
+    ("if (under_way && !r->members[rank].reported)", "if (0)", "2 5 su"),
+    ("if (!r->members[i].reported) {", "if (0) {", "2 5 s"),
+)
+
+
+class Safeguards(unittest.TestCase):
+    def test_each_one_missing_is_noticed(self):
+        with open(os.path.join(ROOT, "app", "lib", "src", "agree.c"), encoding="utf-8") as file:
+            source = file.read()
+        with tempfile.TemporaryDirectory() as directory:
+            os.mkdir(os.path.join(directory, "src"))
+            os.mkdir(os.path.join(directory, "tests"))
+            shutil.copy(os.path.join(ROOT, "app", "lib", "src", "agree.h"), os.path.join(directory, "src"))
+            shutil.copy(os.path.join(ROOT, "app", "lib", "tests", "explore.c"), os.path.join(directory, "tests"))
+            for safeguard, without, arguments in SAFEGUARDS:
+                with self.subTest(safeguard):
+                    self.assertEqual(source.count(safeguard), 1)
+                    with open(os.path.join(directory, "src", "agree.c"), "w", encoding="utf-8") as file:
+                        file.write(source.replace(safeguard, without))
+                    subprocess.run(["gcc", "-std=c17", "-w", "-O2", "tests/explore.c", "src/agree.c", "-o", "explore"], cwd=directory, check=True)
+                    done = subprocess.run([os.path.join(directory, "explore"), *arguments.split()], capture_output=True, text=True, check=False)
+                    self.assertEqual(done.returncode, 1, done.stdout)
+                    self.assertIn("explore: ", done.stderr)
+
+
+class Ranks(InDirectory):
+    def taken(self, output):
+        return re.findall(r"rank (\d+) took at (\d+)", output)
+
+    def ask(self, process, ask):
+        """Has `ask` called when all ranks run; the whole output."""
+        seen = ""
+        until = time.monotonic() + PATIENCE
+        while seen.count("starts") < 3 and time.monotonic() < until:
+            line = process.stdout.readline()
+            self.assertTrue(line, f"the ranks ended:\n{seen}")
+            seen += line
+        ask()
+        output, _ = process.communicate(timeout=PATIENCE)
+        return seen + output
+
+    def one_call_for_all(self, output):
+        taken = self.taken(output)
+        self.assertEqual(sorted(rank for rank, _ in taken), ["0", "1", "2"], output)
+        self.assertEqual(len({call for _, call in taken}), 1, output)
+        self.assertEqual(len(self.checkpoints()), 1)
+
+    def test_a_watched_file(self):
+        loops = [program("loops"), "400", "5000"]
+        asked = self.ask(start(3, loops, self.directory, watch_seconds=0.05), lambda: open(self.path("checkpoints", "request"), "w").close())
+        self.one_call_for_all(asked)
+
+    def test_a_signal_that_reaches_one_rank_alone(self):
+        process = start(3, [program("loops"), "400", "5000"], self.directory, watch_seconds=0.05, signal="USR2")
+
+        def one_rank():
+            for entry in os.listdir("/proc"):
+                if not entry.isdigit():
+                    continue
+                try:
+                    with open(f"/proc/{entry}/environ", "rb") as file:
+                        environ = file.read().split(b"\0")
+                    own = os.readlink(f"/proc/{entry}/cwd") == self.directory and os.readlink(f"/proc/{entry}/exe") == program("loops")
+                except OSError:
+                    continue
+                if own and b"PMI_RANK=1" in environ:
+                    os.kill(int(entry), signal.SIGUSR2)
+                    return
+            self.fail("rank 1 isn't found")
+
+        self.one_call_for_all(self.ask(process, one_rank))
+
+    def test_requests_that_come_at_different_calls(self):
+        for mode in ("step", "rush"):
+            self.one_call_for_all(self.good(run(3, [program("loops"), "300", "300", mode, "-r", "20"], self.directory, watch_seconds=100)))
+            for number in self.checkpoints():
+                os.remove(self.path("checkpoints", f"checkpoint-{number:06}", "manifest"))
+
+    def test_an_interval(self):
+        output = self.good(run(3, [program("loops"), "300", "3000"], self.directory, interval=0.3))
+        self.assertGreaterEqual(len(self.taken(output)), 3, output)
+        calls = {}
+        for rank, call in self.taken(output):
+            calls.setdefault(rank, []).append(call)
+        self.assertEqual(calls["0"], calls["1"])
+        self.assertEqual(calls["0"], calls["2"])
+
+    def test_many_requests_at_random_moments(self):
+        random.seed(int(os.environ.get("MEND_TEST_SEED", "1")))
+        for settings in ({"behind": "yes", "incremental": "yes"}, {"calls": 37}):
+            process = start(3, [program("loops"), "1500", "1000"], self.directory, watch_seconds=0.01, **settings)
+
+            def ask():
+                for _ in range(4):
+                    time.sleep(0.05 + random.random() / 4)
+                    with open(self.path("checkpoints", "request"), "w", encoding="utf-8"):
+                        os.utime(self.path("checkpoints", "request"), (time.time(), time.time() + 2 * _))
+
+            output = self.ask(process, ask)
+            calls = {}
+            for rank, call in self.taken(output):
+                calls.setdefault(rank, []).append(call)
+            self.assertGreaterEqual(len(calls["0"]), 2, output)
+            self.assertEqual(calls["0"], calls["1"], output)
+            self.assertEqual(calls["0"], calls["2"], output)
+            self.assertNotIn("no checkpoint", output)
+            shutil.rmtree(self.path("checkpoints"))
+
+    def test_unequal_loops_cancel_everywhere_and_say_so(self):
+        output = self.good(run(3, [program("loops"), "300", "2000", "uneven", "-r", "20"], self.directory, hold_seconds=0.3, join_seconds=3))
+        self.assertEqual(self.checkpoints(), [], output)
+        self.assertIn("weren't at the same call in time", output)
+        self.assertEqual(output.count("ends"), 3, output)
+
+    def test_an_early_end_cancels_and_says_so(self):
+        output = self.good(run(3, [program("loops"), "400", "2000", "early", "-r", "250"], self.directory))
+        self.assertEqual(self.checkpoints(), [], output)
+        self.assertIn("rank 1: it has ended", output)
+
+    def test_different_places_and_replicas_that_differ_are_refused(self):
+        output = self.good(run(3, [program("loops"), "200", "500", "places", "-r", "20"], self.directory))
+        self.assertIn("rank 1: it is in other contexts", output)
+        output = self.good(run(3, [program("loops"), "200", "500", "replicas", "-r", "20"], self.directory))
+        self.assertIn("a replicated variable of it differs", output)
+        self.assertEqual(self.checkpoints(), [])
+
+    def test_a_request_at_the_very_end_hurts_nobody(self):
+        for at in ("49", "50"):
+            output = self.good(run(3, [program("loops"), "50", "1000", "step", "-r", at], self.directory, behind="yes"))
+            self.assertEqual(output.count("ends"), 3, output)
+
+
+if __name__ == "__main__":
+    unittest.main()

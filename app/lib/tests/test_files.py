@@ -1,0 +1,202 @@
+"""What is in the files: read by h5py and h5dump, without zeros, with links to what is unchanged; and SIGKILL before any system call."""
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import unittest
+
+import h5py
+import numpy
+
+from programs import PYTHON, InDirectory, program, run, skip
+
+SEED = int(os.environ.get("MEND_TEST_SEED", "1"))
+MIB = 1 << 20
+
+
+class Read(InDirectory):
+    def save(self, body, **settings):
+        script = f"import mend_app, numpy\nwith mend_app.Session(program='files') as session:\n    with session.context('main'):\n{body}"
+        return self.good(self.python("\n".join(line if number < 2 else line for number, line in enumerate(script.splitlines())), **settings))
+
+    def rank_file(self, number=1, rank=0):
+        return self.path("checkpoints", f"checkpoint-{number:06}", f"rank-{rank:05}.h5")
+
+    def test_the_hierarchy(self):
+        self.save("""
+        x = numpy.arange(12.0).reshape(3, 4)
+        session.array("x", x)
+        z = numpy.array([1 + 2j, 3 - 1j])
+        session.array("z", z)
+        session.scalars(step=7)
+        with session.context("solve"):
+            session.array("part", x[1:])
+            session.checkpoint(now=True)
+""")
+        with h5py.File(self.rank_file()) as file:
+            self.assertEqual(sorted(file), ["Context", "FileMap", "Header", "MemBlocks"])
+            self.assertEqual(file["Header"].attrs["Program"], b"files")
+            self.assertEqual(file["Header"].attrs["Contexts"], b"main/solve")
+            self.assertEqual(file["Context/main()/x"][:].tolist(), numpy.arange(12.0).reshape(3, 4).tolist())
+            self.assertEqual(file["Context/main()/z"][:].tolist(), [1 + 2j, 3 - 1j])
+            self.assertEqual(file["Context/main()/step"][()], 7)
+            alias = file["Context/main()/solve()/part"]
+            self.assertEqual((file[f"MemBlocks/{alias.attrs['AliasOf']}"].attrs["Name"], alias.attrs["Offset"]), (b"x", 4))
+        if not shutil.which("h5dump"):
+            skip("h5dump", "it isn't there (apt-get install hdf5-tools)")
+        dumped = subprocess.run(["h5dump", "-d", "/Context/main()/x", self.rank_file()], capture_output=True, text=True, check=True).stdout
+        self.assertIn("(2,0): 8, 9, 10, 11", dumped)
+
+    def test_zeros_are_left_out_and_come_back(self):
+        body = """
+        x = numpy.ones((64, 131072))
+        y = numpy.ones(1 << 20)
+        session.array("x", x)
+        session.array("y", y)
+        if not session.restarting:
+            x[:] = 0
+            x[5, 7] = 3
+            x[63, 131071] = 4
+            y[:] = 0
+            session.checkpoint(now=True)
+        else:
+            session.checkpoint()
+            print("values", x[5, 7], x[63, 131071], numpy.count_nonzero(x), numpy.count_nonzero(y))
+"""
+        self.save(body)
+        self.assertLess(os.path.getsize(self.rank_file()), 3 * MIB)
+        with h5py.File(self.rank_file()) as file:
+            self.assertEqual(file["Context/main()/x"][:].sum(), 7)
+        self.assertIn("values 3.0 4.0 2 0", self.save(body, restart="newest"))
+
+    def test_size(self):
+        self.save("""
+        x = numpy.random.default_rng(1).random(1 << 20)
+        session.array("x", x)
+        session.scalars(**{f"s{number}": number for number in range(20)})
+        session.checkpoint(now=True)
+""")
+        self.assertLess(os.path.getsize(self.rank_file()), 1.01 * 8 * MIB)
+
+    def test_what_is_unchanged_is_a_link_and_stays(self):
+        body = """
+        big = numpy.random.default_rng(1).random(1 << 17)
+        state = session.scalars(step=0)
+        session.array("big", big)
+        while state.step < 9:
+            session.checkpoint(now=not session.restarting)
+            state.step += 1
+"""
+        for behind in ("no", "yes"):
+            self.save(body, incremental="yes", full_every=4, keep=1, behind=behind, restart="none", watch=self.path("never"))
+            numbers = self.checkpoints()
+            with h5py.File(self.rank_file(numbers[-1])) as file:
+                self.assertIsInstance(file["MemBlocks"].get("1", getlink=True), (h5py.ExternalLink, h5py.HardLink))
+                self.assertEqual(file["Context/main()/big"].shape, (1 << 17,))
+            links = []
+            for number in numbers:
+                with h5py.File(self.rank_file(number)) as file:
+                    links.append(isinstance(file["MemBlocks"].get("1", getlink=True), h5py.ExternalLink))
+            # The ninth of 1 + 4 + 4 is full; what was linked to before is gone, but not while it was linked to.
+            self.assertEqual(links, [False], numbers)
+            shutil.rmtree(self.path("checkpoints"))
+        self.save(body.replace("< 9", "< 8"), incremental="yes", full_every=4, keep=1)
+        self.assertEqual(self.checkpoints(), [5, 6, 7, 8])
+        self.assertLess(os.path.getsize(self.rank_file(8)), MIB // 2)
+        # Elsewhere as a whole it is whole.
+        os.rename(self.path("checkpoints"), self.path("moved"))
+        code, output = run(0, [PYTHON, "-c", "import mend_app, numpy\nwith mend_app.Session(program='files') as s, s.context('main'):\n    x = numpy.zeros(1 << 17)\n    print(s.scalars(step=0).step, s.array('big', x), x.sum() > 1)\n    s.checkpoint()"],
+                           self.directory, restart="newest", directory="moved")
+        self.assertEqual(code, 0, output)
+        self.assertIn("7 True True", output)
+        # And without what it links to, it isn't.
+        shutil.rmtree(self.path("moved", "checkpoint-000005"))
+        code, output = run(0, [PYTHON, "-c", "import mend_app\nmend_app.Session(program='files')"], self.directory, restart="newest", directory="moved")
+        self.assertEqual(code, 1)
+        self.assertIn("checkpoint 8 can't be used: ", output)
+        self.assertIn("checkpoint-000005/rank-00000.seal isn't there, or isn't what was written", output)
+
+    def test_filters(self):
+        try:
+            import hdf5plugin
+        except ImportError:
+            skip("zstd and lz4", "hdf5plugin isn't installed")
+        body = """
+        x = numpy.arange(1 << 18)
+        session.array("x", x)
+        session.checkpoint(now=not session.restarting)
+        print("sum", x.sum())
+"""
+        sizes = {}
+        os.environ["HDF5_PLUGIN_PATH"] = hdf5plugin.PLUGIN_PATH
+        self.addCleanup(os.environ.pop, "HDF5_PLUGIN_PATH")
+        for compress in ("none", "deflate", "zstd", "lz4"):
+            self.save(body, compress=compress)
+            sizes[compress] = os.path.getsize(self.rank_file())
+            with h5py.File(self.rank_file()) as file:
+                self.assertTrue((file["Context/main()/x"][:] == numpy.arange(1 << 18)).all())
+            self.assertIn(f"sum {sum(range(1 << 18))}", self.save(body, restart="newest"))
+            shutil.rmtree(self.path("checkpoints"))
+        for compress in ("deflate", "zstd", "lz4"):
+            self.assertLess(sizes[compress], sizes["none"] / 4)
+        os.environ["HDF5_PLUGIN_PATH"] = "/nowhere"
+        self.assertIn("compress = zstd: HDF5 finds no plug-in for filter 32015: name its directory in HDF5_PLUGIN_PATH", self.save(body, compress="zstd"))
+
+
+# What changes something outside of the process.
+CALLS = "openat,write,pwrite64,pwritev,fsync,fdatasync,rename,mkdir,ftruncate,unlink,rmdir,close,flock"
+
+
+class Kills(InDirectory):
+    def test_sigkill_before_any_system_call(self):
+        if not shutil.which("strace"):
+            skip("SIGKILL before system calls", "strace isn't there")
+        command = [program("templates"), "30"]
+        expected = self.line(self.good(run(0, command, self.directory)), "templates ")
+        random.seed(SEED)
+        for settings in ({}, {"incremental": "yes"}):
+            shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+            counted = self.good(run(0, ["strace", "-o", self.path("trace"), "-e", f"trace={CALLS}", *command], self.directory, calls=8, **settings))
+            self.assertIn("checkpoint 24 is complete", counted)
+            with open(self.path("trace"), encoding="utf-8") as file:
+                lines = file.read().splitlines()
+            first = next(number for number, line in enumerate(lines) if "checkpoint-000016" in line)
+            names = [line.split("(")[0] for line in lines]
+            for at in sorted(random.sample(range(first, len(lines)), 14)):
+                # strace counts each call by itself.
+                call, when = names[at], names[: at + 1].count(names[at])
+                shutil.rmtree(self.path("checkpoints"))
+                os.remove(self.path("templates.log"))
+                code, output = run(0, ["strace", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={when}", *command], self.directory, calls=8, **settings)
+                self.assertNotEqual(code, 0)
+                complete = [int(number) for number in re.findall(r"checkpoint (\d+) is complete", output)]
+                again = self.good(run(0, command, self.directory, calls=8, **settings))
+                self.assertEqual(self.line(again, "templates "), expected)
+                restored = re.findall(r"checkpoint (\d+) of 1 ranks is restored", again)
+                # Killed after it had ended, it begins anew.
+                ended = os.path.exists(self.path("checkpoints", "ended")) and not restored
+                if complete and not (ended and complete[-1] == 24):
+                    self.assertTrue(restored, f"{call} {when}: {output}{again}")
+                    self.assertGreaterEqual(int(restored[0]), complete[-1])
+                self.assertNotIn("can't be used", again)
+
+    def test_sigkill_of_ranks_at_any_time(self):
+        command = [program("heat"), "20000", "60", "-p", "0", "2000"]
+        expected = self.line(self.good(run(3, command, self.directory)), "heat digest")
+        random.seed(SEED)
+        for behind in ("no", "yes", "yes"):
+            shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+            complete = 0
+            for least in (15, 38):
+                code, output = run(3, [*command, "-K", str(random.randint(least, least + 17))], self.directory, calls=5, behind=behind, incremental="yes")
+                complete = max([complete, *(int(number) for number in re.findall(r"checkpoint (\d+) is complete", output))])
+            output = self.good(run(3, command, self.directory, calls=5, behind=behind, incremental="yes"))
+            self.assertEqual(self.line(output, "heat digest"), expected)
+            self.assertNotIn("can't be used", output)
+            self.assertGreaterEqual(max(int(number) for number in re.findall(r"checkpoint (\d+) of 3 ranks is restored", output)), complete)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,299 @@
+"""What can't be saved or restored is refused with its cause and the way out, and loses nothing."""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import unittest
+
+import h5py
+
+from programs import OUT, PYTHON, ROOT, SOURCES, InDirectory, program, run, skip
+
+SAVE = """
+import mend_app, numpy
+with mend_app.Session(program="p 1") as session:
+    with session.context("main"):
+        state = session.scalars(step=5)
+        x = numpy.arange(6, dtype=numpy.int64).reshape(2, 3)
+        session.array("x", x)
+        for _ in range(2):
+            session.checkpoint(now=True)
+            state.step += 1
+"""
+RESTORE = """
+import mend_app, numpy
+with mend_app.Session(program={program!r}) as session:
+    with session.context({context!r}):
+        state = session.scalars({scalars})
+        x = numpy.zeros({shape}, dtype={dtype!r})
+        {register}
+        session.checkpoint()
+    print("restored", state.step, x.ravel().tolist())
+"""
+
+
+def restore(program="p 1", context="main", scalars="step=0", shape=(2, 3), dtype="int64", register='session.array("x", x)'):
+    return RESTORE.format(program=program, context=context, scalars=scalars, shape=shape, dtype=dtype, register=register)
+
+
+class Changed(InDirectory):
+    def setUp(self):
+        super().setUp()
+        self.good(self.python(SAVE))
+        self.assertEqual(self.checkpoints(), [1, 2])
+
+    def refused(self, script, *words, **settings):
+        code, output = self.python(script, restart="newest", **settings)
+        self.assertEqual(code, 1, output)
+        for word in words:
+            self.assertIn(word, output)
+        self.assertNotIn("restored", output.replace("be restored", ""))
+        self.assertEqual(self.checkpoints(), [1, 2])
+
+    def test_an_unchanged_program_is_restored(self):
+        output = self.good(self.python(restore(), restart="newest"))
+        self.assertIn("restored 6 [0, 1, 2, 3, 4, 5]", output)
+        output = self.good(self.python(restore(), restart="1"))
+        self.assertIn("restored 5 ", output)
+
+    def test_a_changed_program(self):
+        self.refused(restore(program="p 2"), 'is of program "p 1", and this is "p 2"', "restart = none")
+        self.refused(restore(scalars="step=0, more=1"), "has no variable `more` in context main", "restart = none")
+        self.refused(restore(scalars="step=0.5"), "`step` in context main was int64 when", "is double now")
+        self.refused(restore(shape=(3, 2)), "`x` in context main had the shape [2, 3]", "has [3, 2] now")
+        self.refused(restore(register="pass"), "also holds `x`", "hasn't registered")
+        self.refused(restore(context="other"), "has no variable `step` in context other")
+
+    def test_an_error_is_raised_where_that_is_set(self):
+        code, output = self.python(restore(shape=(3, 2)), restart="newest", on_error="return")
+        self.assertEqual(code, 1)
+        self.assertIn("mend_app._library.Error: `x` in context main had the shape", output)
+
+    def test_numbers_that_do_not_fit(self):
+        output = self.good(self.python(restore(dtype="int8"), restart="newest"))
+        self.assertIn("restored 6 [0, 1, 2, 3, 4, 5]", output)
+        self.good(self.python(SAVE.replace("numpy.arange(6, dtype=numpy.int64)", "(numpy.arange(6, dtype=numpy.int64) + 126)"), restart="none"))
+        code, output = self.python(restore(dtype="int8"), restart="newest")
+        self.assertEqual(code, 1)
+        self.assertIn("element 2, as written with 8 bytes, can't be held exactly by int8 of 1 bytes here", output)
+
+    def test_settings(self):
+        for setting, word in (({"interval": "soon"}, "a number of seconds is needed"), ({"keep": "0"}, "at least 1"), ({"compress": "best"}, "none, deflate"),
+                              ({"restart": "9"}, "/checkpoints is whole"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
+                              ({"directory": "/proc/nowhere"}, "can't be"), ({"config": "absent.conf"}, "can't be read")):
+            with self.subTest(**setting):
+                code, output = self.python(restore(), **{"restart": "newest", **setting})
+                self.assertEqual(code, 1, output)
+                self.assertIn(word, output)
+        with open(self.path("mend-app.conf"), "w", encoding="utf-8") as file:
+            file.write("# mine\nkeep = 3\nkep = 4\n")
+        code, output = self.python(restore())
+        self.assertEqual(code, 1)
+        self.assertIn("mend-app.conf, line 3: no setting is named kep; there are: directory, interval", output)
+
+    def test_two_runs_in_one_directory(self):
+        script = SAVE.replace("with session.context", "import subprocess, sys\n    if len(sys.argv) < 2: print(subprocess.run([sys.executable, '-c', open('s.py').read(), 'again'], capture_output=True, text=True).stderr)\n    with session.context")
+        with open(self.path("s.py"), "w", encoding="utf-8") as file:
+            file.write(script)
+        output = self.good(self.python(script, restart="none"))
+        self.assertIn("another run uses the directory checkpoints now", output)
+
+
+class Damaged(InDirectory):
+    def setUp(self):
+        super().setUp()
+        code, _ = run(2, [program("heat"), "3000", "60", "-k", "45"], self.directory, calls=20)
+        self.assertNotEqual(code, 0)
+        self.assertEqual(self.checkpoints(), [20, 40])
+        self.whole = self.path("whole")
+        shutil.copytree(self.path("checkpoints"), self.whole)
+        self.expected = self.line(self.good(run(1, [program("heat"), "3000", "60"], self.directory, restart="none", directory="elsewhere")), "heat digest")
+
+    def repair(self):
+        shutil.rmtree(self.path("checkpoints"))
+        shutil.copytree(self.whole, self.path("checkpoints"))
+
+    def damage(self, name, change):
+        path = self.path("checkpoints", name)
+        with open(path, "r+b") as file:
+            data = bytearray(file.read())
+            data = change(data)
+            file.seek(0)
+            file.truncate()
+            file.write(data)
+
+    def test_an_older_whole_checkpoint_is_used_saying_so(self):
+        def flip(data, at=None):
+            data[len(data) // 2 if at is None else at] ^= 1
+            return data
+
+        newest = "checkpoint-000040"
+        cases = {f"{newest}/manifest": [flip, lambda data: data[:-7], lambda data: data[:0], lambda data: data + b"x"],
+                 f"{newest}/rank-00001.h5": [flip, lambda data: data[: len(data) // 2], lambda data: data[:0], lambda data: flip(data, 9), lambda data: flip(data, 60), lambda data: flip(data, 700)]}
+        for name, changes in cases.items():
+            for number, change in enumerate(changes):
+                with self.subTest(name=name, number=number):
+                    self.repair()
+                    self.damage(name, change)
+                    output = self.good(run(2, [program("heat"), "3000", "60"], self.directory))
+                    self.assertIn("checkpoint 40 can't be used: ", output)
+                    self.assertIn("checkpoint 20 is used instead: it is older, and whole", output)
+                    self.assertIn("goes on at step 19", output)
+                    self.assertEqual(self.line(output, "heat digest"), self.expected)
+        self.repair()
+        os.remove(self.path("checkpoints", newest, "rank-00000.h5"))
+        output = self.good(run(3, [program("heat"), "3000", "60"], self.directory))
+        self.assertIn("isn't there, or truncated", output)
+        self.assertEqual(self.line(output, "heat digest"), self.expected)
+
+    def test_a_damaged_checkpoint_does_not_take_the_place_of_a_whole_one(self):
+        self.damage("checkpoint-000040/rank-00001.h5", lambda data: data[:-1])
+        code, _ = run(2, [program("heat"), "3000", "60", "-K", "41"], self.directory, calls=20)
+        self.assertNotEqual(code, 0)
+        self.assertEqual(len(self.checkpoints()), 2)
+        self.damage(f"checkpoint-{self.checkpoints()[-1]:06}/rank-00000.h5", lambda data: data[:-1])
+        output = self.good(run(2, [program("heat"), "3000", "60"], self.directory))
+        self.assertIn("goes on at step 19", output)
+        self.assertEqual(self.line(output, "heat digest"), self.expected)
+
+    def test_values_compared_when_they_are_restored(self):
+        large = [program("heat"), "40000", "60"]
+        shutil.rmtree(self.path("checkpoints"))
+        self.assertNotEqual(run(2, [*large, "-k", "45"], self.directory, calls=20)[0], 0)
+        with h5py.File(self.path("checkpoints", "checkpoint-000040", "rank-00001.h5")) as file:
+            offset = file["Context/main()/u"].id.get_offset()
+        self.damage("checkpoint-000040/rank-00001.h5", lambda data: data[: offset + 100] + bytes([data[offset + 100] ^ 1]) + data[offset + 101:])
+        code, output = run(2, large, self.directory, verify="values")
+        self.assertNotEqual(code, 0)
+        self.assertIn("`u` in context main: ", output)
+        self.assertIn("Checkpoint 40 is set aside: start the program again, and an older one is used", output)
+        output = self.good(run(2, large, self.directory, verify="values"))
+        self.assertIn("goes on at step 19", output)
+        expected = self.good(run(1, large, self.directory, restart="none", directory="elsewhere"))
+        self.assertEqual(self.line(output, "heat digest"), self.line(expected, "heat digest"))
+
+    def test_every_part_of_a_file_is_watched(self):
+        """Bits all over a file: each is noticed, or says nothing (what HDF5 doesn't use)."""
+        name = "checkpoint-000040/rank-00001.h5"
+        size = os.path.getsize(self.path("checkpoints", name))
+        wrong = []
+        for at in range(3, size, max(1, size // 25)):
+            self.repair()
+            self.damage(name, lambda data: data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1:])
+            code, output = run(2, [program("heat"), "3000", "60"], self.directory)
+            if code != 0 or self.line(output, "heat digest") != self.expected:
+                wrong.append((at, output))
+        self.assertEqual(wrong, [])
+
+    def test_none_is_whole(self):
+        for name in ("checkpoint-000020", "checkpoint-000040"):
+            self.damage(f"{name}/manifest", lambda data: data[:-1])
+        code, output = run(2, [program("heat"), "3000", "60"], self.directory)
+        self.assertNotEqual(code, 0)
+        self.assertRegex(output, "no checkpoint in .*/checkpoints is whole: set restart = none to start anew")
+        self.assertNotIn("heat digest", output)
+
+    def test_private_variables_want_the_same_number_of_ranks(self):
+        self.good(run(2, [program("loops"), "30", "0"], self.directory, calls=10, directory="private"))
+        code, output = run(3, [program("loops"), "30", "0"], self.directory, directory="private", restart="newest")
+        self.assertNotEqual(code, 0)
+        self.assertIn("is of 2 ranks, and these are 3: `call` in context loop is private to each rank", output)
+
+
+class Mutated(InDirectory):
+    def test_nothing_that_was_changed_is_parsed_or_taken(self):
+        """Under sanitizers: HDF5 crashes on damaged metadata, so that it must not see any."""
+        library = os.path.join(ROOT, "app", "lib")
+        flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-std=c17", "-D_GNU_SOURCE", f"-I{library}/include", f"-I{library}/src", "-isystem", f"{OUT}/hdf5/headers", "-pthread"]
+        command = ["gcc", *flags, os.path.join(SOURCES, "mutate.c"), *glob.glob(f"{library}/src/*.c"), f"{OUT}/hdf5/bin/libhdf5.a", "-lz", "-lm", "-ldl", "-o", self.path("mutate")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode and "asan" in done.stderr:
+            skip("damaged files under sanitizers", "this compiler has none")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        script = SAVE.replace("session.array(\"x\", x)", "session.array('x', x); session.array('big', numpy.random.default_rng(1).random(30000)); session.array('sparse', numpy.arange(400000) // 399999)")
+        self.good(self.python(script, incremental="yes"))
+        seed = os.environ.get("MEND_TEST_SEED", "1")
+        for number in ("1", "2"):
+            output = self.good(run(0, [self.path("mutate"), "checkpoints", number, seed, "150"], self.directory))
+            self.assertIn(" refused, ", output)
+
+
+class Memory(InDirectory):
+    def test_pointers_and_overlaps(self):
+        script = """
+import ctypes, mend_app, numpy
+from mend_app import _library as library
+with mend_app.Session() as session:
+    x = numpy.arange(8.0)
+    pointer = (ctypes.c_void_p * 1)(x.ctypes.data + {at})
+    if {register}:
+        session.array("x", x)
+    library.check("mend_app_variable", b"pointer", ctypes.addressof(pointer), 15, 0, None, 0)
+    if {overlap}:
+        session.array("part", x[2:{overlap}])
+        library.check("mend_app_variable", b"whole", x.ctypes.data + 8, 10, 1, (ctypes.c_uint64 * 1)(5), 0)
+    print("taken", session.checkpoint(now=True), session.newest)
+"""
+        for values, word in (({"at": 16, "register": 1, "overlap": 0}, "taken taken 1"), ({"at": 64, "register": 1, "overlap": 0}, "taken taken 1"),
+                             ({"at": 16, "register": 0, "overlap": 0}, "points outside of all that is registered"), ({"at": 65, "register": 1, "overlap": 0}, "points outside"),
+                             ({"at": 12, "register": 1, "overlap": 0}, "points into the middle of an element"), ({"at": 16, "register": 1, "overlap": 4}, "taken taken 1"),
+                             ({"at": 16, "register": 0, "overlap": 7}, "overlap in memory, but neither lies within the other")):
+            with self.subTest(**values):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                output = self.good(self.python(script.format(**values), restart="none"))
+                self.assertIn(word, output)
+                if "taken taken" not in word:
+                    self.assertIn("taken None 0", output)
+                    self.assertEqual(self.checkpoints(), [])
+
+    def test_a_full_disk_keeps_what_was_there(self):
+        if os.geteuid() != 0 and subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"], capture_output=True, check=False).returncode:
+            skip("a full disk", "no user namespaces here")
+        script = """
+import mend_app, numpy, os
+x = numpy.random.default_rng(1).random(300000)
+with mend_app.Session(configuration="c.conf") as session:
+    session.array("x", x)
+    print(session.checkpoint(now=True), flush=True)
+    before = len(os.listdir("/proc/self/fd"))
+    with open("small/ballast", "wb") as ballast:
+        ballast.write(bytes(5 << 20))
+        for _ in range(5):
+            print(session.checkpoint(now=True), session.newest, flush=True)
+    os.remove("small/ballast")
+    x += 1
+    print(session.checkpoint(now=True), session.newest, len(os.listdir("/proc/self/fd")) - before, flush=True)
+"""
+        with open(self.path("s.py"), "w", encoding="utf-8") as file:
+            file.write(script)
+        with open(self.path("c.conf"), "w", encoding="utf-8") as file:
+            file.write("directory = small/checkpoints\n")
+        os.mkdir(self.path("small"))
+        inside = f"mount -t tmpfs -o size=8m tmpfs small && {PYTHON} s.py"
+        command = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c", inside]
+        output = self.good(run(0, command, self.directory))
+        self.assertEqual(re.findall(r"^(?:taken|None).*$", output, re.M), ["taken", *["None 1"] * 5, "taken 7 0"], output)
+        self.assertIn("No space left on device", output)
+
+
+class Ends(InDirectory):
+    def test_what_is_left_of_a_checkpoint_is_cleared_away(self):
+        self.good(self.python(SAVE))
+        os.makedirs(self.path("checkpoints", "checkpoint-000001", "x"), exist_ok=True)
+        shutil.rmtree(self.path("checkpoints", "checkpoint-000001", "x"))
+        os.remove(self.path("checkpoints", "checkpoint-000001", "manifest"))
+        self.good(self.python(SAVE, restart="none"))
+        self.assertEqual([os.path.basename(path) for path in sorted(glob.glob(self.path("checkpoints", "checkpoint-*")))], ["checkpoint-000003", "checkpoint-000004"])
+
+    def test_an_end_before_the_saved_safe_point(self):
+        self.good(self.python(SAVE))
+        code, output = self.python("import mend_app\nwith mend_app.Session(program='p 1') as session:\n    session.checkpoint()\n", restart="newest")
+        self.assertEqual(code, 1)
+        self.assertIn('the program ended before it came to the safe point of checkpoint 2 (contexts "main"), which is kept', output)
+        self.assertEqual(self.checkpoints(), [1, 2])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,163 @@
+"""Restarts: the last line is that of an undisturbed run, on the same number of ranks and on others, from C, C++, Fortran and Python."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import unittest
+
+from programs import PYTHON, SOURCES, InDirectory, program, run
+
+SEED = int(os.environ.get("MEND_TEST_SEED", "1"))
+
+
+class Heat(InDirectory):
+    def digest(self, ranks, *arguments, **settings):
+        return self.line(self.good(run(ranks, [program("heat"), *arguments], self.directory, **settings)), "heat digest")
+
+    def test_any_number_of_ranks_goes_on_exactly(self):
+        expected = self.digest(1, "997", "60")
+        random.seed(SEED)
+        for before, after in ((3, 3), (3, 1), (1, 4), (2, 5), (random.randint(1, 5), random.randint(1, 6))):
+            with self.subTest(before=before, after=after):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                code, _ = run(before, [program("heat"), "997", "60", "-k", "47"], self.directory, calls=20)
+                self.assertNotEqual(code, 0)
+                self.assertEqual(self.checkpoints(), [20, 40])
+                output = self.good(run(after, [program("heat"), "997", "60"], self.directory, calls=20))
+                self.assertIn("heat: goes on at step 39", output)
+                self.assertEqual(self.line(output, "heat digest"), expected)
+
+    def test_written_behind_incremental_compressed_restarted_twice(self):
+        expected = self.digest(1, "50000", "80")
+        for settings in ({"behind": "yes"}, {"incremental": "yes", "behind": "yes"}, {"compress": "deflate:1"}, {"incremental": "yes", "full_every": "2", "keep": "1"}):
+            with self.subTest(**settings):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                self.assertNotEqual(run(2, [program("heat"), "50000", "80", "-k", "33"], self.directory, calls=10, **settings)[0], 0)
+                # Again from there, with a kill, on another number of ranks.
+                self.assertNotEqual(run(3, [program("heat"), "50000", "80", "-K", "57"], self.directory, calls=10, **settings)[0], 0)
+                output = self.good(run(3, [program("heat"), "50000", "80"], self.directory, calls=10, **settings))
+                self.assertEqual(self.line(output, "heat digest"), expected)
+
+    def test_a_run_that_ended_well_is_not_continued(self):
+        self.good(run(2, [program("heat"), "100", "40"], self.directory, calls=10))
+        output = self.good(run(2, [program("heat"), "100", "40"], self.directory))
+        self.assertNotIn("goes on", output)
+        output = self.good(run(2, [program("heat"), "100", "60"], self.directory, restart="newest"))
+        self.assertIn("heat: goes on at step 39", output)
+        self.assertEqual(self.line(output, "heat digest"), self.digest(1, "100", "60", restart="none"))
+
+
+class Languages(InDirectory):
+    def killed_and_restarted(self, before, after, command, kill, **settings):
+        expected = self.good(run(before, command, self.directory))
+        code, output = run(before, [*command, kill], self.directory, calls=10, **settings)
+        self.assertNotEqual(code, 0, output)
+        self.assertTrue(self.checkpoints(), output)
+        output = self.good(run(after, command, self.directory, calls=10, **settings))
+        self.assertIn("goes on at step", output)
+        start = command[-2] if command[-1].isdigit() else command[-1]
+        word = os.path.basename(start).split(".")[0]
+        self.assertEqual(self.line(output, f"{word} "), self.line(expected, f"{word} "))
+
+    def test_cpp(self):
+        self.killed_and_restarted(0, 0, [program("templates"), "30"], "27")
+        with open(self.path("templates.log"), encoding="utf-8") as log:
+            self.assertEqual(log.read(), "".join(f"step {step}\n" for step in range(30)))
+
+    def test_python(self):
+        walk = os.path.join(SOURCES, "walk.py")
+        self.killed_and_restarted(2, 3, [PYTHON, walk, "40"], "35")
+
+    def test_fortran(self):
+        plate, mpiexec = program("plate"), shutil.which("mpiexec.mpich")
+        expected = self.line(self.good(run(2, [plate], self.directory, mpiexec)), "plate digest")
+        for after in (2, 3):
+            shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+            self.assertNotEqual(run(2, [plate, "45"], self.directory, mpiexec, calls=20)[0], 0)
+            output = self.good(run(after, [plate], self.directory, mpiexec, calls=20))
+            self.assertIn("plate: goes on at step 39", output)
+            self.assertEqual(self.line(output, "plate digest"), expected)
+
+
+class Elsewhere(InDirectory):
+    def goes_on_with(self, library):
+        heat = program(f"heat.{library}")
+        self.assertNotEqual(run(3, [program("heat"), "997", "60", "-k", "47"], self.directory, calls=20)[0], 0)
+        output = self.good(run(2, [heat, "997", "60"], self.directory, shutil.which(f"mpiexec.{library}"), calls=20))
+        self.assertIn("heat: goes on at step 39", output)
+        expected = self.good(run(1, [program("heat"), "997", "60"], self.directory, restart="none"))
+        self.assertEqual(self.line(output, "heat digest"), self.line(expected, "heat digest"))
+
+    def test_another_release_of_mpich(self):
+        self.goes_on_with("mpich")
+
+    def test_open_mpi(self):
+        self.goes_on_with("openmpi")
+
+    def test_a_program_that_changes_its_directory(self):
+        script = """
+import os, mend_app
+with mend_app.Session() as session:
+    state = session.scalars(step=3)
+    os.chdir("/")
+    session.request()
+    for _ in range(3):
+        session.checkpoint()
+    print("step", state.step, session.newest > 0)
+"""
+        self.assertIn("step 3 True", self.good(self.python(script)))
+        self.assertIn("step 3 True", self.good(self.python(script.replace("step=3", "step=0"), restart="newest")))
+
+
+    def test_a_session_after_one_that_an_error_ended(self):
+        script = """
+import mend_app
+for attempt in (1, 2):
+    try:
+        with mend_app.Session() as session, session.context("main"):
+            state = session.scalars(step=0)
+            while state.step < 6:
+                session.checkpoint(now=not session.restarting)
+                state.step += 1
+                if attempt == 1 and state.step == 4:
+                    raise ValueError("as it happens")
+            print("attempt", attempt, "ends at", state.step, "newest", session.newest)
+    except ValueError as error:
+        print("raised", error)
+"""
+        output = self.good(self.python(script, behind="yes"))
+        self.assertIn("raised as it happens", output)
+        self.assertRegex(output, "checkpoint [34] of 1 ranks is restored")
+        self.assertIn("attempt 2 ends at 6", output)
+
+
+class Symbols(InDirectory):
+    def test_only_the_library_s_own_are_seen(self):
+        from programs import OUT
+
+        listed = subprocess.run(["nm", "-D", "--defined-only", os.path.join(OUT, "lib", "libmend-app.so")], capture_output=True, text=True, check=True).stdout
+        names = [line.split()[-1].split("@")[0] for line in listed.splitlines()]
+        self.assertEqual([name for name in names if not name.startswith(("mend_app_", "MEND_APP_"))], [])
+
+    def test_a_program_with_another_hdf5_is_not_disturbed(self):
+        script = """
+import h5py, mend_app, numpy
+version = h5py.version.hdf5_version
+x = numpy.arange(10.0)
+with h5py.File("own.h5", "w") as own, mend_app.Session() as session:
+    session.array("x", x)
+    own["a"] = x
+    session.checkpoint(now=True)
+    own["b"] = x + 1
+with h5py.File("own.h5") as own, h5py.File("checkpoints/checkpoint-000001/rank-00000.h5") as saved:
+    assert (own["b"][:] == saved["Context/x"][:] + 1).all()
+    print("own", version, "saved by", saved["Header"].attrs["HDF5"].decode())
+"""
+        words = self.line(self.good(self.python(script)), "own ").split()
+        self.assertNotEqual(words[1], words[-1], "the test needs another HDF5 than the library's")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)

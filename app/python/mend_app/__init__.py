@@ -1,0 +1,211 @@
+"""Portable checkpoints for NumPy and mpi4py programs: a binding of libmend-app.
+
+    import mend_app
+    from mpi4py import MPI
+
+    with mend_app.Session(MPI.COMM_WORLD, program="heat 1") as session:
+        state = session.scalars(step=0, total=0.0)
+        session.array("u", u, mend_app.block(cells, start, count, before=1, after=1))
+        while state.step < steps:
+            session.checkpoint()
+            ...
+            state.step += 1
+
+To restart, run the program again: arrays have their values when they are registered, scalars when they are named. Files are those of the C library;
+the settings, too (mend-app.conf). Everything is used from the main thread. Errors are raised as mend_app.Error.
+"""
+
+import contextlib
+import ctypes
+
+import numpy
+
+from . import _library
+from ._library import Error, settings
+from ._random import Generator
+
+__all__ = ["Error", "Scalars", "Session", "block", "cyclic", "listed", "settings", "whole"]
+
+_INTEGER, _REAL = {1: 1, 2: 2, 4: 3, 8: 4}, {4: 9, 8: 10}
+_UNSIGNED, _COMPLEX = {1: 5, 2: 6, 4: 7, 8: 8}, {8: 12, 16: 13}
+
+
+def _element(dtype):
+    """The library's number for a NumPy type. A bool is a byte."""
+    kinds = {"i": _INTEGER, "u": _UNSIGNED, "f": _REAL, "c": _COMPLEX, "b": {1: 5}}
+    if dtype == numpy.dtype(numpy.longdouble):
+        return 11
+    number = kinds.get(dtype.kind, {}).get(dtype.itemsize)
+    if number is None or not dtype.isnative:
+        raise TypeError(f"arrays of {dtype} can't be saved: integers, floating-point and complex numbers and bool of this machine's byte order can")
+    return number
+
+
+def whole(count):
+    """A dimension of which every rank has all `count` elements."""
+    return _library.call("mend_app_whole", count)
+
+
+def block(count, start, own, before=0, after=0):
+    """A dimension of `count` elements over all ranks, of which this rank owns `own` from `start` on, with further ones before and after in memory."""
+    return _library.call("mend_app_block", count, start, own, before, after)
+
+
+def cyclic(count, size, part, parts):
+    """A dimension dealt in blocks of `size` elements to `parts` owners in turn, of which this is owner `part`."""
+    return _library.call("mend_app_cyclic", count, size, part, parts)
+
+
+def listed(count, indices):
+    """A dimension of `count` elements over all ranks, of which this rank has those with the indices given (from 0)."""
+    kept = numpy.ascontiguousarray(indices, dtype=numpy.uint64)
+    made = _library.call("mend_app_list", count, kept.size, kept.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)))
+    made.kept = kept
+    return made
+
+
+class Scalars:
+    """Named numbers, read and set as attributes; each keeps the type of its first value."""
+
+    def __init__(self, cells):
+        object.__setattr__(self, "_cells", cells)
+
+    def __getattr__(self, name):
+        try:
+            return self._cells[name].item()
+        except KeyError:
+            raise AttributeError(f"no scalar is named {name}") from None
+
+    def __setattr__(self, name, value):
+        if name not in self._cells:
+            raise AttributeError(f"no scalar is named {name}: name it in Session.scalars")
+        cell = self._cells[name]
+        if not numpy.can_cast(numpy.min_scalar_type(value), cell.dtype, "same_kind"):
+            raise TypeError(f"{name} is {cell.dtype}, and {value!r} isn't")
+        cell[()] = value
+
+    def __dir__(self):
+        return list(self._cells)
+
+
+class Session:
+    """The library, from the start to the end of a `with` block. Only one at a time.
+
+    `comm` is a communicator of mpi4py, whose ranks all start a session, or None; `program` names program and version, and a checkpoint of another one is
+    refused; `configuration` is the file of settings.
+    """
+
+    def __init__(self, comm=None, program=None, configuration=None):
+        self._kept = {}
+        self._generators = []
+        self._transport = None
+        if comm is None:
+            _library.check("mend_app_init", _library.text(program), _library.text(configuration))
+        else:
+            from ._transport import Transport
+
+            self._transport = Transport(comm)
+            _library.check("mend_app_init_transport", self._transport.table, _library.text(program), _library.text(configuration))
+        self._prepare = _library.PREPARE(lambda _: self._bring_up_to_date())
+        _library.call("mend_app_prepare", self._prepare, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            self.close()
+        else:
+            # The other ranks may never come to the end.
+            _library.call("mend_app_abandon")
+            self._kept.clear()
+
+    def close(self):
+        """Waits until all ranks are here and all is written."""
+        _library.check("mend_app_finalize")
+        self._kept.clear()
+
+    def _bring_up_to_date(self):
+        for generator in self._generators:
+            generator.store()
+
+    @property
+    def restarting(self):
+        """Whether a saved state is being restored: from the start until the first safe point in the saved contexts."""
+        return bool(_library.call("mend_app_restarting"))
+
+    @property
+    def newest(self):
+        """Number of the newest checkpoint that counts, or 0."""
+        return _library.call("mend_app_newest")
+
+    def saved_shape(self, name):
+        """Shape of an array in the checkpoint that is being restored, of this rank; None if there is none."""
+        extents = (ctypes.c_uint64 * 7)()
+        count = _library.call("mend_app_saved_shape", _library.text(name), extents)
+        return tuple(extents[:count]) if count >= 0 else None
+
+    def array(self, name, values, *dimensions, replicated=False):
+        """Registers a NumPy array. True: its values were restored.
+
+        With dimensions it is spread over the ranks; otherwise private to each rank, or replicated. It must be contiguous in C's order and may not be
+        resized; the session keeps it alive.
+        """
+        if not isinstance(values, numpy.ndarray) or not values.flags.c_contiguous or not values.flags.writeable:
+            raise TypeError(f"{name}: a writeable NumPy array in C's order is needed")
+        element, address = _element(values.dtype), ctypes.c_void_p(values.ctypes.data)
+        if dimensions:
+            shape = tuple(dimension.extent for dimension in dimensions)
+            if replicated or shape != values.shape:
+                raise ValueError(f"{name}: its shape is {values.shape}, and that of its distribution {shape}; what is spread isn't replicated")
+            spread = (_library.Dimension * len(dimensions))(*dimensions)
+            done = _library.check("mend_app_array", _library.text(name), address, element, len(dimensions), spread)
+        else:
+            extents = (ctypes.c_uint64 * max(values.ndim, 1))(*values.shape)
+            done = _library.check("mend_app_variable", _library.text(name), address, element, values.ndim, extents, int(replicated))
+        self._kept[name] = (values, dimensions)
+        return done == _library.RESTORED
+
+    def scalars(self, replicated=True, **values):
+        """Registers numbers by name, with their first values; returns them as attributes, restored where a state is."""
+        cells = {}
+        for name, value in values.items():
+            if not isinstance(value, (bool, int, float, complex, numpy.generic)):
+                raise TypeError(f"{name}: a number is needed, not {type(value).__name__}")
+            cells[name] = numpy.array(value, dtype=numpy.int64 if type(value) is int else None)
+            self.array(name, cells[name], replicated=replicated)
+        return Scalars(cells)
+
+    def generator(self, name, generator, replicated=False):
+        """Registers a random generator, numpy.random.Generator, RandomState or random.Random. True: its state was restored."""
+        made = Generator(name, generator)
+        restored = self.array(name, made.memory, replicated=replicated)
+        if restored:
+            made.load()
+        self._generators.append(made)
+        return restored
+
+    @contextlib.contextmanager
+    def context(self, name):
+        """A part of the program. What it yields is False where the saved run had done with it: then do nothing in it."""
+        entered = _library.check("mend_app_enter", _library.text(name)) != _library.SKIP
+        yield entered
+        if entered:
+            _library.check("mend_app_leave")
+
+    def forget(self, name):
+        """Ends a registration of this context."""
+        _library.check("mend_app_forget", _library.text(name))
+        self._generators = [generator for generator in self._generators if generator.name != name]
+        self._kept.pop(name, None)
+
+    def checkpoint(self, now=False):
+        """A safe point: nothing is under way between ranks. "restored", "taken", or None. With `now` all ranks take a checkpoint here."""
+        done = _library.check("mend_app_checkpoint_now" if now else "mend_app_checkpoint")
+        if done == _library.RESTORED:
+            return "restored"
+        return "taken" if done == _library.TAKEN else None
+
+    def request(self):
+        """Asks for a checkpoint, on all ranks, as a signal does."""
+        _library.call("mend_app_request")

@@ -99,8 +99,18 @@ class Periodic(OnMachine):
         self.machine.verb("checkpoint", name)
         [status] = [one["status"] for one in self.machine.verb("ps")]
         self.assertNotEqual(status["interval_s"], 300)
+        chosen = [entry for entry in self.decided(name) if entry["event"] == "interval_chosen"]
+        self.assertEqual([entry["data"]["cost_s"] is None for entry in chosen], [True, False], chosen)
+        self.assertIn("comes every 43800 h", chosen[0]["text"])
         job.let_go()
         job.finish(0)
+        # Of a job that has ended, too; what only happened is left out.
+        told = [entry["event"] for entry in self.decided(name)]
+        self.assertEqual((told[0], told[-1]), ("job_started", "ended"))
+        self.assertNotIn("rank_started", told)
+
+    def decided(self, name):
+        return json.loads(self.machine.mend("explain", name, "--why", "--json").stdout)
 
     def test_a_restarted_job_s_policy_goes_by_what_the_restart_took(self):
         def full_and_incremental():

@@ -2,6 +2,7 @@
 
 use crate::attach::Attach;
 use crate::data::DataCommand;
+use crate::explain::Explain;
 use crate::journal::Log;
 use crate::logs::Logs;
 use crate::nodes::{Health, NodeCommand};
@@ -73,8 +74,8 @@ pub enum Command {
     Attach(Attach),
     /// Wait until jobs have ended, and end with their exit code.
     Wait(Wait),
-    /// Show what stands in the way of saving a running job, rank by rank.
-    Explain(Verb),
+    /// Show what stands in the way of saving a running job, or why things were decided.
+    Explain(Explain),
     /// End a running job.
     Kill(Verb),
     /// Remove jobs that have ended, with their checkpoints.

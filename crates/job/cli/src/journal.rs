@@ -95,6 +95,20 @@ pub async fn log(arguments: Log) -> Result<i32, Failure> {
     }
 }
 
+/// `mend explain --why`: the entries that tell of decisions.
+pub fn decisions(job: Option<&str>, json: bool) -> Result<i32, Failure> {
+    let (directory, _) = record::find_any(job)?;
+    let running = directory.is_running();
+    let mut found = journal_file::read(directory.path())?;
+    if !running {
+        found.entries.extend(unwritten_end(&found.entries));
+    }
+    let chosen: Vec<&Entry> =
+        found.entries.iter().filter(|entry| entry.event.is_decision() || entry.event == Event::ControllerDied).collect();
+    print(&chosen, &Log { job: None, follow: false, json })?;
+    Ok(0)
+}
+
 fn print(entries: &[&Entry], arguments: &Log) -> Result<(), Failure> {
     match (arguments.json, arguments.follow) {
         (true, false) => report::json(&entries.iter().map(|entry| shown(entry)).collect::<Vec<_>>())?,

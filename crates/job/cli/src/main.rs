@@ -9,6 +9,7 @@ mod attach;
 mod checkpoints;
 mod data;
 mod drain;
+mod explain;
 mod failure;
 mod image;
 mod journal;
@@ -92,7 +93,7 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
             Command::Undrain(arguments) => drain::undrain(&arguments),
             Command::Health(arguments) => nodes::health(arguments).await,
             Command::Node(command) => nodes::node(command).await,
-            Command::Explain(verb) => verbs::explain(verb).await,
+            Command::Explain(arguments) => verbs::explain(arguments).await,
             Command::Kill(verb) => verbs::kill(verb).await,
             Command::Rm(remove) => removal::run(&remove),
             Command::Log(log) => journal::log(log).await,

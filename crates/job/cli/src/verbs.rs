@@ -1,8 +1,9 @@
 //! The verbs on jobs.
 
 use crate::arguments::{Mode, Ps, TakeCheckpoint, Verb, Version};
+use crate::explain::Explain;
 use crate::failure::Failure;
-use crate::report;
+use crate::{journal, report};
 use mend_controller::RunError;
 use mend_controller::client::{self, AskError};
 use mend_controller::manifest;
@@ -184,51 +185,6 @@ pub async fn checkpoint(arguments: TakeCheckpoint) -> Result<i32, Failure> {
     Ok(0)
 }
 
-/// `mend explain`. Exit code 1 if something stands in the way.
-pub async fn explain(arguments: Verb) -> Result<i32, Failure> {
-    let Answer::Explained(ranks) = ask(arguments.job.as_deref(), Ask::Explain).await? else { return Err(unexpected()) };
-    let limit = mend_settings::KEEP_FILES.number().map_err(RunError::from)? << 20;
-    let clear = |one: &Explanation| one.inspection.as_ref().is_ok_and(|found| found.obstacles.is_empty());
-    let code = i32::from(!ranks.iter().all(clear));
-    if arguments.json {
-        report::json(&ranks)?;
-        return Ok(code);
-    }
-    for Explanation { rank, host, inspection } in &ranks {
-        match inspection {
-            Err(why) => println!("rank {rank} on {host}: cannot be saved: {why}"),
-            Ok(found) => {
-                let fabric = if found.fabric_in_use { "messages over Mend's fabric" } else { "no MPI over Mend's fabric" };
-                let changes = report::tracking(&found.tracking);
-                let what = format!("{} thread(s), {} to save, {changes}, {fabric}", found.threads, report::size(found.image_bytes));
-                match found.obstacles.is_empty() {
-                    true => println!("rank {rank} on {host}: can be saved ({what})"),
-                    false => println!("rank {rank} on {host}: cannot be saved ({what})"),
-                }
-                for obstacle in &found.obstacles {
-                    println!("    {}", obstacle.what);
-                    println!("      hint: {}", obstacle.hint);
-                }
-                for (path, size) in found.written_files.iter().filter(|(_, size)| *size > limit) {
-                    let size = report::size(*size);
-                    println!(
-                        "    remark: {path} ({size}) is open for writing, and kept with checkpoints only where its file system can clone it"
-                    );
-                }
-                for why in &found.tracking.why {
-                    println!("    changed pages are not noticed by {why}");
-                }
-            }
-        }
-    }
-    if let Answer::Status(status) = ask(arguments.job.as_deref(), Ask::Status).await?
-        && let Some(interval_s) = status.interval_s
-    {
-        println!("{}", chosen(interval_s, &status));
-    }
-    Ok(code)
-}
-
 /// What the policy has chosen for periodic checkpoints, and by what.
 fn chosen(interval_s: f64, status: &JobStatus) -> String {
     let every = format!("a checkpoint every {}", report::duration((interval_s * 1e6) as u64));
@@ -286,4 +242,52 @@ pub fn version(arguments: &Version) -> Result<i32, Failure> {
         println!("mend {release}\nprotocol {protocol}, image format {image}, manifest format {manifest}");
     }
     Ok(0)
+}
+
+/// `mend explain`. Exit code 1 if something stands in the way.
+pub async fn explain(arguments: Explain) -> Result<i32, Failure> {
+    if arguments.why {
+        return journal::decisions(arguments.job.as_deref(), arguments.json);
+    }
+    let Answer::Explained(ranks) = ask(arguments.job.as_deref(), Ask::Explain).await? else { return Err(unexpected()) };
+    let limit = mend_settings::KEEP_FILES.number().map_err(RunError::from)? << 20;
+    let clear = |one: &Explanation| one.inspection.as_ref().is_ok_and(|found| found.obstacles.is_empty());
+    let code = i32::from(!ranks.iter().all(clear));
+    if arguments.json {
+        report::json(&ranks)?;
+        return Ok(code);
+    }
+    for Explanation { rank, host, inspection } in &ranks {
+        match inspection {
+            Err(why) => println!("rank {rank} on {host}: cannot be saved: {why}"),
+            Ok(found) => {
+                let fabric = if found.fabric_in_use { "messages over Mend's fabric" } else { "no MPI over Mend's fabric" };
+                let changes = report::tracking(&found.tracking);
+                let what = format!("{} thread(s), {} to save, {changes}, {fabric}", found.threads, report::size(found.image_bytes));
+                match found.obstacles.is_empty() {
+                    true => println!("rank {rank} on {host}: can be saved ({what})"),
+                    false => println!("rank {rank} on {host}: cannot be saved ({what})"),
+                }
+                for obstacle in &found.obstacles {
+                    println!("    {}", obstacle.what);
+                    println!("      hint: {}", obstacle.hint);
+                }
+                for (path, size) in found.written_files.iter().filter(|(_, size)| *size > limit) {
+                    let size = report::size(*size);
+                    println!(
+                        "    remark: {path} ({size}) is open for writing, and kept with checkpoints only where its file system can clone it"
+                    );
+                }
+                for why in &found.tracking.why {
+                    println!("    changed pages are not noticed by {why}");
+                }
+            }
+        }
+    }
+    if let Answer::Status(status) = ask(arguments.job.as_deref(), Ask::Status).await?
+        && let Some(interval_s) = status.interval_s
+    {
+        println!("{}", chosen(interval_s, &status));
+    }
+    Ok(code)
 }

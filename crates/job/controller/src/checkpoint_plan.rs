@@ -2,7 +2,7 @@
 
 use mend_job::setup::CheckpointPlan;
 use mend_policy::schedule::{Incremental, Interval};
-use mend_settings::{INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
+use mend_settings::{AVERTED, INCREMENTAL, INTERVAL, KEEP, MTBF, SPACE_PERCENT, Setting, SettingError, WordOrNumber};
 
 /// What the user wrote for this run or restart; `None`: what held before, else the settings.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +45,10 @@ pub fn plan(periodic: &PeriodicOptions, before: Option<&CheckpointPlan>) -> Resu
         mtbf_hours: match before {
             Some(before) if !MTBF.is_set() => before.mtbf_hours,
             _ => MTBF.number()?,
+        },
+        averted_percent: match before {
+            Some(before) if !AVERTED.is_set() => before.averted_percent,
+            _ => AVERTED.number()? as u32,
         },
         space_percent: take(None, &SPACE_PERCENT, before.map(|plan| plan.space_percent), number)?,
     })

@@ -11,7 +11,7 @@ use mend_messages::agent::ImageId;
 use mend_messages::job::Rank;
 use mend_policy::restarts::Restarts;
 use mend_policy::retention::Weighed;
-use mend_policy::schedule::{Interval, Schedule, Taken};
+use mend_policy::schedule::{Choice, Interval, Schedule, Taken};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -53,6 +53,8 @@ pub struct Periodic {
     looking: bool,
     /// There was too little room: not before then, again.
     look_again_us: u64,
+    /// What was told of how often they are taken.
+    known: Option<Choice>,
 }
 
 impl Periodic {
@@ -76,6 +78,7 @@ impl Periodic {
             reserve,
             looking: false,
             look_again_us: 0,
+            known: None,
         }
     }
 
@@ -98,6 +101,13 @@ impl Periodic {
     /// Seconds from one checkpoint to the next, as it stands; `None`: when somebody asks.
     pub(crate) fn interval_s(&self) -> Option<f64> {
         self.schedule.interval_s()
+    }
+
+    /// How often they are taken, and why, if that is worth telling anew.
+    pub(crate) fn newly_chosen(&mut self) -> Option<Choice> {
+        let choice = self.schedule.choice()?;
+        let new = self.known.is_none_or(|known| choice.differs(&known) || known.cost_s.is_none() && choice.cost_s.is_some());
+        new.then(|| *self.known.insert(choice))
     }
 
     /// Incremental checkpoints between two full ones, as it stands.

@@ -47,6 +47,9 @@ pub struct CheckpointPlan {
     pub keep: Option<u32>,
     /// Hours between failures of a node.
     pub mtbf_hours: u64,
+    /// Of a hundred of them those that ranks leave in time.
+    #[serde(default)]
+    pub averted_percent: u32,
     /// Where merging begins; `None`: never.
     pub space_percent: Option<u32>,
 }
@@ -66,6 +69,7 @@ impl CheckpointPlan {
             incremental: self.incremental,
             node_mtbf_s: self.mtbf_hours.saturating_mul(3600),
             nodes,
+            averted_percent: self.averted_percent,
             space_percent: self.space_percent.filter(|_| !merged),
         }
     }

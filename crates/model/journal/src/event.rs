@@ -144,6 +144,15 @@ pub enum Event {
     CheckpointRemoved { checkpoints: Vec<u64>, by: Asker },
     /// Images of a checkpoint were merged with those that they built on.
     CheckpointMerged { checkpoint: u64 },
+    /// How often checkpoints are taken from now on, and what that was chosen by. `cost_s` is of a full one; `None`: not measured yet. Seconds.
+    IntervalChosen {
+        interval_s: f64,
+        incrementals: u32,
+        cost_s: Option<f64>,
+        incremental_cost_s: Option<f64>,
+        mtbf_s: f64,
+        averted_percent: u32,
+    },
     /// Superseded checkpoints could not be removed or merged.
     UpkeepFailed { error: String },
     /// These tiers hold the whole checkpoint now.
@@ -227,6 +236,39 @@ impl Event {
             Value::Object(parts) => Ok(parts.into_iter().next().unwrap_or_default()),
             other => Ok((String::new(), other)),
         }
+    }
+
+    /// Whether it tells of a decision, with its reason: what `mend explain --why` shows.
+    #[must_use]
+    pub fn is_decision(&self) -> bool {
+        matches!(
+            self,
+            Self::JobStarted { .. }
+                | Self::JobRestarted { .. }
+                | Self::GoesOn { .. }
+                | Self::PassedOver { .. }
+                | Self::RestartFailed { .. }
+                | Self::NodeLeftOut { .. }
+                | Self::NodeLost { .. }
+                | Self::Placed { .. }
+                | Self::NotInPlace { .. }
+                | Self::CheckpointAsked { .. }
+                | Self::CheckpointFailed { .. }
+                | Self::CheckpointRemoved { .. }
+                | Self::IntervalChosen { .. }
+                | Self::TierFailed { .. }
+                | Self::TierPassedOver { .. }
+                | Self::MigrationAsked { .. }
+                | Self::MigrationUndone { .. }
+                | Self::NodeUnfit { .. }
+                | Self::NodeFit { .. }
+                | Self::NowhereToGo { .. }
+                | Self::MessagesLost { .. }
+                | Self::Interrupted { .. }
+                | Self::KillAsked
+                | Self::TimeUp { .. }
+                | Self::Ended { .. }
+        )
     }
 
     fn from_parts(event: String, data: Value) -> Self {

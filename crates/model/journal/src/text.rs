@@ -155,6 +155,21 @@ pub fn sentence(entry: &Entry) -> String {
             let on = hosts.join(", ");
             format!("the job goes on from checkpoint {checkpoint}: {ranks} rank(s) on {on}{}{}", schedule(interval), settings(set))
         }
+        Event::IntervalChosen { interval_s, incrementals, cost_s, incremental_cost_s, mtbf_s, averted_percent } => {
+            let seconds = |seconds: f64| duration((seconds.max(0.0) * 1e6) as u64);
+            let cost = cost_s.map_or_else(|| "is not measured yet".into(), |cost| format!("costs the job {}", seconds(cost)));
+            let incremental = incremental_cost_s.map_or_else(String::new, |cost| format!(", an incremental one {}", seconds(cost)));
+            let averted = match averted_percent {
+                0 => String::new(),
+                percent => format!(", {percent} % of failures being foreseen"),
+            };
+            format!(
+                "a checkpoint every {} from now on, {incrementals} incremental one(s) between full ones: a full one {cost}{incremental}, and a failure that is not left in \
+                 time comes every {:.0} h{averted}",
+                seconds(*interval_s),
+                mtbf_s / 3600.0
+            )
+        }
         Event::GoesOn { cause: why, checkpoint } => {
             format!("the job was stopped: {}; it is to go on by itself, from checkpoint {checkpoint} if that is good", cause(why))
         }

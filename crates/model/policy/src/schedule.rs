@@ -9,7 +9,7 @@
 //! Faults assumed: costs may be measured as zero or as absurdly large; the clock stands still but never goes back.
 
 use crate::chain::{Costs, plan};
-use crate::interval::{daly, job_mtbf};
+use crate::interval::{daly, job_mtbf, unforeseen_mtbf};
 use crate::restarts::Restarts;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -65,6 +65,8 @@ pub struct Rules {
     pub node_mtbf_s: u64,
     /// Nodes the job depends on.
     pub nodes: u32,
+    /// Of a hundred failures those that the job's ranks leave in time, below 100.
+    pub averted_percent: u32,
     /// A chain that would take more than this, per cent of its full checkpoint, is not continued; `None`: others bound it.
     pub space_percent: Option<u32>,
 }
@@ -128,6 +130,33 @@ pub struct Schedule {
     read_s_per_byte: Option<f64>,
     chain: u32,
     space: ChainSpace,
+}
+
+/// An interval that the policy has chosen, and what it was chosen by. Seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// From one checkpoint to the next.
+    pub interval_s: f64,
+    /// Incremental checkpoints between two full ones.
+    pub incrementals: u32,
+    /// What a full checkpoint costs the job; `None` before one was measured.
+    pub cost_s: Option<f64>,
+    /// What an incremental one costs.
+    pub incremental_cost_s: Option<f64>,
+    /// Between two failures of the job that it does not leave in time.
+    pub mtbf_s: f64,
+    /// Of a hundred failures those that it does.
+    pub averted_percent: u32,
+}
+
+impl Choice {
+    /// Whether somebody who knows that one would want to know this one: another number of incremental checkpoints, or an interval that is
+    /// a quarter longer or shorter.
+    #[must_use]
+    pub fn differs(&self, known: &Self) -> bool {
+        let ratio = self.interval_s / known.interval_s.max(1e-9);
+        self.incrementals != known.incrementals || !(0.8..=1.25).contains(&ratio)
+    }
 }
 
 /// Bytes of the chain that the next checkpoint would build on.
@@ -271,8 +300,23 @@ impl Schedule {
         self.costs().map(|costs| costs.extra_recovery_s)
     }
 
+    /// What `auto` has chosen, and by what; `None` where the user has.
+    #[must_use]
+    pub fn choice(&self) -> Option<Choice> {
+        let interval_s = self.interval_s().filter(|_| self.rules.interval == Interval::Auto)?;
+        Some(Choice {
+            interval_s,
+            incrementals: self.incrementals(),
+            cost_s: self.full.map(|full| full.cost_s),
+            incremental_cost_s: self.incremental.map(|incremental| incremental.cost_s),
+            mtbf_s: self.mtbf_s(),
+            averted_percent: self.rules.averted_percent,
+        })
+    }
+
     fn mtbf_s(&self) -> f64 {
-        job_mtbf((self.rules.node_mtbf_s as f64).max(1.0), self.rules.nodes)
+        let all = job_mtbf((self.rules.node_mtbf_s as f64).max(1.0), self.rules.nodes);
+        unforeseen_mtbf(all, self.rules.averted_percent)
     }
 
     fn costs(&self) -> Option<Costs> {
@@ -304,7 +348,7 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     fn rules(interval: Interval, incremental: Incremental) -> Rules {
-        Rules { interval, incremental, node_mtbf_s: 86_400, nodes: 4, space_percent: None }
+        Rules { interval, incremental, node_mtbf_s: 86_400, nodes: 4, averted_percent: 0, space_percent: None }
     }
 
     fn taken(at: u64, kind: CheckpointKind, chain: u32, stopped_us: u64) -> Taken {

@@ -32,6 +32,7 @@ fn life(changed: u64, percent: u32, merges: bool) -> Spent {
         interval: Interval::Every(10),
         incremental: Incremental::Count(31),
         node_mtbf_s: 1_000_000,
+        averted_percent: 0,
         nodes: 4,
         space_percent: (!merges).then_some(percent),
     };

@@ -112,6 +112,7 @@ fn a_schedule_that_has_to_learn_its_costs_does_as_well() {
             interval: Interval::Auto,
             incremental: Incremental::Auto,
             node_mtbf_s: (mtbf_s * 8.0) as u64,
+            averted_percent: 0,
             nodes: 8,
             space_percent: None,
         };
@@ -142,6 +143,7 @@ fn scheduled(job: &Job, slower: f64, learns: bool) -> f64 {
         interval: Interval::Auto,
         incremental: Incremental::Auto,
         node_mtbf_s: (job.mtbf_s * 8.0) as u64,
+        averted_percent: 0,
         nodes: 8,
         space_percent: None,
     };

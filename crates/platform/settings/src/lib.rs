@@ -241,6 +241,13 @@ pub const MTBF: Setting = Setting {
     default: "43800",
     meaning: "Hours after which one node fails, on average. A job fails as often as all its nodes together. --interval auto and --incremental auto use it.",
 };
+/// How many failures are foreseen.
+pub const AVERTED: Setting = Setting {
+    name: "MEND_AVERTED_PERCENT",
+    kind: Kind::Number { min: 0, max: 99 },
+    default: "0",
+    meaning: "Of a hundred failures of nodes those that are foreseen, so that ranks have left by then (docs/health.md). --interval auto then takes checkpoints less often, as only the others count.",
+};
 /// Room for chains.
 pub const SPACE_PERCENT: Setting = Setting {
     name: "MEND_SPACE_PERCENT",
@@ -375,6 +382,7 @@ pub const ALL: &[Setting] = &[
     SPOOL,
     DISK_RESERVE,
     MTBF,
+    AVERTED,
     SPACE_PERCENT,
     TIERS,
     TIER_RATE,

@@ -158,6 +158,7 @@ impl World {
             incremental: Incremental::Count((rng.next_u64() % 3) as u32),
             keep: Some(1 + (rng.next_u64() % 2) as u32),
             mtbf_hours: 1000,
+            averted_percent: 0,
             space_percent: None,
         };
         let mode = if rng.next_u64().is_multiple_of(3) { SaveMode::Stop } else { SaveMode::CopyOnWrite };

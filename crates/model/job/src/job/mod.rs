@@ -215,6 +215,7 @@ impl Job {
         if let Some(interval_s) = self.periodic.interval_s() {
             self.tell(Notice::Schedule { interval_s, auto: self.periodic.is_auto(&self.plan) });
         }
+        self.note_choice();
         self.begin_placing();
     }
 

@@ -18,6 +18,7 @@ use mend_coordination::failure::{Failure, Trouble};
 use mend_journal::Event as Happened;
 use mend_journal::event::Asker as By;
 use mend_messages::control::Ask;
+use mend_policy::schedule::Choice;
 use std::collections::BTreeSet;
 
 impl Job {
@@ -91,8 +92,17 @@ impl Job {
         if self.periodic.taken(self.now_us, publication) {
             self.tell(Notice::PeriodicGoesOn { number: publication.number });
         }
+        self.note_choice();
         if publication.periodic {
             self.start_upkeep(true);
+        }
+    }
+
+    /// Puts into the journal how often checkpoints are taken, and why, where that has changed.
+    pub(crate) fn note_choice(&mut self) {
+        if let Some(choice) = self.periodic.newly_chosen() {
+            let Choice { interval_s, incrementals, cost_s, incremental_cost_s, mtbf_s, averted_percent } = choice;
+            self.record(Happened::IntervalChosen { interval_s, incrementals, cost_s, incremental_cost_s, mtbf_s, averted_percent });
         }
     }
 

@@ -13,9 +13,9 @@ BUSY = 80
 class Modest(Lab):
     """A lab that, as all that runs in it, leaves the processors to whoever else uses this machine."""
 
-    def lab(self, verb, *arguments):
+    def lab(self, verb, *arguments, env=None):
         command = ["nice", "-n", "19", MEND, "lab", verb, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=env)
         if done.returncode:
             raise Failed(f"mend lab {verb} {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout

@@ -458,7 +458,10 @@ mod tests {
         let incremental = prop_oneof![Just(Incremental::Off), (0u32..100).prop_map(Incremental::Count), Just(Incremental::Auto)];
         let space = proptest::option::of(0u32..1000);
         (interval, incremental, 1u64..u64::MAX, 0u32..200_000, space).prop_map(
-            |(interval, incremental, node_mtbf_s, nodes, space_percent)| Rules { space_percent, interval, incremental, node_mtbf_s, nodes },
+            |(interval, incremental, node_mtbf_s, nodes, space_percent)| {
+                let averted_percent = nodes % 100;
+                Rules { space_percent, interval, incremental, node_mtbf_s, nodes, averted_percent }
+            },
         )
     }
 

@@ -30,7 +30,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 const PINGS: (Duration, u32) = (Duration::from_secs(1), 15);
 /// Bounds of the pause between two attempts to connect again.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
-/// How long one attempt may take: a packet that was lost is not sent again before a second has passed.
+/// How long one attempt may take, at most: a packet that was lost is not sent again before a second has passed.
 const ATTEMPT_TIME: Duration = Duration::from_secs(2);
 /// How long to try after the daemon closed the connection, as it does when it ends. One that lives answers at once.
 const CLOSED_LIMIT: Duration = Duration::from_secs(2);
@@ -180,10 +180,12 @@ impl JobLink {
 
     /// Another connection, which goes on where the last one ended. None within the limit is [`Unresumed::Broken`].
     async fn reconnected(&self, limit: Duration, last_word: &mut Instant) -> Result<Connection, Unresumed> {
-        let mut patience = Patience::with_pause(limit, ATTEMPT_TIME);
+        // One that hangs must not outlast the limit: a node that stands still takes connections.
+        let attempt = ATTEMPT_TIME.min(limit / 2);
+        let mut patience = Patience::with_pause(limit, attempt);
         let mut pause = RECONNECT_PAUSES.0;
         loop {
-            match patiently(ATTEMPT_TIME, connect(self.address, Purpose::Job, &self.secret)).await {
+            match patiently(attempt, connect(self.address, Purpose::Job, &self.secret)).await {
                 Ok(Ok(mut connection)) => {
                     let _ = connection.forget_when_dropped();
                     let resumed = self.resumed(&mut connection).await;

@@ -257,6 +257,8 @@ int fail_restore(int code, const char *format, ...) __attribute__((format(printf
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 double seconds_now(void);
 void *must_alloc(size_t bytes);
+/* The same with the first `used` bytes of what was there, which goes. */
+void *must_grow(void *old, size_t used, size_t bytes);
 char *must_copy(const char *text);
 
 struct table *snapshot_take(bool copy, char error[TEXT]);

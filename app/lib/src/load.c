@@ -114,11 +114,7 @@ static herr_t read_context(hid_t parent, const char *name, const H5L_info2_t *li
         walk->good = false;
         return 1;
     }
-    struct saved_context *more = must_alloc((t->contexts_count + 1) * sizeof *more);
-    if (t->contexts_count)
-        memcpy(more, t->contexts, t->contexts_count * sizeof *more);
-    free(t->contexts);
-    t->contexts = more;
+    t->contexts = must_grow(t->contexts, t->contexts_count * sizeof *t->contexts, (t->contexts_count + 1) * sizeof *t->contexts);
     struct saved_context *c = &t->contexts[t->contexts_count++];
     walk->good = walk->good && read_text(group, "Path", &c->path) && read_number(group, "Entered", &c->entered) && read_number(group, "Active", &active);
     c->active = active != 0;

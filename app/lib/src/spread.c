@@ -29,11 +29,7 @@ static void add_run(struct runs *r, uint64_t here, uint64_t there) {
     }
     if (r->count == r->room) {
         size_t room = r->room ? 2 * r->room : 16;
-        struct run *more = must_alloc(room * sizeof *more);
-        if (r->count)
-            memcpy(more, r->run, r->count * sizeof *more);
-        free(r->run);
-        r->run = more;
+        r->run = must_grow(r->run, r->count * sizeof *r->run, room * sizeof *r->run);
         r->room = room;
     }
     r->run[r->count++] = (struct run){here, there, 1};

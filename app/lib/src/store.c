@@ -220,10 +220,7 @@ int store_read(const char *directory, uint64_t checkpoint, struct manifest *m, c
     for (size_t got; (got = fread(text + length, 1, room - length, file)) > 0;) {
         length += got;
         if (length == room) {
-            char *more = must_alloc(2 * room + 1);
-            memcpy(more, text, length);
-            free(text);
-            text = more;
+            text = must_grow(text, length, 2 * room + 1);
             room *= 2;
         }
     }
@@ -261,10 +258,7 @@ size_t store_list(const char *directory, uint64_t **numbers) {
         if (*end || number == 0)
             continue;
         if (count == room) {
-            uint64_t *more = must_alloc(2 * room * sizeof *more);
-            memcpy(more, *numbers, count * sizeof *more);
-            free(*numbers);
-            *numbers = more;
+            *numbers = must_grow(*numbers, count * sizeof **numbers, 2 * room * sizeof **numbers);
             room *= 2;
         }
         (*numbers)[count++] = number;

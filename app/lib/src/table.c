@@ -16,6 +16,14 @@ void *must_alloc(size_t bytes) {
     return memory;
 }
 
+void *must_grow(void *old, size_t used, size_t bytes) {
+    void *memory = must_alloc(bytes);
+    if (used)
+        memcpy(memory, old, used);
+    free(old);
+    return memory;
+}
+
 char *must_copy(const char *text) {
     size_t length = strlen(text ? text : "") + 1;
     return memcpy(must_alloc(length), text ? text : "", length);
@@ -74,11 +82,7 @@ struct table *table_new(void) {
 struct block *table_block(struct table *t) {
     if ((t->blocks_count & (t->blocks_count - 1)) == 0) {
         size_t room = t->blocks_count ? 2 * t->blocks_count : 1;
-        struct block *more = must_alloc(room * sizeof *more);
-        if (t->blocks_count)
-            memcpy(more, t->blocks, t->blocks_count * sizeof *more);
-        free(t->blocks);
-        t->blocks = more;
+        t->blocks = must_grow(t->blocks, t->blocks_count * sizeof *t->blocks, room * sizeof *t->blocks);
     }
     struct block *b = &t->blocks[t->blocks_count++];
     b->alias = -1;

@@ -55,20 +55,24 @@ impl Slurm {
         if let Some(tasks) = number("SLURM_STEP_NUM_TASKS").filter(|&tasks| tasks > 1 && variable("SLURM_STEP_ID").is_some()) {
             return Err(BatchError::InTask { tasks });
         }
-        // An interactive step (salloc, srun --pty) has variables of its own, of one task.
-        let whole = |of_job: &str, of_step: &str| variable(of_job).or_else(|| variable(of_step));
-        let slots = match whole("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE") {
+        let slots = match variable("SLURM_TASKS_PER_NODE").or_else(|| variable("SLURM_JOB_CPUS_PER_NODE")) {
             Some(text) => counts(&text)?,
             None => Vec::new(),
         };
         Ok(Some(Self { job, restarts: number("SLURM_RESTART_COUNT").unwrap_or(0), list, tasks: number("SLURM_NTASKS"), slots }))
     }
 
-    fn command(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(name);
-        command.args(arguments);
-        command
+    /// What sinfo says of the job's nodes.
+    fn told(&self) -> Result<BTreeMap<String, (String, String, String)>, BatchError> {
+        Ok(states(&run("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%N|%o|%T|%E"])?))
     }
+}
+
+/// Runs one of Slurm's commands; what it printed.
+fn run(name: &str, arguments: &[&str]) -> Result<String, BatchError> {
+    let mut command = Command::new(name);
+    command.args(arguments);
+    output(TITLE, command)
 }
 
 /// Reads counts per node: `2(x3),1` is 2, 2, 2, 1 (sbatch(1), `SLURM_TASKS_PER_NODE`).
@@ -118,8 +122,8 @@ impl BatchSystem for Slurm {
     }
 
     fn nodes(&self) -> Result<Vec<BatchNode>, BatchError> {
-        let names = output(TITLE, self.command("scontrol", &["show", "hostnames", &self.list]))?;
-        let told = states(&output(TITLE, self.command("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%N|%o|%T|%E"]))?);
+        let names = run("scontrol", &["show", "hostnames", &self.list])?;
+        let told = self.told()?;
         let names: Vec<&str> = names.split_whitespace().collect();
         if names.is_empty() {
             return Err(BatchError::Unexpected { what: "the list of the job's nodes", text: self.list.clone() });
@@ -154,7 +158,7 @@ impl BatchSystem for Slurm {
     }
 
     fn draining(&self, nodes: &[BatchNode]) -> Result<BTreeMap<String, String>, BatchError> {
-        let told = states(&output(TITLE, self.command("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%N|%o|%T|%E"]))?);
+        let told = self.told()?;
         let ours = |name: &String| nodes.iter().any(|node| node.name == *name);
         Ok(told
             .into_iter()
@@ -164,14 +168,14 @@ impl BatchSystem for Slurm {
     }
 
     fn is_preempted(&self) -> Result<bool, BatchError> {
-        let told = output(TITLE, self.command("scontrol", &["show", "job", &self.job]))?;
+        let told = run("scontrol", &["show", "job", &self.job])?;
         let field = |name: &str| told.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap_or_default().to_owned();
         let time = field("PreemptTime=");
         Ok(!matches!(time.as_str(), "" | "None" | "N/A" | "Unknown") && field("Requeue=") == "1")
     }
 
     fn requeue(&self) -> Result<(), BatchError> {
-        output(TITLE, self.command("scontrol", &["requeue", &self.job])).map(drop)
+        run("scontrol", &["requeue", &self.job]).map(drop)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::report;
 use clap::{Args, Subcommand};
+use mend_controller::record::{JobDirectory, JobRecord};
 use mend_controller::{RunError, client, drained, hosts, look, record};
 use mend_messages::control::{Answer, Ask};
 use mend_messages::health::{Grade, Milli, NodeReport, Reading, Unread};
@@ -165,15 +166,15 @@ fn told(found: &Found, all: bool) -> Told<'_> {
 }
 
 /// Where the daemons of running jobs are: a batch system starts them on ports of its own.
-async fn daemons() -> Result<BTreeMap<String, SocketAddr>, Failure> {
+async fn daemons(running: &[(JobDirectory, JobRecord)]) -> BTreeMap<String, SocketAddr> {
     let mut known = BTreeMap::new();
-    for (directory, record) in record::list()?.into_iter().filter(|(directory, record)| directory.is_running() && !record.goes_on) {
+    for (directory, record) in running.iter().filter(|(_, record)| !record.goes_on) {
         // One that does not answer is no reason not to look at the others.
-        if let Ok(Ok(Answer::Status(status))) = timeout(LIMIT, client::ask(&directory, &record, &Ask::Status, |_| {})).await {
+        if let Ok(Ok(Answer::Status(status))) = timeout(LIMIT, client::ask(directory, record, &Ask::Status, |_| {})).await {
             known.extend(status.hosts.into_iter().zip(status.daemons));
         }
     }
-    Ok(known)
+    known
 }
 
 /// Nodes that are named, else those of running jobs and those that are drained. One that nothing but a job of one machine names, and has no
@@ -181,14 +182,15 @@ async fn daemons() -> Result<BTreeMap<String, SocketAddr>, Failure> {
 async fn find(named: Option<&str>, also_drained: bool) -> Result<Vec<Found>, Failure> {
     let drained = drained::list()?;
     let (mut names, mut alone) = (Vec::<String>::new(), BTreeSet::new());
-    let known = daemons().await?;
+    let running: Vec<_> = record::list()?.into_iter().filter(|(directory, _)| directory.is_running()).collect();
+    let known = daemons(&running).await;
     match named {
         Some(list) => {
             let listed = hosts::parse_list(list).map_err(|error| Failure::usage(error.to_string(), error.hint()))?;
             names.extend(listed.into_iter().map(|host| host.name));
         }
         None => {
-            for (_, record) in record::list()?.into_iter().filter(|(directory, _)| directory.is_running()) {
+            for (_, record) in running {
                 if record.hosts.len() == 1 && record.hosts[0] == record.controller_host {
                     alone.insert(record.controller_host.clone());
                 }

@@ -37,6 +37,21 @@ fn may_go_on(record: &JobRecord) -> bool {
     record.ended.is_none() || record.exit_code == Some(NODE_LOST)
 }
 
+fn host(node: &BatchNode) -> Host {
+    Host { name: node.name.clone(), slots: node.slots }
+}
+
+/// How the daemons of a job's allocation are reached, on all nodes of it; of a job in none: no other way than by their names.
+///
+/// # Errors
+/// As of [`BatchSession::ensure_daemons`].
+pub(crate) async fn daemons_of(in_batch: Option<&InBatch>, signals: &Signals) -> Result<DaemonAddresses, RunError> {
+    match in_batch {
+        Some((session, _)) => session.ensure_daemons(signals).await,
+        None => Ok(BTreeMap::new()),
+    }
+}
+
 /// Asks a batch system, whose commands may take a while.
 pub(crate) async fn ask<T: Send + 'static>(question: impl FnOnce() -> Result<T, BatchError> + Send + 'static) -> Result<T, BatchError> {
     match tokio::task::spawn_blocking(question).await {
@@ -79,14 +94,13 @@ impl BatchSession {
             needed
         };
         let used = self.nodes[..self.hosts_left(spares)].iter().map(fills).filter(|needed| *needed).count();
-        let host = |node: &BatchNode| Host { name: node.name.clone(), slots: node.slots };
         let (hosts, spares) = self.nodes.split_at(used.max(1));
         (hosts.iter().map(host).collect(), spares.iter().map(host).collect())
     }
 
     /// All nodes, for a restart: ranks fill them in their order.
     pub(crate) fn all_hosts(&self) -> Vec<Host> {
-        self.nodes.iter().map(|node| Host { name: node.name.clone(), slots: node.slots }).collect()
+        self.nodes.iter().map(host).collect()
     }
 
     /// What the record of a job of this command says, and the job that it goes on with: one that an earlier run of the batch job began and did
@@ -104,17 +118,24 @@ impl BatchSession {
             let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == begun);
             before && may_go_on(record) && !directory.is_running() && !numbers(&record.checkpoints).is_empty()
         });
-        let place = BatchRecord { system: self.system.name().into(), job: run.job, restarts: run.restarts, nth: begun };
-        Ok((place, unfinished.map(|(_, record)| record.id.clone())))
+        Ok((self.record(begun), unfinished.map(|(_, record)| record.id.clone())))
+    }
+
+    /// The record of a job before which that run of the batch job had begun so many of the same command.
+    pub(crate) fn record(&self, nth: u32) -> BatchRecord {
+        let run = self.system.run();
+        BatchRecord { system: self.system.name().into(), job: run.job, restarts: run.restarts, nth }
     }
 
     /// Has daemons on all nodes, and says how they are reached. What the batch system tells them goes to `signals`.
     ///
     /// # Errors
     /// [`RunError::Batch`], [`RunError::BatchDaemons`].
-    pub(crate) async fn ensure_daemons(&self, signals: &Signals) -> Result<DaemonAddresses, RunError> {
+    async fn ensure_daemons(&self, signals: &Signals) -> Result<DaemonAddresses, RunError> {
         let mut daemons = self.daemons.lock().await;
-        if let Some(running) = daemons.as_mut().filter(|running| running.is_running()) {
+        if let Some(running) = daemons.as_mut()
+            && running.is_running()
+        {
             return Ok(running.addresses(&self.nodes));
         }
         let started = daemons.insert(BatchDaemons::start(&*self.system, &self.nodes, signals.clone()).await?);

@@ -7,6 +7,7 @@
 //! ```
 //! Faults assumed: the command takes its time, ends, or reports of fewer nodes than it was to start; nonsense in its output.
 
+use crate::embedded::end_with_input;
 use crate::error::RunError;
 use crate::nodes::DaemonAddresses;
 use crate::signals::Signals;
@@ -16,22 +17,18 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Without news for so long, those that did not report are taken for absent. Prologs of the batch system may take a while.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// When the user is told what is being waited for.
 const TELL_AFTER: Duration = Duration::from_secs(5);
-/// How long they may take to end.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// They run as long as this is there.
 #[derive(Debug)]
 pub(crate) struct BatchDaemons {
     child: Child,
     ports: BTreeMap<String, u16>,
-    ended: watch::Receiver<bool>,
 }
 
 /// What a line says.
@@ -83,14 +80,13 @@ impl BatchDaemons {
                 }
             }
         }
-        let (end, ended) = watch::channel(false);
-        tokio::spawn(listen(lines, signals, end));
-        Ok(Self { child, ports, ended })
+        tokio::spawn(listen(lines, signals));
+        Ok(Self { child, ports })
     }
 
     /// Whether their command lives.
-    pub(crate) fn is_running(&self) -> bool {
-        !*self.ended.borrow()
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// How those that are ready are reached.
@@ -100,22 +96,17 @@ impl BatchDaemons {
     }
 
     /// Lets them end and waits for that, at most some seconds.
-    pub(crate) async fn stop(mut self) {
-        drop(self.child.stdin.take());
-        if timeout(STOP_LIMIT, self.child.wait()).await.is_err() {
-            let _ = self.child.kill().await;
-        }
+    pub(crate) async fn stop(self) {
+        end_with_input(self.child).await;
     }
 }
 
-async fn listen(mut lines: Lines<BufReader<ChildStdout>>, signals: Signals, end: watch::Sender<bool>) {
+async fn listen(mut lines: Lines<BufReader<ChildStdout>>, signals: Signals) {
     while let Ok(Some(line)) = lines.next_line().await {
         if let Some(Report::Signal(signal)) = report(&line) {
             signals.time_up(signal).await;
         }
     }
-    // Nobody may be left to hear it.
-    let _ = end.send(true);
 }
 
 #[cfg(test)]

@@ -56,10 +56,15 @@ pub async fn start(name: &str) -> Result<Embedded, RunError> {
 
 impl Embedded {
     /// Lets it end and waits for that, at most some seconds.
-    pub async fn stop(mut self) {
-        drop(self.child.stdin.take());
-        if timeout(STOP_LIMIT, self.child.wait()).await.is_err() {
-            let _ = self.child.kill().await;
-        }
+    pub async fn stop(self) {
+        end_with_input(self.child).await;
+    }
+}
+
+/// Ends the standard input of a process that ends with it, and waits for that, at most some seconds.
+pub(crate) async fn end_with_input(mut child: Child) {
+    drop(child.stdin.take());
+    if timeout(STOP_LIMIT, child.wait()).await.is_err() {
+        let _ = child.kill().await;
     }
 }

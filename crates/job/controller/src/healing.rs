@@ -119,7 +119,7 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
         signals.are_of_batch();
         spec.hosts = session.all_hosts();
         // Which command it is, its checkpoint says; a batch job that is queued again does not restart by the number.
-        let (place, _) = session.place(&[], 0)?;
+        let place = session.record(0);
         spec.batch = Some((Arc::new(session), place));
     }
     let in_batch = spec.batch.clone();

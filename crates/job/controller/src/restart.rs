@@ -1,6 +1,6 @@
 //! How a job goes on from a checkpoint: which one is taken, on which hosts.
 
-use crate::batch::InBatch;
+use crate::batch::{InBatch, daemons_of};
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
@@ -245,10 +245,7 @@ async fn restart_from(
     let record = directory.record().ok();
     let wanted = wanted_hosts(&manifest, record.as_ref(), spec);
     let all = wanted.hosts.iter().map(|(name, _)| name.clone()).collect();
-    let addresses = match &spec.batch {
-        Some((session, _)) => session.ensure_daemons(&signals).await?,
-        None => BTreeMap::new(),
-    };
+    let addresses = daemons_of(spec.batch.as_ref(), &signals).await?;
     let (reached, embedded) = connect_hosts(wanted, &addresses, notes.embedded.take(), &mut notes.events).await?;
     let absent = absent(all, &reached);
     let slots: Option<Vec<u32>> = spec.hosts.iter().any(|host| host.slots > 0).then(|| spec.hosts.iter().map(|host| host.slots).collect());

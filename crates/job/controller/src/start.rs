@@ -1,6 +1,6 @@
 //! How a job begins: a new one ([`first_life`]), and what that has in common with one that goes on ([`crate::restart`]).
 
-use crate::batch::InBatch;
+use crate::batch::{InBatch, daemons_of};
 use crate::batch_watch::watch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
@@ -357,10 +357,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     check_distinct(&all)?;
     let wanted = WantedHosts::of_start(&names(&spec.hosts), &names(&spec.spares), Kept::default());
     let mut notes = Vec::new();
-    let addresses = match &in_batch {
-        Some((session, _)) => session.ensure_daemons(&signals).await?,
-        None => BTreeMap::new(),
-    };
+    let addresses = daemons_of(in_batch.as_ref(), &signals).await?;
     let (reached, embedded) = connect_hosts(wanted, &addresses, None, &mut notes).await?;
     let absent = absent(names(&all), &reached);
     let wanted: Vec<u32> = if spec.hosts.is_empty() { vec![0] } else { spec.hosts.iter().map(|host| host.slots).collect() };

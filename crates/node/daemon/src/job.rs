@@ -29,7 +29,7 @@ use crate::program::ExaminedPrograms;
 use crate::put_files::put_files;
 use crate::rank::{Command, NotInPlace, RankContext, RankEvent, RankOrigin, run_rank};
 use crate::restore::can_restore;
-use crate::room;
+use crate::room::RecentRoom;
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
 use crate::start::ProgramStart;
@@ -74,13 +74,16 @@ const CLOSED_LEASE: Duration = Duration::from_secs(2);
 /// Serves one authenticated job connection: to the job's end, or by handing it to the job that it goes on with.
 pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let Connection { mut sender, mut receiver } = connection;
-    let mut first = timeout(INTRODUCTION_TIMEOUT, receiver.receive::<ToDaemon>()).await;
-    while matches!(first, Ok(Ok(ToDaemon::Look))) {
-        if sender.send(&FromDaemon::Seen(Box::new(node.report()))).await.is_err() {
-            return;
+    let first = loop {
+        match timeout(INTRODUCTION_TIMEOUT, receiver.receive::<ToDaemon>()).await {
+            Ok(Ok(ToDaemon::Look)) => {
+                if sender.send(&FromDaemon::Seen(Box::new(node.report()))).await.is_err() {
+                    return;
+                }
+            }
+            first => break first,
         }
-        first = timeout(INTRODUCTION_TIMEOUT, receiver.receive::<ToDaemon>()).await;
-    }
+    };
     let introduction = match first {
         Ok(Ok(ToDaemon::Introduce(introduction))) => *introduction,
         Ok(Ok(ToDaemon::Resume(resumption))) => {
@@ -195,6 +198,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         lease,
         rank_event_sender,
         patience,
+        room: RecentRoom::default(),
     };
     let health = job.node.health.verdicts();
     let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded, health };
@@ -286,6 +290,7 @@ struct Job {
     patience: Duration,
     /// How long the ranks live on without a word from the controller.
     lease: Duration,
+    room: RecentRoom,
 }
 
 impl Job {
@@ -357,7 +362,7 @@ impl Job {
 
     fn obey(&mut self, message: ToDaemon) {
         match message {
-            ToDaemon::Ping { .. } => self.urgent.send(FromDaemon::Pong(room::now())),
+            ToDaemon::Ping { .. } => self.urgent.send(FromDaemon::Pong(self.room.now())),
             ToDaemon::Start { rank, attempt, stdin } => {
                 let beginning = ProgramStart {
                     rank,

@@ -1,6 +1,7 @@
 //! What this node has to spare: told to controllers with every answer to a ping.
 
 use mend_messages::daemon::NodeRoom;
+use std::time::{Duration, Instant};
 
 /// As it is now. What cannot be told is 0.
 pub fn now() -> NodeRoom {
@@ -9,12 +10,27 @@ pub fn now() -> NodeRoom {
     NodeRoom { memory, processors, load: load(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default()) }
 }
 
+/// As it was at most this long ago.
+const RECENT: Duration = Duration::from_secs(1);
+
+/// What was read last: pings come more often than it is worth reading, the more so the shorter the lease.
+#[derive(Debug, Default)]
+pub struct RecentRoom(Option<(Instant, NodeRoom)>);
+
+impl RecentRoom {
+    /// As it is, or was within the last second.
+    pub fn now(&mut self) -> NodeRoom {
+        match self.0 {
+            Some((read, room)) if read.elapsed() < RECENT => room,
+            _ => self.0.insert((Instant::now(), now())).1,
+        }
+    }
+}
+
 /// Memory of the machine, bytes; 0 if it cannot be told.
 pub fn memory() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(0, |kib| kib.saturating_mul(1024))
+    mend_kernel::memory::number(&meminfo, "MemTotal:").map_or(0, |kib| kib.saturating_mul(1024))
 }
 
 fn load(loadavg: &str) -> u32 {

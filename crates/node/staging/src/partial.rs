@@ -7,6 +7,7 @@
 //! Who goes on after a SIGKILL or a power failure reads each block that the log claims, and compares: what is good is not fetched again. Invariant: the
 //! file gets its name only when each of its blocks has been summed up, and is durable then. Faults assumed: killed at any step; two at once; disk full.
 
+use crate::failure::{FAILED, Failure};
 use crate::names::{self, beside};
 use crate::record_file::{self, KeepError};
 use mend_data::ranges::{self, Range};
@@ -47,6 +48,16 @@ pub enum BeginError {
 impl From<io::Error> for BeginError {
     fn from(error: io::Error) -> Self {
         Self::System(error)
+    }
+}
+
+impl BeginError {
+    /// As users are told, of a file that is shown so.
+    pub fn told(self, shown: &str) -> Failure {
+        match self {
+            Self::Busy => Failure::new(format!("another mend data is fetching {shown}"), "wait for it, or end it", FAILED),
+            Self::System(error) => Failure::system(shown, &error),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::check::{self, Checked, State};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium, of_medium};
-use crate::partial::{BeginError, Partial};
+use crate::partial::Partial;
 use crate::progress::Progress;
 use crate::record_file;
 use crate::stage;
@@ -124,10 +124,7 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let origins = if needed.is_empty() { Vec::new() } else { stage::open(&mut sources, fetcher, checked.found.trusted).await };
     let partial = match behind.is_empty() || origins.iter().all(Result::is_err) {
         true => None,
-        false => Some(Partial::begin(&checked.path, &Begun { sources: sources.clone(), size }).map_err(|error| match error {
-            BeginError::Busy => Failure::new(format!("another mend data is fetching {shown}"), "wait for it, or end it", FAILED),
-            BeginError::System(error) => system(&error),
-        })?),
+        false => Some(Partial::begin(&checked.path, &Begun { sources: sources.clone(), size }).map_err(|error| error.told(&shown))?),
     };
     let mut wanted: Vec<Range> =
         needed.iter().map(|range| Range::between(range.offset, range.end().min(edge))).filter(|range| range.length > 0).collect();
@@ -172,9 +169,7 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
         let what = format!("{} bytes of {shown} cannot be had from {}", ranges::total(&lost), stage::told(&sources, &fetched.blames));
         return Err(Failure::new(what, hint, code));
     }
-    for (source, blame) in sources.iter().zip(&fetched.blames).filter_map(|(source, blame)| blame.as_ref().map(|blame| (source, blame))) {
-        progress.tell(&format!("mend data: {shown}: {} failed, others did not: {blame}", source.uri));
-    }
+    stage::tell_of_failed(&shown, &sources, &fetched.blames, progress);
     let cut = within.saturating_sub(size);
     if let Some(still) =
         tokio::task::block_in_place(|| look_again(&checked.path, size, sums.as_ref(), &needed)).map_err(|error| system(&error))?

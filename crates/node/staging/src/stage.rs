@@ -10,7 +10,7 @@ use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::names::path_of;
 use crate::origin::Origin;
-use crate::partial::{BeginError, Partial};
+use crate::partial::Partial;
 use crate::progress::Progress;
 use crate::record_file;
 use crate::report::Staged;
@@ -74,6 +74,13 @@ pub fn differs(sums: &Sums, block: u64, sum: Sum) -> Option<String> {
 pub fn told(sources: &[Source], blames: &[Option<String>]) -> String {
     let one = |(source, blame): (&Source, &Option<String>)| format!("{}: {}", source.uri, blame.as_deref().unwrap_or("it was not needed"));
     sources.iter().zip(blames).map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Tells of sources that failed where others did not.
+pub fn tell_of_failed(shown: &str, sources: &[Source], blames: &[Option<String>], progress: &Progress) {
+    for (source, blame) in sources.iter().zip(blames).filter_map(|(source, blame)| blame.as_ref().map(|blame| (source, blame))) {
+        progress.tell(&format!("mend data: {shown}: {} failed, others did not: {blame}", source.uri));
+    }
 }
 
 fn blame(fault: &Fault) -> String {
@@ -210,10 +217,7 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         used.map(|(source, _)| source.clone()).collect::<Vec<Source>>()
     };
     let begun = Begun { sources: kept(), size };
-    let partial = Partial::begin(&file.path, &begun).map_err(|error| match error {
-        BeginError::Busy => Failure::new(format!("another mend data is fetching {shown}"), "wait for it, or end it", FAILED),
-        BeginError::System(error) => Failure::system(&shown, &error),
-    })?;
+    let partial = Partial::begin(&file.path, &begun).map_err(|error| error.told(&shown))?;
     if partial.began_anew {
         progress.tell(&format!(
             "mend data: {shown}: its source has changed since an earlier command fetched a part of it; that part is fetched again"
@@ -240,9 +244,7 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         };
         return Err(Failure { hint: hint.to_owned(), ..no_source(&file.sources, &fetched.blames) });
     }
-    for (source, blame) in file.sources.iter().zip(&fetched.blames).filter(|(_, blame)| blame.is_some()) {
-        progress.tell(&format!("mend data: {shown}: {} failed, others did not: {}", source.uri, blame.as_deref().unwrap_or_default()));
-    }
+    tell_of_failed(&shown, &file.sources, &fetched.blames, progress);
     unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {
         Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED)
     })?;

@@ -16,7 +16,7 @@ pub fn since_boot() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// This process's deadline; none until it is [set](Deadline::put_off).
+/// This process's deadline; none until it is [set](Deadline::set).
 #[derive(Debug)]
 pub struct Deadline {
     timer: libc::timer_t,
@@ -45,7 +45,7 @@ impl Deadline {
     ///
     /// # Errors
     /// What timer_settime(2) says.
-    pub fn put_off(&self, at: Duration) -> io::Result<()> {
+    pub fn set(&self, at: Duration) -> io::Result<()> {
         let value = libc::timespec { tv_sec: at.as_secs() as libc::time_t, tv_nsec: at.subsec_nanos().into() };
         let new = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         // SAFETY: the timer is this process's own and lives as long as `self`; `new` lives for the call.

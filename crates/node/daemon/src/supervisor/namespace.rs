@@ -195,7 +195,7 @@ fn watch(control: &mut UnixStream, mut inner: UnixStream) -> io::Result<()> {
             match u64::from_be_bytes(word) {
                 // A full socket holds enough of these.
                 SWEEP_REQUEST => drop(inner.write(&[0])),
-                ms => deadline.put_off(Duration::from_millis(ms))?,
+                ms => deadline.set(Duration::from_millis(ms))?,
             }
         }
     }

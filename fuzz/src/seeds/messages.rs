@@ -9,7 +9,9 @@ use mend_messages::agent::{
 use mend_messages::control::{
     Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, Precopied, RankStatus, StopReason,
 };
-use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreSource, Resumption, Stream, ToDaemon};
+use mend_messages::daemon::{
+    ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreSource, Resumption, Stream, Succession, SuccessorCommand, ToDaemon,
+};
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
 use mend_messages::health::{Grade, Milli, NodeHealth, NodeReport, Reading, Unread};
@@ -404,6 +406,11 @@ fn to_daemon() -> Vec<ToDaemon> {
         session: [5; 16],
         lease_ms: 20_000,
         unused_features: Features([0, 1 << 3]),
+        successor: Some(SuccessorCommand {
+            executable: "/usr/bin/mend".into(),
+            directory: "/mnt/shared/.mend/jobs/x".into(),
+            environment: vec![("A".into(), "b".into())],
+        }),
     };
     let files = RestoreSource::Files(vec!["/srv/7/rank-1.image".into(), "/srv/6/rank-1.image".into()]);
     let mut all = vec![
@@ -431,7 +438,9 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Pause,
         ToDaemon::End,
         ToDaemon::Ping { at_us: 7 },
-        ToDaemon::Resume(resumption),
+        ToDaemon::Resume(resumption.clone()),
+        ToDaemon::AskHeard(resumption.clone()),
+        ToDaemon::Succeed(Box::new(Succession { of: resumption, session: [9; 16] })),
         ToDaemon::Look,
     ]);
     all
@@ -452,7 +461,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     let failed = || ("cannot".to_owned(), "try".to_owned());
     let (error, hint) = failed();
     let mut all = vec![
-        FromDaemon::Ready { name: "node1".into(), processor: Box::new(cpu()) },
+        FromDaemon::Ready { name: "node1".into(), processor: Box::new(cpu()), succeeds: true },
         FromDaemon::Started { rank: 1 },
         FromDaemon::StartFailed { rank: 1, attempt: 3, error, hint, code: 127 },
         FromDaemon::AgentUp { rank: 1, main_process: true, executable: "/usr/bin/lmp".into() },
@@ -485,7 +494,13 @@ fn from_daemon() -> Vec<FromDaemon> {
     all.push(FromDaemon::Round { rank: 1, round: round() });
     all.push(FromDaemon::PrecopyFailed { rank: 1, error: "the receiver is gone".into(), hint: "try again".into() });
     all.extend(reports().into_iter().map(|report| FromDaemon::Report { rank: 1, report }));
-    all.extend([FromDaemon::Resumed { delivered: 299 }, FromDaemon::Paused { ranks: vec![0, 2] }, FromDaemon::Left]);
+    all.extend([
+        FromDaemon::Resumed { delivered: 299 },
+        FromDaemon::Succeeded { orders: 17 },
+        FromDaemon::HeardAgo { ms: 1500 },
+        FromDaemon::Paused { ranks: vec![0, 2] },
+        FromDaemon::Left,
+    ]);
     all.extend([FromDaemon::Health(health()), FromDaemon::Seen(Box::new(node_report()))]);
     all
 }

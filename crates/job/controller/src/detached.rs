@@ -53,6 +53,8 @@ struct State {
     /// The job whose ranks run.
     accepted: Option<String>,
     over: bool,
+    /// The controller that had the spool is silent.
+    seizes: bool,
 }
 
 static DETACHED: OnceLock<Detached> = OnceLock::new();
@@ -76,11 +78,18 @@ pub(crate) fn spool_in(directory: &Path) -> Result<Option<SharedSpool>, RunError
     let limit = mend_settings::SPOOL.number()? << 20;
     let mut state = lock(&detached.state);
     if state.spool.is_none() {
-        let mut spool = Spool::open(directory, limit)?;
+        let mut spool = if state.seizes { Spool::seize(directory, limit)? } else { Spool::open(directory, limit)? };
         spool.write(Stream::Stderr, &std::mem::take(&mut state.early));
         state.spool = Some(Arc::new(Mutex::new(spool)));
     }
     Ok(state.spool.clone())
+}
+
+/// The job was another controller's, which is silent and may have its spool.
+pub(crate) fn seize() {
+    if let Some(detached) = DETACHED.get() {
+        lock(&detached.state).seizes = true;
+    }
 }
 
 /// All ranks of the job run, or it came to its end without that: the caller is told its id, once.

@@ -55,6 +55,18 @@ impl Spool {
     /// # Errors
     /// If it cannot be read or written.
     pub fn open(job: &Path, limit: u64) -> Result<Self, SpoolError> {
+        Self::open_as(job, limit, false)
+    }
+
+    /// The same, but does not wait for the controller that had it, which is silent: what comes next is in a segment that it does not know.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub fn seize(job: &Path, limit: u64) -> Result<Self, SpoolError> {
+        Self::open_as(job, limit, true)
+    }
+
+    fn open_as(job: &Path, limit: u64, seize: bool) -> Result<Self, SpoolError> {
         let directory = directory_in(job);
         let io = |path: &Path| {
             let path = path.to_owned();
@@ -62,6 +74,12 @@ impl Spool {
         };
         make_directories(&directory).map_err(io(&directory))?;
         let path = directory.join("lock");
+        if seize {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(&path)(error)),
+                _ => {}
+            }
+        }
         let lock = open_at_end(&path).map_err(io(&path))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| io(&path)(error.into()))?;
         let numbers = segments(&directory).map_err(io(&directory))?;
@@ -71,7 +89,7 @@ impl Spool {
         let positions = reader.positions();
         let mut spool = Self { directory, limit, segments, file: None, positions, _lock: lock };
         // One whose end cannot be read stays as it is, and the next one follows it.
-        if let (Some(newest), Some(end)) = (spool.segments.back_mut(), reader.end()) {
+        if let (false, Some(newest), Some(end)) = (seize, spool.segments.back_mut(), reader.end()) {
             let path = segment_in(&spool.directory, newest.0);
             let file = open_at_end(&path).map_err(io(&path))?;
             file.set_len(end).map_err(io(&path))?;

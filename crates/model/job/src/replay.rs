@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct Told {
     /// When, microseconds of the machine's clock.
     pub at_us: u64,
-    /// What.
+    /// What it was told then.
     pub what: What,
 }
 
@@ -325,5 +325,22 @@ impl Input {
             StdinEffect::Left(bytes) => return (self.left(bytes), false),
         }
         (None, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_gets_the_orders_that_it_has_not_had() {
+        let orders = Orders { before: 5, kept: [ToDaemon::Signal(1), ToDaemon::Signal(2), ToDaemon::End].into() };
+        let after = |had| orders.clone().after(had);
+        assert_eq!(after(5), Ok(orders.clone()));
+        assert_eq!(after(7), Ok(Orders { before: 7, kept: [ToDaemon::End].into() }));
+        assert_eq!(after(8), Ok(Orders { before: 8, kept: VecDeque::new() }));
+        // The end of the log is missing, or the daemon has forgotten something.
+        assert_eq!(after(9), Err(UnknownOrders { had: 9, known: 8 }));
+        assert_eq!(after(4), Err(UnknownOrders { had: 4, known: 8 }));
     }
 }

@@ -460,7 +460,7 @@ pub enum FromDaemon {
     },
     /// Answer to `AskHeard`.
     HeardAgo {
-        /// Milliseconds.
+        /// So many milliseconds.
         ms: u64,
     },
     /// These ranks stand still; what they wrote has been sent.

@@ -44,6 +44,7 @@ fn introduction() -> ToDaemon {
         node_timeout_ms: 5000,
         lease_ms: 10_000,
         unused_features: Default::default(),
+        successor: None,
     }))
 }
 

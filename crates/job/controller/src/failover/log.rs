@@ -48,9 +48,9 @@ pub struct LifeRecord {
     pub sessions: Vec<[u8; 16]>,
     /// Which start of the job it is.
     pub epoch: u64,
-    /// Milliseconds.
+    /// How long a node goes on without a word from the controller, milliseconds.
     pub lease_ms: u64,
-    /// Milliseconds.
+    /// How long a node may be silent, milliseconds.
     pub node_timeout_ms: u64,
     /// File with the key that images are encrypted with.
     pub encryption_key: Option<PathBuf>,

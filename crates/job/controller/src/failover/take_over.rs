@@ -3,6 +3,7 @@
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::PeriodicOptions;
 use crate::client;
+use crate::detached;
 use crate::error::RunError;
 use crate::failover::log::{self, Found, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
@@ -48,7 +49,10 @@ const ANSWER_TIME: (Duration, u32) = (Duration::from_millis(1500), 6);
 pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> {
     let directory = JobDirectory::open(id)?;
     let lock = match locked(&directory, id, silent).await {
-        None if silent && is_silent(&directory).await? => directory.seize_lock(id).ok(),
+        None if silent && is_silent(&directory).await? => {
+            detached::seize();
+            directory.seize_lock(id).ok()
+        }
         lock => lock,
     };
     let Some(lock) = lock else { return Ok(None) };

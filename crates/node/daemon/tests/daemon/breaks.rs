@@ -64,6 +64,43 @@ fn who_comes_back_must_be_who_left() {
 }
 
 #[test]
+fn a_successor_gives_the_orders_that_are_missing_and_the_lost_controller_is_refused() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mut job = daemon.job(&ECHO, 1).await;
+        job.start(0, true).await;
+        assert_eq!(job.line(0).await, "up");
+        let mut orders = 1;
+        for round in 1..=10 {
+            let lost = job.introduction.session;
+            job.send(ToDaemon::Ping { at_us: round }).await;
+            job.send(ToDaemon::Stdin { rank: 0, bytes: format!("{round}\n").into_bytes() }).await;
+            tokio::time::sleep(std::time::Duration::from_micros(300 * (round % 7))).await;
+            let Some(FromDaemon::Succeeded { orders: had }) = daemon.succeed(&mut job).await else { panic!("round {round}") };
+            // It says whether it has had the last one, and is given it if not.
+            assert!(had == orders || had == orders + 1, "{had} of {orders} and one");
+            if had == orders {
+                job.send(ToDaemon::Stdin { rank: 0, bytes: format!("{round}\n").into_bytes() }).await;
+            }
+            orders += 1;
+            let mut line = String::new();
+            while line.is_empty() {
+                match job.next().await {
+                    FromDaemon::Output { bytes, .. } => line = String::from_utf8(bytes).unwrap(),
+                    FromDaemon::Pong(_) | FromDaemon::StdinTaken { .. } => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(line, format!("{round} {round}\n"));
+            let current = std::mem::replace(&mut job.introduction.session, lost);
+            assert!(matches!(daemon.resume(&mut job).await, Some(FromDaemon::Refused { .. })), "the lost controller is let in");
+            job.introduction.session = current;
+            assert!(matches!(daemon.resume(&mut job).await, Some(FromDaemon::Resumed { .. })));
+        }
+    });
+}
+
+#[test]
 fn a_later_start_ends_an_earlier_one_first_and_an_earlier_one_is_refused() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);

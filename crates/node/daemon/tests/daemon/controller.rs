@@ -1,7 +1,7 @@
 //! The stage: a daemon with a home of its own, and a controller that speaks with it.
 
 use mend_messages::auth::Purpose;
-use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Resumption, Stream, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Resumption, Stream, Succession, ToDaemon};
 use mend_messages::delivery::{Delivered, Segment, SendWindow};
 use mend_messages::job::{Program, Rank, Secret};
 use mend_wire::{Connection, connect, random_bytes};
@@ -155,6 +155,21 @@ impl Daemon {
         answer
     }
 
+    /// The daemon's answer to a successor of the controller, which is that from then on. It has had what the lost one had.
+    pub async fn succeed(&self, controller: &mut Controller) -> Option<FromDaemon> {
+        controller.connection = connect(self.address, Purpose::Job, &self.secret).await.unwrap();
+        let JobIntroduction { identity, epoch, session, .. } = controller.introduction;
+        let of = Resumption { identity, epoch, session, delivered: controller.delivered.last() };
+        let next = random_bytes();
+        controller.connection.sender.send(&ToDaemon::Succeed(Box::new(Succession { of, session: next }))).await.unwrap();
+        let answer = controller.answer().await;
+        if let Some(FromDaemon::Succeeded { .. }) = answer {
+            controller.introduction.session = next;
+            controller.sent = SendWindow::default();
+        }
+        answer
+    }
+
     pub fn introduction(&self, argv: &[&str], size: u32) -> JobIntroduction {
         JobIntroduction {
             id: "test-job".into(),
@@ -175,6 +190,7 @@ impl Daemon {
             node_timeout_ms: 600_000,
             lease_ms: 600_000,
             unused_features: Default::default(),
+            successor: None,
         }
     }
 

@@ -27,6 +27,7 @@ fn job(identity: [u8; 16], secret: u8, encrypt_data: bool) -> JobIntroduction {
         node_timeout_ms: 30_000,
         lease_ms: 30_000,
         unused_features: Default::default(),
+        successor: None,
     }
 }
 

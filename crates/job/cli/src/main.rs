@@ -20,6 +20,7 @@ mod mpiexec;
 mod nodes;
 mod removal;
 mod report;
+mod space;
 mod timeline;
 mod verbs;
 mod wait;

@@ -14,6 +14,7 @@ use crate::partial::Partial;
 use crate::progress::Progress;
 use crate::record_file;
 use crate::report::Staged;
+use crate::spaces::filling::{self, SpaceFile};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use mend_data::plan::Fault;
@@ -22,7 +23,9 @@ use mend_data::record::{Record, Source, Version};
 use mend_data::request::{StageOptions, Wanted};
 use mend_data::resume::Begun;
 use mend_data::sums::{Sum, Sums};
+use mend_data::space::catalogue::Node;
 use mend_data::uri::{Address, decoded, safe_name};
+use mend_space::client::Client;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,6 +41,8 @@ pub struct File {
     /// The records of other users name no credentials of ours.
     pub trusted: bool,
     pub force: bool,
+    /// The data space that it goes into; the path is one in it.
+    pub space: Option<Arc<Client>>,
 }
 
 struct Filling {
@@ -83,7 +88,8 @@ pub fn tell_of_failed(shown: &str, sources: &[Source], blames: &[Option<String>]
     }
 }
 
-fn blame(fault: &Fault) -> String {
+/// What a fault is told as.
+pub fn blame(fault: &Fault) -> String {
     let (Fault::Passing(why) | Fault::Final(why)) = fault;
     why.clone()
 }
@@ -138,7 +144,7 @@ async fn sample(origin: &Origin, size: u64, fetcher: &Fetcher) -> Result<Vec<Sum
 }
 
 /// Leaves out mirrors that hold something else than the first source that can be had. The size of the file.
-async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher) -> Option<u64> {
+pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher) -> Option<u64> {
     let sizes: Vec<Option<u64>> =
         sources.iter().zip(&*origins).map(|(source, origin)| origin.as_ref().ok().and(source.version.as_ref()).map(|it| it.size)).collect();
     let first = sizes.iter().position(Option::is_some)?;
@@ -263,7 +269,7 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
 }
 
 /// That the sources still hold what was fetched of them.
-async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], silence: Duration) -> Result<(), String> {
+pub async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], silence: Duration) -> Result<(), String> {
     for ((source, origin), _) in sources.iter().zip(origins.iter()).zip(used).filter(|(_, used)| **used) {
         let (Ok(origin), Some(then)) = (origin, &source.version) else { continue };
         // A source that has gone since cannot have changed what it sent.
@@ -275,9 +281,13 @@ async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], silence
 }
 
 /// Where a file goes that is asked for under `path`: a directory gets it under its own name.
-fn destination(uri: &str, path: &[u8]) -> Result<PathBuf, Failure> {
+fn destination(uri: &str, path: &[u8], space: Option<&Arc<Client>>) -> Result<PathBuf, Failure> {
     let given = path_of(path.to_vec());
-    if !(path.ends_with(b"/") || given.is_dir()) {
+    let directory = match space {
+        Some(client) => given.to_str().is_some_and(|given| client.names().look(given) == Some(Node::Directory)),
+        None => given.is_dir(),
+    };
+    if !(path.ends_with(b"/") || directory) {
         // A link's target is replaced, not the link.
         return Ok(if given.is_symlink() { fs::canonicalize(&given).unwrap_or(given) } else { given });
     }
@@ -289,7 +299,7 @@ fn destination(uri: &str, path: &[u8]) -> Result<PathBuf, Failure> {
 }
 
 /// What is asked for, as files: directories are listed.
-async fn files(wanted: &Wanted, options: &StageOptions, fetcher: &Fetcher) -> Result<Vec<File>, Failure> {
+async fn files(wanted: &Wanted, space: Option<&Arc<Client>>, options: &StageOptions, fetcher: &Fetcher) -> Result<Vec<File>, Failure> {
     let endpoint = options.endpoint.clone().or_else(|| std::env::var("AWS_ENDPOINT_URL").ok().filter(|value| !value.is_empty()));
     let source = |uri: String| {
         let endpoint = endpoint.clone().filter(|_| uri.starts_with("s3://"));
@@ -301,10 +311,11 @@ async fn files(wanted: &Wanted, options: &StageOptions, fetcher: &Fetcher) -> Re
         sums: None,
         trusted: true,
         force: options.force,
+        space: space.cloned(),
     };
     let directories = wanted.uris.iter().filter(|uri| Address::parse(uri).is_ok_and(|address| address.is_directory())).count();
     if directories == 0 {
-        return Ok(vec![file(wanted.uris.clone(), destination(&wanted.uris[0], &wanted.path)?)]);
+        return Ok(vec![file(wanted.uris.clone(), destination(&wanted.uris[0], &wanted.path, space)?)]);
     }
     if directories < wanted.uris.len() {
         return Err(Failure::bad_value(
@@ -352,13 +363,18 @@ fn ready(path: &Path) -> Result<(), Failure> {
 pub async fn run(wanted: Vec<Wanted>, options: StageOptions, fetcher: &Fetcher) -> Result<i32, Failure> {
     let progress = Arc::new(Progress::new(options.quiet));
     let mut all = Vec::new();
-    for one in &wanted {
-        let named = |failure: Failure| match one.line {
+    for one in wanted {
+        let line = one.line;
+        let named = |failure: Failure| match line {
             Some(line) => Failure { what: format!("line {line}: {}", failure.what), ..failure },
             None => failure,
         };
-        let found = files(one, &options, fetcher).await.map_err(named)?;
-        if found.is_empty() {
+        let (space, one) = match tokio::task::block_in_place(|| filling::space_of(&one.path)).map_err(named)? {
+            Some((client, path)) => (Some(client), Wanted { path: path.into_bytes(), ..one }),
+            None => (None, one),
+        };
+        let found = files(&one, space.as_ref(), &options, fetcher).await.map_err(named)?;
+        if found.is_empty() && space.is_none() {
             let root = path_of(one.path.clone());
             fs::create_dir_all(&root).map_err(|error| Failure::system(root.display(), &error))?;
         }
@@ -367,6 +383,10 @@ pub async fn run(wanted: Vec<Wanted>, options: StageOptions, fetcher: &Fetcher) 
     let staging = all.into_iter().map(|file| {
         let progress = progress.clone();
         async move {
+            if let Some(client) = file.space {
+                let path = file.path.to_string_lossy().into_owned();
+                return filling::one(SpaceFile { client, path, sources: file.sources, force: file.force }, fetcher, &progress).await;
+            }
             ready(&file.path)?;
             one(file, fetcher, &progress).await
         }

@@ -77,6 +77,12 @@ impl Catalogue {
         self.entries.get(id)
     }
 
+    /// True of an entry that is known to be gone.
+    #[must_use]
+    pub fn is_gone(&self, id: &Id) -> bool {
+        self.gone.contains(id)
+    }
+
     /// The version that a new entry with this path gets, so that it is the one that is seen.
     #[must_use]
     pub fn next_version(&self, path: &str) -> u64 {

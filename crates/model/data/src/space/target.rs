@@ -144,6 +144,8 @@ pub enum Request {
         /// The file.
         file: Id,
     },
+    /// The space is no more: all that is in the directory goes, and the target ends. → [`Answer::Done`]
+    Leave,
 }
 
 /// What a target answers.
@@ -227,7 +229,7 @@ impl Request {
                 entry.is_sound(super::MAX_TARGETS) && positions.iter().all(|position| usize::from(*position) < places)
             }
             Self::Forget { ids } => ids.len() <= MAX_IDS,
-            Self::Look | Self::Changes { .. } | Self::Settle { .. } | Self::ReadSums { .. } | Self::Discard { .. } => true,
+            Self::Look | Self::Leave | Self::Changes { .. } | Self::Settle { .. } | Self::ReadSums { .. } | Self::Discard { .. } => true,
         }
     }
 }

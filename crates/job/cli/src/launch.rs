@@ -2,7 +2,6 @@
 
 use crate::arguments::{Input, Restart, Run};
 use crate::failure::Failure;
-use mend_data::space::mounts;
 use mend_controller::candidates::Candidates;
 use mend_controller::detached::{self, Started};
 use mend_controller::hosts::{Host, parse_list, read_file};
@@ -10,6 +9,7 @@ use mend_controller::input::Wanted;
 use mend_controller::manifest::numbers;
 use mend_controller::record::JobRecord;
 use mend_controller::{RestartSpec, RunSpec, record};
+use mend_data::space::mounts;
 use mend_messages::job::Program;
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::ffi::OsString;

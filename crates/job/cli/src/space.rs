@@ -150,7 +150,8 @@ fn path(path: &Path) -> PathBytes {
 
 /// `HOST:/DIR`.
 fn target(text: &str) -> Result<(String, String), &'static str> {
-    let (host, directory) = text.split_once(':').filter(|(host, directory)| !host.is_empty() && directory.starts_with('/')).ok_or("expected HOST:/DIR")?;
+    let (host, directory) =
+        text.split_once(':').filter(|(host, directory)| !host.is_empty() && directory.starts_with('/')).ok_or("expected HOST:/DIR")?;
     Ok((host.to_owned(), directory.to_owned()))
 }
 

@@ -107,7 +107,9 @@ impl RankFailure {
             Self::Program(error) => error.hint(),
             Self::Restore(error) => error.hint(),
             Self::Space(error) => error.hint.clone(),
-            Self::NoNamespace => "allow unprivileged user namespaces there (sysctl user.max_user_namespaces), or mount it yourself: `mend data mount`".into(),
+            Self::NoNamespace => {
+                "allow unprivileged user namespaces there (sysctl user.max_user_namespaces), or mount it yourself: `mend data mount`".into()
+            }
             Self::Channels(source) | Self::Supervisor(SpawnError::Process(source)) => process_hint(source).into(),
             Self::Launch { step, source, .. } => launch_hint(*step, source).into(),
             Self::Supervisor(_) | Self::DiedEarly(_) | Self::Present(_) | Self::NoSuchRank { .. } => String::new(),

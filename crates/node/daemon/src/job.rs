@@ -31,8 +31,8 @@ use crate::rank::{Command, NotInPlace, RankContext, RankEvent, RankOrigin, run_r
 use crate::restore::can_restore;
 use crate::room::RecentRoom;
 use crate::shared_memory::SharedMemory;
-use crate::spaces::JobSpaces;
 use crate::sink::{Sinks, files_key};
+use crate::spaces::JobSpaces;
 use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
@@ -497,7 +497,8 @@ impl Job {
         let shared_memory = self.shared_memory.as_ref().map(|own| own.path().to_owned());
         let open_files = self.node.open_files;
         let (namespace, spaces) = (self.namespace.clone(), self.spaces.clone());
-        let context = RankContext { rank, attempt, fed, shared_memory, spaces, namespace, open_files, ordered, urgent, commands, rank_events };
+        let context =
+            RankContext { rank, attempt, fed, shared_memory, spaces, namespace, open_files, ordered, urgent, commands, rank_events };
         let here = self.node.count_rank();
         let rank_task = async move {
             let ended = run_rank(context, origin, held).await;

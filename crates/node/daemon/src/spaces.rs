@@ -114,7 +114,8 @@ async fn start(space: &str) -> Result<Server, Unseen> {
         hint: "`make install` installs it; MEND_LIBDIR names another directory".to_owned(),
     })?;
     let failed = |error: io::Error| unseen(space, format!("{PROGRAM} cannot be started: {error}"));
-    let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(|errno| failed(errno.into()))?;
+    let (socket, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(|errno| failed(errno.into()))?;
     let mut process = Command::new(program)
         .args(["ranks", space])
         .stdin(Stdio::from(theirs))

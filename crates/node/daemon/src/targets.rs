@@ -66,7 +66,9 @@ impl Targets {
         {
             return match target.space == wanted.space {
                 true => Ok(target.port),
-                false => Err(Refused { why: "the directory is a target of another data space".to_owned(), hint: "choose another directory" }),
+                false => {
+                    Err(Refused { why: "the directory is a target of another data space".to_owned(), hint: "choose another directory" })
+                }
             };
         }
         let target = start(wanted).await?;
@@ -79,8 +81,10 @@ impl Targets {
 
 async fn start(wanted: &Wanted) -> Result<Target, Refused> {
     let log = "look at mendd's log on that node";
-    let program = mend_settings::find_part(PROGRAM)
-        .ok_or_else(|| Refused { why: format!("there is no {PROGRAM} beside mendd"), hint: "`make install` installs it; MEND_LIBDIR names another directory" })?;
+    let program = mend_settings::find_part(PROGRAM).ok_or_else(|| Refused {
+        why: format!("there is no {PROGRAM} beside mendd"),
+        hint: "`make install` installs it; MEND_LIBDIR names another directory",
+    })?;
     let failed = |error: io::Error| Refused { why: format!("{PROGRAM} cannot be started: {error}"), hint: log };
     let mut process = Command::new(program)
         .args(["target", &to_hex(&wanted.space), &wanted.directory, if wanted.create { "create" } else { "open" }])
@@ -89,7 +93,9 @@ async fn start(wanted: &Wanted) -> Result<Target, Refused> {
         .kill_on_drop(true)
         .spawn()
         .map_err(failed)?;
-    let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else { return Err(failed(io::ErrorKind::BrokenPipe.into())) };
+    let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+        return Err(failed(io::ErrorKind::BrokenPipe.into()));
+    };
     let mut line = String::new();
     match timeout(START_TIMEOUT, BufReader::new(output).read_line(&mut line)).await {
         Ok(read) => drop(read.map_err(failed)?),
@@ -100,7 +106,9 @@ async fn start(wanted: &Wanted) -> Result<Target, Refused> {
             let port = port.parse().map_err(|_| Refused { why: format!("{PROGRAM} said {port:?} instead of its port"), hint: log })?;
             Ok(Target { space: wanted.space, port, process, _input: input })
         }
-        Some(("refused", why)) => Err(Refused { why: format!("{}: {why}", wanted.directory), hint: "`mend data df` shows all targets of the space" }),
+        Some(("refused", why)) => {
+            Err(Refused { why: format!("{}: {why}", wanted.directory), hint: "`mend data df` shows all targets of the space" })
+        }
         _ => Err(Refused { why: format!("{PROGRAM} ended without saying why"), hint: log }),
     }
 }

@@ -29,7 +29,9 @@ impl DescriptorError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Unknown(_) => "`mend data create` makes one, `mend data ls` lists those that are known here; all nodes need its file in $MEND_HOME/spaces, so share that directory or copy it",
+            Self::Unknown(_) => {
+                "`mend data create` makes one, `mend data ls` lists those that are known here; all nodes need its file in $MEND_HOME/spaces, so share that directory or copy it"
+            }
             Self::Unusable { .. } => "remove the file, and create the space anew",
             Self::Setting(_) => "correct the variable, or leave it unset",
         }

@@ -102,8 +102,14 @@ pub async fn one(checked: &Checked, fetcher: &Fetcher, progress: &Arc<Progress>)
 async fn back(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: &Arc<Progress>) -> Result<Repaired, Failure> {
     let sums = record.known().cloned();
     let unverified = sums.is_none();
-    let file =
-        stage::File { sources: record.sources.clone(), path: checked.path.clone(), sums, trusted: checked.found.trusted, force: false, space: None };
+    let file = stage::File {
+        sources: record.sources.clone(),
+        path: checked.path.clone(),
+        sums,
+        trusted: checked.found.trusted,
+        force: false,
+        space: None,
+    };
     let staged = stage::one(file, fetcher, progress).await?;
     Ok(Repaired { path: staged.path, ranges: vec![Range { offset: 0, length: staged.size }], fetched: staged.fetched, cut: 0, unverified })
 }

@@ -182,7 +182,10 @@ impl Catalogue {
     /// How many files there are, and how many bytes they have.
     #[must_use]
     pub fn total(&self) -> (u64, u64) {
-        self.files("").iter().filter_map(|entry| entry.file()).fold((0, 0), |(files, bytes), file| (files + 1, bytes.saturating_add(file.size)))
+        self.files("")
+            .iter()
+            .filter_map(|entry| entry.file())
+            .fold((0, 0), |(files, bytes), file| (files + 1, bytes.saturating_add(file.size)))
     }
 }
 

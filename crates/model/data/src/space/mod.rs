@@ -185,7 +185,10 @@ impl Entry {
 pub fn block_sum(file: &Id, index: u64, bytes: &[u8]) -> u128 {
     let (low, high) = file.split_at(8);
     let half = |bytes: &[u8]| bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-    xxh3_128_with_seed(bytes, half(low).wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ half(high).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    xxh3_128_with_seed(
+        bytes,
+        half(low).wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ half(high).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    )
 }
 
 /// True of a name that a space can have: letters, digits, `.`, `_` and `-`, at most 64, no dot at the beginning.

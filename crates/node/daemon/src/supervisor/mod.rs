@@ -215,7 +215,9 @@ fn receive_launch(control: &mut UnixStream) -> io::Result<(Launch, Vec<OwnedFd>)
         }
     }
     match receive(control)? {
-        Instruction::Launch(launch) if launch.numbers.len() + usize::from(launch.shared) + launch.spaces.len() == files.len() => Ok((*launch, files)),
+        Instruction::Launch(launch) if launch.numbers.len() + usize::from(launch.shared) + launch.spaces.len() == files.len() => {
+            Ok((*launch, files))
+        }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

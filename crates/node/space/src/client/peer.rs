@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How long a target that could not be reached is left alone.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a target may take that is made: its database has to be written.
+const MAKING: Duration = Duration::from_secs(40);
 /// Connections that are kept.
 const IDLE: usize = 16;
 
@@ -109,7 +111,9 @@ impl Peer {
         std::thread::scope(|scope| {
             let dialling = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| self.broken(&error))?;
-                runtime.block_on(async { tokio::time::timeout(self.patience, self.meet()).await.unwrap_or_else(|_| Err(self.broken(&io::ErrorKind::TimedOut.into()))) })
+                let limit = if self.create { self.patience.max(MAKING) } else { self.patience };
+                let meeting = async { tokio::time::timeout(limit, self.meet()).await };
+                runtime.block_on(meeting).unwrap_or_else(|_| Err(self.broken(&io::ErrorKind::TimedOut.into())))
             });
             dialling.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
         })
@@ -125,7 +129,8 @@ impl Peer {
             Ok(Found::Refused { why, hint }) => return Err(self.lost(why, hint)),
             Err(error) => return Err(self.lost(mend_report::with_causes(&error), "install the same release of Mend on every node")),
         };
-        let mut connection = connect(SocketAddr::new(self.target.address.ip(), port), Purpose::Target, &self.secret).await.map_err(refused)?;
+        let mut connection =
+            connect(SocketAddr::new(self.target.address.ip(), port), Purpose::Target, &self.secret).await.map_err(refused)?;
         let ours = mend_wire::random_bytes();
         let hello = Hello { space: self.space, nonce: ours };
         connection.sender.send(&hello).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;

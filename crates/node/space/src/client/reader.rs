@@ -171,7 +171,9 @@ impl Shared {
         let answered = self.client.peer(target)?.ask(&request, &[]);
         match answered {
             Ok((Answer::Bytes { .. }, bytes)) if bytes.len() as u64 == range.length => {
-                for (index, (block, place)) in blocks.clone().zip(bytes.chunks(BLOCK as usize)).zip(&mut content).map(|((a, b), c)| (a, (b, c))) {
+                for (index, (block, place)) in
+                    blocks.clone().zip(bytes.chunks(BLOCK as usize)).zip(&mut content).map(|((a, b), c)| (a, (b, c)))
+                {
                     if self.sum(entry, file, index)? == block_sum(&entry.id, index, block) {
                         *place = Some(Arc::from(block));
                     } else {
@@ -223,7 +225,9 @@ impl Shared {
             }
         };
         let bytes = sums.get(at..at + 16).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(u128::from_le_bytes).ok_or_else(|| Fault::Other(format!("checksums of {}:{} are missing", self.client.space.name, entry.path)))
+        bytes
+            .map(u128::from_le_bytes)
+            .ok_or_else(|| Fault::Other(format!("checksums of {}:{} are missing", self.client.space.name, entry.path)))
     }
 
     /// Fetches what is not there yet from the file's source.

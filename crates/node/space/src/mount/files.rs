@@ -8,8 +8,8 @@
 
 use crate::client::{Client, Pattern, Reader};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
+    ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 use mend_data::space::catalogue::Node;
 use mend_data::space::{BLOCK, Entry, MAX_NAME};
@@ -209,7 +209,8 @@ impl Filesystem for Files {
             let kind = if let Node::File(_) = node { FileType::RegularFile } else { FileType::Directory };
             Some((self.number(&below(&directory, OsStr::new(&name))?, &node), kind, name))
         });
-        for (place, (number, kind, name)) in dots.into_iter().chain(listed).enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+        for (place, (number, kind, name)) in dots.into_iter().chain(listed).enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX))
+        {
             if reply.add(INodeNo(number), place as u64 + 1, kind, name) {
                 break;
             }

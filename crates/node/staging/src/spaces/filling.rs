@@ -59,7 +59,8 @@ impl Sink for Filling {
 pub fn space_of(path: &[u8]) -> Result<Option<(Arc<Client>, String)>, Failure> {
     let Some((name, path)) = std::str::from_utf8(path).ok().and_then(mend_data::space::split) else { return Ok(None) };
     let client = opened(name).map_err(|failure| {
-        let hint = if failure.code == FAILED { format!("{}; a file of that name is ./{name}:{path}", failure.hint) } else { failure.hint.clone() };
+        let hint =
+            if failure.code == FAILED { format!("{}; a file of that name is ./{name}:{path}", failure.hint) } else { failure.hint.clone() };
         Failure { hint, ..failure }
     })?;
     Ok(Some((client, path.to_owned())))
@@ -99,9 +100,10 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
         let same = |then: &Source, now: &Source| {
             then.uri == now.uri && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
         };
-        let known = entry.file().filter(|there| there.size == size).is_some_and(|there| {
-            file.sources.iter().any(|now| there.sources.iter().any(|then| same(then, now)))
-        });
+        let known = entry
+            .file()
+            .filter(|there| there.size == size)
+            .is_some_and(|there| file.sources.iter().any(|now| there.sources.iter().any(|then| same(then, now))));
         if known {
             return Ok(staged(0, true));
         }
@@ -121,7 +123,8 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
     let filling = Arc::new(Filling { upload, written: Mutex::new(vec![false; blocks]), progress: progress.clone() });
     let origins: Origins = Arc::new(origins);
     let fetched = fetcher.fetch(&origins, size, vec![Range { offset: 0, length: size }], &filling).await;
-    let fetched = fetched.map_err(|error| Failure::new(format!("{shown}: {error}"), "repeat the command: other targets are chosen then", UNREACHABLE))?;
+    let fetched = fetched
+        .map_err(|error| Failure::new(format!("{shown}: {error}"), "repeat the command: other targets are chosen then", UNREACHABLE))?;
     if !fetched.lost.is_empty() {
         return Err(no_source(&file.sources, &fetched.blames));
     }

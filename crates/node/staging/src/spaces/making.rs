@@ -84,7 +84,9 @@ pub fn remove(places: &[String], recursive: bool) -> Result<i32, Failure> {
         let client = opened(name)?;
         let found = client.names().look(path);
         let failure = match found {
-            Some(Node::Directory) if !recursive => Failure::new(format!("{place} is a directory"), "-r removes all that is below it", BAD_VALUE),
+            Some(Node::Directory) if !recursive => {
+                Failure::new(format!("{place} is a directory"), "-r removes all that is below it", BAD_VALUE)
+            }
             Some(_) => {
                 client.remove(path)?;
                 continue;

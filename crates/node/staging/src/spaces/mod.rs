@@ -12,9 +12,9 @@ use crate::fetch::Fetcher;
 use mend_data::request::SpaceRequest;
 use mend_data::space::{self, Space, is_path};
 use mend_messages::job::Secret;
+use mend_space::Fault;
 use mend_space::client::Client;
 use mend_space::descriptor::{self, DescriptorError};
-use mend_space::Fault;
 use std::sync::Arc;
 
 impl From<DescriptorError> for Failure {
@@ -56,7 +56,8 @@ fn secret() -> Result<Secret, Failure> {
 }
 
 fn client(space: Space, create: bool) -> Result<Arc<Client>, Failure> {
-    let patience = mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))?;
+    let patience =
+        mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))?;
     Ok(Arc::new(Client::new(space, &secret()?, patience, create)))
 }
 
@@ -77,5 +78,6 @@ pub fn opened(name: &str) -> Result<Arc<Client>, Failure> {
 /// The space and the path that a place names.
 fn named(place: &str) -> Result<(&str, &str), Failure> {
     let named = space::split(place).filter(|(_, path)| path.is_empty() || is_path(path));
-    named.ok_or_else(|| Failure::bad_value(format!("{place} is no place in a data space"), "write NAME:PATH, for example input:run7/in.dat"))
+    named
+        .ok_or_else(|| Failure::bad_value(format!("{place} is no place in a data space"), "write NAME:PATH, for example input:run7/in.dat"))
 }

@@ -69,8 +69,13 @@ pub fn mount(name: &str, directory: PathBytes) -> Result<i32, Failure> {
     }
     let directory = path_of(directory);
     let directory = fs::canonicalize(&directory).map_err(|error| Failure::system(directory.display(), &error))?;
-    let program = mend_settings::find_part(PROGRAM)
-        .ok_or_else(|| Failure::new(format!("there is no {PROGRAM} beside mend"), "`make install` installs it; MEND_LIBDIR names another directory", FAILED))?;
+    let program = mend_settings::find_part(PROGRAM).ok_or_else(|| {
+        Failure::new(
+            format!("there is no {PROGRAM} beside mend"),
+            "`make install` installs it; MEND_LIBDIR names another directory",
+            FAILED,
+        )
+    })?;
     let failed = |error: io::Error| Failure::new(format!("{PROGRAM} cannot be started: {error}"), "", FAILED);
     // In a group of its own: a terminal's Ctrl-C is not for it.
     let mut server = Command::new(program)

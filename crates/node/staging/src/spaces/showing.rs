@@ -106,7 +106,11 @@ pub fn stripes(place: &str, as_json: bool) -> Result<i32, Failure> {
             if as_json {
                 report::json(&json!({ "directory": true, "stripe": striping.size, "count": count }))?;
             } else {
-                report::line(&format!("new files: stripes of {} on {count} target{}", report::size(striping.size), if count == 1 { "" } else { "s" }));
+                report::line(&format!(
+                    "new files: stripes of {} on {count} target{}",
+                    report::size(striping.size),
+                    if count == 1 { "" } else { "s" }
+                ));
             }
             Ok(0)
         }
@@ -118,7 +122,9 @@ pub fn stripes(place: &str, as_json: bool) -> Result<i32, Failure> {
             let keepers: Vec<String> = file.keepers.iter().map(target).collect();
             if as_json {
                 let objects: Vec<_> = objects.iter().map(|(target, bytes)| json!({ "target": target, "bytes": bytes })).collect();
-                report::json(&json!({ "directory": false, "size": file.size, "stripe": file.stripe, "objects": objects, "keepers": keepers }))?;
+                report::json(
+                    &json!({ "directory": false, "size": file.size, "stripe": file.stripe, "objects": objects, "keepers": keepers }),
+                )?;
             } else {
                 let rows: Vec<Vec<String>> = objects.iter().map(|(target, bytes)| vec![target.clone(), report::size(*bytes)]).collect();
                 report::line(mend_report::table(&["target", "bytes"], &rows).trim_end());

@@ -95,7 +95,7 @@ pub enum SpaceRequest {
     },
     /// `mend data rm`.
     Remove {
-        /// What.
+        /// What is removed.
         places: Vec<String>,
         /// Directories with all below them, too.
         recursive: bool,
@@ -125,12 +125,12 @@ pub enum SpaceRequest {
     Mount {
         /// Which one.
         name: String,
-        /// Where.
+        /// Where it is seen.
         directory: PathBytes,
     },
     /// `mend data unmount`.
     Unmount {
-        /// Where.
+        /// Where one is seen.
         directory: PathBytes,
     },
 }

@@ -2,7 +2,7 @@
 //! time, until it ends.
 
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
-use crate::stage::{open, told};
+use crate::mirrors::{open, told};
 use mend_data::ranges::{self, Range};
 use mend_data::request::{RangeAnswer, RangeRequest};
 use mend_data::sums::BLOCK;

@@ -6,7 +6,6 @@
 use super::{Entry, Id, Kind, Striping};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 
 /// Something that a target came to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,10 +17,10 @@ pub enum Change {
 }
 
 /// What a path is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Node {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node<'a> {
     /// A file.
-    File(Arc<Entry>),
+    File(&'a Entry),
     /// A directory: there because something is below it, or because somebody made it.
     Directory,
 }
@@ -29,7 +28,7 @@ pub enum Node {
 /// The names of a space.
 #[derive(Debug, Default)]
 pub struct Catalogue {
-    entries: HashMap<Id, Arc<Entry>>,
+    entries: HashMap<Id, Entry>,
     gone: HashSet<Id>,
     /// By path, those that are not gone.
     paths: BTreeMap<String, Vec<Id>>,
@@ -44,7 +43,7 @@ impl Catalogue {
                     return;
                 }
                 self.paths.entry(entry.path.clone()).or_default().push(entry.id);
-                self.entries.insert(entry.id, Arc::from(entry));
+                self.entries.insert(entry.id, *entry);
             }
             Change::Gone(id) => {
                 self.gone.insert(id);
@@ -61,19 +60,19 @@ impl Catalogue {
 
     /// All entries with this path that are not gone: the one that is seen, and those that it replaced.
     #[must_use]
-    pub fn all_at(&self, path: &str) -> Vec<Arc<Entry>> {
-        self.paths.get(path).into_iter().flatten().filter_map(|id| self.entries.get(id)).cloned().collect()
+    pub fn all_at(&self, path: &str) -> Vec<&Entry> {
+        self.paths.get(path).into_iter().flatten().filter_map(|id| self.entries.get(id)).collect()
     }
 
     /// The one that is seen.
     #[must_use]
-    pub fn at(&self, path: &str) -> Option<Arc<Entry>> {
+    pub fn at(&self, path: &str) -> Option<&Entry> {
         self.all_at(path).into_iter().max_by_key(|entry| (entry.version, entry.id))
     }
 
     /// An entry that is not gone.
     #[must_use]
-    pub fn entry(&self, id: &Id) -> Option<&Arc<Entry>> {
+    pub fn entry(&self, id: &Id) -> Option<&Entry> {
         self.entries.get(id)
     }
 
@@ -91,7 +90,7 @@ impl Catalogue {
 
     /// What a path is; `None` if there is nothing. A file hides what is below its path.
     #[must_use]
-    pub fn look(&self, path: &str) -> Option<Node> {
+    pub fn look(&self, path: &str) -> Option<Node<'_>> {
         if path.is_empty() {
             return Some(Node::Directory);
         }
@@ -114,9 +113,9 @@ impl Catalogue {
 
     /// What a directory has in it, by name.
     #[must_use]
-    pub fn list(&self, directory: &str) -> Vec<(String, Node)> {
+    pub fn list(&self, directory: &str) -> Vec<(String, Node<'_>)> {
         let start = if directory.is_empty() { 0 } else { directory.len() + 1 };
-        let mut found: Vec<(String, Node)> = Vec::new();
+        let mut found: Vec<(String, Node<'_>)> = Vec::new();
         let mut from = if directory.is_empty() { String::new() } else { format!("{directory}/") };
         let prefix = from.clone();
         while let Some((path, _)) = self.paths.range(from.clone()..).next().filter(|(path, _)| path.starts_with(&prefix)) {
@@ -139,7 +138,7 @@ impl Catalogue {
 
     /// All files at a path or below it, in the order of their paths.
     #[must_use]
-    pub fn files(&self, path: &str) -> Vec<Arc<Entry>> {
+    pub fn files(&self, path: &str) -> Vec<&Entry> {
         if let Some(Node::File(entry)) = self.look(path) {
             return vec![entry];
         }
@@ -148,7 +147,7 @@ impl Catalogue {
 
     /// All entries at a path or below it, those that were replaced as well.
     #[must_use]
-    pub fn everything(&self, path: &str) -> Vec<Arc<Entry>> {
+    pub fn everything(&self, path: &str) -> Vec<&Entry> {
         let below: Vec<&str> = self.below(path).collect();
         std::iter::once(path).chain(below).flat_map(|path| self.all_at(path)).collect()
     }

@@ -40,7 +40,7 @@ pub enum Found {
     Port(u16),
     /// It cannot be had.
     Refused {
-        /// Why.
+        /// What stands in the way.
         why: String,
         /// What to do; may be empty.
         hint: String,

@@ -10,7 +10,7 @@ use mend_data::space::target::{Answer, MAX_IDS, Request};
 use mend_data::space::{Entry, Id, Kind, Space, Striping};
 use mend_messages::job::Secret;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Targets that are asked at once.
@@ -217,7 +217,7 @@ impl Client {
     pub fn set_striping(&self, path: &str, striping: Striping) -> Result<(), Fault> {
         let (version, before) = {
             let names = self.names();
-            (names.next_version(path), names.all_at(path))
+            (names.next_version(path), names.all_at(path).iter().map(|entry| entry.id).collect::<Vec<Id>>())
         };
         let entry =
             Entry { id: mend_wire::random_bytes(), version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Directory(striping) };
@@ -228,14 +228,14 @@ impl Client {
     }
 
     /// Removes entries that another one has replaced.
-    pub(super) fn forget(&self, entries: &[Arc<Entry>]) -> Result<(), Fault> {
-        if entries.is_empty() {
+    pub(super) fn forget(&self, ids: &[Id]) -> Result<(), Fault> {
+        if ids.is_empty() {
             return Ok(());
         }
-        let request = Request::Forget { ids: entries.iter().map(|entry| entry.id).collect() };
+        let request = Request::Forget { ids: ids.to_vec() };
         self.enough(self.each(&self.all(), |_, peer| peer.ask(&request, &[]).map(drop)))?;
         let mut names = self.names_mut();
-        entries.iter().for_each(|entry| names.learn(Change::Gone(entry.id)));
+        ids.iter().for_each(|id| names.learn(Change::Gone(*id)));
         Ok(())
     }
 }

@@ -87,7 +87,7 @@ impl Upload {
     ///
     /// # Errors
     /// Those of targets. The file is not there then.
-    pub fn finish(mut self) -> Result<Arc<Entry>, Fault> {
+    pub fn finish(mut self) -> Result<(), Fault> {
         let pages = self.pages()?;
         let id = self.entry.id;
         let places: Vec<(u16, u16, u64)> = self
@@ -123,19 +123,19 @@ impl Upload {
         let done = self.client.each(&holders, put);
         // One that has it lets it be seen, so it is there; and if none of the keepers but the one that failed has it, it is not safe.
         if let Err(fault) = all_good(done) {
-            let _ = self.client.forget(&[Arc::new(self.entry.clone())]);
+            let _ = self.client.forget(&[self.entry.id]);
             return Err(fault);
         }
         self.finished = true;
         let before = {
             let mut names = self.client.names_mut();
-            let before = names.all_at(&self.entry.path);
+            let before: Vec<Id> = names.all_at(&self.entry.path).iter().map(|entry| entry.id).collect();
             names.learn(Change::There(Box::new(self.entry.clone())));
             before
         };
         // What stays of it is hidden by the new one.
         let _ = self.client.forget(&before);
-        Ok(Arc::new(self.entry.clone()))
+        Ok(())
     }
 
     /// Checksums as pages.

@@ -92,17 +92,20 @@ impl Files {
     }
 
     /// The number of what is at a path.
-    fn number(&self, path: &str, node: &Node) -> u64 {
-        let (number, entry) = match node {
-            Node::File(entry) => (u64::from_le_bytes(std::array::from_fn(|at| entry.id[at])).max(2), Some(entry)),
-            Node::Directory => (number_of_directory(path), None),
-        };
+    fn number(&self, path: &str, node: Node<'_>) -> u64 {
         let mut inodes = held(&self.shared.inodes);
-        match entry {
-            Some(entry) => drop(inodes.entries.insert(number, entry.clone())),
-            None => drop(inodes.paths.insert(number, path.to_owned())),
+        match node {
+            Node::File(entry) => {
+                let number = u64::from_le_bytes(std::array::from_fn(|at| entry.id[at])).max(2);
+                inodes.entries.entry(number).or_insert_with(|| Arc::new(entry.clone()));
+                number
+            }
+            Node::Directory => {
+                let number = number_of_directory(path);
+                inodes.paths.entry(number).or_insert_with(|| path.to_owned());
+                number
+            }
         }
-        number
     }
 
     fn directory(&self, number: INodeNo) -> Option<String> {
@@ -141,9 +144,10 @@ impl Filesystem for Files {
         }
         let Some(path) = below(&directory, name) else { return reply.error(Errno::ENOENT) };
         self.shared.client.refresh_if_older(NAMES_FOR);
-        let Some(node) = self.shared.client.names().look(&path) else { return reply.error(Errno::ENOENT) };
-        let number = self.number(&path, &node);
-        let entry = if let Node::File(entry) = &node { Some(&**entry) } else { None };
+        let names = self.shared.client.names();
+        let Some(node) = names.look(&path) else { return reply.error(Errno::ENOENT) };
+        let number = self.number(&path, node);
+        let entry = if let Node::File(entry) = node { Some(entry) } else { None };
         reply.entry(&NAMES_FOR, &self.attributes(number, entry), Generation(0));
     }
 
@@ -204,10 +208,10 @@ impl Filesystem for Files {
         self.shared.client.refresh_if_older(NAMES_FOR);
         let above = directory.rsplit_once('/').map_or("", |(above, _)| above);
         let dots = [(number.0, FileType::Directory, ".".to_owned()), (number_of_directory(above), FileType::Directory, "..".to_owned())];
-        let names = self.shared.client.names().list(&directory);
-        let listed = names.into_iter().filter_map(|(name, node)| {
+        let names = self.shared.client.names();
+        let listed = names.list(&directory).into_iter().filter_map(|(name, node)| {
             let kind = if let Node::File(_) = node { FileType::RegularFile } else { FileType::Directory };
-            Some((self.number(&below(&directory, OsStr::new(&name))?, &node), kind, name))
+            Some((self.number(&below(&directory, OsStr::new(&name))?, node), kind, name))
         });
         for (place, (number, kind, name)) in dots.into_iter().chain(listed).enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX))
         {

@@ -6,9 +6,9 @@
 use super::opened;
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
+use crate::mirrors::{agree, blame, open, tell_of_failed, told, unchanged};
 use crate::progress::Progress;
 use crate::report::Staged;
-use crate::stage::{agree, blame, open, tell_of_failed, told, unchanged};
 use mend_data::ranges::Range;
 use mend_data::record::Source;
 use mend_data::space::catalogue::Node;
@@ -66,6 +66,17 @@ pub fn space_of(path: &[u8]) -> Result<Option<(Arc<Client>, String)>, Failure> {
     Ok(Some((client, path.to_owned())))
 }
 
+/// Whether what is there is what the sources hold; `None` if there is no file.
+fn known(file: &SpaceFile, size: u64) -> Option<bool> {
+    let names = file.client.names();
+    let Some(Node::File(entry)) = names.look(&file.path) else { return None };
+    let same = |then: &Source, now: &Source| {
+        then.uri == now.uri && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
+    };
+    let there = entry.file().filter(|there| there.size == size);
+    Some(there.is_some_and(|there| file.sources.iter().any(|now| there.sources.iter().any(|then| same(then, now)))))
+}
+
 /// Stages one file.
 ///
 /// # Errors
@@ -93,17 +104,9 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
         sources: uris.clone(),
         seconds: began.elapsed().as_secs_f64(),
     };
-    let there = file.client.names().look(&file.path);
-    if let Some(Node::File(entry)) = &there
-        && !file.force
+    if !file.force
+        && let Some(known) = known(&file, size)
     {
-        let same = |then: &Source, now: &Source| {
-            then.uri == now.uri && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
-        };
-        let known = entry
-            .file()
-            .filter(|there| there.size == size)
-            .is_some_and(|there| file.sources.iter().any(|now| there.sources.iter().any(|then| same(then, now))));
         if known {
             return Ok(staged(0, true));
         }

@@ -82,11 +82,9 @@ pub fn remove(places: &[String], recursive: bool) -> Result<i32, Failure> {
     for place in places {
         let (name, path) = named(place)?;
         let client = opened(name)?;
-        let found = client.names().look(path);
-        let failure = match found {
-            Some(Node::Directory) if !recursive => {
-                Failure::new(format!("{place} is a directory"), "-r removes all that is below it", BAD_VALUE)
-            }
+        let directory = client.names().look(path).map(|node| node == Node::Directory);
+        let failure = match directory {
+            Some(true) if !recursive => Failure::new(format!("{place} is a directory"), "-r removes all that is below it", BAD_VALUE),
             Some(_) => {
                 client.remove(path)?;
                 continue;

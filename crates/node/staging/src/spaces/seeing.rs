@@ -14,6 +14,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 /// The program that serves a mount.
 const PROGRAM: &str = "mend-space";
@@ -26,7 +27,11 @@ const PIECE: u32 = 1 << 20;
 pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
     let (name, path) = named(place)?;
     let client = opened(name)?;
-    let Some(Node::File(entry)) = client.names().look(path) else {
+    let found = match client.names().look(path) {
+        Some(Node::File(entry)) => Some(Arc::new(entry.clone())),
+        _ => None,
+    };
+    let Some(entry) = found else {
         return Err(Failure::new(format!("{place} is no file that is there"), "`mend data ls NAME:` lists what is", FAILED));
     };
     let reader = Reader::new(client, CACHE, Repairer::find()).map_err(|error| Failure::system(PROGRAM, &error))?;

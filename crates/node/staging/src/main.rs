@@ -90,6 +90,6 @@ async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> 
             sources::run(path_of(path), sources::Change { add, remove, credentials, endpoint }, json, fetcher).await
         }
         Request::Move { from, to } => sources::rename(path_of(from), path_of(to)),
-        Request::Space(request) => spaces::run(request, fetcher).await,
+        Request::Space(request) => spaces::run(request),
     }
 }

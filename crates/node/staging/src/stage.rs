@@ -16,11 +16,10 @@ use crate::progress::Progress;
 use crate::record_file;
 use crate::report::Staged;
 use crate::spaces::filling::{self, SpaceFile};
-use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use mend_data::plan::Fault;
 use mend_data::ranges::{self, Range};
-use mend_data::record::{Record, Source, Version};
+use mend_data::record::{Record, Source};
 use mend_data::request::{StageOptions, Wanted};
 use mend_data::resume::Begun;
 use mend_data::space::catalogue::Node;
@@ -31,7 +30,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// One file to stage.
 pub struct File {

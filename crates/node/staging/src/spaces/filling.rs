@@ -16,9 +16,7 @@ use mend_data::sums::BLOCK;
 use mend_space::client::{Client, Upload};
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// One file to stage into a space.

@@ -8,7 +8,6 @@ mod seeing;
 mod showing;
 
 use crate::failure::{FAILED, Failure, UNREACHABLE};
-use crate::fetch::Fetcher;
 use mend_data::request::SpaceRequest;
 use mend_data::space::{self, Space, is_path};
 use mend_messages::job::Secret;
@@ -31,8 +30,8 @@ impl From<Fault> for Failure {
 }
 
 /// Carries out a verb; its exit code.
-pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failure> {
-    let done = || match request {
+pub fn run(request: SpaceRequest) -> Result<i32, Failure> {
+    tokio::task::block_in_place(|| match request {
         SpaceRequest::Create { name, targets, striping } => making::create(&name, targets, striping),
         SpaceRequest::Destroy { name } => making::destroy(&name),
         SpaceRequest::List { place: None, json } => showing::spaces(json),
@@ -44,9 +43,7 @@ pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failur
         SpaceRequest::Get { place, to } => seeing::get(&place, to),
         SpaceRequest::Mount { name, directory } => seeing::mount(&name, directory),
         SpaceRequest::Unmount { directory } => seeing::unmount(directory),
-    };
-    let _ = fetcher;
-    tokio::task::block_in_place(done)
+    })
 }
 
 fn secret() -> Result<Secret, Failure> {

@@ -280,9 +280,10 @@ mod tests {
                         all.learn(there(&entry));
                     }
                     Step::Remove(path) => {
-                        for entry in all.everything(PATHS[*path]) {
-                            logs.iter_mut().for_each(|log| log.push(Change::Gone(entry.id)));
-                            all.learn(Change::Gone(entry.id));
+                        let ids: Vec<Id> = all.everything(PATHS[*path]).iter().map(|entry| entry.id).collect();
+                        for id in ids {
+                            logs.iter_mut().for_each(|log| log.push(Change::Gone(id)));
+                            all.learn(Change::Gone(id));
                         }
                     }
                 }

@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a target that could not be reached is left alone.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How long a target that could not be reached is left alone, at first. The time doubles with each failure, up to the second one.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
 /// How long a target may take that is made: its database has to be written.
 const MAKING: Duration = Duration::from_secs(40);
 /// Connections that are kept.
@@ -31,7 +31,8 @@ pub struct Peer {
     patience: Duration,
     create: bool,
     idle: Mutex<Vec<Link>>,
-    lost: Mutex<Option<(Instant, Fault)>>,
+    /// Until when it is left alone, how long that was, and why.
+    lost: Mutex<Option<(Instant, Duration, Fault)>>,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,8 +59,8 @@ impl Peer {
         }
         // Those that are kept are as old.
         held(&self.idle).clear();
-        if let Some((since, fault)) = &*held(&self.lost)
-            && since.elapsed() < PAUSE
+        if let Some((until, _, fault)) = &*held(&self.lost)
+            && Instant::now() < *until
         {
             return Err(fault.clone());
         }
@@ -73,7 +74,9 @@ impl Peer {
                 self.answered(link, answered)
             }
             Err(fault) => {
-                *held(&self.lost) = Some((Instant::now(), fault.clone()));
+                let mut lost = held(&self.lost);
+                let pause = lost.as_ref().map_or(PAUSES[0], |(_, pause, _)| (*pause * 2).min(PAUSES[1]));
+                *lost = Some((Instant::now() + pause, pause, fault.clone()));
                 Err(fault)
             }
         }

@@ -42,10 +42,13 @@ struct Shared {
     client: Arc<Client>,
     reader: Reader,
     inodes: Mutex<Inodes>,
-    open: Mutex<HashMap<u64, (Arc<Entry>, Arc<Pattern>)>>,
+    open: Mutex<HashMap<u64, OpenFile>>,
     next: AtomicU64,
     owner: (u32, u32),
 }
+
+/// An open file, and how it is read.
+type OpenFile = (Arc<Entry>, Arc<Pattern>);
 
 /// What numbers stand for. They are kept: a name of a few hundred bytes each.
 #[derive(Debug, Default)]

@@ -49,7 +49,7 @@ pub fn run(request: SpaceRequest) -> Result<i32, Failure> {
 fn secret() -> Result<Secret, Failure> {
     let failed = |why: String, hint: String| Failure::new(why, hint, FAILED);
     let path = mend_settings::secret_file().map_err(|error| failed(error.to_string(), "see `mend settings`".to_owned()))?;
-    mend_wire::secret::load(&path).map_err(|error| failed(mend_report::with_causes(&error), error.hint()))
+    mend_wire::secret::load_or_create(&path).map_err(|error| failed(mend_report::with_causes(&error), error.hint()))
 }
 
 fn client(space: Space, create: bool) -> Result<Arc<Client>, Failure> {

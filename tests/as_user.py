@@ -10,6 +10,8 @@ command's own, by an empty open one in which only the checkout, Python, MEND_BIN
 it always has. So
 paths that were compiled or linked in stay true, and nothing is copied. The checkout is not writable to the user.
 
+Where /dev/fuse is root's alone, the user gets it open to all, as clusters have it, unless the kernel refuses that.
+
 The exit code is the command's, 128 + N if signal N ended it, 125 if it could not be set up.
 """
 
@@ -75,6 +77,21 @@ def uncover(trees):
             os.close(descriptor)
 
 
+def open_fuse(base):
+    """Gives the user /dev/fuse as udev makes it on clusters, where it is root's alone: another node of it, in a mount namespace of the command's own."""
+    if not os.path.exists("/dev/fuse") or os.stat("/dev/fuse").st_mode & 0o006 == 0o006:
+        return
+    if libc.unshare(CLONE_NEWNS) != 0:
+        return
+    mount(None, "/", None, MS_REC | MS_SLAVE)
+    devices = f"{base}/dev"
+    os.mkdir(devices, mode=0o755)
+    mount("open", devices, "tmpfs", 0, "mode=0755,size=1m")
+    os.mknod(f"{devices}/fuse", 0o666 | stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
+    os.chmod(f"{devices}/fuse", 0o666)
+    mount(f"{devices}/fuse", "/dev/fuse", None, MS_BIND)
+
+
 def usable_path(path):
     """The directories of a PATH through which the user can go."""
     usable = []
@@ -89,6 +106,7 @@ def usable_path(path):
 def become(base, command):
     """In the child: everything between fork and exec."""
     os.umask(0o022)
+    open_fuse(base)
     named = [os.path.realpath(os.environ[name]) for name in ("MEND_BIN", "MEND_VENV") if os.environ.get(name)]
     uncover({ROOT, os.path.realpath(sys.base_prefix), *named})
     if not open_to_all(ROOT):

@@ -7,6 +7,7 @@ mod files;
 mod journal;
 mod messages;
 mod network;
+mod space;
 mod spool;
 
 // What the instrumented code calls.

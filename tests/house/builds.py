@@ -13,7 +13,7 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PRODUCT = ["build", "--release", "--package", "mend-cli", "--package", "mend-daemon", "--package", "mend-object",
-           "--package", "mend-staging", "--package", "mend-preload"]
+           "--package", "mend-space", "--package", "mend-staging", "--package", "mend-preload"]
 TESTS = ["test", "--release", "--no-run", "--workspace"]
 
 

@@ -133,6 +133,9 @@ pub struct Run {
     /// Environment variable for the ranks (also -env NAME VALUE)
     #[arg(long = "env", alias = "genv", num_args = 2, value_names = ["NAME", "VALUE"], action = clap::ArgAction::Append)]
     pub env: Vec<String>,
+    /// Data spaces that the ranks see, NAME:DIR, with commas. Default: MEND_DATA_SPACES
+    #[arg(long, value_name = "LIST")]
+    pub data: Option<String>,
     /// Working directory of the ranks (also -wdir)
     #[arg(long, value_name = "DIR")]
     pub wdir: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! `mend data`: what is asked for becomes a request, and this process `mend-data`, which carries it out.
 
 use crate::failure::Failure;
+use crate::space;
 use clap::{Args, Subcommand};
 use mend_data::directives;
 use mend_data::request::{PathBytes, Request, StageOptions, Wanted};
@@ -29,6 +30,26 @@ pub enum DataCommand {
     Sources(Sources),
     /// Rename a file together with what Mend keeps beside it.
     Mv(Move),
+    /// Make a data space: directories of nodes over which files are striped.
+    Create(space::Create),
+    /// Remove a data space with all that is in it.
+    Destroy(space::Destroy),
+    /// List data spaces, or what is in one.
+    Ls(space::List),
+    /// Show how much room a data space has, by targets.
+    Df(space::Room),
+    /// Remove files of a data space.
+    Rm(space::Remove),
+    /// Show on which targets a file of a data space is.
+    Getstripe(space::GetStripe),
+    /// Say how new files of a directory of a data space are striped.
+    Setstripe(space::SetStripe),
+    /// Copy a file out of a data space.
+    Get(space::Get),
+    /// Mount a data space on this node.
+    Mount(space::Mount),
+    /// Take a mount down.
+    Unmount(space::Unmount),
 }
 
 /// `mend data stage`.
@@ -39,6 +60,7 @@ Examples:
   mend data stage s3://bucket/in.dat sftp://me@archive/in.dat /scratch/    two sources that hold the same
   mend data stage webdav://archive/run7/ /scratch/run7/                    all files below a directory
   mend data stage s3://bucket/in.dat in.dat --credentials file:$HOME/.archive
+  mend data stage file:///archive/run7/ input:run7                         into a data space; see mend data create --help
   mend data stage --script job.sh                                          what its #MEND, #BB and #DW lines say
 
 Addresses: file:///PATH, http(s)://, s3://BUCKET/KEY, sftp://, webdav(s)://, ftp(s)://, and NAME:// of a program mend-source-NAME. A \
@@ -51,7 +73,7 @@ Credentials are named, never kept: env:PREFIX (variables PREFIX_USER, PREFIX_PAS
 The exit code is 0 if all is there, 65 if a source changed meanwhile, 69 if no source delivers, 64 for a script or an address that makes \
 no sense, else 1.")]
 pub struct Stage {
-    /// Addresses that hold the same file or directory, then the path where it is to be
+    /// Addresses that hold the same file or directory, then the path where it is to be, or NAME:PATH in a data space
     #[arg(required_unless_present = "script", conflicts_with = "script", num_args = 2.., value_name = "URI… PATH")]
     pub places: Vec<PathBuf>,
     /// Do what the directives of a job script say: #MEND stage-in URI… PATH, #BB or #DW stage_in source=… destination=… type=…
@@ -200,6 +222,16 @@ pub fn run(command: DataCommand) -> Result<i32, Failure> {
             Request::Sources { path: bytes(&path), add, remove, credentials, endpoint, json }
         }
         DataCommand::Mv(Move { from, to }) => Request::Move { from: bytes(&from), to: bytes(&to) },
+        DataCommand::Create(arguments) => Request::Space(arguments.request()?),
+        DataCommand::Destroy(arguments) => Request::Space(arguments.into()),
+        DataCommand::Ls(arguments) => Request::Space(arguments.into()),
+        DataCommand::Df(arguments) => Request::Space(arguments.into()),
+        DataCommand::Rm(arguments) => Request::Space(arguments.into()),
+        DataCommand::Getstripe(arguments) => Request::Space(arguments.into()),
+        DataCommand::Setstripe(arguments) => Request::Space(arguments.into()),
+        DataCommand::Get(arguments) => Request::Space(arguments.into()),
+        DataCommand::Mount(arguments) => Request::Space(arguments.into()),
+        DataCommand::Unmount(arguments) => Request::Space(arguments.into()),
     };
     let program = mend_settings::find_part(PROGRAM).ok_or_else(|| {
         Failure::new(format!("there is no {PROGRAM} beside mend"), "`make install` installs it; MEND_LIBDIR names another directory", 1)

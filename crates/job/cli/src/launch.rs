@@ -9,6 +9,7 @@ use mend_controller::input::Wanted;
 use mend_controller::manifest::numbers;
 use mend_controller::record::JobRecord;
 use mend_controller::{RestartSpec, RunSpec, record};
+use mend_data::space::mounts;
 use mend_messages::job::Program;
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::ffi::OsString;
@@ -47,6 +48,11 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         }
         env.retain(|(other, _)| other != name);
         env.push((name.clone(), value.clone()));
+    }
+    if let Some(text) = arguments.data {
+        let mounts = mounts::read(&text).map_err(|why| Failure::usage(format!("--data: {why}"), "for example --data input:/mnt/data"))?;
+        env.retain(|(name, _)| name != mounts::VARIABLE);
+        env.push((mounts::VARIABLE.to_owned(), mounts::write(&mounts)));
     }
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
     let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();

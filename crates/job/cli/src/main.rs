@@ -21,6 +21,7 @@ mod nodes;
 mod removal;
 mod report;
 mod take_over;
+mod space;
 mod timeline;
 mod verbs;
 mod wait;

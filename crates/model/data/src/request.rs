@@ -1,5 +1,8 @@
 //! What `mend` asks of `mend-data`, which it becomes: on standard input, in one piece. Both are of one release, so it has no version.
 
+use crate::ranges::Range;
+use crate::record::Source;
+use crate::space::Striping;
 use serde::{Deserialize, Serialize};
 
 /// A path, whatever bytes it has.
@@ -55,6 +58,81 @@ pub enum Request {
         /// Its new name, or a directory.
         to: PathBytes,
     },
+    /// Verbs about data spaces.
+    Space(SpaceRequest),
+}
+
+/// A verb about a data space. A place is `NAME:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpaceRequest {
+    /// `mend data create`.
+    Create {
+        /// What it is called.
+        name: String,
+        /// Host and directory of each target.
+        targets: Vec<(String, String)>,
+        /// For its files, unless a directory says otherwise.
+        striping: Striping,
+    },
+    /// `mend data destroy`.
+    Destroy {
+        /// Which one.
+        name: String,
+    },
+    /// `mend data ls`.
+    List {
+        /// Where; `None` lists spaces.
+        place: Option<String>,
+        /// Print JSON.
+        json: bool,
+    },
+    /// `mend data df`.
+    Room {
+        /// Which one.
+        name: String,
+        /// Print JSON.
+        json: bool,
+    },
+    /// `mend data rm`.
+    Remove {
+        /// What is removed.
+        places: Vec<String>,
+        /// Directories with all below them, too.
+        recursive: bool,
+    },
+    /// `mend data getstripe`.
+    GetStripe {
+        /// Of what.
+        place: String,
+        /// Print JSON.
+        json: bool,
+    },
+    /// `mend data setstripe`.
+    SetStripe {
+        /// Of which directory.
+        place: String,
+        /// How new files below it are spread.
+        striping: Striping,
+    },
+    /// `mend data get`.
+    Get {
+        /// A file.
+        place: String,
+        /// A path, or `-` for standard output.
+        to: PathBytes,
+    },
+    /// `mend data mount`.
+    Mount {
+        /// Which one.
+        name: String,
+        /// Where it is seen.
+        directory: PathBytes,
+    },
+    /// `mend data unmount`.
+    Unmount {
+        /// Where one is seen.
+        directory: PathBytes,
+    },
 }
 
 /// One file or directory to stage.
@@ -81,4 +159,24 @@ pub struct StageOptions {
     pub quiet: bool,
     /// Print JSON.
     pub json: bool,
+}
+
+/// What is asked of `mend-data ranges`, in frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeRequest {
+    /// Where the file can be had.
+    pub sources: Vec<Source>,
+    /// Bytes of the file.
+    pub size: u64,
+    /// Which of them.
+    pub range: Range,
+}
+
+/// Its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RangeAnswer {
+    /// So many bytes follow.
+    Bytes(u64),
+    /// No source gives them.
+    Failed(String),
 }

@@ -35,6 +35,10 @@ pub enum Purpose {
     Fabric = 4,
     /// Rank to rank, in a job whose bulk data is encrypted: what follows the handshake over a network is (`mend_cipher`).
     EncryptedFabric = 5,
+    /// Client of a data space to daemon: where a target is.
+    Space = 6,
+    /// Client of a data space to a target.
+    Target = 7,
 }
 
 impl Purpose {

@@ -2,6 +2,7 @@
 
 use crate::program::ProgramError;
 use crate::restore::RestoreError;
+use crate::spaces::Unseen;
 use crate::supervisor::SpawnError;
 use crate::supervisor::order::{Launch, Step};
 use mend_messages::daemon::ExitStatus;
@@ -46,6 +47,12 @@ pub enum RankFailure {
     /// The process ended before it was the rank.
     #[error("its process {} before it was complete", ending(*.0))]
     DiedEarly(ExitStatus),
+    /// A data space cannot be seen.
+    #[error(transparent)]
+    Space(#[from] Unseen),
+    /// This node gives ranks no namespaces to mount one in.
+    #[error("data spaces are mounted in namespaces of ranks, which this node refuses")]
+    NoNamespace,
     /// An image could not be used.
     #[error(transparent)]
     Restore(#[from] RestoreError),
@@ -59,6 +66,7 @@ fn describe(step: Step) -> &'static str {
         Step::WorkingDirectory => "cannot change to the working directory",
         Step::Privileges => "privileges could not be given up for",
         Step::Execute => "cannot execute",
+        Step::DataSpace => "a data space could not be mounted for",
     }
 }
 
@@ -98,6 +106,10 @@ impl RankFailure {
         match self {
             Self::Program(error) => error.hint(),
             Self::Restore(error) => error.hint(),
+            Self::Space(error) => error.hint.clone(),
+            Self::NoNamespace => {
+                "allow unprivileged user namespaces there (sysctl user.max_user_namespaces), or mount it yourself: `mend data mount`".into()
+            }
             Self::Channels(source) | Self::Supervisor(SpawnError::Process(source)) => process_hint(source).into(),
             Self::Launch { step, source, .. } => launch_hint(*step, source).into(),
             Self::Supervisor(_) | Self::DiedEarly(_) | Self::Present(_) | Self::NoSuchRank { .. } => String::new(),
@@ -120,6 +132,12 @@ fn launch_hint(step: Step, source: &io::Error) -> &'static str {
         (Step::Namespaces, Some(Errno::NOSPC)) => "raise /proc/sys/user/max_user_namespaces and max_pid_namespaces",
         (Step::WorkingDirectory, Some(Errno::NOENT | Errno::NOTDIR)) => "create it on every node, or choose another with -wdir",
         (Step::WorkingDirectory, Some(Errno::ACCESS)) => "check its mode and those above it, or choose another with -wdir",
+        (Step::DataSpace, Some(Errno::ACCESS | Errno::PERM)) => {
+            "/dev/fuse must be open to you on every node (mode 0666, as udev makes it), and the directory there or yours to make"
+        }
+        (Step::DataSpace, Some(Errno::NOENT | Errno::NODEV | Errno::NXIO)) => "load the kernel's module fuse on every node (modprobe fuse)",
+        (Step::DataSpace, Some(Errno::ROFS)) => "make the directory on every node",
+        (Step::DataSpace, Some(Errno::PIPE | Errno::CONNRESET)) => "look at mendd's log on that node: what serves the data space has ended",
         _ => "",
     }
 }

@@ -32,6 +32,7 @@ use crate::restore::can_restore;
 use crate::room::RecentRoom;
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
+use crate::spaces::JobSpaces;
 use crate::start::ProgramStart;
 use crate::successor;
 use crate::supervisor::namespace::SharedNamespace;
@@ -177,6 +178,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
                 agents,
                 namespace: Arc::new(SharedNamespace::new(lease)),
                 shared_memory: SharedMemory::make(),
+                spaces: Arc::new(JobSpaces::of(&introduction.program, &node.spaces)),
             },
             Err(error) => {
                 let error = format!("no socket for the job's agents: {error}");
@@ -221,6 +223,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         known: Arc::default(),
         key,
         shared_memory: before.shared_memory,
+        spaces: before.spaces,
         namespace: before.namespace,
         paused: before.ranks,
         going_back: HashMap::new(),
@@ -310,6 +313,7 @@ struct Job {
     progress: Arc<Progress>,
     /// Goes when all ranks are gone.
     shared_memory: Option<SharedMemory>,
+    spaces: Arc<JobSpaces>,
     /// Goes, too, when they are gone.
     namespace: Arc<SharedNamespace>,
     rank_event_sender: mpsc::UnboundedSender<RankEvent>,
@@ -448,6 +452,8 @@ impl Job {
             }
             ToDaemon::Compare { seq, rank, needs } => {
                 let (urgent, able) = (self.urgent.clone(), can_restore(&self.node.isolation, self.node.restorer.as_deref()));
+                let mut needs = needs;
+                needs.files.retain(|file| !self.spaces.covers(&file.path));
                 tokio::task::spawn_blocking(move || {
                     let reply = match able {
                         Ok(_) => Reply::Compared(comparison::differences(&needs)),
@@ -545,8 +551,9 @@ impl Job {
         let (ordered, urgent, rank_events) = (self.ordered.clone(), self.urgent.clone(), self.rank_event_sender.clone());
         let shared_memory = self.shared_memory.as_ref().map(|own| own.path().to_owned());
         let open_files = self.node.open_files;
-        let namespace = self.namespace.clone();
-        let context = RankContext { rank, attempt, fed, shared_memory, namespace, open_files, ordered, urgent, commands, rank_events };
+        let (namespace, spaces) = (self.namespace.clone(), self.spaces.clone());
+        let context =
+            RankContext { rank, attempt, fed, shared_memory, spaces, namespace, open_files, ordered, urgent, commands, rank_events };
         let here = self.node.count_rank();
         let rank_task = async move {
             let ended = run_rank(context, origin, held).await;

@@ -42,6 +42,7 @@ async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, slot: Hands
     let admitting = async { timeout(HANDSHAKE_TIMEOUT, admit(&node, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
     match slot.hold(admitting).await? {
         Caller::Transfer(admitted) => node.deliver(admitted).await,
+        Caller::Space(connection) => node.targets.serve(connection).await,
         Caller::Controller(connection) => {
             tracing::debug!(%peer, "a controller is admitted");
             let local =
@@ -57,15 +58,18 @@ async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, slot: Hands
 enum Caller {
     Controller(Connection),
     Transfer(Admitted),
+    /// Of a data space, who looks for a target.
+    Space(Connection),
 }
 
 /// Another purpose or protocol is answered as a job, so that it learns what is here.
 async fn admit(node: &Node, stream: TcpStream) -> Result<Caller, HandshakeError> {
-    let greeted = Greeted::accepted(stream, &[Purpose::Job, Purpose::Transfer]).await?;
+    let greeted = Greeted::accepted(stream, &[Purpose::Job, Purpose::Transfer, Purpose::Space]).await?;
     if greeted.purpose() == Purpose::Transfer {
         return peer::admit(greeted, |job| node.secret_of(job)).await.map(Caller::Transfer);
     }
-    greeted.prove_as_acceptor(&node.secret, &[]).await.map(Caller::Controller)
+    let who = if greeted.purpose() == Purpose::Space { Caller::Space } else { Caller::Controller };
+    greeted.prove_as_acceptor(&node.secret, &[]).await.map(who)
 }
 
 /// The address for ranks of other nodes: the one that the controller reached, unless it came over the loopback

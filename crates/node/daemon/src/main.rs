@@ -2,7 +2,8 @@
 //!
 //! Where to read: [`listen`] who is let in; [`job`] what a controller can ask; [`rank`] the life of one rank's process;
 //! [`supervisor`] the rank supervisor, which stands between daemon and rank; [`agent_router`] and [`agents`] the rank's agent; [`restore`] and
-//! [`transfer`] how a rank comes from elsewhere; [`sealing`] encrypted images; [`tiers`] where copies of checkpoints are.
+//! [`transfer`] how a rank comes from elsewhere; [`sealing`] encrypted images; [`tiers`] where copies of checkpoints are; [`targets`] and [`spaces`]
+//! data spaces.
 
 mod agent_router;
 mod agents;
@@ -30,9 +31,11 @@ mod restore;
 mod room;
 mod shared_memory;
 mod sink;
+mod spaces;
 mod start;
 mod successor;
 mod supervisor;
+mod targets;
 mod tiers;
 
 use clap::Parser;
@@ -48,6 +51,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
+use targets::Targets;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -193,6 +197,8 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         paused: Arc::default(),
         health,
         ranks: AtomicU32::new(0),
+        targets: Targets::default(),
+        spaces: Arc::default(),
     };
     let result = runtime.block_on(run(Arc::new(node), listener, announcement, until_eof));
     // Threads that wait for a slow file system or standard input are not waited for.

@@ -4,6 +4,8 @@ use crate::job_link::Resumed;
 use crate::paused::PausedJobs;
 use crate::privileges::Isolation;
 use crate::room;
+use crate::spaces::Spaces;
+use crate::targets::Targets;
 use mend_health::monitor::Monitor;
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::daemon::{JobIntroduction, Resumption, Succession};
@@ -50,6 +52,10 @@ pub struct Node {
     pub health: Arc<Monitor>,
     /// Ranks that are here, of all jobs.
     pub ranks: AtomicU32,
+    /// Targets of data spaces that are here.
+    pub targets: Targets,
+    /// Data spaces that ranks see here.
+    pub spaces: Arc<Spaces>,
 }
 
 /// How connections find their job.

@@ -11,6 +11,7 @@
 use crate::agents::{AgentEvent, AgentId, AgentLink, AgentSocket};
 use crate::rank::RankProcess;
 use crate::shared_memory::SharedMemory;
+use crate::spaces::JobSpaces;
 use crate::supervisor::namespace::SharedNamespace;
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
@@ -46,6 +47,8 @@ pub struct PausedJob {
     pub namespace: Arc<SharedNamespace>,
     /// Their `/dev/shm`.
     pub shared_memory: Option<SharedMemory>,
+    /// Data spaces that its ranks see.
+    pub spaces: Arc<JobSpaces>,
 }
 
 impl PausedJob {

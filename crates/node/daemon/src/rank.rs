@@ -23,6 +23,7 @@ use crate::outbox::{Ordered, Urgent};
 use crate::output::Pump;
 use crate::program::Agentless;
 use crate::restore::{Building, Restoration, RestoreError, RestorerMessage};
+use crate::spaces::JobSpaces;
 use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::supervisor::order::{Event, Launch};
@@ -119,6 +120,8 @@ pub struct RankContext {
     pub fed: bool,
     /// What the rank sees as `/dev/shm`.
     pub shared_memory: Option<PathBuf>,
+    /// Data spaces that the rank sees.
+    pub spaces: Arc<JobSpaces>,
     /// The PID namespace of the job's ranks here.
     pub namespace: Arc<SharedNamespace>,
     /// Limit on open files for the rank.
@@ -222,7 +225,13 @@ async fn launch_process(context: &RankContext, mut launch: Launch, files: Vec<Ow
     launch.open_files = context.open_files;
     let namespace = if launch.shared { context.namespace.descriptor().await } else { None };
     launch.shared = namespace.is_some();
-    let files = namespace.into_iter().chain(files).collect();
+    let spaces = context.spaces.sockets().await?;
+    if !(spaces.is_empty() || launch.isolated) {
+        return Err(RankFailure::NoNamespace);
+    }
+    let (directories, sockets): (Vec<_>, Vec<_>) = spaces.into_iter().map(|(directory, socket)| (PathBuf::from(directory), socket)).unzip();
+    launch.spaces = directories;
+    let files = namespace.into_iter().chain(sockets).chain(files).collect();
     let (link, mut events) = spawn(launch.clone(), files).await?;
     let (sender, process_events) = mpsc::unbounded_channel();
     let from_supervisor = sender.clone();

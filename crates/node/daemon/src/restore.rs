@@ -308,6 +308,7 @@ impl Restoration {
             shared: self.shared && header.lowest_thread >= FIRST_DRAWN_PID,
             pid: header.pid,
             clock,
+            spaces: Vec::new(),
             shared_memory: None,
             open_files: None,
             path: restorer_for(&restorer, header.zone)?,

@@ -62,6 +62,7 @@ impl ProgramStart {
             shared: self.isolated && self.shared,
             pid: process_id(&self.job.identity, self.rank),
             clock: None,
+            spaces: Vec::new(),
             shared_memory: None,
             open_files: None,
             path,

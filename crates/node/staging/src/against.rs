@@ -4,9 +4,9 @@ use crate::check::{Checked, State};
 use crate::failure::{Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium};
+use crate::mirrors;
 use crate::progress::Progress;
 use crate::record_file;
-use crate::stage;
 use mend_data::damage::{self, Cause};
 use mend_data::ranges::{self, Range};
 use mend_data::record::Known;
@@ -49,7 +49,7 @@ pub async fn compare(checked: &mut Checked, fetcher: &Fetcher, progress: &Arc<Pr
         return Ok(());
     }
     let shown = checked.path.display().to_string();
-    let opened = stage::open(&mut record.sources, fetcher, checked.found.trusted).await;
+    let opened = mirrors::open(&mut record.sources, fetcher, checked.found.trusted).await;
     let size = record.size;
     let origins: Origins = Arc::new(opened);
     progress.wants(size, 0);
@@ -64,7 +64,7 @@ pub async fn compare(checked: &mut Checked, fetcher: &Fetcher, progress: &Arc<Pr
     let whole = vec![Range { offset: 0, length: size }];
     let fetched = fetcher.fetch(&origins, size, whole, &comparing).await.map_err(|error| Failure::system(&shown, &error))?;
     if !fetched.lost.is_empty() || origins.iter().all(Result::is_err) {
-        let what = format!("{shown} cannot be compared with {}", stage::told(&record.sources, &fetched.blames));
+        let what = format!("{shown} cannot be compared with {}", mirrors::told(&record.sources, &fetched.blames));
         return Err(Failure::new(what, "", UNREACHABLE));
     }
     let found = std::mem::take(&mut *comparing.found.lock().unwrap_or_else(PoisonError::into_inner));

@@ -4,23 +4,26 @@
 //! sources are larger than the rest of Mend, and no daemon needs them.
 //!
 //! `stage` fetches files into `partial` ones, `check` reads through a `medium`, `repair` puts in what is damaged, `against` compares with a source, `fetch`
-//! carries out the plan of requests, `origin` is one source, `record_file` where a file's record stands, `sources` shows and changes it, `verbs` what is
-//! told of many files.
+//! carries out the plan of requests, `origin` is one source, `mirrors` all of a file, `record_file` where a file's record stands, `sources` shows and changes it, `verbs` what is
+//! told of many files, `spaces` verbs about data spaces, `ranges` serves a mount of one with bytes that a target lost.
 
 mod against;
 mod check;
 mod failure;
 mod fetch;
 mod medium;
+mod mirrors;
 mod names;
 mod origin;
 mod partial;
 mod progress;
+mod ranges;
 mod record_file;
 mod repair;
 mod report;
 mod settings;
 mod sources;
+mod spaces;
 mod stage;
 mod verbs;
 
@@ -45,14 +48,19 @@ fn main() {
 }
 
 fn run() -> Result<i32, Failure> {
+    let ranges = std::env::args_os().nth(1).is_some_and(|word| word == "ranges");
     let mut bytes = Vec::new();
     let mut input = std::io::stdin();
     let misused = || Failure::new("mend-data is a part of mend: it is called by `mend data`", "mend data --help", 64);
     if input.is_terminal() {
         return Err(misused());
     }
-    input.read_to_end(&mut bytes).map_err(|_| misused())?;
-    let request: Request = postcard::from_bytes(&bytes).map_err(|_| misused())?;
+    let request: Option<Request> = if ranges {
+        None
+    } else {
+        input.read_to_end(&mut bytes).map_err(|_| misused())?;
+        Some(postcard::from_bytes(&bytes).map_err(|_| misused())?)
+    };
     // Two providers could be compiled in by others; this one is meant. It fails only if it is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let fetcher = Fetcher::new(Settings::read()?);
@@ -60,7 +68,12 @@ fn run() -> Result<i32, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(format!("cannot start: {error}"), "", FAILED))?;
     // As a task of its own, which may block its thread.
-    let task = runtime.spawn(async move { carry_out(request, &fetcher).await });
+    let task = runtime.spawn(async move {
+        match request {
+            Some(request) => carry_out(request, &fetcher).await,
+            None => Ok(ranges::serve(&fetcher).await),
+        }
+    });
     let done = runtime.block_on(task).unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
     // Connections are closed where they are dropped, some by tasks of their own: an ssh that serves several would stay behind.
     runtime.shutdown_timeout(CLOSING);
@@ -77,5 +90,6 @@ async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> 
             sources::run(path_of(path), sources::Change { add, remove, credentials, endpoint }, json, fetcher).await
         }
         Request::Move { from, to } => sources::rename(path_of(from), path_of(to)),
+        Request::Space(request) => spaces::run(request),
     }
 }

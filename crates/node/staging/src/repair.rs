@@ -13,6 +13,7 @@ use crate::check::{self, Checked, State};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium, of_medium};
+use crate::mirrors;
 use crate::partial::Partial;
 use crate::progress::Progress;
 use crate::record_file;
@@ -102,8 +103,14 @@ pub async fn one(checked: &Checked, fetcher: &Fetcher, progress: &Arc<Progress>)
 async fn back(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: &Arc<Progress>) -> Result<Repaired, Failure> {
     let sums = record.known().cloned();
     let unverified = sums.is_none();
-    let file =
-        stage::File { sources: record.sources.clone(), path: checked.path.clone(), sums, trusted: checked.found.trusted, force: false };
+    let file = stage::File {
+        sources: record.sources.clone(),
+        path: checked.path.clone(),
+        sums,
+        trusted: checked.found.trusted,
+        force: false,
+        space: None,
+    };
     let staged = stage::one(file, fetcher, progress).await?;
     Ok(Repaired { path: staged.path, ranges: vec![Range { offset: 0, length: staged.size }], fetched: staged.fetched, cut: 0, unverified })
 }
@@ -121,7 +128,7 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let behind: Vec<Range> =
         needed.iter().map(|range| Range::between(range.offset.max(edge), range.end())).filter(|range| range.length > 0).collect();
     let mut sources = record.sources.clone();
-    let origins = if needed.is_empty() { Vec::new() } else { stage::open(&mut sources, fetcher, checked.found.trusted).await };
+    let origins = if needed.is_empty() { Vec::new() } else { mirrors::open(&mut sources, fetcher, checked.found.trusted).await };
     let partial = match behind.is_empty() || origins.iter().all(Result::is_err) {
         true => None,
         false => Some(Partial::begin(&checked.path, &Begun { sources: sources.clone(), size }).map_err(|error| error.told(&shown))?),
@@ -166,10 +173,10 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
             true => (DAMAGED, "what a source holds now is never mixed in; `mend data stage --force` fetches all of it"),
             false => (UNREACHABLE, "repeat the command to go on"),
         };
-        let what = format!("{} bytes of {shown} cannot be had from {}", ranges::total(&lost), stage::told(&sources, &fetched.blames));
+        let what = format!("{} bytes of {shown} cannot be had from {}", ranges::total(&lost), mirrors::told(&sources, &fetched.blames));
         return Err(Failure::new(what, hint, code));
     }
-    stage::tell_of_failed(&shown, &sources, &fetched.blames, progress);
+    mirrors::tell_of_failed(&shown, &sources, &fetched.blames, progress);
     let cut = within.saturating_sub(size);
     if let Some(still) =
         tokio::task::block_in_place(|| look_again(&checked.path, size, sums.as_ref(), &needed)).map_err(|error| system(&error))?

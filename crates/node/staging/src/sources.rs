@@ -2,10 +2,10 @@
 
 use crate::failure::{BAD_VALUE, FAILED, Failure};
 use crate::fetch::Fetcher;
+use crate::mirrors;
 use crate::names::{self, beside};
 use crate::record_file;
 use crate::report;
-use crate::stage;
 use mend_data::plan::Fault;
 use mend_data::ranges;
 use mend_data::record::{Known, Record, Source};
@@ -101,7 +101,7 @@ async fn add(record: &mut Record, change: &Change, shown: &str, fetcher: &Fetche
         Address::parse(uri).map_err(|error| Failure::bad_value(error.to_string(), ""))?;
         let endpoint = change.endpoint.clone().or_else(environment).filter(|_| uri.starts_with("s3://"));
         let mut sources = [Source { uri: uri.clone(), endpoint, credentials: change.credentials.clone(), version: None }];
-        let opened = stage::open(&mut sources, fetcher, true).await;
+        let opened = mirrors::open(&mut sources, fetcher, true).await;
         if let Some(Err(Fault::Final(why) | Fault::Passing(why))) = opened.first() {
             return Err(Failure::new(format!("{uri}: {why}"), "", crate::failure::UNREACHABLE));
         }

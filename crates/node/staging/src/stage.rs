@@ -8,26 +8,29 @@
 
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
+use crate::mirrors::{agree, blame, open, tell_of_failed, told, unchanged};
 use crate::names::path_of;
 use crate::origin::Origin;
 use crate::partial::Partial;
 use crate::progress::Progress;
 use crate::record_file;
 use crate::report::Staged;
-use futures_util::future::join_all;
+use crate::spaces::filling::{self, SpaceFile};
 use futures_util::{StreamExt, stream};
 use mend_data::plan::Fault;
 use mend_data::ranges::{self, Range};
-use mend_data::record::{Record, Source, Version};
+use mend_data::record::{Record, Source};
 use mend_data::request::{StageOptions, Wanted};
 use mend_data::resume::Begun;
+use mend_data::space::catalogue::Node;
 use mend_data::sums::{Sum, Sums};
 use mend_data::uri::{Address, decoded, safe_name};
+use mend_space::client::Client;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// One file to stage.
 pub struct File {
@@ -38,6 +41,8 @@ pub struct File {
     /// The records of other users name no credentials of ours.
     pub trusted: bool,
     pub force: bool,
+    /// The data space that it goes into; the path is one in it.
+    pub space: Option<Arc<Client>>,
 }
 
 struct Filling {
@@ -68,106 +73,6 @@ impl Sink for Filling {
 pub fn differs(sums: &Sums, block: u64, sum: Sum) -> Option<String> {
     (sums.get(block) != Some(sum))
         .then(|| format!("it sent other bytes than were staged, at offset {}", block.saturating_mul(mend_data::sums::BLOCK)))
-}
-
-/// The sources as an error tells them: each with what is wrong.
-pub fn told(sources: &[Source], blames: &[Option<String>]) -> String {
-    let one = |(source, blame): (&Source, &Option<String>)| format!("{}: {}", source.uri, blame.as_deref().unwrap_or("it was not needed"));
-    sources.iter().zip(blames).map(one).collect::<Vec<_>>().join("; ")
-}
-
-/// Tells of sources that failed where others did not.
-pub fn tell_of_failed(shown: &str, sources: &[Source], blames: &[Option<String>], progress: &Progress) {
-    for (source, blame) in sources.iter().zip(blames).filter_map(|(source, blame)| blame.as_ref().map(|blame| (source, blame))) {
-        progress.tell(&format!("mend data: {shown}: {} failed, others did not: {blame}", source.uri));
-    }
-}
-
-fn blame(fault: &Fault) -> String {
-    let (Fault::Passing(why) | Fault::Final(why)) = fault;
-    why.clone()
-}
-
-/// Opens sources, and asks each for its version. One that has another than it had is not used.
-pub async fn open(sources: &mut [Source], fetcher: &Fetcher, trusted: bool) -> Vec<Result<Origin, Fault>> {
-    let silence = fetcher.settings.silence;
-    let opened = sources.iter().map(|source| async move {
-        let origin = Origin::open(source, silence, trusted)?;
-        let mut asked = 0;
-        loop {
-            asked += 1;
-            match origin.version(silence).await {
-                Ok(version) => return Ok((origin, version)),
-                Err(Fault::Passing(_)) if asked < fetcher.settings.attempts => {
-                    tokio::time::sleep(Duration::from_millis(100 << asked.min(5))).await
-                }
-                Err(fault) => return Err(fault),
-            }
-        }
-    });
-    let opened: Vec<Result<(Origin, Version), Fault>> = join_all(opened).await;
-    let mut origins = Vec::new();
-    for (source, opened) in sources.iter_mut().zip(opened) {
-        origins.push(opened.and_then(|(origin, version)| {
-            if let Some(why) = source.version.as_ref().and_then(|then| then.changed(&version)) {
-                return Err(Fault::Final(format!("it has changed since: {why}")));
-            }
-            origin.expect(&version);
-            source.version = Some(version);
-            Ok(origin)
-        }));
-    }
-    origins
-}
-
-/// The sums of some blocks, in order.
-async fn sample(origin: &Origin, size: u64, fetcher: &Fetcher) -> Result<Vec<Sum>, Fault> {
-    let blocks = ranges::blocks(size);
-    let mut indices = vec![0, blocks / 2, blocks.saturating_sub(1)];
-    indices.dedup();
-    let mut sums = Vec::new();
-    for index in indices {
-        let mut bytes = Vec::new();
-        let mut body = origin.read(ranges::block(index, size), fetcher.settings.silence).await?;
-        while let Some(piece) = body.next(fetcher.settings.silence).await? {
-            bytes.extend_from_slice(&piece);
-        }
-        sums.push(Sum::of(&bytes));
-    }
-    Ok(sums)
-}
-
-/// Leaves out mirrors that hold something else than the first source that can be had. The size of the file.
-async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher) -> Option<u64> {
-    let sizes: Vec<Option<u64>> =
-        sources.iter().zip(&*origins).map(|(source, origin)| origin.as_ref().ok().and(source.version.as_ref()).map(|it| it.size)).collect();
-    let first = sizes.iter().position(Option::is_some)?;
-    let size = sizes[first]?;
-    let mut expected = None;
-    for at in first + 1..origins.len() {
-        let Some(own) = sizes[at] else { continue };
-        if own != size {
-            origins[at] = Err(Fault::Final(format!("it has {own} bytes, {} has {size}", sources[first].uri)));
-            continue;
-        }
-        if size == 0 {
-            continue;
-        }
-        if expected.is_none() {
-            let Ok(origin) = &origins[first] else { return None };
-            // If the first one fails now, the plan will find that out; until then nobody can be compared with it.
-            expected = sample(origin, size, fetcher).await.ok();
-        }
-        let Ok(origin) = &origins[at] else { continue };
-        let own = sample(origin, size, fetcher).await;
-        match (&expected, own) {
-            (Some(expected), Ok(own)) if *expected == own => {}
-            (Some(_), Ok(_)) => origins[at] = Err(Fault::Final(format!("it holds other bytes than {}", sources[first].uri))),
-            (None, Ok(_)) => origins[at] = Err(Fault::Final(format!("it could not be compared with {}", sources[first].uri))),
-            (_, Err(fault)) => origins[at] = Err(fault),
-        }
-    }
-    Some(size)
 }
 
 /// The record of what is there already, if it is what is wanted.
@@ -262,22 +167,14 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
     })
 }
 
-/// That the sources still hold what was fetched of them.
-async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], silence: Duration) -> Result<(), String> {
-    for ((source, origin), _) in sources.iter().zip(origins.iter()).zip(used).filter(|(_, used)| **used) {
-        let (Ok(origin), Some(then)) = (origin, &source.version) else { continue };
-        // A source that has gone since cannot have changed what it sent.
-        if let Some(why) = origin.version(silence).await.ok().and_then(|now| then.changed(&now)) {
-            return Err(format!("{} has changed ({why})", source.uri));
-        }
-    }
-    Ok(())
-}
-
 /// Where a file goes that is asked for under `path`: a directory gets it under its own name.
-fn destination(uri: &str, path: &[u8]) -> Result<PathBuf, Failure> {
+fn destination(uri: &str, path: &[u8], space: Option<&Arc<Client>>) -> Result<PathBuf, Failure> {
     let given = path_of(path.to_vec());
-    if !(path.ends_with(b"/") || given.is_dir()) {
+    let directory = match space {
+        Some(client) => given.to_str().is_some_and(|given| client.names().look(given) == Some(Node::Directory)),
+        None => given.is_dir(),
+    };
+    if !(path.ends_with(b"/") || directory) {
         // A link's target is replaced, not the link.
         return Ok(if given.is_symlink() { fs::canonicalize(&given).unwrap_or(given) } else { given });
     }
@@ -289,7 +186,7 @@ fn destination(uri: &str, path: &[u8]) -> Result<PathBuf, Failure> {
 }
 
 /// What is asked for, as files: directories are listed.
-async fn files(wanted: &Wanted, options: &StageOptions, fetcher: &Fetcher) -> Result<Vec<File>, Failure> {
+async fn files(wanted: &Wanted, space: Option<&Arc<Client>>, options: &StageOptions, fetcher: &Fetcher) -> Result<Vec<File>, Failure> {
     let endpoint = options.endpoint.clone().or_else(|| std::env::var("AWS_ENDPOINT_URL").ok().filter(|value| !value.is_empty()));
     let source = |uri: String| {
         let endpoint = endpoint.clone().filter(|_| uri.starts_with("s3://"));
@@ -301,10 +198,11 @@ async fn files(wanted: &Wanted, options: &StageOptions, fetcher: &Fetcher) -> Re
         sums: None,
         trusted: true,
         force: options.force,
+        space: space.cloned(),
     };
     let directories = wanted.uris.iter().filter(|uri| Address::parse(uri).is_ok_and(|address| address.is_directory())).count();
     if directories == 0 {
-        return Ok(vec![file(wanted.uris.clone(), destination(&wanted.uris[0], &wanted.path)?)]);
+        return Ok(vec![file(wanted.uris.clone(), destination(&wanted.uris[0], &wanted.path, space)?)]);
     }
     if directories < wanted.uris.len() {
         return Err(Failure::bad_value(
@@ -352,13 +250,18 @@ fn ready(path: &Path) -> Result<(), Failure> {
 pub async fn run(wanted: Vec<Wanted>, options: StageOptions, fetcher: &Fetcher) -> Result<i32, Failure> {
     let progress = Arc::new(Progress::new(options.quiet));
     let mut all = Vec::new();
-    for one in &wanted {
-        let named = |failure: Failure| match one.line {
+    for one in wanted {
+        let line = one.line;
+        let named = |failure: Failure| match line {
             Some(line) => Failure { what: format!("line {line}: {}", failure.what), ..failure },
             None => failure,
         };
-        let found = files(one, &options, fetcher).await.map_err(named)?;
-        if found.is_empty() {
+        let (space, one) = match tokio::task::block_in_place(|| filling::space_of(&one.path)).map_err(named)? {
+            Some((client, path)) => (Some(client), Wanted { path: path.into_bytes(), ..one }),
+            None => (None, one),
+        };
+        let found = files(&one, space.as_ref(), &options, fetcher).await.map_err(named)?;
+        if found.is_empty() && space.is_none() {
             let root = path_of(one.path.clone());
             fs::create_dir_all(&root).map_err(|error| Failure::system(root.display(), &error))?;
         }
@@ -367,6 +270,10 @@ pub async fn run(wanted: Vec<Wanted>, options: StageOptions, fetcher: &Fetcher) 
     let staging = all.into_iter().map(|file| {
         let progress = progress.clone();
         async move {
+            if let Some(client) = file.space {
+                let path = file.path.to_string_lossy().into_owned();
+                return filling::one(SpaceFile { client, path, sources: file.sources, force: file.force }, fetcher, &progress).await;
+            }
             ready(&file.path)?;
             one(file, fetcher, &progress).await
         }

@@ -1,4 +1,4 @@
-//! The settings of `mend data`.
+//! The settings of `mend data`, and of data spaces.
 
 use crate::{Kind, Setting};
 
@@ -43,4 +43,32 @@ pub const DATA_PLUGINS: Setting = Setting {
     kind: Kind::Path,
     default: "",
     meaning: "Directories, separated by colons, with programs mend-source-NAME, which serve addresses NAME:// to mend data; searched before the directory of Mend's parts and PATH.",
+};
+/// How long a target may be silent.
+pub const SPACE_TIMEOUT: Setting = Setting {
+    name: "MEND_SPACE_TIMEOUT_MS",
+    kind: Kind::Number { min: 100, max: 3_600_000 },
+    default: "5000",
+    meaning: "Milliseconds that a target of a data space may take for an answer before it counts as lost.",
+};
+/// Room of the cache of a node.
+pub const SPACE_CACHE: Setting = Setting {
+    name: "MEND_SPACE_CACHE_MB",
+    kind: Kind::Number { min: 1, max: 1_048_576 },
+    default: "256",
+    meaning: "MiB of memory on a node in which blocks of a data space are kept that its ranks have read, besides the kernel's page cache.",
+};
+/// Threads of a mount.
+pub const SPACE_THREADS: Setting = Setting {
+    name: "MEND_SPACE_THREADS",
+    kind: Kind::Number { min: 1, max: 64 },
+    default: "4",
+    meaning: "Threads that answer the kernel for each mount of a data space.",
+};
+/// Where ranks see spaces.
+pub const SPACES: Setting = Setting {
+    name: "MEND_DATA_SPACES",
+    kind: Kind::Text,
+    default: "",
+    meaning: "Data spaces that a job's ranks see, NAME:DIRECTORY, several separated by commas; mend run --data adds to it. It stays in the job's environment, so that a restart has the same.",
 };

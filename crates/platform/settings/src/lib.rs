@@ -10,7 +10,9 @@ mod failover;
 mod health;
 
 pub use batch::{BATCH, BATCH_POLL, REQUEUE};
-pub use data::{DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT};
+pub use data::{
+    DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT, SPACE_CACHE, SPACE_THREADS, SPACE_TIMEOUT, SPACES,
+};
 pub use error::SettingError;
 pub use failover::SUCCESSOR;
 pub use health::{
@@ -424,6 +426,10 @@ pub const ALL: &[Setting] = &[
     DATA_ATTEMPTS,
     DATA_READERS,
     DATA_PLUGINS,
+    SPACE_TIMEOUT,
+    SPACE_CACHE,
+    SPACE_THREADS,
+    SPACES,
     LOG,
 ];
 

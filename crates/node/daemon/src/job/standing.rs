@@ -123,9 +123,9 @@ impl Job {
         if paused.is_empty() {
             return;
         }
-        let Self { node, introduction, agent_socket, namespace, shared_memory, lease, .. } = self;
+        let Self { node, introduction, agent_socket, namespace, shared_memory, spaces, lease, .. } = self;
         let (epoch, ranks) = (introduction.epoch, paused.into_iter().collect());
-        let job = PausedJob { epoch, ranks, agents: (agent_socket, agents), namespace, shared_memory };
+        let job = PausedJob { epoch, ranks, agents: (agent_socket, agents), namespace, shared_memory, spaces };
         node.paused.keep(introduction.identity, job, lease);
     }
 }

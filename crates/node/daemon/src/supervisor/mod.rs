@@ -12,6 +12,7 @@
 //! Invariants: a single thread, so it may fork; the daemon's instructions are trusted (same program, private socket).
 //! Faults assumed: the daemon or any part of this chain is killed at any moment; any launch step is refused.
 
+mod data;
 pub mod namespace;
 pub mod order;
 mod process_tree;
@@ -75,7 +76,8 @@ pub fn run() -> i32 {
     }
     let shared = launch.shared.then(|| files.remove(0));
     let Ok(mut report) = control.try_clone() else { return 1 };
-    match isolate(&launch).and_then(|()| fork_reaper(control, launch, files, shared)) {
+    let spaces: Vec<OwnedFd> = files.drain(..launch.spaces.len()).collect();
+    match isolate(&launch, &spaces).and_then(|()| fork_reaper(control, launch, files, shared)) {
         Ok(reaper) => {
             // The reaper alone holds the rank's pipes and the control socket from here on.
             drop(report);
@@ -115,7 +117,7 @@ fn mount_proc() -> io::Result<()> {
     Ok(mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?)
 }
 
-fn isolate(launch: &Launch) -> Result<(), Refused> {
+fn isolate(launch: &Launch, spaces: &[OwnedFd]) -> Result<(), Refused> {
     if let Some(clock) = launch.clock {
         unshare(UnshareFlags::NEWTIME).map_err(Refused::at(Step::Clock))?;
         std::fs::write("/proc/self/timens_offsets", offsets_text(clock)).map_err(Refused::at(Step::Clock))?;
@@ -124,6 +126,9 @@ fn isolate(launch: &Launch) -> Result<(), Refused> {
     if let Some(directory) = &launch.shared_memory {
         // Where it is refused, the rank shares the node's.
         let _ = mount_bind(directory, "/dev/shm");
+    }
+    for (directory, server) in launch.spaces.iter().zip(spaces) {
+        data::mount_space(directory, server).map_err(Refused::at(Step::DataSpace))?;
     }
     Ok(())
 }
@@ -210,7 +215,9 @@ fn receive_launch(control: &mut UnixStream) -> io::Result<(Launch, Vec<OwnedFd>)
         }
     }
     match receive(control)? {
-        Instruction::Launch(launch) if launch.numbers.len() + usize::from(launch.shared) == files.len() => Ok((*launch, files)),
+        Instruction::Launch(launch) if launch.numbers.len() + usize::from(launch.shared) + launch.spaces.len() == files.len() => {
+            Ok((*launch, files))
+        }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

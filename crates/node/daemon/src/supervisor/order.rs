@@ -29,6 +29,8 @@ pub struct Launch {
     pub pid: u32,
     /// Offsets of a new time namespace (only if isolated).
     pub clock: Option<ClockOffsets>,
+    /// Directories in which the program sees data spaces (only if isolated). For each the descriptor of a socket is sent along, after the namespace.
+    pub spaces: Vec<PathBuf>,
     /// Directory that the program sees as `/dev/shm` (only if isolated).
     pub shared_memory: Option<PathBuf>,
     /// Limit on open files that the program gets (`RLIMIT_NOFILE`, the soft one); `None` leaves the daemon's.
@@ -72,6 +74,8 @@ pub enum Step {
     Namespaces,
     /// Writing `/proc/self/timens_offsets`.
     Clock,
+    /// mount(2) of a data space.
+    DataSpace,
     /// fork(2), or clone3(2) with the wanted process id.
     Fork,
     /// Going to the working directory, by chdir(2).

@@ -1,0 +1,259 @@
+//! `mend data` about data spaces: arguments, and what is asked of `mend-data`.
+
+use crate::failure::Failure;
+use clap::Args;
+use mend_data::request::{PathBytes, SpaceRequest};
+use mend_data::space::Striping;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// `mend data create`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data create input --nodes a,b,c                      a directory of /tmp on each
+  mend data create input --nodes a,b,c --directory /local/me/input
+  mend data create input --target a:/nvme0/in --target a:/nvme1/in --stripe 4M --count 2
+
+mendd must run on the nodes. A target's directory is made, or must be empty and yours. What the space is stands in $MEND_HOME/spaces: share that \
+directory with the nodes, or copy the file. A directory in memory (/dev/shm/…) is fast, and gone with the node.")]
+pub struct Create {
+    /// What it is called
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Nodes that get a target, with commas
+    #[arg(long, value_name = "LIST", required_unless_present = "target")]
+    pub nodes: Option<String>,
+    /// Directory of the targets of --nodes; default: /tmp/mend-space-NAME-UID
+    #[arg(long, value_name = "DIR", requires = "nodes")]
+    pub directory: Option<PathBuf>,
+    /// One more target
+    #[arg(long, value_name = "HOST:DIR", value_parser = target)]
+    pub target: Vec<(String, String)>,
+    /// Bytes on one target before the next one's turn, with K, M or G
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = bytes)]
+    pub stripe: u64,
+    /// Over how many targets a file is spread; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub count: u16,
+}
+
+/// `mend data destroy`.
+#[derive(Debug, Args)]
+pub struct Destroy {
+    /// Which one
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// `mend data ls`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data ls                   data spaces that are known here
+  mend data ls input:
+  mend data ls input:run7 --json")]
+pub struct List {
+    /// A directory or file of a space, NAME:PATH; default: list the spaces
+    #[arg(value_name = "NAME:PATH")]
+    pub place: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend data df`.
+#[derive(Debug, Args)]
+#[command(after_help = "The exit code is 69 if a target is lost.")]
+pub struct Room {
+    /// Which one
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend data rm`.
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// Files of spaces
+    #[arg(required = true, value_name = "NAME:PATH")]
+    pub places: Vec<String>,
+    /// Directories with all below them, too
+    #[arg(short, long)]
+    pub recursive: bool,
+}
+
+/// `mend data getstripe`.
+#[derive(Debug, Args)]
+pub struct GetStripe {
+    /// A file or directory of a space
+    #[arg(value_name = "NAME:PATH")]
+    pub place: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend data setstripe`.
+#[derive(Debug, Args)]
+#[command(after_help = "Files keep their stripes; new ones below the directory get these. The directory is made if it is not there.")]
+pub struct SetStripe {
+    /// A directory of a space
+    #[arg(value_name = "NAME:PATH")]
+    pub place: String,
+    /// Bytes on one target before the next one's turn, with K, M or G
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = bytes)]
+    pub stripe: u64,
+    /// Over how many targets a file is spread; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub count: u16,
+}
+
+/// `mend data get`.
+#[derive(Debug, Args)]
+pub struct Get {
+    /// A file of a space
+    #[arg(value_name = "NAME:PATH")]
+    pub place: String,
+    /// Where it goes: a path, a directory, or - for standard output
+    #[arg(value_name = "PATH")]
+    pub to: PathBuf,
+}
+
+/// `mend data mount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ranks need no mount: `mend run --data NAME:DIR`. This one is for you, on this node, until `mend data unmount`. It takes /dev/fuse, and fusermount3 \
+for who is not root.")]
+pub struct Mount {
+    /// Which space
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// An empty directory
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// `mend data unmount`.
+#[derive(Debug, Args)]
+pub struct Unmount {
+    /// Where it is mounted
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+fn path(path: &Path) -> PathBytes {
+    path.as_os_str().as_bytes().to_vec()
+}
+
+/// `HOST:/DIR`.
+fn target(text: &str) -> Result<(String, String), &'static str> {
+    let (host, directory) =
+        text.split_once(':').filter(|(host, directory)| !host.is_empty() && directory.starts_with('/')).ok_or("expected HOST:/DIR")?;
+    Ok((host.to_owned(), directory.to_owned()))
+}
+
+/// A number of bytes, with K, M or G.
+fn bytes(text: &str) -> Result<u64, &'static str> {
+    let (digits, shift) = match text.strip_suffix(['K', 'M', 'G']) {
+        Some(digits) if text.ends_with('K') => (digits, 10),
+        Some(digits) if text.ends_with('M') => (digits, 20),
+        Some(digits) => (digits, 30),
+        None => (text, 0),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    number.filter(|number| *number > 0).ok_or("expected a number of bytes, for example 65536, 64K or 1M")
+}
+
+impl Create {
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// If the directory is no text.
+    pub fn request(self) -> Result<SpaceRequest, Failure> {
+        let Self { name, nodes, directory, target, stripe, count } = self;
+        let directory = match directory {
+            Some(directory) => std::path::absolute(&directory).unwrap_or(directory),
+            None => PathBuf::from(format!("/tmp/mend-space-{name}-{}", rustix::process::geteuid().as_raw())),
+        };
+        let directory = directory.into_os_string().into_string().map_err(|_| Failure::usage("the directory is no text", ""))?;
+        let hosts = nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::trim).filter(|host| !host.is_empty());
+        let mut targets: Vec<(String, String)> = hosts.map(|host| (host.to_owned(), directory.clone())).collect();
+        targets.extend(target);
+        if targets.is_empty() {
+            return Err(Failure::usage("a data space has at least one target", "name nodes with --nodes, or --target HOST:DIR"));
+        }
+        Ok(SpaceRequest::Create { name, targets, striping: Striping { size: stripe, count } })
+    }
+}
+
+impl From<List> for SpaceRequest {
+    fn from(List { place, json }: List) -> Self {
+        Self::List { place, json }
+    }
+}
+
+impl From<Room> for SpaceRequest {
+    fn from(Room { name, json }: Room) -> Self {
+        Self::Room { name, json }
+    }
+}
+
+impl From<Remove> for SpaceRequest {
+    fn from(Remove { places, recursive }: Remove) -> Self {
+        Self::Remove { places, recursive }
+    }
+}
+
+impl From<Destroy> for SpaceRequest {
+    fn from(Destroy { name }: Destroy) -> Self {
+        Self::Destroy { name }
+    }
+}
+
+impl From<GetStripe> for SpaceRequest {
+    fn from(GetStripe { place, json }: GetStripe) -> Self {
+        Self::GetStripe { place, json }
+    }
+}
+
+impl From<SetStripe> for SpaceRequest {
+    fn from(SetStripe { place, stripe, count }: SetStripe) -> Self {
+        Self::SetStripe { place, striping: Striping { size: stripe, count } }
+    }
+}
+
+impl From<Get> for SpaceRequest {
+    fn from(Get { place, to }: Get) -> Self {
+        Self::Get { place, to: path(&to) }
+    }
+}
+
+impl From<Mount> for SpaceRequest {
+    fn from(Mount { name, directory }: Mount) -> Self {
+        Self::Mount { name, directory: path(&directory) }
+    }
+}
+
+impl From<Unmount> for SpaceRequest {
+    fn from(Unmount { directory }: Unmount) -> Self {
+        Self::Unmount { directory: path(&directory) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_targets_are_read() {
+        assert_eq!([bytes("65536"), bytes("64K"), bytes("2M"), bytes("1G")], [Ok(65536), Ok(65536), Ok(2 << 20), Ok(1 << 30)]);
+        for bad in ["", "0", "M", "1T", "-1", "99999999999G"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(target("a:/b/c"), Ok(("a".to_owned(), "/b/c".to_owned())));
+        assert!(target("a").is_err() && target("a:b").is_err() && target(":/b").is_err());
+    }
+}

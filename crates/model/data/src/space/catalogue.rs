@@ -1,0 +1,320 @@
+//! What all targets of a space together know of its files.
+//!
+//! Each target tells what it came to know, in its order. Nothing of that contradicts anything else: an entry never changes, and one that is known to be
+//! gone stays gone. So the catalogue is the same whatever the order in which targets are heard, and lacks nothing as long as one holder of each entry is heard.
+
+use super::{Entry, Id, Kind, Striping};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Something that a target came to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// An entry.
+    There(Box<Entry>),
+    /// It was removed. What keeps the word of that may never have known the entry.
+    Gone(Id),
+}
+
+/// What a path is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node<'a> {
+    /// A file.
+    File(&'a Entry),
+    /// A directory: there because something is below it, or because somebody made it.
+    Directory,
+}
+
+/// The names of a space.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    entries: HashMap<Id, Entry>,
+    gone: HashSet<Id>,
+    /// By path, those that are not gone.
+    paths: BTreeMap<String, Vec<Id>>,
+}
+
+impl Catalogue {
+    /// Takes in what a target said.
+    pub fn learn(&mut self, change: Change) {
+        match change {
+            Change::There(entry) => {
+                if self.gone.contains(&entry.id) || self.entries.contains_key(&entry.id) {
+                    return;
+                }
+                self.paths.entry(entry.path.clone()).or_default().push(entry.id);
+                self.entries.insert(entry.id, *entry);
+            }
+            Change::Gone(id) => {
+                self.gone.insert(id);
+                let Some(entry) = self.entries.remove(&id) else { return };
+                if let Some(ids) = self.paths.get_mut(&entry.path) {
+                    ids.retain(|other| *other != id);
+                    if ids.is_empty() {
+                        self.paths.remove(&entry.path);
+                    }
+                }
+            }
+        }
+    }
+
+    /// All entries with this path that are not gone: the one that is seen, and those that it replaced.
+    #[must_use]
+    pub fn all_at(&self, path: &str) -> Vec<&Entry> {
+        self.paths.get(path).into_iter().flatten().filter_map(|id| self.entries.get(id)).collect()
+    }
+
+    /// The one that is seen.
+    #[must_use]
+    pub fn at(&self, path: &str) -> Option<&Entry> {
+        self.all_at(path).into_iter().max_by_key(|entry| (entry.version, entry.id))
+    }
+
+    /// An entry that is not gone.
+    #[must_use]
+    pub fn entry(&self, id: &Id) -> Option<&Entry> {
+        self.entries.get(id)
+    }
+
+    /// True of an entry that is known to be gone.
+    #[must_use]
+    pub fn is_gone(&self, id: &Id) -> bool {
+        self.gone.contains(id)
+    }
+
+    /// The version that a new entry with this path gets, so that it is the one that is seen.
+    #[must_use]
+    pub fn next_version(&self, path: &str) -> u64 {
+        self.at(path).map_or(1, |entry| entry.version.saturating_add(1))
+    }
+
+    /// What a path is; `None` if there is nothing. A file hides what is below its path.
+    #[must_use]
+    pub fn look(&self, path: &str) -> Option<Node<'_>> {
+        if path.is_empty() {
+            return Some(Node::Directory);
+        }
+        match self.at(path) {
+            Some(entry) if entry.file().is_some() => Some(Node::File(entry)),
+            Some(_) => Some(Node::Directory),
+            None => self.below(path).next().map(|_| Node::Directory),
+        }
+    }
+
+    /// Paths below a directory, in order.
+    fn below<'a>(&'a self, directory: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        self.paths
+            .range(prefix.clone()..)
+            .map(|(path, _)| path.as_str())
+            .take_while(move |path| path.starts_with(&prefix))
+            .filter(|path| !path.is_empty())
+    }
+
+    /// What a directory has in it, by name.
+    #[must_use]
+    pub fn list(&self, directory: &str) -> Vec<(String, Node<'_>)> {
+        let start = if directory.is_empty() { 0 } else { directory.len() + 1 };
+        let mut found: Vec<(String, Node<'_>)> = Vec::new();
+        let mut from = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        let prefix = from.clone();
+        while let Some((path, _)) = self.paths.range(from.clone()..).next().filter(|(path, _)| path.starts_with(&prefix)) {
+            let Some(name) = path[start..].split('/').next().filter(|name| !name.is_empty()) else {
+                // The root's own entry.
+                from = format!("{path}\0");
+                continue;
+            };
+            let child = &path[..start + name.len()];
+            if let Some(node) = self.look(child) {
+                found.push((name.to_owned(), node));
+            }
+            // Behind all that is below it. What stands between (`a` and `a/b` have `a.x` between them) comes by itself, and `a` once more.
+            from = if path.len() == child.len() { format!("{path}\0") } else { format!("{child}0") };
+        }
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        found.dedup_by(|one, other| one.0 == other.0);
+        found
+    }
+
+    /// All files at a path or below it, in the order of their paths.
+    #[must_use]
+    pub fn files(&self, path: &str) -> Vec<&Entry> {
+        if let Some(Node::File(entry)) = self.look(path) {
+            return vec![entry];
+        }
+        self.below(path).filter_map(|path| self.at(path)).filter(|entry| entry.file().is_some()).collect()
+    }
+
+    /// All entries at a path or below it, those that were replaced as well.
+    #[must_use]
+    pub fn everything(&self, path: &str) -> Vec<&Entry> {
+        let below: Vec<&str> = self.below(path).collect();
+        std::iter::once(path).chain(below).flat_map(|path| self.all_at(path)).collect()
+    }
+
+    /// How a new file with this path is spread: as the nearest directory above says, else as the space does.
+    #[must_use]
+    pub fn striping(&self, path: &str, of_space: Striping) -> Striping {
+        let mut above = path;
+        loop {
+            above = above.rsplit_once('/').map_or("", |(directory, _)| directory);
+            match self.at(above).map(|entry| entry.kind.clone()) {
+                Some(Kind::Directory(striping)) => return striping,
+                _ if above.is_empty() => return of_space,
+                _ => {}
+            }
+        }
+    }
+
+    /// Why no file can have this path: something above it is a file, or it is a directory.
+    #[must_use]
+    pub fn obstacle(&self, path: &str) -> Option<String> {
+        let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        for directory in above {
+            if let Some(Node::File(_)) = self.look(directory) {
+                return Some(format!("{directory} is a file"));
+            }
+        }
+        (self.look(path) == Some(Node::Directory)).then(|| format!("{path} is a directory"))
+    }
+
+    /// How many files there are, and how many bytes they have.
+    #[must_use]
+    pub fn total(&self) -> (u64, u64) {
+        self.files("")
+            .iter()
+            .filter_map(|entry| entry.file())
+            .fold((0, 0), |(files, bytes), file| (files + 1, bytes.saturating_add(file.size)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::File;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn file(id: u8, version: u64, path: &str) -> Entry {
+        let kind = Kind::File(File { size: 1, stripe: super::super::BLOCK, targets: vec![0], keepers: vec![0], sources: Vec::new() });
+        Entry { id: [id; 16], version, path: path.into(), made_ns: 0, kind }
+    }
+
+    fn there(entry: &Entry) -> Change {
+        Change::There(Box::new(entry.clone()))
+    }
+
+    fn named(catalogue: &Catalogue, directory: &str) -> Vec<(String, bool)> {
+        catalogue.list(directory).into_iter().map(|(name, node)| (name, node == Node::Directory)).collect()
+    }
+
+    #[test]
+    fn directories_are_there_by_what_is_below_them() {
+        let mut catalogue = Catalogue::default();
+        for (id, path) in ["a/b/c", "a.x", "a/d", "a0", "b"].into_iter().enumerate() {
+            catalogue.learn(there(&file(id as u8, 1, path)));
+        }
+        let entry = |name: &str, directory| (name.to_owned(), directory);
+        assert_eq!(named(&catalogue, ""), [entry("a", true), entry("a.x", false), entry("a0", false), entry("b", false)]);
+        assert_eq!(named(&catalogue, "a"), [entry("b", true), entry("d", false)]);
+        assert_eq!((catalogue.look("a/b"), catalogue.look("a/x"), catalogue.look("a/")), (Some(Node::Directory), None, None));
+        assert_eq!(catalogue.files("a").len(), 2);
+        assert_eq!(catalogue.total(), (5, 5));
+        assert_eq!(catalogue.obstacle("a.x/y").as_deref(), Some("a.x is a file"));
+        assert_eq!(catalogue.obstacle("a").as_deref(), Some("a is a directory"));
+        assert_eq!(catalogue.obstacle("a/new"), None);
+    }
+
+    #[test]
+    fn the_later_one_is_seen_and_the_nearest_directory_says_how_files_are_spread() {
+        let mut catalogue = Catalogue::default();
+        let (old, new) = (file(9, 1, "a/x"), file(2, 2, "a/x"));
+        catalogue.learn(there(&new));
+        catalogue.learn(there(&old));
+        assert_eq!(catalogue.at("a/x").unwrap().id, new.id);
+        assert_eq!((catalogue.everything("a").len(), catalogue.files("").len()), (2, 1));
+        catalogue.learn(Change::Gone(new.id));
+        assert_eq!(catalogue.at("a/x").unwrap().id, old.id);
+        let (wide, space) = (Striping { size: super::super::BLOCK, count: 3 }, Striping::default());
+        catalogue.learn(there(&Entry { kind: Kind::Directory(wide), ..file(4, 1, "a") }));
+        assert_eq!(
+            (catalogue.striping("a/b/c", space), catalogue.striping("c", space), catalogue.striping("a", space)),
+            (wide, space, space)
+        );
+        assert_eq!(named(&catalogue, ""), [("a".to_owned(), true)]);
+        catalogue.learn(there(&Entry { kind: Kind::Directory(wide), ..file(5, 1, "") }));
+        assert_eq!((catalogue.striping("c", space), named(&catalogue, "").len()), (wide, 1));
+    }
+
+    /// What happens to a space: a path gets a file or a directory, or loses all that it has.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u8, usize),
+        Remove(usize),
+    }
+
+    const PATHS: [&str; 6] = ["a", "a/b", "a/b/c", "b", "b.c", "d/e"];
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (any::<u8>(), 0..PATHS.len()).prop_map(|(holder, path)| Step::Add(holder, path)),
+            (0..PATHS.len()).prop_map(Step::Remove)
+        ];
+        prop::collection::vec(step, 0..30)
+    }
+
+    proptest! {
+        /// Every entry is kept by two of four targets, removals by all that answer. Any one target is lost; the others are heard in any order, in pieces.
+        #[test]
+        fn no_target_s_loss_changes_what_is_seen(steps in steps(), lost in 0_usize..4, order in prop::collection::vec(0_usize..4, 0..60)) {
+            let mut all = Catalogue::default();
+            let mut logs: Vec<Vec<Change>> = vec![Vec::new(); 4];
+            for (number, step) in steps.iter().enumerate() {
+                match step {
+                    Step::Add(holder, path) => {
+                        let path = PATHS[*path];
+                        let entry = file(number as u8, all.next_version(path), path);
+                        let first = usize::from(*holder) % 4;
+                        for at in [first, (first + 1 + usize::from(*holder / 4) % 3) % 4] {
+                            logs[at].push(there(&entry));
+                        }
+                        all.learn(there(&entry));
+                    }
+                    Step::Remove(path) => {
+                        let ids: Vec<Id> = all.everything(PATHS[*path]).iter().map(|entry| entry.id).collect();
+                        for id in ids {
+                            logs.iter_mut().for_each(|log| log.push(Change::Gone(id)));
+                            all.learn(Change::Gone(id));
+                        }
+                    }
+                }
+            }
+            let mut heard = Catalogue::default();
+            let mut at = [0; 4];
+            for target in order.into_iter().chain((0..4).flat_map(|target| std::iter::repeat_n(target, 60))) {
+                if target != lost && at[target] < logs[target].len() {
+                    heard.learn(logs[target][at[target]].clone());
+                    at[target] += 1;
+                }
+            }
+            let paths = |catalogue: &Catalogue| -> Vec<(String, Id)> { catalogue.files("").iter().map(|entry| (entry.path.clone(), entry.id)).collect() };
+            prop_assert_eq!(paths(&all), paths(&heard));
+            for directory in ["", "a", "a/b", "d"] {
+                prop_assert_eq!(named(&all, directory), named(&heard, directory));
+            }
+        }
+
+        #[test]
+        fn a_listing_is_what_a_walk_over_all_paths_finds(used in prop::collection::vec("[ab./0]{1,5}", 0..12)) {
+            let mut catalogue = Catalogue::default();
+            let used: Vec<&String> = used.iter().filter(|path| super::super::is_path(path)).collect();
+            for (id, path) in used.iter().enumerate() {
+                catalogue.learn(there(&file(id as u8, 1, path)));
+            }
+            let mut names: Vec<&str> = used.iter().filter_map(|path| path.split('/').next()).collect();
+            names.sort_unstable();
+            names.dedup();
+            let listed = catalogue.list("");
+            prop_assert_eq!(listed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), names);
+        }
+    }
+}

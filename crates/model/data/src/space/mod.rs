@@ -1,0 +1,259 @@
+//! A data space: files of a job, striped over directories of its nodes (targets), for as long as the job needs them.
+//!
+//! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `catalogue` what all targets together know, `target` what
+//! clients and targets say to each other, `mounts` where ranks see spaces. Nothing here touches a file or a socket: `mend-space` and `mend-data` do.
+//!
+//! There is no server of metadata. Each file has an [`Entry`], and each of its holders (the targets with its bytes, and always two if there are two)
+//! keeps a copy of it in a database of its own. The catalogue of the space is the union of what the targets know, so the loss of one of them takes no name away.
+//! Files are never changed, only added and removed: an entry is either there or known to be gone, whatever the order in which targets are asked.
+
+pub mod catalogue;
+pub mod layout;
+pub mod mounts;
+pub mod placement;
+pub mod target;
+
+use crate::record::Source;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// Layout of the file that describes a space.
+pub const FORMAT: u32 = 1;
+/// Bytes of a block: what has one checksum, and what caches hold.
+pub const BLOCK: u64 = 64 << 10;
+/// Checksums of a page: 64 KiB of them, for 256 MiB of a file.
+pub const SUMS_OF_PAGE: u64 = 4096;
+/// Most targets of a space.
+pub const MAX_TARGETS: usize = 1024;
+/// Longest stripe, bytes.
+pub const MAX_STRIPE: u64 = 1 << 30;
+/// Most bytes of a path in a space, as of Linux's (PATH_MAX, limits.h).
+pub const MAX_PATH: usize = 4095;
+/// Most bytes of a name in it (NAME_MAX).
+pub const MAX_NAME: usize = 255;
+/// Copies of an entry and of a file's checksums, if there are so many targets.
+pub const COPIES: usize = 2;
+
+/// Names one state of a file or directory. Drawn at random, never used twice.
+pub type Id = [u8; 16];
+
+/// A target: a directory on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The node's name, as it was given.
+    pub host: String,
+    /// Its daemon.
+    pub address: SocketAddr,
+    /// The directory, absolute.
+    pub directory: String,
+}
+
+impl Target {
+    /// How people are told of it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.host, self.directory)
+    }
+}
+
+/// How files are spread over targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Striping {
+    /// Bytes on one target before the next one's turn, a multiple of [`BLOCK`].
+    pub size: u64,
+    /// How many targets; 0 means all.
+    pub count: u16,
+}
+
+impl Default for Striping {
+    fn default() -> Self {
+        Self { size: 1 << 20, count: 0 }
+    }
+}
+
+impl Striping {
+    /// True if files can be laid out so.
+    #[must_use]
+    pub fn is_sound(self) -> bool {
+        self.size > 0 && self.size <= MAX_STRIPE && self.size.is_multiple_of(BLOCK)
+    }
+}
+
+/// A space, as its owner and the nodes that use it know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// What people call it.
+    pub name: String,
+    /// What it is: a later space of the same name has another.
+    pub id: Id,
+    /// Its targets. Entries name them by their place here, so the list is never changed.
+    pub targets: Vec<Target>,
+    /// For files of which no directory says otherwise.
+    pub striping: Striping,
+}
+
+/// A file or directory of a space.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Which one.
+    pub id: Id,
+    /// Of entries with one path the highest is the one that is seen.
+    pub version: u64,
+    /// Where it is seen: names with slashes between them. The root is the empty path.
+    pub path: String,
+    /// When it was made, nanoseconds since 1970.
+    pub made_ns: i64,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What an entry is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A file.
+    File(File),
+    /// A directory that says how new files below it are spread.
+    Directory(Striping),
+}
+
+/// A file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Its bytes.
+    pub size: u64,
+    /// Bytes on one target before the next one's turn.
+    pub stripe: u64,
+    /// Targets with its bytes, in the order of the stripes, all different.
+    pub targets: Vec<u16>,
+    /// Targets that keep a copy of its entry and of its checksums.
+    pub keepers: Vec<u16>,
+    /// Where it can be had again.
+    pub sources: Vec<Source>,
+}
+
+impl Entry {
+    /// The file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&File> {
+        match &self.kind {
+            Kind::File(file) => Some(file),
+            Kind::Directory(_) => None,
+        }
+    }
+
+    /// True if this can be an entry of a space with so many targets: whatever a target sent is looked at before it is used.
+    #[must_use]
+    pub fn is_sound(&self, targets: usize) -> bool {
+        let path = self.path.is_empty() || is_path(&self.path);
+        match &self.kind {
+            Kind::Directory(striping) => path && striping.is_sound(),
+            Kind::File(file) => {
+                let known =
+                    |list: &[u16]| !list.is_empty() && list.len() <= MAX_TARGETS && list.iter().all(|at| usize::from(*at) < targets);
+                let mut distinct = file.targets.clone();
+                distinct.sort_unstable();
+                distinct.dedup();
+                path && !self.path.is_empty()
+                    && known(&file.targets)
+                    && known(&file.keepers)
+                    && distinct.len() == file.targets.len()
+                    && Striping { size: file.stripe, count: 0 }.is_sound()
+                    && i64::try_from(file.size).is_ok()
+            }
+        }
+    }
+
+    /// Targets that hold a copy of it: those with its bytes, and the keepers. Of a directory all.
+    #[must_use]
+    pub fn holders(&self, targets: usize) -> Vec<u16> {
+        match &self.kind {
+            Kind::Directory(_) => (0..targets).filter_map(|at| u16::try_from(at).ok()).collect(),
+            Kind::File(file) => {
+                let mut holders = file.targets.clone();
+                holders.extend(file.keepers.iter().filter(|keeper| !file.targets.contains(keeper)));
+                holders
+            }
+        }
+    }
+}
+
+/// The checksum of a block. It is of the file and of the place, too: another block's bytes are wrong here.
+#[must_use]
+pub fn block_sum(file: &Id, index: u64, bytes: &[u8]) -> u128 {
+    let (low, high) = file.split_at(8);
+    let half = |bytes: &[u8]| bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    xxh3_128_with_seed(
+        bytes,
+        half(low).wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ half(high).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    )
+}
+
+/// True of a name that a space can have: letters, digits, `.`, `_` and `-`, at most 64, no dot at the beginning.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=64).contains(&text.len()) && !text.starts_with(['.', '-']) && text.bytes().all(fit)
+}
+
+/// True of a path below the root of a space.
+#[must_use]
+pub fn is_path(text: &str) -> bool {
+    let name = |name: &str| !matches!(name, "" | "." | "..") && name.len() <= MAX_NAME && !name.contains('\0');
+    text.len() <= MAX_PATH && text.split('/').all(name)
+}
+
+/// The space and the path of `NAME:PATH`; `None` if it is none, so that a local path may be meant. Slashes around the path mean nothing.
+#[must_use]
+pub fn split(text: &str) -> Option<(&str, &str)> {
+    let (name, path) = text.split_once(':')?;
+    (is_name(name) && !path.starts_with("//")).then_some((name, path.trim_matches('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_are_told_from_addresses_and_local_paths() {
+        assert_eq!(split("input:/a/b/"), Some(("input", "a/b")));
+        assert_eq!(split("input:"), Some(("input", "")));
+        for other in ["file:///a", "https://a/b", "./input:a", "/a:b", "a b:c", ".a:b", "-a:b", "plain", ":a"] {
+            assert_eq!(split(other), None, "{other}");
+        }
+        assert!(is_path("a/b c/ü") && is_path(&"x".repeat(255)));
+        for bad in ["", "a//b", "/a", "a/", "..", "a/../b", "./a", "a\0b", &"x".repeat(256), &"x/".repeat(3000)] {
+            assert!(!is_path(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_sum_is_of_its_file_and_place() {
+        let sums = [block_sum(&[1; 16], 0, b"x"), block_sum(&[1; 16], 1, b"x"), block_sum(&[2; 16], 0, b"x"), block_sum(&[1; 16], 0, b"y")];
+        for (at, sum) in sums.iter().enumerate() {
+            assert!(!sums[..at].contains(sum));
+        }
+    }
+
+    #[test]
+    fn entries_that_no_space_has_are_not_sound() {
+        let file = File { size: 5, stripe: BLOCK, targets: vec![0, 1], keepers: vec![0, 1], sources: Vec::new() };
+        let entry = |file: File| Entry { id: [1; 16], version: 1, path: "a".into(), made_ns: 0, kind: Kind::File(file) };
+        assert!(entry(file.clone()).is_sound(2) && !entry(file.clone()).is_sound(1));
+        let bad = [
+            File { targets: vec![0, 0], ..file.clone() },
+            File { targets: vec![], ..file.clone() },
+            File { keepers: vec![], ..file.clone() },
+            File { stripe: 0, ..file.clone() },
+            File { stripe: BLOCK + 1, ..file.clone() },
+            File { size: u64::MAX, ..file.clone() },
+        ];
+        for file in bad {
+            assert!(!entry(file.clone()).is_sound(2), "{file:?}");
+        }
+        let root = Entry { path: String::new(), ..entry(file) };
+        assert!(!root.is_sound(2) && Entry { kind: Kind::Directory(Striping::default()), ..root }.is_sound(2));
+    }
+}

@@ -1,0 +1,67 @@
+//! Where ranks see spaces: the text of `--data`, and of the variable that carries it to the nodes.
+
+use super::is_name;
+
+/// The variable, in the environment of a job's program: it goes where the program goes, into checkpoints as well.
+pub const VARIABLE: &str = "MEND_DATA_SPACES";
+
+/// A space that ranks see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Name of the space.
+    pub space: String,
+    /// The directory where ranks see it, absolute.
+    pub directory: String,
+}
+
+/// Reads `NAME:DIRECTORY`, several with commas between them.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read(text: &str) -> Result<Vec<Mount>, String> {
+    let mut mounts: Vec<Mount> = Vec::new();
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let (space, directory) = word.split_once(':').ok_or_else(|| format!("`{word}` is no NAME:DIRECTORY"))?;
+        if !is_name(space) {
+            return Err(format!("`{space}` is no name of a data space"));
+        }
+        let directory = directory.trim_end_matches('/');
+        if !directory.starts_with('/') || directory.split('/').any(|part| part == "..") {
+            return Err(format!("`{word}`: the directory must be absolute, without `..`, and not the root"));
+        }
+        if mounts.iter().any(|mount| mount.directory == directory) {
+            return Err(format!("two data spaces are to be seen at {directory}"));
+        }
+        mounts.push(Mount { space: space.to_owned(), directory: directory.to_owned() });
+    }
+    Ok(mounts)
+}
+
+/// The text of these.
+#[must_use]
+pub fn write(mounts: &[Mount]) -> String {
+    mounts.iter().map(|mount| format!("{}:{}", mount.space, mount.directory)).collect::<Vec<_>>().join(",")
+}
+
+/// True if a path is within what these mount.
+#[must_use]
+pub fn covers(mounts: &[Mount], path: &str) -> bool {
+    mounts.iter().any(|mount| path.strip_prefix(mount.directory.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_read_as_they_are_written() {
+        let mounts = read("input:/mnt/data/, more:/mnt/more").unwrap();
+        assert_eq!(write(&mounts), "input:/mnt/data,more:/mnt/more");
+        assert_eq!(read(&write(&mounts)), Ok(mounts.clone()));
+        assert_eq!(read(""), Ok(Vec::new()));
+        for bad in ["input", "input:data", "in put:/a", "a:/", "a:/b/../c", "a:/b,c:/b"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert!(covers(&mounts, "/mnt/data/x") && covers(&mounts, "/mnt/more") && !covers(&mounts, "/mnt/database"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Which targets a new file gets: those with most room, all different.
+
+use super::{COPIES, Id, Striping};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// What is left free on a target beside the file, bytes: its database needs room, too.
+pub const RESERVE: u64 = 4 << 20;
+
+/// What a file gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Targets for its bytes, in the order of the stripes.
+    pub targets: Vec<u16>,
+    /// Targets that keep its entry and its checksums.
+    pub keepers: Vec<u16>,
+}
+
+/// Why a file gets no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPlace {
+    /// None of the targets answers.
+    #[error("no target answers")]
+    NoTarget,
+    /// Fewer targets than stripes are asked for.
+    #[error("{wanted} targets are asked for, {there} answer")]
+    TooFew {
+        /// How many the striping asks for.
+        wanted: usize,
+        /// How many answer.
+        there: usize,
+    },
+    /// They are too full.
+    #[error("it needs {needed} bytes on each of {count} targets, and {roomy} have that free")]
+    Full {
+        /// Bytes on each.
+        needed: u64,
+        /// How many targets it would be on.
+        count: usize,
+        /// How many of them have so much room.
+        roomy: usize,
+    },
+}
+
+/// Chooses for a file of this size. `free` has the free bytes of each target; `None` means that it does not answer.
+///
+/// # Errors
+/// [`NoPlace`].
+pub fn choose(free: &[Option<u64>], size: u64, striping: Striping, file: &Id) -> Result<Placement, NoPlace> {
+    let mut there: Vec<(u16, u64)> = free.iter().enumerate().filter_map(|(at, free)| Some((u16::try_from(at).ok()?, (*free)?))).collect();
+    if there.is_empty() {
+        return Err(NoPlace::NoTarget);
+    }
+    let wanted = if striping.count == 0 { there.len() } else { usize::from(striping.count) };
+    if wanted > there.len() {
+        return Err(NoPlace::TooFew { wanted, there: there.len() });
+    }
+    // A file of few stripes needs no more targets than it has stripes.
+    let stripes = usize::try_from(size.div_ceil(striping.size.max(1))).unwrap_or(usize::MAX).max(1);
+    let count = wanted.min(stripes);
+    // Targets that are about as free take turns by chance, or all first stripes would be on one.
+    let most = there.iter().map(|(_, free)| *free).max().unwrap_or(0);
+    let grain = (most / 16).max(1);
+    there.sort_unstable_by_key(|(at, free)| (std::cmp::Reverse(free / grain), xxh3_64_with_seed(file, u64::from(*at))));
+    let rows = size.div_ceil(striping.size.max(1).saturating_mul(count as u64));
+    let needed = rows.saturating_mul(striping.size).min(size);
+    let room = |(_, free): &&(u16, u64)| *free >= needed.saturating_add(RESERVE);
+    let roomy = there.iter().filter(room).count();
+    if roomy < count {
+        return Err(NoPlace::Full { needed, count, roomy });
+    }
+    let targets: Vec<u16> = there.iter().filter(room).map(|(at, _)| *at).take(count).collect();
+    let others = there.iter().map(|(at, _)| *at).filter(|at| !targets.contains(at));
+    let keepers = targets.iter().copied().chain(others).take(COPIES).collect();
+    Ok(Placement { targets, keepers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn room_decides_and_what_is_asked_for_cannot_be_had_is_told() {
+        let one = Striping { size: 1 << 20, count: 1 };
+        let placed = choose(&[Some(GIB), Some(9 * GIB), None, Some(2 * GIB)], 5 << 20, one, &[0; 16]).unwrap();
+        assert_eq!((placed.targets, placed.keepers), (vec![1], vec![1, 3]));
+        assert_eq!(choose(&[None], 1, one, &[0; 16]), Err(NoPlace::NoTarget));
+        assert_eq!(choose(&[Some(GIB)], 1, Striping { count: 2, ..one }, &[0; 16]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+        let all = Striping { count: 0, ..one };
+        let full = choose(&[Some(GIB), Some(1000)], 10 << 20, all, &[0; 16]);
+        assert_eq!(full, Err(NoPlace::Full { needed: 5 << 20, count: 2, roomy: 1 }));
+        // One byte is on one target, and two keep its entry.
+        let tiny = choose(&[Some(GIB), Some(GIB), Some(GIB)], 1, all, &[3; 16]).unwrap();
+        assert_eq!((tiny.targets.len(), tiny.keepers.len()), (1, 2));
+    }
+
+    #[test]
+    fn targets_with_the_same_room_take_turns() {
+        let free = [Some(GIB); 4];
+        let mut first = [0; 4];
+        for file in 0..=255_u8 {
+            let placed = choose(&free, 1, Striping { size: 1 << 20, count: 1 }, &[file; 16]).unwrap();
+            first[usize::from(placed.targets[0])] += 1;
+        }
+        assert!(first.iter().all(|count| *count > 32), "{first:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn targets_are_distinct_and_have_room(free in prop::collection::vec(prop::option::of(0_u64..4 * GIB), 0..12), size in 0_u64..8 * GIB, count in 0_u16..9, file in any::<[u8; 16]>()) {
+            let striping = Striping { size: 1 << 20, count };
+            if let Ok(placed) = choose(&free, size, striping, &file) {
+                let there = free.iter().flatten().count();
+                let most = if count == 0 { there } else { usize::from(count) };
+                prop_assert!(placed.targets.len() <= most);
+                prop_assert_eq!(placed.keepers.len(), there.min(COPIES));
+                for list in [&placed.targets, &placed.keepers] {
+                    let mut distinct = list.clone();
+                    distinct.sort_unstable();
+                    distinct.dedup();
+                    prop_assert_eq!(distinct.len(), list.len());
+                    prop_assert!(list.iter().all(|at| free[usize::from(*at)].is_some()));
+                }
+                let layout = crate::space::layout::Layout { size, stripe: striping.size, count: placed.targets.len() as u64 };
+                for (position, at) in placed.targets.iter().enumerate() {
+                    prop_assert!(layout.object_length(position) <= free[usize::from(*at)].unwrap());
+                }
+            }
+        }
+    }
+}

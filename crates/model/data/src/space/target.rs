@@ -1,0 +1,263 @@
+//! What clients and targets say to each other.
+//!
+//! ```text
+//! client                            mendd of the node                     target, a process of its own
+//!   ── Wanted (sealed) ───────────────►  ── starts it, if it is not there ──►
+//!   ◄─────────────── Found (sealed) ──
+//!   ── Hello (sealed) ───────────────────────────────────────────────────►   another space's directory: Refused
+//!   ◄──────────────────────────────────────────────────── Welcome (sealed) ──
+//!   ══ requests and answers, one after the other, encrypted with both nonces ══
+//! ```
+//! A request is a frame with a [`Request`], and behind it the bytes that belong to it, as many as it says; so is an answer. Whoever is heard here has proven
+//! the user's secret. All lengths are bounded before anything is read ([`Request::payload`], [`Answer::payload`]).
+
+use super::catalogue::Change;
+use super::{Entry, Id};
+use serde::{Deserialize, Serialize};
+
+/// Most bytes behind a request or an answer.
+pub const MAX_PAYLOAD: u32 = 4 << 20;
+/// Most bytes of the entries in one answer, about.
+pub const CHANGES_BYTES: usize = 1 << 20;
+/// Most identities in one request.
+pub const MAX_IDS: usize = 4096;
+
+/// Asks a daemon for the port of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The space that it is of.
+    pub space: Id,
+    /// Its directory.
+    pub directory: String,
+    /// Begin a target where none is; else there must be one.
+    pub create: bool,
+}
+
+/// The daemon's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Found {
+    /// It listens on this port.
+    Port(u16),
+    /// It cannot be had.
+    Refused {
+        /// What stands in the way.
+        why: String,
+        /// What to do; may be empty.
+        hint: String,
+    },
+}
+
+/// The first word on a connection to a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Which space it must be of.
+    pub space: Id,
+    /// For the keys.
+    pub nonce: [u8; 32],
+}
+
+/// The target's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Welcome {
+    /// It is of that space.
+    Yes {
+        /// For the keys.
+        nonce: [u8; 32],
+    },
+    /// It is of another one.
+    Refused,
+}
+
+/// What a client asks of a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// How it is. → [`Answer::Seen`]
+    Look,
+    /// What it came to know after this number. → [`Answer::Changes`]
+    Changes {
+        /// The last one that is known.
+        after: u64,
+    },
+    /// Bytes of an object, which follow. Nothing is durable before [`Request::Settle`]. → [`Answer::Done`]
+    Write {
+        /// The file.
+        file: Id,
+        /// Which of its objects.
+        position: u16,
+        /// Where in the object.
+        offset: u64,
+        /// How many follow.
+        length: u32,
+    },
+    /// The object is whole: make it durable. → [`Answer::Done`]
+    Settle {
+        /// The file.
+        file: Id,
+        /// Which of its objects.
+        position: u16,
+        /// Bytes that it must have.
+        length: u64,
+        /// Which life of the target ([`Answer::Seen`]) the bytes were written in: what an earlier one took may be lost.
+        life: Id,
+    },
+    /// Checksums of a page, 16 bytes each, which follow. Durable with the entry. → [`Answer::Done`]
+    Sums {
+        /// The file.
+        file: Id,
+        /// Which page of them.
+        page: u32,
+        /// How many bytes follow.
+        length: u32,
+    },
+    /// Keep an entry. Its objects at these places must be here, with the lengths that they must have. Durable when it is answered. → [`Answer::Done`]
+    Put {
+        /// The entry.
+        entry: Box<Entry>,
+        /// Places of objects that this target has.
+        positions: Vec<u16>,
+    },
+    /// Bytes of an object. → [`Answer::Bytes`]
+    Read {
+        /// The file.
+        file: Id,
+        /// Which of its objects.
+        position: u16,
+        /// Where in the object.
+        offset: u64,
+        /// How many.
+        length: u32,
+    },
+    /// Checksums of a page. → [`Answer::Bytes`]
+    ReadSums {
+        /// The file.
+        file: Id,
+        /// Which page of them.
+        page: u32,
+    },
+    /// These are gone; their bytes, too. Durable when it is answered. → [`Answer::Done`]
+    Forget {
+        /// Entries, whether they are known here or not.
+        ids: Vec<Id>,
+    },
+    /// This file will not be: its bytes can go. → [`Answer::Done`]
+    Discard {
+        /// The file.
+        file: Id,
+    },
+    /// The space is no more: all that is in the directory goes, and the target ends. → [`Answer::Done`]
+    Leave,
+}
+
+/// What a target answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// How it is.
+    Seen {
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that its file system has.
+        total: u64,
+        /// Bytes that its objects have.
+        used: u64,
+        /// Drawn when its process began.
+        life: Id,
+    },
+    /// What it came to know.
+    Changes {
+        /// Which database this is of: another one numbers anew.
+        instance: Id,
+        /// Number of the last of these.
+        upto: u64,
+        /// Whether there are more.
+        more: bool,
+        /// In order.
+        changes: Vec<Change>,
+    },
+    /// It is done.
+    Done,
+    /// Bytes follow.
+    Bytes {
+        /// How many.
+        length: u32,
+    },
+    /// It cannot be done.
+    Failed {
+        /// What kind of failure.
+        kind: Failed,
+        /// What went wrong, for people.
+        why: String,
+    },
+}
+
+/// Kinds of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failed {
+    /// There is no such object, or no such page.
+    Absent,
+    /// The object is shorter than it must be.
+    Short,
+    /// The medium does not give or take it.
+    Medium,
+    /// There is no room.
+    Full,
+    /// The request makes no sense.
+    Nonsense,
+}
+
+impl Request {
+    /// How many bytes follow; `None` if that is more than any request has.
+    #[must_use]
+    pub fn payload(&self) -> Option<u32> {
+        let length = match self {
+            Self::Write { length, .. } | Self::Sums { length, .. } => *length,
+            _ => 0,
+        };
+        (length <= MAX_PAYLOAD).then_some(length)
+    }
+
+    /// True if a target can look at it: what a holder of the secret sends may be wrong all the same.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        match self {
+            Self::Write { offset, length, .. } => offset.checked_add(u64::from(*length)).is_some_and(|end| i64::try_from(end).is_ok()),
+            Self::Read { offset, length, .. } => {
+                *length <= MAX_PAYLOAD && offset.checked_add(u64::from(*length)).is_some_and(|end| i64::try_from(end).is_ok())
+            }
+            Self::Sums { length, .. } => length % 16 == 0 && u64::from(*length) <= 16 * super::SUMS_OF_PAGE,
+            Self::Put { entry, positions } => {
+                let places = entry.file().map_or(0, |file| file.targets.len());
+                entry.is_sound(super::MAX_TARGETS) && positions.iter().all(|position| usize::from(*position) < places)
+            }
+            Self::Forget { ids } => ids.len() <= MAX_IDS,
+            Self::Look | Self::Leave | Self::Changes { .. } | Self::Settle { .. } | Self::ReadSums { .. } | Self::Discard { .. } => true,
+        }
+    }
+}
+
+impl Answer {
+    /// How many bytes follow; `None` if that is more than any answer has.
+    #[must_use]
+    pub fn payload(&self) -> Option<u32> {
+        let length = if let Self::Bytes { length } = self { *length } else { 0 };
+        (length <= MAX_PAYLOAD).then_some(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_or_leads_beyond_files_is_refused() {
+        let write = |offset, length| Request::Write { file: [0; 16], position: 0, offset, length };
+        assert_eq!(write(0, MAX_PAYLOAD).payload(), Some(MAX_PAYLOAD));
+        assert_eq!(write(0, MAX_PAYLOAD + 1).payload(), None);
+        assert!(write(5, 7).is_sound() && !write(u64::MAX, 1).is_sound() && !write(i64::MAX as u64, 1).is_sound());
+        let read = |offset, length| Request::Read { file: [0; 16], position: 0, offset, length };
+        assert!(read(5, 7).is_sound() && !read(0, MAX_PAYLOAD + 1).is_sound() && !read(u64::MAX, 1).is_sound());
+        let sums = |length| Request::Sums { file: [0; 16], page: 0, length };
+        assert!(sums(32).is_sound() && !sums(31).is_sound() && !sums(65_552).is_sound());
+        assert!(!Request::Forget { ids: vec![[0; 16]; MAX_IDS + 1] }.is_sound());
+        assert_eq!(Answer::Bytes { length: u32::MAX }.payload(), None);
+    }
+}

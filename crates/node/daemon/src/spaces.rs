@@ -1,0 +1,141 @@
+//! Data spaces that ranks see: one process of `mend-space` per space on this node serves the mounts of all of them, with one cache.
+//!
+//! ```text
+//! mendd ── fork + exec ──► mend-space ranks NAME ◄── descriptor of /dev/fuse ── rank supervisor, which mounts it in the rank's namespace
+//! ```
+//! It is started for the first rank that sees the space and ends with the last job that does: its socket closes. Faults assumed: it ends or is killed; ranks that have a
+//! mount of it get ENOTCONN, and the next rank gets a new one.
+
+use crate::targets::PROGRAM;
+use mend_data::space::mounts::{self, Mount};
+use mend_messages::job::Program;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// How long it may take until it has heard the space's targets.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why ranks do not see a space.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the data space {space} cannot be seen: {why}")]
+pub struct Unseen {
+    space: String,
+    why: String,
+    /// What to do; may be empty.
+    pub hint: String,
+}
+
+/// The processes of this node, by space.
+#[derive(Debug, Default)]
+pub struct Spaces(Mutex<HashMap<String, Weak<Server>>>);
+
+#[derive(Debug)]
+struct Server {
+    /// Where it takes descriptors.
+    socket: OwnedFd,
+    process: std::sync::Mutex<Child>,
+}
+
+impl Server {
+    fn is_alive(&self) -> bool {
+        let mut process = self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        matches!(process.try_wait(), Ok(None))
+    }
+}
+
+/// Spaces that the ranks of a job see.
+#[derive(Debug)]
+pub struct JobSpaces {
+    mounts: Result<Vec<Mount>, String>,
+    all: Arc<Spaces>,
+    /// What the job uses lives as long as it does.
+    used: Mutex<HashMap<String, Arc<Server>>>,
+}
+
+impl JobSpaces {
+    /// As the job's environment says.
+    pub fn of(program: &Program, all: &Arc<Spaces>) -> Self {
+        let text = program.env.iter().find(|(name, _)| name == mounts::VARIABLE).map_or("", |(_, value)| value.as_str());
+        Self { mounts: mounts::read(text), all: all.clone(), used: Mutex::default() }
+    }
+
+    /// True if a path is in what ranks see and this daemon does not.
+    pub fn covers(&self, path: &str) -> bool {
+        self.mounts.as_ref().is_ok_and(|mounts| mounts::covers(mounts, path))
+    }
+
+    /// For each space: where it is to be mounted, and who takes the descriptor.
+    pub async fn sockets(&self) -> Result<Vec<(String, OwnedFd)>, Unseen> {
+        let mounts = self.mounts.as_ref().map_err(|why| Unseen {
+            space: mounts::VARIABLE.to_owned(),
+            why: why.clone(),
+            hint: "for example --data input:/mnt/data".to_owned(),
+        })?;
+        let mut sockets = Vec::new();
+        for mount in mounts {
+            let server = self.server(&mount.space).await?;
+            let socket = server.socket.try_clone().map_err(|error| unseen(&mount.space, error.to_string()))?;
+            sockets.push((mount.directory.clone(), socket));
+        }
+        Ok(sockets)
+    }
+
+    async fn server(&self, space: &str) -> Result<Arc<Server>, Unseen> {
+        let mut used = self.used.lock().await;
+        let mut all = self.all.0.lock().await;
+        let running = used.get(space).cloned().or_else(|| all.get(space).and_then(Weak::upgrade)).filter(|server| server.is_alive());
+        let server = match running {
+            Some(server) => server,
+            None => Arc::new(start(space).await?),
+        };
+        all.insert(space.to_owned(), Arc::downgrade(&server));
+        used.insert(space.to_owned(), server.clone());
+        Ok(server)
+    }
+}
+
+fn unseen(space: &str, why: String) -> Unseen {
+    Unseen { space: space.to_owned(), why, hint: "look at mendd's log on that node".to_owned() }
+}
+
+async fn start(space: &str) -> Result<Server, Unseen> {
+    let program = mend_settings::find_part(PROGRAM).ok_or_else(|| Unseen {
+        space: space.to_owned(),
+        why: format!("there is no {PROGRAM} beside mendd"),
+        hint: "`make install` installs it; MEND_LIBDIR names another directory".to_owned(),
+    })?;
+    let failed = |error: io::Error| unseen(space, format!("{PROGRAM} cannot be started: {error}"));
+    let (socket, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(|errno| failed(errno.into()))?;
+    let mut process = Command::new(program)
+        .args(["ranks", space])
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let mut said = String::new();
+    let Some(output) = process.stdout.take() else { return Err(failed(io::ErrorKind::BrokenPipe.into())) };
+    match timeout(START_TIMEOUT, BufReader::new(output).read_line(&mut said)).await {
+        Ok(read) => drop(read.map_err(failed)?),
+        Err(_) => return Err(unseen(space, format!("its targets were not heard within {} s", START_TIMEOUT.as_secs()))),
+    }
+    let said = said.trim_end();
+    match said.split_once(' ') {
+        None if said == "ready" => Ok(Server { socket, process: std::sync::Mutex::new(process) }),
+        Some(("refused", why)) => {
+            let (why, hint) = why.split_once('\t').unwrap_or((why, ""));
+            Err(Unseen { space: space.to_owned(), why: why.to_owned(), hint: hint.to_owned() })
+        }
+        _ => Err(unseen(space, format!("{PROGRAM} ended without saying why"))),
+    }
+}

@@ -1,0 +1,156 @@
+//! Blocks that were read, of all files and ranks of a node: the least recently used one goes first.
+//!
+//! A block is fetched once, whoever asks for it meanwhile: the others wait.
+
+use lru::LruCache;
+use mend_data::space::{BLOCK, Id};
+use std::collections::HashSet;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A block of a file.
+type Key = (Id, u64);
+
+/// Blocks, and which of them are on their way.
+#[derive(Debug)]
+pub struct Cache {
+    blocks: Mutex<LruCache<Key, Arc<[u8]>>>,
+    flying: Mutex<HashSet<Key>>,
+    landed: Condvar,
+}
+
+/// Blocks that the holder fetches. Dropped, they are no longer on their way.
+#[derive(Debug)]
+pub struct Claim<'a> {
+    cache: &'a Cache,
+    file: Id,
+    /// Which ones.
+    pub blocks: Range<u64>,
+}
+
+impl Cache {
+    /// For so many bytes, at least for two blocks.
+    pub fn new(bytes: u64) -> Self {
+        let blocks = usize::try_from(bytes / BLOCK).unwrap_or(usize::MAX).max(2);
+        Self {
+            blocks: Mutex::new(LruCache::new(NonZeroUsize::new(blocks).unwrap_or(NonZeroUsize::MIN))),
+            flying: Mutex::default(),
+            landed: Condvar::new(),
+        }
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, LruCache<Key, Arc<[u8]>>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block, if it is here.
+    pub fn get(&self, file: &Id, block: u64) -> Option<Arc<[u8]>> {
+        self.blocks().get(&(*file, block)).cloned()
+    }
+
+    /// Takes in a block.
+    pub fn put(&self, file: &Id, block: u64, bytes: Arc<[u8]>) {
+        self.blocks().put((*file, block), bytes);
+    }
+
+    /// The first of these blocks, here or claimed together with those behind it that are neither here nor on their way. Waits while it is.
+    pub fn get_or_claim(&self, file: &Id, wanted: Range<u64>) -> Result<Arc<[u8]>, Claim<'_>> {
+        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // Looked at while nothing lands: what has landed is here.
+            if let Some(bytes) = self.get(file, wanted.start) {
+                return Ok(bytes);
+            }
+            if !flying.contains(&(*file, wanted.start)) {
+                break;
+            }
+            flying = self.landed.wait(flying).unwrap_or_else(PoisonError::into_inner);
+        }
+        let blocks = self.blocks();
+        let free = |block: &u64| !flying.contains(&(*file, *block)) && !blocks.contains(&(*file, *block));
+        let end = (wanted.start + 1..wanted.end).find(|block| !free(block)).unwrap_or(wanted.end.max(wanted.start + 1));
+        drop(blocks);
+        let claim = Claim { cache: self, file: *file, blocks: wanted.start..end };
+        flying.extend(claim.blocks.clone().map(|block| (*file, block)));
+        Err(claim)
+    }
+
+    /// The same without waiting, for what is read ahead: `None` if the first one is here or on its way.
+    pub fn claim(&self, file: &Id, wanted: Range<u64>) -> Option<Claim<'_>> {
+        let first = (*file, wanted.start);
+        let busy = self.flying.lock().unwrap_or_else(PoisonError::into_inner).contains(&first) || self.blocks().contains(&first);
+        // Between the two looks others may have begun: then it waits for them, which is as good.
+        if busy { None } else { self.get_or_claim(file, wanted).err() }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut flying = self.cache.flying.lock().unwrap_or_else(PoisonError::into_inner);
+        for block in self.blocks.clone() {
+            flying.remove(&(self.file, block));
+        }
+        self.cache.landed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const FILE: Id = [1; 16];
+
+    fn bytes(of: u64) -> Arc<[u8]> {
+        vec![of as u8; 3].into()
+    }
+
+    #[test]
+    fn the_least_recently_used_block_goes_first() {
+        let cache = Cache::new(3 * BLOCK);
+        (0..3).for_each(|block| cache.put(&FILE, block, bytes(block)));
+        assert_eq!(cache.get(&FILE, 0), Some(bytes(0)));
+        cache.put(&FILE, 3, bytes(3));
+        let there: Vec<u64> = (0..4).filter(|block| cache.get(&FILE, *block).is_some()).collect();
+        assert_eq!(there, [0, 2, 3]);
+    }
+
+    #[test]
+    fn claims_end_where_others_begin() {
+        let cache = Cache::new(100 * BLOCK);
+        cache.put(&FILE, 5, bytes(5));
+        let claim = cache.get_or_claim(&FILE, 2..9).unwrap_err();
+        assert_eq!(claim.blocks, 2..5);
+        assert!(cache.claim(&FILE, 4..9).is_none() && cache.claim(&FILE, 5..9).is_none());
+        assert_eq!(cache.claim(&FILE, 0..9).unwrap().blocks, 0..2);
+        drop(claim);
+        assert_eq!(cache.claim(&FILE, 4..9).unwrap().blocks, 4..5);
+    }
+
+    #[test]
+    fn a_block_is_fetched_once_by_many_and_again_after_a_failure() {
+        let (cache, fetched) = (Cache::new(100 * BLOCK), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for block in 0..50 {
+                        let got = loop {
+                            match cache.get_or_claim(&FILE, block..block + 4) {
+                                Ok(got) => break got,
+                                Err(claim) => {
+                                    // Every third fetch fails.
+                                    if fetched.fetch_add(1, Ordering::Relaxed) % 3 != 0 {
+                                        claim.blocks.clone().for_each(|block| cache.put(&FILE, block, bytes(block)));
+                                    }
+                                }
+                            }
+                        };
+                        assert_eq!(got, bytes(block));
+                    }
+                });
+            }
+        });
+        assert!(fetched.into_inner() < 2 * 50);
+    }
+}

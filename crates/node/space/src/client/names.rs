@@ -1,0 +1,250 @@
+//! The names of a space, as its targets tell them: each is asked what it came to know since.
+//!
+//! A target that does not answer is left out, and asked again later by a thread of its own, so that nobody waits for it. What it alone knows is not seen until then;
+//! of each entry there are two copies.
+
+use super::peer::Peer;
+use crate::link::Fault;
+use mend_data::space::catalogue::{Catalogue, Change};
+use mend_data::space::target::{Answer, MAX_IDS, Request};
+use mend_data::space::{Entry, Id, Kind, Space, Striping};
+use mend_messages::job::Secret;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Targets that are asked at once.
+const AT_ONCE: usize = 64;
+
+/// How much room a target has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that are free.
+    pub free: u64,
+    /// Bytes that its file system has.
+    pub total: u64,
+    /// Bytes that its objects have.
+    pub used: u64,
+    /// Which life of it this is.
+    pub life: Id,
+}
+
+/// How far a target was heard.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    instance: Id,
+    upto: u64,
+}
+
+/// A space, to be used.
+#[derive(Debug)]
+pub struct Client {
+    /// What it is.
+    pub space: Space,
+    peers: Vec<Peer>,
+    catalogue: RwLock<Catalogue>,
+    heard: Vec<Mutex<Heard>>,
+    refreshed: Mutex<Option<Instant>>,
+}
+
+impl Client {
+    /// With the user's secret. A target that is silent for longer than `patience` is lost. With `create` directories of targets are made.
+    #[must_use]
+    pub fn new(space: Space, secret: &Secret, patience: Duration, create: bool) -> Self {
+        let peers: Vec<Peer> =
+            space.targets.iter().map(|target| Peer::new(target.clone(), space.id, secret.clone(), patience, create)).collect();
+        let heard = peers.iter().map(|_| Mutex::default()).collect();
+        Self { space, peers, catalogue: RwLock::default(), heard, refreshed: Mutex::default() }
+    }
+
+    /// A target by its place.
+    ///
+    /// # Errors
+    /// If the space has no such target.
+    pub fn peer(&self, at: u16) -> Result<&Peer, Fault> {
+        self.peers.get(usize::from(at)).ok_or_else(|| Fault::Other(format!("{} has no target {at}", self.space.name)))
+    }
+
+    /// How many targets there are.
+    #[must_use]
+    pub fn targets(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// What is known of names.
+    pub fn names(&self) -> RwLockReadGuard<'_, Catalogue> {
+        // Every change of it is a whole one.
+        self.catalogue.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn names_mut(&self) -> RwLockWriteGuard<'_, Catalogue> {
+        self.catalogue.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with each of these targets, many at a time; what came of it, in their order.
+    pub fn each<T: Send>(&self, targets: &[u16], work: impl Fn(u16, &Peer) -> T + Sync) -> Vec<Option<T>> {
+        let (next, done) = (AtomicUsize::new(0), targets.iter().map(|_| Mutex::new(None)).collect::<Vec<_>>());
+        let worker = || {
+            while let Some((place, at)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|place| Some((place, targets.get(place)?))) {
+                let result = self.peers.get(usize::from(*at)).map(|peer| work(*at, peer));
+                *done[place].lock().unwrap_or_else(PoisonError::into_inner) = result;
+            }
+        };
+        if let [_] = targets {
+            worker();
+        } else {
+            std::thread::scope(|scope| (0..targets.len().min(AT_ONCE)).for_each(|_| drop(scope.spawn(worker))));
+        }
+        done.into_iter().map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+
+    fn all(&self) -> Vec<u16> {
+        (0..self.peers.len()).filter_map(|at| u16::try_from(at).ok()).collect()
+    }
+
+    /// Hears all targets, also those that were lost; those that do not answer, with why.
+    pub fn refresh(&self) -> Vec<(u16, Fault)> {
+        let faults = self.hear(&self.all());
+        *self.refreshed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        faults
+    }
+
+    /// Hears the targets that are not lost, unless that was done so recently.
+    pub fn refresh_if_older(&self, than: Duration) {
+        // Whoever comes meanwhile waits for the same.
+        let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
+        if refreshed.is_none_or(|at| at.elapsed() >= than) {
+            let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_lost()).collect();
+            self.hear(&there);
+            *refreshed = Some(Instant::now());
+        }
+    }
+
+    /// Hears the targets that are lost.
+    pub fn look_for_lost(&self) {
+        let lost: Vec<u16> = self.all().into_iter().filter(|at| self.peers[usize::from(*at)].is_lost()).collect();
+        if !lost.is_empty() {
+            self.hear(&lost);
+        }
+    }
+
+    fn hear(&self, targets: &[u16]) -> Vec<(u16, Fault)> {
+        let heard = self.each(targets, |at, peer| self.hear_one(at, peer));
+        targets.iter().zip(heard).filter_map(|(at, heard)| Some((*at, heard?.err()?))).collect()
+    }
+
+    fn hear_one(&self, at: u16, peer: &Peer) -> Result<(), Fault> {
+        let mut heard = self.heard[usize::from(at)].lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (answer, _) = peer.ask(&Request::Changes { after: heard.upto }, &[])?;
+            let Answer::Changes { instance, upto, more, changes } = answer else { return Err(nonsense(peer)) };
+            if instance != heard.instance && heard.upto > 0 {
+                // Another database, which numbers anew.
+                *heard = Heard { instance, upto: 0 };
+                continue;
+            }
+            let mut come_back = Vec::new();
+            let mut names = self.names_mut();
+            for change in changes {
+                match &change {
+                    Change::There(entry) if names.is_gone(&entry.id) => come_back.push(entry.id),
+                    Change::There(entry) if !entry.is_sound(self.peers.len()) => {}
+                    _ => names.learn(change),
+                }
+            }
+            drop(names);
+            // It was away when they were removed.
+            for ids in come_back.chunks(MAX_IDS) {
+                peer.ask(&Request::Forget { ids: ids.to_vec() }, &[])?;
+            }
+            if upto < heard.upto {
+                return Err(nonsense(peer));
+            }
+            *heard = Heard { instance, upto };
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How much room the targets have, by their places.
+    #[must_use]
+    pub fn rooms(&self) -> Vec<Result<Room, Fault>> {
+        let looked = self.each(&self.all(), |_, peer| match peer.ask(&Request::Look, &[])?.0 {
+            Answer::Seen { free, total, used, life } => Ok(Room { free, total, used, life }),
+            _ => Err(nonsense(peer)),
+        });
+        looked.into_iter().flatten().collect()
+    }
+
+    /// Removes what is at a path, or below it. Those targets that were not told, with why: they are told by whoever sees an entry come back.
+    ///
+    /// # Errors
+    /// If no two targets (or the only one) keep the word of it.
+    pub fn remove(&self, path: &str) -> Result<usize, Fault> {
+        let ids: Vec<Id> = self.names().everything(path).iter().map(|entry| entry.id).collect();
+        for some in ids.chunks(MAX_IDS) {
+            let request = Request::Forget { ids: some.to_vec() };
+            let told = self.each(&self.all(), |_, peer| peer.ask(&request, &[]).map(drop));
+            self.enough(told)?;
+            let mut names = self.names_mut();
+            some.iter().for_each(|id| names.learn(Change::Gone(*id)));
+        }
+        Ok(ids.len())
+    }
+
+    /// Ends the space: all that its targets have goes. Those that were not told, with why.
+    #[must_use]
+    pub fn end(&self) -> Vec<Fault> {
+        let told = self.each(&self.all(), |_, peer| peer.ask(&Request::Leave, &[]).map(drop));
+        told.into_iter().flatten().filter_map(Result::err).collect()
+    }
+
+    /// An error if fewer than two targets did it, where there are two.
+    fn enough(&self, done: Vec<Option<Result<(), Fault>>>) -> Result<(), Fault> {
+        let good = done.iter().flatten().filter(|result| result.is_ok()).count();
+        let needed = self.peers.len().min(mend_data::space::COPIES);
+        match done.into_iter().flatten().find_map(Result::err) {
+            Some(fault) if good < needed => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says how new files below a directory are spread.
+    ///
+    /// # Errors
+    /// As [`Client::remove`].
+    pub fn set_striping(&self, path: &str, striping: Striping) -> Result<(), Fault> {
+        let (version, before) = {
+            let names = self.names();
+            (names.next_version(path), names.all_at(path).iter().map(|entry| entry.id).collect::<Vec<Id>>())
+        };
+        let entry =
+            Entry { id: mend_wire::random_bytes(), version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Directory(striping) };
+        let request = Request::Put { entry: Box::new(entry.clone()), positions: Vec::new() };
+        self.enough(self.each(&self.all(), |_, peer| peer.ask(&request, &[]).map(drop)))?;
+        self.names_mut().learn(Change::There(Box::new(entry)));
+        self.forget(&before)
+    }
+
+    /// Removes entries that another one has replaced.
+    pub(super) fn forget(&self, ids: &[Id]) -> Result<(), Fault> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let request = Request::Forget { ids: ids.to_vec() };
+        self.enough(self.each(&self.all(), |_, peer| peer.ask(&request, &[]).map(drop)))?;
+        let mut names = self.names_mut();
+        ids.iter().for_each(|id| names.learn(Change::Gone(*id)));
+        Ok(())
+    }
+}
+
+pub(super) fn nonsense(peer: &Peer) -> Fault {
+    Fault::Other(format!("target {} answered something else", peer.target.name()))
+}
+
+/// Nanoseconds since 1970.
+pub(super) fn now_ns() -> i64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,155 @@
+//! One target, as a client sees it: found through its node's daemon, asked over connections that are kept.
+//!
+//! Requests can be repeated without harm, so one whose connection broke is sent once more over a new one: the target may have been started anew. A target that
+//! cannot be reached is not tried again for a moment, so that a thousand reads do not wait for it one after the other.
+
+use crate::link::{Fault, Link, context};
+use mend_data::space::target::{Answer, Found, Hello, Request, Wanted, Welcome};
+use mend_data::space::{Id, Target};
+use mend_messages::auth::Purpose;
+use mend_messages::job::Secret;
+use mend_wire::{HandshakeError, connect};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a target that could not be reached is left alone, at first. The time doubles with each failure, up to the second one.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
+/// How long a target may take that is made: its database has to be written.
+const MAKING: Duration = Duration::from_secs(40);
+/// Connections that are kept.
+const IDLE: usize = 16;
+
+/// A target.
+#[derive(Debug)]
+pub struct Peer {
+    /// What it is.
+    pub target: Target,
+    space: Id,
+    secret: Secret,
+    patience: Duration,
+    create: bool,
+    idle: Mutex<Vec<Link>>,
+    /// Until when it is left alone, how long that was, and why.
+    lost: Mutex<Option<(Instant, Duration, Fault)>>,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What they hold is only ever changed as a whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Peer {
+    /// A target of a space. One that is silent for longer than `patience` is lost. With `create` its directory is made.
+    pub(crate) fn new(target: Target, space: Id, secret: Secret, patience: Duration, create: bool) -> Self {
+        Self { target, space, secret, patience, create, idle: Mutex::default(), lost: Mutex::default() }
+    }
+
+    /// Asks, and waits for the answer with the bytes behind it.
+    ///
+    /// # Errors
+    /// [`Fault`]. What the target itself refuses is [`Fault::Failed`].
+    pub fn ask(&self, request: &Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Fault> {
+        let kept = held(&self.idle).pop();
+        if let Some(mut link) = kept
+            && let Ok(answered) = exchange(&mut link, request, payload)
+        {
+            return self.answered(link, answered);
+        }
+        // Those that are kept are as old.
+        held(&self.idle).clear();
+        if let Some((until, _, fault)) = &*held(&self.lost)
+            && Instant::now() < *until
+        {
+            return Err(fault.clone());
+        }
+        let asked = self.dial().and_then(|mut link| {
+            let answered = exchange(&mut link, request, payload).map_err(|error| self.broken(&error))?;
+            Ok((link, answered))
+        });
+        match asked {
+            Ok((link, answered)) => {
+                *held(&self.lost) = None;
+                self.answered(link, answered)
+            }
+            Err(fault) => {
+                let mut lost = held(&self.lost);
+                let pause = lost.as_ref().map_or(PAUSES[0], |(_, pause, _)| (*pause * 2).min(PAUSES[1]));
+                *lost = Some((Instant::now() + pause, pause, fault.clone()));
+                Err(fault)
+            }
+        }
+    }
+
+    /// True if it could not be reached when it was asked last.
+    pub fn is_lost(&self) -> bool {
+        held(&self.lost).is_some()
+    }
+
+    fn answered(&self, link: Link, (answer, payload): (Answer, Vec<u8>)) -> Result<(Answer, Vec<u8>), Fault> {
+        let mut idle = held(&self.idle);
+        if idle.len() < IDLE {
+            idle.push(link);
+        }
+        match answer {
+            Answer::Failed { kind, why } => Err(Fault::Failed { target: self.target.name(), kind, why }),
+            answer => Ok((answer, payload)),
+        }
+    }
+
+    fn lost(&self, why: impl Into<String>, hint: impl Into<String>) -> Fault {
+        Fault::Lost { target: self.target.name(), why: why.into(), hint: hint.into() }
+    }
+
+    fn broken(&self, error: &io::Error) -> Fault {
+        let silent = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        let why = if silent { format!("it said nothing for {} ms", self.patience.as_millis()) } else { error.to_string() };
+        self.lost(why, "")
+    }
+
+    /// Finds the target through its daemon, and connects to it.
+    fn dial(&self) -> Result<Link, Fault> {
+        // In a thread of its own: the caller may be one that drives other connections.
+        std::thread::scope(|scope| {
+            let dialling = scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| self.broken(&error))?;
+                let limit = if self.create { self.patience.max(MAKING) } else { self.patience };
+                let meeting = async { tokio::time::timeout(limit, self.meet()).await };
+                runtime.block_on(meeting).unwrap_or_else(|_| Err(self.broken(&io::ErrorKind::TimedOut.into())))
+            });
+            dialling.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
+        })
+    }
+
+    async fn meet(&self) -> Result<Link, Fault> {
+        let refused = |error: HandshakeError| self.lost(mend_report::with_causes(&error), error.hint());
+        let mut daemon = connect(self.target.address, Purpose::Space, &self.secret).await.map_err(refused)?;
+        let wanted = Wanted { space: self.space, directory: self.target.directory.clone(), create: self.create };
+        daemon.sender.send(&wanted).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;
+        let port = match daemon.receiver.receive::<Found>().await {
+            Ok(Found::Port(port)) => port,
+            Ok(Found::Refused { why, hint }) => return Err(self.lost(why, hint)),
+            Err(error) => return Err(self.lost(mend_report::with_causes(&error), "install the same release of Mend on every node")),
+        };
+        let mut connection =
+            connect(SocketAddr::new(self.target.address.ip(), port), Purpose::Target, &self.secret).await.map_err(refused)?;
+        let ours = mend_wire::random_bytes();
+        let hello = Hello { space: self.space, nonce: ours };
+        connection.sender.send(&hello).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;
+        let theirs = match connection.receiver.receive::<Welcome>().await {
+            Ok(Welcome::Yes { nonce }) => nonce,
+            Ok(Welcome::Refused) => return Err(self.lost("it is a target of another data space", "")),
+            Err(error) => return Err(self.lost(mend_report::with_causes(&error), "")),
+        };
+        let stream = connection.into_tcp().ok_or_else(|| self.lost("it said more than it was asked", ""))?;
+        let keys = mend_cipher::initiator(&self.secret, [&ours, &theirs], &context(&self.space));
+        let stream = stream.into_std().map_err(|error| self.broken(&error))?;
+        Link::new(stream, keys, Some(self.patience)).map_err(|error| self.broken(&error))
+    }
+}
+
+fn exchange(link: &mut Link, request: &Request, payload: &[u8]) -> io::Result<(Answer, Vec<u8>)> {
+    link.send(request, payload)?;
+    link.answer()
+}

@@ -1,0 +1,287 @@
+//! Bytes of a space's files: from the cache, else from targets, each block verified; what a target cannot give, or gives damaged, from the file's source.
+//!
+//! ```text
+//! read ──► cache ──miss──► run of blocks on one target ──sums of a keeper──► good ─► cache
+//!                                      │ lost, damaged
+//!                                      └──► the file's source ──same sums──► good ─► cache, and back onto the target
+//! ```
+//! Who reads in order gets whole runs (1 MiB), and those that follow are fetched ahead by threads of their own. Who does not gets the blocks that are asked for.
+//! Faults assumed: targets die at any moment, their media lie. A byte that is given out has the checksum that it had when the file was staged.
+
+use super::cache::{Cache, Claim};
+use super::names::{Client, nonsense};
+use super::repair::Repairer;
+use crate::link::Fault;
+use lru::LruCache;
+use mend_data::ranges::Range;
+use mend_data::space::layout::Layout;
+use mend_data::space::target::{Answer, Failed, Request};
+use mend_data::space::{BLOCK, Entry, File, Id, SUMS_OF_PAGE, block_sum};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most blocks of a request: 1 MiB.
+const RUN: u64 = 16;
+/// Bytes that are fetched ahead of who reads in order.
+const AHEAD: u64 = 8 << 20;
+/// How far behind or before the last read another one of the same pass may be: the kernel's own read-ahead asks in parallel.
+const WINDOW: u64 = 2 << 20;
+/// Threads that fetch ahead.
+const THREADS: usize = 4;
+/// Runs that wait for them; more are not fetched ahead.
+const QUEUE: usize = 64;
+/// Pages of checksums that are kept, 64 KiB each.
+const PAGES: NonZeroUsize = NonZeroUsize::new(128).unwrap();
+
+/// How somebody reads an open file.
+#[derive(Debug, Default)]
+pub struct Pattern {
+    end: AtomicU64,
+    /// Blocks before this one are fetched ahead already.
+    ahead: AtomicU64,
+}
+
+impl Pattern {
+    /// Notes a read. True if it is one of a pass through the file.
+    fn is_in_order(&self, offset: u64, end: u64) -> bool {
+        let last = self.end.swap(end, Ordering::Relaxed);
+        offset <= last.saturating_add(WINDOW) && last <= end.saturating_add(WINDOW)
+    }
+}
+
+/// A page of checksums, by file and number.
+type Pages = LruCache<(Id, u32), Arc<Vec<u8>>>;
+
+/// Reads files of a space.
+#[derive(Debug)]
+pub struct Reader {
+    shared: Arc<Shared>,
+    ahead: SyncSender<(Arc<Entry>, std::ops::Range<u64>)>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Arc<Client>,
+    cache: Cache,
+    pages: Mutex<Pages>,
+    repairer: Option<Repairer>,
+}
+
+/// A block that was not to be had, and why.
+type Lost = (u64, Fault);
+
+impl Reader {
+    /// With a cache of so many bytes. Without a `repairer` what is lost is an error.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn new(client: Arc<Client>, cache: u64, repairer: Option<Repairer>) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared { client, cache: Cache::new(cache), pages: Mutex::new(LruCache::new(PAGES)), repairer });
+        let (ahead, wanted) = sync_channel(QUEUE);
+        let wanted = Arc::new(Mutex::new(wanted));
+        for _ in 0..THREADS {
+            let (shared, wanted) = (shared.clone(), wanted.clone());
+            std::thread::Builder::new().name("read ahead".to_owned()).spawn(move || fetch_ahead(&shared, &wanted))?;
+        }
+        Ok(Self { shared, ahead })
+    }
+
+    /// Bytes of a file; fewer at its end.
+    ///
+    /// # Errors
+    /// What is wrong with a block, and with the source.
+    pub fn read(&self, entry: &Arc<Entry>, offset: u64, length: u32, pattern: &Pattern) -> Result<Vec<u8>, Fault> {
+        let Some(file) = entry.file() else { return Err(Fault::Other(format!("{} is a directory", entry.path))) };
+        let layout = Layout::of(file);
+        let end = offset.saturating_add(u64::from(length)).min(file.size);
+        let in_order = pattern.is_in_order(offset, end);
+        if in_order {
+            self.look_ahead(entry, &layout, end, pattern);
+        }
+        let mut bytes = Vec::with_capacity(end.saturating_sub(offset) as usize);
+        let mut give = |block: u64, content: &[u8]| {
+            let start = block * BLOCK;
+            let at = offset + bytes.len() as u64;
+            if (start..start + content.len() as u64).contains(&at) {
+                let until = (end - start).min(content.len() as u64);
+                bytes.extend_from_slice(&content[(at - start) as usize..until as usize]);
+            }
+            offset + bytes.len() as u64
+        };
+        let mut at = offset;
+        while at < end {
+            let block = at / BLOCK;
+            let run = layout.run(block, RUN);
+            let wanted = if in_order { run.end } else { run.end.min(end.div_ceil(BLOCK)) };
+            match self.shared.cache.get_or_claim(&entry.id, block..wanted) {
+                Ok(content) => at = give(block, &content),
+                Err(claim) => {
+                    let first = claim.blocks.start;
+                    for (content, block) in self.shared.fetch(entry, file, &layout, &claim)?.iter().zip(first..) {
+                        at = give(block, content);
+                    }
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn look_ahead(&self, entry: &Arc<Entry>, layout: &Layout, end: u64, pattern: &Pattern) {
+        let until = end.saturating_add(AHEAD).div_ceil(BLOCK).min(layout.blocks());
+        let mut block = pattern.ahead.load(Ordering::Relaxed).max(end.div_ceil(BLOCK));
+        if block > until {
+            // Who has gone back.
+            pattern.ahead.store(end.div_ceil(BLOCK), Ordering::Relaxed);
+            return;
+        }
+        while block < until {
+            let run = layout.run(block, RUN);
+            block = run.end;
+            if self.ahead.try_send((entry.clone(), run)).is_err() {
+                break;
+            }
+            pattern.ahead.store(block, Ordering::Relaxed);
+        }
+    }
+}
+
+fn fetch_ahead(shared: &Shared, wanted: &Mutex<Receiver<(Arc<Entry>, std::ops::Range<u64>)>>) {
+    loop {
+        let next = wanted.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((entry, run)) = next else { return };
+        if let (Some(file), Some(claim)) = (entry.file(), shared.cache.claim(&entry.id, run)) {
+            // Who needs it learns what is wrong.
+            let _ = shared.fetch(&entry, file, &Layout::of(file), &claim);
+        }
+    }
+}
+
+impl Shared {
+    /// Fetches blocks, which are next to each other on one target, into the cache.
+    fn fetch(&self, entry: &Entry, file: &File, layout: &Layout, claim: &Claim<'_>) -> Result<Vec<Arc<[u8]>>, Fault> {
+        let blocks = claim.blocks.clone();
+        let range = Range::between(blocks.start * BLOCK, layout.block(blocks.end - 1).end());
+        let (position, offset) = layout.place(range.offset);
+        let target = file.targets[position];
+        let request = Request::Read { file: entry.id, position: position as u16, offset, length: range.length as u32 };
+        let mut content = vec![None; (blocks.end - blocks.start) as usize];
+        let mut lost: Option<Lost> = None;
+        let answered = self.client.peer(target)?.ask(&request, &[]);
+        match answered {
+            Ok((Answer::Bytes { .. }, bytes)) if bytes.len() as u64 == range.length => {
+                for (index, (block, place)) in
+                    blocks.clone().zip(bytes.chunks(BLOCK as usize)).zip(&mut content).map(|((a, b), c)| (a, (b, c)))
+                {
+                    if self.sum(entry, file, index)? == block_sum(&entry.id, index, block) {
+                        *place = Some(Arc::from(block));
+                    } else {
+                        lost.get_or_insert_with(|| (index, self.damaged(target)));
+                    }
+                }
+            }
+            Ok(_) => return Err(nonsense(self.client.peer(target)?)),
+            Err(fault) => lost = Some((blocks.start, fault)),
+        }
+        if let Some((first, fault)) = lost {
+            self.repair(entry, file, layout, &blocks, &mut content, target).map_err(|why| {
+                Fault::Other(format!("{}:{} at offset {}: {fault}; {why}", self.client.space.name, entry.path, first * BLOCK))
+            })?;
+            self.put_back(entry, layout, &blocks, &content, target, &fault);
+        }
+        let content: Vec<Arc<[u8]>> = content.into_iter().flatten().collect();
+        for (bytes, index) in content.iter().zip(blocks) {
+            self.cache.put(&entry.id, index, bytes.clone());
+        }
+        Ok(content)
+    }
+
+    fn damaged(&self, target: u16) -> Fault {
+        let target = self.client.peer(target).map(|peer| peer.target.name()).unwrap_or_default();
+        Fault::Failed { target, kind: Failed::Medium, why: "it gave other bytes than were staged".to_owned() }
+    }
+
+    /// The checksum that a block must have, of a keeper that answers.
+    fn sum(&self, entry: &Entry, file: &File, block: u64) -> Result<u128, Fault> {
+        let page = u32::try_from(block / SUMS_OF_PAGE).unwrap_or(u32::MAX);
+        let at = (block % SUMS_OF_PAGE) as usize * 16;
+        let known = self.pages.lock().unwrap_or_else(PoisonError::into_inner).get(&(entry.id, page)).cloned();
+        let sums = match known {
+            Some(sums) => sums,
+            None => {
+                let mut fault = None;
+                let found = file.keepers.iter().find_map(|keeper| {
+                    let asked = self.client.peer(*keeper).and_then(|peer| peer.ask(&Request::ReadSums { file: entry.id, page }, &[]));
+                    asked.map_err(|error| fault.get_or_insert(error).clone()).ok()
+                });
+                let Some((_, sums)) = found else {
+                    let why = fault.map(|fault| fault.to_string()).unwrap_or_default();
+                    return Err(Fault::Other(format!("no checksums of {}:{} can be had: {why}", self.client.space.name, entry.path)));
+                };
+                let sums = Arc::new(sums);
+                self.pages.lock().unwrap_or_else(PoisonError::into_inner).put((entry.id, page), sums.clone());
+                sums
+            }
+        };
+        let bytes = sums.get(at..at + 16).and_then(|bytes| bytes.try_into().ok());
+        bytes
+            .map(u128::from_le_bytes)
+            .ok_or_else(|| Fault::Other(format!("checksums of {}:{} are missing", self.client.space.name, entry.path)))
+    }
+
+    /// Fetches what is not there yet from the file's source.
+    fn repair(
+        &self,
+        entry: &Entry,
+        file: &File,
+        layout: &Layout,
+        blocks: &std::ops::Range<u64>,
+        content: &mut [Option<Arc<[u8]>>],
+        target: u16,
+    ) -> Result<(), String> {
+        let Some(repairer) = &self.repairer else { return Err("it is not fetched from its source here".to_owned()) };
+        let missing: Vec<u64> = blocks.clone().zip(&*content).filter(|(_, there)| there.is_none()).map(|(index, _)| index).collect();
+        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
+        let range = Range::between(first * BLOCK, layout.block(*last).end());
+        let bytes = repairer.fetch(&file.sources, file.size, range)?;
+        for index in missing {
+            let block = layout.block(index);
+            let from = (block.offset - range.offset) as usize;
+            let good = bytes.get(from..from + block.length as usize).ok_or("its source sent too little")?;
+            let sum = self.sum(entry, file, index).map_err(|fault| fault.to_string())?;
+            if sum != block_sum(&entry.id, index, good) {
+                return Err(format!("its source sent other bytes than were staged, at offset {}", block.offset));
+            }
+            content[(index - blocks.start) as usize] = Some(Arc::from(good));
+        }
+        let target = self.client.peer(target).map(|peer| peer.target.name()).unwrap_or_default();
+        eprintln!(
+            "mend data: {}:{}: {} bytes at offset {} that target {target} lacks came from the source",
+            self.client.space.name, entry.path, range.length, range.offset
+        );
+        Ok(())
+    }
+
+    /// Gives a target that answers its bytes back. That it does not take them is no harm: they were read.
+    fn put_back(
+        &self,
+        entry: &Entry,
+        layout: &Layout,
+        blocks: &std::ops::Range<u64>,
+        content: &[Option<Arc<[u8]>>],
+        target: u16,
+        fault: &Fault,
+    ) {
+        let Fault::Failed { kind: Failed::Medium, .. } = fault else { return };
+        let Ok(peer) = self.client.peer(target) else { return };
+        let (position, offset) = layout.place(blocks.start * BLOCK);
+        let bytes: Vec<u8> = content.iter().flatten().flat_map(|block| block.iter().copied()).collect();
+        let write = Request::Write { file: entry.id, position: position as u16, offset, length: bytes.len() as u32 };
+        let _ = peer.ask(&write, &bytes).and_then(|_| {
+            let (Answer::Seen { life, .. }, _) = peer.ask(&Request::Look, &[])? else { return Ok(()) };
+            let length = layout.object_length(position);
+            peer.ask(&Request::Settle { file: entry.id, position: position as u16, length, life }, &[]).map(drop)
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a space is described: `$MEND_HOME/spaces/NAME.json`, on every node that uses it (a shared home directory is enough).
+
+use mend_data::space::{FORMAT, MAX_TARGETS, Space, is_name};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a space is not known here.
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptorError {
+    /// No setting says where.
+    #[error(transparent)]
+    Setting(#[from] mend_settings::SettingError),
+    /// There is none of that name.
+    #[error("there is no data space {0}")]
+    Unknown(String),
+    /// The file cannot be used.
+    #[error("{}: {why}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl DescriptorError {
+    /// What to do; may be empty.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Unknown(_) => {
+                "`mend data create` makes one, `mend data ls` lists those that are known here; all nodes need its file in $MEND_HOME/spaces, so share that directory or copy it"
+            }
+            Self::Unusable { .. } => "remove the file, and create the space anew",
+            Self::Setting(_) => "correct the variable, or leave it unset",
+        }
+    }
+}
+
+fn unusable(path: &Path) -> impl Fn(String) -> DescriptorError {
+    move |why| DescriptorError::Unusable { path: path.to_owned(), why }
+}
+
+fn directory() -> Result<PathBuf, DescriptorError> {
+    Ok(mend_settings::home()?.join("spaces"))
+}
+
+fn path(name: &str) -> Result<PathBuf, DescriptorError> {
+    Ok(directory()?.join(format!("{name}.json")))
+}
+
+/// The space of this name.
+///
+/// # Errors
+/// [`DescriptorError`].
+pub fn load(name: &str) -> Result<Space, DescriptorError> {
+    if !is_name(name) {
+        return Err(DescriptorError::Unknown(name.to_owned()));
+    }
+    let path = path(name)?;
+    let text = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(DescriptorError::Unknown(name.to_owned())),
+        read => read.map_err(|error| unusable(&path)(error.to_string()))?,
+    };
+    let space: Space = serde_json::from_slice(&text).map_err(|error| unusable(&path)(format!("it describes no data space: {error}")))?;
+    let sound = space.name == name && !space.targets.is_empty() && space.targets.len() <= MAX_TARGETS && space.striping.is_sound();
+    match space.format {
+        FORMAT if sound => Ok(space),
+        FORMAT => Err(unusable(&path)("it describes no data space".to_owned())),
+        other => Err(unusable(&path)(format!("it has format {other}, this release reads {FORMAT}"))),
+    }
+}
+
+/// Writes the file of a new space; it replaces none.
+///
+/// # Errors
+/// [`DescriptorError`].
+pub fn save(space: &Space) -> Result<(), DescriptorError> {
+    let path = path(&space.name)?;
+    if path.exists() {
+        return Err(unusable(&path)("there is a data space of this name".to_owned()));
+    }
+    let failed = |error: io::Error| unusable(&path)(error.to_string());
+    fs::create_dir_all(directory()?).map_err(failed)?;
+    let text = serde_json::to_vec_pretty(space).map_err(|error| unusable(&path)(error.to_string()))?;
+    mend_durable::write(&path, &text).map_err(failed)
+}
+
+/// Forgets a space here.
+///
+/// # Errors
+/// [`DescriptorError`].
+pub fn remove(name: &str) -> Result<(), DescriptorError> {
+    let path = path(name)?;
+    fs::remove_file(&path).map_err(|error| unusable(&path)(error.to_string()))
+}
+
+/// Names of the spaces that are known here, in order.
+///
+/// # Errors
+/// [`DescriptorError::Setting`].
+pub fn names() -> Result<Vec<String>, DescriptorError> {
+    let mut names: Vec<String> = fs::read_dir(directory()?)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.strip_suffix(".json").map(str::to_owned))
+        .filter(|name| is_name(name))
+        .collect();
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,17 @@
+//! Data spaces: files of a job, striped over directories of its nodes.
+//!
+//! ```text
+//! mend data ls, stage NAME:… ──► mend-data ─┐
+//! a rank reads ──► kernel ──► mend-space ranks ─┤ client ──encrypted TCP──► mend-space target ──► objects, database
+//!                              (one per node)   └──────────────────────────► mend-space target ──► …
+//! ```
+//! `target` keeps objects and entries in a directory. `client` finds targets, knows their names together, reads with a cache, and writes new files. `mount` shows
+//! a space as a file system. `link` is the connection between the two, `descriptor` the file that describes a space.
+
+pub mod client;
+pub mod descriptor;
+mod link;
+pub mod mount;
+pub mod target;
+
+pub use link::Fault;

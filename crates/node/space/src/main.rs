@@ -1,0 +1,37 @@
+//! `mend-space`: serves a target, or mounts of a space. Started by `mendd` and `mend data`, never by people.
+
+use mend_data::space::is_name;
+use mend_wire::secret::from_hex;
+use std::path::Path;
+
+const USAGE: &str = "mend-space is a part of mend: it is started by mendd and `mend data`";
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let code = match words[..] {
+        ["target", space, directory, how @ ("open" | "create")] => match (from_hex(space), secret()) {
+            (Some(space), Ok(secret)) => mend_space::target::run(&space, Path::new(directory), how == "create", secret),
+            (Some(_), Err(why)) => {
+                println!("refused {why}");
+                1
+            }
+            (None, _) => misused(),
+        },
+        ["ranks", name] if is_name(name) => mend_space::mount::ranks(name),
+        ["mount", name, directory] if is_name(name) => mend_space::mount::mounted(name, Path::new(directory)),
+        _ => misused(),
+    };
+    // Not by returning: threads may wait for a medium that does not answer.
+    std::process::exit(code);
+}
+
+fn misused() -> i32 {
+    eprintln!("{}", mend_report::failure("mend-space", USAGE, "mend data --help"));
+    64
+}
+
+fn secret() -> Result<mend_messages::job::Secret, String> {
+    let path = mend_settings::secret_file().map_err(|error| mend_report::with_causes(&error))?;
+    mend_wire::secret::load(&path).map_err(|error| mend_report::with_causes(&error))
+}

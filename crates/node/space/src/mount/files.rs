@@ -1,0 +1,254 @@
+//! What the kernel asks of the file system (linux/fuse.h, `fuse_lowlevel` of libfuse).
+//!
+//! Files never change, so their pages stay in the kernel's cache between opens, and their attributes for long. Names may: they are looked up anew after
+//! [`NAMES_FOR`], and what targets came to know is heard as often. Numbers of files are the same on every node: a rank that moves finds its open files again.
+//!
+//! Faults assumed: targets are lost (reads wait for the source, or fail with EIO, and the log says why); a file that is removed while it is open gives EIO for what is not in
+//! the cache.
+
+use crate::client::{Client, Pattern, Reader};
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
+    ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+};
+use mend_data::space::catalogue::Node;
+use mend_data::space::{BLOCK, Entry, MAX_NAME};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// How long names are good without another look.
+const NAMES_FOR: Duration = Duration::from_secs(1);
+/// How long attributes of a file are good: they never change.
+const ATTRIBUTES_FOR: Duration = Duration::from_secs(3600);
+/// Largest read, bytes.
+pub const MAX_READ: u32 = 1 << 20;
+/// Requests that the kernel has under way on its own account (read-ahead).
+const BACKGROUND: u16 = 64;
+/// Attribute with the addresses that a file came from, one a line.
+const SOURCE: &str = "user.mend.uri";
+
+/// One mounted view of a space. All of a node share its client, reader and inodes.
+#[derive(Clone, Debug)]
+pub struct Files {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Arc<Client>,
+    reader: Reader,
+    inodes: Mutex<Inodes>,
+    open: Mutex<HashMap<u64, OpenFile>>,
+    next: AtomicU64,
+    owner: (u32, u32),
+}
+
+/// An open file, and how it is read.
+type OpenFile = (Arc<Entry>, Arc<Pattern>);
+
+/// What numbers stand for. They are kept: a name of a few hundred bytes each.
+#[derive(Debug, Default)]
+struct Inodes {
+    paths: HashMap<u64, String>,
+    entries: HashMap<u64, Arc<Entry>>,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Files {
+    /// A view of a space.
+    pub fn new(client: Arc<Client>, reader: Reader) -> Self {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let mut inodes = Inodes::default();
+        inodes.paths.insert(INodeNo::ROOT.0, String::new());
+        let shared = Shared { client, reader, inodes: Mutex::new(inodes), open: Mutex::default(), next: AtomicU64::new(1), owner };
+        Self { shared: Arc::new(shared) }
+    }
+
+    fn attributes(&self, number: u64, entry: Option<&Entry>) -> FileAttr {
+        let file = entry.and_then(Entry::file);
+        let made = entry.and_then(|entry| u64::try_from(entry.made_ns).ok()).map_or(UNIX_EPOCH, |ns| UNIX_EPOCH + Duration::from_nanos(ns));
+        let size = file.map_or(0, |file| file.size);
+        FileAttr {
+            ino: INodeNo(number),
+            size,
+            blocks: size.div_ceil(512),
+            atime: made,
+            mtime: made,
+            ctime: made,
+            crtime: made,
+            kind: if file.is_some() { FileType::RegularFile } else { FileType::Directory },
+            perm: if file.is_some() { 0o444 } else { 0o555 },
+            nlink: if file.is_some() { 1 } else { 2 },
+            uid: self.shared.owner.0,
+            gid: self.shared.owner.1,
+            rdev: 0,
+            blksize: BLOCK as u32,
+            flags: 0,
+        }
+    }
+
+    /// The number of what is at a path.
+    fn number(&self, path: &str, node: Node<'_>) -> u64 {
+        let mut inodes = held(&self.shared.inodes);
+        match node {
+            Node::File(entry) => {
+                let number = u64::from_le_bytes(std::array::from_fn(|at| entry.id[at])).max(2);
+                inodes.entries.entry(number).or_insert_with(|| Arc::new(entry.clone()));
+                number
+            }
+            Node::Directory => {
+                let number = number_of_directory(path);
+                inodes.paths.entry(number).or_insert_with(|| path.to_owned());
+                number
+            }
+        }
+    }
+
+    fn directory(&self, number: INodeNo) -> Option<String> {
+        held(&self.shared.inodes).paths.get(&number.0).cloned()
+    }
+
+    fn entry(&self, number: INodeNo) -> Option<Arc<Entry>> {
+        held(&self.shared.inodes).entries.get(&number.0).cloned()
+    }
+}
+
+/// The number of a directory, the same on every node.
+fn number_of_directory(path: &str) -> u64 {
+    if path.is_empty() { INodeNo::ROOT.0 } else { xxhash_rust::xxh3::xxh3_64(path.as_bytes()).max(2) }
+}
+
+fn below(directory: &str, name: &OsStr) -> Option<String> {
+    let name = name.to_str()?;
+    Some(if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") })
+}
+
+impl Filesystem for Files {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // An older kernel may lack any of these, and is slower then.
+        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_READ | InitFlags::FUSE_MAX_PAGES | InitFlags::FUSE_PARALLEL_DIROPS);
+        let _ = config.set_max_write(MAX_READ);
+        let _ = config.set_max_readahead(MAX_READ);
+        let _ = config.set_max_background(BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let Some(directory) = self.directory(parent) else { return reply.error(Errno::ESTALE) };
+        if name.len() > MAX_NAME {
+            return reply.error(Errno::ENAMETOOLONG);
+        }
+        let Some(path) = below(&directory, name) else { return reply.error(Errno::ENOENT) };
+        self.shared.client.refresh_if_older(NAMES_FOR);
+        let names = self.shared.client.names();
+        let Some(node) = names.look(&path) else { return reply.error(Errno::ENOENT) };
+        let number = self.number(&path, node);
+        let entry = if let Node::File(entry) = node { Some(entry) } else { None };
+        reply.entry(&NAMES_FOR, &self.attributes(number, entry), Generation(0));
+    }
+
+    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        if let Some(entry) = self.entry(number) {
+            reply.attr(&ATTRIBUTES_FOR, &self.attributes(number.0, Some(&entry)));
+        } else if self.directory(number).is_some() {
+            reply.attr(&NAMES_FOR, &self.attributes(number.0, None));
+        } else {
+            reply.error(Errno::ESTALE);
+        }
+    }
+
+    fn open(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let Some(entry) = self.entry(number) else { return reply.error(Errno::ESTALE) };
+        let handle = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        held(&self.shared.open).insert(handle, (entry, Arc::default()));
+        reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let Some((entry, pattern)) = held(&self.shared.open).get(&handle.0).cloned() else { return reply.error(Errno::EBADF) };
+        match self.shared.reader.read(&entry, offset, size, &pattern) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(fault) => {
+                eprintln!("mend data: {fault}");
+                reply.error(Errno::EIO);
+            }
+        }
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        held(&self.shared.open).remove(&handle.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _request: &Request, number: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let Some(directory) = self.directory(number) else { return reply.error(Errno::ENOTDIR) };
+        self.shared.client.refresh_if_older(NAMES_FOR);
+        let above = directory.rsplit_once('/').map_or("", |(above, _)| above);
+        let dots = [(number.0, FileType::Directory, ".".to_owned()), (number_of_directory(above), FileType::Directory, "..".to_owned())];
+        let names = self.shared.client.names();
+        let listed = names.list(&directory).into_iter().filter_map(|(name, node)| {
+            let kind = if let Node::File(_) = node { FileType::RegularFile } else { FileType::Directory };
+            Some((self.number(&below(&directory, OsStr::new(&name))?, node), kind, name))
+        });
+        for (place, (number, kind, name)) in dots.into_iter().chain(listed).enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX))
+        {
+            if reply.add(INodeNo(number), place as u64 + 1, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
+        let rooms: Vec<_> = self.shared.client.rooms().into_iter().flatten().collect();
+        let blocks = |bytes: u64| bytes / BLOCK;
+        let free = blocks(rooms.iter().map(|room| room.free).sum());
+        let (files, _) = self.shared.client.names().total();
+        reply.statfs(blocks(rooms.iter().map(|room| room.total).sum()), free, free, files, 0, BLOCK as u32, MAX_NAME as u32, BLOCK as u32);
+    }
+
+    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let entry = self.entry(number).filter(|_| name == SOURCE);
+        let Some(file) = entry.as_ref().and_then(|entry| entry.file()) else { return reply.error(Errno::ENODATA) };
+        attribute(file.sources.iter().map(|source| source.uri.as_str()).collect::<Vec<_>>().join("\n").as_bytes(), size, reply);
+    }
+
+    fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = if self.entry(number).is_some() { format!("{SOURCE}\0") } else { String::new() };
+        attribute(names.as_bytes(), size, reply);
+    }
+}
+
+fn attribute(value: &[u8], size: u32, reply: ReplyXattr) {
+    match size {
+        0 => reply.size(value.len() as u32),
+        size if value.len() > size as usize => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}

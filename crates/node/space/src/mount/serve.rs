@@ -1,0 +1,145 @@
+//! The process that serves mounts of a space on a node.
+//!
+//! ```text
+//! mend data mount ──► mend-space mount NAME DIRECTORY     one mount, until it is unmounted
+//! mendd ──socket──► mend-space ranks NAME ◄── descriptor of /dev/fuse ── each rank's supervisor, which has mounted it in the rank's namespace
+//! ```
+//! All mounts of a process have one cache. A rank's mount ends with its mount namespace, and the threads that serve it with that.
+
+use super::files::{Files, MAX_READ};
+use crate::client::{Client, Reader, Repairer};
+use crate::descriptor;
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::io::{self, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often lost targets are looked for.
+const LOOK_FOR_LOST: Duration = Duration::from_secs(2);
+
+/// Everything that a space needs to be seen, or why it cannot be, with what to do.
+fn files(name: &str) -> Result<Files, (String, String)> {
+    let space = descriptor::load(name).map_err(|error| (mend_report::with_causes(&error), error.hint().to_owned()))?;
+    let plain = |error: &dyn std::error::Error| (mend_report::with_causes(error), String::new());
+    let path = mend_settings::secret_file().map_err(|error| plain(&error))?;
+    let secret = mend_wire::secret::load(&path).map_err(|error| (mend_report::with_causes(&error), error.hint()))?;
+    let patience = mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| plain(&error))?;
+    let cache = mend_settings::SPACE_CACHE.number().map_err(|error| plain(&error))? << 20;
+    let client = Arc::new(Client::new(space, &secret, patience, false));
+    let lost = client.refresh();
+    if lost.len() == client.targets()
+        && let Some((_, fault)) = lost.first()
+    {
+        return Err((fault.to_string(), fault.hint().to_owned()));
+    }
+    for (_, fault) in lost {
+        eprintln!("mend data: {name}: {fault}");
+    }
+    let reader = Reader::new(client.clone(), cache, Repairer::find()).map_err(|error| plain(&error))?;
+    let looking = client.clone();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(LOOK_FOR_LOST);
+            looking.look_for_lost();
+        }
+    });
+    Ok(Files::new(client, reader))
+}
+
+fn config() -> Result<Config, String> {
+    let threads = mend_settings::SPACE_THREADS.number().map_err(|error| error.to_string())?;
+    let mut config = Config::default();
+    config.acl = SessionACL::Owner;
+    config.n_threads = usize::try_from(threads).ok();
+    config.clone_fd = true;
+    Ok(config)
+}
+
+/// Mounts a space in a directory, says `ready` on standard output, and serves it until it is unmounted. The exit code.
+pub fn mounted(name: &str, directory: &Path) -> i32 {
+    let mount = || -> Result<Session<Files>, (String, String)> {
+        let files = files(name)?;
+        let mut config = config().map_err(|why| (why, String::new()))?;
+        config.mount_options = vec![
+            MountOption::RO,
+            MountOption::NoSuid,
+            MountOption::NoDev,
+            MountOption::DefaultPermissions,
+            MountOption::FSName(format!("mend-{name}")),
+            MountOption::Subtype("mend".to_owned()),
+            MountOption::CUSTOM(format!("max_read={MAX_READ}")),
+        ];
+        Session::new(files, directory, &config).map_err(|error| {
+            let hint = "/dev/fuse must be there and open to you (`ls -l /dev/fuse`), and fusermount3 installed for who is not root; \
+                `mend run --data` needs no fusermount3, `mend data get` no mount";
+            (format!("{} cannot be mounted: {error}", directory.display()), hint.to_owned())
+        })
+    };
+    match mount() {
+        Ok(session) => {
+            ready();
+            i32::from(session.run().is_err())
+        }
+        Err((why, hint)) => refused(&why, &hint),
+    }
+}
+
+/// Whoever started this reads one line. It may be gone already: the mount is there all the same.
+fn ready() {
+    let mut out = io::stdout();
+    let _ = writeln!(out, "ready").and_then(|()| out.flush());
+}
+
+fn refused(why: &str, hint: &str) -> i32 {
+    let _ = writeln!(io::stdout(), "refused {}\t{}", why.replace('\n', " "), hint.replace('\n', " "));
+    1
+}
+
+/// Serves mounts whose descriptors come by standard input, a socket that keeps messages apart, until that ends. Says `ready`, or why not, on standard output. The exit code.
+pub fn ranks(name: &str) -> i32 {
+    let (files, config) = match files(name).and_then(|files| Ok((files, config().map_err(|why| (why, String::new()))?))) {
+        Ok(begun) => begun,
+        Err((why, hint)) => return refused(&why, &hint),
+    };
+    ready();
+    while let Ok(Some(descriptor)) = next_descriptor() {
+        let (files, config) = (files.clone(), config.clone());
+        let serve = move || {
+            // A rank that ended before the kernel's first word leaves an error, and nobody to tell it.
+            let _ = Session::from_fd(files, descriptor, SessionACL::Owner, config).and_then(Session::run);
+        };
+        if let Err(error) = std::thread::Builder::new().name("mount".to_owned()).spawn(serve) {
+            eprintln!("mend data: {name}: a mount cannot be served: {error}");
+        }
+    }
+    0
+}
+
+/// The next one; `None` at the end.
+fn next_descriptor() -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    loop {
+        let received = recvmsg(rustix::stdio::stdin(), &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        match received {
+            Err(rustix::io::Errno::INTR) => continue,
+            received => {
+                if received?.bytes == 0 {
+                    return Ok(None);
+                }
+            }
+        }
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut rights) = message
+                && let Some(descriptor) = rights.next()
+            {
+                return Ok(Some(descriptor));
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The sources of one file, which are mirrors: whether they answer, hold the same, and still do when all is fetched.
+
+use crate::fetch::{Fetcher, Origins};
+use crate::origin::Origin;
+use crate::progress::Progress;
+use futures_util::future::join_all;
+use mend_data::plan::Fault;
+use mend_data::ranges;
+use mend_data::record::{Source, Version};
+use mend_data::sums::Sum;
+use std::time::Duration;
+
+/// The sources as an error tells them: each with what is wrong.
+pub fn told(sources: &[Source], blames: &[Option<String>]) -> String {
+    let one = |(source, blame): (&Source, &Option<String>)| format!("{}: {}", source.uri, blame.as_deref().unwrap_or("it was not needed"));
+    sources.iter().zip(blames).map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Tells of sources that failed where others did not.
+pub fn tell_of_failed(shown: &str, sources: &[Source], blames: &[Option<String>], progress: &Progress) {
+    for (source, blame) in sources.iter().zip(blames).filter_map(|(source, blame)| blame.as_ref().map(|blame| (source, blame))) {
+        progress.tell(&format!("mend data: {shown}: {} failed, others did not: {blame}", source.uri));
+    }
+}
+
+/// What a fault is told as.
+pub fn blame(fault: &Fault) -> String {
+    let (Fault::Passing(why) | Fault::Final(why)) = fault;
+    why.clone()
+}
+
+/// Opens sources, and asks each for its version. One that has another than it had is not used.
+pub async fn open(sources: &mut [Source], fetcher: &Fetcher, trusted: bool) -> Vec<Result<Origin, Fault>> {
+    let silence = fetcher.settings.silence;
+    let opened = sources.iter().map(|source| async move {
+        let origin = Origin::open(source, silence, trusted)?;
+        let mut asked = 0;
+        loop {
+            asked += 1;
+            match origin.version(silence).await {
+                Ok(version) => return Ok((origin, version)),
+                Err(Fault::Passing(_)) if asked < fetcher.settings.attempts => {
+                    tokio::time::sleep(Duration::from_millis(100 << asked.min(5))).await
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+    });
+    let opened: Vec<Result<(Origin, Version), Fault>> = join_all(opened).await;
+    let mut origins = Vec::new();
+    for (source, opened) in sources.iter_mut().zip(opened) {
+        origins.push(opened.and_then(|(origin, version)| {
+            if let Some(why) = source.version.as_ref().and_then(|then| then.changed(&version)) {
+                return Err(Fault::Final(format!("it has changed since: {why}")));
+            }
+            origin.expect(&version);
+            source.version = Some(version);
+            Ok(origin)
+        }));
+    }
+    origins
+}
+
+/// The sums of some blocks, in order.
+async fn sample(origin: &Origin, size: u64, fetcher: &Fetcher) -> Result<Vec<Sum>, Fault> {
+    let blocks = ranges::blocks(size);
+    let mut indices = vec![0, blocks / 2, blocks.saturating_sub(1)];
+    indices.dedup();
+    let mut sums = Vec::new();
+    for index in indices {
+        let mut bytes = Vec::new();
+        let mut body = origin.read(ranges::block(index, size), fetcher.settings.silence).await?;
+        while let Some(piece) = body.next(fetcher.settings.silence).await? {
+            bytes.extend_from_slice(&piece);
+        }
+        sums.push(Sum::of(&bytes));
+    }
+    Ok(sums)
+}
+
+/// Leaves out mirrors that hold something else than the first source that can be had. The size of the file.
+pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher) -> Option<u64> {
+    let sizes: Vec<Option<u64>> =
+        sources.iter().zip(&*origins).map(|(source, origin)| origin.as_ref().ok().and(source.version.as_ref()).map(|it| it.size)).collect();
+    let first = sizes.iter().position(Option::is_some)?;
+    let size = sizes[first]?;
+    let mut expected = None;
+    for at in first + 1..origins.len() {
+        let Some(own) = sizes[at] else { continue };
+        if own != size {
+            origins[at] = Err(Fault::Final(format!("it has {own} bytes, {} has {size}", sources[first].uri)));
+            continue;
+        }
+        if size == 0 {
+            continue;
+        }
+        if expected.is_none() {
+            let Ok(origin) = &origins[first] else { return None };
+            // If the first one fails now, the plan will find that out; until then nobody can be compared with it.
+            expected = sample(origin, size, fetcher).await.ok();
+        }
+        let Ok(origin) = &origins[at] else { continue };
+        let own = sample(origin, size, fetcher).await;
+        match (&expected, own) {
+            (Some(expected), Ok(own)) if *expected == own => {}
+            (Some(_), Ok(_)) => origins[at] = Err(Fault::Final(format!("it holds other bytes than {}", sources[first].uri))),
+            (None, Ok(_)) => origins[at] = Err(Fault::Final(format!("it could not be compared with {}", sources[first].uri))),
+            (_, Err(fault)) => origins[at] = Err(fault),
+        }
+    }
+    Some(size)
+}
+
+/// That the sources still hold what was fetched of them.
+pub async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], silence: Duration) -> Result<(), String> {
+    for ((source, origin), _) in sources.iter().zip(origins.iter()).zip(used).filter(|(_, used)| **used) {
+        let (Ok(origin), Some(then)) = (origin, &source.version) else { continue };
+        // A source that has gone since cannot have changed what it sent.
+        if let Some(why) = origin.version(silence).await.ok().and_then(|now| then.changed(&now)) {
+            return Err(format!("{} has changed ({why})", source.uri));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! `mend data create`, `destroy`, `rm`, `setstripe`.
+
+use super::{client, named, opened};
+use crate::failure::{BAD_VALUE, FAILED, Failure};
+use crate::report;
+use mend_data::space::catalogue::Node;
+use mend_data::space::{FORMAT, MAX_TARGETS, Space, Striping, Target, is_name};
+use mend_space::descriptor;
+use std::collections::HashSet;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+fn resolved(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+    let hint = "name a node as others reach it, on which mendd runs";
+    let found = (host, port).to_socket_addrs().map(|mut found| found.next());
+    match found {
+        Ok(Some(address)) => Ok(address),
+        Ok(None) => Err(Failure::bad_value(format!("{host} has no address"), hint)),
+        Err(error) => Err(Failure::bad_value(format!("{host}: {error}"), hint)),
+    }
+}
+
+/// Makes a space. If a target cannot be had, what was made of it goes again.
+pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping) -> Result<i32, Failure> {
+    if !is_name(name) {
+        let hint = "letters, digits, `.`, `_` and `-`, at most 64, no `.` or `-` at the beginning";
+        return Err(Failure::bad_value(format!("{name:?} is no name for a data space"), hint));
+    }
+    if descriptor::load(name).is_ok() {
+        return Err(Failure::new(format!("there is a data space {name}"), "`mend data destroy` removes it", FAILED));
+    }
+    if targets.len() > MAX_TARGETS {
+        return Err(Failure::bad_value(format!("{} targets are more than the {MAX_TARGETS} a data space can have", targets.len()), ""));
+    }
+    if !striping.is_sound() || usize::from(striping.count) > targets.len() {
+        return Err(Failure::bad_value(
+            format!("files cannot be spread over {} targets in stripes of {} bytes", striping.count, striping.size),
+            "stripes are multiples of 64 KiB, at most 1 GiB; there must be as many targets",
+        ));
+    }
+    let port = mend_settings::PORT.number().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))? as u16;
+    let mut all = Vec::new();
+    for (host, directory) in targets {
+        all.push(Target { address: resolved(&host, port)?, host, directory });
+    }
+    let loopback = all.iter().filter(|target| target.address.ip().is_loopback()).count();
+    if loopback > 0 && loopback < all.len() {
+        let hint = "name this node as others reach it, not localhost";
+        return Err(Failure::bad_value("some targets are on a loopback address, which other nodes cannot reach", hint));
+    }
+    let distinct: HashSet<(SocketAddr, &str)> = all.iter().map(|target| (target.address, target.directory.as_str())).collect();
+    if distinct.len() < all.len() {
+        return Err(Failure::bad_value("two targets are the same directory", "a target has a directory of its own"));
+    }
+    let space = Space { format: FORMAT, name: name.to_owned(), id: mend_wire::random_bytes(), targets: all, striping };
+    let made = client(space.clone(), true)?;
+    let faults: Vec<_> = made.rooms().into_iter().filter_map(Result::err).collect();
+    let saved = if faults.is_empty() { descriptor::save(&space).map_err(Failure::from) } else { Ok(()) };
+    let failed = faults.into_iter().map(Failure::from).chain(saved.err()).next();
+    if let Some(failure) = failed {
+        // Those that were made are empty. One that does not answer stays as it is.
+        let _ = made.end();
+        return Err(failure);
+    }
+    let count = space.targets.len();
+    report::line(&format!("{name}: {count} target{}", if count == 1 { "" } else { "s" }));
+    Ok(0)
+}
+
+/// Ends a space.
+pub fn destroy(name: &str) -> Result<i32, Failure> {
+    let client = client(descriptor::load(name)?, false)?;
+    for fault in client.end() {
+        eprintln!("mend data: {name}: {fault}; what is in its directory stays");
+    }
+    descriptor::remove(name)?;
+    Ok(0)
+}
+
+/// Removes files, and directories with all below them.
+pub fn remove(places: &[String], recursive: bool) -> Result<i32, Failure> {
+    let mut code = 0;
+    for place in places {
+        let (name, path) = named(place)?;
+        let client = opened(name)?;
+        let directory = client.names().look(path).map(|node| node == Node::Directory);
+        let failure = match directory {
+            Some(true) if !recursive => Failure::new(format!("{place} is a directory"), "-r removes all that is below it", BAD_VALUE),
+            Some(_) => {
+                client.remove(path)?;
+                continue;
+            }
+            None => Failure::new(format!("{place} is not there"), "`mend data ls` lists what is", FAILED),
+        };
+        code = failure.report();
+    }
+    Ok(code)
+}
+
+/// Says how new files below a directory are spread.
+pub fn set_striping(place: &str, striping: Striping) -> Result<i32, Failure> {
+    let (name, path) = named(place)?;
+    let client = opened(name)?;
+    if !striping.is_sound() || usize::from(striping.count) > client.targets() {
+        return Err(Failure::bad_value(
+            format!("files cannot be spread over {} of {} targets in stripes of {} bytes", striping.count, client.targets(), striping.size),
+            "stripes are multiples of 64 KiB, at most 1 GiB",
+        ));
+    }
+    let obstacle = match client.names().look(path) {
+        Some(Node::File(_)) => Some(format!("{place} is a file; files keep their stripes")),
+        Some(Node::Directory) => None,
+        None => client.names().obstacle(path),
+    };
+    if let Some(obstacle) = obstacle {
+        return Err(Failure::bad_value(obstacle, "name a directory; it is made if it is not there"));
+    }
+    client.set_striping(path, striping)?;
+    Ok(0)
+}

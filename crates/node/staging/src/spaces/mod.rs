@@ -1,0 +1,80 @@
+//! `mend data` about data spaces.
+//!
+//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `seeing` reads and mounts it.
+
+pub mod filling;
+mod making;
+mod seeing;
+mod showing;
+
+use crate::failure::{FAILED, Failure, UNREACHABLE};
+use mend_data::request::SpaceRequest;
+use mend_data::space::{self, Space, is_path};
+use mend_messages::job::Secret;
+use mend_space::Fault;
+use mend_space::client::Client;
+use mend_space::descriptor::{self, DescriptorError};
+use std::sync::Arc;
+
+impl From<DescriptorError> for Failure {
+    fn from(error: DescriptorError) -> Self {
+        Self::new(mend_report::with_causes(&error), error.hint(), FAILED)
+    }
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        let code = if let Fault::Lost { .. } = &fault { UNREACHABLE } else { FAILED };
+        Self::new(fault.to_string(), fault.hint(), code)
+    }
+}
+
+/// Carries out a verb; its exit code.
+pub fn run(request: SpaceRequest) -> Result<i32, Failure> {
+    tokio::task::block_in_place(|| match request {
+        SpaceRequest::Create { name, targets, striping } => making::create(&name, targets, striping),
+        SpaceRequest::Destroy { name } => making::destroy(&name),
+        SpaceRequest::List { place: None, json } => showing::spaces(json),
+        SpaceRequest::List { place: Some(place), json } => showing::list(&place, json),
+        SpaceRequest::Room { name, json } => showing::room(&name, json),
+        SpaceRequest::Remove { places, recursive } => making::remove(&places, recursive),
+        SpaceRequest::GetStripe { place, json } => showing::stripes(&place, json),
+        SpaceRequest::SetStripe { place, striping } => making::set_striping(&place, striping),
+        SpaceRequest::Get { place, to } => seeing::get(&place, to),
+        SpaceRequest::Mount { name, directory } => seeing::mount(&name, directory),
+        SpaceRequest::Unmount { directory } => seeing::unmount(directory),
+    })
+}
+
+fn secret() -> Result<Secret, Failure> {
+    let failed = |why: String, hint: String| Failure::new(why, hint, FAILED);
+    let path = mend_settings::secret_file().map_err(|error| failed(error.to_string(), "see `mend settings`".to_owned()))?;
+    mend_wire::secret::load_or_create(&path).map_err(|error| failed(mend_report::with_causes(&error), error.hint()))
+}
+
+fn client(space: Space, create: bool) -> Result<Arc<Client>, Failure> {
+    let patience =
+        mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))?;
+    Ok(Arc::new(Client::new(space, &secret()?, patience, create)))
+}
+
+/// A space whose targets were heard. Those that do not answer are told of; it is a failure if none does.
+pub fn opened(name: &str) -> Result<Arc<Client>, Failure> {
+    let client = client(descriptor::load(name)?, false)?;
+    let lost = client.refresh();
+    let all = lost.len() == client.targets();
+    for (_, fault) in &lost {
+        if all {
+            return Err(fault.clone().into());
+        }
+        eprintln!("mend data: {name}: {fault}");
+    }
+    Ok(client)
+}
+
+/// The space and the path that a place names.
+fn named(place: &str) -> Result<(&str, &str), Failure> {
+    let named = space::split(place).filter(|(_, path)| path.is_empty() || is_path(path));
+    named
+        .ok_or_else(|| Failure::bad_value(format!("{place} is no place in a data space"), "write NAME:PATH, for example input:run7/in.dat"))
+}

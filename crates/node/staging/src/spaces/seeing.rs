@@ -1,0 +1,130 @@
+//! `mend data get`, `mount`, `unmount`.
+
+use super::{named, opened};
+use crate::failure::{FAILED, Failure};
+use crate::names::path_of;
+use mend_data::request::PathBytes;
+use mend_data::space::catalogue::Node;
+use mend_data::space::is_name;
+use mend_space::client::{Pattern, Reader, Repairer};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount as kernel_unmount};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// The program that serves a mount.
+const PROGRAM: &str = "mend-space";
+/// Memory for blocks on their way, bytes.
+const CACHE: u64 = 64 << 20;
+/// Bytes that are copied at once.
+const PIECE: u32 = 1 << 20;
+
+/// Copies a file out of a space. It appears when it is whole.
+pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
+    let (name, path) = named(place)?;
+    let client = opened(name)?;
+    let found = match client.names().look(path) {
+        Some(Node::File(entry)) => Some(Arc::new(entry.clone())),
+        _ => None,
+    };
+    let Some(entry) = found else {
+        return Err(Failure::new(format!("{place} is no file that is there"), "`mend data ls NAME:` lists what is", FAILED));
+    };
+    let reader = Reader::new(client, CACHE, Repairer::find()).map_err(|error| Failure::system(PROGRAM, &error))?;
+    let size = entry.file().map_or(0, |file| file.size);
+    let copy = |out: &mut dyn Write, shown: &str| -> Result<(), Failure> {
+        let (pattern, mut at) = (Pattern::default(), 0);
+        while at < size {
+            let bytes = reader.read(&entry, at, PIECE, &pattern)?;
+            out.write_all(&bytes).map_err(|error| Failure::system(shown, &error))?;
+            at += bytes.len() as u64;
+        }
+        out.flush().map_err(|error| Failure::system(shown, &error))
+    };
+    if to == b"-" {
+        copy(&mut io::stdout().lock(), "standard output")?;
+        return Ok(0);
+    }
+    let mut to = path_of(to);
+    if to.is_dir() {
+        to.push(path.rsplit('/').next().unwrap_or(path));
+    }
+    let shown = to.display().to_string();
+    let partial = PathBuf::from(format!("{shown}.mend-part"));
+    let mut file = File::create(&partial).map_err(|error| Failure::system(partial.display(), &error))?;
+    let copied = copy(&mut file, &shown).and_then(|()| {
+        let published = file.sync_all().and_then(|()| fs::rename(&partial, &to));
+        published.map_err(|error| Failure::system(&shown, &error))
+    });
+    if copied.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    copied.map(|()| 0)
+}
+
+/// Mounts a space, by a process that goes on.
+pub fn mount(name: &str, directory: PathBytes) -> Result<i32, Failure> {
+    let name = name.trim_end_matches(':');
+    if !is_name(name) {
+        return Err(Failure::bad_value(format!("{name:?} is no name of a data space"), "`mend data ls` lists those that are known here"));
+    }
+    let directory = path_of(directory);
+    let directory = fs::canonicalize(&directory).map_err(|error| Failure::system(directory.display(), &error))?;
+    let program = mend_settings::find_part(PROGRAM).ok_or_else(|| {
+        Failure::new(
+            format!("there is no {PROGRAM} beside mend"),
+            "`make install` installs it; MEND_LIBDIR names another directory",
+            FAILED,
+        )
+    })?;
+    let failed = |error: io::Error| Failure::new(format!("{PROGRAM} cannot be started: {error}"), "", FAILED);
+    // In a group of its own: a terminal's Ctrl-C is not for it.
+    let mut server = Command::new(program)
+        .args(["mount", name])
+        .arg(&directory)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let mut line = String::new();
+    if let Some(output) = server.stdout.take() {
+        BufReader::new(output).read_line(&mut line).map_err(failed)?;
+    }
+    match line.trim_end().split_once(' ') {
+        None if line.trim_end() == "ready" => Ok(0),
+        Some(("refused", why)) => {
+            let (why, hint) = why.split_once('\t').unwrap_or((why, ""));
+            Err(Failure::new(why, hint, FAILED))
+        }
+        _ => Err(Failure::new(format!("{PROGRAM} ended without saying why"), "", FAILED)),
+    }
+}
+
+/// Takes a mount down.
+pub fn unmount(directory: PathBytes) -> Result<i32, Failure> {
+    let directory = path_of(directory);
+    let shown = directory.display();
+    match kernel_unmount(&directory, UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(0),
+        Err(Errno::PERM) => by_helper(&directory),
+        Err(Errno::BUSY) => Err(Failure::new(format!("{shown} is in use"), "end the programs that have files open there", FAILED)),
+        Err(Errno::INVAL | Errno::NOENT) => Err(Failure::new(format!("nothing is mounted at {shown}"), "", FAILED)),
+        Err(errno) => Err(Failure::system(shown, &errno.into())),
+    }
+}
+
+/// By the program that mounted it for who is not root.
+fn by_helper(directory: &Path) -> Result<i32, Failure> {
+    let done = Command::new("fusermount3").args(["-u", "--"]).arg(directory).status();
+    match done {
+        Ok(status) if status.success() => Ok(0),
+        Ok(_) => Err(Failure::new(format!("{} cannot be unmounted", directory.display()), "", FAILED)),
+        Err(error) => Err(Failure::new(format!("fusermount3 cannot be started: {error}"), "install fuse3", FAILED)),
+    }
+}

@@ -1,0 +1,136 @@
+//! `mend data ls`, `df`, `getstripe`.
+
+use super::{named, opened};
+use crate::failure::{FAILED, Failure, UNREACHABLE};
+use crate::report;
+use mend_data::space::catalogue::Node;
+use mend_data::space::layout::Layout;
+use mend_space::descriptor;
+use serde_json::json;
+
+/// Lists the spaces that are known here.
+pub fn spaces(as_json: bool) -> Result<i32, Failure> {
+    let mut rows = Vec::new();
+    let mut all = Vec::new();
+    for name in descriptor::names()? {
+        match descriptor::load(&name) {
+            Ok(space) => {
+                let targets: Vec<String> = space.targets.iter().map(mend_data::space::Target::name).collect();
+                all.push(json!({ "name": name, "targets": targets, "stripe": space.striping.size, "count": space.striping.count }));
+                rows.push(vec![name, targets.len().to_string(), report::size(space.striping.size)]);
+            }
+            Err(error) => drop(Failure::from(error).report()),
+        }
+    }
+    if as_json {
+        report::json(&all)?;
+    } else if !rows.is_empty() {
+        report::line(mend_report::table(&["space", "targets", "stripe"], &rows).trim_end());
+    }
+    Ok(0)
+}
+
+/// Lists what is at a place.
+pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
+    let (name, path) = named(place)?;
+    let client = opened(name)?;
+    let names = client.names();
+    let found = match names.look(path) {
+        None => return Err(Failure::new(format!("{place} is not there"), "`mend data ls NAME:` lists what is", FAILED)),
+        Some(Node::Directory) => names.list(path),
+        Some(file) => vec![(path.rsplit('/').next().unwrap_or(path).to_owned(), file)],
+    };
+    let mut rows = Vec::new();
+    let mut all = Vec::new();
+    for (name, node) in found {
+        let Node::File(entry) = node else {
+            all.push(json!({ "name": name, "directory": true }));
+            rows.push(vec![String::new(), String::new(), format!("{name}/")]);
+            continue;
+        };
+        let Some(file) = entry.file() else { continue };
+        let sources: Vec<&str> = file.sources.iter().map(|source| source.uri.as_str()).collect();
+        rows.push(vec![report::size(file.size), file.targets.len().to_string(), name.clone()]);
+        all.push(json!({ "name": name, "directory": false, "size": file.size, "targets": file.targets.len(), "sources": sources }));
+    }
+    if as_json {
+        report::json(&all)?;
+    } else if !rows.is_empty() {
+        report::line(mend_report::table(&["size", "targets", "name"], &rows).trim_end());
+    }
+    Ok(0)
+}
+
+/// Shows how much room the targets have.
+pub fn room(name: &str, as_json: bool) -> Result<i32, Failure> {
+    let name = name.trim_end_matches(':');
+    let client = opened(name)?;
+    let mut rows = Vec::new();
+    let mut all = Vec::new();
+    let mut lost = false;
+    for (target, room) in client.space.targets.iter().zip(client.rooms()) {
+        let target = target.name();
+        match room {
+            Ok(room) => {
+                rows.push(vec![target.clone(), report::size(room.total), report::size(room.free), report::size(room.used)]);
+                all.push(json!({ "target": target, "size": room.total, "free": room.free, "used": room.used }));
+            }
+            Err(fault) => {
+                lost = true;
+                rows.push(vec![target.clone(), "lost".to_owned(), String::new(), String::new()]);
+                all.push(json!({ "target": target, "lost": fault.to_string() }));
+            }
+        }
+    }
+    let (files, bytes) = client.names().total();
+    if as_json {
+        report::json(&json!({ "files": files, "bytes": bytes, "targets": all }))?;
+    } else {
+        report::line(mend_report::table(&["target", "size", "free", "used"], &rows).trim_end());
+        report::line(&format!("{files} file{}, {}", if files == 1 { "" } else { "s" }, report::size(bytes)));
+    }
+    Ok(if lost { UNREACHABLE } else { 0 })
+}
+
+/// Shows where a file is, or where files of a directory will be.
+pub fn stripes(place: &str, as_json: bool) -> Result<i32, Failure> {
+    let (name, path) = named(place)?;
+    let client = opened(name)?;
+    let names = client.names();
+    let target = |at: &u16| client.space.targets.get(usize::from(*at)).map(mend_data::space::Target::name).unwrap_or_default();
+    match names.look(path) {
+        None => Err(Failure::new(format!("{place} is not there"), "`mend data ls NAME:` lists what is", FAILED)),
+        Some(Node::Directory) => {
+            let striping = names.striping(&format!("{path}/."), client.space.striping);
+            let count = if striping.count == 0 { client.targets() } else { usize::from(striping.count) };
+            if as_json {
+                report::json(&json!({ "directory": true, "stripe": striping.size, "count": count }))?;
+            } else {
+                report::line(&format!(
+                    "new files: stripes of {} on {count} target{}",
+                    report::size(striping.size),
+                    if count == 1 { "" } else { "s" }
+                ));
+            }
+            Ok(0)
+        }
+        Some(Node::File(entry)) => {
+            let Some(file) = entry.file() else { return Ok(0) };
+            let layout = Layout::of(file);
+            let objects: Vec<(String, u64)> =
+                file.targets.iter().enumerate().map(|(position, at)| (target(at), layout.object_length(position))).collect();
+            let keepers: Vec<String> = file.keepers.iter().map(target).collect();
+            if as_json {
+                let objects: Vec<_> = objects.iter().map(|(target, bytes)| json!({ "target": target, "bytes": bytes })).collect();
+                report::json(
+                    &json!({ "directory": false, "size": file.size, "stripe": file.stripe, "objects": objects, "keepers": keepers }),
+                )?;
+            } else {
+                let rows: Vec<Vec<String>> = objects.iter().map(|(target, bytes)| vec![target.clone(), report::size(*bytes)]).collect();
+                report::line(mend_report::table(&["target", "bytes"], &rows).trim_end());
+                report::line(&format!("stripes of {}; entry and checksums on {}", report::size(file.stripe), keepers.join(", ")));
+            }
+            Ok(0)
+        }
+    }
+}

@@ -1,4 +1,4 @@
-/* Requests for a checkpoint: a signal, a file, the time. A thread looks at file and clock, and removes old checkpoints; it makes no MPI call. What reaches one rank alone, as a
+/* Requests for a checkpoint: a signal, a file, the time; for a move: a file. A thread looks at file and clock, and removes old checkpoints; it makes no MPI call. What reaches one rank alone, as a
  * signal or mend_app_request(), it passes on to all by touching the file. */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,22 +22,22 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static bool running;
 static double due;
-static char watched[TEXT];
+static char watched[TEXT], watched_moves[TEXT];
 static struct sigaction before;
 static int signal_number;
 
 static void raised(int number) {
     (void)number;
-    atomic_store_explicit(&request_raised, 1, memory_order_relaxed);
+    atomic_fetch_or_explicit(&request_raised, REQUEST_CHECKPOINT, memory_order_relaxed);
     atomic_store_explicit(&from_here, 1, memory_order_relaxed);
 }
 
-void request_raise(void) {
-    atomic_store_explicit(&request_raised, 1, memory_order_relaxed);
+void request_raise(int what) {
+    atomic_fetch_or_explicit(&request_raised, what, memory_order_relaxed);
 }
 
-void request_clear(void) {
-    atomic_store_explicit(&request_raised, 0, memory_order_relaxed);
+void request_clear(int what) {
+    atomic_fetch_and_explicit(&request_raised, ~what, memory_order_relaxed);
 }
 
 EXPORT void mend_app_request(void) {
@@ -63,9 +63,9 @@ static void retain(void) {
 }
 
 /* The file's time in seconds, or 0: there is none. */
-static double touched(void) {
+static double touched(const char *path) {
     struct stat status;
-    if (stat(watched, &status) != 0)
+    if (stat(path, &status) != 0)
         return 0;
     return (double)status.st_mtim.tv_sec + 1e-9 * (double)status.st_mtim.tv_nsec;
 }
@@ -79,7 +79,7 @@ static void touch(void) {
 }
 
 static void *watch(void *data) {
-    double known = *(double *)data, answered = 0;
+    double known = *(double *)data, answered = 0, known_move = ((double *)data)[1];
     pthread_mutex_lock(&lock);
     while (!atomic_load(&ending)) {
         struct timespec until;
@@ -93,18 +93,25 @@ static void *watch(void *data) {
         pthread_cond_timedwait(&changed, &lock, &until);
         if (due > 0 && seconds_now() >= due) {
             due = 0;
-            request_raise();
+            request_raise(REQUEST_CHECKPOINT);
         }
         pthread_mutex_unlock(&lock);
         retain();
-        double time = touched();
+        double time = touched(watched), move = touched(watched_moves);
+        if (move != known_move && move != 0) {
+            request_raise(REQUEST_MOVE);
+            /* It goes when all have agreed: then this is no new request. */
+            if (touched(watched_moves) == 0)
+                request_clear(REQUEST_MOVE);
+        }
+        known_move = move;
         if (atomic_exchange(&from_here, 0)) {
             touch();
-            answered = known = touched();
+            answered = known = touched(watched);
         } else if (time != known) {
             if (time > answered + SAME_REQUEST_SECONDS) {
                 answered = time;
-                request_raise();
+                request_raise(REQUEST_CHECKPOINT);
             }
             known = time;
         }
@@ -115,7 +122,7 @@ static void *watch(void *data) {
 }
 
 int requests_start(const struct settings *s, char error[TEXT]) {
-    static double at_start;
+    static double at_start[2];
     if (s->watch[0])
         snprintf(watched, sizeof watched, "%s", s->watch);
     else
@@ -136,12 +143,14 @@ int requests_start(const struct settings *s, char error[TEXT]) {
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&changed, &clock);
     pthread_condattr_destroy(&clock);
-    at_start = touched();
+    plan_path(watched_moves);
+    at_start[0] = touched(watched);
+    at_start[1] = touched(watched_moves);
     atomic_store(&ending, 0);
     sigset_t every, mask;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &mask);
-    int done = pthread_create(&thread, NULL, watch, &at_start);
+    int done = pthread_create(&thread, NULL, watch, at_start);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     if (done != 0) {
         snprintf(error, TEXT, "a thread can't be started: %s", strerror(done));
@@ -164,5 +173,5 @@ void requests_stop(void) {
     pthread_join(thread, NULL);
     running = false;
     retain();
-    request_clear();
+    request_clear(REQUEST_CHECKPOINT | REQUEST_MOVE);
 }

@@ -42,6 +42,8 @@ static bool same_distribution(const struct variable *v, const struct block *b) {
 static int read_own(const struct variable *v, const struct block *b, uint64_t number, char error[TEXT]) {
     bool pointers = v->type == MEND_APP_POINTER;
     void *into = pointers ? (void *)v->pending : v->address;
+    if (app.arriving && app.saved.own_path[0] == 0)
+        return b->alias < 0 ? arrival_read(number, 0, b->elements, v->type, into, error) : arrival_read((uint64_t)b->alias, b->offset, b->elements, v->type, into, error);
     if (b->alias < 0)
         return block_read(app.saved.own_path, b, number, v->type, into, app.saved.verify_values, error);
     const struct block *owner = &app.saved.own->blocks[b->alias];
@@ -205,6 +207,10 @@ int restore_check_complete(void) {
 
 EXPORT int mend_app_restarting(void) {
     return app.restarting;
+}
+
+EXPORT int mend_app_arriving(void) {
+    return app.arriving;
 }
 
 EXPORT int mend_app_saved_shape(const char *name, uint64_t *extents) {

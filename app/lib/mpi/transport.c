@@ -30,23 +30,36 @@ static int send_message(void *state, int to, const void *bytes, size_t length) {
     return 0;
 }
 
+static int listen_to(struct state *s, int source, size_t length) {
+    int done = PMPI_Irecv(s->buffers + (size_t)source * length, (int)length, MPI_BYTE, source, MESSAGE_TAG, s->comm, &s->receiving[source]);
+    return done == MPI_SUCCESS ? 0 : -1;
+}
+
 static int receive_message(void *state, void *bytes, size_t length) {
     struct state *s = state;
+    int rank, size, done = 0, source;
     if (s->sending)
         reap(s);
-    if (s->receiving == MPI_REQUEST_NULL) {
-        if (!s->buffer && !(s->buffer = malloc(length)))
+    if (!s->receiving) {
+        PMPI_Comm_rank(s->comm, &rank);
+        PMPI_Comm_size(s->comm, &size);
+        s->sources = rank == 0 ? size : 1;
+        s->receiving = malloc((size_t)s->sources * sizeof *s->receiving);
+        s->buffers = malloc((size_t)s->sources * length);
+        if (!s->receiving || !s->buffers)
             return -1;
-        if (PMPI_Irecv(s->buffer, (int)length, MPI_BYTE, MPI_ANY_SOURCE, MESSAGE_TAG, s->comm, &s->receiving) != MPI_SUCCESS)
-            return -1;
+        for (int i = 0; i < s->sources; i++) {
+            s->receiving[i] = MPI_REQUEST_NULL;
+            if (i != rank && listen_to(s, i, length) != 0)
+                return -1;
+        }
     }
-    int done = 0;
-    if (PMPI_Test(&s->receiving, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+    if (PMPI_Testany(s->sources, s->receiving, &source, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
         return -1;
-    if (!done)
+    if (!done || source == MPI_UNDEFINED)
         return 0;
-    memcpy(bytes, s->buffer, length);
-    return 1;
+    memcpy(bytes, s->buffers + (size_t)source * length, length);
+    return listen_to(s, source, length) == 0 ? 1 : -1;
 }
 
 static int broadcast(void *state, void *bytes, size_t length) {
@@ -73,7 +86,6 @@ static void end(void *state) {
     PMPI_Comm_free(&s->comm);
     PMPI_Comm_free(&world);
     wake(s);
-    free(s->buffer);
     free(s);
 }
 
@@ -87,7 +99,6 @@ int mend_app_init_mpi(MPI_Comm comm, const char *program, const char *configurat
                                     .hindrance = hindrance, .spawn = spawn, .transfer = transfer, .done = transfer_done, .settle = settle, .depart = depart};
     if (!s)
         return MEND_APP_SYSTEM;
-    s->receiving = MPI_REQUEST_NULL;
     s->comm = s->between = s->merged = s->fresh = s->before = MPI_COMM_NULL;
     if (getenv("MEND_APP_ARRIVES")) {
         /* Processes that this one starts don't. */

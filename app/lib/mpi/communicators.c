@@ -173,7 +173,7 @@ static void settle_communicators(int moved) {
         struct logged *l = &comm_log[i];
         MPI_Comm *gone = moved ? &l->made : &l->fresh;
         if (*gone != MPI_COMM_NULL)
-            PMPI_Comm_disconnect(gone);
+            PMPI_Comm_free(gone);
         if (!moved)
             continue;
         l->made = l->fresh;

@@ -103,10 +103,11 @@ static int spawn(void *state, const mend_app_move *move, char *error, size_t roo
         char text[MPI_MAX_ERROR_STRING] = "";
         int length = 0;
         PMPI_Error_string(done, text, &length);
-        for (char *c = text; *c; c++)
-            if (*c == '\n')
-                *c = ' ';
-        snprintf(error, room, "MPI can't start new processes here: %.600s", text);
+        /* Of MPICH's stack the innermost line. */
+        while (length > 0 && text[length - 1] == '\n')
+            text[--length] = 0;
+        const char *last = strrchr(text, '\n');
+        snprintf(error, room, "MPI can't start new processes here: %.600s", last ? last + 1 : text);
         return -1;
     }
     PMPI_Intercomm_merge(s->between, 0, &s->merged);
@@ -212,9 +213,9 @@ static void end_messages(struct state *s) {
     s->sources = 0;
 }
 
-static void take_leave(MPI_Comm *comm) {
+static void free_one(MPI_Comm *comm) {
     if (*comm != MPI_COMM_NULL)
-        PMPI_Comm_disconnect(comm);
+        PMPI_Comm_free(comm);
 }
 
 static int settle(void *state, int moved) {
@@ -247,10 +248,11 @@ static int settle(void *state, int moved) {
         if (!is_arriving && s->peer < 0)
             s->merged = MPI_COMM_NULL;
     } else {
-        take_leave(&s->fresh);
-        take_leave(&fresh_world);
-        take_leave(&s->merged);
-        take_leave(&s->between);
+        free_one(&s->fresh);
+        free_one(&fresh_world);
+        free_one(&s->merged);
+        /* Then they aren't connected any more, and the new process may end. */
+        PMPI_Comm_disconnect(&s->between);
     }
     is_arriving = 0;
     if (s->before == s->merged)

@@ -55,10 +55,18 @@ static hid_t in_memory(struct image *image, size_t increment) {
     return access;
 }
 
+/* HDF5 takes files of one name for the same file, also in memory. */
+static const char *unique_name(void) {
+    static char name[48];
+    static unsigned long count;
+    snprintf(name, sizeof name, "in-memory-%lu", ++count);
+    return name;
+}
+
 hid_t image_create(struct image *image, size_t expected) {
     *image = (struct image){0};
     hid_t access = in_memory(image, expected);
-    hid_t file = H5Fcreate("fragment", H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    hid_t file = H5Fcreate(unique_name(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
     H5Pclose(access);
     return file;
 }
@@ -76,7 +84,7 @@ int image_close(struct image *image, hid_t file) {
 hid_t image_open(struct image *image) {
     hid_t access = in_memory(image, 1 << 16), file = H5I_INVALID_HID;
     if (H5Pset_file_image(access, image->bytes, image->length) >= 0)
-        file = H5Fopen("fragment", H5F_ACC_RDONLY, access);
+        file = H5Fopen(unique_name(), H5F_ACC_RDONLY, access);
     H5Pclose(access);
     return file;
 }
@@ -227,7 +235,7 @@ int fragment_read(struct fragment *f, uint64_t block, uint64_t first, uint64_t c
         snprintf(error, TEXT, "a fragment can't be read: %.800s", why);
     }
     hdf5_unlock();
-    return good ? 0 : MEND_APP_DAMAGED;
+    return good ? 0 : MEND_APP_SYSTEM;
 }
 
 void fragment_free(struct fragment *f) {

@@ -286,6 +286,8 @@ int move_ranks(double negotiation);
 bool arrival_start(void);
 /* Elements of a block of the table, from fragments. */
 int arrival_read(uint64_t block, uint64_t first, uint64_t count, int type, void *into, char error[TEXT]);
+/* A variable was read, where data come from disk. */
+void arrival_has_read(double seconds);
 /* All is there; returns when the move counts. */
 void arrival_complete(void);
 void arrival_failed(void) __attribute__((noreturn));

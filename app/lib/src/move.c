@@ -354,7 +354,7 @@ static bool all_can(bool mine) {
 static double most(double mine) {
     int64_t value = -(int64_t)(mine * 1e6);
     app.transport.least(app.transport.state, &value);
-    return -1e-6 * (double)value;
+    return 1e-6 * (double)-value;
 }
 
 static void tell_stages(double negotiation, double since) {
@@ -426,7 +426,10 @@ int move_ranks(double negotiation) {
     bool good = all_can(done == 0);
     if (good) {
         done = spawn(error);
-        good = all_can(done == 0);
+        /* The same for all: rank 0 says it. */
+        if (done && app.transport.rank != 0)
+            done = 0, good = false;
+        good = all_can(done == 0 && good);
         if (good) {
             done = moves ? serve(&source, error) : 0;
             good = all_can(done == 0);

@@ -93,8 +93,11 @@ int restore_variable(struct variable *v) {
     }
     if (v->type == MEND_APP_POINTER)
         v->pending = must_alloc(v->elements * 16);
+    double since = seconds_now();
     int done = v->elements ? read_own(v, b, (uint64_t)(b - t->blocks), error) : 0;
-    if (done == MEND_APP_DAMAGED) {
+    if (app.arriving)
+        arrival_has_read(seconds_now() - since);
+    if (done == MEND_APP_DAMAGED && !app.arriving) {
         set_aside(t->checkpoint);
         return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " is set aside: start the program again, and an older one is used", v->name, where, error, t->checkpoint);
     }

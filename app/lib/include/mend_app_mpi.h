@@ -27,6 +27,11 @@ int mend_app_comm_dup(const char *name, MPI_Comm comm, MPI_Comm *made);
 int mend_app_comm_split(const char *name, MPI_Comm comm, int color, int key, MPI_Comm *made);
 int mend_app_cart_create(const char *name, MPI_Comm comm, int dimensions, const int *extents, const int *periods, MPI_Comm *made);
 int mend_app_comm_free(MPI_Comm *made);
+/* The same for Fortran handles. */
+int mend_app_comm_dup_f(const char *name, MPI_Fint comm, MPI_Fint *made);
+int mend_app_comm_split_f(const char *name, MPI_Fint comm, int color, int key, MPI_Fint *made);
+int mend_app_cart_create_f(const char *name, MPI_Fint comm, int dimensions, const int *extents, const int *periods, MPI_Fint *made);
+int mend_app_comm_free_f(MPI_Fint *made);
 
 #ifdef __cplusplus
 }

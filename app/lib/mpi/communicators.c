@@ -15,7 +15,8 @@ struct recipe {
 struct logged {
     struct recipe recipe;
     MPI_Comm made, fresh;
-    MPI_Comm *where; /* the program's */
+    void *where;     /* the program's: an MPI_Comm, or a Fortran handle */
+    int fortran;
     int asked;       /* in a process that arrives: the program has it */
 };
 static struct logged *comm_log;
@@ -79,7 +80,14 @@ static void drop_older(struct recipe *r) {
     r->parent -= r->parent > old;
 }
 
-static int make_logged(struct recipe *r, const char *name, MPI_Comm comm, MPI_Comm *made) {
+static void give(const struct logged *l, MPI_Comm handle) {
+    if (l->where && l->fortran)
+        *(MPI_Fint *)l->where = MPI_Comm_c2f(handle);
+    else if (l->where)
+        *(MPI_Comm *)l->where = handle;
+}
+
+static int make_logged(struct recipe *r, const char *name, MPI_Comm comm, void *made, int fortran) {
     if (world == MPI_COMM_NULL && !is_arriving)
         return refuse(name, "mend_app_init_mpi comes first");
     if (!name || !*name || strlen(name) >= COMM_NAME)
@@ -101,7 +109,8 @@ static int make_logged(struct recipe *r, const char *name, MPI_Comm comm, MPI_Co
             return refuse(name, "it was made in another way before the rank moved");
         l->asked = 1;
         l->where = made;
-        *made = l->fresh;
+        l->fortran = fortran;
+        give(l, l->fresh);
         return MEND_APP_OK;
     }
     if (r->parent == -2)
@@ -113,21 +122,22 @@ static int make_logged(struct recipe *r, const char *name, MPI_Comm comm, MPI_Co
     if (!l || make(r, comm, &l->made) != MPI_SUCCESS)
         return MEND_APP_SYSTEM;
     l->where = made;
-    *made = l->made;
+    l->fortran = fortran;
+    give(l, l->made);
     return MEND_APP_OK;
 }
 
-int mend_app_comm_dup(const char *name, MPI_Comm comm, MPI_Comm *made) {
+static int dup_logged(const char *name, MPI_Comm comm, void *made, int fortran) {
     struct recipe r = {.kind = COMM_DUP};
-    return make_logged(&r, name, comm, made);
+    return make_logged(&r, name, comm, made, fortran);
 }
 
-int mend_app_comm_split(const char *name, MPI_Comm comm, int color, int key, MPI_Comm *made) {
+static int split_logged(const char *name, MPI_Comm comm, int color, int key, void *made, int fortran) {
     struct recipe r = {.kind = COMM_SPLIT, .color = color, .key = key};
-    return make_logged(&r, name, comm, made);
+    return make_logged(&r, name, comm, made, fortran);
 }
 
-int mend_app_cart_create(const char *name, MPI_Comm comm, int dimensions, const int *extents, const int *periods, MPI_Comm *made) {
+static int cart_logged(const char *name, MPI_Comm comm, int dimensions, const int *extents, const int *periods, void *made, int fortran) {
     struct recipe r = {.kind = COMM_CART, .dimensions = dimensions};
     if (dimensions < 1 || dimensions > COMM_DIMENSIONS)
         return refuse(name, "1 to 8 dimensions");
@@ -135,10 +145,10 @@ int mend_app_cart_create(const char *name, MPI_Comm comm, int dimensions, const 
         r.extents[d] = extents[d];
         r.periods[d] = periods[d] != 0;
     }
-    return make_logged(&r, name, comm, made);
+    return make_logged(&r, name, comm, made, fortran);
 }
 
-int mend_app_comm_free(MPI_Comm *made) {
+static int free_logged(void *made) {
     for (int i = 0; i < comm_count; i++) {
         struct logged *l = &comm_log[i];
         if (l->where != made)
@@ -146,14 +156,46 @@ int mend_app_comm_free(MPI_Comm *made) {
         if (is_arriving && !l->recipe.freed)
             return refuse(l->recipe.name, "it wasn't freed before the rank moved");
         l->recipe.freed = 1;
+        give(l, MPI_COMM_NULL);
         l->where = NULL;
-        *made = MPI_COMM_NULL;
         /* With the other ranks, when the move is settled. */
         if (is_arriving || l->made == MPI_COMM_NULL)
             return MEND_APP_OK;
         return PMPI_Comm_free(&l->made) == MPI_SUCCESS ? MEND_APP_OK : MEND_APP_SYSTEM;
     }
     return refuse("", "mend_app_comm_free: this isn't one that the library made");
+}
+
+int mend_app_comm_dup(const char *name, MPI_Comm comm, MPI_Comm *made) {
+    return dup_logged(name, comm, made, 0);
+}
+
+int mend_app_comm_split(const char *name, MPI_Comm comm, int color, int key, MPI_Comm *made) {
+    return split_logged(name, comm, color, key, made, 0);
+}
+
+int mend_app_cart_create(const char *name, MPI_Comm comm, int dimensions, const int *extents, const int *periods, MPI_Comm *made) {
+    return cart_logged(name, comm, dimensions, extents, periods, made, 0);
+}
+
+int mend_app_comm_free(MPI_Comm *made) {
+    return free_logged(made);
+}
+
+int mend_app_comm_dup_f(const char *name, MPI_Fint comm, MPI_Fint *made) {
+    return dup_logged(name, MPI_Comm_f2c(comm), made, 1);
+}
+
+int mend_app_comm_split_f(const char *name, MPI_Fint comm, int color, int key, MPI_Fint *made) {
+    return split_logged(name, MPI_Comm_f2c(comm), color, key, made, 1);
+}
+
+int mend_app_cart_create_f(const char *name, MPI_Fint comm, int dimensions, const int *extents, const int *periods, MPI_Fint *made) {
+    return cart_logged(name, MPI_Comm_f2c(comm), dimensions, extents, periods, made, 1);
+}
+
+int mend_app_comm_free_f(MPI_Fint *made) {
+    return free_logged(made);
 }
 
 /* By all ranks of the new world, in each rank's own order, which has led to no deadlock before. */
@@ -180,8 +222,7 @@ static void settle_communicators(int moved) {
         l->fresh = MPI_COMM_NULL;
         if (l->recipe.freed && l->made != MPI_COMM_NULL)
             PMPI_Comm_free(&l->made);
-        if (l->where)
-            *l->where = l->made;
+        give(l, l->made);
     }
 }
 

@@ -179,8 +179,10 @@ bool arrival_start(void) {
     app.number_offset = hello.number_offset;
     app.newest = hello.newest;
     app.restarting = true;
-    if (requests_start(&app.settings, error) != 0)
+    if (requests_start(&app.settings, hello.looked_at, error) != 0)
         return fail(MEND_APP_SYSTEM, "%s", error), false;
+    /* What the old process had seen and not done yet. */
+    request_raise((int)hello.requested & REQUEST_CHECKPOINT);
     safe_point_start(hello.attempt);
     requests_restart_clock();
     if (strcmp(app.settings.move_through, "memory") == 0 && receive_all() != 0)

@@ -200,7 +200,9 @@ uint64_t store_ended(const char *directory);
 int sync_directory(const char *path);
 
 /* ---- requests ---- */
-int requests_start(const struct settings *s, char error[TEXT]);
+/* `looked_at`: the time of the file when it was last looked at, in another process; below 0: it asks for nothing yet. */
+int requests_start(const struct settings *s, double looked_at, char error[TEXT]);
+double requests_known(void);
 void requests_stop(void);
 /* Set by a signal handler or the watching thread. */
 extern _Atomic int request_raised;
@@ -273,6 +275,8 @@ struct move_message {
     uint64_t length; /* HELLO: of the outline, 0: it is on disk; FRAGMENT: of the image */
     uint64_t call, newest;
     int64_t number_offset;
+    double looked_at; /* HELLO: what is known of requests */
+    uint64_t requested;
     double seconds[STAGES];
 };
 enum { SLOT_SENT, SLOT_HEARD, SLOT_FRAGMENT, SLOT_OUTLINE };

@@ -263,7 +263,8 @@ static int answer(struct source *s, struct cursor from, char error[TEXT]) {
 /* Until the new process has all, or says that it can't. */
 static int serve(struct source *s, char error[TEXT]) {
     static struct move_message heard;
-    struct move_message hello = {.kind = MOVE_HELLO, .attempt = app.rank.attempt, .call = app.call, .newest = app.newest, .number_offset = app.number_offset};
+    struct move_message hello = {.kind = MOVE_HELLO, .attempt = app.rank.attempt, .call = app.call, .newest = app.newest, .number_offset = app.number_offset,
+                                 .looked_at = requests_known(), .requested = (uint64_t)atomic_load(&request_raised)};
     struct image outline = {0};
     bool disk = strcmp(app.settings.move_through, "disk") == 0;
     sending = 0;

@@ -16,6 +16,7 @@
 
 _Atomic int request_raised;
 static _Atomic int from_here, ending;
+static _Atomic double known; /* the watched file's time when it was last looked at */
 static _Atomic uint64_t retained;
 static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -79,7 +80,7 @@ static void touch(void) {
 }
 
 static void *watch(void *data) {
-    double known = *(double *)data, answered = 0, known_move = ((double *)data)[1];
+    double answered = 0, known_move = *(double *)data;
     pthread_mutex_lock(&lock);
     while (!atomic_load(&ending)) {
         struct timespec until;
@@ -107,13 +108,14 @@ static void *watch(void *data) {
         known_move = move;
         if (atomic_exchange(&from_here, 0)) {
             touch();
-            answered = known = touched(watched);
-        } else if (time != known) {
+            answered = touched(watched);
+            atomic_store(&known, answered);
+        } else if (time != atomic_load(&known)) {
             if (time > answered + SAME_REQUEST_SECONDS) {
                 answered = time;
                 request_raise(REQUEST_CHECKPOINT);
             }
-            known = time;
+            atomic_store(&known, time);
         }
         pthread_mutex_lock(&lock);
     }
@@ -121,8 +123,12 @@ static void *watch(void *data) {
     return NULL;
 }
 
-int requests_start(const struct settings *s, char error[TEXT]) {
-    static double at_start[2];
+double requests_known(void) {
+    return atomic_load(&known);
+}
+
+int requests_start(const struct settings *s, double looked_at, char error[TEXT]) {
+    static double move_at_start;
     if (s->watch[0])
         snprintf(watched, sizeof watched, "%s", s->watch);
     else
@@ -144,13 +150,13 @@ int requests_start(const struct settings *s, char error[TEXT]) {
     pthread_cond_init(&changed, &clock);
     pthread_condattr_destroy(&clock);
     plan_path(watched_moves);
-    at_start[0] = touched(watched);
-    at_start[1] = touched(watched_moves);
+    atomic_store(&known, looked_at < 0 ? touched(watched) : looked_at);
+    move_at_start = touched(watched_moves);
     atomic_store(&ending, 0);
     sigset_t every, mask;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &mask);
-    int done = pthread_create(&thread, NULL, watch, at_start);
+    int done = pthread_create(&thread, NULL, watch, &move_at_start);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     if (done != 0) {
         snprintf(error, TEXT, "a thread can't be started: %s", strerror(done));

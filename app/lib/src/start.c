@@ -215,7 +215,7 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     else if (done == 0)
         done = MEND_APP_REFUSED;
     char error[TEXT];
-    if (done == 0 && (done = requests_start(&app.settings, error)) != 0)
+    if (done == 0 && (done = requests_start(&app.settings, -1, error)) != 0)
         fail(done, "%s", error);
     if (!all_say(done == 0)) {
         requests_stop();

@@ -42,9 +42,8 @@ static int ask(struct cursor from) {
 static int start_to_receive(void) {
     if (next.image.bytes)
         return 0;
-    if (heard(&coming, MOVE_FRAGMENT) != 0 || !(next.image.bytes = malloc(coming.length ? coming.length : 1)))
+    if (heard(&coming, MOVE_FRAGMENT) != 0 || !image_alloc(&next.image, coming.length))
         return MEND_APP_SYSTEM;
-    next.image.length = coming.length;
     next.from = coming.from;
     next.to = coming.to;
     return app.transport.transfer(app.transport.state, SLOT_FRAGMENT, 0, 1, next.image.bytes, next.image.length) < 0 ? MEND_APP_SYSTEM : 0;
@@ -152,8 +151,8 @@ static bool load_table(void) {
         move_disk_path(app.saved.own_path, app.transport.rank);
         app.saved.own = rank_file_load(app.saved.own_path, error);
     } else {
-        struct image outline = {.bytes = malloc(hello.length), .length = hello.length};
-        if (outline.bytes && app.transport.transfer(app.transport.state, SLOT_OUTLINE, 0, 1, outline.bytes, outline.length) >= 0 && move_wait(SLOT_OUTLINE) == 0)
+        struct image outline;
+        if (image_alloc(&outline, hello.length) && app.transport.transfer(app.transport.state, SLOT_OUTLINE, 0, 1, outline.bytes, outline.length) >= 0 && move_wait(SLOT_OUTLINE) == 0)
             app.saved.own = rank_file_load_outline(&outline, error);
         image_free(&outline);
     }

@@ -5,12 +5,28 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "internal.h"
 
 enum { PIECE_BYTES = 1 << 20, OVERHEAD = 1 << 12, HEADER = 1 << 10 };
 
 /* ---- files in memory ---- */
+
+static void *grow(struct image *image, size_t size) {
+    size_t room = size ? size : 1;
+    void *made = image->bytes ? mremap(image->bytes, image->room, room, MREMAP_MAYMOVE) : mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED)
+        return NULL;
+    image->bytes = made;
+    image->room = room;
+    return made;
+}
+
+void *image_alloc(struct image *image, size_t length) {
+    *image = (struct image){.length = length};
+    return grow(image, length);
+}
 
 static void *give(size_t size, H5FD_file_image_op_t op, void *data) {
     (void)size, (void)op;
@@ -23,12 +39,8 @@ static void *same(void *to, const void *from, size_t size, H5FD_file_image_op_t 
 }
 
 static void *resize(void *at, size_t size, H5FD_file_image_op_t op, void *data) {
-    struct image *image = data;
-    (void)op;
-    void *made = realloc(at, size);
-    if (made)
-        image->bytes = made;
-    return made;
+    (void)at, (void)op;
+    return grow(data, size);
 }
 
 static herr_t keep(void *at, H5FD_file_image_op_t op, void *data) {
@@ -90,7 +102,8 @@ hid_t image_open(struct image *image) {
 }
 
 void image_free(struct image *image) {
-    free(image->bytes);
+    if (image->bytes)
+        munmap(image->bytes, image->room);
     *image = (struct image){0};
 }
 

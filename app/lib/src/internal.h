@@ -241,8 +241,10 @@ void plan_path(char into[TEXT]);
 /* A file of HDF5 in memory, without copies of it in HDF5. */
 struct image {
     void *bytes;
-    size_t length;
+    size_t length, room;
 };
+/* Pages of its own, which go back to the system at once when it is freed. NULL: there is no memory. */
+void *image_alloc(struct image *image, size_t length);
 hid_t image_create(struct image *image, size_t expected);
 /* Closes it; image->length is then what is used of it. */
 int image_close(struct image *image, hid_t file);

@@ -136,13 +136,12 @@ class Memory(Moving):
                 if "VmHWM" in memory:
                     first.extend([] if pid in first else [pid])
                     seen.setdefault(pid, memory)
-                    # Before the move both arrays are there.
                     seen[pid] = memory if len(first) < 3 else seen[pid]
                     last[pid] = memory
             time.sleep(0.02)
         output, _ = process.communicate()
         self.assertIn("moved: rank 1;", self.same((process.returncode, output), 2, **size))
-        data = 2 * 8 * size["cells"] // 2 >> 10
+        data = 8 * size["cells"] // 2 >> 10
         old = [pid for pid in first[:2] if last[pid]["VmRSS"] < data]
         self.assertEqual(len(old), 1, last)
         (old,), new = old, first[2]

@@ -108,6 +108,16 @@ MAKES_REQUEST(Iallgather, (const void *s, int n, MPI_Datatype t, void *r, int m,
 MAKES_REQUEST(Ialltoall, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, c, request))
 MAKES_REQUEST(Igather, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, root, c, request))
 MAKES_REQUEST(Iscatter, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, root, c, request))
+MAKES_REQUEST(Iallgatherv, (const void *s, int n, MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, d, u, c, request))
+MAKES_REQUEST(Ialltoallv,
+              (const void *s, const int n[], const int e[], MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, MPI_Comm c, MPI_Request *request),
+              (s, n, e, t, r, m, d, u, c, request))
+MAKES_REQUEST(Igatherv, (const void *s, int n, MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request),
+              (s, n, t, r, m, d, u, root, c, request))
+MAKES_REQUEST(Iscatterv, (const void *s, const int n[], const int d[], MPI_Datatype t, void *r, int m, MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request),
+              (s, n, d, t, r, m, u, root, c, request))
+MAKES_REQUEST(Ireduce_scatter_block, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
+MAKES_REQUEST(Iscan, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
 
 /* What was complete is MPI_REQUEST_NULL afterwards. */
 static int completes_one(MPI_Request *request, uint64_t before, int done) {

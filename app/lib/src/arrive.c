@@ -51,8 +51,11 @@ static int start_to_receive(void) {
 
 /* Called now and then while the fragment before is read. */
 static void between(void) {
-    if (asked && app.transport.done(app.transport.state, SLOT_HEARD) > 0)
+    int done = 0;
+    if (asked && !next.image.bytes && app.transport.done(app.transport.state, SLOT_HEARD) > 0)
         start_to_receive();
+    for (int i = 0; next.image.bytes && done == 0 && i < LOOKS_BETWEEN; i++)
+        done = app.transport.done(app.transport.state, SLOT_FRAGMENT);
 }
 
 /* Waits for what was asked for. */
@@ -178,6 +181,7 @@ bool arrival_start(void) {
     app.number_offset = hello.number_offset;
     app.newest = hello.newest;
     app.restarting = true;
+    requests_move_taken(hello.taken);
     if (requests_start(&app.settings, hello.looked_at, error) != 0)
         return fail(MEND_APP_SYSTEM, "%s", error), false;
     /* What the old process had seen and not done yet. */

@@ -9,7 +9,7 @@
 
 #include "internal.h"
 
-enum { PIECE_BYTES = 1 << 20, OVERHEAD = 1 << 12, HEADER = 1 << 10 };
+enum { PIECE_BYTES = 1 << 17, OVERHEAD = 1 << 12, HEADER = 1 << 10 };
 
 /* ---- files in memory ---- */
 

@@ -203,6 +203,10 @@ int sync_directory(const char *path);
 /* `looked_at`: the time of the file when it was last looked at, in another process; below 0: it asks for nothing yet. */
 int requests_start(const struct settings *s, double looked_at, char error[TEXT]);
 double requests_known(void);
+/* The time of the file that asks for a move; which one was taken; that what it asked for is over. */
+double requests_move_time(void);
+void requests_move_taken(double time);
+void requests_move_over(void);
 void requests_stop(void);
 /* Set by a signal handler or the watching thread. */
 extern _Atomic int request_raised;
@@ -277,10 +281,11 @@ struct move_message {
     uint64_t length; /* HELLO: of the outline, 0: it is on disk; FRAGMENT: of the image */
     uint64_t call, newest;
     int64_t number_offset;
-    double looked_at; /* HELLO: what is known of requests */
+    double looked_at, taken; /* HELLO: what is known of requests */
     uint64_t requested;
     double seconds[STAGES];
 };
+enum { LOOKS_BETWEEN = 8 };
 enum { SLOT_SENT, SLOT_HEARD, SLOT_FRAGMENT, SLOT_OUTLINE };
 int move_tell(const struct move_message *m);
 int move_listen(struct move_message *m);

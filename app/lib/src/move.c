@@ -28,13 +28,16 @@
 #include "internal.h"
 
 static struct plan plan;
-static double stage[STAGES], spawned, sending; /* sending: since when, or 0 */
+static double stage[STAGES], spawned, sending, taken; /* sending: since when, or 0; taken: the time of the file that asked */
 
 /* ---- messages between old and new process ---- */
 
 /* Messages move on only when MPI is called: now and then while a fragment is written. */
 static void move_on(void) {
-    int done = app.transport.done(app.transport.state, SLOT_FRAGMENT);
+    int done = 0;
+    /* An MPI library may pass on a few packets at a call. */
+    for (int i = 0; sending > 0 && done == 0 && i < LOOKS_BETWEEN; i++)
+        done = app.transport.done(app.transport.state, SLOT_FRAGMENT);
     if (sending > 0 && done > 0) {
         stage[STAGE_SEND] += seconds_now() - sending;
         sending = 0;
@@ -264,7 +267,7 @@ static int answer(struct source *s, struct cursor from, char error[TEXT]) {
 static int serve(struct source *s, char error[TEXT]) {
     static struct move_message heard;
     struct move_message hello = {.kind = MOVE_HELLO, .attempt = app.rank.attempt, .call = app.call, .newest = app.newest, .number_offset = app.number_offset,
-                                 .looked_at = requests_known(), .requested = (uint64_t)atomic_load(&request_raised)};
+                                 .looked_at = requests_known(), .taken = taken, .requested = (uint64_t)atomic_load(&request_raised)};
     struct image outline = {0};
     bool disk = strcmp(app.settings.move_through, "disk") == 0;
     sending = 0;
@@ -392,9 +395,11 @@ static int spawn(char error[TEXT]) {
 static int agree_on_plan(char error[TEXT]) {
     struct {
         int64_t result;
+        double time;
         char text[TEXT];
     } proposal = {0};
     if (app.transport.rank == 0) {
+        proposal.time = requests_move_time();
         int done = plan_take(proposal.text, error);
         if (done == 0)
             done = plan_parse(&plan, proposal.text, app.transport.size, error);
@@ -404,6 +409,8 @@ static int agree_on_plan(char error[TEXT]) {
     }
     if (app.transport.broadcast(app.transport.state, &proposal, sizeof proposal) != 0)
         return MEND_APP_SYSTEM;
+    taken = proposal.time;
+    requests_move_taken(taken);
     if (proposal.result == 0 && app.transport.rank != 0)
         return plan_parse(&plan, proposal.text, app.transport.size, error);
     return (int)proposal.result;

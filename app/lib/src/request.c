@@ -16,7 +16,8 @@
 
 _Atomic int request_raised;
 static _Atomic int from_here, ending;
-static _Atomic double known; /* the watched file's time when it was last looked at */
+static _Atomic double known;      /* the watched file's time when it was last looked at */
+static _Atomic double taken_move; /* the time of the file that asked for the newest move: no new request, however long it is seen */
 static _Atomic uint64_t retained;
 static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -99,12 +100,8 @@ static void *watch(void *data) {
         pthread_mutex_unlock(&lock);
         retain();
         double time = touched(watched), move = touched(watched_moves);
-        if (move != known_move && move != 0) {
+        if (move != known_move && move != 0 && move != atomic_load(&taken_move))
             request_raise(REQUEST_MOVE);
-            /* It goes when all have agreed: then this is no new request. */
-            if (touched(watched_moves) == 0)
-                request_clear(REQUEST_MOVE);
-        }
         known_move = move;
         if (atomic_exchange(&from_here, 0)) {
             touch();
@@ -121,6 +118,21 @@ static void *watch(void *data) {
     }
     pthread_mutex_unlock(&lock);
     return NULL;
+}
+
+double requests_move_time(void) {
+    return touched(watched_moves);
+}
+
+void requests_move_taken(double time) {
+    atomic_store(&taken_move, time);
+}
+
+void requests_move_over(void) {
+    request_clear(REQUEST_MOVE);
+    double time = touched(watched_moves);
+    if (time != 0 && time != atomic_load(&taken_move))
+        request_raise(REQUEST_MOVE);
 }
 
 double requests_known(void) {
@@ -151,7 +163,8 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     pthread_condattr_destroy(&clock);
     plan_path(watched_moves);
     atomic_store(&known, looked_at < 0 ? touched(watched) : looked_at);
-    move_at_start = touched(watched_moves);
+    /* A new process knows which one was taken. */
+    move_at_start = looked_at < 0 ? touched(watched_moves) : 0;
     atomic_store(&ending, 0);
     sigset_t every, mask;
     sigfillset(&every);

@@ -265,8 +265,12 @@ static int move(void) {
         if (app.move_decided == 0)
             pause_between_looks(&looks);
     }
-    int done = app.move_decided > 0 ? move_ranks(seconds_now() - app.joined_at) : MEND_APP_OK;
-    forget_move();
+    if (app.move_decided < 0) {
+        forget_move();
+        return MEND_APP_OK;
+    }
+    int done = move_ranks(seconds_now() - app.joined_at);
+    requests_move_over();
     return done;
 }
 

@@ -17,6 +17,7 @@ the settings, too (mend-app.conf). Everything is used from the main thread. Erro
 
 import contextlib
 import ctypes
+import traceback
 
 import numpy
 
@@ -117,6 +118,9 @@ class Session:
         if kind is None:
             self.close()
         else:
+            if self.arriving:
+                # This process ends here, since its rank stays where it was.
+                traceback.print_exception(kind, error, trace)
             # The other ranks may never come to the end.
             _library.call("mend_app_abandon")
             self._kept.clear()

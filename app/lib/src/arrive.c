@@ -89,10 +89,11 @@ static struct fragment *find(struct cursor at, int *done) {
         if (*done == 0)
             *done = receive_next();
         if (*done == 0 && holds(&next, at)) {
-            fragment_free(&current);
+            /* First of all, so that it is sent meanwhile; its memory is taken when it comes. */
+            struct fragment before = current;
             current = next;
-            next = (struct fragment){0};
             *done = ask(current.to);
+            fragment_free(&before);
             return *done ? NULL : &current;
         }
         fragment_free(&next);

@@ -9,7 +9,7 @@
 
 #include "internal.h"
 
-enum { PIECE_BYTES = 1 << 17, OVERHEAD = 1 << 12, HEADER = 1 << 10 };
+enum { PIECE_BYTES = 1 << 17, OVERHEAD = 1 << 12, HEADER = 1 << 10, MOST_INCREMENT = 1 << 19 };
 
 /* ---- files in memory ---- */
 
@@ -77,7 +77,8 @@ static const char *unique_name(void) {
 
 hid_t image_create(struct image *image, size_t expected) {
     *image = (struct image){0};
-    hid_t access = in_memory(image, expected);
+    /* HDF5 clears each increment at once: in small ones, so that messages need not wait for it. */
+    hid_t access = in_memory(image, expected < MOST_INCREMENT ? expected : MOST_INCREMENT);
     hid_t file = H5Fcreate(unique_name(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
     H5Pclose(access);
     return file;

@@ -26,6 +26,7 @@ struct state {
     /* A move that isn't settled: all old and new processes, and the other process of a rank that moves. */
     MPI_Comm between, merged, fresh;
     int peer;
+    int processes; /* of the job, those that sleep, too */
     struct slot slots[SLOTS];
     /* The process in whose place this one came, which sleeps; -1: none. */
     MPI_Comm before;
@@ -61,6 +62,19 @@ static int make_worlds(struct state *s, int place) {
     return PMPI_Comm_split(s->merged, color, place, &fresh_world) == MPI_SUCCESS && PMPI_Comm_split(s->merged, color, place, &s->fresh) == MPI_SUCCESS ? 0 : -1;
 }
 
+/* Open MPI waits for ever where it has no slot left for a process. */
+static int has_slots(const struct state *s, int more) {
+#ifdef OPEN_MPI
+    const char *given = getenv("OMPI_MCA_rmaps_base_oversubscribe"), *policy = getenv("OMPI_MCA_rmaps_base_mapping_policy");
+    int *universe = NULL, found = 0;
+    PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_UNIVERSE_SIZE, &universe, &found);
+    if (found && s->processes + more > *universe && !(given && *given == '1') && !(policy && strstr(policy, "OVERSUBSCRIBE")))
+        return 0;
+#endif
+    (void)s, (void)more;
+    return 1;
+}
+
 static int start_processes(struct state *s, const mend_app_move *move) {
     int count = move->count, done;
     char **commands = calloc((size_t)count, sizeof *commands);
@@ -91,12 +105,16 @@ static int start_processes(struct state *s, const mend_app_move *move) {
 
 static int spawn(void *state, const mend_app_move *move, char *error, size_t room) {
     struct state *s = state;
-    int rank, size, mine = -1, numbers[2];
+    int rank, size, mine = -1, numbers[3];
     PMPI_Comm_rank(s->comm, &rank);
     PMPI_Comm_size(s->comm, &size);
     for (int i = 0; i < move->count; i++)
         if (move->ranks[i] == rank)
             mine = i;
+    if (!has_slots(s, move->count)) {
+        snprintf(error, room, "Open MPI has no slots left for new processes: start the job with more (--host node1:4,node2:4), or with --oversubscribe");
+        return -1;
+    }
     PMPI_Comm_set_errhandler(s->comm, MPI_ERRORS_RETURN);
     int done = start_processes(s, move);
     if (done != MPI_SUCCESS) {
@@ -113,7 +131,8 @@ static int spawn(void *state, const mend_app_move *move, char *error, size_t roo
     PMPI_Intercomm_merge(s->between, 0, &s->merged);
     numbers[0] = size;
     numbers[1] = move->count;
-    PMPI_Bcast(numbers, 2, MPI_INT, 0, s->merged);
+    numbers[2] = s->processes += move->count;
+    PMPI_Bcast(numbers, 3, MPI_INT, 0, s->merged);
     PMPI_Bcast((void *)move->ranks, move->count, MPI_INT, 0, s->merged);
     s->peer = mine < 0 ? -1 : size + mine;
     if (mine >= 0) {
@@ -134,12 +153,13 @@ static int spawn(void *state, const mend_app_move *move, char *error, size_t roo
 
 /* The same in a new process: its parents are the old ones. */
 static int arrive(struct state *s, int *rank, int *size) {
-    int numbers[2], place, count = 0;
+    int numbers[3], place, count = 0;
     PMPI_Comm_get_parent(&s->between);
     if (s->between == MPI_COMM_NULL)
         return -1;
     PMPI_Intercomm_merge(s->between, 1, &s->merged);
-    PMPI_Bcast(numbers, 2, MPI_INT, 0, s->merged);
+    PMPI_Bcast(numbers, 3, MPI_INT, 0, s->merged);
+    s->processes = numbers[2];
     int *ranks = calloc((size_t)numbers[1], sizeof *ranks);
     if (!ranks)
         return -1;

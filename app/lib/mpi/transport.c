@@ -115,6 +115,7 @@ int mend_app_init_mpi(MPI_Comm comm, const char *program, const char *configurat
         }
         PMPI_Comm_rank(s->comm, &transport.rank);
         PMPI_Comm_size(s->comm, &transport.size);
+        PMPI_Comm_size(MPI_COMM_WORLD, &s->processes);
     }
     int done = mend_app_init_transport(&transport, program, configuration);
     if (done < 0)

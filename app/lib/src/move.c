@@ -122,7 +122,7 @@ static void quoted(FILE *file, const char *text) {
 
 /* How this process was started, for the one that takes its place: process managers pass on no environment, and not every argument. */
 static int write_script(char error[TEXT]) {
-    static const char *const passed[] = {"MEND_APP_", "PATH=", "LD_LIBRARY_PATH=", "PYTHONPATH="};
+    static const char *const passed[] = {"MEND_APP_", "PATH=", "LD_LIBRARY_PATH=", "PYTHONPATH=", "FI_", "I_MPI_FABRICS=", "I_MPI_ROOT=", "MPIR_CVAR_", "OMP_", "UCX_"};
     char path[TEXT], word[8 * TEXT];
     script_path(path, app.transport.rank);
     FILE *file = fopen(path, "we"), *arguments = fopen("/proc/self/cmdline", "re");

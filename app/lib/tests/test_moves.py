@@ -140,7 +140,7 @@ class Moved(Moving):
 
 class Memory(Moving):
     def test_two_parts_beside_the_data_and_little_in_the_old_process(self):
-        chunk, slack, size = 4 << 20, 6 << 10, {"cells": 16000000, "steps": 40}
+        chunk, slack, size = 16 << 20, 8 << 10, {"cells": 16000000, "steps": 40}
         process = start(2, [program("moves"), "16000000", "40", "-p", "100000", "-m", "8", "1", ""], self.directory, watch_seconds=0.05, restart="none", move_chunk=chunk)
         first, seen, last, until = [], {}, {}, time.monotonic() + PATIENCE
         while process.poll() is None and time.monotonic() < until:
@@ -161,9 +161,10 @@ class Memory(Moving):
         old = [pid for pid in first[:2] if last[pid]["VmRSS"] < data]
         self.assertEqual(len(old), 1, last)
         (old,), new = old, first[2]
-        two = 2 * chunk >> 10
-        self.assertLess(last[old]["VmHWM"], seen[old]["VmHWM"] + two + slack, (seen, last))
-        self.assertLess(last[new]["VmHWM"], last[new]["VmRSS"] + two + slack, (seen, last))
+        # A third part would be more than what MPI and HDF5 take meanwhile.
+        most = seen[old]["VmHWM"] + (2 * chunk >> 10) + slack
+        self.assertLess(last[old]["VmHWM"], most, (seen, last))
+        self.assertLess(last[new]["VmHWM"], most, (seen, last))
         # MPI's own is in it.
         self.assertLess(last[old]["RssAnon"], 16 << 10, last)
 

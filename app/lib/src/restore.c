@@ -67,6 +67,8 @@ int restore_variable(struct variable *v) {
     char where[TEXT];
     snprintf(where, sizeof where, "%s%.300s", *context ? " in context " : "", context);
     free(context);
+    if (!b && app.arriving)
+        return fail_restore(MEND_APP_REFUSED, "the old process has no variable `%s`%s: the program must register the same in both", v->name, where);
     if (!b)
         return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " has no variable `%s`%s: the program has changed; set restart = none to start anew", t->checkpoint, v->name, where);
     if (!element_kinds_agree(b->type, v->type))
@@ -195,6 +197,8 @@ int restore_check_complete(void) {
         if ((!v || !v->restored) && length < TEXT - 250)
             length += (size_t)snprintf(missing + length, TEXT - length, "%s`%s`", length ? ", " : "", t->blocks[i].name);
     }
+    if (length && app.arriving)
+        return fail_restore(MEND_APP_REFUSED, "the old process also holds %s: the program hasn't registered that before its safe point", missing);
     if (length)
         return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " also holds %s: the program hasn't registered that before its safe point", t->checkpoint, missing);
     for (size_t i = 0; i < t->files_count; i++) {

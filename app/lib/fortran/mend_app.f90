@@ -9,7 +9,8 @@ module mend_app
   implicit none
   private
 
-  integer, parameter, public :: mend_app_ok = 0, mend_app_restored = 1, mend_app_skip = 2, mend_app_taken = 3
+  integer, parameter, public :: mend_app_ok = 0, mend_app_restored = 1, mend_app_skip = 2, mend_app_taken = 3, &
+    mend_app_moved = 4
   integer, parameter, public :: mend_app_private = 0, mend_app_replicated = 1
 
   !> One dimension of an array over the ranks: see mend_app.h.
@@ -23,7 +24,50 @@ module mend_app
   public :: mend_app_enter, mend_app_leave, mend_app_forget, mend_app_request, mend_app_register, mend_app_array
   public :: mend_app_whole, mend_app_block, mend_app_cyclic, mend_app_list, mend_app_error, mend_app_saved_shape
 
+  public :: mend_app_world, mend_app_arriving, mend_app_migrate, mend_app_departing
+  public :: mend_app_comm_dup, mend_app_comm_split, mend_app_cart_create, mend_app_comm_free
+
   interface
+    !> The ranks' communicator: asked for anew after mend_app_moved.
+    integer(c_int) function mend_app_world() bind(c, name='mend_app_world_f')
+      import
+    end function
+    integer(c_int) function c_arriving() bind(c, name='mend_app_arriving')
+      import
+    end function
+    integer(c_int) function c_migrate(ranks, hosts) bind(c, name='mend_app_migrate')
+      import
+      character(kind=c_char), intent(in) :: ranks(*), hosts(*)
+    end function
+    !> Has a subroutine (bind(c), with one argument type(c_ptr), value) called in the old process of a rank that has moved.
+    subroutine mend_app_departing(release, data) bind(c, name='mend_app_departing')
+      import
+      type(c_funptr), value :: release
+      type(c_ptr), value :: data
+    end subroutine
+    integer(c_int) function c_comm_dup(name, comm, made) bind(c, name='mend_app_comm_dup_f')
+      import
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: comm
+      type(c_ptr), value :: made
+    end function
+    integer(c_int) function c_comm_split(name, comm, color, key, made) bind(c, name='mend_app_comm_split_f')
+      import
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: comm, color, key
+      type(c_ptr), value :: made
+    end function
+    integer(c_int) function c_cart_create(name, comm, dimensions, extents, periods, made) bind(c, name='mend_app_cart_create_f')
+      import
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: comm, dimensions
+      integer(c_int), intent(in) :: extents(*), periods(*)
+      type(c_ptr), value :: made
+    end function
+    integer(c_int) function c_comm_free(made) bind(c, name='mend_app_comm_free_f')
+      import
+      type(c_ptr), value :: made
+    end function
     integer(c_int) function c_init(comm, program, configuration) bind(c, name='mend_app_init_mpi_f')
       import
       integer(c_int), value :: comm
@@ -161,6 +205,59 @@ contains
   logical function mend_app_restarting()
     mend_app_restarting = c_restarting() /= 0
   end function
+
+  !> In the new process of a rank that moves, until its state is there: nothing may be sent to or awaited from the other ranks meanwhile.
+  logical function mend_app_arriving()
+    mend_app_arriving = c_arriving() /= 0
+  end function
+
+  !> Asks for a move of ranks ('1,4-6' or 'all') to hosts (names, separated by commas); one rank calls it.
+  subroutine mend_app_migrate(ranks, hosts, status)
+    character(*), intent(in) :: ranks
+    character(*), intent(in), optional :: hosts
+    integer, intent(out), optional :: status
+    if (present(hosts)) then
+      call tell(c_migrate(terminated(ranks), terminated(hosts)), status)
+    else
+      call tell(c_migrate(terminated(ranks), terminated('')), status)
+    end if
+  end subroutine
+
+  !> A duplicate of mend_app_world() or of what was made here: `made`, which has the attribute target, gets its new handle when ranks move.
+  subroutine mend_app_comm_dup(name, comm, made, status)
+    character(*), intent(in) :: name
+    integer, intent(in) :: comm
+    integer, intent(inout), target :: made
+    integer, intent(out), optional :: status
+    call tell(c_comm_dup(terminated(name), int(comm, c_int), c_loc(made)), status)
+  end subroutine
+
+  !> As mpi_comm_split.
+  subroutine mend_app_comm_split(name, comm, color, key, made, status)
+    character(*), intent(in) :: name
+    integer, intent(in) :: comm, color, key
+    integer, intent(inout), target :: made
+    integer, intent(out), optional :: status
+    call tell(c_comm_split(terminated(name), int(comm, c_int), int(color, c_int), int(key, c_int), c_loc(made)), status)
+  end subroutine
+
+  !> As mpi_cart_create, without reordering.
+  subroutine mend_app_cart_create(name, comm, extents, periods, made, status)
+    character(*), intent(in) :: name
+    integer, intent(in) :: comm, extents(:)
+    logical, intent(in) :: periods(:)
+    integer, intent(inout), target :: made
+    integer, intent(out), optional :: status
+    call tell(c_cart_create(terminated(name), int(comm, c_int), size(extents, kind=c_int), int(extents, c_int), &
+      merge(1_c_int, 0_c_int, periods), c_loc(made)), status)
+  end subroutine
+
+  !> Ends one of these, by all ranks that have it.
+  subroutine mend_app_comm_free(made, status)
+    integer, intent(inout), target :: made
+    integer, intent(out), optional :: status
+    call tell(c_comm_free(c_loc(made)), status)
+  end subroutine
 
   !> mend_app_skip: the saved run had done with this part.
   integer function mend_app_enter(name)

@@ -26,6 +26,7 @@ enum {
     MEND_APP_RESTORED = 1, /* the variable, or at a safe point all of the state, has been restored */
     MEND_APP_SKIP = 2,     /* mend_app_enter: the saved run had left this context; its work need not be done again */
     MEND_APP_TAKEN = 3,    /* a checkpoint was taken at this call; written behind, it may still fail */
+    MEND_APP_MOVED = 4,    /* other ranks have moved at this call: communicators have new handles (mend_app_mpi.h) */
     MEND_APP_INVALID = -1, /* an argument or a setting makes no sense */
     MEND_APP_REFUSED = -2, /* this state can't be saved, or not be restored here */
     MEND_APP_SYSTEM = -3,  /* the system, MPI or HDF5 reports an error */
@@ -92,6 +93,9 @@ void mend_app_abandon(void);
 
 /* 1 from the start until a saved state is restored, else 0. */
 int mend_app_restarting(void);
+/* 1 in the new process of a rank that moves, from the start until its state is there (mend_app_restarting() is 1, too). The other ranks wait at their safe point
+ * meanwhile: nothing may be sent to or awaited from them. */
+int mend_app_arriving(void);
 /* Shape of a variable of the current context in the checkpoint that is being restored, of this rank: for programs that allocate by it. Returns the
  * number of dimensions, or MEND_APP_REFUSED where there is none, without a message. `extents` has room for MEND_APP_DIMENSIONS. */
 int mend_app_saved_shape(const char *name, uint64_t *extents);
@@ -123,6 +127,12 @@ int mend_app_checkpoint_now(void);
 void mend_app_prepare(void (*prepare)(void *), void *data);
 /* Asks for a checkpoint, as a signal does. */
 void mend_app_request(void);
+/* Asks for a move of ranks to other hosts; one rank calls it. The others compute on, and all settle on one call of mend_app_checkpoint(), where ranks move and
+ * which returns MEND_APP_MOVED, or say why not. `ranks`: "1,4-6" or "all". `hosts`: names, separated by commas, dealt to the ranks in turn; NULL or "":
+ * where MPI starts processes. MEND_APP_INVALID: the text makes no sense; MEND_APP_REFUSED: these ranks can't move. */
+int mend_app_migrate(const char *ranks, const char *hosts);
+/* Has `release` called in the old process of a rank that has moved, to free what isn't registered: such a process sleeps to the job's end. NULL ends that. */
+void mend_app_departing(void (*release)(void *), void *data);
 /* Number of the newest checkpoint that counts, or 0. */
 uint64_t mend_app_newest(void);
 
@@ -130,6 +140,14 @@ uint64_t mend_app_newest(void);
 const char *mend_app_error(void);
 /* Every setting, as a configuration file that holds the defaults. */
 const char *mend_app_settings(void);
+
+/* What a transport has to carry out of a move. */
+typedef struct mend_app_move {
+    int count;
+    const int *ranks;           /* that move, ascending */
+    const char *const *hosts;   /* of each; "": where MPI starts it */
+    const char *const *scripts; /* of each; /bin/sh starts its new process by it */
+} mend_app_move;
 
 /* How ranks reach each other; mend_app_mpi.c and the Python package fill it in. Called by the program's thread only. */
 typedef struct mend_app_transport {
@@ -146,6 +164,21 @@ typedef struct mend_app_transport {
     void (*end)(void *state);
     /* Ends the job. */
     void (*stop)(void *state, int code);
+
+    /* The rest is for moves; without `spawn` there are none. */
+    int arriving; /* 1: this process takes the place of rank `rank`, which moves */
+    /* Why this rank can't take part in a move now, or NULL. */
+    const char *(*hindrance)(void *state);
+    /* All ranks together: starts the new processes and makes their communicators, beside the old ones. 0, or below: `error` tells. */
+    int (*spawn)(void *state, const mend_app_move *move, char *error, size_t room);
+    /* Between the old and the new process of a rank: starts to send or to receive, a message or a fragment, in one of four slots. */
+    int (*transfer)(void *state, int slot, int sends, int fragment, void *bytes, size_t length);
+    /* 1: what the slot has is done; 0: not yet; below: failed. Moves all slots on. */
+    int (*done)(void *state, int slot);
+    /* The new communicators take the place of the old ones (1), or are dropped (0). */
+    int (*settle)(void *state, int moved);
+    /* This process isn't a rank any more: with `sleeps` at the job's end, else at once, it ends. Doesn't return. */
+    void (*depart)(void *state, int sleeps);
 } mend_app_transport;
 int mend_app_init_transport(const mend_app_transport *transport, const char *program, const char *configuration);
 

@@ -91,6 +91,11 @@ inline bool checkpoint() {
     return check(mend_app_checkpoint()) == MEND_APP_RESTORED;
 }
 
+// Asks for a move of ranks ("1,4-6" or "all") to hosts: see mend_app_migrate(). checkpoint() moves them; afterwards mend_app_world() is another one.
+inline void migrate(const char *ranks, const char *hosts = "") {
+    check(mend_app_migrate(ranks, hosts));
+}
+
 // A part of the program, from here to the end of the block. If skip() is true, the saved run had done with it.
 class Context {
 public:

@@ -21,16 +21,17 @@ void agree_rank_start(struct agree_rank *a, uint32_t rank) {
 static void next_attempt(struct agree_rank *a) {
     a->attempt++;
     a->state = AGREE_IDLE;
-    a->all_joined = a->scheduled = a->reported = 0;
+    a->all_joined = a->scheduled = a->reported = a->purpose = 0;
     a->call = a->frontier = 0;
     memset(&a->outcome, 0, sizeof a->outcome);
 }
 
-enum agree_answer agree_call(struct agree_rank *a, uint64_t call, uint64_t where, bool requested, bool scheduled, struct agree_out *out) {
+enum agree_answer agree_call(struct agree_rank *a, uint64_t call, uint64_t where, bool requested, enum agree_purpose purpose, bool scheduled, struct agree_out *out) {
     if (scheduled && a->state != AGREE_TAKING) {
         /* Every rank is here at this call: what was being agreed upon is settled by it. */
         a->state = AGREE_TAKING;
         a->scheduled = 1;
+        a->purpose = AGREE_CHECKPOINT;
         a->call = call;
         return AGREE_TAKE_NOW;
     }
@@ -38,7 +39,9 @@ enum agree_answer agree_call(struct agree_rank *a, uint64_t call, uint64_t where
     case AGREE_IDLE:
         if (requested) {
             a->state = AGREE_JOINED;
-            put(out, AGREE_ROOT, of_rank(a, AGREE_JOIN, call));
+            struct agree_message join = of_rank(a, AGREE_JOIN, call);
+            join.purpose = purpose;
+            put(out, AGREE_ROOT, join);
         }
         return AGREE_GO;
     case AGREE_JOINED:
@@ -79,6 +82,7 @@ enum agree_answer agree_hear(struct agree_rank *a, const struct agree_message *m
         if (a->state != AGREE_HOLDING || m->call != a->call)
             return as_before;
         a->state = AGREE_TAKING;
+        a->purpose = m->purpose;
         return AGREE_TAKE_NOW;
     case AGREE_CANCEL:
         if (a->state == AGREE_TAKING && a->scheduled && m->call != a->call) {
@@ -147,7 +151,7 @@ static struct agree_message of_root(const struct agree_root *r, enum agree_kind 
 
 static void new_attempt(struct agree_root *r) {
     r->attempt++;
-    r->scheduled = r->announced = 0;
+    r->scheduled = r->announced = r->purpose = 0;
     r->frontier = r->taking = 0;
     for (uint32_t i = 0; i < r->size; i++) {
         uint8_t finished = r->members[i].finished;
@@ -178,7 +182,9 @@ static void choose(struct agree_root *r, struct agree_out *out) {
             return;
         }
     r->taking = call;
-    put(out, AGREE_ALL, of_root(r, AGREE_TAKE, call));
+    struct agree_message take = of_root(r, AGREE_TAKE, call);
+    take.purpose = r->purpose;
+    put(out, AGREE_ALL, take);
 }
 
 static void left(struct agree_root *r, uint64_t call, struct agree_out *out) {
@@ -199,6 +205,7 @@ static bool reported(struct agree_root *r, const struct agree_message *m, struct
     if (r->taking == 0) {
         r->taking = m->call;
         r->scheduled = 1;
+        r->purpose = AGREE_CHECKPOINT;
     }
     struct agree_member *member = &r->members[m->rank];
     member->reported = 1;
@@ -257,6 +264,8 @@ bool agree_root_hear(struct agree_root *r, const struct agree_message *m, struct
     switch (m->kind) {
     case AGREE_JOIN:
         r->members[m->rank].joined = 1;
+        if (m->purpose == AGREE_MOVE && r->taking == 0)
+            r->purpose = AGREE_MOVE;
         for (uint32_t i = 0; i < r->size; i++)
             if (r->members[i].finished && r->taking == 0) {
                 cancel(r, AGREE_ENDED, i, out);

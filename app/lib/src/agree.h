@@ -26,6 +26,9 @@
  * others take the checkpoint. They may, but it doesn't count, since this rank's OUTCOME is missing.
  *
  * Scheduled checkpoints (every N calls, or where the program says so) need no choice: each rank enters with OUTCOME.
+ *
+ * A move of ranks (move.c) is agreed upon in the same way. JOIN tells what is asked for, TAKE what is done; where both are asked for the move is first.
+ * OUTCOME tells that the rank can move or stay, DONE that the move begins. Nobody leaves the call before DONE or CANCEL.
  */
 #ifndef MEND_APP_AGREE_H
 #define MEND_APP_AGREE_H
@@ -51,7 +54,11 @@ struct agree_message {
     uint64_t digest[2]; /* OUTCOME: hash of the rank's file table; HOLD: none */
     uint32_t scheduled; /* OUTCOME: no agreement went before */
     uint32_t needs;     /* OUTCOME: how many numbers back the oldest checkpoint is that the rank's file links to */
+    uint32_t purpose;   /* JOIN, TAKE: agree_purpose */
+    uint32_t unused;
 };
+
+enum agree_purpose { AGREE_CHECKPOINT, AGREE_MOVE };
 
 #define AGREE_ROOT (-1)
 #define AGREE_ALL (-2)
@@ -73,6 +80,8 @@ struct agree_rank {
     uint32_t all_joined;  /* FRONTIER was heard in this attempt */
     uint32_t scheduled;   /* TAKING without agreement */
     uint32_t reported;    /* OUTCOME was sent */
+    uint32_t purpose;     /* TAKING: agree_purpose */
+    uint32_t unused;
     uint64_t call;        /* HOLDING, TAKING: at which call */
     uint64_t frontier;    /* furthest call that somebody has left, as far as known; 0: none */
     struct agree_message outcome;
@@ -82,8 +91,8 @@ struct agree_rank {
 enum agree_answer { AGREE_GO, AGREE_HOLD_ON, AGREE_TAKE_NOW, AGREE_WAS_DONE, AGREE_WAS_CANCELLED, AGREE_ALL_FINISHED };
 
 void agree_rank_start(struct agree_rank *a, uint32_t rank);
-/* The rank arrives at its call number `call` (from 1 up). GO, HOLD_ON or TAKE_NOW. `scheduled`: only when no checkpoint is being taken. */
-enum agree_answer agree_call(struct agree_rank *a, uint64_t call, uint64_t where, bool requested, bool scheduled, struct agree_out *out);
+/* The rank arrives at its call number `call` (from 1 up). GO, HOLD_ON or TAKE_NOW. `purpose`: what was requested. `scheduled`: only when no checkpoint is being taken. */
+enum agree_answer agree_call(struct agree_rank *a, uint64_t call, uint64_t where, bool requested, enum agree_purpose purpose, bool scheduled, struct agree_out *out);
 /* A message from the root. HOLD_ON: goes on holding. */
 enum agree_answer agree_hear(struct agree_rank *a, const struct agree_message *m, struct agree_out *out);
 /* Its patience has ended, while JOINED or HOLDING: it goes on. */
@@ -103,6 +112,8 @@ struct agree_root {
     uint32_t size, attempt;
     uint32_t scheduled;
     uint32_t announced; /* FRONTIER was sent in this attempt */
+    uint32_t purpose;   /* what JOINs asked for */
+    uint32_t unused;
     uint64_t frontier;
     uint64_t taking; /* call of the checkpoint that is being taken, or 0 */
     struct agree_member members[];

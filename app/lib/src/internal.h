@@ -11,6 +11,10 @@
  *   elements.c    types, and conversions that must be exact
  *   store.c       directories of checkpoints: manifests, publication, retention
  *   safe_point.c  checkpoints at safe points; drives agree.c
+ *   move.c        a move of ranks: the old processes' side
+ *   arrive.c      the new processes' side
+ *   fragment.c    parts of a rank's state as HDF5 files in memory
+ *   plan.c        which ranks move where; requests for it
  *   behind.c      the thread that writes
  *   request.c     requests by signal, file, time
  *   start.c       start, choice of the checkpoint to restore, end
@@ -38,9 +42,9 @@
 
 /* ---- settings ---- */
 struct settings {
-    char directory[TEXT], watch[TEXT], restart[64], signal[16], compress[16], on_error[16], verify[16];
+    char directory[TEXT], watch[TEXT], move[TEXT], move_through[16], move_split[16], restart[64], signal[16], compress[16], on_error[16], verify[16];
     double interval, watch_seconds, join_seconds, hold_seconds;
-    uint64_t calls, keep, full_every;
+    uint64_t calls, keep, full_every, move_chunk;
     bool incremental, behind, shuffle, quiet;
 };
 int settings_read(struct settings *s, const char *configuration);
@@ -111,6 +115,10 @@ void hdf5_message(char into[TEXT]);
 /* Writes and makes durable. Thread-safe; errors as text. */
 int rank_file_write(struct table *t, const char *path, const struct settings *s, uint64_t *bytes, char error[TEXT]);
 struct table *rank_file_load(const char *path, char error[TEXT]);
+/* All but the data, as a file in memory. */
+struct image;
+int rank_file_outline(struct table *t, struct image *into, char error[TEXT]);
+struct table *rank_file_load_outline(struct image *image, char error[TEXT]);
 /* Reads each byte of each block and compares hashes. */
 int rank_file_verify(const struct table *t, const char *path, char error[TEXT]);
 /* All elements of one block, converted to this machine's `type`. `verify`: compares the bytes of the file with the block's hash. */
@@ -192,12 +200,19 @@ uint64_t store_ended(const char *directory);
 int sync_directory(const char *path);
 
 /* ---- requests ---- */
-int requests_start(const struct settings *s, char error[TEXT]);
+/* `looked_at`: the time of the file when it was last looked at, in another process; below 0: it asks for nothing yet. */
+int requests_start(const struct settings *s, double looked_at, char error[TEXT]);
+double requests_known(void);
+/* The time of the file that asks for a move; which one was taken; that what it asked for is over. */
+double requests_move_time(void);
+void requests_move_taken(double time);
+void requests_move_over(void);
 void requests_stop(void);
 /* Set by a signal handler or the watching thread. */
 extern _Atomic int request_raised;
-void request_raise(void);
-void request_clear(void);
+enum { REQUEST_CHECKPOINT = 1, REQUEST_MOVE = 2 };
+void request_raise(int what);
+void request_clear(int what);
 /* A checkpoint counts now: the next is due an interval later. */
 void requests_restart_clock(void);
 void requests_retain(uint64_t newest);
@@ -212,6 +227,81 @@ struct writing {
 };
 int writing_start(struct writing *w, bool behind);
 void writing_stop(void);
+
+/* ---- moves ---- */
+enum { MOST_MOVES = 4096 };
+struct plan {
+    int count, ranks[MOST_MOVES];
+    char text[TEXT]; /* hosts[i] point into it */
+    const char *hosts[MOST_MOVES];
+};
+/* The text of a file that asks for a move, for so many ranks. */
+int plan_parse(struct plan *p, const char *text, int size, char error[TEXT]);
+/* What the file says now; it is removed. */
+int plan_take(char text[TEXT], char error[TEXT]);
+int plan_check_hosts(const struct plan *p, char error[TEXT]);
+void plan_path(char into[TEXT]);
+
+/* A file of HDF5 in memory, without copies of it in HDF5. */
+struct image {
+    void *bytes;
+    size_t length, room;
+};
+/* Pages of its own, which go back to the system at once when it is freed. NULL: there is no memory. */
+void *image_alloc(struct image *image, size_t length);
+hid_t image_create(struct image *image, size_t expected);
+/* Closes it; image->length is then what is used of it. */
+int image_close(struct image *image, hid_t file);
+hid_t image_open(struct image *image);
+void image_free(struct image *image);
+
+/* Where in the data of a table: blocks that have none are passed over. */
+struct cursor {
+    uint64_t block, element;
+};
+struct cursor cursor_settled(const struct table *t, struct cursor at);
+bool cursor_less(struct cursor a, struct cursor b);
+struct fragment {
+    struct image image;
+    struct cursor from, to;
+    hid_t file; /* open to be read, or 0 */
+};
+/* The data from f->from on, as much as a fragment holds; sets f->to. `between` is called every now and then. */
+int fragment_write(const struct table *t, struct fragment *f, const struct settings *s, void (*between)(void), char error[TEXT]);
+/* `count` elements of a block from `first` on, which lie in it. */
+int fragment_read(struct fragment *f, uint64_t block, uint64_t first, uint64_t count, int type, void *into, void (*between)(void), char error[TEXT]);
+void fragment_free(struct fragment *f);
+
+/* What old and new process tell each other. */
+enum move_kind { MOVE_HELLO = 1, MOVE_ASK, MOVE_FRAGMENT, MOVE_ARRIVED, MOVE_FAILED, MOVE_COMMIT, MOVE_DROP };
+enum { STAGE_WRITE, STAGE_SEND, STAGE_WAIT, STAGE_READ, STAGE_RESTART, STAGES };
+struct move_message {
+    uint32_t kind, attempt;
+    struct cursor from, to;
+    uint64_t length; /* HELLO: of the outline, 0: it is on disk; FRAGMENT: of the image */
+    uint64_t call, newest;
+    int64_t number_offset;
+    double looked_at, taken; /* HELLO: what is known of requests */
+    uint64_t requested;
+    double seconds[STAGES];
+};
+enum { LOOKS_BETWEEN = 8 };
+enum { SLOT_SENT, SLOT_HEARD, SLOT_FRAGMENT, SLOT_OUTLINE };
+int move_tell(const struct move_message *m);
+int move_listen(struct move_message *m);
+int move_wait(int slot);
+void move_disk_path(char into[TEXT], int rank);
+/* At the call that all ranks have agreed on. */
+int move_ranks(double negotiation);
+
+bool arrival_start(void);
+/* Elements of a block of the table, from fragments. */
+int arrival_read(uint64_t block, uint64_t first, uint64_t count, int type, void *into, char error[TEXT]);
+/* A variable was read, where data come from disk. */
+void arrival_has_read(double seconds);
+/* All is there; returns when the move counts. */
+void arrival_complete(void);
+void arrival_failed(void) __attribute__((noreturn));
 
 /* ---- all of it ---- */
 struct saved_state {
@@ -242,6 +332,11 @@ struct app {
     struct agree_root *root_part;
     bool all_finished;
     double joined_at;
+    bool arriving;
+    char directory_at_start[TEXT];
+    int move_decided; /* 0: not yet, 1: it begins, -1: it doesn't */
+    void (*release)(void *);
+    void *release_data;
     struct writing writing;
     uint64_t taking;
     /* The newest checkpoint that counts, for what is unchanged. */
@@ -261,7 +356,9 @@ void *must_alloc(size_t bytes);
 void *must_grow(void *old, size_t used, size_t bytes);
 char *must_copy(const char *text);
 
-struct table *snapshot_take(bool copy, char error[TEXT]);
+enum snapshot { SNAPSHOT_IN_PLACE, SNAPSHOT_COPY, SNAPSHOT_MOVE };
+/* MOVE: without hashes, and zeros like all else. */
+struct table *snapshot_take(enum snapshot how, char error[TEXT]);
 int restore_variable(struct variable *v);
 int spread_restore(struct variable *v, const struct block *like);
 int restore_pointers(bool all);
@@ -270,7 +367,12 @@ int restore_check_complete(void);
 uint64_t dimension_global(const struct dimension *d, uint64_t index);
 uint64_t where_hash(void);
 int safe_point_end(void);
-void safe_point_start(void);
+void safe_point_start(uint32_t attempt);
+/* Between looks for messages, while nothing else is to be done. */
+void pause_between_looks(unsigned *looks);
+int lock_directory(void);
+void unlock_directory(void);
+int settle_directory(void);
 void saved_clear(void);
 void set_aside(uint64_t checkpoint);
 

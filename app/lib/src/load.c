@@ -215,11 +215,10 @@ static bool read_block(hid_t blocks, struct table *t, size_t number, char error[
     return good;
 }
 
-struct table *rank_file_load(const char *path, char error[TEXT]) {
+/* The table of an open file, which is closed. Under hdf5_lock(). */
+static struct table *load(hid_t file, const char *name, char error[TEXT]) {
     struct table *t = table_new();
     char why[TEXT] = "";
-    hdf5_lock();
-    hid_t file = open_file(path);
     bool good = file >= 0;
     if (!good)
         hdf5_message(why);
@@ -238,12 +237,25 @@ struct table *rank_file_load(const char *path, char error[TEXT]) {
         H5Gclose(blocks);
     if (file >= 0)
         H5Fclose(file);
-    hdf5_unlock();
     if (good)
         return t;
-    snprintf(error, TEXT, "%.500s: %.400s", path, why[0] ? why : "it isn't a rank's file, or damaged");
+    snprintf(error, TEXT, "%.500s: %.400s", name, why[0] ? why : "it isn't a rank's file, or damaged");
     table_free(t);
     return NULL;
+}
+
+struct table *rank_file_load(const char *path, char error[TEXT]) {
+    hdf5_lock();
+    struct table *t = load(open_file(path), path, error);
+    hdf5_unlock();
+    return t;
+}
+
+struct table *rank_file_load_outline(struct image *image, char error[TEXT]) {
+    hdf5_lock();
+    struct table *t = load(image_open(image), "the table of variables", error);
+    hdf5_unlock();
+    return t;
 }
 
 static hid_t open_block(hid_t file, uint64_t number) {

@@ -372,6 +372,35 @@ static bool make_durable(const char *path, uint64_t *bytes) {
     return sync_directory(directory) == 0;
 }
 
+static bool write_all(hid_t file, struct table *t, const struct settings *s, char error[TEXT]) {
+    bool good = true;
+    write_header(file, t, &good);
+    write_files(file, t, &good);
+    hid_t blocks = H5Gcreate2(file, "MemBlocks", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    for (size_t i = 0; i < t->blocks_count && good; i++)
+        good = write_block(blocks, t, i, s, error);
+    H5Gclose(blocks);
+    if (good)
+        write_contexts(file, t, &good);
+    return good;
+}
+
+int rank_file_outline(struct table *t, struct image *into, char error[TEXT]) {
+    error[0] = 0;
+    hdf5_lock();
+    hid_t file = image_create(into, 1 << 16);
+    bool good = file >= 0 && write_all(file, t, &app.settings, error);
+    good = image_close(into, file) == 0 && good;
+    if (!good) {
+        char why[TEXT];
+        hdf5_message(why);
+        snprintf(error, TEXT, "the table of variables can't be written: %.800s", why);
+        image_free(into);
+    }
+    hdf5_unlock();
+    return good ? 0 : MEND_APP_SYSTEM;
+}
+
 int rank_file_write(struct table *t, const char *path, const struct settings *s, uint64_t *bytes, char error[TEXT]) {
     error[0] = 0;
     hdf5_lock();
@@ -382,17 +411,8 @@ int rank_file_write(struct table *t, const char *path, const struct settings *s,
     H5Pset_file_locking(access, false, true);
     hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
     bool good = file >= 0;
-    if (good) {
-        write_header(file, t, &good);
-        write_files(file, t, &good);
-        hid_t blocks = H5Gcreate2(file, "MemBlocks", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-        for (size_t i = 0; i < t->blocks_count && good; i++)
-            good = write_block(blocks, t, i, s, error);
-        H5Gclose(blocks);
-        if (good)
-            write_contexts(file, t, &good);
-        good = good && H5Fflush(file, H5F_SCOPE_LOCAL) >= 0;
-    }
+    if (good)
+        good = write_all(file, t, s, error) && H5Fflush(file, H5F_SCOPE_LOCAL) >= 0;
     if (!good && !error[0]) {
         char why[TEXT];
         hdf5_message(why);

@@ -38,6 +38,8 @@ int fail_restore(int code, const char *format, ...) {
     say(format, arguments, app.error, sizeof app.error);
     va_end(arguments);
     fprintf(stderr, "mend-app: the state can't be restored: %s\n", app.error);
+    if (app.arriving)
+        arrival_failed();
     if (strcmp(app.settings.on_error, "return") == 0)
         return code;
     fflush(NULL);

@@ -1,4 +1,4 @@
-/* Requests for a checkpoint: a signal, a file, the time. A thread looks at file and clock, and removes old checkpoints; it makes no MPI call. What reaches one rank alone, as a
+/* Requests for a checkpoint: a signal, a file, the time; for a move: a file. A thread looks at file and clock, and removes old checkpoints; it makes no MPI call. What reaches one rank alone, as a
  * signal or mend_app_request(), it passes on to all by touching the file. */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,28 +16,30 @@
 
 _Atomic int request_raised;
 static _Atomic int from_here, ending;
+static _Atomic double known;      /* the watched file's time when it was last looked at */
+static _Atomic double taken_move; /* the time of the file that asked for the newest move: no new request, however long it is seen */
 static _Atomic uint64_t retained;
 static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static bool running;
 static double due;
-static char watched[TEXT];
+static char watched[TEXT], watched_moves[TEXT];
 static struct sigaction before;
 static int signal_number;
 
 static void raised(int number) {
     (void)number;
-    atomic_store_explicit(&request_raised, 1, memory_order_relaxed);
+    atomic_fetch_or_explicit(&request_raised, REQUEST_CHECKPOINT, memory_order_relaxed);
     atomic_store_explicit(&from_here, 1, memory_order_relaxed);
 }
 
-void request_raise(void) {
-    atomic_store_explicit(&request_raised, 1, memory_order_relaxed);
+void request_raise(int what) {
+    atomic_fetch_or_explicit(&request_raised, what, memory_order_relaxed);
 }
 
-void request_clear(void) {
-    atomic_store_explicit(&request_raised, 0, memory_order_relaxed);
+void request_clear(int what) {
+    atomic_fetch_and_explicit(&request_raised, ~what, memory_order_relaxed);
 }
 
 EXPORT void mend_app_request(void) {
@@ -63,9 +65,9 @@ static void retain(void) {
 }
 
 /* The file's time in seconds, or 0: there is none. */
-static double touched(void) {
+static double touched(const char *path) {
     struct stat status;
-    if (stat(watched, &status) != 0)
+    if (stat(path, &status) != 0)
         return 0;
     return (double)status.st_mtim.tv_sec + 1e-9 * (double)status.st_mtim.tv_nsec;
 }
@@ -79,7 +81,7 @@ static void touch(void) {
 }
 
 static void *watch(void *data) {
-    double known = *(double *)data, answered = 0;
+    double answered = 0, known_move = *(double *)data;
     pthread_mutex_lock(&lock);
     while (!atomic_load(&ending)) {
         struct timespec until;
@@ -93,20 +95,24 @@ static void *watch(void *data) {
         pthread_cond_timedwait(&changed, &lock, &until);
         if (due > 0 && seconds_now() >= due) {
             due = 0;
-            request_raise();
+            request_raise(REQUEST_CHECKPOINT);
         }
         pthread_mutex_unlock(&lock);
         retain();
-        double time = touched();
+        double time = touched(watched), move = touched(watched_moves);
+        if (move != known_move && move != 0 && move != atomic_load(&taken_move))
+            request_raise(REQUEST_MOVE);
+        known_move = move;
         if (atomic_exchange(&from_here, 0)) {
             touch();
-            answered = known = touched();
-        } else if (time != known) {
+            answered = touched(watched);
+            atomic_store(&known, answered);
+        } else if (time != atomic_load(&known)) {
             if (time > answered + SAME_REQUEST_SECONDS) {
                 answered = time;
-                request_raise();
+                request_raise(REQUEST_CHECKPOINT);
             }
-            known = time;
+            atomic_store(&known, time);
         }
         pthread_mutex_lock(&lock);
     }
@@ -114,8 +120,27 @@ static void *watch(void *data) {
     return NULL;
 }
 
-int requests_start(const struct settings *s, char error[TEXT]) {
-    static double at_start;
+double requests_move_time(void) {
+    return touched(watched_moves);
+}
+
+void requests_move_taken(double time) {
+    atomic_store(&taken_move, time);
+}
+
+void requests_move_over(void) {
+    request_clear(REQUEST_MOVE);
+    double time = touched(watched_moves);
+    if (time != 0 && time != atomic_load(&taken_move))
+        request_raise(REQUEST_MOVE);
+}
+
+double requests_known(void) {
+    return atomic_load(&known);
+}
+
+int requests_start(const struct settings *s, double looked_at, char error[TEXT]) {
+    static double move_at_start;
     if (s->watch[0])
         snprintf(watched, sizeof watched, "%s", s->watch);
     else
@@ -136,12 +161,15 @@ int requests_start(const struct settings *s, char error[TEXT]) {
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&changed, &clock);
     pthread_condattr_destroy(&clock);
-    at_start = touched();
+    plan_path(watched_moves);
+    atomic_store(&known, looked_at < 0 ? touched(watched) : looked_at);
+    /* A new process knows which one was taken. */
+    move_at_start = looked_at < 0 ? touched(watched_moves) : 0;
     atomic_store(&ending, 0);
     sigset_t every, mask;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &mask);
-    int done = pthread_create(&thread, NULL, watch, &at_start);
+    int done = pthread_create(&thread, NULL, watch, &move_at_start);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     if (done != 0) {
         snprintf(error, TEXT, "a thread can't be started: %s", strerror(done));
@@ -164,5 +192,5 @@ void requests_stop(void) {
     pthread_join(thread, NULL);
     running = false;
     retain();
-    request_clear();
+    request_clear(REQUEST_CHECKPOINT | REQUEST_MOVE);
 }

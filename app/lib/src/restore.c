@@ -42,6 +42,8 @@ static bool same_distribution(const struct variable *v, const struct block *b) {
 static int read_own(const struct variable *v, const struct block *b, uint64_t number, char error[TEXT]) {
     bool pointers = v->type == MEND_APP_POINTER;
     void *into = pointers ? (void *)v->pending : v->address;
+    if (app.arriving && app.saved.own_path[0] == 0)
+        return b->alias < 0 ? arrival_read(number, 0, b->elements, v->type, into, error) : arrival_read((uint64_t)b->alias, b->offset, b->elements, v->type, into, error);
     if (b->alias < 0)
         return block_read(app.saved.own_path, b, number, v->type, into, app.saved.verify_values, error);
     const struct block *owner = &app.saved.own->blocks[b->alias];
@@ -65,6 +67,8 @@ int restore_variable(struct variable *v) {
     char where[TEXT];
     snprintf(where, sizeof where, "%s%.300s", *context ? " in context " : "", context);
     free(context);
+    if (!b && app.arriving)
+        return fail_restore(MEND_APP_REFUSED, "the old process has no variable `%s`%s: the program must register the same in both", v->name, where);
     if (!b)
         return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " has no variable `%s`%s: the program has changed; set restart = none to start anew", t->checkpoint, v->name, where);
     if (!element_kinds_agree(b->type, v->type))
@@ -91,8 +95,11 @@ int restore_variable(struct variable *v) {
     }
     if (v->type == MEND_APP_POINTER)
         v->pending = must_alloc(v->elements * 16);
+    double since = seconds_now();
     int done = v->elements ? read_own(v, b, (uint64_t)(b - t->blocks), error) : 0;
-    if (done == MEND_APP_DAMAGED) {
+    if (app.arriving)
+        arrival_has_read(seconds_now() - since);
+    if (done == MEND_APP_DAMAGED && !app.arriving) {
         set_aside(t->checkpoint);
         return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " is set aside: start the program again, and an older one is used", v->name, where, error, t->checkpoint);
     }
@@ -190,6 +197,8 @@ int restore_check_complete(void) {
         if ((!v || !v->restored) && length < TEXT - 250)
             length += (size_t)snprintf(missing + length, TEXT - length, "%s`%s`", length ? ", " : "", t->blocks[i].name);
     }
+    if (length && app.arriving)
+        return fail_restore(MEND_APP_REFUSED, "the old process also holds %s: the program hasn't registered that before its safe point", missing);
     if (length)
         return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " also holds %s: the program hasn't registered that before its safe point", t->checkpoint, missing);
     for (size_t i = 0; i < t->files_count; i++) {
@@ -205,6 +214,10 @@ int restore_check_complete(void) {
 
 EXPORT int mend_app_restarting(void) {
     return app.restarting;
+}
+
+EXPORT int mend_app_arriving(void) {
+    return app.arriving;
 }
 
 EXPORT int mend_app_saved_shape(const char *name, uint64_t *extents) {

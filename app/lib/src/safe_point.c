@@ -13,13 +13,12 @@ static const char *const reasons[] = {
     [AGREE_ENDED] = "it has ended",
     [AGREE_PLACES] = "it is in other contexts than rank 0",
     [AGREE_CALLS] = "it was at another call than rank 0: ranks must make the same calls",
-    [AGREE_REFUSED] = "it couldn't write its file, and says why",
+    [AGREE_REFUSED] = "it can't, and says why",
     [AGREE_REPLICAS] = "a replicated variable of it differs from rank 0's",
     [AGREE_PUBLISH] = "the manifest couldn't be written",
 };
 
-/* Between looks for messages, while nothing else is to be done. */
-static void pause_between_looks(unsigned *looks) {
+void pause_between_looks(unsigned *looks) {
     struct timespec nap = {.tv_nsec = *looks < 100 ? 20000 : 1000000};
     if (++*looks > 20)
         nanosleep(&nap, NULL);
@@ -56,7 +55,7 @@ static bool publish(void) {
 static void root_hears(const struct agree_message *m) {
     struct agree_out out = {0};
     if (agree_root_hear(app.root_part, m, &out))
-        agree_published(app.root_part, publish(), &out);
+        agree_published(app.root_part, app.root_part->purpose == AGREE_MOVE || publish(), &out);
     deliver(&out);
 }
 
@@ -70,6 +69,18 @@ static void drop_file(void) {
     rmdir(path);
     table_free(app.offered);
     app.offered = NULL;
+}
+
+static void say_why_not(const char *what, const char *where, const struct agree_message *m) {
+    if (app.transport.rank == 0 || m->rank == (uint32_t)app.transport.rank)
+        fail(0, "no %s%s: rank %" PRIu32 ": %s", what, where, m->rank, reasons[m->reason <= AGREE_PUBLISH ? m->reason : 0]);
+}
+
+static void forget_move(void) {
+    char text[TEXT], error[TEXT];
+    if (app.transport.rank == 0)
+        plan_take(text, error);
+    request_clear(REQUEST_MOVE);
 }
 
 static void over(bool counts, const struct agree_message *m) {
@@ -96,10 +107,12 @@ static void over(bool counts, const struct agree_message *m) {
     } else {
         if (app.taking)
             drop_file();
-        if (app.transport.rank == 0 || m->rank == (uint32_t)app.transport.rank)
-            fail(0, "no checkpoint%s: rank %" PRIu32 ": %s", app.taking ? " at this call" : "", m->rank, reasons[m->reason <= AGREE_PUBLISH ? m->reason : 0]);
+        bool move = !app.taking && (atomic_load(&request_raised) & REQUEST_MOVE);
+        say_why_not(move ? "move" : "checkpoint", app.taking ? " at this call" : "", m);
         if (!app.taking)
-            request_clear();
+            request_clear(REQUEST_CHECKPOINT);
+        if (move)
+            forget_move();
     }
     app.writing.table = NULL;
     atomic_store(&app.writing.state, 0);
@@ -109,8 +122,13 @@ static void over(bool counts, const struct agree_message *m) {
 
 static void rank_hears(const struct agree_message *m) {
     struct agree_out out = {0};
+    bool moving = app.rank.state == AGREE_TAKING && app.rank.purpose == AGREE_MOVE;
     enum agree_answer answer = agree_hear(&app.rank, m, &out);
-    if (answer == AGREE_WAS_DONE || answer == AGREE_WAS_CANCELLED)
+    if (moving && (answer == AGREE_WAS_DONE || answer == AGREE_WAS_CANCELLED)) {
+        app.move_decided = answer == AGREE_WAS_DONE ? 1 : -1;
+        if (app.move_decided < 0)
+            say_why_not("move", "", m);
+    } else if (answer == AGREE_WAS_DONE || answer == AGREE_WAS_CANCELLED)
         over(answer == AGREE_WAS_DONE, m);
     if (answer == AGREE_ALL_FINISHED)
         app.all_finished = true;
@@ -198,7 +216,7 @@ static void await_end(double seconds) {
 
 static int take(void) {
     char error[TEXT] = "";
-    request_clear();
+    request_clear(REQUEST_CHECKPOINT);
     app.taking = (uint64_t)((int64_t)app.call + app.number_offset);
     bool full = !app.settings.incremental || !app.base || app.since_full + 1 >= app.settings.full_every, behind = app.settings.behind;
     if (full) {
@@ -209,11 +227,11 @@ static int take(void) {
     store_path(app.writing.path, app.settings.directory, app.taking, app.transport.rank);
     if (app.prepare)
         app.prepare(app.prepare_data);
-    struct table *t = snapshot_take(behind, error);
+    struct table *t = snapshot_take(behind ? SNAPSHOT_COPY : SNAPSHOT_IN_PLACE, error);
     if (!t && behind && strstr(error, "no memory")) {
         note("%s: the program waits while its file is written", error);
         behind = false;
-        t = snapshot_take(false, error);
+        t = snapshot_take(SNAPSHOT_IN_PLACE, error);
     }
     if (!t || store_prepare(app.settings.directory, app.taking, error) != 0) {
         table_free(t);
@@ -229,6 +247,31 @@ static int take(void) {
         return MEND_APP_TAKEN;
     await_end(app.settings.hold_seconds);
     return app.newest == number ? MEND_APP_TAKEN : MEND_APP_OK;
+}
+
+/* All ranks hold here. Each says whether it can take part; the root's word is awaited without a limit, for it is the same for all. */
+static int move(void) {
+    unsigned looks = 0;
+    const char *why = app.transport.spawn ? app.transport.hindrance(app.transport.state) : "its MPI isn't known to the library (mend_app_init_mpi)";
+    struct agree_message outcome = {.reason = why ? AGREE_REFUSED : AGREE_NO_REASON, .where = where_hash()};
+    struct agree_out out = {0};
+    if (why)
+        fail(MEND_APP_REFUSED, "no move: %s", why);
+    app.move_decided = 0;
+    agree_report(&app.rank, &outcome, &out);
+    deliver(&out);
+    while (app.move_decided == 0) {
+        listen();
+        if (app.move_decided == 0)
+            pause_between_looks(&looks);
+    }
+    if (app.move_decided < 0) {
+        forget_move();
+        return MEND_APP_OK;
+    }
+    int done = move_ranks(seconds_now() - app.joined_at);
+    requests_move_over();
+    return done;
 }
 
 static void withdraw(void) {
@@ -266,6 +309,11 @@ static int complete_restore(void) {
     if (done < 0)
         return done;
     app.call = app.saved.own->call;
+    if (app.arriving) {
+        arrival_complete();
+        set_slow();
+        return MEND_APP_RESTORED;
+    }
     app.newest = app.saved.own->checkpoint;
     app.restarting = false;
     if (app.settings.calls)
@@ -291,14 +339,14 @@ static __attribute__((noinline)) int slow_checkpoint(bool scheduled) {
         await_end(app.settings.hold_seconds);
     uint32_t before = app.rank.state;
     struct agree_out out = {0};
-    bool requested = atomic_load_explicit(&request_raised, memory_order_relaxed) != 0;
-    agree_call(&app.rank, app.call, where_hash(), requested, scheduled, &out);
+    int requested = atomic_load_explicit(&request_raised, memory_order_relaxed);
+    agree_call(&app.rank, app.call, where_hash(), requested != 0, requested & REQUEST_MOVE ? AGREE_MOVE : AGREE_CHECKPOINT, scheduled, &out);
     if (before == AGREE_IDLE && app.rank.state == AGREE_JOINED)
         app.joined_at = seconds_now();
     deliver(&out);
     hold();
     if (app.rank.state == AGREE_TAKING && !app.taking)
-        done = take();
+        done = app.rank.purpose == AGREE_MOVE ? move() : take();
     if (app.rank.state == AGREE_JOINED && seconds_now() - app.joined_at > app.settings.join_seconds)
         withdraw();
     set_slow();
@@ -328,11 +376,13 @@ EXPORT uint64_t mend_app_newest(void) {
     return app.newest;
 }
 
-void safe_point_start(void) {
+void safe_point_start(uint32_t attempt) {
     agree_rank_start(&app.rank, (uint32_t)app.transport.rank);
+    app.rank.attempt = attempt;
     if (app.transport.rank == 0) {
         app.root_part = must_alloc(agree_root_size((uint32_t)app.transport.size));
         agree_root_start(app.root_part, (uint32_t)app.transport.size);
+        app.root_part->attempt = attempt;
     }
     app.scheduled_in = app.settings.calls ? app.settings.calls : UINT64_MAX;
     app.all_finished = false;

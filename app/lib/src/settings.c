@@ -23,6 +23,10 @@ static const struct setting {
     ENTRY(signal, TEXT_VALUE, "none", "a signal that asks for a checkpoint: USR2, USR1 (which MPICH uses itself), or none"),
     ENTRY(watch, TEXT_VALUE, "", "a file: whenever it appears or its time changes, that asks for a checkpoint; empty: `request` in the directory"),
     ENTRY(watch_seconds, SECONDS, "0.5", "how often it is looked at"),
+    ENTRY(move, TEXT_VALUE, "", "a file that asks for a move of ranks (lines `ranks = 1,4-6` and `hosts = NAMES`) whenever it appears; empty: `move` in the directory"),
+    ENTRY(move_through, TEXT_VALUE, "pipeline", "how a moved rank's data go: pipeline: written, sent and read at a time; memory: one after the other; disk: through files in the directory"),
+    ENTRY(move_chunk, COUNT, "67108864", "bytes of data in a part of them, from 4096 up; old and new process have two parts at a time each"),
+    ENTRY(move_split, TEXT_VALUE, "element", "memblock: a part is one variable; dataset: whole variables; element: variables are cut"),
     ENTRY(join_seconds, SECONDS, "600", "how long all ranks may take to learn of a request, before it is cancelled"),
     ENTRY(hold_seconds, SECONDS, "60", "how long a rank waits for the others at a call, before it goes on and cancels"),
     ENTRY(behind, SWITCH, "no", "yes: variables are copied, and a thread writes them while the program computes on"),
@@ -127,6 +131,12 @@ static int check(const struct settings *s) {
     bool deflate = strcmp(c, "deflate") == 0 || (strncmp(c, "deflate:", 8) == 0 && c[8] >= '1' && c[8] <= '9' && !c[9]);
     if (!deflate && strcmp(c, "none") && strcmp(c, "zstd") && strcmp(c, "lz4"))
         return fail(MEND_APP_INVALID, "compress = %s: none, deflate, deflate:1 to deflate:9, zstd or lz4", c);
+    if (strcmp(s->move_through, "pipeline") && strcmp(s->move_through, "memory") && strcmp(s->move_through, "disk"))
+        return fail(MEND_APP_INVALID, "move_through = %s: pipeline, memory or disk", s->move_through);
+    if (strcmp(s->move_split, "memblock") && strcmp(s->move_split, "dataset") && strcmp(s->move_split, "element"))
+        return fail(MEND_APP_INVALID, "move_split = %s: memblock, dataset or element", s->move_split);
+    if (s->move_chunk < 4096 || s->move_chunk > UINT64_C(1) << 40)
+        return fail(MEND_APP_INVALID, "move_chunk = %llu: 4096 bytes to 1 TiB", (unsigned long long)s->move_chunk);
     if (strcmp(s->signal, "none") && strcmp(s->signal, "USR1") && strcmp(s->signal, "USR2"))
         return fail(MEND_APP_INVALID, "signal = %s: none, USR1 or USR2", s->signal);
     if (strcmp(s->verify, "start") && strcmp(s->verify, "values") && strcmp(s->verify, "no"))

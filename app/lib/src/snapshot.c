@@ -211,11 +211,11 @@ static bool clear_long_doubles(struct block *b) {
     return true;
 }
 
-/* What the file holds of a block; with `copy` from memory that the program doesn't change. False: no memory. */
-static bool fill(struct block *b, uint64_t number, uint64_t index, bool copy) {
+/* What the file holds of a block; with SNAPSHOT_COPY from memory that the program doesn't change. False: no memory. */
+static bool fill(struct block *b, uint64_t number, uint64_t index, enum snapshot how) {
     b->held_by = number;
     b->held_as = index;
-    if (b->alias >= 0)
+    if (b->alias >= 0 || how == SNAPSHOT_MOVE)
         return true;
     if (!clear_long_doubles(b))
         return false;
@@ -224,7 +224,7 @@ static bool fill(struct block *b, uint64_t number, uint64_t index, bool copy) {
     b->has_data = !b->zero && b->elements > 0;
     if (b->has_data)
         link_unchanged(b);
-    if (b->has_data && copy && !b->copy) {
+    if (b->has_data && how == SNAPSHOT_COPY && !b->copy) {
         b->copy = malloc(b->elements * b->size);
         if (!b->copy)
             return false;
@@ -234,7 +234,7 @@ static bool fill(struct block *b, uint64_t number, uint64_t index, bool copy) {
     return true;
 }
 
-struct table *snapshot_take(bool copy, char error[TEXT]) {
+struct table *snapshot_take(enum snapshot how, char error[TEXT]) {
     struct table *t = table_new();
     struct utsname machine;
     char text[TEXT];
@@ -268,7 +268,7 @@ struct table *snapshot_take(bool copy, char error[TEXT]) {
         struct block *b = &t->blocks[i];
         if (v->type == MEND_APP_POINTER && b->alias < 0)
             good = save_pointers(b, v, spans, used, error);
-        if (good && !fill(b, t->checkpoint, i, copy)) {
+        if (good && !fill(b, t->checkpoint, i, how)) {
             snprintf(error, TEXT, "there is no memory for a copy of `%.200s`", b->name);
             good = false;
         }

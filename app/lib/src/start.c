@@ -35,7 +35,7 @@ static bool all_say(bool mine) {
 }
 
 /* One run at a time in a directory: two would remove each other's checkpoints. */
-static int lock_directory(void) {
+int lock_directory(void) {
     char path[TEXT + 16];
     const char *directory = app.settings.directory;
     for (char *slash = strchr(directory + 1, '/');; slash = strchr(slash + 1, '/')) {
@@ -59,8 +59,14 @@ static int lock_directory(void) {
     return 0;
 }
 
+void unlock_directory(void) {
+    if (lock_fd >= 0)
+        close(lock_fd);
+    lock_fd = -1;
+}
+
 /* The program may change its directory. */
-static int settle_directory(void) {
+int settle_directory(void) {
     char path[PATH_MAX];
     if (!realpath(app.settings.directory, path))
         return fail(MEND_APP_SYSTEM, "the directory %s isn't seen by this rank (%s): name one that all ranks see (setting directory)", app.settings.directory, strerror(errno));
@@ -186,10 +192,18 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     app.root.active = true;
     app.slow = true;
     app.scheduled_in = UINT64_MAX;
+    if (!getcwd(app.directory_at_start, sizeof app.directory_at_start))
+        strcpy(app.directory_at_start, "/");
     if (program && (strlen(program) >= TEXT || strchr(program, '\n')))
         return fail(MEND_APP_INVALID, "the program's name is one line of less than %d characters", TEXT);
     snprintf(app.program, sizeof app.program, "%s", program ? program : "");
     int done = settings_read(&app.settings, configuration);
+    if (transport->arriving) {
+        app.arriving = app.started = true;
+        if (done != 0 || !arrival_start())
+            arrival_failed();
+        return MEND_APP_OK;
+    }
     if (done == 0 && app.transport.rank == 0)
         done = lock_directory();
     if (!all_say(done == 0))
@@ -201,18 +215,16 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     else if (done == 0)
         done = MEND_APP_REFUSED;
     char error[TEXT];
-    if (done == 0 && (done = requests_start(&app.settings, error)) != 0)
+    if (done == 0 && (done = requests_start(&app.settings, -1, error)) != 0)
         fail(done, "%s", error);
     if (!all_say(done == 0)) {
         requests_stop();
         saved_clear();
         app.started = false;
-        if (lock_fd >= 0)
-            close(lock_fd);
-        lock_fd = -1;
+        unlock_directory();
         return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
     }
-    safe_point_start();
+    safe_point_start(0);
     requests_restart_clock();
     return MEND_APP_OK;
 }
@@ -247,9 +259,7 @@ static void clear(void) {
         mend_app_fclose(app.files->stream);
     free_contexts(&app.root);
     saved_clear();
-    if (lock_fd >= 0)
-        close(lock_fd);
-    lock_fd = -1;
+    unlock_directory();
     app.started = false;
     app.slow = true;
 }
@@ -258,6 +268,10 @@ EXPORT int mend_app_finalize(void) {
     if (!app.started)
         return fail(MEND_APP_INVALID, "mend_app_finalize: mend_app_init comes first");
     bool unfinished = app.restarting;
+    if (app.arriving) {
+        fail(MEND_APP_REFUSED, "the program ended before it came to the safe point where rank %d moved (contexts \"%s\")", app.transport.rank, app.saved.own->where);
+        arrival_failed();
+    }
     safe_point_end();
     requests_stop();
     if (unfinished)
@@ -271,6 +285,8 @@ EXPORT int mend_app_finalize(void) {
 }
 
 EXPORT void mend_app_abandon(void) {
+    if (app.arriving)
+        arrival_failed();
     if (app.started)
         clear();
 }

@@ -3,11 +3,13 @@
  *  - a checkpoint counts only if all ranks took it at one call, and all files are whole;
  *  - where ranks iterate in step, the chosen call is the one after the furthest that anyone has left, nobody waits for ever, and
  *    nothing but an early end cancels;
- *  - out of step, with timeouts, nobody waits for ever either.
+ *  - out of step, with timeouts, nobody waits for ever either;
+ *  - when a move begins, all ranks stand at its call and know that it is one.
  *
  *   explore RANKS CALLS MODE     MODE: letters of s (in step), t (timeouts), b (written behind), f (a file may fail),
  *                                r (ring of neighbours; else all are neighbours), p (scheduled at every third call),
- *                                u (rank 1 makes a call less), d (ranks stand at different places)
+ *                                u (rank 1 makes a call less), d (ranks stand at different places), m (rank 0 asks for a move, the others
+ *                                for a checkpoint)
  *
  * A state is the machines, the messages under way (in order between two ranks), and where each rank's program is.
  */
@@ -22,7 +24,7 @@ enum phase { RUN, AT_CALL, HOLDS, WAITS, ENDING, ENDED };
 
 /* Of a message only what the machines look at, so that states stay small. */
 struct slim {
-    uint8_t kind, attempt, reason, call, where, scheduled, rank, pad;
+    uint8_t kind, attempt, reason, call, where, scheduled, rank, purpose;
 };
 struct program {
     struct agree_rank machine;
@@ -38,8 +40,8 @@ struct state {
 };
 
 static int ranks, calls;
-static bool in_step, timeouts, behind, failing, ring, scheduled, unequal, places;
-static unsigned long explored, published, cancelled;
+static bool in_step, timeouts, behind, failing, ring, scheduled, unequal, places, moving;
+static unsigned long explored, published, cancelled, moved;
 static struct state **table;
 static size_t slots = 1 << 16;
 
@@ -99,11 +101,11 @@ static void visit(const struct state *s) {
 }
 
 static struct slim slim_of(const struct agree_message *m) {
-    return (struct slim){.kind = (uint8_t)m->kind, .attempt = (uint8_t)m->attempt, .reason = (uint8_t)m->reason, .call = (uint8_t)m->call, .where = (uint8_t)m->where, .scheduled = (uint8_t)m->scheduled, .rank = (uint8_t)m->rank};
+    return (struct slim){.kind = (uint8_t)m->kind, .attempt = (uint8_t)m->attempt, .reason = (uint8_t)m->reason, .call = (uint8_t)m->call, .where = (uint8_t)m->where, .scheduled = (uint8_t)m->scheduled, .rank = (uint8_t)m->rank, .purpose = (uint8_t)m->purpose};
 }
 
 static struct agree_message full_of(struct slim m) {
-    return (struct agree_message){.kind = m.kind, .attempt = m.attempt, .reason = m.reason, .call = m.call, .where = m.where, .scheduled = m.scheduled, .rank = m.rank};
+    return (struct agree_message){.kind = m.kind, .attempt = m.attempt, .reason = m.reason, .call = m.call, .where = m.where, .scheduled = m.scheduled, .rank = m.rank, .purpose = m.purpose};
 }
 
 static void send_all(struct state *s, struct agree_out *out);
@@ -129,7 +131,7 @@ static void answered(struct state *s, int i, enum agree_answer answer, struct ag
     case AGREE_TAKE_NOW:
         p->took = p->call;
         p->requested = 0;
-        if (behind) {
+        if (behind && p->machine.purpose == AGREE_CHECKPOINT) {
             p->dumping = 1;
             p->phase = RUN;
             p->left = p->call;
@@ -175,6 +177,10 @@ static void root_hears(struct state *s, struct slim m) {
         for (int i = 0; i < ranks; i++)
             if (s->p[i].took != s->root.taking || s->p[i].dumping)
                 die("a checkpoint counts that not all took", s);
+        for (int i = 0; i < ranks && s->root.purpose == AGREE_MOVE; i++)
+            if (s->p[i].phase != WAITS || s->p[i].call != s->root.taking || s->p[i].machine.purpose != AGREE_MOVE)
+                die("a move begins where not all are", s);
+        moved += s->root.purpose == AGREE_MOVE;
         published++;
         agree_published(&s->root, true, &out);
     }
@@ -281,7 +287,7 @@ static int explore(const struct state *s) {
         bool blocked = is_scheduled(p->call) && p->machine.state == AGREE_TAKING;
         EACH(p->phase == AT_CALL && !blocked) {
             struct agree_out out = {0};
-            enum agree_answer answer = agree_call(&next.p[i].machine, p->call, places ? (uint64_t)i : 0, p->requested, is_scheduled(p->call), &out);
+            enum agree_answer answer = agree_call(&next.p[i].machine, p->call, places ? (uint64_t)i : 0, p->requested, moving && i == 0 ? AGREE_MOVE : AGREE_CHECKPOINT, is_scheduled(p->call), &out);
             answered(&next, i, answer, &out);
             send_all(&next, &out);
             visit(&next);
@@ -323,7 +329,7 @@ int main(int argc, char **argv) {
     if (ranks < 1 || ranks > RANKS)
         return fprintf(stderr, "explore: 1 to %d ranks\n", RANKS), 2;
     in_step = strchr(argv[3], 's'), timeouts = strchr(argv[3], 't'), behind = strchr(argv[3], 'b'), failing = strchr(argv[3], 'f');
-    ring = strchr(argv[3], 'r'), scheduled = strchr(argv[3], 'p'), unequal = strchr(argv[3], 'u'), places = strchr(argv[3], 'd');
+    ring = strchr(argv[3], 'r'), scheduled = strchr(argv[3], 'p'), unequal = strchr(argv[3], 'u'), places = strchr(argv[3], 'd'), moving = strchr(argv[3], 'm');
     table = calloc(slots, sizeof *table);
     struct state start;
     memset(&start, 0, sizeof start);
@@ -342,5 +348,5 @@ int main(int argc, char **argv) {
             die("ranks wait for ever", s);
     }
     printf("explored %lu states: %lu published, %lu cancelled\n", explored, published, cancelled);
-    return published == 0 && !places && !unequal;
+    return (published == 0 && !places && !unequal) || (moving && moved == 0);
 }

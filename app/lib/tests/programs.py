@@ -46,6 +46,14 @@ def _compile(name, directory):
         commands = [[mpicc, *flags[:2], "-c", os.path.join(shared, "mend_app_mpi.c"), "-o", mpi_part],
                     [mpif90, "-std=f2018", "-O2", f"-J{directory}", os.path.join(shared, "mend_app.f90"), os.path.join(SOURCES, "plate.f90"), mpi_part, *flags[2:],
                      "-lmend-app", "-o", target]]
+    elif name == "carry":
+        mpif90, mpicc = _compiler("mpif90.openmpi"), _compiler("mpicc.openmpi")
+        if not mpif90 or not mpicc:
+            skip("moves in Fortran", "Open MPI isn't there (apt-get install openmpi-bin libopenmpi-dev gfortran)")
+        mpi_part = os.path.join(directory, "carry-mpi.o")
+        commands = [[mpicc, *flags[:2], "-c", os.path.join(shared, "mend_app_mpi.c"), "-o", mpi_part],
+                    [mpif90, "-std=f2018", "-O2", f"-J{directory}", os.path.join(shared, "mend_app.f90"), os.path.join(SOURCES, "carry.f90"), mpi_part, *flags[2:],
+                     "-lmend-app", "-o", target]]
     else:
         # "heat.openmpi": by another MPI library's compiler.
         name, _, library = name.partition(".")

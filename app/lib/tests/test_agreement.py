@@ -18,7 +18,7 @@ PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
 class Explored(unittest.TestCase):
     def test_every_order_of_events(self):
         explore = os.path.join(OUT, "tests", "explore")
-        for arguments in ("1 5 s", "2 6 s", "2 6 sb", "2 6 sp", "2 6 spb", "2 5 tbf", "2 6 tpb", "2 5 su", "2 5 tu", "2 4 std", "3 4 s", "3 4 sb", "3 4 sp", "3 2 t"):
+        for arguments in ("1 5 s", "2 6 s", "2 6 sb", "2 6 sp", "2 6 spb", "2 5 tbf", "2 6 tpb", "2 5 su", "2 5 tu", "2 4 std", "3 4 s", "3 4 sb", "3 4 sp", "3 2 t", "2 6 smpb", "2 6 tmpb", "3 4 sm"):
             with self.subTest(arguments):
                 done = subprocess.run([explore, *arguments.split()], capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 0, done.stderr)
@@ -33,6 +33,9 @@ SAFEGUARDS = (
     ("if (a->state == AGREE_HOLDING && a->frontier >= a->call) {", "if (0) {", "3 4 s"),
     ("if (under_way && !r->members[rank].reported)", "if (0)", "2 5 su"),
     ("if (!r->members[i].reported) {", "if (0) {", "2 5 s"),
+    ("a->purpose = m->purpose;", "", "2 5 sm"),
+    ("if (m->purpose == AGREE_MOVE && r->taking == 0)", "if (m->purpose == AGREE_MOVE)", "2 6 tmpb"),
+    ("        r->purpose = AGREE_CHECKPOINT;\n", "", "2 6 tmpb"),
 )
 
 

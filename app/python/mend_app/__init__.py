@@ -17,6 +17,7 @@ the settings, too (mend-app.conf). Everything is used from the main thread. Erro
 
 import contextlib
 import ctypes
+import traceback
 
 import numpy
 
@@ -108,6 +109,7 @@ class Session:
             _library.check("mend_app_init_transport", self._transport.table, _library.text(program), _library.text(configuration))
         self._prepare = _library.PREPARE(lambda _: self._bring_up_to_date())
         _library.call("mend_app_prepare", self._prepare, None)
+        self._release = None
 
     def __enter__(self):
         return self
@@ -116,6 +118,9 @@ class Session:
         if kind is None:
             self.close()
         else:
+            if self.arriving:
+                # This process ends here, since its rank stays where it was.
+                traceback.print_exception(kind, error, trace)
             # The other ranks may never come to the end.
             _library.call("mend_app_abandon")
             self._kept.clear()
@@ -204,7 +209,49 @@ class Session:
         done = _library.check("mend_app_checkpoint_now" if now else "mend_app_checkpoint")
         if done == _library.RESTORED:
             return "restored"
-        return "taken" if done == _library.TAKEN else None
+        return {_library.TAKEN: "taken", _library.MOVED: "moved"}.get(done)
+
+    @property
+    def world(self):
+        """The ranks' communicator, whose object stays the same when ranks move. A program whose ranks shall be able to move uses it in place of MPI.COMM_WORLD."""
+        return self._communicators().world
+
+    def _communicators(self):
+        if self._transport is None:
+            raise ValueError("this session has no communicator")
+        return self._transport.communicators
+
+    @property
+    def arriving(self):
+        """True in the new process of a rank that moves, until its state is there. The other ranks wait meanwhile: nothing may be sent to or awaited from them."""
+        return bool(_library.call("mend_app_arriving"))
+
+    def dup(self, name, comm):
+        """A duplicate of `world` or of what was made here; made again when ranks move, as `split` and `cart`."""
+        return self._communicators().make(name, "dup", comm)
+
+    def split(self, name, comm, color=0, key=0):
+        """As MPI.Comm.Split."""
+        return self._communicators().make(name, "split", comm, (color, key))
+
+    def cart(self, name, comm, dims, periods=None):
+        """As MPI.Intracomm.Create_cart, without reordering."""
+        dims = list(dims)
+        return self._communicators().make(name, "cart", comm, (dims, [bool(period) for period in periods or [False] * len(dims)]))
+
+    def free(self, comm):
+        """Ends one of these, by all ranks that have it."""
+        self._communicators().free(comm)
+
+    def migrate(self, ranks, hosts=""):
+        """Asks for a move of ranks ("1,4-6" or "all") to hosts (names separated by commas); one rank calls it. Ranks move at a later safe point, where `checkpoint` returns
+        "moved"."""
+        _library.check("mend_app_migrate", _library.text(ranks), _library.text(hosts))
+
+    def departing(self, release):
+        """Has `release()` called in the old process of a rank that has moved, to let go of what isn't registered; it sleeps to the job's end."""
+        self._release = _library.PREPARE(lambda _: release())
+        _library.call("mend_app_departing", self._release, None)
 
     def request(self):
         """Asks for a checkpoint, on all ranks, as a signal does."""

@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-RESTORED, SKIP, TAKEN = 1, 2, 3
+RESTORED, SKIP, TAKEN, MOVED = 1, 2, 3, 4
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -26,11 +26,24 @@ STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)
 PREPARE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
+class Move(ctypes.Structure):
+    """mend_app_move of mend_app.h."""
+
+    _fields_ = [("count", ctypes.c_int), ("ranks", ctypes.POINTER(ctypes.c_int)), ("hosts", ctypes.POINTER(ctypes.c_char_p)), ("scripts", ctypes.POINTER(ctypes.c_char_p))]
+
+
+HINDRANCE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+SPAWN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Move), ctypes.c_void_p, ctypes.c_size_t)
+TRANSFER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+SLOT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+
+
 class TransportTable(ctypes.Structure):
     """mend_app_transport of mend_app.h."""
 
     _fields_ = [("rank", ctypes.c_int), ("size", ctypes.c_int), ("state", ctypes.c_void_p), ("send", SEND), ("receive", EXCHANGE),
-                ("broadcast", EXCHANGE), ("least", LEAST), ("end", END), ("stop", STOP)]
+                ("broadcast", EXCHANGE), ("least", LEAST), ("end", END), ("stop", STOP),
+                ("arriving", ctypes.c_int), ("hindrance", HINDRANCE), ("spawn", SPAWN), ("transfer", TRANSFER), ("done", SLOT), ("settle", SLOT), ("depart", STOP)]
 
 
 def _find():
@@ -50,6 +63,9 @@ for _name, _result, _arguments in (
     ("mend_app_finalize", ctypes.c_int, []),
     ("mend_app_abandon", None, []),
     ("mend_app_restarting", ctypes.c_int, []),
+    ("mend_app_arriving", ctypes.c_int, []),
+    ("mend_app_migrate", ctypes.c_int, [_text, _text]),
+    ("mend_app_departing", None, [PREPARE, ctypes.c_void_p]),
     ("mend_app_newest", _number, []),
     ("mend_app_saved_shape", ctypes.c_int, [_text, ctypes.POINTER(_number)]),
     ("mend_app_variable", ctypes.c_int, [_text, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.POINTER(_number), ctypes.c_int]),

@@ -1,14 +1,19 @@
-"""The library's messages over mpi4py: what app/lib/mpi/mend_app_mpi.c is for C. Only the main thread comes here."""
+"""The library's messages and moves over mpi4py: what app/lib/mpi is for C. Only the main thread comes here."""
 
 import ctypes
+import gc
+import os
 import sys
+import time
 import traceback
 
 from mpi4py import MPI
 
 from . import _library
+from ._communicators import Communicators
 
-TAG = 1
+MESSAGE_TAG, MOVE_TAG, FRAGMENT_TAG, RECIPES_TAG, WAKE_TAG = range(1, 6)
+PIECE_BYTES = 1 << 30
 
 
 def _guarded(function):
@@ -25,36 +30,62 @@ def _guarded(function):
 
 
 class Transport:
-    """Holds the duplicated communicator and the functions that the library calls."""
+    """Holds the library's communicators and the functions that it calls."""
 
     def __init__(self, comm):
-        self.comm = comm.Dup()
+        self.communicators = Communicators()
         self.sending = []
-        self.receiving = None
-        self.buffer = None
+        self.receiving, self.buffers = [], []
+        self.slots = [[], [], [], []]
+        self.merged = self.between = self.fresh = self.before = MPI.COMM_NULL
+        self.peer = self.sleeper = -1
+        self.hindered = None
+        # Processes that this one starts don't arrive.
+        arriving = os.environ.pop("MEND_APP_ARRIVES", None) is not None
+        if arriving:
+            self.comm = MPI.COMM_NULL
+            rank, size = self._arrive()
+        else:
+            self.comm = comm.Dup()
+            self.communicators.world = comm.Dup()
+            rank, size = self.comm.rank, self.comm.size
         self.table = _library.TransportTable(
-            rank=self.comm.Get_rank(), size=self.comm.Get_size(), state=None, send=_library.SEND(_guarded(self._send)), receive=_library.EXCHANGE(_guarded(self._receive)),
-            broadcast=_library.EXCHANGE(_guarded(self._broadcast)), least=_library.LEAST(_guarded(self._least)), end=_library.END(self._end), stop=_library.STOP(self._stop))
+            rank=rank, size=size, state=None, send=_library.SEND(_guarded(self._send)), receive=_library.EXCHANGE(_guarded(self._receive)),
+            broadcast=_library.EXCHANGE(_guarded(self._broadcast)), least=_library.LEAST(_guarded(self._least)), end=_library.END(self._end), stop=_library.STOP(self._stop),
+            arriving=int(arriving), hindrance=_library.HINDRANCE(self._hindrance), spawn=_library.SPAWN(_guarded(self._spawn)),
+            transfer=_library.TRANSFER(_guarded(self._transfer)), done=_library.SLOT(_guarded(self._done)), settle=_library.SLOT(_guarded(self._settle)),
+            depart=_library.STOP(self._depart))
+
+    # Messages between ranks.
 
     def _reap(self):
         self.sending = [(request, data) for request, data in self.sending if not request.Test()]
 
     def _send(self, _, to, address, length):
         data = bytearray(ctypes.string_at(address, length))
-        self.sending.append((self.comm.Isend([data, MPI.BYTE], dest=to, tag=TAG), data))
+        self.sending.append((self.comm.Isend([data, MPI.BYTE], dest=to, tag=MESSAGE_TAG), data))
         self._reap()
         return 0
+
+    def _listen(self, source, length):
+        self.buffers[source] = bytearray(length)
+        self.receiving[source] = self.comm.Irecv([self.buffers[source], MPI.BYTE], source=source, tag=MESSAGE_TAG)
 
     def _receive(self, _, address, length):
         if self.sending:
             self._reap()
-        if self.receiving is None:
-            self.buffer = bytearray(length)
-            self.receiving = self.comm.Irecv([self.buffer, MPI.BYTE], source=MPI.ANY_SOURCE, tag=TAG)
-        if not self.receiving.Test():
+        if not self.receiving:
+            # Each source by itself: with MPI.ANY_SOURCE MPICH 5 loses messages of processes that were spawned.
+            sources = self.comm.size if self.comm.rank == 0 else 1
+            self.receiving, self.buffers = [MPI.REQUEST_NULL] * sources, [None] * sources
+            for source in range(sources):
+                if source != self.comm.rank:
+                    self._listen(source, length)
+        source, done = MPI.Request.Testany(self.receiving)
+        if not done or source == MPI.UNDEFINED:
             return 0
-        ctypes.memmove(address, bytes(self.buffer), length)
-        self.receiving = None
+        ctypes.memmove(address, bytes(self.buffers[source]), length)
+        self._listen(source, length)
         return 1
 
     def _broadcast(self, _, address, length):
@@ -64,17 +95,158 @@ class Transport:
         return 0
 
     def _least(self, _, value):
-        value[0] = self.comm.allreduce(value[0], op=MPI.MIN)
+        mine, least = (bytearray(int(value[0]).to_bytes(8, sys.byteorder, signed=True)) for _ in range(2))
+        request = self.comm.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], op=MPI.MIN)
+        looks = 0
+        while not request.Test():
+            looks += 1
+            if looks > 50:
+                time.sleep(20e-6 if looks < 500 else 1e-3)
+        value[0] = int.from_bytes(least, sys.byteorder, signed=True)
         return 0
+
+    def _end_messages(self):
+        for request, _data in self.sending:
+            if not request.Test():
+                request.Free()
+        for request in self.receiving:
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()
+                request.Wait()
+        self.sending, self.receiving, self.buffers = [], [], []
 
     def _end(self, _):
         for request, _data in self.sending:
             request.Wait()
-        if self.receiving is not None:
-            self.receiving.Cancel()
-            self.receiving.Wait()
+        self._end_messages()
+        self.communicators.end()
         self.comm.Free()
+        self._wake()
 
     def _stop(self, _, code):
         sys.stderr.flush()
         self.comm.Abort(code)
+
+    # Moves.
+
+    def _hindrance(self, _):
+        """What a move can't take along, as text in memory that stays. Files and communicators that the session didn't make aren't seen here."""
+        why = self.communicators.left_over()
+        own = {id(request) for request in self.receiving} | {id(request) for request, _data in self.sending} | {id(request) for slot in self.slots for request in slot}
+        for thing in gc.get_objects() if why is None else ():
+            if isinstance(thing, MPI.Win) and thing != MPI.WIN_NULL:
+                why = f"window `{thing.Get_name()}` is open: free it before the safe point"
+            elif isinstance(thing, MPI.Request) and thing != MPI.REQUEST_NULL and id(thing) not in own:
+                why = f"a request ({type(thing).__name__}) is open: wait for its end before the safe point, and free it if it is persistent"
+        self.hindered = None if why is None else ctypes.create_string_buffer(why.encode(errors="replace"))
+        return None if why is None else ctypes.addressof(self.hindered)
+
+    def _make_worlds(self, place):
+        color = MPI.UNDEFINED if place < 0 else 0
+        fresh_world = self.merged.Split(color, max(place, 0))
+        self.fresh = self.merged.Split(color, max(place, 0))
+        return fresh_world
+
+    def _spawn(self, _, move, error, room):
+        move = move[0]
+        ranks = [move.ranks[i] for i in range(move.count)]
+        infos = []
+        for i in range(move.count):
+            infos.append(MPI.Info.Create())
+            if move.hosts[i]:
+                infos[-1].Set("host", move.hosts[i].decode())
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        try:
+            scripts = [[move.scripts[i].decode()] for i in range(move.count)]
+            self.between = self.comm.Spawn_multiple(["/bin/sh"] * move.count, scripts, [1] * move.count, infos, root=0)
+        except MPI.Exception as why:
+            text = f"MPI can't start new processes here: {str(why).strip().splitlines()[-1]}".encode(errors="replace")[: room - 1]
+            ctypes.memmove(error, text + b"\0", len(text) + 1)
+            return -1
+        finally:
+            for info in infos:
+                info.Free()
+        self.merged = self.between.Merge(high=False)
+        self.merged.bcast((self.comm.size, ranks), root=0)
+        rank = self.comm.rank
+        self.peer = self.comm.size + ranks.index(rank) if rank in ranks else -1
+        if self.peer >= 0:
+            self.merged.send(self.communicators.recipes(), dest=self.peer, tag=RECIPES_TAG)
+        fresh_world = self._make_worlds(-1 if self.peer >= 0 else rank)
+        if self.peer < 0:
+            self.communicators.make_again(fresh_world)
+        return 0
+
+    def _arrive(self):
+        """The same in a new process: its parents are the old ones."""
+        self.between = MPI.Comm.Get_parent()
+        self.merged = self.between.Merge(high=True)
+        size, ranks = self.merged.bcast(None, root=0)
+        self.peer = ranks[MPI.COMM_WORLD.rank]
+        self.communicators.load(self.merged.recv(source=self.peer, tag=RECIPES_TAG))
+        self.communicators.make_again(self._make_worlds(self.peer))
+        return self.peer, size
+
+    def _transfer(self, _, slot, sends, fragment, address, length):
+        tag = FRAGMENT_TAG if fragment else MOVE_TAG
+        self.slots[slot] = []
+        for at in range(0, max(length, 1), PIECE_BYTES):
+            piece = [MPI.memory.fromaddress(address + at, min(PIECE_BYTES, length - at)), MPI.BYTE]
+            self.slots[slot].append(self.merged.Isend(piece, dest=self.peer, tag=tag) if sends else self.merged.Irecv(piece, source=self.peer, tag=tag))
+        return 0
+
+    def _done(self, _, slot):
+        if self.slots[slot] and not MPI.Request.Testall(self.slots[slot]):
+            return 0
+        self.slots[slot] = []
+        return 1
+
+    def _settle(self, _, moved):
+        if self.merged == MPI.COMM_NULL:
+            return 0
+        for slot in range(len(self.slots)):
+            if not self._done(None, slot):
+                for request in self.slots[slot]:
+                    if request != MPI.REQUEST_NULL:
+                        request.Cancel()
+                        request.Free()
+                self.slots[slot] = []
+        arrives = self.communicators.arriving
+        self.communicators.settle(moved)
+        if moved:
+            if self.comm != MPI.COMM_NULL:
+                self._end_messages()
+                self.comm.Free()
+            self.comm = self.fresh
+            if arrives:
+                self.before, self.sleeper = self.merged, self.peer
+            # Where this rank moves: how its old process is woken.
+            if arrives or self.peer < 0:
+                self.merged = MPI.COMM_NULL
+        else:
+            for comm in (self.fresh, self.merged):
+                if comm != MPI.COMM_NULL:
+                    comm.Free()
+            self.merged = MPI.COMM_NULL
+            self.between.Disconnect()
+        self.fresh = MPI.COMM_NULL
+        return 0
+
+    def _wake(self):
+        if self.before != MPI.COMM_NULL:
+            self.before.Send([bytearray(0), MPI.BYTE], dest=self.sleeper, tag=WAKE_TAG)
+        self.before = MPI.COMM_NULL
+
+    def _depart(self, _, sleeps):
+        nap = 1e-3
+        while sleeps:
+            time.sleep(nap)
+            nap = min(2 * nap, 0.1)
+            if self.merged.Iprobe(source=self.peer, tag=WAKE_TAG):
+                self.merged.Recv([bytearray(0), MPI.BYTE], source=self.peer, tag=WAKE_TAG)
+                break
+        self._wake()
+        sys.stdout.flush()
+        MPI.Finalize()
+        # Python's own end would run the program's handlers.
+        ctypes.CDLL(None).exit(0)

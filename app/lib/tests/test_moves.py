@@ -1,0 +1,247 @@
+"""Moves of ranks: the last line is that of a run without moves; what can't move says why, and the job goes on."""
+
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from programs import OUT, PYTHON, ROOT, SOURCES, VENV, InDirectory, program, run, skip, start
+
+TRAVEL = os.path.join(SOURCES, "travel.py")
+PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
+_undisturbed = {}
+
+
+def processes(name):
+    """Ids of the processes that run a program."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/exe") == name:
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def kibibytes(pid):
+    """What /proc tells of a process's memory."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in file) if key in ("VmHWM", "VmRSS", "RssAnon")}
+
+
+class Moving(InDirectory):
+    def moves(self, ranks, *arguments, mpi="", cells=1000, steps=60, pause=6000, **settings):
+        mpiexec = shutil.which(f"mpiexec.{mpi}") if mpi else None
+        return run(ranks, [program(f"moves.{mpi}" if mpi else "moves"), str(cells), str(steps), "-p", str(pause), *arguments], self.directory, mpiexec,
+                   **{"watch_seconds": 0.05, "restart": "none", **settings})
+
+    def expected(self, ranks, cells=1000, steps=60):
+        key = ranks, cells, steps
+        if key not in _undisturbed:
+            _undisturbed[key] = self.line(self.good(self.moves(ranks, cells=cells, steps=steps, pause=0)), "moves digest")
+        return _undisturbed[key]
+
+    def same(self, outcome, ranks, **size):
+        output = self.good(outcome)
+        self.assertEqual(self.line(output, "moves digest"), self.expected(ranks, **size), output)
+        self.assertEqual(glob.glob(self.path("checkpoints", "move*")), [], output)
+        return output
+
+
+class Moved(Moving):
+    def test_one_half_and_all_ranks(self):
+        for ranks, who, told in ((1, "0", "rank 0"), (2, "1", "rank 1"), (4, "0,2-3", "ranks 0, 2, 3"), (8, "all", "ranks 0, 1, 2, 3, 4, 5, 6, 7")):
+            with self.subTest(ranks=ranks):
+                self.assertIn(f"moved: {told};", self.same(self.moves(ranks, "-m", "5", who, ""), ranks))
+
+    def test_twice_in_a_row_to_a_host(self):
+        output = self.same(self.moves(4, "-m", "5", "1-2", "localhost", "-m", "25", "all", "localhost", steps=70), 4, steps=70)
+        self.assertEqual(len(re.findall(r"moved: ranks .*\(localhost\)", output)), 2, output)
+        logs = [open(self.path(f"log-{rank}"), encoding="utf-8") for rank in range(4)]
+        for log in logs:
+            with log:
+                self.assertEqual(log.read(), "".join(f"step {step}\n" for step in range(70)))
+
+    def test_each_way_in_small_parts_and_another_order(self):
+        for through in ("pipeline", "memory", "disk"):
+            for split in ("element", "dataset", "memblock") if through == "pipeline" else ("element",):
+                with self.subTest(through=through, split=split):
+                    output = self.moves(2, "-m", "5", "0", "", "-a", "order", cells=200000, move_through=through, move_split=split, move_chunk=50000)
+                    self.assertIn("moved: rank 0;", self.same(output, 2, cells=200000))
+
+    def test_asked_for_by_a_file_beside_a_checkpoint(self):
+        process = start(2, [program("moves"), "1000", "60", "-p", "20000"], self.directory, watch_seconds=0.05, restart="none")
+        until = time.monotonic() + PATIENCE
+        while not os.path.exists(self.path("log-1")) and time.monotonic() < until:
+            time.sleep(0.02)
+        for name, text in (("request", ""), ("move", "ranks = 1\nhosts = localhost\n")):
+            with open(self.path(f"{name}.part"), "w", encoding="utf-8") as file:
+                file.write(text)
+            os.rename(self.path(f"{name}.part"), self.path("checkpoints", name))
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertIn("moved: rank 1 (localhost);", self.same((process.returncode, output), 2))
+        self.assertEqual(len(self.checkpoints()), 1, output)
+
+    def test_a_checkpoint_after_a_move_and_a_restart_from_it(self):
+        code, output = self.moves(3, "-m", "5", "0,2", "", "-c", "30", "-k", "58", restart="auto")
+        self.assertNotEqual(code, 0)
+        self.assertIn("moved: ranks 0, 2;", output)
+        self.assertEqual(len(self.checkpoints()), 1, output)
+        output = self.same(self.moves(3, restart="auto"), 3)
+        self.assertIn("moves: goes on at step", output)
+
+    def test_a_kill_in_the_middle_leaves_the_last_checkpoint(self):
+        size = {"cells": 8000000, "steps": 12}
+        process = start(2, [program("moves"), "8000000", "12", "-p", "200000", "-c", "1", "-m", "6", "1", ""], self.directory, watch_seconds=0.05, move_chunk=65536)
+        until = time.monotonic() + PATIENCE
+        before = set()
+        while len(before) < 2 and time.monotonic() < until:
+            before = set(processes(program("moves")))
+        while not (arrived := set(processes(program("moves"))) - before) and time.monotonic() < until:
+            time.sleep(0.002)
+        os.kill(arrived.pop(), signal.SIGKILL)
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertNotEqual(process.returncode, 0, output)
+        self.assertNotIn("moves digest", output)
+        self.assertEqual(len(self.checkpoints()), 1, output)
+        output = self.good(self.moves(2, restart="auto", pause=0, **size))
+        self.assertIn("moves: goes on at step", output)
+        self.assertEqual(self.line(output, "moves digest"), self.expected(2, **size))
+
+    def test_conjugate_gradients(self):
+        expected = self.line(self.good(run(4, [program("cg"), "400000", "14"], self.directory)), "cg ")
+        output = self.good(run(4, [program("cg"), "400000", "14", "-m", "2", "1,3", ""], self.directory, watch_seconds=0.02, move_chunk=1 << 20))
+        self.assertIn("moved: ranks 1, 3;", output)
+        self.assertEqual(self.line(output, "cg "), expected)
+
+    def test_open_mpi(self):
+        self.assertIn("moved: ranks 0, 2;", self.same(self.moves(3, "-m", "5", "0,2", "", mpi="openmpi"), 3))
+
+    def test_intel_mpi(self):
+        library = os.path.join(VENV, "intel", "lib")
+        if not os.path.exists(os.path.join(library, "libmpi.so.12")):
+            skip("moves with Intel MPI", f"it isn't in {library} (tests/setup.sh)")
+        # A library of MPICH's ABI takes the place of the one that the program was linked with.
+        own = ["env", f"LD_LIBRARY_PATH={library}:{VENV}/lib/mpich", f"I_MPI_ROOT={VENV}/intel", "I_MPI_FABRICS=ofi", "FI_PROVIDER=tcp", program("moves")]
+        output = self.good(run(3, [*own, "1000", "60", "-p", "6000", "-m", "5", "0,2", ""], self.directory, watch_seconds=0.05, restart="none"))
+        self.assertIn("moved: ranks 0, 2;", output)
+        self.assertEqual(self.line(output, "moves digest"), self.expected(3))
+
+    def test_an_mpi_library_that_starts_no_processes(self):
+        output = self.same(self.moves(2, "-m", "5", "1", "", mpi="mpich"), 2)
+        if "moved:" not in output:
+            self.assertIn("no move: MPI can't start new processes here: ", output)
+
+
+class Memory(Moving):
+    def test_two_parts_beside_the_data_and_little_in_the_old_process(self):
+        chunk, slack, size = 16 << 20, 8 << 10, {"cells": 16000000, "steps": 40}
+        process = start(2, [program("moves"), "16000000", "40", "-p", "100000", "-m", "8", "1", ""], self.directory, watch_seconds=0.05, restart="none", move_chunk=chunk)
+        first, seen, last, until = [], {}, {}, time.monotonic() + PATIENCE
+        while process.poll() is None and time.monotonic() < until:
+            for pid in processes(program("moves")):
+                try:
+                    memory = kibibytes(pid)
+                except OSError:
+                    continue
+                if "VmHWM" in memory:
+                    first.extend([] if pid in first else [pid])
+                    seen.setdefault(pid, memory)
+                    seen[pid] = memory if len(first) < 3 else seen[pid]
+                    last[pid] = memory
+            time.sleep(0.02)
+        output, _ = process.communicate()
+        self.assertIn("moved: rank 1;", self.same((process.returncode, output), 2, **size))
+        data = 8 * size["cells"] // 2 >> 10
+        old = [pid for pid in first[:2] if last[pid]["VmRSS"] < data]
+        self.assertEqual(len(old), 1, last)
+        (old,), new = old, first[2]
+        # A third part would be more than what MPI and HDF5 take meanwhile.
+        most = seen[old]["VmHWM"] + (2 * chunk >> 10) + slack
+        self.assertLess(last[old]["VmHWM"], most, (seen, last))
+        self.assertLess(last[new]["VmHWM"], most, (seen, last))
+        # MPI's own is in it.
+        self.assertLess(last[old]["RssAnon"], 16 << 10, last)
+
+
+class Refused(Moving):
+    def refused(self, word, *arguments, ranks=2, **settings):
+        output = self.same(self.moves(ranks, *arguments, **settings), ranks)
+        self.assertIn(word, output)
+        self.assertNotIn("moved:", output)
+        return output
+
+    def test_what_is_open_is_named(self):
+        for what, word in (("window", "window `halo` of MPI_Win_create is open"), ("request", "a request of MPI_Irecv is open"), ("persistent", "a request of MPI_Recv_init is open"),
+                           ("communicator", "communicator `mine` is of MPI_Comm_dup"), ("file", "a file of MPI_File_open is open")):
+            with self.subTest(what):
+                self.refused(f"no move: {word}", "-o", what, "3", "-m", "5", "1", "", steps=60, pause=12000)
+
+    def test_hosts_and_ranks_that_are_not_there(self):
+        self.refused("host `no-such-host.invalid` isn't known to this machine", "-m", "5", "1", "no-such-host.invalid")
+        self.refused("there is no rank 2: ranks are 0 to 1", "-m", "5", "1-2", "")
+        self.refused("ranks = one: numbers are needed", "-m", "5", "one", "")
+        self.refused("\"-o\" isn't the name of a host", "-m", "5", "1", "-o")
+
+    def test_programs_that_do_otherwise_in_the_new_process(self):
+        for what, word in (("missing", "`total`: the program hasn't registered that"), ("more", "has no variable `more`"), ("early", "ended before it came to the safe point where rank 1 moved"),
+                           ("silent", "hasn't made communicator `ring`")):
+            with self.subTest(what):
+                self.assertIn("can't go on from its state", self.refused(word, "-m", "5", "1", "", "-a", what))
+
+    def test_without_mpi(self):
+        output = self.good(self.python("import mend_app\nwith mend_app.Session() as session:\n    try:\n        session.migrate('all')\n    except mend_app.Error as error:\n        print('refused:', error)\n"))
+        self.assertIn("refused: no move: this program has no MPI", output)
+
+
+class Languages(InDirectory):
+    def same(self, first, ranks, command, *arguments, mpiexec=None):
+        expected = self.line(self.good(run(ranks, command, self.directory, mpiexec)), first)
+        output = self.good(run(ranks, [*command, *arguments], self.directory, mpiexec, watch_seconds=0.05, restart="none"))
+        self.assertEqual(self.line(output, first), expected)
+        return output
+
+    def test_python(self):
+        output = self.same("travel digest", 3, [PYTHON, TRAVEL, "50"], "5", "all", "30", "0,2")
+        self.assertEqual(output.count("moved: ranks"), 2, output)
+        for what, word in (("window", "window `halo` is open"), ("request", "a request (Request) is open")):
+            output = self.same("travel digest", 2, [PYTHON, TRAVEL, "40"], "5", "1", what)
+            self.assertIn(f"no move: {word}", output)
+
+    def test_fortran(self):
+        output = self.same("carry sum", 3, [program("carry"), "50"], "5", "0,1", mpiexec=shutil.which("mpiexec.openmpi"))
+        self.assertIn("moved: ranks 0, 1;", output)
+
+
+class Fragments(InDirectory):
+    def test_what_they_hold(self):
+        try:
+            import h5py
+        except ImportError:
+            skip("fragments", "no h5py here (tests/setup.sh app)")
+        flags = ["-std=c17", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Wall", "-pthread", f"-I{ROOT}/app/lib/src", f"-I{ROOT}/app/lib/include", f"-I{OUT}/hdf5/headers"]
+        subprocess.run(["gcc", *flags, os.path.join(SOURCES, "fragments.c"), *glob.glob(f"{OUT}/build/*.o"), f"{OUT}/hdf5/bin/libhdf5.a", "-lz", "-lm", "-ldl", "-o", self.path("fragments")], check=True)
+        self.good(run(0, [self.path("fragments"), "10000"], self.directory))
+        parts = {}
+        for path in sorted(glob.glob(self.path("*-*.h5"))):
+            with h5py.File(path) as file:
+                parts.setdefault(os.path.basename(path).split("-")[0], []).append({name: (set_.shape, dict(set_.attrs)) for name, set_ in file["MemBlocks"].items()})
+        # steps: 24 bytes, u: 40000 bytes, part: in u, where: 16 bytes.
+        self.assertEqual([list(part) for part in parts["memblock"]], [["0"], ["1"], ["3"]])
+        self.assertEqual([list(part) for part in parts["dataset"]], [["0"], ["1"], ["3"]])
+        self.assertEqual([list(part) for part in parts["element"]], [["0", "1"], ["1"], ["1"], ["1"], ["1", "3"]])
+        cut = [part["1"] for part in parts["element"]]
+        self.assertEqual([attributes["PositionOfFragment"] for _, attributes in cut], [0, 1247, 2497, 3747, 4997])
+        self.assertEqual([attributes["isNotFirstChunk"] for _, attributes in cut], [0, 1, 1, 1, 1])
+        self.assertEqual([attributes["FragmentTotalElements"] for _, attributes in cut], [shape[0] for shape, _ in cut])
+        self.assertEqual(sum(shape[0] for shape, _ in cut), 5000)
+        self.assertEqual(parts["dataset"][1]["1"], ((5000,), {}))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -15,12 +15,28 @@ class NoChain(Exception):
     """The place is reached by several chains of calls."""
 
 
+def _root(expr):
+    """The pointer that an expression's location, or a pointer's value, is reached from in one step, or None."""
+    while expr is not None:
+        if expr.op == "var":
+            return expr.value
+        if expr.op == "index" and expr.args[0].type and expr.args[0].type.kind == "pointer":
+            return expr.args[0].value if expr.args[0].op == "var" else None
+        if expr.op == "deref":
+            return expr.args[0].value if expr.args[0].op == "var" else None
+        if expr.op in ("addr", "cast", "member", "index") or (expr.op == "binary" and expr.value in ("+", "-")):
+            expr = expr.args[0]
+        else:
+            return None
+    return None
+
+
 class Flow:
     """Summaries of all functions: what each reads before it writes it, surely writes, may write."""
 
     def __init__(self, program, memory, graphs):
         self.program, self.memory, self.graphs = program, memory, graphs
-        self._steps = {}
+        self._steps, self._given, self._bound_writes = {}, {}, {}
         self.calls = {name: [] for name in program.functions}
         for name, graph in graphs.items():
             for node in graph.nodes:
@@ -176,7 +192,44 @@ class Flow:
                         found |= access.places
                     for target in access.targets:
                         if target in self.may_write and target not in inner:
-                            found |= self.may_write[target]
+                            found |= self._writes(target, self._bind(target, access.expr, {}), frozenset())
+        return found
+
+    def _bind(self, name, call, outer):
+        """What the pointers that a call gives to a function lead to, for parameters that keep what they got. `outer`: the same of the caller."""
+        found = {}
+        for parameter, argument in zip(self.program.functions[name].params, call.args[1:]):
+            if parameter.type.kind == "pointer" and parameter not in self._assigned(name):
+                targets = {thing for thing, _ in self.memory.targets(argument)}
+                root = _root(argument)
+                found[parameter] = frozenset(targets & outer[root] if root in outer else targets)
+        return found
+
+    def _assigned(self, name):
+        if name not in self._given:
+            self._given[name] = {part.args[0].value for expr in self.program.functions[name].body.expressions() for part in expr.walk()
+                                 if part.op in ("assign", "step", "addr") and part.args[0].op == "var"}
+        return self._given[name]
+
+    def _writes(self, name, bound, stack):
+        """What a function may write where its pointers lead to what is given."""
+        key = (name, frozenset(bound.items()))
+        if key in self._bound_writes:
+            return self._bound_writes[key]
+        if name in stack:
+            return self.may_write[name]
+        found = set()
+        for node in self.graphs[name].nodes:
+            for access in self.steps(node):
+                if access.kind == "write":
+                    root = _root(access.expr)
+                    found |= {place for place in access.places if place[0] in bound[root] or place[0] is root} if root in bound else access.places
+                for target in access.targets:
+                    if target in self.graphs and len(self.memory.callees(access.expr)) == 1 and access.expr.args[0].op == "func" and access.expr.args[0].value == target:
+                        found |= self._writes(target, self._bind(target, access.expr, bound), stack | {name})
+                    elif target in self.graphs:
+                        found |= self.may_write[target]
+        self._bound_writes[key] = found
         return found
 
     def called(self, nodes):

@@ -340,6 +340,8 @@ class Memory:
             yield from self.accesses(argument, certain)
         for name in self.callees(call):
             if name in self.program.functions:
+                for parameter in self.program.functions[name].params[:len(call.args) - 1]:
+                    yield Access("write", self.leaves((parameter, ())), certain, call)
                 yield Access("call", frozenset(), certain, call, (name,))
                 continue
             letters = effects(name) if name else None

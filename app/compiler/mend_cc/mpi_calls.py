@@ -27,7 +27,7 @@ class Calls:
                 self._havoc(access.targets, state, group)
         alike = SAME_EVERYWHERE.get(name, ())
         for at, argument in enumerate(call.args[1:]):
-            if letter(letters, at) not in "wWbo":
+            if letter(letters, at) not in "wWbo" or name == "MPI_Dims_create":
                 continue
             together = at in alike and not self.split and len(group) == self.ranks and self._all_ranks(name, arguments, group)
             targets = self.memory.targets(argument)
@@ -110,6 +110,9 @@ class Calls:
             count, size = arguments[1][rank], arguments[0][rank]
             given = self._numbers(arguments[2][rank], count, state, rank)
             made = values.balanced_dims(size, given) if given is not None and isinstance(size, int) else None
+            if made is None:
+                for place in self.memory.targets(call.args[3]):
+                    self._write_leaf(place, spread(OTHER, self.ranks), state, (rank,), False)
             self._numbers_written(arguments[2][rank], made, state, rank)
 
     def _numbers_written(self, pointer, numbers, state, rank):

@@ -1,5 +1,6 @@
 """C sources, read by libclang, as the intermediate form."""
 
+import functools
 import os
 import re
 import shlex
@@ -414,6 +415,7 @@ def undecay(expr):
     return expr
 
 
+@functools.lru_cache(maxsize=None)
 def mpi_constants(flags, directory):
     """MPI's constants in this MPI library: they differ between libraries."""
     path = os.path.join(directory, "mend-cc-constants.c")
@@ -439,5 +441,5 @@ def parse(sources, directory):
     for path, flags in sources:
         program.files.append(path)
         _Reader(program, path, flags).read()
-    program.constants = mpi_constants(sources[0][1], directory) if sources else {}
+    program.constants = mpi_constants(tuple(sources[0][1]), directory) if sources else {}
     return program

@@ -12,6 +12,7 @@ from .memory import Heap, Mark
 # Share of the program's cost from which on a loop gets a place for checkpoints, and from which on a restart leaves a part out though more must be registered for that.
 LOOP_SHARE, SKIP_SHARE, SKIP_GROWS = 0.05, 0.01, 0.2
 ITERATIONS = 100  # of a loop whose number isn't known
+FEW = 10  # fewer iterations than this make a loop a bad place
 REQUIRED = {"setup", "end", "dup", "split", "make", "cart", "send_init", "recv_init", "request_free"}
 REQUIRED_NAMES = {"free", "fopen", "fclose", "freopen", "tmpfile", "opendir", "closedir", "setvbuf", "MPI_Comm_free", "MPI_Type_commit", "MPI_Type_free", "MPI_Group_free", "MPI_Op_free", *ALLOCATE}
 
@@ -151,8 +152,18 @@ class Planner:
             share = self._share(name, stmt)
             if share < LOOP_SHARE:
                 return
-            if self._accept(name, stmt, share):
+            few = self.iterations(stmt) < FEW
+            if few:
+                # Loops in it, if they can.
+                before = len(self.plan.points)
+                self._below(name, stmt, seen)
+                if len(self.plan.points) > before:
+                    return
+            if self._accept(name, stmt, share) or few:
                 return
+        self._below(name, stmt, seen)
+
+    def _below(self, name, stmt, seen):
         for expr in [one for one in (stmt.expr, stmt.advance) if one is not None]:
             for part in expr.walk():
                 if part.op == "call":
@@ -220,6 +231,8 @@ class Planner:
         self._check_calls(point, cycle)
         excluded = self._excluded(name)
         for place in sorted(live, key=self._order):
+            if not self._lives(place[0], levels, chain, stmt):
+                continue
             if isinstance(place[0], Mark):
                 if place[0].kind == "unknown" and place in changed:
                     self._object(point, "memory that can't be seen changes between checkpoints, and is used after them")
@@ -239,6 +252,17 @@ class Planner:
         known = self.lockstep.points.get(stmt)
         point.replicated = known.same if known is not None and known.same else set()
         return point
+
+    def _lives(self, thing, levels, chain, stmt):
+        """Whether a local variable is there at the place: one that is declared later, or in a block that isn't entered, is another one each time."""
+        if not isinstance(thing, Variable) or thing.scope not in ("local", "param"):
+            return True
+        places = {caller: node.stmt.place.start for caller, node, _ in chain} | {levels[-1][0]: stmt.place.start}
+        if thing.function not in places:
+            return False
+        if thing.scope == "param" or thing.block is None:
+            return True
+        return thing.block[0] <= places[thing.function] < thing.block[1] and thing.place.start < places[thing.function]
 
     @staticmethod
     def _is_array(place):
@@ -291,8 +315,6 @@ class Planner:
                 return self._object(point, f"{thing.name} has no address here (register, or another file's own)")
             if thing.scope == "static" and thing.function != point.function:
                 return self._object(point, f"{thing.function}() keeps {thing.name} (static): make it a variable of the file")
-            if thing.scope in ("local", "param") and thing.function not in names:
-                return self._object(point, f"{thing.name} of {thing.function}() is used after a checkpoint, and isn't there any more")
             if kind.kind == "array" and kind.size is None:
                 return self._object(point, f"the size of {thing.name} isn't known where it is declared: allocate it instead")
         elif isinstance(thing, Heap):
@@ -344,10 +366,7 @@ class Planner:
             chain = [(caller, node) for caller, node, _ in point.chain] + [(point.function, self.flow.graphs[point.function].point[point.stmt])]
             for function, target in reversed(chain):
                 for stmt in reversed(self._before(function, target)):
-                    nodes = {node for inner in stmt.walk() for node in inner.nodes}
-                    if self._may_skip(point, function, stmt, nodes, target, left_out):
-                        left_out |= nodes
-                        self.plan.skips.setdefault(stmt, []).append(point.number)
+                    self._may_skip(point, function, stmt, target, left_out)
 
     def _before(self, function, target):
         """Loops and calls in a function's blocks before a node, in order."""
@@ -356,52 +375,85 @@ class Planner:
             parent = above[stmt]
             if parent.kind == "block":
                 found = [one for one in parent.parts[:parent.parts.index(stmt)] if one.kind in ("loop", "expr")] + found
-            elif parent.kind == "loop":
-                # What stands before the loop only: its iterations before are those of the saved run.
-                pass
             stmt = parent
         return found
 
-    def _may_skip(self, point, function, stmt, nodes, target, left_out):
+    def _may_skip(self, point, function, stmt, target, left_out):
+        """Whether a restart can leave out a loop or a call; what is registered for that is added to the point's."""
+        nodes = {node for inner in stmt.walk() for node in inner.nodes}
         share = self._share(function, stmt)
         loops = stmt.kind == "loop" or any(inner.kind == "loop" for name in self.flow.called(nodes) if name in self.program.functions for inner in self.program.functions[name].body.walk())
-        if share < SKIP_SHARE or not loops or stmt.place.macro:
+        if share < SKIP_SHARE or not loops:
             return False
+        kept, before = list(point.items), set(point.kept)
+        left = set(left_out)
+        generous = share >= SKIP_GROWS or any(one.loop is stmt for one in self.plan.points)
+        chosen = self._leave_out(point, function, stmt, target, left, generous)
+        if chosen is None:
+            point.items, point.kept = kept, before
+            return False
+        left_out |= left
+        for one in chosen:
+            if point.number not in self.plan.skips.setdefault(one, []):
+                self.plan.skips[one].append(point.number)
+        return True
+
+    def _leave_out(self, point, function, stmt, target, left_out, generous):
+        """The statements that must be left out together, or None. Those that read what this one writes go with it."""
+        nodes = {node for inner in stmt.walk() for node in inner.nodes}
         known = self.lockstep.points.get(stmt)
-        if known is None or known.why and known.why.startswith("only some"):
-            return False
         called = self.flow.called(nodes)
+        if stmt.place.macro or known is None or (known.why or "").startswith("only some") or any(inner.kind in ("return", "goto") for inner in stmt.walk()):
+            return None
         if any(name in REQUIRED_NAMES or name in HIDDEN_STATE or (name in MPI and MPI[name][1] in REQUIRED) for name in called):
-            return False
-        if any(inner.kind in ("return", "goto") for inner in stmt.walk()):
-            return False
-        written = self.flow.changed({function: nodes}, ())
+            return None
         inner = {one.variable for one in stmt.walk() if one.variable is not None}
-        written = {place for place in written if place[0] not in inner}
-        graph = self.flow.graphs[function]
-        between = (graph.reached([one for node in nodes for one in node.succ]) & {node for node in graph.nodes if target in graph.reached([node])}) - nodes - left_out
-        reads = set()
-        for node in between:
-            for access in self.flow.steps(node):
-                reads |= access.places if access.kind == "read" else set()
-                for name in access.targets:
-                    if node is not target:
-                        reads |= self.flow.may_read.get(name, set())
-        inside = [one for one in self.plan.points if one.loop is stmt]
-        if reads & written:
-            return False
+        written = {place for place in self.flow.changed({function: nodes}, ()) if place[0] not in inner}
+        left_out |= nodes
+        chosen = [stmt]
+        for reader in self._readers(point, function, stmt, target, left_out, written):
+            more = self._leave_out(point, function, reader, target, left_out, generous) if reader is not None and generous else None
+            if more is None:
+                return None
+            chosen += more
         grows = [place for place in written if place in point.kept]
-        if grows and not inside and share < SKIP_GROWS:
-            return False
+        if grows and not generous:
+            return None
         names = {caller for caller, _, _ in point.chain} | {point.function}
-        kept = list(point.items)
         try:
             for place in sorted(grows, key=self._order):
                 self._add(point, place, f"a restart leaves out what makes it (line {stmt.place.line})", names)
                 point.kept.discard(place)
             self._close(point, names)
         except Refused:
-            point.items = kept
-            point.kept |= set(grows)
-            return False
-        return True
+            return None
+        return chosen
+
+    def _readers(self, point, function, stmt, target, left_out, written):
+        """Statements beside this one, on the way to the point, that read what it writes; None: others do."""
+        graph = self.flow.graphs[function]
+        start = {one for inner in stmt.walk() for node in inner.nodes for one in node.succ}
+        between = (graph.reached(start) & {node for node in graph.nodes if target in graph.reached([node])}) - left_out
+        siblings = self.above[function][stmt].parts
+        later = siblings[siblings.index(stmt) + 1:] if stmt in siblings else ()
+        found = []
+        for node in between:
+            if node is target or not self._reads(node, written):
+                continue
+            home = [one for one in later if any(node in part.nodes for part in one.walk())]
+            found.append(home[0] if home and home[0].kind in ("expr", "loop") else None)
+        inside = [(caller, node) for caller, node, _ in point.chain] + [(point.function, self.flow.graphs[point.function].point[point.stmt])]
+        at = [caller for caller, _ in inside].index(function)
+        for deeper, place in inside[at + 1:]:
+            ways = {node for node in self.flow.graphs[deeper].nodes if node is not place and place in self.flow.graphs[deeper].reached([node])} - left_out
+            if any(self._reads(node, written) for node in ways):
+                found.append(None)
+        return list(dict.fromkeys(found))
+
+    def _reads(self, node, written):
+        for access in self.flow.steps(node):
+            if access.kind == "read" and access.places & written:
+                return True
+            if any(self.flow.may_read.get(name, frozenset()) & written for name in access.targets):
+                return True
+        return False

@@ -305,7 +305,8 @@ class Walk:
                     break
             if any(one.covers(current) for one in self.written):
                 return
-        self.exposed.update(place for place in places if self._is_array(place))
+        known = self.memory.leaves(section.base[1]) if section.base[0] == "object" else None
+        self.exposed.update(place for place in places if self._is_array(place) and (known is None or place in known))
 
     def write_section(self, section):
         self.written.append(section)

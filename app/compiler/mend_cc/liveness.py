@@ -184,16 +184,32 @@ class Flow:
 
     def changed(self, cycle, inner):
         """Locations that may be written in these nodes, and in what they call (functions of `inner` count by their nodes alone)."""
-        found = set()
+        found, bound = set(), []
         for nodes in cycle.values():
             for node in nodes:
                 for access in self.steps(node):
-                    if access.kind == "write":
+                    if access.kind == "write" and access.expr.op == "call" and not access.external:
+                        bound.append(access)
+                    elif access.kind == "write":
                         found |= access.places
                     for target in access.targets:
                         if target in self.may_write and target not in inner:
                             found |= self._writes(target, self._bind(target, access.expr, {}), frozenset())
+        for _ in bound:
+            # A parameter changes where what is given for it may.
+            for access in bound:
+                if not access.places <= found and self._may_differ(access, found):
+                    found |= access.places
         return found
+
+    def _may_differ(self, access, changed):
+        call = access.expr
+        for name in self.memory.callees(call):
+            function = self.program.functions.get(name)
+            for parameter, argument in zip(function.params if function else (), call.args[1:]):
+                if (parameter, ()) in access.places or access.places <= self.memory.leaves((parameter, ())):
+                    return any(part.op in ("call", "opaque") for part in argument.walk()) or any(one.places & changed for one in self.memory.accesses(argument) if one.kind == "read")
+        return True
 
     def _bind(self, name, call, outer):
         """What the pointers that a call gives to a function lead to, for parameters that keep what they got. `outer`: the same of the caller."""

@@ -76,7 +76,7 @@ def parser():
     made = argparse.ArgumentParser(prog="mend-cc", description=ABOUT, usage="mend-cc [options] FILE.c ... [-o DIR] -- mpicc [flags]\n       mend-cc [options] mpicc [flags] FILE.c ...",
                                    epilog="As CC=\"mend-cc mpicc\" it serves in Makefiles: what `-c` compiles is analysed when the program is linked. "
                                    "Directives in sources: #pragma mend checkpoint | exclude(NAME, ...) | shape(NAME) DIMENSION, ...")
-    made.add_argument("--report", metavar="FILE", nargs="?", const="-", help="say what was found, what is registered and why, and what couldn't be seen; to standard error without FILE=... (write --report=FILE)")
+    made.add_argument("--report", metavar="FILE", nargs="?", const="-", help="say what was found, what is registered and why, and what couldn't be seen: on standard error, or in a file (--report=FILE)")
     made.add_argument("--source-only", action="store_true", help="write the sources with the calls added, and compile nothing")
     made.add_argument("-o", dest="directory", metavar="DIR", help="where --source-only writes")
     made.add_argument("--keep", metavar="DIR", help="also keep the sources with the calls added there")
@@ -85,25 +85,27 @@ def parser():
     made.add_argument("--drop", metavar="NAME", action="append", default=[], help="don't register NAME, though it should be (for tests)")
     made.add_argument("--name", help="the program's name and version in checkpoints (default: the name of the output)")
     made.add_argument("--app", metavar="DIR", help="where `make app` has put libmend-app (default: MEND_APP_HOME, then this checkout's target/app)")
-    made.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made
 
 
 def main(arguments=None):
     """Exit code of mend-cc."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    for at, word in enumerate(arguments):
-        # The word after --report isn't its file.
-        if word == "--report":
-            arguments[at] = "--report=-"
-        if not word.startswith("-"):
-            break
-    options = parser().parse_args(arguments)
+    own, words = _split(list(sys.argv[1:] if arguments is None else arguments))
+    options = parser().parse_args(own)
+    options.words = words
     try:
         return _run(options)
     except (Stop, parse_c.CannotParse) as error:
         print(f"mend-cc: {error}", file=sys.stderr)
         return 1
+
+
+def _split(arguments):
+    """mend-cc's own options, and from the first other word on the rest."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "--":
+        at += 2 if arguments[at] in ("-o", "--keep", "--drop", "--name", "--app") else 1
+    return arguments[:at], arguments[at:]
 
 
 def _run(options):

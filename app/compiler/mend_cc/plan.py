@@ -120,6 +120,8 @@ class Planner:
             self._descend("main", main.body, set())
         self.total = self.cost(main.body)
         self._skips()
+        for point in self.plan.points:
+            point.items = [item for item in point.items if self.name_of(item.place if isinstance(item.place[0], Variable) else (item.place[0], ())) not in self.drop]
         return self.plan
 
     def _directed(self, directive):
@@ -247,7 +249,6 @@ class Planner:
             else:
                 point.kept.add(place)
         self._close(point, names)
-        point.items = [item for item in point.items if self.name_of(item.place) not in self.drop]
         point.dead = self._dead(point, names, live)
         known = self.lockstep.points.get(stmt)
         point.replicated = known.same if known is not None and known.same else set()
@@ -433,22 +434,27 @@ class Planner:
         """Statements beside this one, on the way to the point, that read what it writes; None: others do."""
         graph = self.flow.graphs[function]
         start = {one for inner in stmt.walk() for node in inner.nodes for one in node.succ}
-        between = (graph.reached(start) & {node for node in graph.nodes if target in graph.reached([node])}) - left_out
+        between = self._on_the_way(graph, start, target) - left_out
         siblings = self.above[function][stmt].parts
         later = siblings[siblings.index(stmt) + 1:] if stmt in siblings else ()
         found = []
         for node in between:
-            if node is target or not self._reads(node, written):
+            if not self._reads(node, written):
                 continue
             home = [one for one in later if any(node in part.nodes for part in one.walk())]
-            found.append(home[0] if home and home[0].kind in ("expr", "loop") else None)
+            found.append(home[0] if home and home[0].kind in ("expr", "loop", "if") else None)
         inside = [(caller, node) for caller, node, _ in point.chain] + [(point.function, self.flow.graphs[point.function].point[point.stmt])]
         at = [caller for caller, _ in inside].index(function)
         for deeper, place in inside[at + 1:]:
-            ways = {node for node in self.flow.graphs[deeper].nodes if node is not place and place in self.flow.graphs[deeper].reached([node])} - left_out
+            ways = self._on_the_way(self.flow.graphs[deeper], [self.flow.graphs[deeper].entry], place) - left_out
             if any(self._reads(node, written) for node in ways):
                 found.append(None)
         return list(dict.fromkeys(found))
+
+    @staticmethod
+    def _on_the_way(graph, start, target):
+        """Nodes between, until the target is first reached."""
+        return {node for node in graph.reached(start, (target,)) if target in graph.reached([node])}
 
     def _reads(self, node, written):
         for access in self.flow.steps(node):

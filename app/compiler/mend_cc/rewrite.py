@@ -83,7 +83,10 @@ class Rewriter:
             self._frames(point)
         for stmt, numbers in self.plan.skips.items():
             listed = " ".join(map(str, sorted(numbers)))
-            self.files[stmt.place.file].insert(stmt.place.start, f'if (!mend_cc_skip("{listed}")) /* a restart has no need of it */\n{self.files[stmt.place.file].indent(stmt.place.start) or "    "}', -5)
+            edits = self.files[stmt.place.file]
+            indent = edits.indent(stmt.place.start) or "    "
+            edits.insert(stmt.place.start, f'if (!mend_cc_skip("{listed}")) {{ /* a restart has no need of it */\n{indent}', -5)
+            edits.insert(edits.end(stmt), f"\n{indent}}}", 5)
         self._allocations()
         self._opened()
         self._start_and_end()

@@ -66,6 +66,8 @@ void mend_cc_poison_heap(int site);
 
 /* The checking mode (mend_cc_check.c), or NULL: 0 where messages are in transit. */
 extern int (*mend_cc_check)(int point);
+/* What this rank has sent and received, and how many of its requests are open. */
+void mend_cc_counts(long long counts[3]);
 
 #ifdef __cplusplus
 }

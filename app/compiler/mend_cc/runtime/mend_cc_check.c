@@ -70,6 +70,12 @@ static int open_requests(void) {
     return count;
 }
 
+void mend_cc_counts(long long counts[3]) {
+    counts[0] = sent;
+    counts[1] = received;
+    counts[2] = open_requests();
+}
+
 static int check(int point) {
     long long mine[2] = {sent - received, open_requests()}, all[2] = {0, 0};
     const char *set = getenv("MEND_CC_CHECK_SECONDS");
@@ -136,6 +142,24 @@ ISEND(Isend, 1, 0) ISEND(Issend, 1, 0) ISEND(Irsend, 1, 0) ISEND(Ibsend, 1, 0) I
         return result;                                                                                          \
     }
 IRECV(Irecv, 0) IRECV(Recv_init, 1)
+
+int MPI_Ibarrier(MPI_Comm c, MPI_Request *r) {
+    int result = PMPI_Ibarrier(c, r);
+    track(*r, NOTHING, 0);
+    return result;
+}
+
+int MPI_Ibcast(void *b, int n, MPI_Datatype t, int root, MPI_Comm c, MPI_Request *r) {
+    int result = PMPI_Ibcast(b, n, t, root, c, r);
+    track(*r, NOTHING, 0);
+    return result;
+}
+
+int MPI_Iallreduce(const void *b, void *into, int n, MPI_Datatype t, MPI_Op op, MPI_Comm c, MPI_Request *r) {
+    int result = PMPI_Iallreduce(b, into, n, t, op, c, r);
+    track(*r, NOTHING, 0);
+    return result;
+}
 
 int MPI_Recv(void *b, int n, MPI_Datatype t, int from, int tag, MPI_Comm c, MPI_Status *s) {
     int result = PMPI_Recv(b, n, t, from, tag, c, s);

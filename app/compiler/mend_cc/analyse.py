@@ -20,9 +20,20 @@ class Analysis:
     plan: object
 
 
+def is_fortran(path):
+    """By the end of its name."""
+    return path.lower().endswith((".f90", ".f95", ".f03", ".f08"))
+
+
 def analyse(sources, directory, drop=()):
     """Sources as (path, flags for clang)."""
-    program = parse_c.parse(sources, directory)
+    paths = [path for path, _ in sources]
+    if all(is_fortran(path) for path in paths):
+        from . import parse_fortran
+
+        program = parse_fortran.parse(paths)
+    else:
+        program = parse_c.parse(sources, directory)
     return analyse_program(program, drop)
 
 

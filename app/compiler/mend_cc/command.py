@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -10,12 +11,13 @@ import sys
 import tempfile
 
 from . import parse_c
-from .analyse import analyse
+from .analyse import analyse, is_fortran
 from .plan import Refused
 from .report import report
 from .rewrite import Rewriter
+from .rewrite_fortran import Rewriter as FortranRewriter
 
-ABOUT = """Adds portable checkpoints to MPI programs in C: finds safe points and what must be registered there, adds calls of libmend-app, and has your own compiler
+ABOUT = """Adds portable checkpoints to MPI programs in C and Fortran: finds safe points and what must be registered there, adds calls of libmend-app, and has your own compiler
 compile the result."""
 RUNTIME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "runtime")
 SIDECAR = ".mend-cc"
@@ -43,7 +45,7 @@ class Line:
                 self.only_compile = True
             elif word in WITH_VALUE and rest:
                 self.flags += [word, rest.pop(0)]
-            elif word.endswith(".c") and not word.startswith("-"):
+            elif (word.endswith(".c") or is_fortran(word)) and not word.startswith("-"):
                 self.sources.append(word)
             elif word.endswith(".o") and not word.startswith("-"):
                 self.objects.append(word)
@@ -75,7 +77,7 @@ def parser():
     """Options that stand before the sources or the compiler."""
     made = argparse.ArgumentParser(prog="mend-cc", description=ABOUT, usage="mend-cc [options] FILE.c ... [-o DIR] -- mpicc [flags]\n       mend-cc [options] mpicc [flags] FILE.c ...",
                                    epilog="As CC=\"mend-cc mpicc\" it serves in Makefiles: what `-c` compiles is analysed when the program is linked. "
-                                   "Directives in sources: #pragma mend checkpoint | exclude(NAME, ...) | shape(NAME) DIMENSION, ...")
+                                   "Directives in sources: #pragma mend checkpoint | exclude(NAME, ...) | shape(NAME) DIMENSION, ..., and !$mend in Fortran")
     made.add_argument("--report", metavar="FILE", nargs="?", const="-", help="say what was found, what is registered and why, and what couldn't be seen: on standard error, or in a file (--report=FILE)")
     made.add_argument("--source-only", action="store_true", help="write the sources with the calls added, and compile nothing")
     made.add_argument("-o", dest="directory", metavar="DIR", help="where --source-only writes")
@@ -139,7 +141,7 @@ def _compile_only(command, compiler, line):
     code = subprocess.run(command, check=False).returncode
     if code == 0:
         for source in line.sources:
-            target = line.output or os.path.basename(source)[:-2] + ".o"
+            target = line.output or os.path.splitext(os.path.basename(source))[0] + ".o"
             with open(target + SIDECAR, "w", encoding="utf-8") as file:
                 json.dump({"source": os.path.abspath(source), "flags": line.flags, "directory": os.getcwd(), "compiler": compiler}, file)
     return code
@@ -163,7 +165,12 @@ def _link(options, compiler, line):
             plain.append(item)
     if not units:
         return subprocess.run([*compiler, *line.words], check=False).returncode
-    known = parse_c.compiler_flags(compiler)
+    fortran = [unit for unit in units if is_fortran(unit["source"])]
+    if fortran and len(fortran) < len(units):
+        raise Stop("C and Fortran in one program: that can't be analysed together")
+    if fortran:
+        units = _by_modules(units)
+    known = [] if fortran else parse_c.compiler_flags(compiler)
     sources = [(unit["source"], [*Line(unit["flags"]).for_clang(), *_relative(unit), *known]) for unit in units]
     with tempfile.TemporaryDirectory(prefix="mend-cc-") as room:
         found = analyse(sources, room, options.drop)
@@ -174,7 +181,7 @@ def _link(options, compiler, line):
         texts = None
         if found.plan.points:
             try:
-                texts = Rewriter(program, found.memory, found.plan, options.poison, name).run()
+                texts = (FortranRewriter if fortran else Rewriter)(program, found.memory, found.plan, options.poison, name).run()
             except Refused as refusal:
                 found.plan.refused.append((None, str(refusal)))
         _report(options, found)
@@ -192,6 +199,34 @@ def _link(options, compiler, line):
         if options.source_only:
             return 0
         return _build(options, compiler, line, units, texts, plain, room)
+
+
+def _by_modules(units):
+    """Fortran sources in an order in which modules come before those that use them."""
+    made, uses = {}, {}
+    for unit in units:
+        with open(unit["source"], encoding="utf-8", errors="replace") as file:
+            text = file.read().lower()
+        for name in re.findall(r"^\s*module\s+(?!procedure\b)(\w+)\s*$", text, re.M):
+            made[name] = unit["source"]
+        uses[unit["source"]] = set(re.findall(r"^\s*use\s*(?:,[^:]*::)?\s*(\w+)", text, re.M))
+    ordered, left = [], list(units)
+    while left:
+        ready = [unit for unit in left if all(made.get(name) in (None, unit["source"], *(done["source"] for done in ordered)) for name in uses[unit["source"]])]
+        if not ready:
+            raise Stop("the modules of these sources use each other in a circle")
+        ordered.append(ready[0])
+        left.remove(ready[0])
+    return ordered
+
+
+def _c_compiler(compiler):
+    """The C compiler that belongs to a Fortran compiler of MPI: mpif90.mpich, mpicc.mpich."""
+    directory, name = os.path.split(compiler[0])
+    wanted = os.environ.get("MEND_CC_MPICC") or os.path.join(directory, re.sub(r"mpi(f90|f77|fort|ifort|ifx)", "mpicc", name))
+    if shutil.which(wanted) is None:
+        raise Stop(f"libmend-app's part for MPI is C, and there is no {wanted}: MEND_CC_MPICC names the C compiler of this MPI library")
+    return [wanted]
 
 
 def _relative(unit):
@@ -226,14 +261,22 @@ def _build(options, compiler, line, units, texts, plain, room):
     home = app_home(options.app)
     include = [f"-I{os.path.join(home, 'include')}", f"-I{RUNTIME}"]
     objects = []
+    fortran = is_fortran(units[0]["source"])
+    c_compiler = _c_compiler(compiler) if fortran else compiler
+    if fortran:
+        include = [f"-J{room}", f"-I{room}"]
+        objects.append(os.path.join(room, "mend_cc-fortran.o"))
+        if subprocess.run([*compiler, "-O2", "-g", *include, "-c", os.path.join(RUNTIME, "mend_cc.f90"), "-o", objects[0]], check=False).returncode:
+            raise Stop(f"mend_cc.f90 doesn't compile with {compiler[0]}")
     for number, unit in enumerate(units):
         source = os.path.join(room, f"{number}", os.path.basename(unit["source"]))
         os.makedirs(os.path.dirname(source))
         with open(source, "wb") as file:
             file.write(texts[unit["source"]])
-        target = source[:-2] + ".o"
+        target = os.path.splitext(source)[0] + ".o"
         flags = [flag for flag in unit["flags"] if not flag.startswith(("-l", "-L", "-Wl,"))]
-        command = [*unit["compiler"], *flags, *include, "-iquote", os.path.dirname(unit["source"]), "-c", source, "-o", target]
+        quoted = ["-I", os.path.dirname(unit["source"])] if fortran else ["-iquote", os.path.dirname(unit["source"])]
+        command = [*unit["compiler"], *flags, *include, *quoted, "-c", source, "-o", target]
         code = subprocess.run(command, cwd=unit["directory"], check=False).returncode
         if code:
             kept = tempfile.mkdtemp(prefix="mend-cc-failed-")
@@ -241,12 +284,13 @@ def _build(options, compiler, line, units, texts, plain, room):
             raise Stop(f"the sources with the calls added don't compile ({shlex.join(command)}): they are kept in {kept}")
         objects.append(target)
     ours = [(os.path.join(home, "share", "mend-app", "mend_app_mpi.c"), UNCOUNTED if options.check else []), (os.path.join(RUNTIME, "mend_cc.c"), [])]
+    include = [f"-I{os.path.join(home, 'include')}", f"-I{RUNTIME}"]
     if options.check:
         ours.append((os.path.join(RUNTIME, "mend_cc_check.c"), []))
     for source, flags in ours:
-        target = os.path.join(room, os.path.basename(source)[:-2] + ".o")
-        if subprocess.run([*compiler, "-O2", "-g", *flags, *include, "-c", source, "-o", target], check=False).returncode:
-            raise Stop(f"{source} doesn't compile with {compiler[0]}")
+        target = os.path.join(room, os.path.splitext(os.path.basename(source))[0] + ".o")
+        if subprocess.run([*c_compiler, "-O2", "-g", *flags, *include, "-c", source, "-o", target], check=False).returncode:
+            raise Stop(f"{source} doesn't compile with {c_compiler[0]}")
         objects.append(target)
     output = ["-o", line.output] if line.output else []
     library = os.path.join(home, "lib")

@@ -1,6 +1,7 @@
 """What MPI functions do to the state of the message analysis (lockstep.py)."""
 
 from . import values
+from .evaluate import Ends
 from .externals import MPI, SAME_EVERYWHERE, letter
 from .ir import Variable
 from .memory import Mark
@@ -14,7 +15,6 @@ class Calls:
         """One call by all ranks of the group; the value is MPI_SUCCESS."""
         letters, kind, *peers = MPI[name]
         if name == "MPI_Abort":
-            from .lockstep import Ends
             raise Ends
         self._results(name, call, arguments, state, group, letters)
         getattr(self, f"_do_{kind}", self._do_local)(call, arguments, state, group, peers)

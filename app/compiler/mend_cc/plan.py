@@ -194,6 +194,9 @@ class Planner:
         body = loop.parts[0]
         places = list(body.parts) if body.kind == "block" else [body]
         places = [one for one in places if one.kind != "empty"]
+        if self.program.language == "fortran" and loop.init is not None:
+            # See _check_counted.
+            places = places[:1]
         why = "its body is empty"
         for stmt in places:
             known = self.lockstep.points.get(stmt)
@@ -223,6 +226,7 @@ class Planner:
         except NoChain as several:
             raise Refused(str(several)) from None
         point = Point(len(self.plan.points) + 1, name, stmt, loop, chain, forced=forced)
+        self._check_counted(name, stmt, loop, chain)
         cycle = self.flow.cycle(name, self.flow.graphs[name].point[stmt])
         names = {caller for caller, _, _ in chain} | {name}
         changed = self.flow.changed(cycle, names)
@@ -246,13 +250,24 @@ class Planner:
                 self._add(point, place, "it changes between checkpoints, and is used after them", names)
             elif place in self.tainted:
                 self._add(point, place, "another run wouldn't make the same value again", names)
-            else:
+            elif not (place[0].__class__ is Variable and "%" in place[0].name):
                 point.kept.add(place)
         self._close(point, names)
         point.dead = self._dead(point, names, live)
         known = self.lockstep.points.get(stmt)
         point.replicated = known.same if known is not None and known.same else set()
         return point
+
+    def _check_counted(self, name, stmt, loop, chain):
+        """Fortran's counted loops fix their number of iterations when they begin: only the one around the place can begin again, at its first statement."""
+        if self.program.language != "fortran":
+            return
+        for function, start in [*((caller, node.stmt) for caller, node, _ in chain), (name, stmt)]:
+            here = self.above[function].get(start)
+            while here is not None:
+                if here.kind == "loop" and here.init is not None and not (here is loop and here.parts[0].parts[0] is stmt):
+                    raise Refused(f"a counted loop is around it (line {here.place.line}): make that one a `do while`, or place it at the start of its body")
+                here = self.above[function].get(here)
 
     def _lives(self, thing, levels, chain, stmt):
         """Whether a local variable is there at the place: one that is declared later, or in a block that isn't entered, is another one each time."""
@@ -316,7 +331,7 @@ class Planner:
                 return self._object(point, f"{thing.name} has no address here (register, or another file's own)")
             if thing.scope == "static" and thing.function != point.function:
                 return self._object(point, f"{thing.function}() keeps {thing.name} (static): make it a variable of the file")
-            if kind.kind == "array" and kind.size is None:
+            if kind.kind == "array" and kind.size is None and self.program.language == "c":
                 return self._object(point, f"the size of {thing.name} isn't known where it is declared: allocate it instead")
         elif isinstance(thing, Heap):
             if thing.type is None or thing.type.scalar().kind in ("void", "opaque", "function"):

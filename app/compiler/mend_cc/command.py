@@ -275,9 +275,12 @@ def _build(options, compiler, line, units, texts, plain, room):
             file.write(texts[unit["source"]])
         target = os.path.splitext(source)[0] + ".o"
         flags = [flag for flag in unit["flags"] if not flag.startswith(("-l", "-L", "-Wl,"))]
+        if fortran:
+            flags = [f"-I{os.path.join(unit['directory'], flag[2:])}" if flag.startswith("-I") else flag for flag in flags if not flag.startswith("-J")]
         quoted = ["-I", os.path.dirname(unit["source"])] if fortran else ["-iquote", os.path.dirname(unit["source"])]
         command = [*unit["compiler"], *flags, *include, *quoted, "-c", source, "-o", target]
-        code = subprocess.run(command, cwd=unit["directory"], check=False).returncode
+        # Modules that an earlier compilation left in the user's directory aren't those of the new sources.
+        code = subprocess.run(command, cwd=room if fortran else unit["directory"], check=False).returncode
         if code:
             kept = tempfile.mkdtemp(prefix="mend-cc-failed-")
             _write(kept, texts)

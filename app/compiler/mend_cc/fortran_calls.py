@@ -39,7 +39,7 @@ class Calls:
             return Expr("cast", (self.expr(values[0]),), None, INT, place)
         if name in ("real", "dble", "float", "cmplx"):
             return Expr("cast", (self.expr(values[0]),), None, Type("float", 8), place)
-        if name in ("size", "lbound", "ubound", "shape", "allocated", "present", "kind", "huge", "tiny", "epsilon", "len", "associated"):
+        if name in ("size", "lbound", "ubound", "shape", "allocated", "command_argument_count", "present", "kind", "huge", "tiny", "epsilon", "len", "associated"):
             return Expr("call", (Expr("func", (), "mend_cc inquiry", None, place),), None, INT, place)
         if name in ("get_command_argument", "getarg"):
             return Expr("call", (Expr("func", (), "mend_cc argument", None, place), self.expr(values[0]), self.address(self.expr(values[1]))), None, Type("void"), place)

@@ -7,7 +7,8 @@ from .ir import Variable, parent_map
 from .plan import Refused
 from .rewrite import Edits
 
-KINDS = {("int", 1), ("int", 4), ("int", 8), ("float", 4), ("float", 8), ("complex", 8), ("complex", 16)}
+# libmend-app's numbers of types.
+KINDS = {("int", 1): 1, ("int", 2): 2, ("int", 4): 3, ("int", 8): 4, ("float", 4): 9, ("float", 8): 10, ("complex", 8): 12, ("complex", 16): 13}
 
 
 class Rewriter:
@@ -48,7 +49,7 @@ class Rewriter:
         edits = self.files[stmt.place.file]
         text = edits.text[stmt.place.start:stmt.place.end].decode()
         indent = text[:len(text) - len(text.lstrip())]
-        edits.insert(stmt.place.start, "".join(f"{indent}{line}\n" for line in lines), order)
+        edits.insert(stmt.place.start, "".join(f"{indent}{part}\n" for line in lines for part in line.split("\n")), order)
 
     def _after(self, stmt, lines, order):
         edits = self.files[stmt.place.file]
@@ -63,7 +64,7 @@ class Rewriter:
         self.declared.setdefault(function, []).append(f"integer :: {flag}")
         level = len(point.chain)
         lines = [f"if (mend_cc_arrive({point.number}, {flag})) then"]
-        lines += [f"  {line}" for line in [*self._poisoned(point, function), *self._registered(point, level)]]
+        lines += [f"  {part}" for line in [*self._poisoned(point, function), *self._registered(point, level)] for part in line.split("\n")]
         lines.append("end if")
         counter = self._counter(point.loop)
         if counter is None:
@@ -114,8 +115,10 @@ class Rewriter:
         made = []
         for thing in sorted(point.dead, key=str):
             own = isinstance(thing, Variable) and (thing.function == function and thing.scope == "local" or thing.function is None and function == point.function)
-            if own and scope.find(thing.name) is thing and (thing.type.scalar().kind, thing.type.scalar().size) in KINDS and not thing.allocatable:
-                made.append(f"  call mend_cc_spoil({thing.name})")
+            if own and scope.find(thing.name) is thing and (thing.type.scalar().kind, thing.type.scalar().size) in KINDS and not thing.allocatable and thing.type.size:
+                self._target(thing)
+                count = f" * size({thing.name})" if thing.type.kind == "array" else ""
+                made.append(f"  call mend_cc_spoil(mend_cc_address({thing.name}), storage_size({thing.name}) / 8{count})")
         return [f"if (mend_cc_restoring({point.number})) then", *made, "end if"] if made else []
 
     def _registered(self, point, level):
@@ -138,7 +141,7 @@ class Rewriter:
             else:
                 self._target(thing)
             whose = 1 if item.place in point.replicated else 0
-            made.append(f"call mend_cc_register({level}, '{called[item]}', {text}, {whose})")
+            made.append(f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, &\n  shape({text}, kind=8), {whose})")
         return made
 
     def _element(self, place):

@@ -1,11 +1,11 @@
 !> What Fortran programs that mend-cc has rewritten call: mend_cc.h tells what each does. Compiled by the user's mpif90.
 module mend_cc
-  use, intrinsic :: iso_c_binding
-  use, intrinsic :: iso_fortran_env, only: int8, int32, int64, real32, real64
+  use, intrinsic :: iso_c_binding, mend_cc_address => c_loc
+  use, intrinsic :: iso_fortran_env, only: int64
   implicit none
   private
   public :: mend_cc_point, mend_cc_start, mend_cc_end, mend_cc_skip, mend_cc_frame, mend_cc_arrive, mend_cc_register
-  public :: mend_cc_checkpoint, mend_cc_again, mend_cc_restoring, mend_cc_spoil
+  public :: mend_cc_address, mend_cc_checkpoint, mend_cc_again, mend_cc_restoring, mend_cc_spoil
 
   type, bind(c) :: point
     integer(c_int) :: number
@@ -59,16 +59,6 @@ module mend_cc
     end subroutine
   end interface
 
-  !> call mend_cc_register(level, name, x, whose): `whose` as libmend-app has it.
-  interface mend_cc_register
-    procedure register_i1, register_i4, register_i8, register_r4, register_r8, register_c4, register_c8, register_l4
-  end interface
-
-  !> call mend_cc_spoil(x): overwrites it.
-  interface mend_cc_spoil
-    procedure spoil_i1, spoil_i4, spoil_i8, spoil_r4, spoil_r8, spoil_c4, spoil_c8, spoil_l4
-  end interface
-
 contains
 
   function terminated(text) result(c)
@@ -87,7 +77,7 @@ contains
     character(kind=c_char), pointer :: copy(:)
     allocate (copy(len_trim(text) + 1))
     copy = terminated(text)
-    at = c_loc(copy)
+    at = mend_cc_address(copy)
   end function
 
   subroutine mend_cc_point(number, path, probe)
@@ -126,7 +116,7 @@ contains
       passing = .false.
       return
     end if
-    mend_cc_checkpoint = c_checkpoint(number) == 2
+    mend_cc_checkpoint = c_checkpoint(number) == 1
     restored = mend_cc_checkpoint
   end function
 
@@ -142,108 +132,21 @@ contains
     mend_cc_restoring = c_restoring(number) /= 0
   end function
 
-  subroutine register_any(level, name, address, element, extents, whose)
+  !> `address` by mend_cc_address: an address that goes out of the program's sight keeps the compiler from assuming that nothing else writes there.
+  !> `element` as libmend-app numbers types, `extents` in Fortran's order.
+  subroutine mend_cc_register(level, name, address, element, extents, whose)
     integer, intent(in) :: level, element, whose
     character(*), intent(in) :: name
-    type(c_ptr), intent(in) :: address
+    type(c_ptr), value :: address
     integer(int64), intent(in) :: extents(:)
     call c_variable(level, terminated(name), address, element, size(extents), extents(size(extents):1:-1), whose)
   end subroutine
 
-  subroutine register_i1(level, name, x, whose)
-    integer, intent(in) :: level, whose
-    character(*), intent(in) :: name
-    integer(int8), intent(in), target, contiguous :: x(..)
-    call register_any(level, name, c_loc(x), 1, shape(x, kind=int64), whose)
-  end subroutine
-
-  subroutine spoil_i1(x)
-    integer(int8), intent(in), target, contiguous :: x(..)
-    call c_poison(c_loc(x), 1_c_size_t * size(x, kind=c_size_t))
-  end subroutine
-
-  subroutine register_i4(level, name, x, whose)
-    integer, intent(in) :: level, whose
-    character(*), intent(in) :: name
-    integer(int32), intent(in), target, contiguous :: x(..)
-    call register_any(level, name, c_loc(x), 3, shape(x, kind=int64), whose)
-  end subroutine
-
-  subroutine spoil_i4(x)
-    integer(int32), intent(in), target, contiguous :: x(..)
-    call c_poison(c_loc(x), 4_c_size_t * size(x, kind=c_size_t))
-  end subroutine
-
-  subroutine register_i8(level, name, x, whose)
-    integer, intent(in) :: level, whose
-    character(*), intent(in) :: name
-    integer(int64), intent(in), target, contiguous :: x(..)
-    call register_any(level, name, c_loc(x), 4, shape(x, kind=int64), whose)
-  end subroutine
-
-  subroutine spoil_i8(x)
-    integer(int64), intent(in), target, contiguous :: x(..)
-    call c_poison(c_loc(x), 8_c_size_t * size(x, kind=c_size_t))
-  end subroutine
-
-  subroutine register_r4(level, name, x, whose)
-    integer, intent(in) :: level, whose
-    character(*), intent(in) :: name
-    real(real32), intent(in), target, contiguous :: x(..)
-    call register_any(level, name, c_loc(x), 9, shape(x, kind=int64), whose)
-  end subroutine
-
-  subroutine spoil_r4(x)
-    real(real32), intent(in), target, contiguous :: x(..)
-    call c_poison(c_loc(x), 4_c_size_t * size(x, kind=c_size_t))
-  end subroutine
-
-  subroutine register_r8(level, name, x, whose)
-    integer, intent(in) :: level, whose
-    character(*), intent(in) :: name
-    real(real64), intent(in), target, contiguous :: x(..)
-    call register_any(level, name, c_loc(x), 10, shape(x, kind=int64), whose)
-  end subroutine
-
-  subroutine spoil_r8(x)
-    real(real64), intent(in), target, contiguous :: x(..)
-    call c_poison(c_loc(x), 8_c_size_t * size(x, kind=c_size_t))
-  end subroutine
-
-  subroutine register_c4(level, name, x, whose)
-    integer, intent(in) :: level, whose
-    character(*), intent(in) :: name
-    complex(real32), intent(in), target, contiguous :: x(..)
-    call register_any(level, name, c_loc(x), 12, shape(x, kind=int64), whose)
-  end subroutine
-
-  subroutine spoil_c4(x)
-    complex(real32), intent(in), target, contiguous :: x(..)
-    call c_poison(c_loc(x), 8_c_size_t * size(x, kind=c_size_t))
-  end subroutine
-
-  subroutine register_c8(level, name, x, whose)
-    integer, intent(in) :: level, whose
-    character(*), intent(in) :: name
-    complex(real64), intent(in), target, contiguous :: x(..)
-    call register_any(level, name, c_loc(x), 13, shape(x, kind=int64), whose)
-  end subroutine
-
-  subroutine spoil_c8(x)
-    complex(real64), intent(in), target, contiguous :: x(..)
-    call c_poison(c_loc(x), 16_c_size_t * size(x, kind=c_size_t))
-  end subroutine
-
-  subroutine register_l4(level, name, x, whose)
-    integer, intent(in) :: level, whose
-    character(*), intent(in) :: name
-    logical, intent(in), target, contiguous :: x(..)
-    call register_any(level, name, c_loc(x), 3, shape(x, kind=int64), whose)
-  end subroutine
-
-  subroutine spoil_l4(x)
-    logical, intent(in), target, contiguous :: x(..)
-    call c_poison(c_loc(x), 4_c_size_t * size(x, kind=c_size_t))
+  !> Overwrites memory: tests.
+  subroutine mend_cc_spoil(address, bytes)
+    type(c_ptr), value :: address
+    integer, intent(in) :: bytes
+    call c_poison(address, int(bytes, c_size_t))
   end subroutine
 
 end module

@@ -59,9 +59,9 @@ class Line:
             word = rest.pop(0)
             if word in ("-I", "-D", "-U", "-include", "-isystem", "-iquote"):
                 found += [word, rest.pop(0)]
-            elif word.startswith(("-I", "-D", "-U", "-std=", "-isystem", "-fopenmp")):
+            elif word.startswith(("-I", "-D", "-U", "-std=", "-isystem")):
                 found.append(word)
-        return found
+        return [*found, "-D_OPENMP=201511"] if any(word.startswith("-fopenmp") for word in self.flags) else found
 
 
 def app_home(given):
@@ -97,7 +97,7 @@ def main(arguments=None):
     options.words = words
     try:
         return _run(options)
-    except (Stop, parse_c.CannotParse) as error:
+    except (Stop, parse_c.BadDirective) as error:
         print(f"mend-cc: {error}", file=sys.stderr)
         return 1
 
@@ -173,7 +173,14 @@ def _link(options, compiler, line):
     known = [] if fortran else parse_c.compiler_flags(compiler)
     sources = [(unit["source"], [*Line(unit["flags"]).for_clang(), *_relative(unit), *known]) for unit in units]
     with tempfile.TemporaryDirectory(prefix="mend-cc-") as room:
-        found = analyse(sources, room, options.drop)
+        try:
+            found = analyse(sources, room, options.drop)
+        except parse_c.CannotParse as error:
+            print(f"mend-cc: {error}", file=sys.stderr)
+            if options.source_only:
+                return 1
+            print("mend-cc: this can't be analysed: the program is compiled as it is", file=sys.stderr)
+            return subprocess.run([*compiler, *line.words], check=False).returncode
         program = found.program
         for item in plain:
             print(f"mend-cc: {item} wasn't compiled by mend-cc: what is in it can't be seen", file=sys.stderr)

@@ -131,7 +131,11 @@ class Evaluate:
             if expr.type and expr.type.kind in ("int", "uint"):
                 value = tuple(int(one) if isinstance(one, float) else one for one in value)
             if expr.args[0].type and expr.args[0].type.kind == "array" and expr.args[1].op == "list":
-                for at, part in enumerate(expr.args[1].args[:64]):
+                simple = self.plain_list(expr.args[1])
+                for place in self.memory.places(expr.args[0]):
+                    for key in [place, *(key for key in state.env if len(key) == 3 and key[0] is place[0] and key[1] == place[1])]:
+                        self._set(key, spread(0 if simple else OTHER, self.ranks), state, group)
+                for at, part in enumerate(expr.args[1].args if simple else ()):
                     target = Expr("index", (expr.args[0], Expr("const", (), at)), None, expr.args[0].type.element, expr.place)
                     self._write(target, self._eval(part, state, group), state, group)
                 return value
@@ -183,6 +187,11 @@ class Evaluate:
                     made[rank] = ("ptr", *leaves[0], 0 if index is None and target.op != "index" else index[rank] if index is not None else None)
                 return tuple(OTHER if isinstance(one, tuple) and one[3] is None else one for one in made)
         return tuple(made)
+
+    @staticmethod
+    def plain_list(initial):
+        """Whether a list gives the first elements of a one-dimensional array, in order."""
+        return len(initial.args) <= 64 and all(part.op not in ("list", "opaque") for part in initial.args)
 
     def _conditional(self, expr, state, group):
         """Evaluates what only some ranks may evaluate; messages there are lost to the analysis."""

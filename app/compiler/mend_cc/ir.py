@@ -159,6 +159,7 @@ class Program:
     directives: list = field(default_factory=list)
     unseen: list = field(default_factory=list)
     constants: dict = field(default_factory=dict)  # MPI's own: proc_null, any_source, comm_world, ...
+    parallel: list = field(default_factory=list)  # (file, start, end) of what several threads run
     language: str = "c"
     files: list = field(default_factory=list)
 

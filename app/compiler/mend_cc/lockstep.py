@@ -17,6 +17,7 @@ from .mpi_calls import Calls
 from .values import OTHER, SAME, join, known, spread, uniform
 
 STEPS = 150_000  # of one number of ranks, before the analysis gives up
+SIZES = 40  # numbers of ranks to try, at most
 UNROLLED = 48  # executions of a branch whose condition is known
 
 
@@ -69,22 +70,28 @@ class Lockstep(Evaluate, Calls):
         return direct
 
     def sizes(self):
-        """Numbers of ranks to try: small ones, and those around constants that something is compared with."""
+        """Numbers of ranks to try: small ones, and those around constants that may decide. Larger constants decide nothing (values.py)."""
         found = {1, 2, 3, 4, 5, 6, 7, 8}
         for function in self.program.functions.values():
             for expr in function.body.expressions():
                 for part in expr.walk():
-                    if part.op == "binary" and part.value in values.COMPARISONS:
-                        for side in part.args:
-                            if side.op == "const" and isinstance(side.value, int) and 8 <= side.value <= values.LARGEST:
-                                found |= {side.value + 1, side.value + 2}
-        return sorted(found)[:16]
+                    for side in part.args if part.op == "binary" and part.value not in ("+", "-", "*") else ():
+                        number = side.value if side.op == "const" and isinstance(side.value, int) else 0
+                        if part.value in (">>", "<<") and 0 < number <= 6:
+                            number = 2 ** number
+                        if 8 <= number <= values.LARGEST:
+                            found |= {number + 1, number + 2}
+        return sorted(found)
 
     def run(self):
         main = self.program.functions.get("main")
         if not main:
             return
-        for ranks in self.sizes():
+        sizes = self.sizes()
+        if len(sizes) > SIZES or self.memory.wild is not None:
+            self.program.cannot_see(self.memory.wild or main.place, "pointers made from numbers" if self.memory.wild else "too many constants that numbers of ranks may be compared with")
+            return
+        for ranks in sizes:
             self.ranks, self.steps, self.stack, self.split = ranks, 0, [], 0
             self.tried.append(ranks)
             state = State({}, 0, (frozenset(),) * ranks, set())
@@ -108,8 +115,8 @@ class Lockstep(Evaluate, Calls):
             initial = getattr(variable, "initial", None)
             for place in self.memory.leaves((variable, ())):
                 state.env[place] = spread(0 if initial is None else OTHER, self.ranks)
-            if initial is not None and initial.op == "list" and variable.type.kind == "array":
-                for at, part in enumerate(initial.args[:64]):
+            if initial is not None and initial.op == "list" and variable.type.kind == "array" and self.plain_list(initial):
+                for at, part in enumerate(initial.args):
                     state.env[(variable, (), at)] = self._eval(part, state, tuple(range(self.ranks)))
                 state.env[(variable, ())] = spread(0, self.ranks)
             elif initial is not None and initial.op != "list":

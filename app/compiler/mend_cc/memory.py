@@ -56,6 +56,7 @@ class Memory:
         self.heaps = {}
         self.sites = []
         self.changed = True
+        self.wild = None  # where a pointer is made from a number: nothing is known of memory then
         self._leaves = {}
         main = program.functions.get("main")
         if main:
@@ -96,6 +97,8 @@ class Memory:
             return self.places(base) if base.type and base.type.kind == "array" else self.targets(base)
         if operator == "deref":
             return self.targets(expr.args[0])
+        if operator == "member" and expr.args[0].type and expr.args[0].type.name.startswith("union "):
+            return self.places(expr.args[0])
         if operator == "member":
             return {(thing, (*path, expr.value)) if not isinstance(thing, Mark) else (thing, path) for thing, path in self.places(expr.args[0])}
         if operator == "cast":
@@ -125,6 +128,7 @@ class Memory:
         if operator == "cast":
             inner = expr.args[0]
             if expr.type and expr.type.kind == "pointer" and inner.type and inner.type.kind in ("int", "uint") and inner.op != "const":
+                self.wild = self.wild or expr.place
                 return {(UNKNOWN, ())}
             return self.targets(inner)
         if operator == "cond":

@@ -16,6 +16,9 @@ class Calls:
         letters, kind, *peers = MPI[name]
         if name == "MPI_Abort":
             raise Ends
+        if call.place is not None and any(path == call.place.file and start <= call.place.start < end for path, start, end in self.program.parallel):
+            self.program.cannot_see(call.place, "messages within a parallel region of threads")
+            state.sent = None
         self._results(name, call, arguments, state, group, letters)
         getattr(self, f"_do_{kind}", self._do_local)(call, arguments, state, group, peers)
         return spread(SAME if name == "MPI_Wtick" else OTHER if name == "MPI_Wtime" else 0, self.ranks)

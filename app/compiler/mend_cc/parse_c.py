@@ -21,7 +21,11 @@ UNSIGNED = {"BOOL", "CHAR_U", "UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "
 
 
 class CannotParse(Exception):
-    """The source doesn't compile: what clang says of it."""
+    """The source doesn't compile, or has what can't be analysed."""
+
+
+class BadDirective(Exception):
+    """A directive that doesn't exist."""
 
 
 def _library():
@@ -117,6 +121,7 @@ class _Reader:
                              if node.kind == cindex.CursorKind.MACRO_INSTANTIATION and self.mine(node))
         self.function = None
         self.blocks = []
+        self.threads = []
 
     def mine(self, node):
         return node.location.file is not None and node.location.file.name == self.path
@@ -147,6 +152,12 @@ class _Reader:
                 self.read_function(node)
             elif node.kind == cindex.CursorKind.VAR_DECL:
                 self.variable(node)
+        for start in self.threads:
+            # What follows such a line is run by several threads.
+            after = [stmt.place for function in self.program.functions.values() for stmt in function.body.walk() if stmt.place.file == self.path and stmt.place.start >= start]
+            if after:
+                first = min(place.start for place in after)
+                self.program.parallel.append((self.path, first, max(place.end for place in after if place.start == first)))
         for variable in list(self.variables.values()):
             if variable.scope == "global" and variable not in self.program.globals:
                 self.program.globals.append(variable)
@@ -165,7 +176,9 @@ class _Reader:
                 if kind in ("checkpoint", "exclude", "shape"):
                     self.program.directives.append(Directive(kind, where, rest))
                 else:
-                    raise CannotParse(f"{self.path}:{number}: there is no directive `mend {kind}`: checkpoint, exclude, shape")
+                    raise BadDirective(f"{self.path}:{number}: there is no directive `mend {kind}`: checkpoint, exclude, shape")
+            elif re.match(rb"\s*#\s*pragma\s+omp\s+.*\bparallel\b", line):
+                self.threads.append(at + len(line))
             at += len(line) + 1
 
     def function_name(self, node):
@@ -258,7 +271,7 @@ class _Reader:
             return Stmt("switch", place, (self.stmt(children[1], place),), self.expr(children[0]))
         if kind == "CASE_STMT":
             if len(children) > 2:
-                self.program.cannot_see(place, "a range of cases")
+                raise CannotParse(f"{place}: a range of cases")
             return Stmt("case", place, (self.stmt(children[-1], place),), self.expr(children[0]))
         if kind == "DEFAULT_STMT":
             return Stmt("default", place, (self.stmt(children[0], place),))
@@ -275,9 +288,8 @@ class _Reader:
             return Stmt("return", place, expr=self.expr(children[0]) if children else None)
         if kind == "NULL_STMT":
             return Stmt("empty", place)
-        if kind.endswith("_STMT") and not node.kind.is_expression():
-            self.program.cannot_see(place, f"a statement of a kind that isn't known ({kind.lower()})")
-            return Stmt("expr", place, expr=Expr("opaque", tuple(self.expr(child) for child in children if child.kind.is_expression()), kind, place=place))
+        if not node.kind.is_expression():
+            raise CannotParse(f"{place}: a statement of a kind that isn't known ({kind.lower()})")
         return Stmt("expr", place, expr=self.expr(node))
 
     def initial_of(self, node, variable):
@@ -398,6 +410,8 @@ class _Reader:
             return make("cond", *map(self.expr, children))
         if kind in ("INIT_LIST_EXPR", "COMPOUND_LITERAL_EXPR", "UNEXPOSED_EXPR"):
             return make("list", *(self.expr(child) for child in children if child.kind.is_expression()))
+        if kind == "StmtExpr" or "STMT" in kind.upper() or "LAMBDA" in kind or "BLOCK" in kind:
+            raise CannotParse(f"{place}: statements within an expression")
         if kind != "TYPE_REF":
             self.program.cannot_see(place, f"an expression of a kind that isn't known ({kind.lower()})")
         return make("opaque", *(self.expr(child) for child in children if child.kind.is_expression()), value=kind)

@@ -13,7 +13,7 @@ from fparser.two.utils import BinaryOpBase, FortranSyntaxError, UnaryOpBase, wal
 from .fortran_calls import Calls
 from .fortran_names import CONSTANTS, Declarations, Scope, binary, constant, text_of
 from .ir import Directive, Expr, Function, Place, Program, Stmt, Type, Variable
-from .parse_c import CannotParse
+from .parse_c import BadDirective, CannotParse
 
 OPERATORS = {".and.": "&&", ".or.": "||", ".eq.": "==", ".ne.": "!=", "/=": "!=", ".lt.": "<", ".le.": "<=", ".gt.": ">", ".ge.": ">=", ".eqv.": "==", ".neqv.": "!="}
 INT, LOGICAL = Type("int", 4), Type("int", 4, name="logical")
@@ -86,9 +86,11 @@ class _Reader(Declarations, Calls):
         with open(path, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, start=1):
                 match = re.match(r"\s*!\$mend\s+(\w+)\s*(.*)", line, re.I)
+                if re.match(r"\s*!\$omp\s+.*parallel", line, re.I):
+                    raise CannotParse(f"{path}:{number}: threads (OpenMP) in Fortran")
                 if match:
                     if match.group(1).lower() not in ("checkpoint", "exclude", "shape"):
-                        raise CannotParse(f"{path}:{number}: there is no directive `mend {match.group(1)}`: checkpoint, exclude, shape")
+                        raise BadDirective(f"{path}:{number}: there is no directive `mend {match.group(1)}`: checkpoint, exclude, shape")
                     self.program.directives.append(Directive(match.group(1).lower(), Place(path, number, self.lines[number - 1], self.lines[number] - 1), match.group(2).strip()))
 
     def unit(self, path, node, outer):

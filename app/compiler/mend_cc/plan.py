@@ -226,6 +226,9 @@ class Planner:
         except NoChain as several:
             raise Refused(str(several)) from None
         point = Point(len(self.plan.points) + 1, name, stmt, loop, chain, forced=forced)
+        for start in [stmt, *(node.stmt for _, node, _ in chain)]:
+            if any(path == start.place.file and first <= start.place.start < end for path, first, end in self.program.parallel):
+                raise Refused("several threads run it")
         self._check_counted(name, stmt, loop, chain)
         cycle = self.flow.cycle(name, self.flow.graphs[name].point[stmt])
         names = {caller for caller, _, _ in chain} | {name}
@@ -316,14 +319,28 @@ class Planner:
                     found |= set(re.findall(r"\w+", directive.text))
         return found
 
+    @staticmethod
+    def _nameable(place):
+        """The location, or the array of structures that it is a field of: there is no name for one field of all elements."""
+        thing, path = place
+        if not isinstance(thing, Variable):
+            return place
+        kind = thing.type
+        for depth, name in enumerate(path):
+            if kind.kind == "array":
+                return thing, path[:depth]
+            kind = dict((part, below) for part, below, _ in kind.fields).get(name, kind)
+        return place
+
     def _add(self, point, place, why, names):
+        place = self._nameable(place)
         if any(item.place == place or (isinstance(place[0], Heap) and item.place[0] is place[0]) for item in point.items):
             return
         thing = place[0]
         if isinstance(thing, Variable):
             kind = self.memory.type_at(place)
             scalar = kind.scalar() if kind else None
-            if scalar is None or scalar.kind in ("opaque", "function", "void"):
+            if scalar is None or scalar.kind in ("opaque", "function", "void") or scalar.holds("opaque"):
                 return self._object(point, f"{self.name_of(place)} ({scalar.name if scalar else '?'}) changes between checkpoints, and can't be registered")
             if scalar.kind == "pointer" and scalar.element.kind in ("opaque", "function") and scalar.element.name != "unknown":
                 return self._object(point, f"{self.name_of(place)} points to what can't be registered ({scalar.element.name or scalar.element.kind}), and changes between checkpoints")
@@ -349,7 +366,7 @@ class Planner:
         while at < len(point.items):
             place = point.items[at].place
             at += 1
-            leaves = self.memory.leaves((place[0], ())) if isinstance(place[0], Heap) else [place]
+            leaves = sorted(self.memory.leaves((place[0], ()) if isinstance(place[0], Heap) else place), key=self._order)
             for leaf in leaves:
                 kind = self.memory.type_at(leaf)
                 if kind is None or kind.scalar().kind != "pointer":

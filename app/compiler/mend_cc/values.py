@@ -95,8 +95,9 @@ def binary(operator, one, other, group):
         elif known(a) and known(b):
             if operator in ("&&", "||"):
                 made[rank] = int(bool(a) and bool(b)) if operator == "&&" else int(bool(a) or bool(b))
-            elif varies and operator in COMPARISONS and max(abs(a), abs(b)) > LARGEST and len(one) > 1:
-                made[rank] = OTHER
+            elif (operator in COMPARISONS and max(abs(a), abs(b)) > LARGEST) or (operator in ("/", "%", "&", "|", "^") and abs(b) > LARGEST) or (operator == ">>" and b > 6):
+                # Other numbers of ranks than those that are tried may decide otherwise.
+                made[rank] = OTHER if varies else SAME
             else:
                 made[rank] = _apply(operator, a, b)
     return tuple(made)

@@ -1,6 +1,7 @@
 """Programs with the calls added: killed and restarted they end as if undisturbed, with all that isn't registered poisoned; nothing is registered in vain."""
 
 import os
+import random
 import re
 import shutil
 import unittest
@@ -16,6 +17,9 @@ CASES = {
     "solver": (["solver.c"], 12, 7, 3, 30, 3 * 202 * 8 + 3 * 8 + 3 * 4),
     "phases": (["phases.c"], 60, 45, 7, 203, 2 * 100 * 8 + 3 * 8 + 4),
 }
+
+
+SEED = int(os.environ.get("MEND_TEST_SEED", "1"))
 
 
 class Restart(InDirectory):
@@ -92,14 +96,17 @@ class Restart(InDirectory):
 
     def test_each_registered_variable_counts(self):
         expected = {}
-        names = os.environ.get("MEND_CC_EACH", "solver").split()
-        for name in names:
+        # `make conformance` takes all of them; otherwise two, another two with each seed.
+        names = os.environ.get("MEND_CC_EACH", "").split()
+        few = not names
+        for name in names or ["solver"]:
             expected[name] = self.digest(self.undisturbed(name)[0]), self.logs()
             report = self.built(name)
             last = re.findall(r"\nSafe point \d+.*?(?=\nSafe point|\nLeft out|\nCouldn|\Z)", report, re.S)[-1]
             registered = re.findall(r"\n    (\S.*?) \(\S+:\d+; ", last)
             self.assertGreater(len(registered), 3, report)
-            for variable in dict.fromkeys(registered):
+            chosen = list(dict.fromkeys(registered))
+            for variable in random.Random(SEED).sample(chosen, 2) if few else chosen:
                 with self.subTest(program=name, variable=variable):
                     self.built(name, "--drop", variable)
                     code, output, _ = self.restarted(name, False)

@@ -15,6 +15,7 @@ CASES = {
     "plate": (["plate.c", "plate_step.c"], 60, 45, 7, 42, 2 * (ROWS + 2) * 48 * 8 + 2 * 16 + 4 + 8 + 8),
     "swarm": (["swarm.c"], 60, 45, 7, 42, None),
     "solver": (["solver.c"], 12, 7, 3, 30, 3 * 202 * 8 + 3 * 8 + 3 * 4),
+    "mixed": (["mixed.c"], 60, 45, 7, 42, 5 * 7 * 8 + 4 * (3 * 8 + 16 + 4) + 10 * 4 + 4 + 8 + 16 + 4),
     "phases": (["phases.c"], 60, 45, 7, 203, 2 * 100 * 8 + 3 * 8 + 4),
 }
 
@@ -81,6 +82,9 @@ class Restart(InDirectory):
     def test_a_list_that_grows_and_shrinks(self):
         report, _ = self.goes_on("swarm")
         self.assertNotIn(" out (", report)
+
+    def test_rows_structures_and_a_pointer_that_moves(self):
+        self.goes_on("mixed")
 
     def test_a_place_in_a_function(self):
         report, _ = self.goes_on("solver")

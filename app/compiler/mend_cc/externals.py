@@ -86,3 +86,19 @@ def letter(letters, at):
     if at < len(plain):
         return plain[at]
     return plain[-1] if letters.endswith("*") and plain else "-"
+
+
+DATATYPES = {"ompi_mpi_char": 1, "ompi_mpi_byte": 1, "ompi_mpi_short": 2, "ompi_mpi_int": 4, "ompi_mpi_unsigned": 4, "ompi_mpi_long": 8, "ompi_mpi_unsigned_long": 8, "ompi_mpi_long_long_int": 8,
+             "ompi_mpi_float": 4, "ompi_mpi_double": 8, "mpi_character": 1, "mpi_byte": 1, "mpi_integer": 4, "mpi_integer8": 8, "mpi_logical": 4, "mpi_real": 4, "mpi_real8": 8,
+             "mpi_double_precision": 8, "mpi_complex": 8, "mpi_double_complex": 16}
+
+
+def datatype_bytes(datatype):
+    """Bytes of an element of one of MPI's own datatypes, or None. MPICH's handles hold the size in their second byte."""
+    while datatype.op in ("cast", "addr"):
+        datatype = datatype.args[0]
+    if datatype.op == "var":
+        return DATATYPES.get(datatype.value.name)
+    if datatype.op == "const" and isinstance(datatype.value, int):
+        return datatype.value >> 8 & 0xFF if datatype.value >> 24 == 0x4C else None
+    return DATATYPES.get(datatype.type.name) if datatype.op == "const" and datatype.type else None

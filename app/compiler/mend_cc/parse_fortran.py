@@ -498,7 +498,7 @@ class _Reader(Declarations, Calls):
             return self.variable(variable, place)
         known, value = self.scope.parameter(name)
         if known or name in CONSTANTS or name.startswith("mpi_"):
-            return constant(value if known else CONSTANTS.get(name), place)
+            return Expr("const", (), value if known else CONSTANTS.get(name), Type("int", 4, name=name), place)
         return self.variable(self.implicit(name, self.scope, self.function.name, False, place), place)
 
     def reference(self, node, place):

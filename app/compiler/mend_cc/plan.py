@@ -310,6 +310,12 @@ class Planner:
         for called in sorted(self.flow.called(nodes) & HIDDEN_STATE):
             self._object(point, f"{called}() is called between checkpoints: its state can't be registered (rand_r's can)")
 
+        called = self.flow.called(nodes)
+        for name in sorted(called & {"scanf", "getchar"}):
+            self._object(point, f"{name}() reads standard input between checkpoints: its position can't be saved")
+        if "fopen" in called:
+            point.warnings.append("files are opened between checkpoints: what is written to them after one isn't cut off by a restart")
+
     def _excluded(self, function):
         found = set()
         for directive in self.program.directives:

@@ -4,16 +4,17 @@ A section is a set of elements: offset + sum of coefficient x [0 .. extent], whe
 a[i] for i = 1 .. n makes such a section; a later read of a part of it needs nothing from before. This is array privatization as P. Tu and D. Padua have it
 (*Automatic array privatization*, 1993), for sections that loops of step 1 make. What isn't understood counts as read."""
 
-from .externals import COUNTS, effects, letter
+from .bases import Bases
+from .externals import COUNTS, datatype_bytes, effects, letter
 from .ir import Variable
-from .memory import Heap, Mark
-from .polynomials import Section, constant, key_of, plus, symbols, times
+from .memory import Heap
+from .polynomials import Section, constant, key_of, plus, times
 
 class Unclear(Exception):
     """This can't be told here."""
 
 
-class Walk:
+class Walk(Bases):
     """Follows the statements after a place. `exposed`: locations whose elements may be read before they are written."""
 
     def __init__(self, program, memory):
@@ -21,7 +22,8 @@ class Walk:
         self.exposed = set()
         self.versions, self.numbers, self.pointers = {}, {}, {}
         self.written, self.lasting = [], []
-        self.loops, self.uncertain, self.stack = [], 0, []
+        self.loops, self.uncertain, self.stack, self.entry = [], 0, [], ([], [])
+        self._once = self._allocated_once()
         self._starts = {}
 
     # ---- polynomials ----
@@ -58,42 +60,6 @@ class Walk:
 
     # ---- bases ----
 
-    def from_start(self, place, seen=frozenset()):
-        """Whether a pointer at this location always points to the start of an object."""
-        if place in self._starts:
-            return self._starts[place]
-        if place in seen:
-            return True
-        answer = True
-        for function in self.program.functions.values():
-            for expr in function.body.expressions():
-                for part in expr.walk():
-                    if part.op in ("assign", "step") and place in self.memory.places(part.args[0]):
-                        answer &= part.op == "assign" and part.value == "=" and self._starts_at(part.args[1], seen | {place})
-                    elif part.op == "call" and place[0].__class__ is Variable and place[0].scope == "param":
-                        for name in self.memory.callees(part):
-                            target = self.program.functions.get(name)
-                            if target and place[0] in target.params:
-                                at = target.params.index(place[0])
-                                answer &= at + 1 < len(part.args) and self._starts_at(part.args[at + 1], seen | {place})
-        if not seen:
-            self._starts[place] = answer
-        return answer
-
-    def _starts_at(self, source, seen):
-        if source.op == "cast":
-            return self._starts_at(source.args[0], seen)
-        if source.op == "call":
-            return all(isinstance(thing, Heap) for thing, _ in self.memory.targets(source)) and all(name not in self.program.functions for name in self.memory.callees(source))
-        if source.op == "const":
-            return True
-        if source.op == "addr" and source.args[0].op == "index" and source.args[0].args[1].value == 0:
-            base = source.args[0].args[0]
-            return base.op == "var" and base.type.kind == "array"
-        if source.op in ("var", "member", "index", "deref"):
-            return all(self.from_start(place, seen) for place in self.memory.places(source))
-        return False
-
     def pointer(self, expr):
         """(base, offset in elements) of a pointer's value. Unclear: it isn't known."""
         if expr.op == "cast":
@@ -112,11 +78,9 @@ class Walk:
                 (place,) = places
                 if place in self.pointers:
                     return self.pointers[place]
-                targets = self.memory.content.get(place, set())
-                if len(targets) == 1:
-                    (target,) = targets
-                    if not isinstance(target[0], Mark) and self.from_start(place):
-                        return ("object", target), {}
+                target = self._object(place)
+                if target is not None:
+                    return ("object", target), {}
                 if isinstance(place[0], Variable):
                     return ("start", place, self.versions.get(place, 0)), {}
         if expr.op == "index":
@@ -252,9 +216,12 @@ class Walk:
 
     def maybe(self, run):
         """What may not be executed: its writes don't count afterwards."""
-        kept, lasting = list(self.written), list(self.lasting)
+        kept, lasting, versions = list(self.written), list(self.lasting), dict(self.versions)
         run()
         self.written, self.lasting = kept, lasting
+        for place, version in list(self.versions.items()):
+            if versions.get(place, 0) != version:
+                self._lose(place)
 
     def _leaves(self, expr):
         return [leaf for place in self.memory.places(expr) for leaf in self.memory.leaves(place)]
@@ -313,7 +280,7 @@ class Walk:
         names = self.memory.callees(call)
         for argument in call.args[1:]:
             self.expr(argument)
-        if len(names) == 1 and names[0] in self.program.functions and names[0] not in self.stack and len(self.stack) < 12:
+        if len(names) == 1 and names[0] in self.program.functions and self._walkable(names[0]):
             self.enter(names[0], call)
             return
         if len(names) == 1 and names[0] not in self.program.functions and names[0] is not None and effects(names[0]) is not None:
@@ -321,6 +288,9 @@ class Walk:
             return
         for access in self.memory.accesses(call):
             self._generic(access, set())
+
+    def _walkable(self, name):
+        return name not in self.stack and len(self.stack) < 12 and not any(stmt.kind == "goto" for stmt in self.program.functions[name].body.walk())
 
     def _generic(self, access, seen):
         if access.kind == "read":
@@ -424,7 +394,7 @@ class Walk:
             number, in_bytes = 2, False
         else:
             raise Unclear
-        if not in_bytes and not self._basic(arguments[number + 1]):
+        if not in_bytes and (not size or datatype_bytes(arguments[number + 1]) != size):
             raise Unclear
         count = self.poly(arguments[number])
         if count is None:
@@ -434,13 +404,6 @@ class Walk:
                 raise Unclear
             count = {key: part // size for key, part in count.items()}
         return count
-
-    @staticmethod
-    def _basic(datatype):
-        """A datatype of MPI's own: one element each."""
-        while datatype.op in ("cast", "addr"):
-            datatype = datatype.args[0]
-        return datatype.op == "const" or (datatype.op == "var" and datatype.value.name.startswith("ompi_mpi_"))
 
     # ---- statements ----
 
@@ -471,8 +434,18 @@ class Walk:
     def _switch(self, stmt):
         self.expr(stmt.expr)
         self.loosen(stmt.parts[0])
+        outer, self.entry = self.entry, (list(self.written), list(self.lasting))
         self.maybe(lambda: self.stmt(stmt.parts[0]))
+        self.entry = outer
         self.loosen(stmt.parts[0])
+
+    def _case(self, stmt):
+        # One may come here from the head of the switch.
+        self.written, self.lasting = list(self.entry[0]), list(self.entry[1])
+        self.numbers, self.pointers = {}, {}
+        self._plain(stmt)
+
+    _default = _case
 
     def _if(self, stmt):
         self.expr(stmt.expr)
@@ -501,14 +474,16 @@ class Walk:
             for access in self.memory.accesses(expr):
                 self._changes(access, set())
 
+    def _lose(self, place):
+        """Its value may be another one, which isn't known."""
+        self.change(place)
+        if isinstance(place[0], Variable) and self.memory.content.get(place) and not self._object(place):
+            self.pointers[place] = (("fresh", place, self.versions[place]), {})
+
     def _changes(self, access, seen):
         if access.kind == "write":
             for place in access.places:
-                self.change(place)
-                if isinstance(place[0], Variable) and self.memory.content.get(place):
-                    self.pointers[place] = (("fresh", place, self.versions[place]), {})
-                    if len(self.memory.content[place]) == 1 and self.from_start(place):
-                        del self.pointers[place]
+                self._lose(place)
         for name in access.targets:
             if name in self.program.functions and name not in seen:
                 seen.add(name)
@@ -578,13 +553,28 @@ class Walk:
         if len(places) != 1 or not self._steps_by_one(advance, places):
             return nothing
         (place,) = places
-        written = {inner for expr in stmt.parts[0].expressions() for access in self.memory.accesses(expr) if access.kind == "write" for inner in access.places}
+        written = set()
+        for expr in stmt.parts[0].expressions():
+            for access in self.memory.accesses(expr):
+                self._writes(access, written, set())
         if place in written:
             return nothing
         low, last = self.numbers.get(place), self.poly(condition.args[1])
-        if low is None or last is None or any(symbol[0] in written for symbol in symbols(last) if len(symbol) == 2):
+        read = {inner for access in self.memory.accesses(condition.args[1]) for inner in access.places}
+        if low is None or last is None or read & written:
             return nothing
         return place, low, plus(last, constant(0 if condition.value == "<=" else 1), -1)
+
+    def _writes(self, access, found, seen):
+        """All that an access writes, with what it calls."""
+        if access.kind == "write":
+            found |= access.places
+        for name in access.targets:
+            if name in self.program.functions and name not in seen:
+                seen.add(name)
+                for expr in self.program.functions[name].body.expressions():
+                    for inner in self.memory.accesses(expr):
+                        self._writes(inner, found, seen)
 
     def _steps_by_one(self, advance, places):
         if advance.op == "step" and advance.value[0] == 1:

@@ -103,6 +103,24 @@ class Registered(unittest.TestCase):
         # A receive may be from MPI_PROC_NULL, and writes nothing then.
         self.assertIn("a", self.names("int a[50] = {0};", "MPI_Sendrecv(&x, 1, MPI_INT, (rank + 1) % size, 0, a, 1, MPI_INT, (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); x += a[0];", self.PRINT))
 
+    def test_ways_that_leave_a_write_out(self):
+        loop = "for (int i = 0; i < 50; i++) "
+        after = "printf(\"%d\", x);"
+        read = f"{loop} x += a[i];"
+        self.assertNotIn("a", self.names("int a[50] = {0};", f"{loop} a[i] = step; {read}", after))
+        self.assertIn("a", self.names("int a[50] = {0};", f"switch (step % 2) {{ case 0: {loop} a[i] = step; break; default: {read} }}", after))
+        self.assertIn("a", self.names("int a[50] = {0};", f"if (step % 2) {loop} a[i] = step; {read}", after))
+        self.assertIn("a", self.names("int a[50] = {0}, i = 0;", "step % 2 ? (i = 3) : 0; a[3] = step; x += a[i]; i = 0;", after))
+        outside = "static int n = 20; static void grow(void) { n = 40; }"
+        self.assertIn("a", self.names("int a[50] = {0};", "n = 20; for (int i = 0; i < 20; i++) a[i] = step; for (int i = 0; i < n; i++) { x += a[i]; grow(); }", after, outside=outside))
+
+    def test_blocks_of_one_place_are_not_one(self):
+        body = "int *old = now; now = malloc(50 * sizeof *now); for (int i = 0; i < 50; i++) now[i] = step; for (int i = 0; i < 50; i++) x += old[i]; free(old);"
+        self.assertIn("now", self.names("int *now = calloc(50, sizeof *now);", body, self.PRINT))
+
+    def test_a_datatype_of_another_size(self):
+        self.assertIn("a", self.names("double a[50] = {0}, b[50] = {1};", "MPI_Allreduce(b, a, 50, MPI_CHAR, MPI_MAX, MPI_COMM_WORLD); for (int i = 0; i < 50; i++) x += a[i] > 0;", self.PRINT))
+
     def test_what_another_run_would_not_make_again_is(self):
         self.assertIn("seed", self.names("unsigned seed = rand();", "x += seed;", self.PRINT))
 

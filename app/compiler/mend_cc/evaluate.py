@@ -52,7 +52,13 @@ class Evaluate:
         alike = index is None or uniform(index, group)
         if exact:
             return [leaves[0]], index, True, alike
-        return leaves, None, single and not array, alike
+        whole = expr.op in ("var", "member") and len(places) == 1 and self.memory.whole(expr) and isinstance(next(iter(places))[0], Variable) and not any(self._holds_array(leaf) for leaf in leaves)
+        return leaves, None, (single and not array) or whole, alike
+
+    def _holds_array(self, leaf):
+        """Whether a location is that of an array's elements."""
+        kind = self.memory.type_at(leaf)
+        return kind is None or kind.kind == "array"
 
     def _read(self, expr, state, group):
         leaves, index, _, alike = self._slots(expr, state, group)
@@ -152,8 +158,9 @@ class Evaluate:
             return self._eval(expr.args[-1], state, group)
         if operator == "call":
             return self._call(expr, state, group)
-        for part in expr.args:
-            self._eval(part, state, group)
+        parts = [self._eval(part, state, group) for part in expr.args]
+        if operator == "list":
+            return spread(SAME if all(uniform(part, group) for part in parts) else OTHER, self.ranks)
         if operator == "opaque" and self.program.language == "c":
             state.sent = None
         return spread(OTHER, self.ranks)

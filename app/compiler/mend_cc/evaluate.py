@@ -52,7 +52,7 @@ class Evaluate:
         alike = index is None or uniform(index, group)
         if exact:
             return [leaves[0]], index, True, alike
-        whole = expr.op in ("var", "member") and len(places) == 1 and self.memory.whole(expr) and isinstance(next(iter(places))[0], Variable) and not any(self._holds_array(leaf) for leaf in leaves)
+        whole = expr.op in ("var", "member") and len(places) == 1 and self.memory.whole(expr) and isinstance(next(iter(places))[0], Variable)
         return leaves, None, (single and not array) or whole, alike
 
     def _holds_array(self, leaf):
@@ -95,7 +95,7 @@ class Evaluate:
                 self._set(key, put(state.env.get(key, state.env.get(leaves[0], spread(OTHER, self.ranks))), value, (rank,)), state, (rank,))
             return
         for leaf in leaves:
-            self._write_leaf(leaf, value, state, group, replaces)
+            self._write_leaf(leaf, value, state, group, replaces and not (isinstance(leaf[0], Variable) and self._holds_array(leaf)))
 
     def _write_leaf(self, leaf, value, state, group, replaces):
         if replaces:

@@ -127,11 +127,10 @@ class Rewriter:
             stmt = node.stmt
             edits = self.files[stmt.place.file]
             items = self._registered(point, level, stmt.place.start, stmt.place.file)
-            poisoned = self._poisoned(point, caller, stmt.place.start)
             if stmt.place.macro:
                 raise Refused(f"{stmt.place}: the call that leads to a safe point comes out of a macro")
             indent = edits.indent(stmt.place.start) or "    "
-            lines = [f"mend_cc_frame({level}); /* mend-cc: for safe point {point.number} */", *poisoned, *items]
+            lines = [f"mend_cc_frame({level}); /* mend-cc: for safe point {point.number} */", *items]
             above = self.above[caller].get(stmt)
             if above is not None and above.kind not in ("block",):
                 edits.insert(stmt.place.start, "{ ", -8)

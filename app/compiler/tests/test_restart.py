@@ -16,6 +16,7 @@ CASES = {
     "swarm": (["swarm.c"], 60, 45, 7, 42, None),
     "solver": (["solver.c"], 12, 7, 3, 30, 3 * 202 * 8 + 3 * 8 + 3 * 4),
     "mixed": (["mixed.c"], 60, 45, 7, 42, 5 * 7 * 8 + 4 * (3 * 8 + 16 + 4) + 10 * 4 + 4 + 8 + 16 + 4),
+    "stencil": (["stencil.c"], 80, 70, 9, 63, 26 * 26 * 8 + 16 * 8 + 8 + 4),
     "phases": (["phases.c"], 60, 45, 7, 203, 2 * 100 * 8 + 3 * 8 + 4),
 }
 
@@ -85,6 +86,9 @@ class Restart(InDirectory):
 
     def test_rows_structures_and_a_pointer_that_moves(self):
         self.goes_on("mixed")
+
+    def test_state_of_the_caller_by_pointers(self):
+        self.goes_on("stencil")
 
     def test_a_place_in_a_function(self):
         report, _ = self.goes_on("solver")

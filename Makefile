@@ -72,6 +72,7 @@ conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's
 	@./tests/lab/conformance.py
 	@./tests/setup.sh app
 	@./app/lib/tests/foreign.py
+	@./app/compiler/tests/thorough.sh
 
 fuzz: setup ## every fuzz target for SECONDS each (default 10)
 	@./fuzz/run.py --seconds $(SECONDS)

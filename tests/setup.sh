@@ -191,7 +191,7 @@ if [ "${1:-}" = app ]; then
     fi
   fi
   if ! current app tests/requirements-app.txt bin/python3; then
-    say "installing h5py and hdf5plugin into $venv"
+    say "installing h5py, hdf5plugin, libclang and fparser into $venv"
     install_wheels --no-deps --requirement tests/requirements-app.txt
     cp tests/requirements-app.txt "$venv/app.stamp"
   fi

@@ -210,7 +210,7 @@ def app_steps():
     python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
     build = Step(["make", "--no-print-directory", "-C", "app/lib", "tests"], check=True)
     seed = {"MEND_TEST_SEED": str(commit_seed())}
-    return [build, Step([AS_USER, python, "-m", "unittest", "discover", "--start-directory", "app/lib/tests"], environment=seed)]
+    return [build, *(Step([AS_USER, python, "-m", "unittest", "discover", "--start-directory", where], environment=seed) for where in ("app/lib/tests", "app/compiler/tests"))]
 
 
 def readme_steps():
@@ -233,7 +233,7 @@ TIERS = [
     Tier("integrity", "power failures, failing disks, SIGKILL before any system call, damaged checkpoints", integrity_steps, 40, beside=True),
     Tier("events", "random checkpoints, migrations and restarts", event_steps, 60, beside=True),
     Tier("vm", "dirty tracking and jobs on an older kernel, in a virtual machine", vm_steps, 60, beside=True),
-    Tier("app", "libmend-app: portable checkpoints, in C, C++, Fortran and Python", app_steps, 15),
+    Tier("app", "libmend-app and mend-cc: portable checkpoints, in C, C++, Fortran and Python", app_steps, 15),
     Tier("readme", "the README's commands, executed", readme_steps, 15, beside=True),
     Tier("demo", "make demo's script, half as long", demo_steps, 20, beside=True),
 ]

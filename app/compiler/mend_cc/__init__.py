@@ -1,0 +1,1 @@
+"""mend-cc: adds portable checkpoints to MPI programs."""

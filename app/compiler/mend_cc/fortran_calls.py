@@ -1,0 +1,101 @@
+"""Calls in Fortran: of procedures, by reference; of MPI, as C has them; of intrinsics."""
+
+from fparser.two import Fortran2003 as F
+
+from .externals import MPI
+from .fortran_names import binary, constant, text_of
+from .ir import Expr, Type, Variable
+
+NAMES = {name.lower(): name for name in MPI}
+INT = Type("int", 4)
+INTRINSICS = {name: name if name in ("sqrt", "abs", "sin", "cos", "tan", "exp", "log") else "mend_cc intrinsic" for name in """sqrt abs sin cos tan asin acos atan atan2 sinh cosh tanh exp log
+log10 sign sum maxval minval product dot_product matmul transpose reshape any all count maxloc minloc merge aimag conjg dabs dsqrt dsin dcos dexp dlog iand ior ieor ishft btest
+trim adjustl adjustr index char ichar achar len_trim repeat spread pack min max amax1 amin1 dmax1 dmin1 ibset ibclr cshift eoshift norm2 hypot gamma erf""".split()}
+
+
+def _base(expr):
+    while expr.args and expr.op in ("index", "deref", "member"):
+        expr = expr.args[0]
+    return expr.value
+
+
+class Calls:
+    """The part of the reader that knows calls."""
+
+    def call(self, name, nodes, place):
+        """A call of a procedure, an intrinsic or MPI."""
+        values = [one.items[1] if isinstance(one, F.Actual_Arg_Spec) else one for one in nodes]
+        if name in NAMES:
+            return self.mpi(NAMES[name], values, place)
+        callee = Expr("func", (), name, None, place)
+        if name in self.subprograms:
+            return Expr("call", (callee, *(self.actual(one, place) for one in values)), None, Type("float", 8), place)
+        if name in ("mod", "modulo") and len(values) == 2:
+            return binary("%", *(self.expr(one) for one in values))
+        if name in ("min", "max", "min0", "max0") and len(values) == 2:
+            one, other = (self.expr(value) for value in values)
+            return Expr("cond", (binary("<" if name.startswith("min") else ">", one, other), one, other), None, one.type, place)
+        if name in ("int", "nint", "floor", "ceiling"):
+            return Expr("cast", (self.expr(values[0]),), None, INT, place)
+        if name in ("real", "dble", "float", "cmplx"):
+            return Expr("cast", (self.expr(values[0]),), None, Type("float", 8), place)
+        if name in ("size", "lbound", "ubound", "shape", "allocated", "command_argument_count", "present", "kind", "huge", "tiny", "epsilon", "len", "associated"):
+            return Expr("call", (Expr("func", (), "mend_cc inquiry", None, place),), None, INT, place)
+        if name in ("get_command_argument", "getarg"):
+            return Expr("call", (Expr("func", (), "mend_cc argument", None, place), self.expr(values[0]), self.address(self.expr(values[1]))), None, Type("void"), place)
+        if name in ("random_number", "random_seed"):
+            return Expr("call", (Expr("func", (), "random_number", None, place), *(self.address(self.expr(one)) for one in values)), None, Type("void"), place)
+        if name in ("system_clock", "cpu_time", "date_and_time"):
+            return Expr("call", (Expr("func", (), "mend_cc clock", None, place), *(self.address(self.expr(one)) for one in values)), None, Type("void"), place)
+        if name in INTRINSICS:
+            return Expr("call", (Expr("func", (), INTRINSICS[name], None, place), *(self.whole(one) for one in values)), None, Type("float", 8), place)
+        return Expr("call", (callee, *(self.actual(one, place) for one in values)), None, Type("float", 8), place)
+
+    def actual(self, node, place):
+        """An argument by reference; an expression gets a variable of its own."""
+        variable = self.scope.find(text_of(node.items[0] if isinstance(node, F.Part_Ref) else node)) if isinstance(node, (F.Name, F.Part_Ref)) else None
+        if variable is not None and not (isinstance(node, F.Part_Ref) and variable not in self.shapes and variable.base.kind != "text"):
+            triplets = [one for one in (node.items[1].children if isinstance(node, F.Part_Ref) else ()) if isinstance(one, F.Subscript_Triplet)]
+            if len(triplets) > 1 or any(one.items[2] is not None for one in triplets) or (triplets and node.items[1].children[0] is not triplets[0]):
+                # It may be a copy, or have gaps.
+                base = Expr("var", (), variable, variable.type, place)
+                return self.address(Expr("index", (base, Expr("opaque", (), "a section", INT, place)), None, variable.base, place))
+            return self.address(self.expr(node))
+        if isinstance(node, F.Data_Ref):
+            return self.address(self.expr(node))
+        value = self.expr(node)
+        self.count += 1
+        made = Variable(f"%{self.count}", value.type or INT, "local", place, self.function.name)
+        self.before.append(Expr("assign", (Expr("var", (), made, made.type, place), value), "=", made.type, place))
+        return self.address(Expr("var", (), made, made.type, place))
+
+    def mpi(self, name, nodes, place):
+        letters = MPI[name][0].rstrip("*")
+        wanted = 0 if name in ("MPI_Init", "MPI_Finalize") else len(letters) - (1 if name == "MPI_Init_thread" else 0)
+        if name == "MPI_Init_thread":
+            letters, wanted = "-W", 2
+        status = nodes[wanted] if len(nodes) > wanted else None
+        arguments = []
+        if name == "MPI_Init_thread":
+            arguments = [constant(0, place), constant(0, place)]
+        for letter, node in zip(letters, nodes[:wanted]):
+            value = self.expr(node)
+            pointer = letter in "rwWbo" and value.op not in ("const",)
+            if letter == "o" and value.op in ("var", "index", "deref") and isinstance(_base(value), Variable):
+                self.handle(_base(value), name)
+            arguments.append(self.address(value) if pointer else value)
+        made = Expr("call", (Expr("func", (), name, None, place), *arguments), None, INT, place)
+        if status is not None:
+            made = Expr("assign", (self.expr(status), made), "=", INT, place)
+        return made
+
+    @staticmethod
+    def handle(variable, name):
+        """An integer that is a handle of MPI."""
+        made = Type("opaque", 4, name="MPI_Request" if MPI[name][1] in ("isend", "irecv", "wait", "waitall", "some", "start", "startall", "send_init", "recv_init", "icollective", "request_free") else "MPI_Comm")
+        if variable.type.kind == "array":
+            variable.type = Type("array", variable.type.size, made, variable.type.count)
+        elif variable.type.kind == "int":
+            variable.type = made
+
+

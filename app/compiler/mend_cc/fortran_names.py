@@ -1,0 +1,214 @@
+"""Fortran's names: types, variables, constants, shapes; what front-end expressions are made from."""
+
+import re
+
+from fparser.two import Fortran2003 as F
+from fparser.two.utils import BlockBase, walk
+
+from .ir import Expr, Place, Type, Variable
+
+KINDS = {"real32": 4, "real64": 8, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "c_int": 4, "c_long": 8, "c_size_t": 8, "c_double": 8, "c_float": 4, "c_int64_t": 8, "c_int32_t": 4,
+         "mpi_address_kind": 8, "mpi_offset_kind": 8, "mpi_integer_kind": 4}
+CONSTANTS = {"mpi_proc_null": -1, "mpi_any_source": -2, "mpi_any_tag": -1, "mpi_undefined": -32766, "mpi_comm_world": 1140850688, "mpi_success": 0}
+HANDLES = {"mpi_comm": "MPI_Comm", "mpi_request": "MPI_Request", "mpi_datatype": "MPI_Datatype", "mpi_op": "MPI_Op", "mpi_win": "MPI_Win", "mpi_file": "MPI_File", "mpi_group": "MPI_Group",
+           "mpi_status": "MPI_Status", "mpi_info": "MPI_Info", "mpi_message": "MPI_Message"}
+POINTER_BYTES = 8
+
+
+def text_of(node):
+    """A node's text in lower case, without blanks."""
+    return re.sub(r"\s+", "", str(node)).lower()
+
+
+def constant(value, place=None):
+    """A number."""
+    return Expr("const", (), value, Type("int", 4), place)
+
+
+def binary(operator, one, other):
+    """An integer operation."""
+    return Expr("binary", (one, other), operator, Type("int", 4), one.place)
+
+
+class Scope:
+    """Names of one program unit. `shapes`: variable -> (lower bound, extent) of each dimension, as expressions or None."""
+
+    def __init__(self, name, outer=None):
+        self.name, self.outer = name, outer
+        self.variables, self.parameters, self.kinds, self.functions = {}, {}, {}, {}
+        self.uses, self.result = [], None
+
+    def find(self, name, seen=()):
+        """The variable of a name, here, in modules that are used, or around."""
+        if name in self.variables:
+            return self.variables[name]
+        for used in self.uses:
+            if used not in seen:
+                found = used.find(name, (*seen, self))
+                if found is not None:
+                    return found
+        return self.outer.find(name, seen) if self.outer else None
+
+    def parameter(self, name, seen=()):
+        """A named constant's value: (True, number or None), or (False, None)."""
+        if name in self.parameters:
+            return True, self.parameters[name]
+        for used in self.uses:
+            if used not in seen:
+                known, value = used.parameter(name, (*seen, self))
+                if known:
+                    return known, value
+        return self.outer.parameter(name, seen) if self.outer else (False, None)
+
+
+class Declarations:
+    """Reads specification parts. The reader of statements inherits it."""
+
+    def line_place(self, node, macro=False):
+        """The lines of a statement."""
+        item, inside, above = node.item, node, node
+        while item is None and isinstance(inside, BlockBase):
+            inside = inside.children[0]
+            item = inside.item
+        while item is None and above.parent is not None:
+            above = above.parent
+            item = above.item
+        first, last = item.span if item is not None else (1, 1)
+        return Place(self.path, first, self.lines[first - 1], self.lines[last] - 1, macro)
+
+    def number(self, node, scope):
+        """An integer constant's value, or None."""
+        text = text_of(node)
+        if re.fullmatch(r"[+-]?\d+", text):
+            return int(text)
+        known, value = scope.parameter(text)
+        if known:
+            return value
+        if text in KINDS:
+            return KINDS[text]
+        match = re.fullmatch(r"kind\((.*)\)", text)
+        if match:
+            return 8 if "d" in match.group(1) else 4
+        match = re.fullmatch(r"selected_(real|int)_kind\((?:p=)?(\d+).*\)", text)
+        if match:
+            digits = int(match.group(2))
+            return (4 if digits <= 6 else 8 if digits <= 15 else 16) if match.group(1) == "real" else (4 if digits <= 9 else 8)
+        if re.fullmatch(r"[\d+*()-]+", text):
+            return int(eval(text, {"__builtins__": {}}))  # digits and + - * ( ) alone
+        return None
+
+    def base_type(self, node, scope):
+        """Type of a declaration."""
+        if isinstance(node, F.Declaration_Type_Spec):
+            name = text_of(node.items[1])
+            if name in HANDLES:
+                return Type("opaque", 4, name=HANDLES[name])
+            return self.structures.get(name, Type("opaque", None, name=name))
+        words = text_of(node.items[0])
+        size = None
+        if words == "character":
+            length = re.search(r"\(?(?:len=)?\*?(\d+)", text_of(node.items[1])) if node.items[1] is not None else None
+            return Type("text", int(length.group(1)) if length else 1 if node.items[1] is None else None)
+        if node.items[1] is not None:
+            selector = text_of(node.items[1])
+            inner = re.sub(r"^(\(|\*)(kind=)?|\)$", "", selector)
+            size = self.number(inner, scope)
+        if words == "integer":
+            return Type("int", size or 4)
+        if words == "logical":
+            return Type("int", size or 4, name="logical")
+        if words == "doubleprecision":
+            return Type("float", 8)
+        if words == "complex":
+            return Type("complex", 2 * (size or 4))
+        return Type("float", size or 4)
+
+    def declare(self, part, scope, function, dummies=()):
+        """All declarations of a specification part."""
+        for node in part.children if part is not None else ():
+            if isinstance(node, F.Use_Stmt):
+                module = self.modules.get(text_of(node.items[2]))
+                if module is not None:
+                    scope.uses.append(module)
+                    if "=>" in str(node):
+                        self.program.cannot_see(self.line_place(node), "names that a use statement changes")
+            elif isinstance(node, F.Derived_Type_Def):
+                self.structure(node, scope)
+            elif isinstance(node, F.Type_Declaration_Stmt):
+                self.declaration(node, scope, function, dummies)
+            elif isinstance(node, (F.Common_Stmt, F.Equivalence_Stmt)):
+                self.program.cannot_see(self.line_place(node), "memory that several names share (common, equivalence)")
+
+    def structure(self, node, scope):
+        name = text_of(node.children[0].items[1])
+        fields = []
+        for component in walk(node, F.Data_Component_Def_Stmt):
+            kind = self.base_type(component.items[0], scope)
+            words = text_of(component.items[1]) if component.items[1] is not None else ""
+            for one in walk(component, F.Component_Decl):
+                part = kind
+                if one.items[1] is not None or "dimension" in words:
+                    part = Type("array", None, kind, None)
+                if "pointer" in words:
+                    part = Type("opaque", None, name="pointer")
+                fields.append((text_of(one.items[0]), part, 0))
+        self.structures[name] = Type("struct", None, fields=tuple(fields), name=name)
+
+    def declaration(self, node, scope, function, dummies):
+        kind, attributes, entities = node.items
+        base = self.base_type(kind, scope)
+        words = text_of(attributes) if attributes is not None else ""
+        common = [one for one in walk(attributes, F.Dimension_Attr_Spec)] if attributes is not None else []
+        for entity in entities.children:
+            name = text_of(entity.items[0])
+            shape = entity.items[1] if entity.items[1] is not None else common[0].items[1] if common else None
+            initial = entity.items[3] if len(entity.items) > 3 else None
+            if "parameter" in words:
+                scope.parameters[name] = self.number(initial.items[1], scope) if initial is not None and shape is None else None
+                continue
+            self.make(name, base, shape, words, initial is not None, self.line_place(node), scope, function, name in dummies)
+
+    def make(self, name, base, shape, words, saved, place, scope, function, dummy):
+        """One variable. A dummy argument is a pointer to what the caller gives."""
+        kind, bounds = base, []
+        if shape is not None:
+            bounds = [self.bound(one, scope) for one in (shape.children if hasattr(shape, "children") and "List" in type(shape).__name__ else [shape])]
+            count = 1
+            for low, high in bounds:
+                if low is None or high is None or count is None or not isinstance(low, int) or not isinstance(high, int):
+                    count = None
+                else:
+                    count *= max(high - low + 1, 0)
+            kind = Type("array", count * base.size if count is not None and base.size else None, base, count)
+        if base.kind == "opaque" and base.name == "MPI_Status":
+            pass
+        if dummy:
+            kind = Type("pointer", POINTER_BYTES, base)
+        elif "pointer" in words:
+            kind = Type("opaque", None, name="pointer")
+        scope_kind = "param" if dummy else "global" if function is None else "static" if saved or "save" in words else "local"
+        made = Variable(name, kind, scope_kind, place, function)
+        made.qualifiers = False
+        made.file_static = False
+        made.allocatable = "allocatable" in words
+        made.base = base
+        made.attributes = words
+        scope.variables[name] = made
+        if shape is not None:
+            self.shapes[made] = bounds
+            self.shape_scope[made] = scope
+        if function is None:
+            self.program.globals.append(made)
+        elif not dummy:
+            self.program_unit_variables.append(made)
+        return made
+
+    def bound(self, node, scope):
+        """(lower, upper) of a dimension: numbers, front-end nodes, or None."""
+        if isinstance(node, (F.Assumed_Shape_Spec, F.Deferred_Shape_Spec)) or text_of(node) == ":":
+            return None, None
+        items = getattr(node, "items", (None, node))
+        low, high = (items[0], items[1]) if isinstance(node, (F.Explicit_Shape_Spec, F.Allocate_Shape_Spec)) and len(items) == 2 else (None, node)
+        first = 1 if low is None else self.number(low, scope)
+        last = self.number(high, scope) if high is not None else None
+        return (first if first is not None else low), (last if last is not None else high)

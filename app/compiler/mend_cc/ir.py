@@ -1,0 +1,179 @@
+"""The intermediate form: what both front ends make of a program, and all that the analysis sees of it.
+
+A program is functions and variables. A function's body is a tree of statements; each knows where it stands in its source file, so that calls can be
+inserted there. Expressions are trees. Their operators:
+
+    const    value: a number                       string   value: its text
+    var      value: a Variable                     func     value: a function's name
+    unary    value: - + ! ~                        binary   value: the operator as C writes it
+    cond     c ? a : b                             cast     x, converted to `type`
+    index    base, subscript (counted from 0)      deref    pointer
+    member   base; value: the field                addr     of what
+    call     callee, arguments...                  assign   target, source; value: "=" or "+=", ...
+    step     target; value: (1 or -1, whether the new value is the result)
+    list     elements of an initial value          comma    operands
+    opaque   what the front end can't see through; value: why
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Place:
+    """A stretch of a source file; offsets count bytes from 0."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    macro: bool = False  # it comes out of a macro: nothing can be inserted there
+
+    def __str__(self):
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Type:
+    """kind: int uint float complex pointer array struct opaque function void. size in bytes, or None where only the run knows it.
+
+    `name` of an opaque type says what it is: MPI_Comm, FILE."""
+
+    kind: str
+    size: int | None = None
+    element: "Type | None" = None
+    count: int | None = None
+    fields: tuple = ()  # (name, Type, offset)
+    name: str = ""
+
+    def holds(self, kind):
+        """Whether a value of this kind is in it, at any depth (what pointers point to isn't)."""
+        if self.kind == kind:
+            return True
+        if self.kind == "array":
+            return self.element.holds(kind)
+        return any(part.holds(kind) for _, part, _ in self.fields)
+
+    def scalar(self):
+        """What an array of arrays is made of."""
+        return self.element.scalar() if self.kind == "array" else self
+
+
+@dataclass(eq=False)
+class Variable:
+    """scope: global, static (in a function), local, param."""
+
+    name: str
+    type: Type
+    scope: str
+    place: Place
+    function: "str | None" = None
+    block: "tuple | None" = None  # where a local one can be named: offsets
+    addressable: bool = True
+
+    def __repr__(self):
+        return f"{self.function}.{self.name}" if self.function else self.name
+
+
+@dataclass(eq=False)
+class Expr:
+    """An expression; operators are listed above."""
+
+    op: str
+    args: tuple = ()
+    value: object = None
+    type: "Type | None" = None
+    place: "Place | None" = None
+
+    def walk(self):
+        """This one and all below it."""
+        yield self
+        for part in self.args:
+            yield from part.walk()
+
+
+@dataclass(eq=False)
+class Stmt:
+    """kind: expr decl block if loop switch case break continue return goto label empty.
+
+    `parts` by kind: block: statements; if: then, else (or None); loop: body; switch: body; label, case: statement.
+    A loop has `init` (Stmt or None), `cond` (None: for ever) and `advance`; `form`: for, while, do."""
+
+    kind: str
+    place: Place
+    parts: tuple = ()
+    expr: "Expr | None" = None
+    variable: "Variable | None" = None
+    form: str = ""
+    init: "Stmt | None" = None
+    advance: "Expr | None" = None
+    label: str = ""
+    braced: bool = True  # a loop's body stands in braces
+    nodes: list = field(default_factory=list)
+
+    def walk(self):
+        """This statement and all below it."""
+        yield self
+        if self.init:
+            yield from self.init.walk()
+        for part in self.parts:
+            if part:
+                yield from part.walk()
+
+    def expressions(self):
+        """All expressions in it, the outermost ones."""
+        for one in self.walk():
+            if one.expr:
+                yield one.expr
+            if one.advance:
+                yield one.advance
+
+
+@dataclass(eq=False)
+class Function:
+    """A function with a body."""
+
+    name: str  # unique in the program: a static one has its file before it
+    place: Place
+    params: list
+    body: Stmt
+    result: "Type | None" = None
+    variables: list = field(default_factory=list)
+    source: str = ""  # as the source names it
+
+
+@dataclass(frozen=True)
+class Directive:
+    """`#pragma mend ...` or `!$mend ...`. kind: checkpoint, exclude, shape."""
+
+    kind: str
+    place: Place
+    text: str = ""
+
+
+@dataclass
+class Program:
+    """All that was read. `unseen`: (Place, why) of what can't be seen through."""
+
+    functions: dict = field(default_factory=dict)
+    globals: list = field(default_factory=list)
+    directives: list = field(default_factory=list)
+    unseen: list = field(default_factory=list)
+    constants: dict = field(default_factory=dict)  # MPI's own: proc_null, any_source, comm_world, ...
+    parallel: list = field(default_factory=list)  # (file, start, end) of what several threads run
+    language: str = "c"
+    files: list = field(default_factory=list)
+
+    def cannot_see(self, place, why):
+        """Notes it once."""
+        if (place, why) not in self.unseen:
+            self.unseen.append((place, why))
+
+
+def parent_map(body):
+    """Statement -> the one it stands in."""
+    above = {}
+    for one in body.walk():
+        for part in (*one.parts, one.init):
+            if part:
+                above[part] = one
+    return above

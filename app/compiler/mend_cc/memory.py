@@ -1,0 +1,375 @@
+"""Memory as the analysis sees it: locations, what pointers may point to, what an expression reads and writes.
+
+A location is (object, fields): an object is a Variable, a Heap (one for each place in the source that allocates), or one of the marks below. An array's
+elements are one location. What pointers point to is computed for the whole program at once, without regard to order (after L. O. Andersen, *Program
+analysis and specialization for the C programming language*, 1994)."""
+
+from dataclasses import dataclass
+
+from .externals import ALLOCATE, MPI, RETURNS, effects, letter
+from .ir import Variable
+
+
+@dataclass(eq=False)
+class Heap:
+    """All that one call allocates. `type` of its elements, by what it is assigned to."""
+
+    number: int
+    expr: object
+    function: str
+    type: object = None
+    name: str = ""
+
+    def __repr__(self):
+        return f"heap {self.number} {self.name}"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """unknown: memory that can't be seen; text: string constants, argv: the command line; code: a function."""
+
+    kind: str
+    name: str = ""
+
+
+UNKNOWN, TEXT, ARGV = Mark("unknown"), Mark("text"), Mark("argv")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Of memory, in the order of execution. `must`: all of the location is written. kind: read, write, call (`targets`)."""
+
+    kind: str
+    places: frozenset = frozenset()
+    must: bool = False
+    expr: object = None
+    targets: tuple = ()
+    external: str = ""
+
+
+class Memory:
+    """Points-to sets of a program."""
+
+    def __init__(self, program):
+        self.program = program
+        self.content = {}
+        self.heaps = {}
+        self.sites = []
+        self.changed = True
+        self.wild = None  # where a pointer is made from a number: nothing is known of memory then
+        self._leaves = {}
+        main = program.functions.get("main")
+        if main:
+            for parameter in main.params:
+                if parameter.type.kind == "pointer":
+                    self._put((parameter, ()), {(ARGV, ())})
+            self._put((ARGV, ()), {(ARGV, ())})
+        while self.changed:
+            self.changed = False
+            for variable in program.globals:
+                if getattr(variable, "initial", None) is not None:
+                    self._assign({(variable, ())}, variable.initial, variable.type)
+            for function in program.functions.values():
+                self.current = function
+                for expr in function.body.expressions():
+                    self._learn(expr)
+                for stmt in function.body.walk():
+                    if stmt.kind == "return" and stmt.expr:
+                        self._put(("result", function.name), self.targets(stmt.expr))
+
+    def _put(self, key, found):
+        if not found:
+            return
+        known = self.content.setdefault(key, set())
+        if not found <= known:
+            known |= found
+            self.changed = True
+
+    # ---- locations ----
+
+    def places(self, expr):
+        """Locations that an expression names."""
+        operator = expr.op
+        if operator == "var":
+            return {(expr.value, ())}
+        if operator == "index":
+            base = expr.args[0]
+            return self.places(base) if base.type and base.type.kind == "array" else self.targets(base)
+        if operator == "deref":
+            return self.targets(expr.args[0])
+        if operator == "member" and expr.args[0].type and expr.args[0].type.name.startswith("union "):
+            return self.places(expr.args[0])
+        if operator == "member":
+            return {(thing, (*path, expr.value)) if not isinstance(thing, Mark) else (thing, path) for thing, path in self.places(expr.args[0])}
+        if operator == "cast":
+            return self.places(expr.args[0])
+        if operator == "string":
+            return {(TEXT, ())}
+        if operator == "cond":
+            return self.places(expr.args[1]) | self.places(expr.args[2])
+        return set()
+
+    def targets(self, expr):
+        """Locations that a pointer's value may be the address of."""
+        operator = expr.op
+        if operator in ("var", "index", "deref", "member"):
+            found = set()
+            for place in self.places(expr):
+                found |= {(UNKNOWN, ())} if place[0] is UNKNOWN else self.content.get(place, set())
+            return found
+        if operator == "addr":
+            return self.places(expr.args[0])
+        if operator == "func":
+            return {(Mark("code", expr.value), ())}
+        if operator == "string":
+            return {(TEXT, ())}
+        if operator == "call":
+            return self._result(expr)
+        if operator == "cast":
+            inner = expr.args[0]
+            if expr.type and expr.type.kind == "pointer" and inner.type and inner.type.kind in ("int", "uint") and inner.op != "const":
+                self.wild = self.wild or expr.place
+                return {(UNKNOWN, ())}
+            return self.targets(inner)
+        if operator == "cond":
+            return self.targets(expr.args[1]) | self.targets(expr.args[2])
+        if operator in ("comma", "assign"):
+            return self.targets(expr.args[-1])
+        if operator in ("binary", "step"):
+            return set().union(*(self.targets(part) for part in expr.args if part.type and part.type.kind in ("pointer", "array"))) if expr.args else set()
+        if operator == "opaque":
+            return {(UNKNOWN, ())}
+        return set()
+
+    def callees(self, call):
+        """Names of the functions that a call may reach; None among them: one that can't be seen."""
+        callee = call.args[0]
+        while callee.op in ("cast", "deref"):
+            callee = callee.args[0]
+        if callee.op == "func":
+            return [callee.value]
+        found = [thing.name if isinstance(thing, Mark) and thing.kind == "code" else None for thing, _ in self.targets(callee)]
+        return sorted(set(found), key=str) or [None]
+
+    def _result(self, call):
+        found = set()
+        for name in self.callees(call):
+            if name in self.program.functions:
+                found |= self.content.get(("result", name), set())
+            elif name in ALLOCATE:
+                found.add((self._heap(call), ()))
+                if name == "realloc":
+                    found |= self.targets(call.args[1])
+            elif name in RETURNS:
+                found |= self.targets(call.args[1 + RETURNS[name]]) if RETURNS[name] is not None else set()
+            elif call.type and call.type.kind == "pointer" and call.type.element.kind != "opaque":
+                found.add((UNKNOWN, ()))
+        return found
+
+    def _heap(self, call):
+        if call not in self.heaps:
+            self.heaps[call] = Heap(len(self.heaps) + 1, call, self.current.name)
+            self.sites.append(self.heaps[call])
+        return self.heaps[call]
+
+    # ---- learning ----
+
+    def _assign(self, places, source, kind):
+        if source.op == "list" and kind is not None and kind.kind in ("array", "struct"):
+            parts = kind.fields if kind.kind == "struct" else ()
+            for at, part in enumerate(source.args):
+                if kind.kind == "array":
+                    self._assign(places, part, kind.element)
+                elif at < len(parts):
+                    self._assign({(thing, (*path, parts[at][0])) for thing, path in places}, part, parts[at][1])
+            return
+        if kind is not None and kind.kind == "struct":
+            origin = self.places(source)
+            if source.op == "call":
+                origin = {(("result", name), ()) for name in self.callees(source)}
+            for thing, path in origin:
+                for (other, deeper), found in list(self.content.items()):
+                    if other is thing and deeper[: len(path)] == path:
+                        for target, below in places:
+                            self._put((target, (*below, *deeper[len(path):])), found)
+            return
+        found = self.targets(source)
+        for place in places:
+            self._put(place, found)
+        for thing, _ in found:
+            if isinstance(thing, Heap) and thing.type is None and kind is not None and kind.kind == "pointer" and kind.element.kind != "void":
+                thing.type = kind.element
+                name = sorted(str(place[-1][-1]) if place[-1] else place[0].name for place in places if isinstance(place[0], (Variable, Heap)))
+                thing.name = thing.name or (name[0] if name else "")
+
+    def _learn(self, expr):
+        for part in expr.walk():
+            if part.op == "assign" and part.value == "=":
+                self._assign(self.places(part.args[0]), part.args[1], part.args[0].type)
+            elif part.op == "assign" and part.type and part.type.kind == "pointer":
+                pass
+            elif part.op == "call":
+                for name in self.callees(part):
+                    self._bind(part, name)
+
+    def _bind(self, call, name):
+        function = self.program.functions.get(name)
+        if function:
+            for parameter, argument in zip(function.params, call.args[1:]):
+                self._assign({(parameter, ())}, argument, parameter.type)
+        elif name in ("qsort", "bsearch") or name == "MPI_Op_create":
+            for thing, _ in self.targets(call.args[-1] if name != "MPI_Op_create" else call.args[1]):
+                callback = self.program.functions.get(thing.name) if isinstance(thing, Mark) else None
+                for parameter in callback.params if callback else []:
+                    self._put((parameter, ()), self.targets(call.args[1]) if name == "qsort" else {(UNKNOWN, ())})
+        elif name in ("memcpy", "memmove"):
+            for target in self.targets(call.args[1]):
+                for origin in self.targets(call.args[2]):
+                    for (other, path), found in list(self.content.items()):
+                        if other is origin[0]:
+                            self._put((target[0], path), found)
+        elif effects(name) is None:
+            # It may keep what it gets, and store anything there.
+            for argument in call.args[1:]:
+                for place in self.reach(self.targets(argument)):
+                    if self._holds_pointers(place):
+                        self._put(place, {(UNKNOWN, ())})
+
+    @staticmethod
+    def _holds_pointers(place):
+        thing = place[0]
+        return getattr(thing, "type", None) is not None and thing.type.scalar().kind in ("pointer", "struct")
+
+    def reach(self, places):
+        """These locations and all that pointers in them lead to."""
+        found, left = set(), list(places)
+        while left:
+            place = left.pop()
+            if place in found:
+                continue
+            found.add(place)
+            for (thing, path), targets in list(self.content.items()):
+                if thing is place[0] and path[: len(place[1])] == place[1]:
+                    left.extend(targets)
+        return found
+
+    # ---- leaves ----
+
+    def leaves(self, place):
+        """The scalar locations within one: a struct's fields."""
+        known = self._leaves.get(place)
+        if known is None:
+            known = self._leaves[place] = frozenset(self._find_leaves(place))
+        return known
+
+    def _find_leaves(self, place):
+        thing, path = place
+        kind = getattr(thing, "type", None)
+        if kind is None:
+            return [place]
+        for name in path:
+            kind = dict((part, below) for part, below, _ in kind.scalar().fields).get(name)
+            if kind is None:
+                return [(thing, ())]
+        kind = kind.scalar()
+        if kind.kind == "struct" and kind.fields:
+            return [leaf for part, _, _ in kind.fields for leaf in self._find_leaves((thing, (*path, part)))]
+        return [place]
+
+    def type_at(self, place):
+        """Type of a location, arrays around it left away."""
+        kind = place[0].type
+        for name in place[1]:
+            kind = dict((part, below) for part, below, _ in kind.scalar().fields).get(name)
+        return kind
+
+    # ---- what an expression does ----
+
+    def accesses(self, expr, certain=True):
+        """Reads, writes and calls, in order."""
+        operator = expr.op
+        if operator in ("const", "func", "string"):
+            return
+        if operator in ("var", "index", "deref", "member"):
+            yield from self._address(expr, certain)
+            if expr.type is not None and expr.type.kind == "array":
+                return
+            yield Access("read", self._all(self.places(expr)), False, expr)
+            return
+        if operator == "addr":
+            yield from self._address(expr.args[0], certain)
+            return
+        if operator in ("assign", "step"):
+            target = expr.args[0]
+            if operator == "assign":
+                yield from self.accesses(expr.args[1], certain)
+            yield from self._address(target, certain)
+            if operator == "step" or expr.value != "=":
+                yield Access("read", self._all(self.places(target)), False, target)
+            places = self.places(target)
+            yield Access("write", self._all(places), certain and len(places) == 1 and self.whole(target), target)
+            return
+        if operator == "call":
+            yield from self._call(expr, certain)
+            return
+        for at, part in enumerate(expr.args):
+            yield from self.accesses(part, certain and not (at and (operator == "cond" or (operator == "binary" and expr.value in ("&&", "||")))))
+
+    def _all(self, places):
+        return frozenset(leaf for place in places for leaf in self.leaves(place))
+
+    def _address(self, expr, certain):
+        """What is read to find the location."""
+        if expr.op == "index":
+            base = expr.args[0]
+            yield from self._address(base, certain) if base.type and base.type.kind == "array" else self.accesses(base, certain)
+            yield from self.accesses(expr.args[1], certain)
+        elif expr.op == "deref":
+            yield from self.accesses(expr.args[0], certain)
+        elif expr.op in ("member", "cast"):
+            yield from self._address(expr.args[0], certain)
+        elif expr.op not in ("var", "string"):
+            yield from self.accesses(expr, certain)
+
+    @staticmethod
+    def whole(expr):
+        """Whether it names all of a variable's location, not one of many elements."""
+        while expr.op == "member":
+            expr = expr.args[0]
+        return expr.op == "var" and isinstance(expr.value, Variable) and expr.value.type.kind != "array"
+
+    def _call(self, call, certain):
+        yield from self.accesses(call.args[0], certain) if call.args[0].op != "func" else ()
+        for argument in call.args[1:]:
+            yield from self.accesses(argument, certain)
+        for name in self.callees(call):
+            if name in self.program.functions:
+                for parameter in self.program.functions[name].params[:len(call.args) - 1]:
+                    yield Access("write", self.leaves((parameter, ())), certain, call)
+                yield Access("call", frozenset(), certain, call, (name,))
+                continue
+            letters = effects(name) if name else None
+            if letters is None:
+                touched = self._all(self.reach(set().union(*(self.targets(argument) for argument in call.args[1:]), {(one, ()) for one in self.program.globals})))
+                yield Access("read", touched | {(UNKNOWN, ())}, False, call, external=name or "?")
+                yield Access("write", touched | {(UNKNOWN, ())}, False, call, external=name or "?")
+                continue
+            for at, argument in enumerate(call.args[1:]):
+                what = letter(letters, at)
+                if what in "rb":
+                    yield Access("read", self._all(self.targets(argument)), False, argument, external=name)
+            for at, argument in enumerate(call.args[1:]):
+                what = letter(letters, at)
+                if what in "wWbo":
+                    places = self.targets(argument)
+                    must = certain and what == "W" and len(places) == 1 and argument.op == "addr" and self.whole(argument.args[0])
+                    yield Access("write", self._all(places), must, argument, external=name)
+            if name in ("qsort", "bsearch", "MPI_Op_create", "atexit"):
+                for argument in call.args[1:]:
+                    for thing, _ in self.targets(argument):
+                        if isinstance(thing, Mark) and thing.kind == "code" and thing.name in self.program.functions:
+                            yield Access("call", frozenset(), False, call, (thing.name,))
+
+    def messages(self, name):
+        """What an MPI function does with messages, or None."""
+        return MPI[name][1] if name in MPI else None

@@ -1,0 +1,503 @@
+"""What is to be done to a program: at which places checkpoints are taken, what is registered there, what a restart leaves out."""
+
+import re
+from dataclasses import dataclass, field
+
+from .after import exposed_after
+from .externals import ALLOCATE, HIDDEN_STATE, MPI
+from .ir import Variable, parent_map
+from .liveness import NoChain
+from .memory import Heap, Mark
+
+# Share of the program's cost from which on a loop gets a place for checkpoints, and from which on a restart leaves a part out though more must be registered for that.
+LOOP_SHARE, SKIP_SHARE, SKIP_GROWS = 0.05, 0.01, 0.2
+ITERATIONS = 100  # of a loop whose number isn't known
+FEW = 10  # fewer iterations than this make a loop a bad place
+REQUIRED = {"setup", "end", "dup", "split", "make", "cart", "send_init", "recv_init", "request_free"}
+REQUIRED_NAMES = {"free", "fopen", "fclose", "freopen", "tmpfile", "opendir", "closedir", "setvbuf", "MPI_Comm_free", "MPI_Type_commit", "MPI_Type_free", "MPI_Group_free", "MPI_Op_free", *ALLOCATE}
+
+
+class Refused(Exception):
+    """No checkpoint can be taken at a place: why."""
+
+
+@dataclass(eq=False)
+class Item:
+    """Something that is registered: `place` is its location, `why` for the report."""
+
+    place: tuple
+    why: str
+    level: int = 0  # the function of the chain whose it is; -1: a global
+
+
+@dataclass(eq=False)
+class Point:
+    """A place where checkpoints are taken."""
+
+    number: int
+    function: str
+    stmt: object
+    loop: object
+    chain: list
+    items: list = field(default_factory=list)
+    kept: set = field(default_factory=set)  # live, but made again by running again
+    dead: set = field(default_factory=set)
+    replicated: set = field(default_factory=set)
+    files: set = field(default_factory=set)
+    forced: bool = False
+    warnings: list = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    """All of it. `skips`: statement -> numbers of the places for which a restart leaves it out."""
+
+    points: list = field(default_factory=list)
+    skips: dict = field(default_factory=dict)
+    refused: list = field(default_factory=list)  # (Place, why)
+    considered: list = field(default_factory=list)  # (statement, share of the cost, what came of it)
+
+
+class Planner:
+    """Decides by the results of the analysis. `drop`: names that aren't registered though they should be (tests)."""
+
+    def __init__(self, program, memory, flow, lockstep, drop=()):
+        self.program, self.memory, self.flow, self.lockstep, self.drop = program, memory, flow, lockstep, set(drop)
+        self.above = {name: parent_map(function.body) for name, function in program.functions.items()}
+        self.tainted = flow.unrepeatable()
+        self._costs = {}
+        self.plan = Plan()
+
+    # ---- costs ----
+
+    def cost(self, stmt, stack=()):
+        """An estimate of the operations that a statement takes."""
+        found = sum(self._expr_cost(expr, stack) for expr in (stmt.expr, stmt.advance) if expr is not None)
+        if stmt.init:
+            found += self.cost(stmt.init, stack)
+        found += sum(self.cost(part, stack) for part in stmt.parts if part)
+        return found * self.iterations(stmt) if stmt.kind == "loop" else found
+
+    def _expr_cost(self, expr, stack):
+        found = 1
+        for part in expr.walk():
+            if part.op == "call":
+                for name in self.memory.callees(part):
+                    if name in self.program.functions and name not in stack:
+                        if name not in self._costs:
+                            self._costs[name] = self.cost(self.program.functions[name].body, (*stack, name))
+                        found += self._costs[name]
+                    elif name in MPI:
+                        found += 50
+            elif part.op in ("binary", "index", "deref"):
+                found += 1
+        return found
+
+    @staticmethod
+    def iterations(stmt):
+        """How often a loop runs, where constants tell."""
+        condition, init = stmt.expr, stmt.init
+        first = next((one.expr for one in init.walk() if one.expr and one.expr.op == "assign"), None) if init else None
+        if condition is not None and condition.op == "binary" and condition.value in ("<", "<=") and condition.args[1].op == "const" and isinstance(condition.args[1].value, int):
+            low = first.args[1].value if first is not None and first.args[1].op == "const" and isinstance(first.args[1].value, int) else 0
+            return max(1, min(condition.args[1].value - low, 1000))
+        return ITERATIONS
+
+    # ---- places ----
+
+    def make(self):
+        """The plan."""
+        directives = [one for one in self.program.directives if one.kind == "checkpoint"]
+        main = self.program.functions.get("main")
+        if main is None:
+            self.plan.refused.append((None, "there is no main function among these sources"))
+            return self.plan
+        if directives:
+            for directive in directives:
+                self._directed(directive)
+        else:
+            self.total = self.cost(main.body)
+            self._descend("main", main.body, set())
+        self.total = self.cost(main.body)
+        self._skips()
+        for point in self.plan.points:
+            point.items = [item for item in point.items if self.name_of(item.place if isinstance(item.place[0], Variable) else (item.place[0], ())) not in self.drop]
+        return self.plan
+
+    def _directed(self, directive):
+        best = None
+        for name, function in self.program.functions.items():
+            for stmt in function.body.walk():
+                if stmt.kind in ("block", "decls") or stmt.place.file != directive.place.file or stmt.place.start < directive.place.end:
+                    continue
+                if self.above[name].get(stmt) is not None and self.above[name][stmt].kind == "block" and (best is None or stmt.place.start < best[1].place.start):
+                    best = (name, stmt)
+        if best is None or not self.program.functions[best[0]].place.start < directive.place.start < self.program.functions[best[0]].place.end:
+            self.plan.refused.append((directive.place, "no statement of a function follows this directive"))
+            return
+        name, stmt = best
+        loop = self.above[name].get(stmt)
+        while loop is not None and loop.kind != "loop":
+            loop = self.above[name].get(loop)
+        try:
+            point = self._point(name, stmt, loop, True)
+            known = self.lockstep.points.get(stmt)
+            if known is None or known.why:
+                point.warnings.append(f"{directive.place}: that this place is safe isn't shown ({known.why if known else 'it is never reached'}); the directive decides")
+            self.plan.points.append(point)
+        except Refused as refusal:
+            self.plan.refused.append((directive.place, str(refusal)))
+
+    def _descend(self, name, stmt, seen):
+        """The outermost loops that cost enough and have a safe place; below loops that have none, and in functions that are called, the same."""
+        if stmt.kind == "loop":
+            share = self._share(name, stmt)
+            if share < LOOP_SHARE:
+                return
+            few = self.iterations(stmt) < FEW
+            if few:
+                # Loops in it, if they can.
+                before = len(self.plan.points)
+                self._below(name, stmt, seen)
+                if len(self.plan.points) > before:
+                    return
+            if self._accept(name, stmt, share) or few:
+                return
+        self._below(name, stmt, seen)
+
+    def _below(self, name, stmt, seen):
+        for expr in [one for one in (stmt.expr, stmt.advance) if one is not None]:
+            for part in expr.walk():
+                if part.op == "call":
+                    for callee in self.memory.callees(part):
+                        if callee in self.program.functions and callee not in seen:
+                            self._descend(callee, self.program.functions[callee].body, seen | {callee})
+        for part in (stmt.init, *stmt.parts):
+            if part is not None:
+                self._descend(name, part, seen)
+
+    def _share(self, name, stmt):
+        """Of the program's whole cost."""
+        found, here, function = self.cost(stmt), stmt, name
+        for _ in range(50):
+            here = self.above[function].get(here)
+            if here is None:
+                callers = self.flow.calls.get(function, [])
+                if len(callers) != 1:
+                    break
+                function, here = callers[0][0], callers[0][1].stmt
+            if here is not None and here.kind == "loop":
+                found *= self.iterations(here)
+        return found / max(self.total, 1)
+
+    def _accept(self, name, loop, share):
+        body = loop.parts[0]
+        places = list(body.parts) if body.kind == "block" else [body]
+        places = [one for one in places if one.kind != "empty"]
+        if self.program.language == "fortran" and loop.init is not None:
+            # See _check_counted.
+            places = places[:1]
+        why = "its body is empty"
+        for stmt in places:
+            known = self.lockstep.points.get(stmt)
+            if known is None:
+                why = "it is never reached, as far as can be seen"
+            elif known.why:
+                why = known.why
+            elif loop.place.macro or stmt.place.macro or body.place.macro:
+                why = "it comes out of a macro: nothing can be inserted there"
+            else:
+                try:
+                    self.plan.points.append(self._point(name, stmt, loop, False))
+                    self.plan.considered.append((loop, share, f"safe point {len(self.plan.points)}, line {stmt.place.line}"))
+                    return True
+                except Refused as refusal:
+                    why = str(refusal)
+                    break
+        self.plan.considered.append((loop, share, why))
+        return False
+
+    # ---- what is registered ----
+
+    def _point(self, name, stmt, loop, forced):
+        try:
+            chain = self.flow.chain(name)
+            levels = self.flow.live_at(name, self.flow.graphs[name].point[stmt])
+        except NoChain as several:
+            raise Refused(str(several)) from None
+        point = Point(len(self.plan.points) + 1, name, stmt, loop, chain, forced=forced)
+        for start in [stmt, *(node.stmt for _, node, _ in chain)]:
+            if any(path == start.place.file and first <= start.place.start < end for path, first, end in self.program.parallel):
+                raise Refused("several threads run it")
+        self._check_counted(name, stmt, loop, chain)
+        cycle = self.flow.cycle(name, self.flow.graphs[name].point[stmt])
+        names = {caller for caller, _, _ in chain} | {name}
+        changed = self.flow.changed(cycle, names)
+        live = set().union(*(places for _, places in levels))
+        exposed = exposed_after(self.flow, name, stmt, changed)
+        if exposed is not None:
+            live = {place for place in live if not self._is_array(place) or place in exposed}
+        self._check_calls(point, cycle)
+        excluded = self._excluded(name)
+        for place in sorted(live, key=self._order):
+            if not self._lives(place[0], levels, chain, stmt):
+                continue
+            if isinstance(place[0], Mark):
+                if place[0].kind == "unknown" and place in changed:
+                    self._object(point, "memory that can't be seen changes between checkpoints, and is used after them")
+                continue
+            if place[0].__class__ is Variable and place[0].name in excluded:
+                point.warnings.append(f"{self.name_of(place)} is excluded by a directive")
+                continue
+            if place in changed:
+                self._add(point, place, "it changes between checkpoints, and is used after them", names)
+            elif place in self.tainted:
+                self._add(point, place, "another run wouldn't make the same value again", names)
+            elif not (place[0].__class__ is Variable and "%" in place[0].name):
+                point.kept.add(place)
+        self._close(point, names)
+        point.dead = self._dead(point, names, live)
+        known = self.lockstep.points.get(stmt)
+        point.replicated = known.same if known is not None and known.same else set()
+        return point
+
+    def _check_counted(self, name, stmt, loop, chain):
+        """Fortran's counted loops fix their number of iterations when they begin: only the one around the place can begin again, at its first statement."""
+        if self.program.language != "fortran":
+            return
+        for function, start in [*((caller, node.stmt) for caller, node, _ in chain), (name, stmt)]:
+            here = self.above[function].get(start)
+            while here is not None:
+                if here.kind == "loop" and here.init is not None and not (here is loop and here.parts[0].parts[0] is stmt):
+                    raise Refused(f"a counted loop is around it (line {here.place.line}): make that one a `do while`, or place it at the start of its body")
+                here = self.above[function].get(here)
+
+    def _lives(self, thing, levels, chain, stmt):
+        """Whether a local variable is there at the place: one that is declared later, or in a block that isn't entered, is another one each time."""
+        if not isinstance(thing, Variable) or thing.scope not in ("local", "param"):
+            return True
+        places = {caller: node.stmt.place.start for caller, node, _ in chain} | {levels[-1][0]: stmt.place.start}
+        if thing.function not in places:
+            return False
+        if thing.scope == "param" or thing.block is None:
+            return True
+        return thing.block[0] <= places[thing.function] < thing.block[1] and thing.place.start < places[thing.function]
+
+    @staticmethod
+    def _is_array(place):
+        return isinstance(place[0], Heap) or (isinstance(place[0], Variable) and (place[0].type.kind == "array" or place[0].type.holds("array")))
+
+    @staticmethod
+    def _order(place):
+        thing = place[0]
+        number = thing.place.start if isinstance(thing, Variable) else thing.number if isinstance(thing, Heap) else 0
+        return (isinstance(thing, Heap), number, place[1], str(thing))
+
+    def name_of(self, place):
+        """As the report and the checkpoint name it."""
+        thing = place[0]
+        first = thing.name if isinstance(thing, Variable) else (thing.name or f"block {thing.number}")
+        return ".".join((first, *place[1]))
+
+    def _object(self, point, why):
+        """A reason against a place; a directive decides against the reason."""
+        if not point.forced:
+            raise Refused(why)
+        point.warnings.append(why)
+
+    def _check_calls(self, point, cycle):
+        nodes = [node for part in cycle.values() for node in part]
+        for called in sorted(self.flow.called(nodes) & HIDDEN_STATE):
+            self._object(point, f"{called}() is called between checkpoints: its state can't be registered (rand_r's can)")
+
+        called = self.flow.called(nodes)
+        for name in sorted(called & {"scanf", "getchar"}):
+            self._object(point, f"{name}() reads standard input between checkpoints: its position can't be saved")
+        if "fopen" in called:
+            point.warnings.append("files are opened between checkpoints: what is written to them after one isn't cut off by a restart")
+
+    def _excluded(self, function):
+        found = set()
+        for directive in self.program.directives:
+            if directive.kind == "exclude":
+                owner = [one.name for one in self.program.functions.values() if one.place.file == directive.place.file and one.place.start <= directive.place.start < one.place.end]
+                if not owner or function in owner or owner[0] in {caller for caller, _, _ in self.flow.chain(function)}:
+                    found |= set(re.findall(r"\w+", directive.text))
+        return found
+
+    @staticmethod
+    def _nameable(place):
+        """The location, or the array of structures that it is a field of: there is no name for one field of all elements."""
+        thing, path = place
+        if not isinstance(thing, Variable):
+            return place
+        kind = thing.type
+        for depth, name in enumerate(path):
+            if kind.kind == "array":
+                return thing, path[:depth]
+            kind = dict((part, below) for part, below, _ in kind.fields).get(name, kind)
+        return place
+
+    def _add(self, point, place, why, names):
+        place = self._nameable(place)
+        if any(item.place == place or (isinstance(place[0], Heap) and item.place[0] is place[0]) for item in point.items):
+            return
+        thing = place[0]
+        if isinstance(thing, Variable):
+            kind = self.memory.type_at(place)
+            scalar = kind.scalar() if kind else None
+            if scalar is None or scalar.kind in ("opaque", "function", "void") or scalar.holds("opaque"):
+                return self._object(point, f"{self.name_of(place)} ({scalar.name if scalar else '?'}) changes between checkpoints, and can't be registered")
+            if scalar.kind == "pointer" and scalar.element.kind in ("opaque", "function") and scalar.element.name != "unknown":
+                return self._object(point, f"{self.name_of(place)} points to what can't be registered ({scalar.element.name or scalar.element.kind}), and changes between checkpoints")
+            if not thing.addressable:
+                return self._object(point, f"{thing.name} has no address here (register, or another file's own)")
+            if thing.scope == "static" and thing.function != point.function:
+                return self._object(point, f"{thing.function}() keeps {thing.name} (static): make it a variable of the file")
+            if kind.kind == "array" and kind.size is None and self.program.language == "c":
+                return self._object(point, f"the size of {thing.name} isn't known where it is declared: allocate it instead")
+        elif isinstance(thing, Heap):
+            if thing.type is None or thing.type.scalar().kind in ("void", "opaque", "function"):
+                return self._object(point, f"{thing.expr.place}: what kind of data is allocated here can't be seen")
+            if thing.expr.place.macro:
+                return self._object(point, f"{thing.expr.place}: the allocation comes out of a macro")
+        chain = [caller for caller, _, _ in point.chain] + [point.function]
+        level = chain.index(thing.function) if isinstance(thing, Variable) and thing.scope in ("local", "param") else -1
+        point.items.append(Item(place, why, level))
+        return None
+
+    def _close(self, point, names):
+        """What registered pointers lead to must be registered as well."""
+        at = 0
+        while at < len(point.items):
+            place = point.items[at].place
+            at += 1
+            leaves = sorted(self.memory.leaves((place[0], ()) if isinstance(place[0], Heap) else place), key=self._order)
+            for leaf in leaves:
+                kind = self.memory.type_at(leaf)
+                if kind is None or kind.scalar().kind != "pointer":
+                    continue
+                for target in sorted(self.memory.content.get(leaf, ()), key=self._order):
+                    if isinstance(target[0], Mark):
+                        self._object(point, f"{self.name_of(leaf)} changes between checkpoints, and may point into {'a constant text' if target[0].kind == 'text' else 'code' if target[0].kind == 'code' else 'memory that can not be seen'}")
+                        continue
+                    for inner in self.memory.leaves(target):
+                        point.kept.discard(inner)
+                        self._add(point, inner, f"{self.name_of(leaf)} points to it", names)
+
+    def _dead(self, point, names, live):
+        """Variables that nothing needs after the place: a debug mode poisons them."""
+        registered = {item.place[0] for item in point.items}
+        found = set()
+        for function in names:
+            for variable in self.program.functions[function].variables:
+                found.add(variable)
+        found |= set(self.program.globals)
+        found |= set(self.memory.sites)
+        return {thing for thing in found if thing not in registered and not any(place[0] is thing for place in live | point.kept)
+                and not (isinstance(thing, Variable) and (thing.scope == "static" or thing.qualifiers if hasattr(thing, "qualifiers") else False))}
+
+    # ---- what a restart leaves out ----
+
+    def _skips(self):
+        for point in self.plan.points:
+            left_out = set()
+            chain = [(caller, node) for caller, node, _ in point.chain] + [(point.function, self.flow.graphs[point.function].point[point.stmt])]
+            for function, target in reversed(chain):
+                for stmt in reversed(self._before(function, target)):
+                    self._may_skip(point, function, stmt, target, left_out)
+
+    def _before(self, function, target):
+        """Loops and calls in a function's blocks before a node, in order."""
+        above, stmt, found = self.above[function], target.stmt, []
+        while stmt in above:
+            parent = above[stmt]
+            if parent.kind == "block":
+                found = [one for one in parent.parts[:parent.parts.index(stmt)] if one.kind in ("loop", "expr")] + found
+            stmt = parent
+        return found
+
+    def _may_skip(self, point, function, stmt, target, left_out):
+        """Whether a restart can leave out a loop or a call; what is registered for that is added to the point's."""
+        nodes = {node for inner in stmt.walk() for node in inner.nodes}
+        share = self._share(function, stmt)
+        loops = stmt.kind == "loop" or any(inner.kind == "loop" for name in self.flow.called(nodes) if name in self.program.functions for inner in self.program.functions[name].body.walk())
+        if share < SKIP_SHARE or not loops:
+            return False
+        kept, before = list(point.items), set(point.kept)
+        left = set(left_out)
+        generous = share >= SKIP_GROWS or any(one.loop is stmt for one in self.plan.points)
+        chosen = self._leave_out(point, function, stmt, target, left, generous)
+        if chosen is None:
+            point.items, point.kept = kept, before
+            return False
+        left_out |= left
+        for one in chosen:
+            if point.number not in self.plan.skips.setdefault(one, []):
+                self.plan.skips[one].append(point.number)
+        return True
+
+    def _leave_out(self, point, function, stmt, target, left_out, generous):
+        """The statements that must be left out together, or None. Those that read what this one writes go with it."""
+        nodes = {node for inner in stmt.walk() for node in inner.nodes}
+        known = self.lockstep.points.get(stmt)
+        called = self.flow.called(nodes)
+        if stmt.place.macro or known is None or (known.why or "").startswith("only some") or any(inner.kind in ("return", "goto") for inner in stmt.walk()):
+            return None
+        if any(name in REQUIRED_NAMES or name in HIDDEN_STATE or (name in MPI and MPI[name][1] in REQUIRED) for name in called):
+            return None
+        inner = {one.variable for one in stmt.walk() if one.variable is not None}
+        written = {place for place in self.flow.changed({function: nodes}, ()) if place[0] not in inner}
+        left_out |= nodes
+        chosen = [stmt]
+        for reader in self._readers(point, function, stmt, target, left_out, written):
+            more = self._leave_out(point, function, reader, target, left_out, generous) if reader is not None and generous else None
+            if more is None:
+                return None
+            chosen += more
+        grows = [place for place in written if place in point.kept]
+        if grows and not generous:
+            return None
+        names = {caller for caller, _, _ in point.chain} | {point.function}
+        try:
+            for place in sorted(grows, key=self._order):
+                self._add(point, place, f"a restart leaves out what makes it (line {stmt.place.line})", names)
+                point.kept.discard(place)
+            self._close(point, names)
+        except Refused:
+            return None
+        return chosen
+
+    def _readers(self, point, function, stmt, target, left_out, written):
+        """Statements beside this one, on the way to the point, that read what it writes; None: others do."""
+        graph = self.flow.graphs[function]
+        start = {one for inner in stmt.walk() for node in inner.nodes for one in node.succ}
+        between = self._on_the_way(graph, start, target) - left_out
+        siblings = self.above[function][stmt].parts
+        later = siblings[siblings.index(stmt) + 1:] if stmt in siblings else ()
+        found = []
+        for node in between:
+            if not self._reads(node, written):
+                continue
+            home = [one for one in later if any(node in part.nodes for part in one.walk())]
+            found.append(home[0] if home and home[0].kind in ("expr", "loop", "if") else None)
+        inside = [(caller, node) for caller, node, _ in point.chain] + [(point.function, self.flow.graphs[point.function].point[point.stmt])]
+        at = [caller for caller, _ in inside].index(function)
+        for deeper, place in inside[at + 1:]:
+            ways = self._on_the_way(self.flow.graphs[deeper], [self.flow.graphs[deeper].entry], place) - left_out
+            if any(self._reads(node, written) for node in ways):
+                found.append(None)
+        return list(dict.fromkeys(found))
+
+    @staticmethod
+    def _on_the_way(graph, start, target):
+        """Nodes between, until the target is first reached."""
+        return {node for node in graph.reached(start, (target,)) if target in graph.reached([node])}
+
+    def _reads(self, node, written):
+        for access in self.flow.steps(node):
+            if access.kind == "read" and access.places & written:
+                return True
+            if any(self.flow.may_read.get(name, frozenset()) & written for name in access.targets):
+                return True
+        return False

@@ -1,0 +1,113 @@
+"""Polynomials in a program's variables, and sections of arrays that they bound."""
+
+ONE = ()
+
+
+def constant(number):
+    """A polynomial: monomials (sorted symbols) and their coefficients."""
+    return {ONE: number} if number else {}
+
+
+def plus(one, other, factor=1):
+    """one + factor * other."""
+    if one is None or other is None:
+        return None
+    made = dict(one)
+    for key, number in other.items():
+        made[key] = made.get(key, 0) + factor * number
+        if not made[key]:
+            del made[key]
+    return made
+
+
+def times(one, other):
+    """The product; None where one isn't known."""
+    if one is None or other is None:
+        return None
+    made = {}
+    for a, x in one.items():
+        for b, y in other.items():
+            key = tuple(sorted(a + b, key=repr))
+            made[key] = made.get(key, 0) + x * y
+    return {key: number for key, number in made.items() if number}
+
+
+def symbols(poly):
+    """Symbols in it."""
+    return {symbol for key in poly for symbol in key}
+
+
+def at_least_zero(poly):
+    """Whether it is a constant from 0 up."""
+    return poly is not None and (not poly or (set(poly) == {ONE} and poly[ONE] >= 0))
+
+
+class Section:
+    """Elements of one base. `ranges`: (coefficient, extent), extents inclusive."""
+
+    __slots__ = ("base", "offset", "ranges")
+
+    def __init__(self, base, offset, ranges=()):
+        self.base, self.offset, self.ranges = base, offset, tuple(ranges)
+
+    def over(self, symbol, low, high):
+        """The union over a loop's variable; None: it can't be told."""
+        coefficient, rest = {}, {}
+        for key, number in self.offset.items():
+            if key.count(symbol) > 1:
+                return None
+            if symbol in key:
+                left = list(key)
+                left.remove(symbol)
+                coefficient[tuple(left)] = number
+            else:
+                rest[key] = number
+        if any(symbol in symbols(part) for pair in self.ranges for part in pair):
+            return None
+        if not coefficient:
+            return self
+        if low is None or high is None:
+            return None
+        return Section(self.base, plus(rest, times(coefficient, low)), (*self.ranges, (coefficient, plus(high, low, -1))))
+
+    def used(self):
+        """All symbols in it."""
+        found = symbols(self.offset)
+        for coefficient, extent in self.ranges:
+            found |= symbols(coefficient) | symbols(extent)
+        return found
+
+    def covers(self, other):
+        """Whether all of the other one lies in it."""
+        if self.base != other.base:
+            return False
+        distance = plus(other.offset, self.offset, -1)
+        mine = sorted(self.ranges, key=_weight, reverse=True)
+        theirs = {key_of(coefficient): extent for coefficient, extent in other.ranges}
+        if len(theirs) != len(other.ranges) or len({key_of(coefficient) for coefficient, _ in mine}) != len(mine):
+            return False
+        for coefficient, extent in mine:
+            steps = _quotient(distance, coefficient)
+            distance = plus(distance, times(coefficient, constant(steps)), -1)
+            read = theirs.pop(key_of(coefficient), {})
+            if steps < 0 or not at_least_zero(plus(plus(extent, read, -1), constant(steps), -1)):
+                return False
+        return not distance and not theirs
+
+
+def key_of(poly):
+    """The same as something that can be compared and kept in sets."""
+    return tuple(sorted(poly.items(), key=repr))
+
+
+def _weight(pair):
+    key = max(pair[0], key=len, default=ONE)
+    return len(key), abs(pair[0].get(key, 0))
+
+
+def _quotient(distance, coefficient):
+    """How often a coefficient goes into a distance, as a whole number."""
+    if not coefficient:
+        return 0
+    key = max(coefficient, key=len)
+    return distance.get(key, 0) // coefficient[key]

@@ -1,0 +1,195 @@
+"""Fortran sources with the calls added: whole lines, before and after the user's."""
+
+import re
+
+from . import names
+from .ir import Variable, parent_map
+from .plan import Refused
+from .rewrite import Edits
+
+# libmend-app's numbers of types.
+KINDS = {("int", 1): 1, ("int", 2): 2, ("int", 4): 3, ("int", 8): 4, ("float", 4): 9, ("float", 8): 10, ("complex", 8): 12, ("complex", 16): 13}
+
+
+class Rewriter:
+    """All files of a Fortran program."""
+
+    def __init__(self, program, memory, plan, poison=False, name="program"):
+        self.program, self.memory, self.plan, self.poison, self.name = program, memory, plan, poison, name
+        self.files = {path: Edits(path) for path in program.files}
+        self.above = {one: parent_map(function.body) for one, function in program.functions.items()}
+        self.using, self.declared, self.targets = set(), {}, set()
+
+    def run(self):
+        """path -> its new text, of all files."""
+        if any(directive.kind == "shape" for directive in self.program.directives):
+            raise Refused("`shape` isn't there for Fortran yet: arrays are each rank's own")
+        for point in self.plan.points:
+            self._point(point)
+            self._frames(point)
+        for stmt, numbers in self.plan.skips.items():
+            owner = next(name for name, function in self.program.functions.items() if stmt in set(function.body.walk()))
+            self.using.add(owner)
+            self._lines(stmt, [f"if (.not. mend_cc_skip('{' '.join(map(str, sorted(numbers)))}')) then ! a restart has no need of it"], -5)
+            self._after(stmt, ["end if"], 5)
+        self._start_and_end()
+        for name in self.using:
+            function = self.program.functions[name]
+            head, last = function.spec
+            edits, starts = self.files[function.place.file], self.program.lines[function.place.file]
+            edits.insert(starts[head], "  use mend_cc\n", -9)
+            if name in self.declared:
+                edits.insert(starts[last], "".join(f"  {one}\n" for one in self.declared[name]), -8)
+        return {path: edits.result() for path, edits in self.files.items()}
+
+    def _lines(self, stmt, lines, order):
+        """Whole lines before a statement."""
+        if stmt.place.macro:
+            raise Refused(f"{stmt.place}: nothing can be inserted within a line")
+        edits = self.files[stmt.place.file]
+        text = edits.text[stmt.place.start:stmt.place.end].decode()
+        indent = text[:len(text) - len(text.lstrip())]
+        edits.insert(stmt.place.start, "".join(f"{indent}{part}\n" for line in lines for part in line.split("\n")), order)
+
+    def _after(self, stmt, lines, order):
+        edits = self.files[stmt.place.file]
+        text = edits.text[stmt.place.start:].decode(errors="replace")
+        indent = text[:len(text) - len(text.lstrip())]
+        edits.insert(min(stmt.place.end + 1, len(edits.text)), "".join(f"{indent}{line}\n" for line in lines), order)
+
+    def _point(self, point):
+        flag = f"mend_at_{point.number}"
+        function = point.function
+        self.using.add(function)
+        self.declared.setdefault(function, []).append(f"integer :: {flag}")
+        level = len(point.chain)
+        lines = [f"if (mend_cc_arrive({point.number}, {flag})) then"]
+        lines += [f"  {part}" for line in [*self._poisoned(point, function), *self._registered(point, level)] for part in line.split("\n")]
+        lines.append("end if")
+        counter = self._counter(point.loop)
+        if counter is None:
+            lines.append(f"if (mend_cc_checkpoint({point.number})) continue")
+        else:
+            lines.insert(0, f"mend_step_{point.number} = {counter.name}")
+            lines += [f"if (mend_cc_checkpoint({point.number})) then", f"  mend_from_{point.number} = mend_step_{point.number}", "  exit", "end if"]
+        before = [f"{flag} = 0 ! mend-cc: safe point {point.number}"]
+        if point.loop is None:
+            lines = before + lines
+        elif counter is None:
+            self._lines(point.loop, before, 1)
+        else:
+            self._counted(point, counter, before)
+        self._lines(point.stmt, lines, 2)
+
+    @staticmethod
+    def _counter(loop):
+        """The variable that a counted loop counts with."""
+        return loop.init.expr.args[0].value if loop is not None and loop.init is not None and loop.init.expr.args[0].op == "var" else None
+
+    def _counted(self, point, counter, before):
+        """A counted loop fixes its number of iterations when it begins: where a state is restored in it, it must begin again, from the restored counter."""
+        loop, number = point.loop, point.number
+        edits = self.files[loop.place.file]
+        header = edits.text[loop.place.start:].split(b"\n", 1)[0].decode()
+        match = re.match(r"(\s*(?:\w+\s*:\s*)?do\s+\w+\s*=\s*)", header, re.I)
+        end = _first_comma(header, match.end()) if match else None
+        if end is None:
+            raise Refused(f"{loop.place}: the head of this loop isn't understood")
+        first = header[match.end():end].strip()
+        kind = f"integer(kind={counter.type.size})"
+        self.declared[point.function] += [f"{kind} :: mend_from_{number}", f"{kind}, target :: mend_step_{number}"]
+        self._lines(loop, [*before, f"mend_from_{number} = {first}", "do ! once, and again where a state was restored"], 1)
+        edits.replace(loop.place.start + len(header[:match.end()].encode()), loop.place.start + len(header[:end].encode()), f"mend_from_{number}")
+        self._after(loop, ["if (.not. mend_cc_again()) exit"], 1)
+        self._after(loop, ["end do"], 2)
+
+    def _frames(self, point):
+        for level, (caller, node, _) in enumerate(point.chain):
+            self.using.add(caller)
+            self._lines(node.stmt, [f"call mend_cc_frame({level}) ! mend-cc: for safe point {point.number}", *self._registered(point, level)], -7)
+
+    def _poisoned(self, point, function):
+        if not self.poison:
+            return []
+        scope = self.program.functions[function].scope
+        made = []
+        for thing in sorted(point.dead, key=str):
+            own = isinstance(thing, Variable) and (thing.function == function and thing.scope == "local" or thing.function is None and function == point.function)
+            if own and scope.find(thing.name) is thing and (thing.type.scalar().kind, thing.type.scalar().size) in KINDS and not thing.allocatable and thing.type.size:
+                self._target(thing)
+                count = f" * size({thing.name})" if thing.type.kind == "array" else ""
+                made.append(f"  call mend_cc_spoil(mend_cc_address({thing.name}), storage_size({thing.name}) / 8{count})")
+        return [f"if (mend_cc_restoring({point.number})) then", *made, "end if"] if made else []
+
+    def _registered(self, point, level):
+        called = names.item_names(point)
+        last = len(point.chain)
+        scope = self.program.functions[point.function if level == last else point.chain[level][0]].scope
+        made = []
+        for item in point.items:
+            thing = item.place[0]
+            if item.level != level and not (item.level == -1 and level == last):
+                continue
+            kind = self._element(item.place)
+            if (kind.kind, kind.size) not in KINDS:
+                raise Refused(f"{thing.place}: {called[item]} is of a type that can't be registered ({kind.name or kind.kind})")
+            if scope.find(thing.name) is not thing:
+                raise Refused(f"{thing.place}: {thing.name} has no name in {self.program.functions[point.function].source}")
+            text = "%".join((thing.name, *item.place[1]))
+            if level == last and thing is self._counter(point.loop):
+                text = f"mend_step_{point.number}"
+            else:
+                self._target(thing)
+            whose = 1 if item.place in point.replicated else 0
+            made.append(f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, &\n  shape({text}, kind=8), {whose})")
+        return made
+
+    def _element(self, place):
+        thing = place[0]
+        kind = thing.base if not place[1] else self.memory.type_at(place)
+        return kind.scalar()
+
+    def _target(self, variable):
+        """What the library keeps the address of must be a target."""
+        if variable in self.targets or "target" in variable.attributes or "pointer" in variable.attributes:
+            return
+        self.targets.add(variable)
+        starts = self.program.lines[variable.place.file]
+        edits = self.files[variable.place.file]
+        line = variable.place.line
+        while starts[line] - 1 < variable.place.end:
+            line += 1
+        edits.insert(starts[line], f"  target :: {variable.name}\n", -8)
+
+    def _start_and_end(self):
+        lines = []
+        for point in self.plan.points:
+            called = names.item_names(point)
+            own = [item for item in point.items if item.level in (len(point.chain), -1)]
+            if not own:
+                raise Refused(f"{point.stmt.place}: nothing of {self.program.functions[point.function].source} changes between checkpoints")
+            lines.append(f"call mend_cc_point({point.number}, '{names.path(self.program, point)}', '{called[own[0]]}')")
+        lines.append(f"call mend_cc_start('{self.name}')")
+        placed = False
+        for name, function in self.program.functions.items():
+            for stmt in function.body.walk():
+                called = {part.args[0].value for part in stmt.expr.walk() if part.op == "call" and part.args[0].op == "func"} if stmt.expr is not None and stmt.kind == "expr" else set()
+                if called & {"MPI_Init", "MPI_Init_thread"}:
+                    self._after(stmt, lines, -1)
+                    placed = True
+                    self.using.add(name)
+                elif "MPI_Finalize" in called:
+                    self._lines(stmt, ["call mend_cc_end()"], 5)
+                    self.using.add(name)
+        if not placed:
+            raise Refused("MPI_Init isn't called in these sources")
+
+
+def _first_comma(text, start):
+    """Offset of the first comma outside of parentheses."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] in "([") - (text[at] in ")]")
+        if text[at] == "," and depth == 0:
+            return at
+    return None

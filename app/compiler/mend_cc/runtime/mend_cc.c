@@ -1,0 +1,408 @@
+/* See mend_cc.h. Compiled by the user's mpicc. */
+#include "mend_cc.h"
+
+#include <mend_app_mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEVELS = 32, NAME = 160, PATH = 512 };
+
+struct note {
+    struct note *next;
+    char name[NAME];
+    void *address;
+    int level, type, dimensions, whose, fields, site; /* site: above 0 it is all that this place has allocated */
+    size_t count, size;
+    uint64_t extents[MEND_APP_DIMENSIONS];
+    mend_app_dimension shape[MEND_APP_DIMENSIONS];
+    mend_cc_field *field; /* owned */
+    int shaped;
+};
+
+struct block {
+    struct block *next;
+    void *address;
+    size_t bytes;
+    int site;
+};
+
+static struct {
+    int started, entered, current, saved, changed, leaf;
+    const mend_cc_point *points;
+    int count;
+    struct note *notes;
+    struct block *blocks, *last;
+} cc;
+
+int (*mend_cc_check)(int point);
+
+static void *need(void *memory) {
+    if (!memory) {
+        fputs("mend-cc: no memory\n", stderr);
+        abort();
+    }
+    return memory;
+}
+
+static const mend_cc_point *find_point(int number) {
+    for (int i = 0; i < cc.count; i++)
+        if (cc.points[i].number == number)
+            return &cc.points[i];
+    return NULL;
+}
+
+/* Enters contexts; 0 where the saved run isn't in one of them. Those entered are counted. */
+static int enter(const char *path) {
+    char part[PATH];
+    while (*path) {
+        size_t length = strcspn(path, "/");
+        snprintf(part, sizeof part, "%.*s", (int)length, path);
+        if (mend_app_enter(part) != MEND_APP_OK)
+            return 0;
+        cc.entered++;
+        path += length + (path[length] == '/');
+    }
+    return 1;
+}
+
+static mend_cc_field *copy_fields(int count, const mend_cc_field *field) {
+    mend_cc_field *made = need(malloc((size_t)(count + 1) * sizeof *made));
+    memcpy(made, field, (size_t)count * sizeof *made);
+    return made;
+}
+
+static void leave(void) {
+    for (; cc.entered; cc.entered--)
+        mend_app_leave();
+}
+
+static void register_all(void);
+
+static void bring_up_to_date(void *data) {
+    (void)data;
+    if (cc.current && cc.changed)
+        register_all();
+}
+
+void mend_cc_start(const char *program, const mend_cc_point *points, int count) {
+    mend_cc_point *kept = need(malloc((size_t)(count + 1) * sizeof *kept));
+    memcpy(kept, points, (size_t)count * sizeof *kept);
+    cc.points = kept;
+    cc.count = count;
+    if (mend_app_init_mpi(MPI_COMM_WORLD, program, NULL) < 0) {
+        fprintf(stderr, "mend-cc: without checkpoints: %s\n", mend_app_error());
+        return;
+    }
+    cc.started = 1;
+    mend_app_prepare(bring_up_to_date, NULL);
+    uint64_t extents[MEND_APP_DIMENSIONS];
+    for (int i = 0; i < count && mend_app_restarting() && !cc.saved; i++) {
+        if (enter(points[i].path) && mend_app_saved_shape(points[i].probe, extents) >= 0)
+            cc.saved = points[i].number;
+        leave();
+    }
+}
+
+void mend_cc_end(void) {
+    if (!cc.started)
+        return;
+    leave();
+    mend_app_finalize();
+    cc.started = 0;
+}
+
+int mend_cc_skip(const char *points) {
+    if (!cc.started || !mend_app_restarting())
+        return 0;
+    for (const char *at = points; *at;) {
+        char *end;
+        if (strtol(at, &end, 10) == cc.saved)
+            return 1;
+        at = end;
+    }
+    return 0;
+}
+
+void mend_cc_frame(int level) {
+    for (struct note **at = &cc.notes; *at;) {
+        struct note *n = *at;
+        if (n->level >= level || n->site) {
+            *at = n->next;
+            free(n->field);
+            free(n);
+        } else {
+            at = &n->next;
+        }
+    }
+}
+
+int mend_cc_restoring(int point) {
+    return cc.started && mend_app_restarting() && cc.saved == point;
+}
+
+int mend_cc_arrive(int point, int *known) {
+    if (!cc.started || (*known && cc.current == point) || (mend_app_restarting() && cc.saved != point))
+        return 0;
+    const mend_cc_point *p = find_point(point);
+    cc.leaf = 0;
+    for (const char *c = p->path; *c; c++)
+        cc.leaf += *c == '/';
+    *known = 1;
+    mend_cc_frame(cc.leaf);
+    cc.current = -point;
+    return 1;
+}
+
+static struct note *add(int level, const char *name, void *address, int type, int whose) {
+    struct note *n = need(calloc(1, sizeof *n)), **end = &cc.notes;
+    n->level = level < 0 ? cc.leaf : level;
+    snprintf(n->name, sizeof n->name, "%s", name);
+    n->address = address;
+    n->type = type;
+    n->whose = whose;
+    while (*end)
+        end = &(*end)->next;
+    *end = n;
+    return n;
+}
+
+void mend_cc_variable(int level, const char *name, void *address, int type, int dimensions, const uint64_t *extents, int whose) {
+    struct note *n = add(level, name, address, type, whose);
+    n->dimensions = dimensions;
+    if (dimensions)
+        memcpy(n->extents, extents, (size_t)dimensions * sizeof *extents);
+}
+
+void mend_cc_array(int level, const char *name, void *address, int type, int dimensions, const mend_app_dimension *shape) {
+    struct note *n = add(level, name, address, type, MEND_APP_PRIVATE);
+    n->dimensions = dimensions;
+    n->shaped = 1;
+    memcpy(n->shape, shape, (size_t)dimensions * sizeof *shape);
+}
+
+void mend_cc_fields(int level, const char *name, void *address, size_t count, size_t size, int fields, const mend_cc_field *field, int whose) {
+    struct note *n = add(level, name, address, MEND_APP_BYTES, whose);
+    n->count = count;
+    n->size = size;
+    n->fields = fields;
+    n->field = copy_fields(fields, field);
+}
+
+void mend_cc_heap(const char *name, int site, int type, size_t size, int whose) {
+    struct note *n = add(-1, name, NULL, type, whose);
+    n->site = site;
+    n->size = size;
+}
+
+void mend_cc_heap_array(const char *name, int site, int type, size_t size, int dimensions, const mend_app_dimension *shape) {
+    mend_cc_heap(name, site, type, size, MEND_APP_PRIVATE);
+    struct note *n = cc.notes;
+    while (n->next)
+        n = n->next;
+    n->dimensions = dimensions;
+    n->shaped = 1;
+    memcpy(n->shape, shape, (size_t)dimensions * sizeof *shape);
+}
+
+void mend_cc_heap_fields(const char *name, int site, size_t size, int fields, const mend_cc_field *field, int whose) {
+    mend_cc_heap(name, site, MEND_APP_BYTES, size, whose);
+    struct note *n = cc.notes;
+    while (n->next)
+        n = n->next;
+    n->fields = fields;
+    n->field = copy_fields(fields, field);
+}
+
+static void register_fields(const struct note *n, const char *name, unsigned char *address, size_t count) {
+    char field[2 * NAME];
+    for (size_t i = 0; i < count; i++)
+        for (int f = 0; f < n->fields; f++) {
+            const uint64_t extent = n->field[f].count;
+            if (count > 1)
+                snprintf(field, sizeof field, "%s[%zu].%s", name, i, n->field[f].name);
+            else
+                snprintf(field, sizeof field, "%s.%s", name, n->field[f].name);
+            mend_app_variable(field, address + i * n->size + n->field[f].offset, n->field[f].type, extent > 1, extent > 1 ? &extent : NULL, n->whose);
+        }
+}
+
+/* Elements that block `name` had when it was saved, or 0: it wasn't. */
+static size_t saved_elements(const struct note *n, const char *name) {
+    uint64_t extents[MEND_APP_DIMENSIONS];
+    if (!n->fields) {
+        int dimensions = mend_app_saved_shape(name, extents);
+        size_t elements = 1;
+        for (int d = 0; d < dimensions; d++)
+            elements *= extents[d];
+        return dimensions < 0 ? 0 : elements;
+    }
+    char field[2 * NAME];
+    snprintf(field, sizeof field, "%s.%s", name, n->field[0].name);
+    if (mend_app_saved_shape(field, extents) >= 0)
+        return 1;
+    size_t count = 0;
+    for (;; count++) {
+        snprintf(field, sizeof field, "%s[%zu].%s", name, count, n->field[0].name);
+        if (mend_app_saved_shape(field, extents) < 0)
+            return count;
+    }
+}
+
+static struct block *remember(int site, void *address, size_t bytes) {
+    struct block *b = need(calloc(1, sizeof *b));
+    *b = (struct block){NULL, address, bytes, site};
+    if (cc.last)
+        cc.last->next = b;
+    else
+        cc.blocks = b;
+    cc.last = b;
+    cc.changed = 1;
+    return b;
+}
+
+static struct block *next_of(struct block *b, int site) {
+    while (b && b->site != site)
+        b = b->next;
+    return b;
+}
+
+/* The blocks of one place, in the order in which they were allocated. A restart makes those that the saved run had and this one hasn't. */
+static void register_heap(const struct note *n) {
+    char name[2 * NAME];
+    struct block *b = next_of(cc.blocks, n->site);
+    for (int number = 1;; number++) {
+        if (number == 1)
+            snprintf(name, sizeof name, "%s", n->name);
+        else
+            snprintf(name, sizeof name, "%s %d", n->name, number);
+        if (mend_app_restarting() && !n->shaped) {
+            size_t elements = saved_elements(n, name);
+            if (!elements)
+                return;
+            if (!b)
+                b = remember(n->site, need(calloc(elements, n->size)), elements * n->size);
+            else if (b->bytes / n->size != elements) {
+                b->address = need(calloc(elements, n->size));
+                b->bytes = elements * n->size;
+            }
+        }
+        if (!b)
+            return;
+        uint64_t elements = b->bytes / n->size;
+        if (n->fields)
+            register_fields(n, name, b->address, elements);
+        else if (n->shaped)
+            mend_app_array(name, b->address, n->type, n->dimensions, n->shape);
+        else if (elements || !mend_app_restarting())
+            mend_app_variable(name, b->address, n->type, 1, &elements, n->whose);
+        b = next_of(b->next, n->site);
+    }
+}
+
+static void register_level(int level) {
+    for (struct note *n = cc.notes; n; n = n->next) {
+        if (n->level != level)
+            continue;
+        if (n->site)
+            register_heap(n);
+        else if (n->fields)
+            register_fields(n, n->name, n->address, n->count);
+        else if (n->shaped)
+            mend_app_array(n->name, n->address, n->type, n->dimensions, n->shape);
+        else
+            mend_app_variable(n->name, n->address, n->type, n->dimensions, n->dimensions ? n->extents : NULL, n->whose);
+    }
+}
+
+static void register_all(void) {
+    const mend_cc_point *p = find_point(cc.current);
+    char part[PATH];
+    const char *path = p->path;
+    leave();
+    for (int level = 0; *path; level++) {
+        size_t length = strcspn(path, "/");
+        snprintf(part, sizeof part, "%.*s", (int)length, path);
+        if (mend_app_enter(part) != MEND_APP_OK)
+            return;
+        cc.entered++;
+        register_level(level);
+        path += length + (path[length] == '/');
+    }
+    cc.changed = 0;
+}
+
+int mend_cc_checkpoint(int point) {
+    if (!cc.started || (mend_app_restarting() && cc.saved != point))
+        return MEND_APP_OK;
+    if (mend_cc_check && !mend_app_restarting() && !mend_cc_check(point))
+        return MEND_APP_REFUSED;
+    if (cc.current != point) {
+        cc.current = point;
+        register_all();
+    }
+    return mend_app_checkpoint();
+}
+
+void *mend_cc_malloc(int site, size_t bytes) {
+    void *made = malloc(bytes);
+    if (made)
+        remember(site, made, bytes);
+    return made;
+}
+
+void *mend_cc_calloc(int site, size_t count, size_t size) {
+    void *made = calloc(count, size);
+    if (made)
+        remember(site, made, count * size);
+    return made;
+}
+
+static void forget(const void *address) {
+    struct block *before = NULL;
+    for (struct block **at = &cc.blocks; *at; before = *at, at = &(*at)->next)
+        if ((*at)->address == address) {
+            struct block *gone = *at;
+            *at = gone->next;
+            if (cc.last == gone)
+                cc.last = before;
+            free(gone);
+            cc.changed = 1;
+            return;
+        }
+}
+
+void *mend_cc_realloc(int site, void *old, size_t bytes) {
+    void *made = realloc(old, bytes);
+    if (!made)
+        return NULL;
+    for (struct block *b = cc.blocks; b; b = b->next)
+        if (old && b->address == old) {
+            b->address = made;
+            b->bytes = bytes;
+            b->site = site;
+            cc.changed = 1;
+            return made;
+        }
+    remember(site, made, bytes);
+    return made;
+}
+
+void mend_cc_free(void *address) {
+    if (address)
+        forget(address);
+    free(address);
+}
+
+FILE *mend_cc_fopen(const char *name, const char *path, const char *mode) {
+    FILE *stream = cc.started ? mend_app_fopen(name, path, mode) : NULL;
+    return stream ? stream : fopen(path, mode);
+}
+
+void mend_cc_poison(void *address, size_t bytes) {
+    memset(address, 0x6B, bytes);
+}
+
+void mend_cc_poison_heap(int site) {
+    for (struct block *b = next_of(cc.blocks, site); b; b = next_of(b->next, site))
+        mend_cc_poison(b->address, b->bytes);
+}

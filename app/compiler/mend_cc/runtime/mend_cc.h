@@ -1,0 +1,75 @@
+/* What programs that mend-cc has rewritten call. It stands on libmend-app (mend_app.h): at a safe point it enters contexts and registers variables there, in a
+ * restart at the saved safe point only. Called by the program's one thread. */
+#ifndef MEND_CC_H
+#define MEND_CC_H
+
+#include <mend_app.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A safe point. `path`: its contexts, "main/solve loop 1"; `probe`: a variable that is registered in the last of them. */
+typedef struct mend_cc_point {
+    int number;
+    const char *path, *probe;
+} mend_cc_point;
+
+/* A field of a structure that has pointers. */
+typedef struct mend_cc_field {
+    const char *name;
+    size_t offset;
+    int type;
+    size_t count;
+} mend_cc_field;
+
+/* After MPI_Init; the points in any order. */
+void mend_cc_start(const char *program, const mend_cc_point *points, int count);
+/* Before MPI_Finalize. */
+void mend_cc_end(void);
+
+/* Whether a restart at one of these points ("1 3") is under way: what they don't need again is left out. */
+int mend_cc_skip(const char *points);
+
+/* Before a call that leads to a safe point: the caller's variables follow. Level 0 is main. */
+void mend_cc_frame(int level);
+/* At a safe point: 1 when its variables are to be named now. `known` is 0 when its loop is entered. */
+int mend_cc_arrive(int point, int *known);
+/* Names what is registered. C order; no dimensions: one value. */
+void mend_cc_variable(int level, const char *name, void *address, int type, int dimensions, const uint64_t *extents, int whose);
+/* An array that a directive gives a shape. */
+void mend_cc_array(int level, const char *name, void *address, int type, int dimensions, const mend_app_dimension *shape);
+/* `count` structures, field by field. */
+void mend_cc_fields(int level, const char *name, void *address, size_t count, size_t size, int fields, const mend_cc_field *field, int whose);
+/* All that one place in the source has allocated. */
+void mend_cc_heap(const char *name, int site, int type, size_t size, int whose);
+void mend_cc_heap_array(const char *name, int site, int type, size_t size, int dimensions, const mend_app_dimension *shape);
+void mend_cc_heap_fields(const char *name, int site, size_t size, int fields, const mend_cc_field *field, int whose);
+/* The safe point itself, as mend_app_checkpoint(). */
+int mend_cc_checkpoint(int point);
+
+/* Allocation by numbered places in the source. */
+void *mend_cc_malloc(int site, size_t bytes);
+void *mend_cc_calloc(int site, size_t count, size_t size);
+void *mend_cc_realloc(int site, void *old, size_t bytes);
+void mend_cc_free(void *address);
+
+/* A file whose position is saved, if it is opened after mend_cc_start. */
+FILE *mend_cc_fopen(const char *name, const char *path, const char *mode);
+
+/* Tests: whether a restart is about to restore at this point; fills memory with a value that shows. */
+int mend_cc_restoring(int point);
+void mend_cc_poison(void *address, size_t bytes);
+void mend_cc_poison_heap(int site);
+
+/* The checking mode (mend_cc_check.c), or NULL: 0 where messages are in transit. */
+extern int (*mend_cc_check)(int point);
+/* What this rank has sent and received, and how many of its requests are open. */
+void mend_cc_counts(long long counts[3]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,91 @@
+"""Programs that mend-cc builds, beside the same built without it; run by real ranks in directories of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+OUT = os.environ.get("MEND_APP_OUT", os.path.join(ROOT, "target", "app"))
+VENV = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"))
+PROGRAMS = os.path.join(HERE, "programs")
+PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
+MPICC = os.path.join(VENV, "bin", "mpicc")
+sys.path.insert(0, os.path.join(ROOT, "app", "compiler"))
+
+
+def skip(what, why):
+    """A line past the capture of the test's output, and unittest's own word."""
+    print(f"skipped: {what}: {why}", file=sys.__stdout__, flush=True)
+    raise unittest.SkipTest(f"{what}: {why}")
+
+
+def environment(**settings):
+    """Settings of libmend-app by their keys."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MEND_APP_")}
+    clean.update({f"MEND_APP_{key.upper()}": str(value) for key, value in settings.items()})
+    clean["PYTHONPATH"] = os.path.join(ROOT, "app", "compiler")
+    clean["MEND_APP_HOME"] = OUT
+    clean["PATH"] = f"{os.path.join(VENV, 'bin')}:{clean['PATH']}"
+    return clean
+
+
+class InDirectory(unittest.TestCase):
+    """Each test in a fresh directory."""
+
+    def setUp(self):
+        self._directory = tempfile.TemporaryDirectory()
+        self.directory = self._directory.name
+        self.addCleanup(self._directory.cleanup)
+
+    def path(self, *parts):
+        return os.path.join(self.directory, *parts)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+        return self.path(name)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def mend_cc(self, *arguments, fails=False):
+        """Output of mend-cc, both streams."""
+        done = subprocess.run([os.path.join(VENV, "bin", "python3"), "-m", "mend_cc", *arguments], cwd=self.directory, env=environment(), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(done.returncode != 0, fails, done.stdout)
+        return done.stdout
+
+    def compile(self, *arguments, compiler=MPICC):
+        subprocess.run([compiler, *arguments], cwd=self.directory, check=True, stdin=subprocess.DEVNULL, env=environment())
+
+    def run_ranks(self, ranks, command, mpiexec=None, **settings):
+        """Exit code, standard output, standard error."""
+        launcher = mpiexec or os.path.join(VENV, "bin", "mpiexec")
+        process = subprocess.Popen([launcher, "-n", str(ranks), *command], cwd=self.directory, env=environment(**settings), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            output, errors = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            raise AssertionError(f"{command} doesn't end; so far:\n{output}\n{errors}") from None
+        return process.returncode, output, errors
+
+    def good(self, outcome):
+        code, output, errors = outcome
+        self.assertEqual(code, 0, output + errors)
+        return output
+
+    def forget(self):
+        shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+
+    def checkpoints(self):
+        """Numbers of what counts, oldest first."""
+        where = self.path("checkpoints")
+        found = [entry for entry in os.listdir(where) if os.path.exists(os.path.join(where, entry, "manifest"))] if os.path.isdir(where) else []
+        return sorted(int(entry.split("-")[1]) for entry in found)

@@ -1,0 +1,23 @@
+/* Rank 20 behaves otherwise. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size, steps = argc > 1 ? atoi(argv[1]) : 4, x = 0, y = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    for (int step = 0; step < steps; step++) {
+        /* unsafe */
+        if (rank == 20)
+            MPI_Send(&x, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+        x++;
+    }
+    if (rank == 0 && size > 20)
+        for (int step = 0; step < steps; step++)
+            MPI_Recv(&y, 1, MPI_INT, 20, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    printf("%d %d\n", rank, x + y);
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,27 @@
+/* Each rank waits for the one before it. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size, steps = argc > 1 ? atoi(argv[1]) : 4, x = 0, y = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    for (int step = 0; step < steps; step++) {
+        /* safe */
+        if (rank > 0)
+            MPI_Recv(&x, 1, MPI_INT, rank - 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        /* unsafe */
+        x++;
+        if (rank < size - 1)
+            MPI_Send(&x, 1, MPI_INT, rank + 1, 0, MPI_COMM_WORLD);
+        /* safe */
+        y += x;
+    }
+    /* safe */
+    y++;
+    printf("%d %d\n", rank, x + y);
+    MPI_Finalize();
+    return 0;
+}

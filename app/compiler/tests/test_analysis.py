@@ -1,0 +1,144 @@
+"""The analysis by itself: small programs, what is safe in them, what is registered, what can't be seen."""
+
+import os
+import tempfile
+import unittest
+
+from building import MPICC
+
+from mend_cc import parse_c
+from mend_cc.analyse import analyse
+from mend_cc.lockstep import Lockstep
+from mend_cc.polynomials import Section, constant, plus
+
+FLAGS = parse_c.compiler_flags([MPICC])
+FRAME = """#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+%s
+int main(int argc, char **argv) {
+    int rank, size, steps = atoi(argv[1]), x = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    %s
+    for (int step = 0; step < steps; step++) {
+        x++;
+        %s
+    }
+    %s
+    MPI_Finalize();
+}
+"""
+
+
+def analysed(before, body, after="", outside=""):
+    with tempfile.TemporaryDirectory() as room:
+        path = os.path.join(room, "program.c")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(FRAME % (outside, before, body, after))
+        return analyse([(path, FLAGS)], room)
+
+
+class Places(unittest.TestCase):
+    def safe(self, *parts, **more):
+        """Whether the start of the loop's body is safe."""
+        found = analysed(*parts, **more)
+        body = next(stmt for stmt in found.program.functions["main"].body.walk() if stmt.kind == "loop" and stmt.expr.args[1].op == "var" and stmt.expr.args[1].value.name == "steps")
+        point = found.lockstep.points.get(body.parts[0].parts[0])
+        return point is not None and not point.why
+
+    SEND = "MPI_Send(&x, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);"
+
+    def test_what_only_many_ranks_do_counts(self):
+        self.assertTrue(self.safe("", ""))
+        self.assertFalse(self.safe("", f"if (size > 100) {self.SEND}"))
+        self.assertFalse(self.safe("", f"if (rank == 1000) {self.SEND}"))
+        self.assertFalse(self.safe("", f"if (rank / 70 == 1) {self.SEND}"))
+        self.assertFalse(self.safe("", f"if (rank >> 5) {self.SEND}"))
+        self.assertFalse(self.safe("", f"if (rank & 32) {self.SEND}"))
+
+    def test_arrays_that_decide(self):
+        self.assertFalse(self.safe("", f"if (table[1][0] && rank == 0) {self.SEND}", outside="static int table[2][2] = {{0, 0}, {1, 0}};"))
+        self.assertFalse(self.safe("int on[3] = {0, 0, 1};", f"if (on[2]) {self.SEND}"))
+        self.assertTrue(self.safe("int on[3] = {0, 0};", f"if (on[2]) {self.SEND}"))
+
+    def test_one_memory_by_two_names(self):
+        self.assertFalse(self.safe("union { int a; int b; } u; u.a = 0;", f"u.b = 1; if (u.a) {self.SEND}"))
+        self.assertFalse(self.safe("int on = 0, *p = &on;", f"*p = 1; if (on) {self.SEND}"))
+        self.assertFalse(self.safe("long number = argc; int *p = (int *)number;", "*p = 1;"))
+
+    def test_threads(self):
+        self.assertFalse(self.safe("", f"\n#pragma omp parallel\n{{ {self.SEND} MPI_Recv(&x, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); }}"))
+
+    def test_what_is_compared_with_decides_how_many_ranks_are_tried(self):
+        found = analysed("", "if (rank == 20) x++;")
+        self.assertIsInstance(found.lockstep, Lockstep)
+        self.assertIn(21, found.lockstep.tried)
+
+
+class Registered(unittest.TestCase):
+    def names(self, *parts, **more):
+        found = analysed(*parts, **more)
+        self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))
+        return [item.place[0].name for item in found.plan.points[0].items]
+
+    PRINT = 'printf("%d\\n", x);'
+
+    def test_only_what_changes_and_is_used(self):
+        self.assertEqual(self.names("int fixed = 3, unused = 0;", "unused = step; x += fixed + rank;", self.PRINT), ["x", "step"])
+
+    def test_an_array_that_is_written_first_is_not(self):
+        loop = "for (int i = 0; i < 50; i++) "
+        self.assertEqual(self.names("int a[50], b[50] = {0};", f"{loop} a[i] = b[i] + step; {loop} b[i] = a[i];", "printf(\"%d\", b[3]);"), ["x", "b", "step"])
+        # One element of it is not.
+        self.assertIn("a", self.names("int a[51], b[50] = {0};", f"{loop} a[i] = b[i] + step; {loop} b[i] = a[i + 1];", "printf(\"%d\", b[3]);"))
+        self.assertIn("a", self.names("int a[51], b[50] = {0};", f"{loop} if (i != rank) a[i] = b[i] + step; {loop} b[i] = a[i];", "printf(\"%d\", b[3]);"))
+        self.assertIn("a", self.names("int a[51], b[50] = {0};", f"{loop} {{ if (i == step) break; a[i] = b[i]; }} {loop} b[i] = a[i] + 1;", "printf(\"%d\", b[3]);"))
+
+    def test_memset_and_collectives_write_all(self):
+        self.assertNotIn("a", self.names("int a[50];", "memset(a, 0, sizeof a); for (int i = 0; i < 50; i++) x += a[i] += step;", self.PRINT))
+        self.assertNotIn("a", self.names("int a[50], b[50] = {1};", "MPI_Allreduce(b, a, 50, MPI_INT, MPI_SUM, MPI_COMM_WORLD); for (int i = 0; i < 50; i++) x += a[i];", self.PRINT))
+        # A receive may be from MPI_PROC_NULL, and writes nothing then.
+        self.assertIn("a", self.names("int a[50] = {0};", "MPI_Sendrecv(&x, 1, MPI_INT, (rank + 1) % size, 0, a, 1, MPI_INT, (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); x += a[0];", self.PRINT))
+
+    def test_ways_that_leave_a_write_out(self):
+        loop = "for (int i = 0; i < 50; i++) "
+        after = "printf(\"%d\", x);"
+        read = f"{loop} x += a[i];"
+        self.assertNotIn("a", self.names("int a[50] = {0};", f"{loop} a[i] = step; {read}", after))
+        self.assertIn("a", self.names("int a[50] = {0};", f"switch (step % 2) {{ case 0: {loop} a[i] = step; break; default: {read} }}", after))
+        self.assertIn("a", self.names("int a[50] = {0};", f"if (step % 2) {loop} a[i] = step; {read}", after))
+        self.assertIn("a", self.names("int a[50] = {0}, i = 0;", "step % 2 ? (i = 3) : 0; a[3] = step; x += a[i]; i = 0;", after))
+        outside = "static int n = 20; static void grow(void) { n = 40; }"
+        self.assertIn("a", self.names("int a[50] = {0};", "n = 20; for (int i = 0; i < 20; i++) a[i] = step; for (int i = 0; i < n; i++) { x += a[i]; grow(); }", after, outside=outside))
+
+    def test_blocks_of_one_place_are_not_one(self):
+        body = "int *old = now; now = malloc(50 * sizeof *now); for (int i = 0; i < 50; i++) now[i] = step; for (int i = 0; i < 50; i++) x += old[i]; free(old);"
+        self.assertIn("now", self.names("int *now = calloc(50, sizeof *now);", body, self.PRINT))
+
+    def test_a_datatype_of_another_size(self):
+        self.assertIn("a", self.names("double a[50] = {0}, b[50] = {1};", "MPI_Allreduce(b, a, 50, MPI_CHAR, MPI_MAX, MPI_COMM_WORLD); for (int i = 0; i < 50; i++) x += a[i] > 0;", self.PRINT))
+
+    def test_what_another_run_would_not_make_again_is(self):
+        self.assertIn("seed", self.names("unsigned seed = rand();", "x += seed;", self.PRINT))
+
+
+class Sections(unittest.TestCase):
+    def test_what_lies_in_what(self):
+        n = {("n",): 1}
+        row = Section("a", constant(1), [(constant(1), plus(n, constant(3), -1))])
+        self.assertTrue(row.covers(Section("a", constant(2), [(constant(1), plus(n, constant(4), -1))])))
+        self.assertFalse(row.covers(Section("a", constant(0), [(constant(1), plus(n, constant(4), -1))])))
+        self.assertFalse(row.covers(Section("a", constant(2), [(constant(1), plus(n, constant(3), -1))])))
+        self.assertFalse(row.covers(Section("b", constant(1))))
+        plate = Section("a", plus(n, constant(1)), [(n, constant(3)), (constant(1), constant(7))])
+        self.assertTrue(plate.covers(Section("a", plus(n, constant(2)), [(constant(1), constant(5))])))
+        self.assertFalse(plate.covers(Section("a", constant(1), [(n, constant(3))])))
+        # It may be empty.
+        self.assertFalse(Section("a", constant(0), [(n, {("m",): 1})]).covers(Section("a", constant(0))))
+
+
+if __name__ == "__main__":
+    unittest.main()

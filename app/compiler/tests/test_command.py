@@ -1,0 +1,189 @@
+"""mend-cc as a command: in a Makefile, with directives, in its checking mode, and where something is wrong."""
+
+import os
+import shutil
+import unittest
+
+from building import MPICC, PROGRAMS, InDirectory, skip
+
+RING = """
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size, steps = atoi(argv[1]), in = 0, seen = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    for (int step = 0; step < steps; step++) {
+        AT_THE_START
+        int out = rank + step;
+        MPI_Send(&out, 1, MPI_INT, (rank + 1) % size, 0, MPI_COMM_WORLD);
+        IN_BETWEEN
+        MPI_Recv(&in, 1, MPI_INT, (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        seen += in;
+    }
+    printf("ring digest %d\\n", seen);
+    MPI_Finalize();
+    return 0;
+}
+"""
+CHECKPOINT = "\n#pragma mend checkpoint\n"
+
+
+def ring(start="", between=""):
+    return RING.replace("AT_THE_START", start).replace("IN_BETWEEN", between)
+
+
+class Make(InDirectory):
+    def test_as_the_compiler_of_a_makefile(self):
+        for name in ("plate.c", "plate_step.c", "plate.h"):
+            shutil.copy(os.path.join(PROGRAMS, name), self.directory)
+        for source in ("plate", "plate_step"):
+            self.mend_cc(MPICC, "-O2", "-c", f"{source}.c", "-o", f"{source}.o")
+        output = self.mend_cc("--report=report.txt", MPICC, "plate.o", "plate_step.o", "-o", "plate", "-lm")
+        self.assertNotIn("no place", output)
+        self.assertIn(b"largest", self.read("report.txt"))
+        self.good(self.run_ranks(2, ["./plate", "20"], calls=5))
+        self.assertEqual(self.checkpoints(), [15, 20])
+
+    def test_what_is_no_program_is_compiled_as_it_is(self):
+        self.write("plain.c", "#include <stdio.h>\nint main(void) { puts(\"plain\"); return 0; }\n")
+        self.assertIn("no place for checkpoints", self.mend_cc(MPICC, "plain.c", "-o", "plain"))
+        self.assertIn("plain", self.good(self.run_ranks(1, ["./plain"])))
+
+    def test_sources_alone(self):
+        self.write("ring.c", ring())
+        self.mend_cc("ring.c", "-o", "out", "--", MPICC, fails=False)
+        self.mend_cc("--source-only", "-o", "out", "ring.c", "--", MPICC)
+        changed = self.read("out/ring.c").decode()
+        self.assertIn('mend_cc_variable(0, "seen", &seen, MEND_APP_INT32, 0, NULL, MEND_APP_PRIVATE);', changed)
+        # All else is as it was.
+        kept = [line for line in changed.splitlines() if "mend" not in line and line.strip() not in ("{", "}", "")]
+        self.assertEqual(kept, [line for line in ring().splitlines() if line.strip() not in ("{", "}", "")])
+
+
+class Directives(InDirectory):
+    def test_a_directive_decides_where(self):
+        self.write("ring.c", ring(start=CHECKPOINT))
+        report = self.mend_cc("--check", "--report", MPICC, "ring.c", "-o", "ring")
+        self.assertNotIn("isn't shown", report)
+        code, output, errors = self.run_ranks(3, ["./ring", "20"], calls=5)
+        self.assertEqual((code, "refused" in errors), (0, False), output + errors)
+        self.assertEqual(self.checkpoints(), [15, 20])
+
+    def test_the_checking_mode_refuses_while_a_message_is_in_transit(self):
+        self.write("ring.c", ring(between=CHECKPOINT))
+        report = self.mend_cc("--check", "--report", MPICC, "ring.c", "-o", "ring")
+        self.assertIn("isn't shown", report)
+        code, output, errors = self.run_ranks(3, ["./ring", "20"], calls=5)
+        self.assertEqual(code, 0, output + errors)
+        self.assertIn("refused at safe point 1: 3 messages are in transit", errors)
+        self.assertEqual(self.checkpoints(), [])
+
+    def test_exclude(self):
+        self.write("ring.c", ring(start="\n#pragma mend exclude(seen)\n"))
+        report = self.mend_cc("--report", MPICC, "ring.c", "-o", "ring")
+        self.assertIn("seen is excluded by a directive", report)
+        self.assertNotIn("    seen (", report)
+
+    def test_a_shape_restarts_on_other_ranks(self):
+        text = """
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size, steps = atoi(argv[1]), all = 100;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    int start = all * rank / size, count = all * (rank + 1) / size - start;
+    double *x = malloc(count * sizeof *x), sum = 0, total;
+#pragma mend shape(x) mend_app_block(all, start, count, 0, 0)
+    for (int i = 0; i < count; i++)
+        x[i] = start + i;
+    for (int step = 0; step < steps; step++) {
+        if (argc > 2 && step == atoi(argv[2]))
+            abort();
+        for (int i = 0; i < count; i++)
+            x[i] = x[i] / 2 + step;
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    for (int i = 0; i < count; i++)
+        sum += x[i] * (start + i);
+    MPI_Reduce(&sum, &total, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (rank == 0)
+        printf("spread digest %.10g\\n", total);
+    MPI_Finalize();
+    return 0;
+}
+"""
+        self.write("spread.c", text)
+        self.mend_cc(MPICC, "-O2", "spread.c", "-o", "spread")
+        expected = self.good(self.run_ranks(1, ["./spread", "30"], restart="none"))
+        self.assertNotEqual(self.run_ranks(2, ["./spread", "30", "20"], calls=7)[0], 0)
+        code, output, errors = self.run_ranks(3, ["./spread", "30"])
+        self.assertEqual((code, output), (0, expected), errors)
+        self.assertIn("of 2 ranks is restored", errors)
+
+
+class Wrong(InDirectory):
+    def says(self, expected, *arguments):
+        self.assertIn(expected, self.mend_cc(*arguments, fails=True))
+
+    def test_errors_name_the_way_out(self):
+        self.write("broken.c", "#include <mpi.h>\nint main(void) { return oops; }\n")
+        self.write("odd.c", "#include <mpi.h>\n#pragma mend chekpoint\nint main(void) { return 0; }\n")
+        self.write("ring.c", ring())
+        self.says("broken.c:2", MPICC, "broken.c", "-o", "broken")
+        self.says("odd.c:2: there is no directive `mend chekpoint`: checkpoint, exclude, shape", MPICC, "odd.c")
+        self.says("there is no file absent.c", MPICC, "absent.c")
+        self.says("which compiler?", "ring.c", "--")
+        self.says("there is no compiler `nocc`", "nocc", "ring.c")
+        self.says("--source-only needs -o DIR", "--source-only", "ring.c", "--", MPICC)
+        self.says("is the source itself", "--source-only", "-o", ".", "ring.c", "--", MPICC)
+
+    def test_it_says_what_cannot_be_seen(self):
+        text = ring().replace("int main", "void outside(int *);\nint main").replace("seen += in;", "seen += in;\n        outside(&seen);")
+        self.write("ring.c", text)
+        self.write("outside.c", "void outside(int *x) { ++*x; }\n")
+        self.compile("-c", "outside.c")
+        report = self.mend_cc("--report", MPICC, "ring.c", "outside.o", "-o", "ring")
+        self.assertIn("outside.o wasn't compiled by mend-cc", report)
+        self.assertRegex(report, r"ring.c:\d+: outside\(\) isn't part of the program, and isn't known")
+        self.assertIn("no place for checkpoints", report)
+
+    def test_a_random_generator_with_hidden_state_is_refused(self):
+        self.write("ring.c", ring().replace("seen += in;", "seen += in + rand() % 3;"))
+        self.assertIn("rand() is called between checkpoints", self.mend_cc("--report", MPICC, "ring.c", "-o", "ring"))
+
+
+class Fortran(InDirectory):
+    def test_killed_and_restarted(self):
+        mpif90, mpiexec = shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
+        if not mpif90:
+            skip("mend-cc for Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
+        for name in ("rod.f90", "rod_grid.f90"):
+            shutil.copy(os.path.join(PROGRAMS, name), self.directory)
+        self.compile("-O2", "-o", "plain", "rod_grid.f90", "rod.f90", compiler=mpif90)
+        expected = self.good(self.run_ranks(2, ["./plain", "60"], mpiexec))
+        # By objects, as a Makefile does.
+        self.mend_cc(mpif90, "-O2", "-c", "rod_grid.f90")
+        self.mend_cc(mpif90, "-O2", "-c", "rod.f90")
+        every = os.environ.get("MEND_CC_EACH")
+        for options in ([], ["--drop", "step"], *([["--drop", "u"], ["--drop", "total"]] if every else [])):
+            with self.subTest(options=options):
+                report = self.mend_cc("--poison", "--report", *options, mpif90, "rod.o", "rod_grid.o", "-o", "rod")
+                self.assertNotRegex(report, r"\n    next \(")
+                self.forget()
+                self.assertNotEqual(self.run_ranks(2, ["./rod", "60", "45"], mpiexec, calls=7)[0], 0)
+                code, output, errors = self.run_ranks(2, ["./rod", "60"], mpiexec)
+                self.assertEqual(code, 0, output + errors)
+                self.assertIn("checkpoint 42 of 2 ranks is restored", errors)
+                self.assertEqual(output == expected, not options)
+
+
+if __name__ == "__main__":
+    unittest.main()

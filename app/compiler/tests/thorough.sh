@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# What of mend-cc takes minutes: whether the corpus's labels are true when its programs run, and whether each registered variable of each program counts.
+set -euo pipefail
+cd "$(dirname "$0")"
+python=../../../${MEND_VENV:-.venv}/bin/python3
+"$python" labels.py
+MEND_CC_EACH="plate swarm solver phases mixed stencil" "$python" -m unittest test_restart.Restart.test_each_registered_variable_counts test_command.Fortran

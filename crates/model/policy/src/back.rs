@@ -77,10 +77,28 @@ pub struct Candidate {
     pub node: NodeIndex,
     /// What keeps the rank from it.
     pub obstacle: Option<Obstacle>,
+    /// Ranks of the job that are there, without the rank.
+    pub ranks: u32,
+    /// Processors; 0: not known.
+    pub processors: u32,
     /// Threads per processor that run there or want to, without the rank; `None`: not known.
     pub load: Option<f64>,
-    /// What the rank adds to that.
-    pub adds: f64,
+}
+
+impl Candidate {
+    /// Its load with the rank.
+    fn load_with_it(&self) -> Option<f64> {
+        self.load.map(|load| load + 1.0 / f64::from(self.processors.max(1)))
+    }
+}
+
+/// What a rank shared a node with when it left, itself included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Company {
+    /// Threads per processor.
+    pub load: Option<f64>,
+    /// Ranks of the job.
+    pub ranks: u32,
 }
 
 /// What is known when a rank is weighed.
@@ -94,6 +112,8 @@ pub struct Circumstances<'a> {
     pub load: Option<f64>,
     /// The other nodes.
     pub candidates: &'a [Candidate],
+    /// What keeps ranks from going to and fro counts; only the simulator has it otherwise.
+    pub restrained: bool,
 }
 
 /// What going to a node would bring.
@@ -187,8 +207,8 @@ pub struct Ledger {
     pace: Pace,
     /// Of nodes that it has left.
     paces: BTreeMap<NodeIndex, Pace>,
-    /// Load of those nodes when it left, with it.
-    loads: BTreeMap<NodeIndex, f64>,
+    /// What it shared those nodes with when it left.
+    companies: BTreeMap<NodeIndex, Company>,
     progress: Progress,
     /// Of its last move.
     cost_s: Option<f64>,
@@ -217,7 +237,7 @@ impl Ledger {
             here,
             pace: Pace::default(),
             paces: BTreeMap::new(),
-            loads: BTreeMap::new(),
+            companies: BTreeMap::new(),
             progress: Progress::default(),
             cost_s: None,
             went_from: BTreeSet::new(),
@@ -248,8 +268,8 @@ impl Ledger {
         self.pace.interrupt();
     }
 
-    /// The rank has come to another node, where nothing was measured of it in this stay. `load`: of the node that it has left.
-    pub fn moved(&mut self, now_us: u64, to: NodeIndex, way: Way, cost_s: f64, load: Option<f64>) {
+    /// The rank has come to another node, where nothing was measured of it in this stay. `company`: on the node that it has left.
+    pub fn moved(&mut self, now_us: u64, to: NodeIndex, way: Way, cost_s: f64, company: Company) {
         let from = std::mem::replace(&mut self.here, to);
         let left = std::mem::take(&mut self.pace);
         if way == Way::Back {
@@ -259,10 +279,7 @@ impl Ledger {
         }
         if left.estimate().is_some() {
             self.paces.insert(from, left);
-            match load {
-                Some(load) => self.loads.insert(from, load),
-                None => self.loads.remove(&from),
-            };
+            self.companies.insert(from, company);
         }
         self.cost_s = Some(cost_s);
         self.told = None;
@@ -312,13 +329,14 @@ impl Ledger {
     #[must_use]
     pub fn weigh(&self, circumstances: &Circumstances<'_>) -> Option<Verdict> {
         let home = self.home?;
-        if self.returns >= MOST {
+        let restrained = circumstances.restrained;
+        if restrained && self.returns >= MOST {
             return Some(Verdict::Stays(Why::Often(self.returns)));
         }
-        if self.gained_nothing {
+        if restrained && self.gained_nothing {
             return Some(Verdict::Stays(Why::GainedNothing));
         }
-        if circumstances.now_us < self.not_before_us {
+        if restrained && circumstances.now_us < self.not_before_us {
             return Some(Verdict::Stays(Why::Pause));
         }
         let Some(here) = self.pace.estimate() else { return Some(Verdict::Stays(Why::Measuring(self.here))) };
@@ -327,7 +345,7 @@ impl Ledger {
         let value = |weighed: &Weighed| (weighed.by != Measure::Load, weighed.gain_s);
         let (mut best, mut why): (Option<Weighed>, Option<Why>) = (None, None);
         for candidate in circumstances.candidates.iter().filter(|candidate| candidate.node != self.here) {
-            match self.weigh_one(&here, left_s, circumstances.load, candidate) {
+            match self.weigh_one(&here, left_s, circumstances, candidate) {
                 Ok(weighed) if best.is_none_or(|best| value(&weighed) > value(&best)) => best = Some(weighed),
                 Ok(_) => {}
                 Err(reason) if candidate.node == home => why = Some(reason),
@@ -338,13 +356,17 @@ impl Ledger {
         Some(best.map_or(Verdict::Stays(stays), Verdict::Goes))
     }
 
-    fn weigh_one(&self, here: &Estimate, left_s: f64, load: Option<f64>, candidate: &Candidate) -> Result<Weighed, Why> {
-        let to = candidate.node;
-        if self.went_from.contains(&to) {
+    fn weigh_one(&self, here: &Estimate, left_s: f64, circumstances: &Circumstances<'_>, candidate: &Candidate) -> Result<Weighed, Why> {
+        let (to, load) = (candidate.node, circumstances.load);
+        if circumstances.restrained && self.went_from.contains(&to) {
             return Err(Why::CameFromThere(to));
         }
         if let Some(obstacle) = candidate.obstacle {
             return Err(Why::Kept(to, obstacle));
+        }
+        let before = self.companies.get(&to).map_or(0, |company| company.ranks);
+        if candidate.processors > 0 && candidate.ranks + 1 > candidate.processors.max(before) {
+            return Err(Why::Kept(to, Obstacle::Crowded));
         }
         let measured = self.paces.get(&to).and_then(Pace::estimate).filter(|found| found.unit == here.unit && self.holds(load, candidate));
         // What a unit would take there; the least by which that must be shorter; whether the two differ by more than each varies.
@@ -359,8 +381,8 @@ impl Ledger {
                 (by, there.all.middle, saved, margin, here.all.low > there.all.high)
             }
             None => {
-                let (Some(load), Some(theirs)) = (load, candidate.load) else { return Err(Why::Measuring(to)) };
-                let share = (1.0 / load).min(1.0) / (1.0 / (theirs + candidate.adds)).min(1.0);
+                let (Some(load), Some(theirs)) = (load, candidate.load_with_it()) else { return Err(Why::Measuring(to)) };
+                let share = (1.0 / load).min(1.0) / (1.0 / theirs).min(1.0);
                 let there = here.all.middle * share;
                 (Measure::Load, there, (here.all.middle - there).min(here.own * (1.0 - share)), ROUGH_MARGIN, true)
             }
@@ -380,8 +402,8 @@ impl Ledger {
 
     /// Whether what was measured at a node still says what it would be like there: it is not much busier than it was, nor than the one here.
     fn holds(&self, load: Option<f64>, candidate: &Candidate) -> bool {
-        let (Some(then), Some(now)) = (self.loads.get(&candidate.node), candidate.load) else { return true };
-        let now = now + candidate.adds;
+        let then = self.companies.get(&candidate.node).and_then(|company| company.load);
+        let (Some(then), Some(now)) = (then, candidate.load_with_it()) else { return true };
         now <= then + BUSIER || load.is_some_and(|here| now <= here + BUSIER)
     }
 

@@ -32,5 +32,6 @@ mod start;
 mod track;
 
 pub use allocator::RankAllocator;
-pub use network::{Frozen, Network};
+pub use agent_loop::progress::step;
+pub use network::{Counters, Frozen, Network};
 pub use start::start;

@@ -30,12 +30,12 @@ impl Rank {
 
     fn moves(&mut self, to: NodeIndex, way: Way, cost_s: f64) {
         self.now_us += (cost_s * 1e6) as u64;
-        self.ledger.moved(self.now_us, to, way, cost_s, None);
+        self.ledger.moved(self.now_us, to, way, cost_s, Company::default());
     }
 
     fn weigh(&self, obstacle: Option<Obstacle>) -> Option<Verdict> {
-        let candidates = [Candidate { node: 0, obstacle, load: None, adds: 0.0 }];
-        self.ledger.weigh(&Circumstances { now_us: self.now_us, left_s: None, load: None, candidates: &candidates })
+        let candidates = [Candidate { node: 0, obstacle, ranks: 0, processors: 0, load: None }];
+        self.ledger.weigh(&Circumstances { now_us: self.now_us, left_s: None, load: None, candidates: &candidates, restrained: true })
     }
 }
 
@@ -102,11 +102,11 @@ fn a_rank_that_only_waits_longer_for_others_stays() {
         }
     };
     add(&mut ledger, 40, 100_000, 90_000);
-    ledger.moved(0, 1, Way::Left, 0.1, None);
+    ledger.moved(0, 1, Way::Left, 0.1, Company::default());
     // Steps take twice as long, of which its own part has not grown.
     add(&mut ledger, 40, 200_000, 90_000);
-    let candidates = [Candidate { node: 0, obstacle: None, load: None, adds: 0.0 }];
-    let found = ledger.weigh(&Circumstances { now_us: 0, left_s: None, load: None, candidates: &candidates });
+    let candidates = [Candidate { node: 0, obstacle: None, ranks: 0, processors: 0, load: None }];
+    let found = ledger.weigh(&Circumstances { now_us: 0, left_s: None, load: None, candidates: &candidates, restrained: true });
     assert!(matches!(found, Some(Verdict::Stays(Why::NotFaster(_)))), "{found:?}");
 }
 
@@ -121,10 +121,10 @@ fn messages_count_where_no_steps_are_told_and_the_time_that_is_left_bounds_what_
         }
     };
     add(&mut ledger, 1000);
-    ledger.moved(0, 1, Way::Left, 3.0, None);
+    ledger.moved(0, 1, Way::Left, 3.0, Company::default());
     add(&mut ledger, 500);
-    let candidates = [Candidate { node: 0, obstacle: None, load: None, adds: 0.0 }];
-    let weigh = |left_s| ledger.weigh(&Circumstances { now_us: 0, left_s, load: None, candidates: &candidates });
+    let candidates = [Candidate { node: 0, obstacle: None, ranks: 0, processors: 0, load: None }];
+    let weigh = |left_s| ledger.weigh(&Circumstances { now_us: 0, left_s, load: None, candidates: &candidates, restrained: true });
     assert_eq!(weigh(None), Some(Verdict::Stays(Why::NoMeasure)));
     assert!(matches!(weigh(Some(5.0)), Some(Verdict::Stays(Why::TooLittleLeft(_)))));
     let Some(Verdict::Goes(weighed)) = weigh(Some(60.0)) else { panic!("{:?}", weigh(Some(60.0))) };
@@ -135,12 +135,12 @@ fn messages_count_where_no_steps_are_told_and_the_time_that_is_left_bounds_what_
 fn a_node_that_is_less_loaded_is_better_and_one_that_became_busy_is_not_what_it_was() {
     let mut rank = Rank::new(1_000_000);
     (0..10).for_each(|_| rank.runs(SECOND, 1e4));
-    rank.ledger.moved(rank.now_us, 1, Way::Left, 0.5, Some(1.0));
+    rank.ledger.moved(rank.now_us, 1, Way::Left, 0.5, Company { load: Some(1.0), ranks: 4 });
     (0..40).for_each(|_| rank.runs(SECOND, 2e4));
     let weigh = |rank: &Rank, here: f64, home: f64, spare: Option<Obstacle>| {
-        let candidate = |node, obstacle, load| Candidate { node, obstacle, load: Some(load), adds: 0.25 };
+        let candidate = |node, obstacle, load| Candidate { node, obstacle, ranks: 3, processors: 4, load: Some(load) };
         let candidates = [candidate(0, None, home), candidate(2, spare, 0.0)];
-        rank.ledger.weigh(&Circumstances { now_us: rank.now_us, left_s: None, load: Some(here), candidates: &candidates })
+        rank.ledger.weigh(&Circumstances { now_us: rank.now_us, left_s: None, load: Some(here), candidates: &candidates, restrained: true })
     };
     let to = |verdict: Option<Verdict>| match verdict {
         Some(Verdict::Goes(weighed)) => Some((weighed.to, weighed.by)),
@@ -150,6 +150,10 @@ fn a_node_that_is_less_loaded_is_better_and_one_that_became_busy_is_not_what_it_
     // Somebody else has taken the old node: what was measured there says nothing any more, and the empty one will do.
     assert_eq!(to(weigh(&rank, 2.0, 3.0, None)), Some((2, Measure::Load)));
     assert_eq!(to(weigh(&rank, 2.0, 3.0, Some(Obstacle::Drained))), None);
+    // Ranks of the job have taken the place.
+    let crowded = [Candidate { node: 0, obstacle: None, ranks: 4, processors: 4, load: Some(0.5) }];
+    let circumstances = Circumstances { now_us: rank.now_us, left_s: None, load: Some(2.0), candidates: &crowded, restrained: true };
+    assert_eq!(rank.ledger.weigh(&circumstances), Some(Verdict::Stays(Why::Kept(0, Obstacle::Crowded))));
     // Nobody is in the way here: an empty node is no faster.
     assert_eq!(to(weigh(&rank, 0.25, 3.0, None)), None);
 }
@@ -199,8 +203,8 @@ proptest! {
         for (node, step_us, sickens) in events {
             (0..40).for_each(|_| rank.runs(5 * SECOND, step_us));
             let candidates: Vec<Candidate> =
-                (0..3).map(|node| Candidate { node, obstacle: None, load: Some(f64::from(node)), adds: 0.5 }).collect();
-            let circumstances = Circumstances { now_us: rank.now_us, left_s: Some(1e9), load: Some(1.0), candidates: &candidates };
+                (0..3).map(|node| Candidate { node, obstacle: None, ranks: 0, processors: 2, load: Some(f64::from(node)) }).collect();
+            let circumstances = Circumstances { now_us: rank.now_us, left_s: Some(1e9), load: Some(1.0), candidates: &candidates, restrained: true };
             match rank.ledger.weigh(&circumstances) {
                 Some(Verdict::Goes(weighed)) => {
                     prop_assert!(weighed.to != here && !left.contains(&weighed.to) && weighed.gain_s > weighed.price_s);

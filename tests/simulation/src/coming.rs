@@ -80,5 +80,7 @@ pub enum Coming {
     Fault(Fault),
     Condition(usize, Condition),
     Verb(Ask),
+    /// Ranks tell how far they are.
+    Reading,
     Revive,
 }

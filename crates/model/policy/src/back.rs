@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Least share of a step's time that going back must save, where steps are told.
-pub const STEP_MARGIN: f64 = 0.05;
+pub const STEP_MARGIN: f64 = 0.02;
 /// The same where messages are counted, or load is compared: they say less of how far a program has come.
 pub const ROUGH_MARGIN: f64 = 0.25;
 /// What copying a rank that runs costs it, as a share of the time that takes.
@@ -35,8 +35,10 @@ const LEAST_COST_S: f64 = 0.01;
 pub const MOST: u32 = 4;
 /// Pause after a rank went back, or could not; it doubles each time. Microseconds.
 const PAUSE_US: u64 = 60_000_000;
-/// Threads per processor by which a node may be busier than it was, or than the one here, and still count as what was measured.
-const BUSIER: f64 = 0.5;
+/// A node may be busier by this factor, and by so many threads per processor, than it was, or than the one here, and still count as what was measured.
+const BUSIER: (f64, f64) = (1.25, 0.5);
+/// For so long a node has to be the better one by load alone, which is an average over a minute. Microseconds.
+const LOAD_TIME_US: u64 = 60_000_000;
 
 /// What the job loses by a move, seconds: the time for which the rank stood still, and a share of that for which it was copied.
 #[must_use]
@@ -220,6 +222,8 @@ pub struct Ledger {
     /// What a unit took where it went back from: here it is to take less.
     promised: Option<(Unit, f64)>,
     gained_nothing: bool,
+    /// The node that is the better one by load alone, and since when.
+    less_loaded: Option<(NodeIndex, u64)>,
     /// Why it stays, as it was told last.
     told: Option<(u8, NodeIndex)>,
     told_us: u64,
@@ -246,6 +250,7 @@ impl Ledger {
             not_before_us: 0,
             promised: None,
             gained_nothing: false,
+            less_loaded: None,
             told: None,
             told_us: 0,
         }
@@ -282,7 +287,7 @@ impl Ledger {
             self.companies.insert(from, company);
         }
         self.cost_s = Some(cost_s);
-        self.told = None;
+        (self.told, self.less_loaded) = (None, None);
         self.tries = 0;
         match way {
             Way::Left => _ = self.home.get_or_insert(from),
@@ -327,7 +332,7 @@ impl Ledger {
 
     /// Whether the rank goes to another node, or why not. `None`: it is where it belongs.
     #[must_use]
-    pub fn weigh(&self, circumstances: &Circumstances<'_>) -> Option<Verdict> {
+    pub fn weigh(&mut self, circumstances: &Circumstances<'_>) -> Option<Verdict> {
         let home = self.home?;
         let restrained = circumstances.restrained;
         if restrained && self.returns >= MOST {
@@ -353,7 +358,21 @@ impl Ledger {
             }
         }
         let stays = why.unwrap_or(Why::Kept(home, Obstacle::Lost));
+        let best = match best {
+            Some(best) => self.is_lasting(circumstances.now_us, &best).then_some(best),
+            None => {
+                self.less_loaded = None;
+                None
+            }
+        };
         Some(best.map_or(Verdict::Stays(stays), Verdict::Goes))
+    }
+
+    /// Whether what speaks for going there is more than a moment's load.
+    fn is_lasting(&mut self, now_us: u64, best: &Weighed) -> bool {
+        let since = self.less_loaded.filter(|(node, _)| best.by == Measure::Load && *node == best.to).map_or(now_us, |(_, since)| since);
+        self.less_loaded = (best.by == Measure::Load).then_some((best.to, since));
+        best.by != Measure::Load || now_us.saturating_sub(since) >= LOAD_TIME_US
     }
 
     fn weigh_one(&self, here: &Estimate, left_s: f64, circumstances: &Circumstances<'_>, candidate: &Candidate) -> Result<Weighed, Why> {
@@ -404,7 +423,8 @@ impl Ledger {
     fn holds(&self, load: Option<f64>, candidate: &Candidate) -> bool {
         let then = self.companies.get(&candidate.node).and_then(|company| company.load);
         let (Some(then), Some(now)) = (then, candidate.load_with_it()) else { return true };
-        now <= then + BUSIER || load.is_some_and(|here| now <= here + BUSIER)
+        let bound = |other: f64| other * BUSIER.0 + BUSIER.1;
+        now <= bound(then) || load.is_some_and(|here| now <= bound(here))
     }
 
     /// Whether this reason to stay is to be told: it is another one than the last, and that was a while ago.

@@ -7,6 +7,7 @@ mod differences;
 mod faults;
 mod input;
 mod leaving;
+mod paces;
 mod precopy;
 mod scenario;
 mod tiers;
@@ -18,6 +19,7 @@ use crate::node::Node;
 use crate::story::Story;
 use differences::Differences;
 use leaving::Conditions;
+use paces::Paces;
 use mend_job::Job;
 use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, Record, UpkeepDone, VerbId};
 use mend_job::gathering::LastRun;
@@ -59,6 +61,8 @@ pub struct Summary {
     pub migrations: u64,
     /// Those of ranks that were copied while they ran.
     pub live: u64,
+    /// Ranks that were to go back.
+    pub returns: u64,
     /// Lives of the job.
     pub lives: u64,
     /// Faults that were injected.
@@ -100,6 +104,8 @@ pub struct World {
     pub differences: Differences,
     /// How nodes are.
     pub conditions: Conditions,
+    /// How fast they are.
+    pub paces: Paces,
     /// The checkpoint that this life began from.
     pub from: Option<u64>,
     last_sent: BTreeMap<(u64, usize, bool), u64>,
@@ -182,6 +188,7 @@ impl World {
             moments: BTreeMap::new(),
             differences: Differences::draw(seed, nodes),
             conditions: Conditions::default(),
+            paces: Paces::new(seed, nodes),
             from: None,
             last_sent: BTreeMap::new(),
             verbs: BTreeMap::new(),
@@ -211,6 +218,7 @@ impl World {
         world.draw_stdin();
         world.draw_scenario();
         world.draw_conditions();
+        world.draw_paces();
         world
     }
 
@@ -303,7 +311,7 @@ impl World {
         let fate = |coming: &Coming| match coming {
             // The image has come.
             Coming::NoImage { at, token, .. } => !self.nodes[*at].images.contains_key(token),
-            coming => matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Revive),
+            coming => matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Revive),
         };
         let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
@@ -374,6 +382,7 @@ impl World {
                         last.lost.extend(last.hosts.get(*node as usize).cloned());
                     }
                     self.check_target(&record)?;
+                    self.check_return(&record)?;
                     self.story.take(&record)?;
                 }
                 Effect::Print { .. }
@@ -543,7 +552,7 @@ impl World {
     /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.
     fn come_to_rest(&mut self) -> Result<(), String> {
         self.quiet = true;
-        self.queue.retain(|_, coming| !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Revive));
+        self.queue.retain(|_, coming| !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Revive));
         if self.job.is_none() {
             return Ok(());
         }

@@ -144,17 +144,16 @@ impl Job {
     }
 
     /// Who goes, and why others stay. Nodes of these names are drained.
-    fn weigh_all(&self, avoid: &[String]) -> (Vec<(Rank, Weighed)>, Vec<(Rank, Why)>) {
+    fn weigh_all(&mut self, avoid: &[String]) -> (Vec<(Rank, Weighed)>, Vec<(Rank, Why)>) {
         let (mut goes, mut stays) = (Vec::new(), Vec::new());
-        let ledgers = self.returns.ledgers.iter().filter(|(rank, ledger)| ledger.home().is_some() && self.roster.living(**rank).is_some());
-        let ledgers: Vec<_> = ledgers.collect();
-        if ledgers.is_empty() {
+        let away: Vec<Rank> = self.returns.ledgers.iter().filter(|(_, ledger)| ledger.home().is_some()).map(|(rank, _)| *rank).collect();
+        if away.is_empty() {
             return (goes, stays);
         }
         let candidates = self.places(avoid);
         let left_us = self.returns.ends_us.map(|end| end.saturating_sub(self.now_us).min(self.now_us.saturating_sub(self.begun_us)));
         let mut taken = BTreeSet::new();
-        for (&rank, ledger) in ledgers {
+        for rank in away.into_iter().filter(|rank| self.roster.living(*rank).is_some()).collect::<Vec<_>>() {
             let here = self.roster.ranks[rank as usize].node;
             let fits = |one: &Candidate| one.obstacle.is_some() || self.roster.runs_on(rank, one.node).is_ok();
             let obstacle = |one: Candidate| if fits(&one) { one } else { Candidate { obstacle: Some(Obstacle::Room), ..one } };
@@ -166,7 +165,7 @@ impl Job {
                 candidates: &candidates,
                 restrained: self.keeps(Safeguard::NothingGoesToAndFro),
             };
-            match ledger.weigh(&circumstances) {
+            match self.returns.ledgers.get_mut(&rank).and_then(|ledger| ledger.weigh(&circumstances)) {
                 // Of several that would share a node, nobody knows how it would be: one goes, and the others are weighed anew.
                 Some(Verdict::Goes(weighed)) if weighed.by != Measure::Load || taken.insert(weighed.to) => goes.push((rank, weighed)),
                 Some(Verdict::Stays(why)) => stays.push((rank, why)),

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import subprocess
+import signal
 import time
 
 from cluster import Failed, NotHere
@@ -46,7 +46,12 @@ def processor_group(percent):
 
 
 def _remove(group):
+    # Whoever is still there was put there by a test that has failed.
     for _ in range(200):
+        with open(os.path.join(group, "cgroup.procs"), encoding="ascii") as file:
+            for pid in file.read().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
         try:
             return os.rmdir(group)
         except OSError:
@@ -54,25 +59,41 @@ def _remove(group):
     raise Failed(f"processes stay in {group}")
 
 
-def _daemons(lab, node):
-    pids = subprocess.run(["pgrep", "-x", "mendd"], capture_output=True, text=True, check=True).stdout.split()
+def _processes(is_it):
+    """Processes for which this is true of their command line and environment, each a list."""
+
+    def read(pid, name):
+        with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
+            return file.read().split("\0")
 
     def belongs(pid):
         try:
-            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as line, open(f"/proc/{pid}/environ", encoding="utf-8") as environment:
-                return node in line.read().split("\0") and lab.name in environment.read()
+            return is_it(read(pid, "cmdline"), read(pid, "environ"))
         except OSError:
             return False
 
-    return [pid for pid in pids if belongs(pid)]
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and belongs(pid)]
+
+
+def _join(group, pids):
+    for pid in pids:
+        with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
+            file.write(pid)
+
+
+def slow_rank(lab, rank, group):
+    """The rank's process is in this group from now on, until it ends."""
+    home = f"MEND_LAB={lab.name}"
+    found = _processes(lambda line, environment: f"MEND_RANK={rank}" in environment and home in environment and not line[0].startswith("mendd"))
+    if not found:
+        raise Failed(f"no process of rank {rank}")
+    _join(group, found)
 
 
 @contextlib.contextmanager
 def throttled(lab, node, group):
     """The node's daemon is in this group, until the node is killed at the end."""
-    for pid in _daemons(lab, node):
-        with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
-            file.write(pid)
+    _join(group, _processes(lambda line, environment: node in line and "mendd" in os.path.basename(line[0]) and f"MEND_LAB={lab.name}" in environment))
     try:
         yield
     finally:

@@ -99,17 +99,7 @@ pub enum Event {
     /// This rank goes back to a node that it has left, or to a better one, and what it was weighed by (`steps`, `messages`, `load`): what a unit of
     /// its work takes here and there, microseconds; what is left takes here, what it saves there, what its last move cost, and what going has to
     /// save, seconds.
-    GoesBack {
-        from: String,
-        to: String,
-        by: String,
-        here_us: f64,
-        there_us: f64,
-        left_s: f64,
-        gain_s: f64,
-        cost_s: f64,
-        price_s: f64,
-    },
+    GoesBack { from: String, to: String, by: String, here_us: f64, there_us: f64, left_s: f64, gain_s: f64, cost_s: f64, price_s: f64 },
     /// Why this rank does not go back to the node where it belongs; told when that changes.
     StaysAway { home: String, why: String },
     /// Which ranks are where, by node. Durable before any rank is asked to start.

@@ -124,7 +124,24 @@ impl AgentRouter {
     ) -> Self {
         let (agents, questions, behind, sinks) = (HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(sinks));
         let (asked, batch, map, pausing, progress) = (0, Batch::default(), None, Pausing::default(), ProgressNews::default());
-        Self { job, unused_features, ip, urgent, ordered, saves, patience, agents, questions, asked, batch, map, sinks, behind, pausing, progress }
+        Self {
+            job,
+            unused_features,
+            ip,
+            urgent,
+            ordered,
+            saves,
+            patience,
+            agents,
+            questions,
+            asked,
+            batch,
+            map,
+            sinks,
+            behind,
+            pausing,
+            progress,
+        }
     }
 
     /// The map changed.

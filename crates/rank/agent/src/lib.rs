@@ -31,7 +31,7 @@ mod rollback;
 mod start;
 mod track;
 
-pub use allocator::RankAllocator;
 pub use agent_loop::progress::step;
+pub use allocator::RankAllocator;
 pub use network::{Counters, Frozen, Network};
 pub use start::start;

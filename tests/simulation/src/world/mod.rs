@@ -19,7 +19,6 @@ use crate::node::Node;
 use crate::story::Story;
 use differences::Differences;
 use leaving::Conditions;
-use paces::Paces;
 use mend_job::Job;
 use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, Record, UpkeepDone, VerbId};
 use mend_job::gathering::LastRun;
@@ -32,6 +31,7 @@ use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval};
+use paces::Paces;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -552,7 +552,9 @@ impl World {
     /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.
     fn come_to_rest(&mut self) -> Result<(), String> {
         self.quiet = true;
-        self.queue.retain(|_, coming| !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Revive));
+        self.queue.retain(|_, coming| {
+            !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Revive)
+        });
         if self.job.is_none() {
             return Ok(());
         }

@@ -164,7 +164,8 @@ fn a_node_that_is_less_loaded_is_better_and_one_that_became_busy_is_not_what_it_
 
 #[test]
 fn several_go_if_the_slowest_gains_more_than_all_of_their_moves_cost() {
-    let one = |gain_s, price_s| Weighed { to: 0, by: Measure::Steps, here_us: 2.0, there_us: 1.0, left_s: 9.0, gain_s, cost_s: price_s, price_s };
+    let one =
+        |gain_s, price_s| Weighed { to: 0, by: Measure::Steps, here_us: 2.0, there_us: 1.0, left_s: 9.0, gain_s, cost_s: price_s, price_s };
     assert!(is_worth(&[one(5.0, 2.0), one(4.0, 2.0)]) && !is_worth(&[one(5.0, 3.0), one(4.0, 3.0)]) && !is_worth(&[]));
 }
 

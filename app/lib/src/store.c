@@ -170,8 +170,8 @@ static bool parse(char *text, size_t length, struct manifest *m, char error[TEXT
     uint64_t hash[2];
     char expected[40];
     hash128(text, length - LAST, hash);
-    snprintf(expected, sizeof expected, "%016" PRIx64 "%016" PRIx64, hash[0], hash[1]);
-    if (strncmp(text + length - LAST + 5, expected, 32) != 0) {
+    snprintf(expected, sizeof expected, "%016" PRIx64 "%016" PRIx64 "\n", hash[0], hash[1]);
+    if (memcmp(text + length - LAST + 5, expected, LAST - 5) != 0) {
         snprintf(error, TEXT, "it isn't what was written: its hash differs");
         return false;
     }

@@ -48,6 +48,12 @@ impl Returns {
     }
 }
 
+/// What becomes of ranks that are not where they belong.
+struct Verdicts {
+    goes: Vec<(Rank, Weighed)>,
+    stays: Vec<(Rank, Why)>,
+}
+
 fn load(room: Option<NodeRoom>) -> Option<f64> {
     room.filter(|room| room.processors > 0).map(|room| f64::from(room.load) / 100.0 / f64::from(room.processors))
 }
@@ -104,7 +110,7 @@ impl Job {
             return;
         }
         (self.returns.news, self.returns.weighed_us) = (false, self.now_us);
-        let (goes, stays) = self.weigh_all(&[]);
+        let Verdicts { goes, stays } = self.weigh_all(&[]);
         if goes.is_empty() {
             stays.into_iter().for_each(|(rank, why)| self.tell_why(rank, &why));
         } else {
@@ -122,7 +128,7 @@ impl Job {
         if !std::mem::take(&mut self.returns.some_go) || !self.may_go_back() {
             return;
         }
-        let (goes, stays) = self.weigh_all(avoid);
+        let Verdicts { goes, stays } = self.weigh_all(avoid);
         stays.into_iter().for_each(|(rank, why)| self.tell_why(rank, &why));
         let all: Vec<Weighed> = goes.iter().map(|(_, weighed)| *weighed).collect();
         if !back::is_worth(&all) {
@@ -144,11 +150,11 @@ impl Job {
     }
 
     /// Who goes, and why others stay. Nodes of these names are drained.
-    fn weigh_all(&mut self, avoid: &[String]) -> (Vec<(Rank, Weighed)>, Vec<(Rank, Why)>) {
+    fn weigh_all(&mut self, avoid: &[String]) -> Verdicts {
         let (mut goes, mut stays) = (Vec::new(), Vec::new());
         let away: Vec<Rank> = self.returns.ledgers.iter().filter(|(_, ledger)| ledger.home().is_some()).map(|(rank, _)| *rank).collect();
         if away.is_empty() {
-            return (goes, stays);
+            return Verdicts { goes, stays };
         }
         let candidates = self.places(avoid);
         let left_us = self.returns.ends_us.map(|end| end.saturating_sub(self.now_us).min(self.now_us.saturating_sub(self.begun_us)));
@@ -172,7 +178,7 @@ impl Job {
                 Some(Verdict::Goes(_)) | None => {}
             }
         }
-        (goes, stays)
+        Verdicts { goes, stays }
     }
 
     /// All nodes, as places that a rank may go to.
@@ -187,7 +193,7 @@ impl Job {
             } else if self.roster.is_unfit(node) {
                 Some(Obstacle::Unfit)
             } else {
-                avoid.iter().any(|name| *name == state.setup.name).then_some(Obstacle::Drained)
+                avoid.contains(&state.setup.name).then_some(Obstacle::Drained)
             };
             let processors = state.room.map_or(0, |room| room.processors);
             Candidate { node, obstacle, ranks: ranks[node as usize], processors, load: load(state.room) }

@@ -5,7 +5,7 @@
 //! Reproducible: `MEND_POLICY_SEED` names the seed (1), `MEND_POLICY_SEEDS` how many follow (1).
 
 use mend_messages::progress::{Progress, Step};
-use mend_policy::back::{Candidate, Circumstances, Company, Ledger, Verdict, Way};
+use mend_policy::back::{Candidate, Circumstances, Company, Ledger, STEP_MARGIN, Verdict, Way};
 use mend_policy::chain::Costs;
 use mend_policy::restarts::{Restart, Restarts};
 use mend_policy::schedule::{CheckpointKind, Incremental, Interval, Rules, Schedule, Taken};
@@ -296,7 +296,8 @@ fn going_back_where_it_is_worth_it_beats_going_always_and_never() {
             let [policy, always, never] =
                 [Backwards::Policy, Backwards::Always, Backwards::Never].map(|backwards| by_policy(machine, &trace, backwards).0);
             println!("seed {seed}, machine {at}: {policy:.0} s; always back {always:.0} s, never back {never:.0} s");
-            assert!(policy <= always.min(never) * 1.005, "seed {seed}, machine {at}: {policy} against {always} and {never}");
+            // Ranks on spares that are hardly slower stay: what that costs is less than the margin, with which nothing is done for noise.
+            assert!(policy <= always.min(never) * (1.0 + STEP_MARGIN), "seed {seed}, machine {at}: {policy} against {always} and {never}");
             assert!(policy < never * 0.9, "seed {seed}, machine {at}: slow spares cost little: {policy} against {never}");
         }
     }

@@ -72,7 +72,8 @@ impl Reports {
         }
         let progress = Progress { step, calls: read.calls, waited_us: self.waited_us, at_us: now_us };
         let known = self.last.replace((now, progress)).map(|(_, known)| known);
-        known.is_none_or(|known| known.step != step || known.calls != read.calls).then_some(progress)
+        let known = known.unwrap_or_default();
+        (known.step != step || known.calls != read.calls).then_some(progress)
     }
 }
 

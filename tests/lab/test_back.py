@@ -8,7 +8,7 @@ import time
 import unittest
 
 from cases import InDirectory
-from cluster import MEND, PATIENCE, ROOT, VENV, Failed, Lab, NotHere, compile_mpi
+from cluster import PATIENCE, ROOT, VENV, Failed, Lab, NotHere, compile_mpi
 from test_health import FOLLOWS, QUICK
 from throttle import processor_group, slow_rank
 

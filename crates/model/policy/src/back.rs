@@ -75,7 +75,7 @@ pub enum Obstacle {
 /// A node that a rank may go to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Which.
+    /// The number of the node.
     pub node: NodeIndex,
     /// What keeps the rank from it.
     pub obstacle: Option<Obstacle>,

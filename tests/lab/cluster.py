@@ -202,8 +202,8 @@ class Machine:
 
     def __init__(self):
         self.home = tempfile.mkdtemp(prefix="mend-home-")
-        # Most tests look at how a job ends; those of healing say otherwise.
-        self.environment = dict(mpi_environment(), MEND_HOME=self.home, MEND_ON_FAILURE="stop")
+        # Most tests look at how a job ends; those of healing and of failover say otherwise.
+        self.environment = dict(mpi_environment(), MEND_HOME=self.home, MEND_ON_FAILURE="stop", MEND_SUCCESSOR="off")
         self.jobs = []
 
     def __enter__(self):

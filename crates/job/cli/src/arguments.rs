@@ -93,6 +93,8 @@ pub enum Command {
     Version(Version),
     /// Show every setting (environment variable), its range and default.
     Settings,
+    #[command(hide = true)]
+    TakeOver(crate::take_over::TakeOver),
 }
 
 /// `mend run`.

@@ -1,7 +1,7 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `nodes` how nodes are, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
@@ -20,6 +20,7 @@ mod mpiexec;
 mod nodes;
 mod removal;
 mod report;
+mod take_over;
 mod timeline;
 mod verbs;
 mod wait;
@@ -52,6 +53,9 @@ fn run(command: Command) -> Result<i32, Failure> {
     if let Command::Data(command) = command {
         return data::run(command);
     }
+    if let Command::TakeOver(_) = &command {
+        return take_over::detach(|| carry_out(command).unwrap_or_else(|failure| failure.report()));
+    }
     let detached = match &command {
         Command::Run(run) if run.detach => Some(run.quiet),
         Command::Restart(restart) if restart.detach => Some(restart.quiet),
@@ -66,7 +70,7 @@ fn run(command: Command) -> Result<i32, Failure> {
 
 fn carry_out(command: Command) -> Result<i32, Failure> {
     // `mend ps | grep -q …` ends like any filter. A job must outlive the reader of its output.
-    if !matches!(command, Command::Run(_) | Command::Restart(_)) {
+    if !matches!(command, Command::Run(_) | Command::Restart(_) | Command::TakeOver(_)) {
         mend_kernel::signal_queue::end_on_closed_pipe();
     }
     let filter = tracing_subscriber::EnvFilter::try_new(mend_settings::LOG.text())
@@ -103,6 +107,7 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
             Command::Timeline(arguments) => timeline::run(&arguments),
             Command::Image(command) => image::image(command),
             Command::Version(version) => verbs::version(&version),
+            Command::TakeOver(arguments) => take_over::take_over(&arguments).await,
             Command::Settings => {
                 print!("{}", mend_settings::reference());
                 Ok(0)

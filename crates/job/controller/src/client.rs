@@ -1,5 +1,6 @@
 //! The other side of [`crate::serve`]: how a verb reaches the controller of a running job.
 
+use crate::failover;
 use crate::manifest;
 use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::serve::socket_in;
@@ -46,6 +47,12 @@ pub enum AskError {
     /// It ended before it answered.
     #[error("the job ended before it answered")]
     Ended(#[source] Option<ReceiveError>),
+    /// Its controller was lost before it answered.
+    #[error("the controller of job {id} was lost before it answered")]
+    Lost {
+        /// The job that was asked.
+        id: String,
+    },
     /// The request could not be sent.
     #[error("cannot send the request")]
     Send(#[from] SendError),
@@ -70,6 +77,7 @@ impl AskError {
             }
             Self::Over { id, .. } => format!("`mend ps` lists running jobs; `mend log {id}` says what happened to this one"),
             Self::Unreachable { host, .. } => format!("run the command on {host}"),
+            Self::Lost { id } => format!("another one goes on in its place; `mend log {id}` says what was done: ask again"),
             Self::Ended(_) | Self::Send(_) => String::new(),
         }
     }
@@ -95,14 +103,33 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
     if record.ended.is_some() {
         return Err(AskError::of_an_ended_job(&record));
     }
-    let mut connection = reach(directory, &record).await?;
+    let mut connection = loop {
+        match reach(directory, &record).await {
+            Ok(connection) => break connection,
+            // A successor takes its place.
+            Err(AskError::NotRunning { .. } | AskError::Unreachable { .. }) if failover::is_expected(directory) => {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                record = directory.record()?;
+                if record.ended.is_some() {
+                    return Err(AskError::of_an_ended_job(&record));
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    };
     connection.sender.send(ask).await?;
     loop {
         match connection.receiver.receive::<Answer>().await {
             Ok(answer @ (Answer::Progress(_) | Answer::Moving(_))) => meanwhile(&answer),
             Ok(answer) => return Ok(answer),
-            Err(ReceiveError::Closed) => return Err(AskError::Ended(None)),
-            Err(error) => return Err(AskError::Ended(Some(error))),
+            Err(error) => {
+                let lost = directory.record().is_ok_and(|record| record.ended.is_none()) && failover::is_expected(directory);
+                return Err(match error {
+                    _ if lost => AskError::Lost { id: record.id },
+                    ReceiveError::Closed => AskError::Ended(None),
+                    error => AskError::Ended(Some(error)),
+                });
+            }
         }
     }
 }

@@ -206,6 +206,19 @@ pub fn start(controller: impl FnOnce() -> i32) -> io::Result<Started> {
     }
 }
 
+/// Runs `controller` as one that is detached, in this process, which nobody waits for. To be called before there are threads.
+///
+/// # Errors
+/// Those of the system.
+pub fn here(controller: impl FnOnce() -> i32) -> io::Result<i32> {
+    // It leads a session already, if it was started so.
+    let _ = setsid();
+    let (_, reporting) = io::pipe()?;
+    let caller = fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
+    let _carrier = Carrier(Some(Detached::begin(caller, reporting)?));
+    Ok(controller())
+}
+
 /// Makes this process, just forked, a controller without a terminal.
 fn detach(input: &File, report: PipeWriter) -> io::Result<Carrier> {
     // SAFETY: this process was just forked and never returns to what its caller had open; `input` and `report` are all that it has itself.

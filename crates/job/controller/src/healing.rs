@@ -131,7 +131,7 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
 ///
 /// # Errors
 /// What ended it early.
-async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
+pub(crate) async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
     while let Some(checkpoint) = life.end.goes_on {
         if let Err(error) = &life.end.result {
             eprintln!("mend: {error}");

@@ -74,6 +74,11 @@ pub struct InputReader {
 }
 
 impl InputReader {
+    /// That of a lost controller. Without `more` nothing more is read.
+    pub fn of(input: Input, more: Option<mpsc::Sender<()>>) -> Self {
+        Self { input, more }
+    }
+
     /// Of which so much was given already. Without `more` the rank reads the end after that.
     pub fn new(taken: Mark, more: Option<mpsc::Sender<()>>) -> Self {
         Self { input: Input::new(taken, more.is_some()), more }
@@ -128,6 +133,45 @@ fn kind() -> Kind {
         FileType::RegularFile => Kind::Regular,
         FileType::CharacterDevice if (major(file.st_rdev), minor(file.st_rdev)) == (1, 3) => Kind::Null,
         _ => Kind::Other,
+    }
+}
+
+/// A regular file that is standard input.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputFile {
+    path: PathBuf,
+    inode: u64,
+    /// Where it stood when the job began with it.
+    beginning: u64,
+}
+
+impl InputFile {
+    /// That of this process, if it is one.
+    #[must_use]
+    pub fn of_this_process() -> Option<Self> {
+        if !matches!(kind(), Kind::Regular) {
+            return None;
+        }
+        let found = fstat(rustix::stdio::stdin()).ok()?;
+        let path = fs::read_link("/proc/self/fd/0").ok()?;
+        Some(Self { path, inode: found.st_ino, beginning: beginning().ok()? })
+    }
+
+    /// Makes it that of this process.
+    ///
+    /// # Errors
+    /// If it cannot be read, or another file is in its place.
+    pub fn take(&self) -> io::Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let file = File::open(&self.path)?;
+        let found = file.metadata()?;
+        // The device's number is the node's own.
+        if !found.is_file() || found.ino() != self.inode {
+            return Err(io::Error::other("another file is in its place"));
+        }
+        seek(&file, SeekFrom::Start(self.beginning))?;
+        rustix::stdio::dup2_stdin(&file)?;
+        Ok(())
     }
 }
 
@@ -216,6 +260,12 @@ impl Source {
             tell(so_far, quiet);
         }
         Ok(Some(source))
+    }
+
+    /// One that has come to its end.
+    #[must_use]
+    pub fn ended() -> Self {
+        Self { replay: None, ended: true, keeper: None, piece: Vec::new() }
     }
 
     /// The next piece; empty at the end.

@@ -1,9 +1,10 @@
 //! Whether a job has ended, and how, as another process sees it.
 //!
 //! A job runs for as long as its controller has the job's lock, also while it goes on by itself after a failure. One that spools its output has
-//! ended when the last byte of this is written. Faults assumed: the controller is killed, and has put no end on record; the job is restarted, or
-//! removed, while somebody looks.
+//! ended when the last byte of this is written. Faults assumed: the controller is killed, and has put no end on record (then a successor is waited for, if there
+//! may be one); the job is restarted, or removed, while somebody looks.
 
+use crate::failover;
 use crate::journal_file;
 use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::spool;
@@ -54,8 +55,10 @@ pub fn look(directory: &JobDirectory) -> Result<Option<JobEnd>, RecordError> {
         return Ok(None);
     }
     let record = directory.record()?;
+    // Another controller may be about to take its place.
+    let over = record.ended.is_some() || !failover::is_expected(directory);
     // It may have been restarted since.
-    Ok((!is_open(directory)).then(|| end(directory, &record)))
+    Ok((over && !is_open(directory)).then(|| end(directory, &record)))
 }
 
 fn end(directory: &JobDirectory, record: &JobRecord) -> JobEnd {

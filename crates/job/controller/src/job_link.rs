@@ -15,13 +15,17 @@
 //! connection is given up never reaches it, so that its lease ends by [`Lost::last_word`]. Faults assumed: the connection breaks at any
 //! byte; the daemon dies, stands still, or has given the job up.
 
+use crate::detached::lock;
 use mend_job::event::NodeLoss;
 use mend_messages::auth::Purpose;
-use mend_messages::daemon::{FromDaemon, JobIntroduction, Resumption, ToDaemon};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, Resumption, Succession, ToDaemon};
 use mend_messages::job::Secret;
 use mend_patience::{Patience, patiently};
 use mend_wire::{Connection, HandshakeError, Link, LinkEnd, Source, connect};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
@@ -41,8 +45,8 @@ const SUSPICION: (Duration, u32) = (Duration::from_secs(3), 5);
 /// What a node's task reports.
 #[derive(Debug)]
 pub enum NodeEvent {
-    /// A message.
-    Message(FromDaemon),
+    /// A message, with its number; 0: it came before messages were numbered.
+    Message(u64, FromDaemon),
     /// Its connection broke, for this reason, and there is another one. Nothing was lost.
     Reconnected(String),
     /// No more will come.
@@ -75,24 +79,111 @@ pub struct JobLink {
     /// What proves to the daemon that a new connection goes on with this start.
     pub session: [u8; 16],
     /// What was sent and delivered.
-    pub link: Link<ToDaemon>,
+    pub link: Arc<Link<ToDaemon>>,
+    /// Number of the last message on the link that was an order, not a ping; and how many there were.
+    pub orders: Arc<SentOrders>,
+    /// What says that this controller is still the job's; `None`: nobody else can be.
+    pub pulse: Option<Pulse>,
+}
+
+/// How far a node's orders have come.
+#[derive(Debug, Default)]
+pub struct SentOrders {
+    /// How many were put on the link.
+    count: AtomicU64,
+    /// Number of the last of them on the link.
+    last: AtomicU64,
+}
+
+impl SentOrders {
+    /// True if so many orders were given, and the daemon has had all of them.
+    pub fn all_arrived(&self, given: u64, link: &Link<ToDaemon>) -> bool {
+        self.count.load(Ordering::Acquire) == given && link.acknowledged() >= self.last.load(Ordering::Acquire)
+    }
+}
+
+/// What the first message on a job's first connection to a node says.
+pub enum Opening {
+    /// The job.
+    Introduce(Box<JobIntroduction>),
+    /// Nothing: the daemon has taken this controller for the successor of a lost one. It has not had these orders of the lost one's.
+    Succeeded(VecDeque<ToDaemon>),
+    /// Nothing: the daemon could not be reached.
+    Lost(Lost),
 }
 
 /// Commands, and pings.
 struct Commands {
+    /// Of the controller before this one.
+    earlier: VecDeque<ToDaemon>,
     queue: mpsc::UnboundedReceiver<ToDaemon>,
     ping: Interval,
     began: Instant,
+    /// Messages that were put on the link.
+    pushed: u64,
+    orders: Arc<SentOrders>,
+    pulse: Option<Pulse>,
+}
+
+impl Commands {
+    fn order(&mut self, message: ToDaemon) -> ToDaemon {
+        self.orders.last.store(self.pushed, Ordering::Release);
+        self.orders.count.fetch_add(1, Ordering::Release);
+        message
+    }
+}
+
+/// When the job's lock was last seen to be this controller's. A lease is renewed only if that was lately: else a successor may have it.
+#[derive(Clone, Debug)]
+pub struct Pulse {
+    seen: Arc<Mutex<Instant>>,
+    limit: Duration,
+}
+
+impl Pulse {
+    /// It is seen now. `limit`: for how long that is good.
+    #[must_use]
+    pub fn begin(limit: Duration) -> Self {
+        Self { seen: Arc::new(Mutex::new(Instant::now())), limit }
+    }
+
+    /// It was seen at this time.
+    pub fn seen(&self, at: Instant) {
+        *lock(&self.seen) = at;
+    }
+
+    fn is_fresh(&self) -> bool {
+        lock(&self.seen).elapsed() < self.limit
+    }
+}
+
+/// Returns when a ping is due, and may be sent.
+async fn next_ping(ping: &mut Interval, pulse: Option<&Pulse>) {
+    loop {
+        ping.tick().await;
+        if pulse.is_none_or(Pulse::is_fresh) {
+            return;
+        }
+    }
 }
 
 impl Source for Commands {
     type Message = ToDaemon;
 
     async fn next(&mut self, _room: bool) -> Option<ToDaemon> {
-        tokio::select! {
-            message = self.queue.recv() => message,
-            _ = self.ping.tick() => Some(ToDaemon::Ping { at_us: self.began.elapsed().as_micros() as u64 }),
+        if let Some(message) = self.earlier.pop_front() {
+            self.pushed += 1;
+            return Some(self.order(message));
         }
+        let message = tokio::select! {
+            message = self.queue.recv() => message,
+            () = next_ping(&mut self.ping, self.pulse.as_ref()) => {
+                self.pushed += 1;
+                return Some(ToDaemon::Ping { at_us: self.began.elapsed().as_micros() as u64 });
+            }
+        };
+        self.pushed += 1;
+        message.map(|message| self.order(message))
     }
 }
 
@@ -110,48 +201,83 @@ fn is_refused(error: &HandshakeError) -> bool {
 }
 
 impl JobLink {
-    /// Introduces the job and carries its messages until the node is lost, or has left the job as it was told to.
+    /// Introduces the job, or goes on in a lost controller's place, and carries its messages until the node is lost, or has left the job as it was told to.
     pub async fn carry<F: Future<Output = bool> + Send>(
         self,
-        connection: Connection,
-        introduction: JobIntroduction,
+        connection: Option<Connection>,
+        opening: Opening,
         queue: mpsc::UnboundedReceiver<ToDaemon>,
         tell: &(impl Fn(NodeEvent) -> F + Sync),
     ) -> Lost {
         let mut last_word = Instant::now();
-        let how = self.carry_until_lost(connection, introduction, queue, tell, &mut last_word).await;
+        let (how, connection) = match (opening, connection) {
+            (Opening::Lost(lost), _) => return lost,
+            (_, None) => (NodeLoss::Broken("there is no connection".into()), None),
+            (Opening::Succeeded(earlier), Some(connection)) => {
+                return self.carry_opened(connection, earlier, queue, tell, last_word).await;
+            }
+            (Opening::Introduce(introduction), Some(connection)) => match self.introduce(connection, *introduction, tell).await {
+                Ok(connection) => (NodeLoss::Left, Some(connection)),
+                Err(how) => (how, None),
+            },
+        };
+        match connection {
+            Some(connection) => self.carry_opened(connection, VecDeque::new(), queue, tell, last_word).await,
+            None => {
+                last_word = last_word.max(Instant::now());
+                Lost { how, last_word }
+            }
+        }
+    }
+
+    async fn introduce<F: Future<Output = bool> + Send>(
+        &self,
+        mut connection: Connection,
+        introduction: JobIntroduction,
+        tell: &(impl Fn(NodeEvent) -> F + Sync),
+    ) -> Result<Connection, NodeLoss> {
+        // Without it, what is under way may reach the daemon late, and its lease ends later than is thought here.
+        let _ = connection.forget_when_dropped();
+        if let Err(error) = connection.sender.send(&ToDaemon::Introduce(Box::new(introduction))).await {
+            return Err(NodeLoss::Broken(error.to_string()));
+        }
+        let answer = answer(&mut connection, self.silence).await?;
+        let refused = matches!(answer, FromDaemon::Refused { .. });
+        if !tell(NodeEvent::Message(0, answer)).await || refused {
+            return Err(NodeLoss::Broken("it refused the job".into()));
+        }
+        Ok(connection)
+    }
+
+    async fn carry_opened<F: Future<Output = bool> + Send>(
+        &self,
+        connection: Connection,
+        earlier: VecDeque<ToDaemon>,
+        queue: mpsc::UnboundedReceiver<ToDaemon>,
+        tell: &(impl Fn(NodeEvent) -> F + Sync),
+        mut last_word: Instant,
+    ) -> Lost {
+        let how = self.carry_until_lost(connection, earlier, queue, tell, &mut last_word).await;
         Lost { how, last_word }
     }
 
     async fn carry_until_lost<F: Future<Output = bool> + Send>(
         &self,
         mut connection: Connection,
-        introduction: JobIntroduction,
+        earlier: VecDeque<ToDaemon>,
         queue: mpsc::UnboundedReceiver<ToDaemon>,
         tell: &(impl Fn(NodeEvent) -> F + Sync),
         last_word: &mut Instant,
     ) -> NodeLoss {
-        // Without it, what is under way may reach the daemon late, and its lease ends later than is thought here.
-        let _ = connection.forget_when_dropped();
-        if let Err(error) = connection.sender.send(&ToDaemon::Introduce(Box::new(introduction))).await {
-            return NodeLoss::Broken(error.to_string());
-        }
-        let answer = match self.answer(&mut connection).await {
-            Ok(answer) => answer,
-            Err(how) => return how,
-        };
-        let refused = matches!(answer, FromDaemon::Refused { .. });
-        if !tell(NodeEvent::Message(answer)).await || refused {
-            return NodeLoss::Broken("it refused the job".into());
-        }
         let mut ping = interval(PINGS.0.min(self.silence.min(self.lease) / PINGS.1));
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut commands = Commands { queue, ping, began: Instant::now() };
+        let mut commands =
+            Commands { earlier, queue, ping, began: Instant::now(), pushed: 0, orders: self.orders.clone(), pulse: self.pulse.clone() };
         loop {
             let deliver = |message| async {
                 match message {
                     FromDaemon::Left => false,
-                    message => tell(NodeEvent::Message(message)).await,
+                    message => tell(NodeEvent::Message(self.link.delivered() + 1, message)).await,
                 }
             };
             let suspicion = SUSPICION.0.min(self.silence / SUSPICION.1);
@@ -212,20 +338,55 @@ impl JobLink {
     async fn resumed(&self, connection: &mut Connection) -> Result<(), Unresumed> {
         let resumption = Resumption { identity: self.identity, epoch: self.epoch, session: self.session, delivered: self.link.delivered() };
         connection.sender.send(&ToDaemon::Resume(resumption)).await.map_err(|_| Unresumed::Broken)?;
-        match self.answer(connection).await {
+        match answer(connection, self.silence).await {
             Ok(FromDaemon::Resumed { delivered }) => self.link.resume(delivered).map_err(|_| Unresumed::Broken),
             // It says that the job's ranks there have ended.
             Ok(_) => Err(Unresumed::Gone),
             Err(_) => Err(Unresumed::Broken),
         }
     }
+}
 
-    /// The daemon's first message on a connection.
-    async fn answer(&self, connection: &mut Connection) -> Result<FromDaemon, NodeLoss> {
-        match patiently(self.silence, connection.receiver.receive::<FromDaemon>()).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(NodeLoss::Broken(error.to_string())),
-            Err(_) => Err(NodeLoss::Silent(self.silence.as_millis() as u64)),
-        }
+/// The daemon's first message on a connection.
+async fn answer(connection: &mut Connection, silence: Duration) -> Result<FromDaemon, NodeLoss> {
+    match patiently(silence, connection.receiver.receive::<FromDaemon>()).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(NodeLoss::Broken(error.to_string())),
+        Err(_) => Err(NodeLoss::Silent(silence.as_millis() as u64)),
     }
+}
+
+/// How long ago a job's controller was heard by a daemon, milliseconds; `None` if that does not say so in time.
+pub async fn heard_ago(address: SocketAddr, secret: &Secret, of: Resumption, limit: Duration) -> Option<u64> {
+    let asking = async {
+        let mut connection = connect(address, Purpose::Job, secret).await.ok()?;
+        connection.sender.send(&ToDaemon::AskHeard(of)).await.ok()?;
+        match answer(&mut connection, limit).await {
+            Ok(FromDaemon::HeardAgo { ms }) => Some(ms),
+            _ => None,
+        }
+    };
+    patiently(limit, asking).await.ok().flatten()
+}
+
+/// Takes a lost controller's place at a daemon. Returns how many orders that has had, with the connection.
+///
+/// # Errors
+/// How the node is lost.
+pub async fn succeed(address: SocketAddr, secret: &Secret, succession: Succession, limit: Duration) -> Result<(Connection, u64), NodeLoss> {
+    let attempt = async {
+        let mut connection = match connect(address, Purpose::Job, secret).await {
+            Ok(connection) => connection,
+            Err(error) if is_refused(&error) => return Err(NodeLoss::Gone("nobody listens there".into())),
+            Err(error) => return Err(NodeLoss::Broken(mend_report::with_causes(&error))),
+        };
+        let _ = connection.forget_when_dropped();
+        let sent = connection.sender.send(&ToDaemon::Succeed(Box::new(succession))).await;
+        sent.map_err(|error| NodeLoss::Broken(error.to_string()))?;
+        match answer(&mut connection, limit).await? {
+            FromDaemon::Succeeded { orders } => Ok((connection, orders)),
+            _ => Err(NodeLoss::Gone("the job's ranks there have ended".into())),
+        }
+    };
+    patiently(limit, attempt).await.unwrap_or(Err(NodeLoss::Silent(limit.as_millis() as u64)))
 }

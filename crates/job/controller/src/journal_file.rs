@@ -1,7 +1,7 @@
 //! A job's journal on disk: `journal` in its directory, only ever appended to, or replaced whole by a shorter one.
 //!
 //! ```text
-//! open: read ─► cut the torn tail ─► the last life has no end? ControllerDied
+//! open: read ─► cut the torn tail ─► the last life has no end? ControllerDied, or TookOver by a successor
 //! record: append (one write) ─► too long? journal.new ──fsync, rename, fsync──► journal
 //! ```
 //! When what is recorded is durable: [`Journal::decide`] returns after fsync(2), and what it recorded takes effect only then: where ranks
@@ -127,9 +127,24 @@ impl Journal {
         Self::open_with(directory, MAX_FILE_BYTES)
     }
 
-    fn open_with(directory: &Path, limit: u64) -> Self {
+    /// Opens it to go on where a lost controller was. The caller holds the job's lock.
+    #[must_use]
+    pub fn succeed(directory: &Path, host: &str) -> Self {
+        let mut journal = Self::with(directory, MAX_FILE_BYTES);
+        match journal.reopen() {
+            Ok(_) => journal.decide(Event::TookOver { host: host.to_owned() }),
+            Err(error) => journal.tell(&error),
+        }
+        journal
+    }
+
+    fn with(directory: &Path, limit: u64) -> Self {
         let (directory, budget) = (directory.to_owned(), COMPACTED_BYTES.min(limit as usize / 2));
-        let mut journal = Self { directory, file: None, length: 0, seq: 0, unsynced: None, told: false, limit, budget, cause: None };
+        Self { directory, file: None, length: 0, seq: 0, unsynced: None, told: false, limit, budget, cause: None }
+    }
+
+    fn open_with(directory: &Path, limit: u64) -> Self {
+        let mut journal = Self::with(directory, limit);
         match journal.reopen() {
             Ok(state) if state.is_open() => journal.decide(Event::ControllerDied),
             Ok(_) => {}

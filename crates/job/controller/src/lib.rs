@@ -5,9 +5,9 @@
 //! [`record`] (what is asked, where it is kept), `nodes` (connections to the daemons), `start` and `restart` (how a job begins), `healing` (how it goes on by itself), `run` (the loop that
 //! carries out effects), `texts` (what people read), [`journal_file`] (what happened), [`upkeep`] (what becomes of checkpoints), `serve` and [`client`] (the verbs' side door).
 //!
-//! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. The
-//! controller's own death ends the job (its connections are the job's lease on the nodes) and leaves every published
-//! checkpoint usable.
+//! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full. When the
+//! controller itself is lost, another one takes its place on one of the nodes ([`failover`]); where none can, the job ends (its connections are the
+//! job's lease on the nodes), and every published checkpoint is usable.
 
 pub mod batch;
 mod batch_daemons;
@@ -19,6 +19,7 @@ pub mod detached;
 pub mod drained;
 mod embedded;
 mod error;
+pub mod failover;
 mod healing;
 mod host_connections;
 pub mod hosts;

@@ -9,11 +9,12 @@ use mend_job::healing::{Healing, HealingRules};
 use mend_messages::tier::TierSpec;
 use mend_sealed::Key;
 use mend_settings::SettingError;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// What follows the loss of a node, or of a rank to a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnFailure {
     /// The job goes on from its last checkpoint: ranks whose processes live go back to it in place, the others are restarted.
     Pause,
@@ -36,7 +37,7 @@ impl OnFailure {
 }
 
 /// What the user wrote for this run or restart; `None`: what the settings say.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealingOptions {
     /// `--on-failure`
     pub on_failure: Option<OnFailure>,

@@ -2,7 +2,7 @@
 //! (`job_link.rs`).
 
 use crate::error::RunError;
-use crate::job_link::{JobLink, NodeEvent};
+use crate::job_link::{JobLink, NodeEvent, Opening, Pulse, SentOrders};
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::health::{NodeHealth, NodeReport};
@@ -11,6 +11,8 @@ use mend_report::with_causes;
 use mend_wire::{Connection, Link, connect};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -28,8 +30,15 @@ pub struct Node {
     pub name: String,
     /// Its daemon.
     pub address: SocketAddr,
+    /// What was sent and delivered.
+    pub link: Arc<Link<ToDaemon>>,
     sender: mpsc::UnboundedSender<ToDaemon>,
     task: JoinHandle<()>,
+    /// Orders that were given here, those that the daemon had had before not among them.
+    given: AtomicU64,
+    orders: Arc<SentOrders>,
+    /// Those before.
+    before: u64,
 }
 
 impl Drop for Node {
@@ -42,7 +51,14 @@ impl Drop for Node {
 impl Node {
     /// Queues a message. What is sent to a lost node is dropped: its loss is reported by the reader.
     pub fn send(&self, message: ToDaemon) {
+        self.given.fetch_add(1, Ordering::Relaxed);
         let _ = self.sender.send(message);
+    }
+
+    /// How many orders the daemon was given in this life of the job; `None` if it may not have had all of them yet.
+    pub fn settled_orders(&self) -> Option<u64> {
+        let given = self.given.load(Ordering::Relaxed);
+        self.orders.all_arrived(given, &self.link).then_some(self.before + given)
     }
 }
 
@@ -127,30 +143,72 @@ pub async fn connect_node(name: String, address: SocketAddr, secret: &Secret) ->
     }
 }
 
-/// Starts the task of a node with this index, and introduces the job. `wrap` makes an event of what the node says.
+/// What a job is on a node, whoever controls it.
+#[derive(Clone, Debug)]
+pub struct JobOnNode {
+    /// Name of the node as the user gave it.
+    pub name: String,
+    /// Its daemon.
+    pub address: SocketAddr,
+    /// As in [`JobIntroduction`].
+    pub identity: [u8; 16],
+    /// As in [`JobIntroduction`].
+    pub epoch: u64,
+    /// As in [`JobIntroduction`].
+    pub session: [u8; 16],
+    /// How long the daemon may be silent.
+    pub silence: Duration,
+    /// How long it goes on with the job without a word.
+    pub lease: Duration,
+    /// As in [`JobLink`].
+    pub pulse: Option<Pulse>,
+}
+
+/// Starts the task of a node with this index, and introduces the job. `wrap` makes an event of what the node says. With a
+/// `pulse` what the daemon says is acknowledged when it is confirmed.
 pub fn attach<E: Send + 'static>(
     reached: ConnectedNode,
     index: NodeIndex,
     introduction: JobIntroduction,
+    pulse: Option<Pulse>,
     events: mpsc::Sender<E>,
     wrap: impl Fn(NodeIndex, NodeEvent) -> E + Send + Sync + 'static,
 ) -> Node {
     let ConnectedNode { name, address, connection, secret } = reached;
-    let (sender, outgoing) = mpsc::unbounded_channel::<ToDaemon>();
-    let job = JobLink {
+    let job = JobOnNode {
+        name,
         address,
-        secret,
-        silence: Duration::from_millis(introduction.node_timeout_ms),
-        lease: Duration::from_millis(introduction.lease_ms),
         identity: introduction.identity,
         epoch: introduction.epoch,
         session: introduction.session,
-        link: Link::default(),
+        silence: Duration::from_millis(introduction.node_timeout_ms),
+        lease: Duration::from_millis(introduction.lease_ms),
+        pulse,
     };
+    let link = if job.pulse.is_some() { Link::confirming(0) } else { Link::default() };
+    let opening = Opening::Introduce(Box::new(introduction));
+    begin(job, secret, link, (Some(connection), opening), (index, 0), events, wrap)
+}
+
+/// Starts the task of a node with this index: in the place of a lost controller, whose `before` orders the daemon has had.
+pub fn begin<E: Send + 'static>(
+    job: JobOnNode,
+    secret: Secret,
+    link: Link<ToDaemon>,
+    (connection, opening): (Option<Connection>, Opening),
+    (index, before): (NodeIndex, u64),
+    events: mpsc::Sender<E>,
+    wrap: impl Fn(NodeIndex, NodeEvent) -> E + Send + Sync + 'static,
+) -> Node {
+    let (sender, outgoing) = mpsc::unbounded_channel::<ToDaemon>();
+    let (link, orders) = (Arc::new(link), Arc::new(SentOrders::default()));
+    let JobOnNode { name, address, identity, epoch, session, silence, lease, pulse } = job;
+    let earlier = if let Opening::Succeeded(earlier) = &opening { earlier.len() as u64 } else { 0 };
+    let carrier = JobLink { address, secret, silence, lease, identity, epoch, session, link: link.clone(), orders: orders.clone(), pulse };
     let task = tokio::spawn(async move {
         let tell = |event| async { events.send(wrap(index, event)).await.is_ok() };
-        let lost = job.carry(connection, introduction, outgoing, &tell).await;
+        let lost = carrier.carry(connection, opening, outgoing, &tell).await;
         tell(NodeEvent::Lost(lost)).await;
     });
-    Node { name, address, sender, task }
+    Node { name, address, link, sender, task, given: AtomicU64::new(earlier), orders, before }
 }

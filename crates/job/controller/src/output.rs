@@ -7,6 +7,7 @@
 
 use crate::detached::{self, SharedSpool};
 use crate::error::RunError;
+use crate::failover::confirmations::Printing;
 use crate::manifest::Printed;
 use crate::shown_output::{self, ShownLog, ShownOutput};
 use crate::stream_digest::Mark;
@@ -32,12 +33,14 @@ pub struct Output {
 }
 
 /// What is to be printed of a stream.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Chunk {
     rank: Rank,
     stream: Stream,
     bytes: Vec<u8>,
     anew: Option<Divergence>,
+    /// Goes when it is printed.
+    _printing: Option<Printing>,
 }
 
 /// It differs from what was shown: the stream ends at `at` now.
@@ -158,8 +161,19 @@ impl Output {
         Ok(Self { streams, chunks, printer })
     }
 
-    /// Takes what a rank wrote.
-    pub async fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
+    /// Where a stream will stand behind these bytes.
+    #[must_use]
+    pub fn behind(&self, rank: Rank, stream: Stream, bytes: &[u8]) -> Mark {
+        self.streams.get(&(rank, stream)).map(|replay| replay.now).unwrap_or_default().after(bytes)
+    }
+
+    /// Prints what is already counted: a lost controller had taken it, and may not have printed it.
+    pub async fn print(&mut self, rank: Rank, stream: Stream, bytes: Vec<u8>, printing: Option<Printing>) {
+        let _ = self.chunks.send(Chunk { rank, stream, bytes, anew: None, _printing: printing }).await;
+    }
+
+    /// Takes what a rank wrote. `printing` goes when it is printed.
+    pub async fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8], printing: Option<Printing>) {
         let replay = self.streams.entry((rank, stream)).or_default();
         let (bytes, anew) = replay.take(bytes);
         if let Some(Divergence { at, .. }) = anew {
@@ -170,7 +184,7 @@ impl Output {
             );
         }
         if !bytes.is_empty() || anew.is_some() {
-            let _ = self.chunks.send(Chunk { rank, stream, bytes, anew }).await;
+            let _ = self.chunks.send(Chunk { rank, stream, bytes, anew, _printing: printing }).await;
         }
     }
 
@@ -183,7 +197,7 @@ impl Output {
             let what = named(stream);
             eprintln!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
             if !bytes.is_empty() {
-                let _ = self.chunks.send(Chunk { rank, stream, bytes, anew: Some(anew) }).await;
+                let _ = self.chunks.send(Chunk { rank, stream, bytes, anew: Some(anew), _printing: None }).await;
             }
         }
     }
@@ -205,7 +219,7 @@ impl Output {
     }
 }
 
-fn print(record: &mut ShownLog, spool: Option<&SharedSpool>, Chunk { rank, stream, bytes, anew }: &Chunk) {
+fn print(record: &mut ShownLog, spool: Option<&SharedSpool>, Chunk { rank, stream, bytes, anew, .. }: &Chunk) {
     let mut anew = *anew;
     for step in bytes.chunks(record.step(*stream)) {
         let begun = anew.take();
@@ -251,6 +265,15 @@ fn write_all(file: std::os::fd::BorrowedFd<'_>, mut bytes: &[u8]) -> std::io::Re
         }
     }
     Ok(())
+}
+
+/// How far each stream was shown, bytes.
+pub type ShownStreams = BTreeMap<(Rank, Stream), u64>;
+
+/// How far each stream was shown.
+#[must_use]
+pub fn shown(found: &ShownOutput) -> ShownStreams {
+    found.digests.iter().map(|(key, digest)| (*key, digest.end().at)).collect()
 }
 
 /// What earlier lives of the job have shown; with `again`, what was shown beyond the checkpoint counts as not shown.

@@ -1,6 +1,7 @@
 //! A job's directory, `$MEND_HOME/jobs/ID` (0700): `job.json`, `secret` (0600), `lock`, `printed.json`, `checkpoints/N/`.
 //!
-//! Invariants: `lock` is held (flock) by the controller while the job runs, so that a second one refuses to start;
+//! Invariants: `lock` is held (flock) by the controller while the job runs, so that a second one refuses to start (a successor of one that is silent puts
+//! another file in its place: [`JobDirectory::seize_lock`]);
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
@@ -17,9 +18,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where a Mend job stands in a batch job: what its record keeps of that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +86,9 @@ pub struct JobRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
 }
+
+/// How long the seizure of a lock may take.
+const SEIZING_TIME: Duration = Duration::from_secs(2);
 
 /// Most bytes of a file of the directory.
 const MAX_RECORD_BYTES: u64 = 512 << 20;
@@ -198,6 +202,10 @@ pub struct JobDirectory {
 /// Held while the job runs.
 #[derive(Debug)]
 pub struct JobLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] File);
+
+/// Which file the job's lock is. Another one: somebody has taken the job over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockIdentity(u64);
 
 /// Seconds since 1970.
 #[must_use]
@@ -334,6 +342,32 @@ impl JobDirectory {
             }
             std::thread::yield_now();
         }
+    }
+
+    /// Takes the place of whoever holds the lock, who is silent: another file takes the place of his.
+    ///
+    /// # Errors
+    /// [`RecordError::Running`] if another one does so just now.
+    pub fn seize_lock(&self, id: &str) -> Result<JobLock, RecordError> {
+        let (path, ours) = (self.path.join("lock"), self.path.join("lock.new"));
+        // Made by one alone. What a successor that was killed has left is of no use after a while.
+        let left = fs::metadata(&ours).and_then(|found| found.modified()).ok().and_then(|made| made.elapsed().ok());
+        if left.is_some_and(|age| age > SEIZING_TIME) {
+            let _ = fs::remove_file(&ours);
+        }
+        let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&ours) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(RecordError::Running { id: id.to_owned() }),
+            file => file.map_err(|error| self.io(error))?,
+        };
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| self.io(error.into()))?;
+        mend_durable::rename(&ours, &path).map_err(|error| self.io(error))?;
+        Ok(JobLock(file))
+    }
+
+    /// Which file the lock is; `None` if it cannot be seen.
+    #[must_use]
+    pub fn lock_identity(directory: &Path) -> Option<LockIdentity> {
+        fs::metadata(directory.join("lock")).ok().map(|found| LockIdentity(found.ino()))
     }
 
     /// True if a controller holds the lock.

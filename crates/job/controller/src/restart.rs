@@ -312,6 +312,8 @@ async fn restart_from(
         from: Some(manifest.number),
         batch: spec.batch.clone(),
         notes: std::mem::take(&mut notes.events),
+        options: spec.healing,
+        any_owner: spec.any_owner,
     };
     notes.written = true;
     begin(beginning, reached, embedded).await

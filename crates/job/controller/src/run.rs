@@ -5,46 +5,44 @@
 //!                                                  ▲                          │
 //!                                                  └── answers to effects ────┘
 //! ```
-//! Invariant: every effect that has an answer is answered, before anything else is told to the machine.
+//! Invariants: every effect that has an answer is answered, before anything else is told to the machine; what the machine is told is written down before
+//! anything that follows from it is done, if there may be a successor ([`crate::failover`]).
 
+mod carry_out;
+mod written_down;
+
+pub use self::written_down::{Earlier, by_rank, streams};
 use crate::detached;
-use crate::drained;
 use crate::error::RunError;
+use crate::failover::confirmations::{Confirmations, Printing};
+use crate::failover::log::{LifeRecord, ToldLog};
+use crate::failover::watch::LockWatch;
 use crate::input::InputReader;
 use crate::job_link::{Lost, NodeEvent};
 use crate::journal_file::Journal;
 use crate::journaling;
-use crate::manifest::{self, FORMAT, ImageEntry, Manifest, Printed};
+use crate::manifest;
 use crate::nodes::Node;
 use crate::output::Output;
-use crate::programs;
 use crate::record::{JobDirectory, JobRecord, now};
 use crate::texts::Names;
-use crate::tiers::{has_images, record_held};
-use crate::upkeep;
-use mend_coordination::checkpoint::image_name;
-use mend_coordination::failure::Trouble;
-use mend_image::cpu::CpuNeeds;
 use mend_job::Job;
-use mend_job::event::{Effect, Event, FreeSpace, NodeLoss, Publication, PublishedImage, Record, StdinEffect, UpkeepDone, VerbId};
+use mend_job::event::{Effect, Event, NodeLoss, UpkeepDone, VerbId};
 use mend_job::healing::{Healing, Verdict};
-use mend_job::input::InputAt;
 use mend_job::phase::RankPhase;
+use mend_job::replay::{Note, Standing, What};
 use mend_job::setup::Setup;
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;
 use mend_messages::control::{Answer, Ask};
-use mend_messages::daemon::ToDaemon;
 use mend_messages::health::{LeaveReason, Leaving};
 use mend_messages::job::{NodeIndex, Program, Rank};
-use mend_messages::tier::{TierOrder, TierSpec};
-use mend_report::with_causes;
+use mend_messages::tier::TierSpec;
 use mend_sealed::Key;
+use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -55,7 +53,7 @@ const UPKEEP_END_TIME: Duration = Duration::from_secs(5);
 const REAP_TIME: Duration = Duration::from_millis(200);
 
 /// A lease is over for certain so much later: by then the kernel has ended what had it.
-const LEASE_END_TIME: Duration = Duration::from_millis(300);
+pub const LEASE_END_TIME: Duration = Duration::from_millis(300);
 
 /// Where a verb's answers go. A verb that went away is not waited for.
 pub type AnswerSender = mpsc::UnboundedSender<Answer>;
@@ -111,6 +109,83 @@ pub struct Shell {
     pub healing: Healing,
     /// How long a node goes on with the job without a word from here.
     pub lease: Duration,
+    /// For a successor of this controller; `None`: there is none.
+    pub told: Option<ToldLog>,
+    /// What daemons keep for that.
+    pub confirmations: Option<Confirmations>,
+    /// Sees whether the job is still this controller's, for as long as it is there.
+    pub _watch: Option<LockWatch>,
+}
+
+/// What a [`Shell`] has besides what stays as it is for a life.
+pub struct Parts {
+    /// As in [`Shell`].
+    pub directory: JobDirectory,
+    /// As in [`Shell`].
+    pub record: JobRecord,
+    /// As in [`Shell`].
+    pub journal: Journal,
+    /// As in [`Shell`].
+    pub local: bool,
+    /// As in [`Shell`].
+    pub key: Option<Key>,
+    /// As in [`Shell`].
+    pub nodes: Vec<Node>,
+    /// As in [`Shell`].
+    pub input: InputReader,
+    /// As in [`Shell`].
+    pub output: Output,
+    /// As in [`Shell`].
+    pub arrivals: mpsc::Sender<Arrival>,
+    /// As in [`Shell`].
+    pub told: Option<ToldLog>,
+    /// Number of each daemon's last message that a lost controller was told; `None`: there was none before this one.
+    pub heard: Option<Vec<u64>>,
+    /// As in [`Shell`].
+    pub watch: Option<LockWatch>,
+}
+
+impl Shell {
+    /// That of this life of a job.
+    #[must_use]
+    pub fn of(life: LifeRecord, parts: Parts) -> Self {
+        let Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch } = parts;
+        let LifeRecord { setup, program, lease_ms, quiet, healing, tiers, .. } = life;
+        let names = Names {
+            job: setup.id,
+            command: program.argv.clone(),
+            nodes: nodes.iter().map(|node| node.name.clone()).collect(),
+            checkpoints: setup.checkpoints,
+            quiet,
+            heals: healing.is_wanted(),
+        };
+        // Manifests of the shared directory alone name no tiers.
+        let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
+        let heard = heard.unwrap_or_else(|| vec![0; nodes.len()]);
+        let links = || nodes.iter().map(|node| node.link.clone()).zip(heard).collect();
+        let confirmations = told.is_some().then(|| Confirmations::new(links()));
+        let (identity, lease) = (setup.identity, Duration::from_millis(lease_ms));
+        Self {
+            directory,
+            record,
+            journal,
+            identity,
+            program,
+            local,
+            key,
+            tiers,
+            nodes,
+            names,
+            input,
+            output,
+            arrivals,
+            healing,
+            lease,
+            told,
+            confirmations,
+            _watch: watch,
+        }
+    }
 }
 
 /// How a life of the job was.
@@ -143,7 +218,7 @@ struct Running {
     job: Job,
     began: Instant,
     /// What belongs to the checkpoint of this number.
-    notes: BTreeMap<u64, (BTreeMap<Rank, Printed>, InputAt)>,
+    notes: BTreeMap<u64, Note>,
     verbs: BTreeMap<VerbId, AnswerSender>,
     next_verb: VerbId,
     upkeep: Option<Arc<AtomicBool>>,
@@ -152,55 +227,110 @@ struct Running {
     /// Nodes that have not said that the job's ranks there have ended.
     unreaped: BTreeSet<NodeIndex>,
     reaped: Option<Instant>,
+    /// The next piece of standard input is wanted.
+    wants_input: bool,
+    lost: Vec<(NodeIndex, NodeLoss)>,
+    /// Output that the machine was just told of.
+    printing: Option<Printing>,
+    /// What daemons send again that a lost controller was told.
+    earlier: Earlier,
+    /// When each node's room was last told to the machine.
+    room_told: Vec<Option<Instant>>,
+    /// Nodes that have answered, and those of them that can start a successor.
+    ready: (usize, usize),
 }
 
 /// Runs one life of a job.
-pub async fn run(shell: Shell, setup: Setup, mut arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
-    let began = Instant::now();
+pub async fn run(shell: Shell, setup: Setup, arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
     let (job, effects) = Job::begin(setup, 0);
-    let (verbs, next_verb, upkeep) = (BTreeMap::new(), 0, None);
-    let unreaped = (0..shell.nodes.len() as NodeIndex).collect();
-    let mut running = Running { shell, job, began, notes: BTreeMap::new(), verbs, next_verb, upkeep, begun: 0, unreaped, reaped: None };
+    let mut running = Running::new(shell, job, Instant::now());
     running.carry_out_all(effects).await;
-    while !running.job.is_over() {
-        let due = running.job.next_deadline().map(|due| began + Duration::from_micros(due));
-        let woken = match due.into_iter().chain(running.shell.journal.due()).min() {
-            None => Woken::By(arrivals.recv().await),
-            Some(due) => tokio::select! {
-                arrival = arrivals.recv() => Woken::By(arrival),
-                () = tokio::time::sleep_until(due.into()) => Woken::Time,
-            },
-        };
-        running.shell.journal.tick();
-        let event = match woken {
-            Woken::Time => Some(Event::Time),
-            Woken::By(Some(arrival)) => running.event(arrival),
-            Woken::By(None) => break,
-        };
-        if let Some(event) = event {
-            running.take(event).await;
-            running.look_at_ranks();
-        }
-    }
-    running.finish(arrivals).await
+    running.drive(arrivals).await
 }
 
-/// What the file system of a directory says, which may not be there yet.
-fn free_space(directory: &Path) -> Option<FreeSpace> {
-    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
-    let found = rustix::fs::statvfs(there).ok()?;
-    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-    Some(FreeSpace { left: bytes(found.f_bavail), all: bytes(found.f_blocks) })
+/// Goes on with a life of a job where a lost controller stood. `left`: what that may not have done; `reaped`: when the last rank on nodes that were lost
+/// before has ended at the latest.
+pub async fn go_on(shell: Shell, standing: Standing, left: Vec<Effect>, earlier: Earlier, arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
+    let began = Instant::now().checked_sub(Duration::from_micros(standing.at_us)).unwrap_or_else(Instant::now);
+    let mut running = Running::new(shell, standing.job, began);
+    (running.notes, running.next_verb, running.earlier) = (standing.notes, standing.last_verb, earlier);
+    running.wants_input = standing.wants_input;
+    for (node, how) in standing.lost {
+        running.reap(node, &Lost { how: how.clone(), last_word: Instant::now() });
+        running.lost.push((node, how));
+    }
+    if standing.upkeep {
+        running.carry_out_all(vec![Effect::StartUpkeep { bounds: None, weighed: None }]).await;
+    }
+    running.carry_out_all(left).await;
+    if running.wants_input {
+        running.shell.input.ask();
+    }
+    running.drive(arrivals).await
 }
 
 impl Running {
+    fn new(shell: Shell, job: Job, began: Instant) -> Self {
+        let nodes = shell.nodes.len();
+        Self {
+            shell,
+            job,
+            began,
+            notes: BTreeMap::new(),
+            verbs: BTreeMap::new(),
+            next_verb: 0,
+            upkeep: None,
+            begun: 0,
+            unreaped: (0..nodes as NodeIndex).collect(),
+            reaped: None,
+            wants_input: false,
+            lost: Vec::new(),
+            printing: None,
+            earlier: Earlier::default(),
+            room_told: vec![None; nodes],
+            ready: (0, 0),
+        }
+    }
+
+    async fn drive(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
+        while !self.job.is_over() {
+            let due = self.job.next_deadline().map(|due| self.began + Duration::from_micros(due));
+            let sync = self.shell.told.as_ref().and_then(ToldLog::due);
+            let woken = match due.into_iter().chain(self.shell.journal.due()).chain(sync).min() {
+                None => Woken::By(arrivals.recv().await),
+                Some(due) => tokio::select! {
+                    arrival = arrivals.recv() => Woken::By(arrival),
+                    () = tokio::time::sleep_until(due.into()) => Woken::Time,
+                },
+            };
+            self.shell.journal.tick();
+            self.shell.told.iter_mut().for_each(ToldLog::tick);
+            match woken {
+                Woken::Time => self.take(Event::Time, None).await,
+                Woken::By(Some(Arrival::Stdin(bytes))) => self.take_input(bytes).await,
+                Woken::By(Some(arrival)) => {
+                    if let Some((event, number)) = self.event(arrival).await {
+                        self.take(event, number).await;
+                    }
+                }
+                Woken::By(None) => break,
+            }
+            self.look_at_ranks();
+        }
+        self.finish(arrivals).await
+    }
+
     fn now_us(&self) -> u64 {
         self.began.elapsed().as_micros() as u64
     }
 
-    fn event(&mut self, arrival: Arrival) -> Option<Event> {
-        Some(match arrival {
-            Arrival::Node(node, NodeEvent::Message(message)) => Event::Daemon { node, message },
+    /// What the machine is told of what has arrived, and the number of the daemon's message.
+    async fn event(&mut self, arrival: Arrival) -> Option<(Event, Option<u64>)> {
+        let event = match arrival {
+            Arrival::Node(node, NodeEvent::Message(number, message)) => {
+                let message = self.message(node, number, message).await?;
+                return Some((Event::Daemon { node, message }, Some(number)));
+            }
             Arrival::Node(node, NodeEvent::Reconnected(why)) => {
                 let name = self.shell.record.hosts.get(node as usize).cloned();
                 self.shell.journal.record_of(name.as_deref(), None, Happened::NodeReconnected { why: cut(why) });
@@ -208,6 +338,7 @@ impl Running {
             }
             Arrival::Node(node, NodeEvent::Lost(lost)) => {
                 self.reap(node, &lost);
+                self.lost.push((node, lost.how.clone()));
                 Event::NodeLost { node, how: lost.how }
             }
             Arrival::Ask(ask, answers) => {
@@ -215,7 +346,11 @@ impl Running {
                 self.verbs.insert(self.next_verb, answers);
                 Event::Ask { verb: self.next_verb, ask }
             }
-            Arrival::Stdin(bytes) => return self.shell.input.input.pass(bytes).map(Event::Stdin),
+            Arrival::Stdin(_) => return None,
+            Arrival::Signal(signal) if signal == Signal::HUP.as_raw() && self.shell.told.is_some() => {
+                // Its terminal was closed: a successor goes on in its place.
+                std::process::exit(128 + signal);
+            }
             Arrival::Signal(signal) => Event::Signal(signal),
             Arrival::Leave(node, leaving) => Event::Leave { node, reason: LeaveReason::BatchSystem, leaving },
             Arrival::TimeUp(signal) => Event::TimeUp { signal },
@@ -223,7 +358,8 @@ impl Running {
                 self.upkeep = None;
                 Event::Upkeep(done)
             }
-        })
+        };
+        Some((event, None))
     }
 
     /// No more comes from the node: its ranks have ended, or will at some time.
@@ -237,11 +373,6 @@ impl Running {
             NodeLoss::Broken(_) | NodeLoss::Silent(_) => lost.last_word + self.shell.lease + LEASE_END_TIME,
         };
         self.reaped = self.reaped.max(Some(reaped));
-    }
-
-    async fn take(&mut self, event: Event) {
-        let effects = self.job.handle(self.now_us(), event);
-        self.carry_out_all(effects).await;
     }
 
     /// The job is accepted when all of its ranks have begun to run.
@@ -262,218 +393,10 @@ impl Running {
         let mut queue = VecDeque::from(effects);
         while let Some(effect) = queue.pop_front() {
             if let Some(answer) = self.carry_out(effect).await {
-                queue.extend(self.job.handle(self.now_us(), answer));
+                let at_us = self.now_us();
+                self.write_down(at_us, || What::Answer(answer.clone()), true);
+                queue.extend(self.job.handle(at_us, answer));
             }
-        }
-    }
-
-    fn place(&self, number: u64) -> PathBuf {
-        self.shell.record.checkpoints.join(number.to_string())
-    }
-
-    fn part(&self, number: u64) -> PathBuf {
-        self.shell.record.checkpoints.join(format!("{number}.part"))
-    }
-
-    /// The answer, if there is one.
-    async fn carry_out(&mut self, effect: Effect) -> Option<Event> {
-        match effect {
-            Effect::Send { node, message } => {
-                if let Some(node) = self.shell.nodes.get(node as usize) {
-                    node.send(message);
-                }
-            }
-            Effect::Answer { verb, outcome } => {
-                let mut answer = self.shell.names.answer(outcome, &self.job.alive());
-                if let Answer::Status(status) = &mut answer {
-                    status.daemons = self.shell.nodes.iter().map(|node| node.address).collect();
-                }
-                let more = matches!(answer, Answer::Progress(_) | Answer::Moving(_));
-                if let Some(answers) = self.verbs.get(&verb) {
-                    // It may have gone away.
-                    let _ = answers.send(answer);
-                }
-                if !more {
-                    self.verbs.remove(&verb);
-                }
-            }
-            Effect::Print { rank, stream, bytes } => self.shell.output.write(rank, stream, &bytes).await,
-            Effect::OutputEnds { rank } => self.shell.output.ended(rank).await,
-            Effect::Note { number } => {
-                let now = (self.shell.output.printed(), self.shell.input.input.at_hold());
-                self.notes.insert(number, now);
-            }
-            Effect::Stdin(wanted) => return self.stdin(wanted).map(Event::Stdin),
-            Effect::Record(record) => {
-                if let Record::NodeLost { node, .. } = &*record {
-                    self.shell.record.lost.extend(self.shell.names.nodes.get(*node as usize).cloned());
-                }
-                journaling::record(&mut self.shell.journal, &self.shell.names, &self.job.alive(), *record);
-            }
-            Effect::MeasureFreeSpace => return Some(Event::FreeSpace(free_space(&self.shell.record.checkpoints))),
-            Effect::Tell(notice) => self.shell.names.tell(&notice, &self.job.alive()),
-            Effect::Prepare { number, base } => {
-                let result = match manifest::prepare(&self.shell.record.checkpoints, number) {
-                    Ok(_) => Ok(self.is_good(base)),
-                    Err(error) => Err(Trouble { error: with_causes(&error), hint: error.hint() }),
-                };
-                return Some(Event::Prepared { number, result });
-            }
-            Effect::Publish(publication) => {
-                let (number, manifest) = (publication.number, self.manifest(*publication));
-                let result = match manifest::publish(&self.part(number), &manifest, self.shell.key.as_ref()) {
-                    Ok(place) => Ok(place.to_string_lossy().into_owned()),
-                    Err(error) => Err(Trouble { error: with_causes(&error), hint: error.hint() }),
-                };
-                return Some(Event::Published { number, result });
-            }
-            Effect::Discard { number } => {
-                self.notes.remove(&number);
-                manifest::discard(&self.part(number));
-            }
-            Effect::Remove { asker, numbers } => {
-                let result = upkeep::remove_by_hand(&self.shell.record.checkpoints, &numbers);
-                let result = result.map_err(|error| Trouble { error: with_causes(&error), hint: error.hint() });
-                return Some(Event::Removed { asker, result });
-            }
-            Effect::ListDrained => {
-                // Where that cannot be looked up, no move is made on what is not known: it is tried again.
-                let names = drained::list().map(|names| names.into_iter().collect());
-                return Some(Event::Drained(names.unwrap_or_else(|error| {
-                    tracing::warn!(error = with_causes(&error), "drained nodes cannot be listed");
-                    self.shell.names.nodes.clone()
-                })));
-            }
-            Effect::List => return Some(Event::Listed(manifest::numbers(&self.shell.record.checkpoints))),
-            Effect::StartUpkeep { bounds, weighed } => {
-                let arrivals = self.shell.arrivals.clone();
-                let report = move |done| {
-                    // The loop may have ended.
-                    let _ = arrivals.blocking_send(Arrival::Upkeep(done));
-                };
-                let rules = upkeep::UpkeepRules { bounds, key: self.shell.key.clone(), weighed };
-                self.upkeep = Some(upkeep::start(self.shell.record.checkpoints.clone(), rules, report));
-            }
-            Effect::CancelUpkeep => self.cancel_upkeep(),
-            Effect::KeepRestarts(restarts) => {
-                self.shell.record.restarts = restarts;
-                self.put_on_record("what the restart took");
-            }
-            Effect::KeepRates { rank, rates } => {
-                self.shell.record.rates.insert(rank, rates);
-                self.put_on_record("what was measured of a rank that moved");
-                if let Some(program) = self.shell.program.argv.first() {
-                    programs::keep(program, rates);
-                }
-            }
-            Effect::KeepTiers { number, complete } => {
-                if let Err(error) = record_held(&self.place(number), complete) {
-                    tracing::warn!(%error, number, "which tiers hold the checkpoint is not on record");
-                }
-            }
-            Effect::StoreManifest { task, number, node, to } => match fs::read(self.place(number).join("manifest.json")) {
-                Ok(text) => {
-                    let order = TierOrder::Manifest { task, number, to, text };
-                    if let Some(node) = self.shell.nodes.get(node as usize) {
-                        node.send(ToDaemon::Tier(Box::new(order)));
-                    }
-                }
-                Err(error) => {
-                    return Some(Event::ManifestUnreadable { task, why: format!("its manifest cannot be read: {error}") });
-                }
-            },
-            Effect::RemoveImages { number, ranks } => {
-                for rank in ranks {
-                    // Another holder may have removed it.
-                    let _ = fs::remove_file(self.place(number).join(image_name(rank)));
-                }
-            }
-            Effect::RemoveIfEmpty { number } => {
-                let gone = !has_images(&self.place(number));
-                if gone {
-                    // What is left of it cannot be restarted and is removed with the job.
-                    let _ = fs::remove_dir_all(self.place(number));
-                }
-                return Some(Event::Emptied { number, gone });
-            }
-            Effect::Over => {}
-        }
-        None
-    }
-
-    fn put_on_record(&self, what: &str) {
-        if let Err(error) = self.shell.directory.write("job.json", &self.shell.record) {
-            tracing::warn!(%error, "{what} is not on record");
-        }
-    }
-
-    /// Whether a checkpoint can still be built on. Somebody may have damaged or removed it.
-    fn is_good(&self, base: Option<(u64, Vec<mend_messages::agent::ImageId>)>) -> bool {
-        let Some((number, ids)) = base else { return false };
-        let found = manifest::load(&self.place(number), self.shell.key.as_ref());
-        found.is_ok_and(|found| found.images.iter().map(|image| image.id).eq(ids))
-    }
-
-    /// What is to be given to rank 0.
-    fn stdin(&mut self, wanted: StdinEffect) -> Option<Vec<u8>> {
-        let reader = &mut self.shell.input;
-        match wanted {
-            StdinEffect::Read => reader.ask(),
-            StdinEffect::Taken => {
-                let end = reader.input.acknowledged();
-                reader.ask();
-                return end.and_then(|end| reader.input.pass(end));
-            }
-            StdinEffect::Freeze => reader.input.freeze(),
-            StdinEffect::Release => return reader.input.release().and_then(|bytes| reader.input.pass(bytes)),
-            StdinEffect::Held { again, begun } => reader.input.held(again, begun),
-            StdinEffect::Lost => return reader.input.lost(),
-            StdinEffect::Left(bytes) => return reader.input.left(bytes),
-        }
-        None
-    }
-
-    fn manifest(&mut self, publication: Publication) -> Manifest {
-        let (printed, input) = self.notes.remove(&publication.number).unwrap_or_default();
-        let shell = &self.shell;
-        let image = |image: PublishedImage| ImageEntry {
-            rank: image.rank,
-            host: shell.names.nodes.get(image.node as usize).cloned().unwrap_or_default(),
-            bytes: image.bytes,
-            checksum: image.checksum,
-            id: image.id,
-            base: image.base,
-            sequence: image.sequence,
-            merged: false,
-            needs: Some(image.needs).filter(|needs| *needs != CpuNeeds::default()),
-        };
-        Manifest {
-            format: FORMAT,
-            release: mend_messages::RELEASE.into(),
-            job: shell.record.id.clone(),
-            identity: shell.identity,
-            number: publication.number,
-            taken: now(),
-            program: shell.program.clone(),
-            hosts: shell.names.nodes.clone(),
-            local: shell.local,
-            images: publication.images.into_iter().map(image).collect(),
-            pmi: publication.pmi,
-            files: publication.files,
-            printed,
-            input: Some(input),
-            phases: publication.phases,
-            stopped_us: publication.stopped_us,
-            periodic: publication.periodic,
-            durable_us: publication.durable_us,
-            tiers: shell.tiers.clone(),
-            encrypted: shell.key.is_some(),
-        }
-    }
-
-    fn cancel_upkeep(&self) {
-        if let Some(cancel) = &self.upkeep {
-            cancel.store(true, Ordering::Relaxed);
         }
     }
 
@@ -525,23 +448,16 @@ impl Running {
             detached::accept(&self.shell.record.id);
         }
         self.shell.output.finish().await;
+        if goes_on.is_none()
+            && let Some(told) = self.shell.told.take()
+        {
+            told.remove();
+        }
         self.shell.nodes.clear();
         for node in std::mem::take(&mut self.unreaped) {
             tracing::info!(node, "the job's ranks there are not known to have ended");
             self.reaped = self.reaped.max(Some(Instant::now() + self.shell.lease + LEASE_END_TIME));
         }
         LifeEnd { result, goes_on, reaped: self.reaped, healing: self.shell.healing }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::free_space;
-
-    #[test]
-    fn a_directory_that_is_not_there_yet_is_on_the_file_system_of_the_one_above() {
-        let place = tempfile::tempdir().unwrap();
-        assert_eq!(free_space(&place.path().join("a/b")).map(|found| found.all), free_space(place.path()).map(|found| found.all));
-        assert!(free_space(place.path()).is_some());
     }
 }

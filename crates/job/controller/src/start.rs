@@ -5,9 +5,12 @@ use crate::batch_watch::watch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::RunError;
+use crate::failover;
+use crate::failover::log::LifeRecord;
+use crate::failover::watch::LockWatch;
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct, slots};
-use crate::input::{InputReader, Source};
+use crate::input::{InputFile, InputReader, Source};
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, HealingOptions, Life};
@@ -16,11 +19,10 @@ use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
 use crate::programs;
 use crate::record::{JobDirectory, JobLock, JobRecord, now, try_below};
-use crate::run::{Arrival, Shell, run as run_to_its_end};
+use crate::run::{Arrival, Parts, Shell, run as run_to_its_end, streams};
 use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
 use crate::stream_digest::Mark;
-use crate::texts::Names;
 use crate::tiers::is_plain;
 use crate::{client, removal, serve};
 use mend_coordination::placement::place;
@@ -46,7 +48,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
-const MAX_WAITING_EVENTS: usize = 256;
+pub(crate) const MAX_WAITING_EVENTS: usize = 256;
 
 /// Of the object store's client: ranks do not get them where object storage is a tier.
 const CREDENTIAL_VARIABLES: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
@@ -129,6 +131,10 @@ pub(crate) struct JobStart {
     pub(crate) batch: Option<InBatch>,
     /// For the journal, of the time before there was one.
     pub(crate) notes: Vec<Happened>,
+    /// What the user wrote about failures.
+    pub(crate) options: HealingOptions,
+    /// Take checkpoints that another user wrote.
+    pub(crate) any_owner: bool,
 }
 
 /// How images are taken, as the settings say.
@@ -228,32 +234,12 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         eprintln!("mend: job {id}: {} rank(s) on {}", places.len(), record.hosts.join(", "));
     }
     let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
-    let mut nodes: Vec<Node> = Vec::new();
-    for (index, node) in reached.into_iter().enumerate() {
-        let introduction = JobIntroduction {
-            id: id.clone(),
-            identity,
-            secret: secret.clone(),
-            size: places.len() as u32,
-            epoch: record.epoch,
-            ranks: ranks_on(&places, index as NodeIndex),
-            session: mend_wire::random_bytes(),
-            node: index as NodeIndex,
-            program: program.clone(),
-            encryption_key: beginning.encryption_key.clone(),
-            encrypt_data,
-            node_timeout_ms: node_timeout.as_millis() as u64,
-            lease_ms: lease.as_millis() as u64,
-            unused_features,
-        };
-        nodes.push(attach(node, index as NodeIndex, introduction, arrivals.clone(), Arrival::Node));
-    }
-    beginning.signals.tell(arrivals.clone());
+    let printed = streams(&beginning.output.printed());
     let setup = Setup {
         id: id.clone(),
         identity,
         token_key: mend_wire::random_bytes(),
-        nodes: nodes.iter().map(|node| NodeSetup { name: node.name.clone(), address: node.address }).collect(),
+        nodes: reached.iter().map(|node| NodeSetup { name: node.name.clone(), address: node.address }).collect(),
         places,
         checkpoints: checkpoints.clone(),
         listed: numbers(&checkpoints),
@@ -275,35 +261,77 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         restoring: beginning.restoring,
         healing: beginning.healing.is_wanted().then(|| beginning.healing.clone()),
     };
-    let names = Names {
-        job: id.clone(),
-        command: program.argv.clone(),
-        nodes: nodes.iter().map(|node| node.name.clone()).collect(),
-        checkpoints: checkpoints.clone(),
+    let life = LifeRecord {
+        setup,
+        program,
+        sessions: reached.iter().map(|_| mend_wire::random_bytes()).collect(),
+        epoch: record.epoch,
+        lease_ms: lease.as_millis() as u64,
+        node_timeout_ms: node_timeout.as_millis() as u64,
+        encryption_key: beginning.encryption_key.clone(),
+        any_owner: beginning.any_owner,
         quiet,
-        heals: beginning.healing.is_wanted(),
+        options: beginning.options,
+        healing: beginning.healing,
+        tiers: tiers.clone(),
+        printed,
+        input: taken,
+        input_file: InputFile::of_this_process(),
     };
-    // Manifests of the shared directory alone name no tiers.
-    let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
+    // Its own daemon ends with this process, and a batch job with its script.
+    let told = if embedded.is_none() && beginning.batch.is_none() { failover::begin_log(directory.path(), &life)? } else { None };
+    let lock_watch = told.is_some().then(|| LockWatch::begin(directory.path().to_owned(), id.clone(), lease));
+    let successor = told.is_some().then(|| failover::command(directory.path())).flatten();
+    let mut nodes: Vec<Node> = Vec::new();
+    for (index, node) in reached.into_iter().enumerate() {
+        let introduction = JobIntroduction {
+            id: id.clone(),
+            identity,
+            secret: secret.clone(),
+            size: record.size,
+            epoch: record.epoch,
+            ranks: ranks_on(&life.setup.places, index as NodeIndex),
+            session: life.sessions[index],
+            node: index as NodeIndex,
+            program: life.program.clone(),
+            encryption_key: beginning.encryption_key.clone(),
+            encrypt_data,
+            node_timeout_ms: life.node_timeout_ms,
+            lease_ms: life.lease_ms,
+            unused_features,
+            successor: successor.clone(),
+        };
+        nodes.push(attach(
+            node,
+            index as NodeIndex,
+            introduction,
+            lock_watch.as_ref().map(|watch| watch.pulse.clone()),
+            arrivals.clone(),
+            Arrival::Node,
+        ));
+    }
+    beginning.signals.tell(arrivals.clone());
     let input = InputReader::new(taken, source.is_some().then_some(more));
     let reading = source.map(|source| tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked)));
-    let shell = Shell {
-        directory,
-        record,
-        journal,
-        identity,
-        program,
-        local: embedded.is_some(),
-        key,
-        tiers: tiers.clone(),
-        nodes,
-        names,
-        input,
-        output: beginning.output,
-        arrivals,
-        healing: beginning.healing,
-        lease,
-    };
+    let setup = life.setup.clone();
+    let local = embedded.is_some();
+    let shell = Shell::of(
+        life,
+        Parts {
+            directory,
+            record,
+            journal,
+            local,
+            key,
+            nodes,
+            input,
+            output: beginning.output,
+            arrivals,
+            told,
+            heard: None,
+            watch: lock_watch,
+        },
+    );
     if let Some((session, _)) = beginning.batch {
         let (names, interval) = (shell.names.nodes.clone(), Duration::from_secs(mend_settings::BATCH_POLL.number()?));
         tokio::spawn(watch(session, names, interval, shell.arrivals.clone()));
@@ -411,6 +439,8 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         from: None,
         batch: in_batch.clone(),
         notes,
+        options: spec.healing,
+        any_owner: false,
     };
     let life = begin(beginning, reached, embedded).await?;
     let (options, encryption_key, quiet) = (spec.healing, spec.encryption_key, spec.quiet);

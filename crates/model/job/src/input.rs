@@ -160,6 +160,12 @@ impl Input {
         None
     }
 
+    /// The place behind all that was read.
+    #[must_use]
+    pub fn read_through(&self) -> Mark {
+        self.taken.after(&self.under_way).after(self.kept_back.as_deref().unwrap_or_default())
+    }
+
     /// What the image that was last taken has.
     #[must_use]
     pub fn at_hold(&self) -> InputAt {

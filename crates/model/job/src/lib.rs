@@ -13,7 +13,8 @@
 //! done about checkpoints, migrations, tiers, restarts, losses). The state's parts are plain structs that know nothing of the job:
 //! [`roster`] (nodes and ranks), [`operation`] (what is under way), `questions` (what agents were asked), [`periodic`] (checkpoints
 //! nobody asks for), `tiering` and `search` (copies), `losses` (connections that break). Before there is a job: [`choice`] (which checkpoint a
-//! restart begins from) and [`gathering`] (which hosts). After it: [`healing`] (whether it goes on by itself).
+//! restart begins from) and [`gathering`] (which hosts). After it: [`healing`] (whether it goes on by itself). Beside it:
+//! [`replay`] (how a controller comes to stand where a lost one stood).
 
 pub mod choice;
 mod course;
@@ -31,6 +32,7 @@ pub mod operation;
 pub mod periodic;
 pub mod phase;
 mod questions;
+pub mod replay;
 pub mod roster;
 pub mod safeguard;
 mod search;

@@ -23,6 +23,7 @@ fn is_milestone(event: &Event) -> bool {
             | Event::PassedOver { .. }
             | Event::RestartFailed { .. }
             | Event::ControllerDied
+            | Event::TookOver { .. }
             | Event::NodeLost { .. }
             | Event::MessagesLost { .. }
             | Event::RankSignal { .. }

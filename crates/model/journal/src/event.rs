@@ -82,6 +82,8 @@ pub enum Event {
     RestartFailed { cause: Cause },
     /// The controller before this one died without a word.
     ControllerDied,
+    /// The controller before this one was lost; this one, on `host`, has taken its place, and the ranks run on.
+    TookOver { host: String },
     /// A node takes part.
     NodeReached { address: String },
     /// The connection to a node's daemon broke and was opened again within the job's lease.

@@ -177,6 +177,9 @@ pub fn sentence(entry: &Entry) -> String {
         Event::PassedOver { checkpoint, error } => format!("checkpoint {checkpoint} is passed over: {error}"),
         Event::RestartFailed { cause: why } => format!("the restart failed: {}", cause(why)),
         Event::ControllerDied => "the controller before this one died without a word".into(),
+        Event::TookOver { host } => {
+            format!("the job's controller was lost; another one on {host} goes on in its place, and the ranks ran on")
+        }
         Event::NodeReconnected { why } => format!("the connection to node {node} broke ({why}) and was opened again; nothing was lost"),
         Event::NodeReached { address } => format!("node {node} ({address}) takes part"),
         Event::NodeLeftOut { error } => format!("left out: {error}"),

@@ -5,7 +5,7 @@
 //! means that it is dead.
 //!
 //! The first message of each side is sent as it is: `Introduce` and `Ready` for a job that begins, `Resume` and `Resumed` for one whose
-//! connection broke, `Refused` for either. All that follows is numbered ([`crate::delivery`]), so that it is delivered once and in order,
+//! connection broke, `Succeed` and `Succeeded` for one whose controller is lost, `Refused` for any. All that follows is numbered ([`crate::delivery`]), so that it is delivered once and in order,
 //! however often the connection breaks.
 //!
 //! A restore (restart or migration target) is two steps, so that a failed one hurts nobody: `Restore` builds the
@@ -56,6 +56,19 @@ pub struct JobIntroduction {
     pub lease_ms: u64,
     /// Features of processors that the job's program does not use, as its user says.
     pub unused_features: Features,
+    /// How the daemon starts a successor of the controller if that is lost; `None`: it starts none.
+    pub successor: Option<SuccessorCommand>,
+}
+
+/// What a daemon runs when the controller of a job is lost. Several daemons may: the job's lock decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuccessorCommand {
+    /// The `mend` that runs the job; on a node that does not have it, the one beside `mendd`.
+    pub executable: PathBuf,
+    /// The job's directory, which the node has to share.
+    pub directory: PathBuf,
+    /// The controller's environment, as far as it is Mend's.
+    pub environment: Vec<(String, String)>,
 }
 
 /// Goes on with a job after its connection broke; first message on the new connection.
@@ -69,6 +82,16 @@ pub struct Resumption {
     pub session: [u8; 16],
     /// The last message that came from the daemon.
     pub delivered: u64,
+}
+
+/// Goes on with a job whose controller is lost, in its place; first message on a new connection. Who held the job before cannot resume it
+/// any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Succession {
+    /// As the lost controller would have said it. `delivered`: the last message of the daemon's that is not needed any more.
+    pub of: Resumption,
+    /// Takes the place of the session.
+    pub session: [u8; 16],
 }
 
 /// Where an image comes from.
@@ -210,6 +233,11 @@ pub enum ToDaemon {
     },
     /// First message on a connection that goes on with a job. → `Resumed` or `Refused`
     Resume(Resumption),
+    /// First message of a controller that takes the place of one that is lost. → `Succeeded` or `Refused`
+    Succeed(Box<Succession>),
+    /// Tell how long ago the job's controller was heard, to who may have to succeed it; only before `Introduce`, or without it. → `HeardAgo` or
+    /// `Refused`
+    AskHeard(Resumption),
     /// Tell of the node; only before `Introduce`, or without it. → `Seen`
     Look,
 }
@@ -232,6 +260,8 @@ pub enum FromDaemon {
         name: String,
         /// What its processor offers to the job: without what is hidden there, with what the job does not use.
         processor: Box<Cpu>,
+        /// The node has what it takes to start a successor of the controller.
+        succeeds: bool,
     },
     /// The rank's process runs the program.
     Started {
@@ -423,6 +453,16 @@ pub enum FromDaemon {
     Resumed {
         /// The last message that came from the controller.
         delivered: u64,
+    },
+    /// Answer to `Succeed`.
+    Succeeded {
+        /// Orders that came from the lost controller and those before it: numbered messages other than `Ping`.
+        orders: u64,
+    },
+    /// Answer to `AskHeard`.
+    HeardAgo {
+        /// Milliseconds.
+        ms: u64,
     },
     /// These ranks stand still; what they wrote has been sent.
     Paused {

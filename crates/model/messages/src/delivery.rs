@@ -78,6 +78,12 @@ impl<M: Clone> SendWindow<M> {
         self.kept.len()
     }
 
+    /// Number of the last message that was acknowledged.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
     /// True if everything has been acknowledged.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -127,6 +133,12 @@ impl<M: Clone> SendWindow<M> {
 pub struct Delivered(u64);
 
 impl Delivered {
+    /// All messages up to this number have been delivered.
+    #[must_use]
+    pub fn through(last: u64) -> Self {
+        Self(last)
+    }
+
     /// The number of the last message that was delivered; 0 before the first.
     #[must_use]
     pub fn last(self) -> u64 {

@@ -33,6 +33,7 @@ use crate::room::RecentRoom;
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
 use crate::start::ProgramStart;
+use crate::successor;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
 use mend_coordination::lease::SenderClock;
@@ -49,7 +50,7 @@ use mend_transfer::progress::Progress;
 use mend_wire::Connection;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -65,11 +66,17 @@ const TIMEOUT_BOUNDS_MS: (u64, u64) = (500, 600_000);
 /// Tenths of the lease after which the daemon ends the ranks itself, which is kinder than the kernel at the lease's end: output is sent.
 const KIND_END: u32 = 9;
 
+/// Which part of the lease a controller may be silent before nodes look for a successor.
+const SUSPICION: u32 = 2;
+
 /// How long ranks may take to stand still.
 const PAUSE_TIME: Duration = Duration::from_secs(3);
 
 /// How long the lease goes on after the controller's process closed the connection, at most: it has ended, or is back at once.
 const CLOSED_LEASE: Duration = Duration::from_secs(2);
+
+/// What a controller is told that wants to go on with a job which is gone.
+const NOT_HERE: &str = "the job's ranks on this node have ended";
 
 /// Serves one authenticated job connection: to the job's end, or by handing it to the job that it goes on with.
 pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
@@ -81,16 +88,31 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
                     return;
                 }
             }
+            Ok(Ok(ToDaemon::AskHeard(of))) => {
+                let answer = match node.heard_ago(&of) {
+                    Some(age) => FromDaemon::HeardAgo { ms: age.as_millis() as u64 },
+                    None => FromDaemon::Refused { error: NOT_HERE.to_owned() },
+                };
+                if sender.send(&answer).await.is_err() {
+                    return;
+                }
+            }
             first => break first,
         }
     };
     let introduction = match first {
         Ok(Ok(ToDaemon::Introduce(introduction))) => *introduction,
         Ok(Ok(ToDaemon::Resume(resumption))) => {
-            if let Err(mut refused) = node.resume(&resumption, Connection { sender, receiver }).await {
+            if let Err(refused) = node.resume(&resumption, Connection { sender, receiver }).await {
                 tracing::info!("a controller wants to go on with a job that is not here");
-                let error = "the job's ranks on this node have ended".to_owned();
-                let _ = refused.sender.send(&FromDaemon::Refused { error }).await;
+                refuse(refused).await;
+            }
+            return;
+        }
+        Ok(Ok(ToDaemon::Succeed(succession))) => {
+            if let Err(refused) = node.succeed(&succession, Connection { sender, receiver }).await {
+                tracing::info!("a controller wants to succeed that of a job that is not here");
+                refuse(refused).await;
             }
             return;
         }
@@ -104,12 +126,18 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     serve_introduced(node, introduction, Connection { sender, receiver }, ip).instrument(span).await;
 }
 
+/// Says to a controller that its job is not here.
+async fn refuse(mut connection: Connection) {
+    let _ = connection.sender.send(&FromDaemon::Refused { error: NOT_HERE.to_owned() }).await;
+}
+
 async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connection: Connection, ip: IpAddr) {
     let mut connection = connection;
     let (transfers, arrivals) = mpsc::channel(16);
     let (resumptions, resumed) = mpsc::channel(1);
     let superseded = Arc::new(Notify::new());
-    let waiting = JobQueues { transfers, resumptions, superseded: superseded.clone() };
+    let heard_at = Arc::new(Mutex::new(Instant::now()));
+    let waiting = JobQueues { transfers, resumptions, superseded: superseded.clone(), heard: heard_at.clone() };
     // A controller that was killed may have left ranks here; its successor waits until they have ended.
     let refusal = Instant::now() + LEAVING_TIME;
     let mut registered = node.register(&introduction, waiting.clone());
@@ -160,7 +188,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (agent_socket, agents) = before.agents;
     let processor = Box::new(node.processor_for(&introduction));
     // If this does not arrive, the controller gives this node up.
-    let _ = connection.sender.send(&FromDaemon::Ready { name: node.name.clone(), processor }).await;
+    let succeeds = introduction.successor.as_ref().is_some_and(successor::can_start);
+    let _ = connection.sender.send(&FromDaemon::Ready { name: node.name.clone(), processor, succeeds }).await;
     let (heard, commands) = mpsc::channel(16);
     let (connected, states) = mpsc::unbounded_channel();
     let carrying = tokio::spawn(carry(connection, outbox, heard, resumed, connected).in_current_span());
@@ -199,6 +228,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         rank_event_sender,
         patience,
         room: RecentRoom::default(),
+        heard: heard_at,
     };
     let health = job.node.health.verdicts();
     let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded, health };
@@ -291,12 +321,17 @@ struct Job {
     /// How long the ranks live on without a word from the controller.
     lease: Duration,
     room: RecentRoom,
+    /// When the controller was heard last.
+    heard: Arc<Mutex<Instant>>,
 }
 
 impl Job {
     async fn run(&mut self, incoming: &mut Incoming) -> End {
         let mut silence = Patience::new(self.lease * KIND_END / 10);
         let pause = silence.pause();
+        // Of so much silence half is enough to look for a successor.
+        let mut suspicion = Patience::with_pause(self.lease / SUSPICION, pause);
+        let mut suspected = false;
         let (begun, mut clock) = (Instant::now(), SenderClock::default());
         let mut tick = interval(pause);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -317,6 +352,9 @@ impl Job {
                 Some(ended) = self.rank_tasks.join_next(), if !self.rank_tasks.is_empty() => self.rank_task_ended(ended.ok()),
                 message = incoming.commands.recv() => {
                     silence.renew();
+                    suspicion.renew();
+                    suspected = false;
+                    *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                     if let Some(ToDaemon::Ping { at_us }) = message {
                         let age = clock.age_us(at_us, begun.elapsed().as_micros() as u64);
                         self.namespace.renew(Duration::from_micros(age));
@@ -343,14 +381,23 @@ impl Job {
                     return End::Lost;
                 }
                 Some(state) = incoming.states.recv() => {
+                    let kind = self.lease * KIND_END / 10;
                     let lease = match state {
-                        LinkState::Closed => self.lease.min(CLOSED_LEASE),
-                        LinkState::Connected => self.lease * KIND_END / 10,
+                        LinkState::Closed => if self.start_successor(false) { kind } else { self.lease.min(CLOSED_LEASE) },
+                        LinkState::Connected => kind,
+                        LinkState::Succeeded => {
+                            clock = SenderClock::default();
+                            kind
+                        }
                     };
                     silence = Patience::with_pause(lease, pause);
                 }
                 _ = tick.tick() => {
                     self.rendezvous.tidy(Instant::now());
+                    if suspicion.is_over() && !suspected {
+                        suspected = true;
+                        self.start_successor(true);
+                    }
                     if silence.is_over() {
                         tracing::warn!(job = self.introduction.id, ms = self.lease.as_millis(), "not a word from the controller");
                         return End::Lost;
@@ -358,6 +405,14 @@ impl Job {
                 }
             }
         }
+    }
+
+    /// Starts a successor of the controller, in the order of the nodes' numbers: the first one that has the job's lock is it. Whether it was started.
+    fn start_successor(&self, silent: bool) -> bool {
+        let Some(command) = self.introduction.successor.clone().filter(successor::can_start) else { return false };
+        tracing::info!("a successor of the controller is started");
+        tokio::spawn(successor::start(command, self.introduction.node, silent).in_current_span());
+        true
     }
 
     fn obey(&mut self, message: ToDaemon) {
@@ -428,7 +483,7 @@ impl Job {
             ToDaemon::SaveTo { seq, rank, address, token } => self.agent_router.save_to(seq, rank, address, token, &self.ranks),
             ToDaemon::PrecopyTo { seq, rank, address, token } => self.agent_router.precopy_to(seq, rank, address, token, &self.ranks),
             ToDaemon::Tier(order) => self.tier(*order),
-            ToDaemon::Introduce(_) | ToDaemon::Resume(_) | ToDaemon::Look => {
+            ToDaemon::Introduce(_) | ToDaemon::Resume(_) | ToDaemon::Succeed(_) | ToDaemon::AskHeard(_) | ToDaemon::Look => {
                 tracing::warn!(job = self.introduction.id, "a controller introduced its job twice")
             }
             // Handled by the loop.

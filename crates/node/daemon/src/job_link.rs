@@ -6,6 +6,7 @@
 //!     ├─ the job has left, the controller has its last message ──► ended
 //!     └─ nonsense ──► ended
 //! ```
+//! A controller's successor comes as the controller itself would, and says so: from then on its messages are numbered anew.
 //! How long it may wait is the job's lease, which `job.rs` judges. A connection that the controller's process closed, as it does when it
 //! ends, is told, so that the lease can be shortened; so is one that was reset, since a process that ends with something unread resets it.
 //! Invariants: messages are delivered once and in order ([`Link`]). Faults assumed: the connection breaks; the controller comes back on a new one
@@ -14,6 +15,7 @@
 use crate::outbox::Outbox;
 use mend_messages::daemon::{FromDaemon, ToDaemon};
 use mend_wire::{Connection, Link, LinkEnd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -26,8 +28,10 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 pub struct Resumed {
     /// Its new connection.
     pub connection: Connection,
-    /// The last message that it has of ours.
+    /// The last message of ours that it has, or does not need.
     pub delivered: u64,
+    /// It is another one, in the place of one that is lost.
+    pub successor: bool,
 }
 
 /// What the job is told of its connection.
@@ -37,6 +41,8 @@ pub enum LinkState {
     Closed,
     /// It is there again.
     Connected,
+    /// Another one is there in its place.
+    Succeeded,
 }
 
 /// Carries messages until the job leaves, or its controller says what cannot be.
@@ -47,25 +53,28 @@ pub async fn carry(
     mut resumptions: mpsc::Receiver<Resumed>,
     states: mpsc::UnboundedSender<LinkState>,
 ) {
-    let link = Link::default();
+    let (link, orders) = (Link::default(), AtomicU64::new(0));
     let mut connection = first;
     loop {
-        let commands_here = commands.clone();
-        let deliver = move |message| {
-            let commands = commands_here.clone();
-            async move {
-                // A job that is leaving takes no commands, but still has things to say.
-                let _ = commands.send(message).await;
-                true
-            }
+        let (commands, orders) = (&commands, &orders);
+        let deliver = move |message| async move {
+            let order = !matches!(message, ToDaemon::Ping { .. });
+            // A job that is leaving takes no commands, but still has things to say.
+            let _ = commands.send(message).await;
+            orders.fetch_add(u64::from(order), Ordering::Relaxed);
+            true
         };
         let end = tokio::select! {
             end = link.run(connection, None, &mut outbox, deliver) => end,
             Some(resumed) = resumptions.recv() => {
                 tracing::info!("the controller comes by another connection");
-                match answered(&link, resumed).await {
+                let successor = resumed.successor;
+                match answered(&link, orders, resumed).await {
                     Some(next) => connection = next,
                     None => return,
+                }
+                if successor {
+                    let _ = states.send(LinkState::Succeeded);
                 }
                 continue;
             }
@@ -85,22 +94,30 @@ pub async fn carry(
             LinkEnd::Nonsense(why) => return tracing::warn!(why, "a controller's connection is closed"),
         }
         let Some(resumed) = resumptions.recv().await else { return };
-        match answered(&link, resumed).await {
+        let state = if resumed.successor { LinkState::Succeeded } else { LinkState::Connected };
+        match answered(&link, orders, resumed).await {
             Some(next) => connection = next,
             None => return,
         }
-        let _ = states.send(LinkState::Connected);
+        let _ = states.send(state);
     }
 }
 
 /// Tells a controller that came back what this side has. `None` if it cannot be the same one.
-async fn answered(link: &Link<FromDaemon>, resumed: Resumed) -> Option<Connection> {
-    let Resumed { mut connection, delivered } = resumed;
+async fn answered(link: &Link<FromDaemon>, orders: &AtomicU64, resumed: Resumed) -> Option<Connection> {
+    let Resumed { mut connection, delivered, successor } = resumed;
     if let Err(error) = link.resume(delivered) {
         tracing::warn!(%error, "a controller that came back is not the one that left");
         return None;
     }
+    let answer = match successor {
+        false => FromDaemon::Resumed { delivered: link.delivered() },
+        true => {
+            link.begin_anew();
+            FromDaemon::Succeeded { orders: orders.load(Ordering::Relaxed) }
+        }
+    };
     // If this does not arrive, neither does what follows, and the controller comes again.
-    let _ = timeout(ANSWER_TIME, connection.sender.send(&FromDaemon::Resumed { delivered: link.delivered() })).await;
+    let _ = timeout(ANSWER_TIME, connection.sender.send(&answer)).await;
     Some(connection)
 }

@@ -32,6 +32,7 @@ mod room;
 mod shared_memory;
 mod sink;
 mod start;
+mod successor;
 mod supervisor;
 mod tiers;
 

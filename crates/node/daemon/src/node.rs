@@ -6,7 +6,7 @@ use crate::privileges::Isolation;
 use crate::room;
 use mend_health::monitor::Monitor;
 use mend_image::cpu::{Cpu, Features};
-use mend_messages::daemon::{JobIntroduction, Resumption};
+use mend_messages::daemon::{JobIntroduction, Resumption, Succession};
 use mend_messages::health::NodeReport;
 use mend_messages::job::Secret;
 use mend_transfer::peer::Admitted;
@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
 /// This node.
@@ -57,6 +58,8 @@ pub struct RegisteredJob {
     secret: Secret,
     epoch: u64,
     session: [u8; 16],
+    /// The session before: a successor that was lost before it could write down the new one knows that.
+    before: [u8; 16],
     queues: JobQueues,
 }
 
@@ -69,6 +72,8 @@ pub struct JobQueues {
     pub resumptions: mpsc::Sender<Resumed>,
     /// A later start of the job has come: this one has to leave.
     pub superseded: Arc<Notify>,
+    /// When its controller was heard last.
+    pub heard: Arc<Mutex<Instant>>,
 }
 
 /// Why a job cannot be put on the list.
@@ -141,7 +146,8 @@ impl Node {
             present.queues.superseded.notify_one();
             return Err(Present::Leaving);
         }
-        jobs.insert(job.identity, RegisteredJob { secret: job.secret.clone(), epoch: job.epoch, session: job.session, queues });
+        let (secret, epoch, session) = (job.secret.clone(), job.epoch, job.session);
+        jobs.insert(job.identity, RegisteredJob { secret, epoch, session, before: session, queues });
         Ok(JobRegistration { node: self.clone(), identity: job.identity })
     }
 
@@ -153,7 +159,32 @@ impl Node {
             job.map(|job| job.queues.resumptions.clone())
         };
         let Some(queue) = queue else { return Err(connection) };
-        queue.send(Resumed { connection, delivered: resumption.delivered }).await.map_err(|refused| refused.0.connection)
+        let resumed = Resumed { connection, delivered: resumption.delivered, successor: false };
+        queue.send(resumed).await.map_err(|refused| refused.0.connection)
+    }
+
+    /// Hands a job to its controller's successor. Who had it before cannot resume it any more. The connection is returned as [`Node::resume`] does.
+    pub async fn succeed(&self, succession: &Succession, connection: Connection) -> Result<(), Connection> {
+        let Succession { of, session } = succession;
+        let queue = {
+            let mut jobs = self.jobs();
+            let known = |job: &&mut RegisteredJob| job.epoch == of.epoch && [job.session, job.before].contains(&of.session);
+            jobs.get_mut(&of.identity).filter(known).map(|job| {
+                (job.before, job.session) = (of.session, *session);
+                job.queues.resumptions.clone()
+            })
+        };
+        let Some(queue) = queue else { return Err(connection) };
+        let resumed = Resumed { connection, delivered: of.delivered, successor: true };
+        queue.send(resumed).await.map_err(|refused| refused.0.connection)
+    }
+
+    /// How long ago the controller of this start of a job was heard; `None` if that is not here.
+    pub fn heard_ago(&self, of: &Resumption) -> Option<Duration> {
+        let jobs = self.jobs();
+        let known = |job: &&RegisteredJob| job.epoch == of.epoch && [job.session, job.before].contains(&of.session);
+        let heard = jobs.get(&of.identity).filter(known).map(|job| job.queues.heard.clone())?;
+        Some(heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
     }
 
     /// The secret of a job that is here.

@@ -7,12 +7,14 @@ mod back;
 mod batch;
 mod data;
 mod error;
+mod failover;
 mod health;
 
 pub use back::{BACK_MIGRATION, TIME_LIMIT};
 pub use batch::{BATCH, BATCH_POLL, REQUEUE};
 pub use data::{DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT};
 pub use error::SettingError;
+pub use failover::SUCCESSOR;
 pub use health::{
     BMC, BMC_CIPHER, BMC_INTERVAL, BMC_PASSWORD_FILE, BMC_USER, HEALTH, HEALTH_CALM, HEALTH_DISKS, HEALTH_HORIZON, HEALTH_INTERVAL,
     HEALTH_MARKS, HEALTH_PLUGIN_INTERVAL, HEALTH_PLUGIN_TIMEOUT, HEALTH_PLUGINS, HEALTH_PREDICTOR, HEALTH_ROOT, HEALTH_SMARTCTL,
@@ -364,6 +366,7 @@ pub const ALL: &[Setting] = &[
     PORT,
     NODE_TIMEOUT,
     LEASE,
+    SUCCESSOR,
     BATCH,
     REQUEUE,
     BATCH_POLL,

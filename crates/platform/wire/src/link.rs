@@ -3,6 +3,9 @@
 //! A [`Link`] is one end. It outlives its connections: [`Link::run`] serves one until it ends, and the next call goes on where that was.
 //! Invariants: a message counts as delivered when `deliver` has taken it; none is delivered twice or out of order. Faults assumed: the
 //! connection breaks at any byte; the peer is silent, or says what cannot be.
+//!
+//! A message is acknowledged when it has been delivered, or, by a link that was made with [`Link::confirming`], when its user has said that he
+//! needs it no more ([`Link::confirm`]). The peer keeps it until then, for whoever succeeds him.
 
 use crate::connection::{Connection, ReceiveError, Receiver, SendError, Sender};
 use mend_messages::delivery::{Delivered, Segment, SendWindow, SequenceError};
@@ -74,23 +77,65 @@ pub struct Link<Out> {
 struct State<Out> {
     window: SendWindow<Arc<Out>>,
     delivered: Delivered,
+    /// The last message that was confirmed; `None`: what is delivered is confirmed.
+    confirmed: Option<u64>,
     /// The last message that the peer was told of.
     acknowledged: u64,
 }
 
-impl<Out> Default for Link<Out> {
-    fn default() -> Self {
-        let state = State { window: SendWindow::default(), delivered: Delivered::default(), acknowledged: 0 };
-        Self { state: Mutex::new(state), progress: Notify::new(), owed: Notify::new() }
+impl<Out> State<Out> {
+    /// What the peer may forget.
+    fn confirmed(&self) -> u64 {
+        self.confirmed.unwrap_or(self.delivered.last())
     }
 }
 
-impl<Out: Serialize + Send + Sync> Link<Out> {
+impl<Out> Default for Link<Out> {
+    fn default() -> Self {
+        Self::with(State { window: SendWindow::default(), delivered: Delivered::default(), confirmed: None, acknowledged: 0 })
+    }
+}
+
+impl<Out> Link<Out> {
+    fn with(state: State<Out>) -> Self {
+        Self { state: Mutex::new(state), progress: Notify::new(), owed: Notify::new() }
+    }
+
+    /// A link on which nothing is acknowledged before it is confirmed. The peer's messages up to `delivered` came to somebody before, and are
+    /// confirmed.
+    #[must_use]
+    pub fn confirming(delivered: u64) -> Self {
+        let (last, confirmed) = (Delivered::through(delivered), Some(delivered));
+        Self::with(State { window: SendWindow::default(), delivered: last, confirmed, acknowledged: delivered })
+    }
+
     fn state(&self) -> MutexGuard<'_, State<Out>> {
         // Every change is whole before anything can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The peer may forget its messages up to this number.
+    pub fn confirm(&self, through: u64) {
+        let mut state = self.state();
+        state.confirmed = state.confirmed.map(|before| before.max(through));
+        if state.confirmed() - state.acknowledged >= MESSAGES_PER_ACKNOWLEDGEMENT {
+            self.owed.notify_one();
+        }
+    }
+
+    /// Number of the last message that the peer has acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.state().window.acknowledged()
+    }
+
+    /// Somebody else speaks to this side from now on: his messages are numbered from 1.
+    pub fn begin_anew(&self) {
+        let mut state = self.state();
+        (state.delivered, state.acknowledged) = (Delivered::default(), 0);
+    }
+}
+
+impl<Out: Serialize + Send + Sync> Link<Out> {
     /// Number of the last message that was delivered on this side: the peer sends what follows it.
     pub fn delivered(&self) -> u64 {
         self.state().delivered.last()
@@ -162,7 +207,7 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
             let owed = {
                 let mut state = self.state();
                 state.delivered.advance();
-                state.delivered.last() - state.acknowledged
+                state.confirmed() - state.acknowledged
             };
             if owed >= MESSAGES_PER_ACKNOWLEDGEMENT {
                 self.owed.notify_one();
@@ -211,7 +256,7 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
     /// A segment that acknowledges what has been delivered.
     fn segment<'a>(&self, message: Option<(u64, &'a Out)>) -> Segment<&'a Out> {
         let mut state = self.state();
-        state.acknowledged = state.delivered.last();
+        state.acknowledged = state.confirmed();
         Segment { acknowledged: state.acknowledged, message }
     }
 }

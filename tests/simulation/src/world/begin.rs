@@ -6,6 +6,7 @@
 //! and a good one is not given up.
 
 use super::World;
+use super::retold::Retold;
 use crate::agent::RANK_BYTES;
 use crate::coming::{Coming, SECOND_US};
 use crate::node::Node;
@@ -95,6 +96,7 @@ impl World {
         let check = matches!(self.choice, Some((.., Step::Begin(_, Checks::Before))));
         let stdin = self.begin_input(from);
         let setup = self.setup(from, places, (check, stdin));
+        self.retold = self.options.safeguard.is_none().then(|| Retold::begin(setup.clone(), self.now));
         let (mut job, effects) = Job::begin(setup, self.now);
         if let Some(safeguard) = self.options.safeguard {
             job.sabotage(safeguard);

@@ -9,6 +9,7 @@ mod input;
 mod leaving;
 mod paces;
 mod precopy;
+mod retold;
 mod scenario;
 mod tiers;
 
@@ -88,6 +89,8 @@ pub struct World {
     queue: BTreeMap<(u64, u64), Coming>,
     next: u64,
     pub job: Option<Job>,
+    /// All that it was told in this life.
+    retold: Option<retold::Retold>,
     pub life: u64,
     pub size: u32,
     /// Node of each of the job's node indices.
@@ -177,6 +180,7 @@ impl World {
             queue: BTreeMap::new(),
             next: 0,
             job: None,
+            retold: None,
             life: 0,
             size,
             hosts: Vec::new(),
@@ -318,26 +322,6 @@ impl World {
         idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(fate)
     }
 
-    /// Gives the machine an event and has its effects carried out.
-    pub fn feed(&mut self, event: Event) -> Result<(), String> {
-        let written_down = self.chance(24);
-        let Some(job) = &mut self.job else { return Ok(()) };
-        if written_down {
-            let bytes = postcard::to_allocvec(job).map_err(|error| error.to_string())?;
-            let read: Job = postcard::from_bytes(&bytes).map_err(|error| error.to_string())?;
-            if read != *job {
-                return Err("the machine is another after it was written down and read back".into());
-            }
-            *job = read;
-        }
-        self.summary.events += 1;
-        if self.options.trace {
-            eprintln!("{:>12} {event:?}", self.now);
-        }
-        let effects = job.handle(self.now, event);
-        self.carry_out(effects)
-    }
-
     fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
         let mut at_once = Vec::new();
         for effect in effects {
@@ -346,6 +330,9 @@ impl World {
             }
             match effect {
                 Effect::Send { node, message } => {
+                    if let Some(retold) = &mut self.retold {
+                        retold.order(node, &message);
+                    }
                     let at = self.hosts[node as usize];
                     self.send(at, false, Coming::ToNode { life: self.life, at, message });
                 }

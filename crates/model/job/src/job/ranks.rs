@@ -102,6 +102,8 @@ impl Job {
                 self.place_when_known();
             }
             FromDaemon::Resumed { .. }
+            | FromDaemon::Succeeded { .. }
+            | FromDaemon::HeardAgo { .. }
             | FromDaemon::Seen(_)
             | FromDaemon::Left
             | FromDaemon::Paused { .. }

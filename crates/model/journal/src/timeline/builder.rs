@@ -75,9 +75,11 @@ impl Builder {
                 self.mark_of(MarkKind::NodeLost, entry, ranks.clone());
             }
             Event::Abort { .. } | Event::MessagesLost { .. } | Event::ObstacleFound { .. } => self.mark(MarkKind::Trouble, entry),
-            Event::PassedOver { .. } | Event::NodeReconnected { .. } | Event::TierFailed { .. } | Event::NowhereToGo { .. } => {
-                self.mark(MarkKind::Trouble, entry)
-            }
+            Event::PassedOver { .. }
+            | Event::TookOver { .. }
+            | Event::NodeReconnected { .. }
+            | Event::TierFailed { .. }
+            | Event::NowhereToGo { .. } => self.mark(MarkKind::Trouble, entry),
             Event::Interrupted { .. } | Event::KillAsked => self.mark(MarkKind::EndAsked, entry),
             Event::Ended { .. } | Event::RestartFailed { .. } | Event::GoesOn { .. } => self.end(entry, now),
             // The next controller writes this, whenever that begins.

@@ -1,0 +1,67 @@
+//! How a job outlives its controller: another process takes its place, on one of the job's nodes.
+//!
+//! ```text
+//! controller ── killed, or its node lost        mendd (of each node)      JOB/lock       JOB/told
+//!     │ connections close                           │
+//!     └────────────────────────────────────────────►│ starts `mend take-over`
+//!                                                   └─► successor ── takes ─►│
+//!                                    mendd ◄─ Succeed ──┤◄──── reads ───────────────────────│ all that the machine was told
+//!                                          ── orders ──►│ tells its own machine the same,
+//!                                                       └ gives the orders that are missing, and goes on
+//! ```
+//! The ranks never notice. Invariants: the holder of the job's lock controls it; a daemon obeys the last one that has shown it the session of the one
+//! before; a successor comes before the job's lease on the nodes is over, or its ranks are gone. Faults assumed: the controller is killed at any
+//! moment; several nodes start a successor; a successor is lost, too.
+
+pub mod confirmations;
+pub mod log;
+mod take_over;
+pub mod watch;
+
+pub use take_over::take_over;
+
+use self::log::{LifeRecord, ToldLog};
+use crate::error::RunError;
+use crate::record::JobDirectory;
+use mend_messages::daemon::SuccessorCommand;
+use std::path::Path;
+use std::time::Duration;
+
+/// For how long after the last sign of life of a controller a successor may still come.
+const EXPECTED: Duration = Duration::from_secs(10);
+
+/// Whether a job whose controller is gone may be about to have another one.
+#[must_use]
+pub fn is_expected(directory: &JobDirectory) -> bool {
+    let age = log::written(directory.path()).and_then(|written| written.elapsed().ok());
+    age.is_some_and(|age| age < EXPECTED)
+}
+
+/// The log of a life that begins; `None` if nobody is to succeed this controller, or there can be none.
+///
+/// # Errors
+/// A setting has a value that it may not have.
+pub(crate) fn begin_log(directory: &Path, life: &LifeRecord) -> Result<Option<ToldLog>, RunError> {
+    log::remove(directory);
+    if mend_settings::SUCCESSOR.choice()? != "on" {
+        return Ok(None);
+    }
+    match ToldLog::begin(directory, life.clone()) {
+        Ok(log) => Ok(Some(log)),
+        Err(error) => {
+            eprintln!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// What daemons run in this controller's place.
+pub(crate) fn command(directory: &Path) -> Option<SuccessorCommand> {
+    let executable = std::env::current_exe().ok()?;
+    let directory = directory.canonicalize().ok()?;
+    let ours = |(name, _): &(String, String)| name.starts_with("MEND_") || name == "HOME";
+    let mut environment: Vec<(String, String)> = std::env::vars().filter(ours).filter(|(name, _)| name != "MEND_HOME").collect();
+    let home = directory.parent()?.parent()?;
+    environment.push(("MEND_HOME".into(), home.to_str()?.to_owned()));
+    Some(SuccessorCommand { executable, directory, environment })
+}

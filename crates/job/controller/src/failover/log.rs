@@ -1,0 +1,263 @@
+//! What the job's machine was told in this life of the job, in `told` in the job's directory, for a successor of this controller.
+//!
+//! ```text
+//! head, length and checksum, the life; length and checksum, what was told; …          only ever appended to
+//!                            │ longer than MAX_BYTES, and nothing is under way
+//!                            └─► told.new: head, the life, where it stands ── fsync, rename ──► told
+//! ```
+//! Frames are postcard. A frame that is not whole ends the log: it was being written when the controller was killed. What follows from an entry is done after
+//! it was written, so that it outlives this process; it is made durable within [`SYNC_INTERVAL`]. So a successor knows all if this process is
+//! killed. If its machine goes down and the directory is a network's, the newest entries may be missing: daemons have had more then than the successor knows, and
+//! it counts their nodes as lost.
+//!
+//! Faults assumed: SIGKILL at any moment; disks full or failing (there is no log then, and no successor).
+
+use crate::input::InputFile;
+use crate::life::HealingOptions;
+use mend_job::healing::Healing;
+use mend_job::input::Mark;
+use mend_job::replay::{Standing, Told};
+use mend_job::setup::Setup;
+use mend_messages::daemon::Stream;
+use mend_messages::job::{Program, Rank};
+use mend_messages::tier::TierSpec;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The file's name in the job's directory.
+const FILE_NAME: &str = "told";
+/// First bytes of the file; the number is the format's.
+const HEAD: &[u8; 8] = b"mendtol1";
+/// Length from which on the log is begun anew, bytes.
+const MAX_BYTES: u64 = 8 << 20;
+/// Longest time until what has consequences is durable, but for the time that takes.
+const SYNC_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What stays as it is for as long as a life of the job lasts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LifeRecord {
+    /// What its machine began with.
+    pub setup: Setup,
+    /// What runs.
+    pub program: Program,
+    /// For each node what proves to its daemon that a connection is of this life.
+    pub sessions: Vec<[u8; 16]>,
+    /// Which start of the job it is.
+    pub epoch: u64,
+    /// Milliseconds.
+    pub lease_ms: u64,
+    /// Milliseconds.
+    pub node_timeout_ms: u64,
+    /// File with the key that images are encrypted with.
+    pub encryption_key: Option<PathBuf>,
+    /// Take checkpoints that another user wrote.
+    pub any_owner: bool,
+    /// No message of ours on standard error unless something is wrong.
+    pub quiet: bool,
+    /// What the user wrote for this run.
+    pub options: HealingOptions,
+    /// What is remembered of its failures.
+    pub healing: Healing,
+    /// Tiers that keep its checkpoints.
+    pub tiers: Vec<TierSpec>,
+    /// How far each stream had come.
+    pub printed: Vec<((Rank, Stream), Mark)>,
+    /// How far standard input had been given.
+    pub input: Mark,
+    /// Where the rest of it is, if that is a file.
+    pub input_file: Option<InputFile>,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub struct Found {
+    /// The life.
+    pub life: LifeRecord,
+    /// Where it stood when the log was begun anew.
+    pub standing: Option<Standing>,
+    /// What its machine was told since.
+    pub told: Vec<Told>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Begun<'a> {
+    Life,
+    Standing(std::borrow::Cow<'a, Standing>),
+}
+
+/// The log, open for the job's controller.
+#[derive(Debug)]
+pub struct ToldLog {
+    path: PathBuf,
+    life: LifeRecord,
+    file: File,
+    length: u64,
+    limit: u64,
+    /// Not known to be durable since then.
+    unsynced: Option<Instant>,
+}
+
+fn frame<T: Serialize>(into: &mut Vec<u8>, value: &T) -> io::Result<()> {
+    let body = postcard::to_stdvec(value).map_err(io::Error::other)?;
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    into.extend_from_slice(&length.to_le_bytes());
+    into.extend_from_slice(&xxh3_64(&body).to_le_bytes());
+    into.extend_from_slice(&body);
+    Ok(())
+}
+
+/// The next value, if there is a whole one, and what follows.
+fn next<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let (sum, rest) = rest.split_first_chunk::<8>()?;
+    let (body, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    if xxh3_64(body) != u64::from_le_bytes(*sum) {
+        return None;
+    }
+    Some((postcard::from_bytes(body).ok()?, rest))
+}
+
+/// Reads that of a job; `None` if there is none that this release reads.
+#[must_use]
+pub fn read(directory: &Path) -> Option<Found> {
+    let bytes = fs::read(directory.join(FILE_NAME)).ok()?;
+    let (life, rest) = next::<LifeRecord>(bytes.strip_prefix(HEAD)?)?;
+    let (begun, mut rest) = next::<Begun<'static>>(rest)?;
+    let standing = match begun {
+        Begun::Life => None,
+        Begun::Standing(standing) => Some(standing.into_owned()),
+    };
+    let mut told = Vec::new();
+    while let Some((entry, more)) = next(rest) {
+        told.push(entry);
+        rest = more;
+    }
+    Some(Found { life, standing, told })
+}
+
+/// When that of the job of this directory was written last; `None` if there is none.
+#[must_use]
+pub fn written(directory: &Path) -> Option<SystemTime> {
+    fs::metadata(directory.join(FILE_NAME)).and_then(|found| found.modified()).ok()
+}
+
+impl ToldLog {
+    /// A new one.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn begin(directory: &Path, life: LifeRecord) -> io::Result<Self> {
+        Self::begin_at(directory.join(FILE_NAME), life, &Begun::Life)
+    }
+
+    /// A new one, of a life that stands there.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn begin_from(directory: &Path, life: LifeRecord, standing: &Standing) -> io::Result<Self> {
+        Self::begin_at(directory.join(FILE_NAME), life, &Begun::Standing(std::borrow::Cow::Borrowed(standing)))
+    }
+
+    fn begin_at(path: PathBuf, life: LifeRecord, begun: &Begun<'_>) -> io::Result<Self> {
+        let mut bytes = HEAD.to_vec();
+        frame(&mut bytes, &life)?;
+        frame(&mut bytes, begun)?;
+        mend_durable::write(&path, &bytes)?;
+        let file = crate::record::open_at_end(&path)?;
+        let length = bytes.len() as u64;
+        Ok(Self { path, life, file, length, limit: MAX_BYTES + length, unsynced: None })
+    }
+
+    /// Writes down what the machine was told. `matters`: something follows from it.
+    ///
+    /// # Errors
+    /// Those of the file system. The log is of no use any more then: [`ToldLog::remove`].
+    pub fn write(&mut self, told: &Told, matters: bool) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(256);
+        frame(&mut bytes, told)?;
+        self.file.write_all(&bytes)?;
+        self.length += bytes.len() as u64;
+        if matters {
+            self.unsynced.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+
+    /// Whether it is so long that it should be begun anew.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.length > self.limit
+    }
+
+    /// Begins anew, from where the life stands.
+    ///
+    /// # Errors
+    /// As of [`ToldLog::write`].
+    pub fn begin_anew(&mut self, standing: &Standing) -> io::Result<()> {
+        *self = Self::begin_at(self.path.clone(), self.life.clone(), &Begun::Standing(std::borrow::Cow::Borrowed(standing)))?;
+        Ok(())
+    }
+
+    /// When [`ToldLog::tick`] has something to do.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.unsynced.map(|since| since + SYNC_INTERVAL)
+    }
+
+    /// To be called now and then: begins to make durable what has waited long enough, on another thread.
+    pub fn tick(&mut self) {
+        if self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL)
+            && let Ok(file) = self.file.try_clone()
+        {
+            self.unsynced = None;
+            // An error comes again with the next entry.
+            std::thread::spawn(move || drop(file.sync_data()));
+        }
+    }
+
+    /// Nobody succeeds this controller from now on.
+    pub fn remove(self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes what an earlier controller left.
+pub fn remove(directory: &Path) {
+    let _ = fs::remove_file(directory.join(FILE_NAME));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_job::event::Event;
+    use mend_job::replay::What;
+
+    #[test]
+    fn a_log_that_is_torn_anywhere_is_read_up_to_there() {
+        let told = |at_us| Told { at_us, what: What::Event { event: Event::Time, number: None, printed: None } };
+        let mut bytes = Vec::new();
+        let mut ends = vec![0];
+        for at in 1..4 {
+            frame(&mut bytes, &told(at)).unwrap();
+            ends.push(bytes.len());
+        }
+        for cut in 0..=bytes.len() {
+            let (mut rest, mut found) = (&bytes[..cut], 0);
+            while let Some((entry, more)) = next::<Told>(rest) {
+                found += 1;
+                assert_eq!(entry, told(found));
+                rest = more;
+            }
+            assert_eq!(found as usize, ends.iter().filter(|end| **end <= cut).count() - 1);
+        }
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(std::iter::successors(Some(&damaged[..]), |rest| next::<Told>(rest).map(|(_, more)| more)).count() < 4, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! `mend take-over`: a daemon has lost a job's controller, and this process takes its place if nobody else has.
+
+use crate::candidates::Candidates;
+use crate::checkpoint_plan::PeriodicOptions;
+use crate::client;
+use crate::error::RunError;
+use crate::failover::log::{self, Found, LifeRecord, ToldLog};
+use crate::failover::watch::{LEASES, LockWatch};
+use crate::healing::see_through;
+use crate::input::{InputFile, InputReader, Source, Wanted};
+use crate::job_link::{Lost, Opening, heard_ago, succeed};
+use crate::journal_file::{self, Journal};
+use crate::life::{Constants, Life};
+use crate::nodes::{JobOnNode, Node, begin};
+use crate::output::{self, Output};
+use crate::record::{JobDirectory, JobLock, JobRecord};
+use crate::restart::{RestartSpec, first_life_of_restart};
+use crate::run::{Arrival, Earlier, LEASE_END_TIME, Parts, Shell, by_rank, go_on};
+use crate::serve;
+use crate::signals::{Signals, Wish};
+use crate::start::{MAX_WAITING_EVENTS, load_key};
+use mend_job::event::{Effect, Record};
+use mend_job::input::InputAt;
+use mend_job::phase::NodeLoss;
+use mend_job::replay::{Standing, UnknownOrders};
+use mend_journal::Entry;
+use mend_messages::daemon::{Resumption, Succession};
+use mend_messages::job::{NodeIndex, Secret};
+use mend_report::with_causes;
+use mend_wire::{Connection, Link};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// How long the lock of a controller that was killed may be held: its process is about to be gone.
+const LOCK_TIME: Duration = Duration::from_millis(500);
+/// The newest entries of the journal among which those of the last event are.
+const MAX_RECORDS: usize = 64;
+/// How long a daemon may take to answer, and which part of the lease that may be.
+const ANSWER_TIME: (Duration, u32) = (Duration::from_millis(1500), 6);
+
+/// Takes the place of a job's lost controller, and sees the job to its end. `None` if another one has it, or the job is over.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> {
+    let directory = JobDirectory::open(id)?;
+    let lock = match locked(&directory, id, silent).await {
+        None if silent && is_silent(&directory).await? => directory.seize_lock(id).ok(),
+        lock => lock,
+    };
+    let Some(lock) = lock else { return Ok(None) };
+    let record = directory.record()?;
+    if record.ended.is_some() {
+        return Ok(None);
+    }
+    let Some(found) = log::read(directory.path()) else { return Ok(None) };
+    let (signals, strays) = Signals::new();
+    let life = found.life.clone();
+    let constants = Constants {
+        options: life.options,
+        encryption_key: life.encryption_key.clone(),
+        key: load_key(life.encryption_key.as_deref())?,
+        any_owner: life.any_owner,
+        batch: None,
+        quiet: life.quiet,
+    };
+    let standing = stand(found, &record);
+    eprintln!(
+        "mend: the controller of job {id} on {} was lost; another one on {} goes on in its place",
+        record.controller_host,
+        client::host_name()
+    );
+    if standing.job.is_over() {
+        // It was lost between two lives of the job.
+        return between_lives(life, &record, lock, signals, strays).await.map(Some);
+    }
+    let life = go_on_in_place(directory, lock, record, life, standing, &constants, signals).await?;
+    see_through(life, constants, strays).await.map(Some)
+}
+
+async fn locked(directory: &JobDirectory, id: &str, silent: bool) -> Option<JobLock> {
+    let until = Instant::now() + if silent { Duration::ZERO } else { LOCK_TIME };
+    loop {
+        match directory.lock(id) {
+            Ok(lock) => return Some(lock),
+            Err(_) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(error) => {
+                tracing::info!(%error, "no successor is needed");
+                return None;
+            }
+        }
+    }
+}
+
+/// Whether most of the job's nodes have not heard its controller for a third of the lease: it is lost, and not only the way from it to here.
+async fn is_silent(directory: &JobDirectory) -> Result<bool, RunError> {
+    let Some(Found { life, .. }) = log::read(directory.path()) else { return Ok(false) };
+    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
+    let limit = answer_time(&life);
+    let mut asked = JoinSet::new();
+    for (index, node) in life.setup.nodes.iter().enumerate() {
+        let of = Resumption { identity: life.setup.identity, epoch: life.epoch, session: life.sessions[index], delivered: 0 };
+        let (secret, address) = (secret.clone(), node.address);
+        asked.spawn(async move { heard_ago(address, &secret, of, limit).await });
+    }
+    let ages: Vec<u64> = asked.join_all().await.into_iter().flatten().collect();
+    let silent = ages.iter().filter(|age| **age >= life.lease_ms / 3).count();
+    Ok(silent == ages.len() && silent * 2 > life.setup.nodes.len())
+}
+
+/// How long a daemon may take to answer.
+fn answer_time(life: &LifeRecord) -> Duration {
+    ANSWER_TIME.0.min(Duration::from_millis(life.lease_ms) / ANSWER_TIME.1)
+}
+
+/// Where the lost controller stood.
+fn stand(found: Found, record: &JobRecord) -> Standing {
+    let Found { life, standing, told } = found;
+    let mut standing = standing.unwrap_or_else(|| {
+        let input = mend_job::input::Input::new(life.input, life.setup.stdin);
+        Standing::begin(life.setup, 0, input, life.printed)
+    });
+    for entry in told {
+        standing.take(entry, &manifest_text(record));
+    }
+    standing
+}
+
+fn manifest_text(record: &JobRecord) -> impl Fn(u64) -> Vec<u8> {
+    let checkpoints = record.checkpoints.clone();
+    move |number| fs::read(checkpoints.join(number.to_string()).join("manifest.json")).unwrap_or_default()
+}
+
+/// A daemon that has taken this controller, how many orders of the lost one it has had, and proof of later connections; or how it is lost.
+type Answer = (NodeIndex, [u8; 16], Result<(Connection, u64), NodeLoss>);
+
+async fn ask_nodes(life: &LifeRecord, standing: &Standing, confirmed: &[u64], secret: &Secret) -> Vec<Answer> {
+    let limit = answer_time(life);
+    let mut asked = JoinSet::new();
+    for (index, node) in life.setup.nodes.iter().enumerate() {
+        let session = mend_wire::random_bytes();
+        let lost = standing.lost.iter().find(|(lost, _)| *lost as usize == index).map(|(_, how)| how.clone());
+        let of =
+            Resumption { identity: life.setup.identity, epoch: life.epoch, session: life.sessions[index], delivered: confirmed[index] };
+        let (secret, address) = (secret.clone(), node.address);
+        asked.spawn(async move {
+            let answer = match lost {
+                Some(how) => Err(how),
+                None => succeed(address, &secret, Succession { of, session }, limit).await,
+            };
+            (index as NodeIndex, session, answer)
+        });
+    }
+    let mut answers = asked.join_all().await;
+    answers.sort_by_key(|(index, ..)| *index);
+    answers
+}
+
+/// Number of each daemon's last message that, like all before it, is not needed any more.
+fn confirmed(standing: &Standing, shown: &output::ShownStreams) -> Vec<u64> {
+    let is_shown = |output: &mend_job::replay::SentOutput| shown.get(&(output.rank, output.stream)).is_some_and(|at| *at >= output.end.at);
+    let heard = standing.heard.iter().zip(&standing.outputs);
+    heard.map(|(heard, outputs)| outputs.iter().find(|(_, output)| !is_shown(output)).map_or(*heard, |(number, _)| number - 1)).collect()
+}
+
+async fn go_on_in_place(
+    directory: JobDirectory,
+    lock: JobLock,
+    mut record: JobRecord,
+    mut life: LifeRecord,
+    mut standing: Standing,
+    constants: &Constants,
+    signals: Signals,
+) -> Result<Life, RunError> {
+    let id = life.setup.id.clone();
+    let found = output::found(&directory, &BTreeMap::new(), false);
+    let shown = output::shown(&found);
+    let confirmed = confirmed(&standing, &shown);
+    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
+    let answers = ask_nodes(&life, &standing, &confirmed, &secret).await;
+    // A lost controller that lives may have spoken to other nodes until it saw that the lock is another file.
+    let last_word = Instant::now() + Duration::from_millis(life.lease_ms) / LEASES;
+    let mut left = standing.left(&manifest_text(&record));
+    let newest = journal_file::read(directory.path()).map(|found| found.entries).unwrap_or_default();
+    left.retain(|effect| !is_recorded(effect, &newest[newest.len().saturating_sub(MAX_RECORDS)..]));
+    let (arrivals, incoming) = mpsc::channel(MAX_WAITING_EVENTS);
+    let doors =
+        serve::listen("0.0.0.0", directory.path(), directory.secret()?, arrivals.clone(), Arrival::Ask).await.map_err(RunError::Listen)?;
+    record.controller_host = client::host_name();
+    (record.controller_port, record.controller_pid) = (doors.port, std::process::id());
+    let lost = standing.lost.iter().map(|(node, _)| life.setup.nodes[*node as usize].name.clone());
+    record.lost = record.lost.iter().cloned().chain(lost).collect::<BTreeSet<_>>().into_iter().collect();
+    directory.write("job.json", &record)?;
+    let journal = Journal::succeed(directory.path(), &record.controller_host);
+    let openings: Vec<_> = answers.into_iter().map(|answer| opening(answer, &mut life, &mut standing, last_word)).collect();
+    standing.put_back(&left);
+    // The daemons know the new sessions.
+    let told = match ToldLog::begin_from(directory.path(), life.clone(), &standing) {
+        Ok(log) => Some(log),
+        Err(error) => {
+            eprintln!("mend: the job ends if this process is lost, too: what it would need to go on cannot be written: {error}");
+            None
+        }
+    };
+    let watch = LockWatch::begin(directory.path().to_owned(), id.clone(), Duration::from_millis(life.lease_ms));
+    let mut nodes: Vec<Node> = Vec::new();
+    for (index, (connection, opening)) in (0..).zip(openings) {
+        let (at, before) = (index as usize, standing.orders[index as usize].before);
+        let job = JobOnNode {
+            name: life.setup.nodes[at].name.clone(),
+            address: life.setup.nodes[at].address,
+            identity: life.setup.identity,
+            epoch: life.epoch,
+            session: life.sessions[at],
+            silence: Duration::from_millis(life.node_timeout_ms),
+            lease: Duration::from_millis(life.lease_ms),
+            pulse: Some(watch.pulse.clone()),
+        };
+        let link = Link::confirming(confirmed[at]);
+        nodes.push(begin(job, secret.clone(), link, (connection, opening), (index, before), arrivals.clone(), Arrival::Node));
+    }
+    signals.tell(arrivals.clone());
+    let (more, asked) = mpsc::channel(1);
+    let source = rest_of_input(&directory, &life, &standing);
+    let input = InputReader::of(standing.input.clone(), Some(more));
+    let reading = tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked));
+    let earlier = Earlier { heard: standing.heard.clone(), outputs: std::mem::take(&mut standing.outputs), shown };
+    let output = Output::new(directory.path(), &by_rank(&standing.printed), found)?;
+    let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
+    let key = constants.key.clone();
+    let shell = Shell::of(
+        life,
+        Parts { directory, record, journal, local: false, key, nodes, input, output, arrivals, told, heard, watch: Some(watch) },
+    );
+    let end = go_on(shell, standing, left, earlier, incoming).await;
+    reading.abort();
+    let _ = reading.await;
+    drop(doors);
+    Ok(Life { end, embedded: None, lock, id, checkpoints, tiers, signals })
+}
+
+/// Whether an effect is an entry of the journal that is there already.
+fn is_recorded(effect: &Effect, newest: &[Entry]) -> bool {
+    let Effect::Record(record) = effect else { return false };
+    matches!(&**record, Record::Happened { event, .. } if newest.iter().any(|entry| entry.event == *event))
+}
+
+/// How a node is gone on with. What its daemon has not had of the lost controller's orders stays in `standing`.
+fn opening(
+    (index, session, answer): Answer,
+    life: &mut LifeRecord,
+    standing: &mut Standing,
+    last_word: Instant,
+) -> (Option<Connection>, Opening) {
+    let lost = |how| (None, Opening::Lost(Lost { how, last_word }));
+    let orders = std::mem::take(&mut standing.orders[index as usize]);
+    let (connection, had) = match answer {
+        Ok(taken) => taken,
+        Err(how) => return lost(how),
+    };
+    life.sessions[index as usize] = session;
+    match orders.after(had) {
+        Ok(orders) => {
+            standing.orders[index as usize] = orders.clone();
+            (Some(connection), Opening::Succeeded(orders.kept))
+        }
+        Err(UnknownOrders { had, known }) => {
+            lost(NodeLoss::Broken(format!("it has had {had} orders, and {known} are known of the lost controller")))
+        }
+    }
+}
+
+/// Where the rest of standard input comes from: a file is opened again; of anything else what was read and kept is all that there is.
+fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standing) -> Source {
+    if !standing.input.is_open() {
+        return Source::ended();
+    }
+    if let Some(Err(error)) = life.input_file.as_ref().map(InputFile::take) {
+        eprintln!("mend: the file on standard input cannot be read any more: {error}; rank 0 reads its end");
+        return Source::ended();
+    }
+    let at = InputAt { at: standing.input.read_through(), ended: false };
+    match Source::after(directory, Some(at), Wanted::Continued, true) {
+        Ok(source) => source.unwrap_or_else(Source::ended),
+        Err(error) => {
+            eprintln!("mend: {}; rank 0 reads its end", with_causes(&error));
+            Source::ended()
+        }
+    }
+}
+
+/// The job was about to go on by itself, from its newest checkpoint.
+async fn between_lives(
+    life: LifeRecord,
+    record: &JobRecord,
+    lock: JobLock,
+    signals: Signals,
+    strays: mpsc::UnboundedReceiver<Wish>,
+) -> Result<i32, RunError> {
+    // Ranks of the last life may live for so long where they cannot be seen to have ended.
+    tokio::time::sleep(Duration::from_millis(life.lease_ms) + LEASE_END_TIME).await;
+    let id = life.setup.id;
+    let spec = RestartSpec {
+        candidates: Candidates::numbered(&record.checkpoints, Some(&id), None),
+        hosts: Vec::new(),
+        spares: Vec::new(),
+        tiers: Some(life.tiers).filter(|tiers| !tiers.is_empty()),
+        repeat_output: false,
+        input: Wanted::Continued,
+        any_owner: life.any_owner,
+        encryption_key: life.encryption_key,
+        periodic: PeriodicOptions::default(),
+        healing: life.options,
+        quiet: life.quiet,
+        batch: None,
+    };
+    // It is taken again by the life that begins.
+    drop(lock);
+    let (life, constants) = first_life_of_restart(spec, signals).await?;
+    see_through(life, constants, strays).await
+}

@@ -1,0 +1,221 @@
+"""A job outlives its controller: another process takes its place on one of the job's nodes, and the ranks run on."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+from cases import InDirectory
+from cluster import MEND, Lab, compile_mpi
+from test_detach import COUNTER, READER, Counts, until
+
+
+class Failover(InDirectory):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
+
+    def setUp(self):
+        super().setUp()
+        self.lab = self.enterContext(Lab(3))
+        self.lab.set("MEND_SUCCESSOR", None)
+        self.argv = [self.program, "-i", "60", "-w", "200", "-m", "8", "-u", "go"]
+
+    def record(self, name):
+        return json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
+
+    def kill_controller(self, name, number=signal.SIGKILL):
+        record = self.record(name)
+        self.lab.on(record["controller_host"], "kill", f"-{int(number)}", str(record["controller_pid"]))
+
+    def events(self, name):
+        return [one["event"] for one in self.lab.verb("log", name)]
+
+    def taken_over(self, name, times=1):
+        until(lambda: self.events(name).count("took_over") == times, f"controllers were succeeded, so many: {times}")
+
+    def ranks(self):
+        """Process id and start time of each rank of `mpi_iters`."""
+        found = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{process}/exe") == self.program:
+                    with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+                        found.append((process, file.read().rpartition(")")[2].split()[19]))
+            except OSError:
+                continue
+        return sorted(found)
+
+    def touch(self, name):
+        with open(os.path.join(self.directory, name), "w", encoding="utf-8"):
+            pass
+
+    def start(self, ranks, hosts, *more):
+        job = self.lab.start(self.directory, "run", "-n", str(ranks), "--hosts", hosts, *more, "--", *self.argv)
+        return job, self.lab.running(job)
+
+    def logs(self, name):
+        return self.lab.mend("logs", name)
+
+    def ends_well(self, job, name, ranks):
+        """With what it prints if nothing happens: first where it was started, then in the spool."""
+        self.touch("go")
+        waited = self.lab.mend("wait", name)
+        self.assertEqual(waited.returncode, 0, waited.stderr + self.logs(name).stderr)
+        out = job.stdout() + self.logs(name).stdout
+        self.assertEqual(out, self.lab.undisturbed("-n", str(ranks), "--hosts", "node1", "--", *self.argv))
+
+
+class Ranks(Failover):
+    def test_they_run_on_when_the_controller_is_killed(self):
+        job, name = self.start(4, "node1,node2", "--spares", "node3")
+        self.lab.verb("checkpoint", name)
+        before = self.ranks()
+        self.assertEqual(len(before), 4)
+        for times in range(1, 4):
+            self.kill_controller(name)
+            self.taken_over(name, times)
+            self.assertEqual(self.ranks(), before)
+        job.finish(128 + signal.SIGKILL)
+        self.assertNotIn("controller_died", self.events(name))
+        # It is a job like any other.
+        self.lab.verb("checkpoint", name)
+        self.lab.verb("migrate", name, "0", "--to", "node3")
+        self.assertEqual(self.lab.places(name)[0], "node3")
+        self.ends_well(job, name, 4)
+        self.assertEqual(self.lab.on("head", "sh", "-c", f"ls $MEND_HOME/jobs/{name}/told").returncode, 2)
+
+    def test_a_closed_terminal_hands_the_job_over(self):
+        job, name = self.start(2, "node1,node2")
+        self.kill_controller(name, signal.SIGHUP)
+        job.finish(128 + signal.SIGHUP)
+        self.taken_over(name)
+        self.ends_well(job, name, 2)
+
+    def test_moments_of_all_kinds(self):
+        """While it starts, saves, moves, goes on after a failure: at moments by chance."""
+        draw = random.Random(int(os.environ.get("MEND_TEST_SEED", "1")))
+        self.lab.set("MEND_ON_FAILURE", None)
+        job, name = self.start(4, "node1,node2", "--spares", "node3")
+        self.lab.verb("checkpoint", name)
+        for times in range(1, 9):
+            verb = [["checkpoint", name], ["migrate", name, "1", "--to", ("node3", "node2")[times % 2]], ["explain", name]][times % 3]
+            asked = subprocess.Popen(self.lab.command(*verb), env=self.lab.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            time.sleep(draw.random() * 0.6)
+            self.kill_controller(name)
+            self.taken_over(name, times)
+            said = asked.communicate()[1].decode()
+            self.assertTrue(asked.returncode == 0 or "was lost before it answered" in said or "alive" in said, said)
+            until(lambda: all(one["state"] == "running" for one in self.lab.verb("ps")[0]["status"]["ranks"]), "all ranks run")
+        self.lab.verb("checkpoint", name)
+        self.ends_well(job, name, 4)
+
+    def test_a_node_that_is_lost_with_it_is_replaced(self):
+        """The successor does what the controller would have done."""
+        self.lab.set("MEND_ON_FAILURE", None)
+        job, name = self.start(3, "node1,node2", "--spares", "node3")
+        self.lab.verb("checkpoint", name)
+        self.kill_controller(name)
+        self.lab.kill_daemon("node2")
+        self.taken_over(name)
+        until(lambda: "goes_on" in self.events(name), "it goes on")
+        until(lambda: [one["state"] for one in self.lab.verb("ps")] == ["running"], "it runs")
+        until(lambda: "node2" not in self.lab.places(name), "nobody is on the lost node")
+        self.ends_well(job, name, 3)
+
+    def test_it_ends_where_nobody_may_succeed(self):
+        self.lab.set("MEND_SUCCESSOR", "off")
+        _, name = self.start(2, "node1,node2")
+        self.kill_controller(name)
+        self.assertEqual(self.lab.mend("wait", name).returncode, 70)
+        until(lambda: not self.ranks(), "its ranks have ended")
+
+
+class Silence(Failover):
+    """A controller that is not heard, and has the job's lock."""
+
+    def controller_on_node3(self):
+        """Starts a job of ranks on other nodes than its controller's; its name."""
+        argv = [MEND, "run", "--detach", "-n", "4", "--hosts", "node1,node2", "--", *self.argv]
+        launch = self.lab.on("node3", "sh", "-c", 'cd "$0"; exec "$@"', self.directory, *argv)
+        self.assertEqual(launch.returncode, 0, launch.stderr)
+        return launch.stdout.strip()
+
+    def undisturbed(self):
+        return self.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *self.argv)
+
+    def test_its_machine_loses_power(self):
+        name = self.controller_on_node3()
+        before = self.ranks()
+        self.lab.kill("node3")
+        self.taken_over(name)
+        self.assertEqual(self.ranks(), before)
+        self.touch("go")
+        self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+        self.assertEqual(self.logs(name).stdout, self.undisturbed())
+
+    def test_it_stands_still_and_comes_back(self):
+        """And finds that the job is another's."""
+        name = self.controller_on_node3()
+        before, record = self.ranks(), self.record(name)
+        self.kill_controller(name, signal.SIGSTOP)
+        self.taken_over(name)
+        self.assertEqual(self.ranks(), before)
+        self.lab.on("node3", "kill", "-CONT", str(record["controller_pid"]))
+        gone = lambda: self.lab.on("node3", "kill", "-0", str(record["controller_pid"])).returncode
+        until(gone, "the controller that stood still has ended")
+        self.assertEqual(self.ranks(), before)
+        self.lab.verb("checkpoint", name)
+        self.touch("go")
+        self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+        self.assertEqual(self.logs(name).stdout, self.undisturbed())
+        self.assertIn("another controller has taken job", self.logs(name).stderr)
+
+
+class Output(Counts):
+    """Each line is shown once, whatever happens to controllers."""
+
+    def setUp(self):
+        super().setUp()
+        self.lab = self.enterContext(Lab(2))
+        self.lab.set("MEND_SUCCESSOR", None)
+
+    record, kill_controller, events = Failover.record, Failover.kill_controller, Failover.events
+    taken_over, logs = Failover.taken_over, Failover.logs
+
+    def detach(self, *program, stdin=subprocess.DEVNULL):
+        done = self.lab.mend("run", "--detach", "-n", "1", "--hosts", "node1,node2", "--", *program, cwd=self.directory, stdin=stdin)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def test_of_a_program_that_prints_all_the_time(self):
+        name = self.detach("sh", "-c", COUNTER)
+        self.touch("go")
+        for times in range(1, 6):
+            self.has_printed(name, 1500 * times)
+            self.kill_controller(name)
+            self.taken_over(name, times)
+        self.touch("end")
+        self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+        self.has_printed_all(name)
+
+    def test_a_file_on_standard_input_is_read_on(self):
+        lines = [f"{i}" for i in range(3000)] + ["stay"] + [f"{i}" for i in range(3000)]
+        with open(os.path.join(self.directory, "input"), "w", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+        with open(os.path.join(self.directory, "input"), encoding="utf-8") as file:
+            name = self.detach("sh", "-c", READER, stdin=file)
+        until(lambda: "got stay\n" in self.logs(name).stdout, "it has come to its middle")
+        self.kill_controller(name)
+        self.taken_over(name)
+        self.touch("go")
+        self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+        self.assertEqual(self.logs(name).stdout, "".join(f"got {line}\n" for line in lines) + "end\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
